@@ -1,0 +1,1 @@
+"""The Enplace studio: the Qt application over the `enplace` library."""
