@@ -1,0 +1,61 @@
+# make run    open the studio on the bundled sample
+# make test   install everything, check the code, run the tests
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := build/demo
+PACKAGE_LISTS := packaging/debian-run.txt
+
+export PYTHON
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: run test lint bench clean system
+
+# Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
+run: $(VENV)/.installed-run
+ifeq ($(DISPLAY)$(WAYLAND_DISPLAY),)
+	QT_QPA_PLATFORM=offscreen $(BIN)/python -m enplace_studio --offscreen-demo $(DEMO)
+else
+	$(BIN)/python -m enplace_studio --sample
+endif
+
+define check_the_code
+$(BIN)/ruff check
+$(BIN)/ruff format --check
+$(BIN)/mypy core app
+$(BIN)/lint-imports --no-logo
+endef
+
+test: PACKAGE_LISTS += packaging/debian-test.txt
+test: $(VENV)/.installed-test
+	$(check_the_code)
+	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-lint
+	$(check_the_code)
+
+bench: $(VENV)/.installed-lint
+	QT_QPA_PLATFORM=offscreen $(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+# Keeps the virtual environment: remove $(VENV) to begin anew.
+clean:
+	rm -rf build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find core app resources tests -name __pycache__ -prune -exec rm -rf {} +
+
+# What each command installs; TensorFlow is half a gigabyte, so only the tests do.
+EXTRAS_run := studio
+EXTRAS_lint := studio,dev
+EXTRAS_test := studio,dev,tensorflow
+
+$(VENV)/.installed-%: pyproject.toml setup.py constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	touch $@
+
+$(VENV)/.installed-run $(VENV)/.installed-lint $(VENV)/.installed-test: | system
+
+$(BIN)/python: | system
+	scripts/make-venv.sh $(VENV)
+
+system:
+	@scripts/system-packages.sh $(PACKAGE_LISTS)

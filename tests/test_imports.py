@@ -1,0 +1,67 @@
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import enplace
+
+ROOT = Path(__file__).parent.parent
+HEAVY = {"PySide6", "pyqtgraph", "tensorflow", "enplace_studio"}
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Every module a fresh interpreter holds after a statement."""
+    script = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def library_modules() -> list[str]:
+    core = ROOT / "core"
+    paths = sorted((core / "enplace").rglob("*.py"))
+    names = [".".join(path.relative_to(core).with_suffix("").parts) for path in paths]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+def test_the_whole_library_loads_without_qt_or_tensorflow():
+    loaded = loaded_after("import " + ", ".join(library_modules()))
+    assert not HEAVY & {name.partition(".")[0] for name in loaded}
+
+
+def test_the_document_loads_no_widgets():
+    assert "PySide6.QtWidgets" not in loaded_after("import enplace_studio.document")
+
+
+def test_the_package_and_its_metadata_agree_on_the_version():
+    assert version("enplace") == enplace.__version__
+
+
+def test_the_changelog_describes_this_version():
+    assert f"## {enplace.__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def files_below(folder: Path) -> set[Path]:
+    paths = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    return {path for path in paths if "__pycache__" not in path.parts}
+
+
+def test_an_installed_copy_has_every_module_and_data_file(tmp_path):
+    command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert files_below(tmp_path / "enplace") == files_below(ROOT / "core" / "enplace")
+    assert files_below(tmp_path / "enplace_studio") == files_below(ROOT / "app" / "enplace_studio")
+    assert files_below(tmp_path / "enplace_resources") == files_below(ROOT / "resources")
+
+
+@pytest.mark.parametrize("extra", ["studio", "tensorflow", "dev", None])
+def test_every_requirement_is_pinned(extra):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lines}
+    missing = [name for name in wanted if name.partition(">=")[0].lower() not in pinned]
+    assert not missing, f"add these to constraints.txt: {missing}"
