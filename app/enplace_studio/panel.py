@@ -1,0 +1,60 @@
+"""The card that every pane of the studio is: a title, a quiet legend, and a body."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
+
+
+class Panel(QFrame):
+    """A card with a title; put what it shows into ``body``.
+
+    Attributes
+    ----------
+    body : QVBoxLayout
+        Where the contents go.
+    header : QHBoxLayout
+        Title and legend; a small button may be added at its end.
+    """
+
+    def __init__(self, title: str, legend: str = "", parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("card", True)
+        self._title = label(title, "title")
+        self._legend = label(legend, "dim")
+        self._legend.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        # A long legend gives way instead of keeping the pane wide.
+        self._legend.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.header = QHBoxLayout()
+        self.header.addWidget(self._title)
+        self.header.addWidget(self._legend, 1)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(12, 10, 12, 12)
+        layout.setSpacing(10)
+        layout.addLayout(self.header)
+        self.body = QVBoxLayout()
+        self.body.setSpacing(8)
+        layout.addLayout(self.body, 1)
+
+    def set_title(self, title: str) -> None:
+        self._title.setText(title)
+
+    def set_legend(self, legend: str) -> None:
+        self._legend.setText(legend)
+
+
+def label(text: str, role: str = "") -> QLabel:
+    """A text styled by its role: ``title``, ``number``, ``heading``, ``dim``, ``good`` or ``bad``."""
+    made = QLabel(text)
+    made.setTextFormat(Qt.TextFormat.PlainText)
+    if role:
+        made.setProperty("role", role)
+    return made
+
+
+def set_role(widget: QLabel, role: str) -> None:
+    """Give a label another role and the look that goes with it."""
+    if widget.property("role") != role:
+        widget.setProperty("role", role)
+        widget.style().unpolish(widget)
+        widget.style().polish(widget)

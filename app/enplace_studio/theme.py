@@ -1,0 +1,131 @@
+"""Colours and type of the studio, light and dark; the one place that knows a colour's value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication
+
+MODES = ("system", "light", "dark")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What each colour is for. ``faint`` is for decoration only; text uses ``text`` and ``dim``."""
+
+    bg: QColor
+    panel: QColor
+    line: QColor
+    text: QColor
+    dim: QColor
+    faint: QColor
+    accent: QColor
+    on_accent: QColor
+    lane: QColor
+    good: QColor
+    bad: QColor
+    hover: QColor
+
+
+def _tokens(values: str) -> Tokens:
+    return Tokens(*map(QColor, values.split()))
+
+
+_LIGHT = _tokens(
+    "#F6F7F9 #FFFFFF #E1E5EA #1B1F24 #5B6672 #8A94A0 "
+    "#1F6FEB #FFFFFF #F1F3F6 #1A7F4B #B42318 #EEF2F7"
+)
+_DARK = _tokens(
+    "#14171B #1B1F24 #2C333B #E8ECF1 #A3AEBA #76818D "
+    "#4C8DFF #0B1220 #22272E #4CC38A #FF7B72 #262C33"
+)
+# Okabe and Ito's order, which colour-blind people can tell apart; lightened for dark.
+_DEVICES = tuple(
+    map(
+        QColor,
+        ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999"],
+    )
+)
+_DEVICES_DARK = tuple(
+    map(
+        QColor,
+        ["#4BA3D9", "#F0B840", "#35C49A", "#E29AC2", "#7CC7F2", "#F08A4B", "#F5EE7A", "#B8B8B8"],
+    )
+)
+_LARGEST_USUAL_POINTS = 11.0
+
+
+class Theme(QObject):
+    """The current colours and fonts; ``changed`` says that they have to be read again."""
+
+    changed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mode = "system"
+        self._dark = False
+        self._family: str | None = None
+
+    @property
+    def mode(self) -> str:
+        """What the person chose: one of :data:`MODES`."""
+        return self._mode
+
+    @property
+    def dark(self) -> bool:
+        return self._dark
+
+    @property
+    def tokens(self) -> Tokens:
+        return _DARK if self._dark else _LIGHT
+
+    def device_color(self, device: int) -> QColor:
+        """The colour of a device, the same in every view."""
+        colors = _DEVICES_DARK if self._dark else _DEVICES
+        return colors[device % len(colors)]
+
+    def set_mode(self, mode: str) -> None:
+        """Show light, dark, or whatever the system shows."""
+        self._mode = mode
+        self._update()
+
+    def follow_system(self) -> None:
+        """Change with the system from now on; call once when there is an application."""
+        QGuiApplication.styleHints().colorSchemeChanged.connect(self._update)
+        self._update()
+
+    def font(self, size: int = 12, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
+        """A font of ``size`` pixels on a usual system, larger where the system's text is larger."""
+        font = QFont(self.family)
+        font.setPixelSize(max(1, round(size * self.scale)))
+        font.setWeight(weight)
+        return font
+
+    @property
+    def family(self) -> str:
+        """Inter where the system has it, else the system's own font."""
+        if self._family is None:
+            system = QGuiApplication.font().family()
+            self._family = "Inter" if "Inter" in QFontDatabase.families() else system
+        return self._family
+
+    @property
+    def scale(self) -> float:
+        """How much larger than usual the person has set the system's text."""
+        return max(1.0, QGuiApplication.font().pointSizeF() / _LARGEST_USUAL_POINTS)
+
+    def _update(self) -> None:
+        system_dark = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
+        dark = self._mode == "dark" or (self._mode == "system" and system_dark)
+        if dark != self._dark:
+            self._dark = dark
+            self.changed.emit()
+
+
+def css_colors(tokens: Tokens) -> dict[str, str]:
+    """Each token's name and its value as a style sheet writes it."""
+    return {field.name: getattr(tokens, field.name).name() for field in fields(tokens)}
+
+
+theme = Theme()

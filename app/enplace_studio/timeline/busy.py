@@ -1,0 +1,46 @@
+"""How busy a row is, exactly, in each pixel column."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from enplace.profile import FloatArray
+
+
+class BusyCurve:
+    """Total length of intervals before any moment; the intervals may overlap.
+
+    Parameters
+    ----------
+    start_us, finish_us : float array, shape (n,)
+        The intervals, in any order.
+    """
+
+    def __init__(self, start_us: FloatArray, finish_us: FloatArray) -> None:
+        self._starts, self._start_sums = _with_sums(start_us)
+        self._finishes, self._finish_sums = _with_sums(finish_us)
+
+    def before(self, time_us: FloatArray) -> FloatArray:
+        """Sum over the intervals of their part before each of the moments.
+
+        An interval from s to f contributes max(t - s, 0) - max(t - f, 0).
+        """
+        started = np.searchsorted(self._starts, time_us)
+        ended = np.searchsorted(self._finishes, time_us)
+        sums = self._start_sums[started] - self._finish_sums[ended]
+        return (started - ended) * time_us - sums
+
+    def fractions(self, edges_us: FloatArray) -> FloatArray:
+        """Busy fraction between neighbouring edges; above 1 where intervals overlap.
+
+        Parameters
+        ----------
+        edges_us : float array, shape (n_columns + 1,)
+            Rising.
+        """
+        return np.diff(self.before(edges_us)) / np.diff(edges_us)
+
+
+def _with_sums(times_us: FloatArray) -> tuple[FloatArray, FloatArray]:
+    ordered = np.sort(times_us)
+    return ordered, np.concatenate([[0.0], np.cumsum(ordered)])

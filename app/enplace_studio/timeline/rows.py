@@ -1,0 +1,232 @@
+"""The rows of the timeline: a lane per device, a thin one per channel between GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enplace.profile import FloatArray, IntArray
+from enplace.schedule import Schedule
+from enplace.text import percent, short_device, short_devices, size
+from enplace_studio.timeline.busy import BusyCurve
+
+MAX_CHANNEL_ROWS = 6
+"""With more channels in use, those that leave one device share a row."""
+
+NEXT_TO_NOTHING = 0.02
+"""A CPU that is busy for less of the step than this gets a thin lane."""
+
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One row of bars, sorted by start.
+
+    Attributes
+    ----------
+    title, note : str
+        What stands before the row: "GPU 0" and "91 % busy", or "0 → 1" and "3.1 GB".
+    device : int
+        Device number; of a row of transfers, -1.
+    thin : bool
+        Whether the row is low: transfers, or a CPU that does next to nothing.
+    number : int array, shape (n_bars,)
+        Op or transfer numbers.
+    start_us, finish_us : float array, shape (n_bars,)
+    odd : bool array, shape (n_bars,)
+        Which of two shades a bar has.
+    channels : int
+        How many channels share the row.
+    """
+
+    title: str
+    note: str
+    device: int
+    thin: bool
+    number: IntArray
+    start_us: FloatArray
+    finish_us: FloatArray
+    odd: BoolArray
+    channels: int = 1
+
+    @property
+    def is_device(self) -> bool:
+        return self.device >= 0
+
+    @cached_property
+    def curves(self) -> tuple[BusyCurve, BusyCurve]:
+        """Busy time of the bars of either shade."""
+        even, odd = ~self.odd, self.odd
+        return (
+            BusyCurve(self.start_us[even], self.finish_us[even]),
+            BusyCurve(self.start_us[odd], self.finish_us[odd]),
+        )
+
+    @cached_property
+    def _reach_us(self) -> FloatArray:
+        """Latest finish of this and all earlier bars: rising even where bars overlap."""
+        return np.maximum.accumulate(self.finish_us)
+
+    def within(self, start_us: float, stop_us: float) -> slice:
+        """The bars that may touch an interval; all that do are among them."""
+        first = int(np.searchsorted(self._reach_us, start_us, side="left"))
+        last = int(np.searchsorted(self.start_us, stop_us, side="right"))
+        return slice(first, max(first, last))
+
+    def nearest(self, time_us: float, slack_us: float) -> int | None:
+        """Index of the bar at a moment, or else the closest within the slack."""
+        near = self.within(time_us - slack_us, time_us + slack_us)
+        if near.start == near.stop:
+            return None
+        before = self.start_us[near] - time_us
+        after = time_us - self.finish_us[near]
+        distance = np.maximum(np.maximum(before, after), 0.0)
+        best = int(np.argmin(distance))
+        return near.start + best if distance[best] <= slack_us else None
+
+
+def rows_of(schedule: Schedule, group: IntArray | None = None) -> list[Row]:
+    """All rows from top to bottom; the channels of a pair stand below its first device.
+
+    Parameters
+    ----------
+    group : int array, shape (n_ops,), optional
+        The shade changes where the group does; without groups, at every bar.
+    """
+    channels = _channel_rows(schedule)
+    rows = []
+    for device in range(schedule.problem.cluster.n_devices):
+        rows += _device_rows(schedule, device, group)
+        rows += [row for first, row in channels if first == device]
+    return rows
+
+
+def _device_rows(schedule: Schedule, device: int, group: IntArray | None) -> Iterator[Row]:
+    """One row, or one per lane of a CPU that uses several."""
+    lasting = schedule.op_finish_us > schedule.op_start_us
+    mine = np.flatnonzero((schedule.plan.device == device) & lasting)
+    lanes = np.unique(schedule.op_lane[mine]) if len(mine) else np.zeros(1, dtype=np.int64)
+    title = short_device(schedule.problem.cluster, device)
+    is_cpu = schedule.problem.cluster.devices[device].kind == "cpu"
+    for lane in lanes:
+        ops = mine[schedule.op_lane[mine] == lane]
+        ops = ops[np.argsort(schedule.op_start_us[ops], kind="stable")]
+        start, finish = schedule.op_start_us[ops], schedule.op_finish_us[ops]
+        busy = float((finish - start).sum()) / max(schedule.makespan_us, 1e-9)
+        yield Row(
+            title=title if lane == lanes[0] else "",
+            note=f"{percent(busy)} busy" if len(ops) else "not used",
+            device=device,
+            thin=len(lanes) > 1 or (is_cpu and busy < NEXT_TO_NOTHING),
+            number=ops,
+            start_us=start,
+            finish_us=finish,
+            odd=_alternate(ops if group is None else group[ops]),
+        )
+
+
+def _alternate(key: IntArray) -> BoolArray:
+    """A shade that changes wherever the key does."""
+    changes = np.ones(len(key), dtype=np.int64)
+    changes[1:] = np.diff(key) != 0
+    return np.cumsum(changes) % 2 == 0
+
+
+def _channel_rows(schedule: Schedule) -> list[tuple[int, Row]]:
+    """Rows of transfers, each with the device below which it stands."""
+    cluster = schedule.problem.cluster
+    among = set(cluster.gpus)
+    used: dict[int, list[int]] = {}
+    pair = schedule.transfer_from * cluster.n_devices + schedule.transfer_to
+    links = {link.source * cluster.n_devices + link.target: link for link in cluster.links}
+    present = [links[p] for p in np.unique(pair).tolist()]
+    present = [link for link in present if {link.source, link.target} <= among]
+    for link in present:
+        for channel in link.channels:
+            used.setdefault(channel, []).append(link.source * cluster.n_devices + link.target)
+    if len(used) > MAX_CHANNEL_ROWS:
+        return _rows_by_sender(schedule, sorted({link.source for link in present}))
+    return [_channel_row(schedule, channel, pairs, pair) for channel, pairs in used.items()]
+
+
+def _channel_row(
+    schedule: Schedule, channel: int, pairs: list[int], pair: IntArray
+) -> tuple[int, Row]:
+    cluster = schedule.problem.cluster
+    ends = [divmod(p, cluster.n_devices) for p in pairs]
+    names = short_devices(cluster)
+    title = cluster.channels[channel]
+    if len(ends) == 1:
+        title = f"{names[ends[0][0]]} → {names[ends[0][1]]}"
+    carried = np.flatnonzero(np.isin(pair, pairs))
+    return min(map(min, ends)), _transfer_row(schedule, title, carried, 1)
+
+
+def _rows_by_sender(schedule: Schedule, senders: Sequence[int]) -> list[tuple[int, Row]]:
+    cluster = schedule.problem.cluster
+    names = short_devices(cluster)
+    rows = []
+    for sender in senders:
+        sent = np.flatnonzero(
+            (schedule.transfer_from == sender) & np.isin(schedule.transfer_to, cluster.gpus)
+        )
+        receivers = len(np.unique(schedule.transfer_to[sent]))
+        rows.append((sender, _transfer_row(schedule, f"{names[sender]} → all", sent, receivers)))
+    return rows
+
+
+def _transfer_row(schedule: Schedule, title: str, transfers: IntArray, channels: int) -> Row:
+    transfers = transfers[np.argsort(schedule.transfer_start_us[transfers], kind="stable")]
+    return Row(
+        title=title,
+        note=size(int(schedule.transfer_bytes[transfers].sum())),
+        device=-1,
+        thin=True,
+        number=transfers,
+        start_us=schedule.transfer_start_us[transfers],
+        finish_us=schedule.transfer_finish_us[transfers],
+        odd=np.zeros(len(transfers), dtype=bool),
+        channels=channels,
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a row is drawn, in pixels from the top of the rows."""
+
+    top: int
+    height: int
+
+    @property
+    def middle(self) -> float:
+        return self.top + self.height / 2
+
+    @property
+    def bottom(self) -> int:
+        return self.top + self.height
+
+
+def arrange(rows: Sequence[Row], height_px: int, scale: float = 1.0) -> list[Place]:
+    """Rows below each other: as high as there is room for, within limits; then one scrolls.
+
+    Parameters
+    ----------
+    scale : float
+        How much larger than usual the text is.
+    """
+    gap = round(5 * scale)
+    thin = round(9 * scale)
+    full = sum(not row.thin for row in rows)
+    room = height_px - gap * len(rows) - thin * (len(rows) - full)
+    tall = min(max(room // max(full, 1), round(16 * scale)), round(34 * scale))
+    places, top = [], 0
+    for row in rows:
+        height = thin if row.thin else tall
+        places.append(Place(top, height))
+        top += height + gap
+    return places

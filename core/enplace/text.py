@@ -1,0 +1,82 @@
+"""Numbers and names as a person reads them: units always, a real minus sign, sensible digits."""
+
+from __future__ import annotations
+
+import math
+
+MINUS = "−"
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def ms(time_us: float, signed: bool = False) -> str:
+    """Milliseconds of a time in µs: ``148.9 ms``, ``0.012 ms``; with ``signed``, ``+2.1 ms``."""
+    value = time_us / 1000
+    digits = 1 if abs(value) >= 1 else _decimals(value, significant=2)
+    return f"{_number(value, digits, signed)} ms"
+
+
+def size(n_bytes: float, signed: bool = False) -> str:
+    """Bytes in binary units: ``512 B``, ``1.0 MiB``, ``61 MiB``, ``11.9 GiB``."""
+    value, unit = float(n_bytes), 0
+    while abs(value) >= 1023.5 and unit < len(_SIZES) - 1:
+        value, unit = value / 1024, unit + 1
+    limit = 100 if _SIZES[unit] in ("GiB", "TiB", "PiB") else 9.95
+    digits = 1 if unit and abs(value) < limit else 0
+    return f"{_number(value, digits, signed)} {_SIZES[unit]}"
+
+
+def percent(fraction: float, signed: bool = False) -> str:
+    """A fraction in percent with one decimal: ``8.1 %``; with ``signed``, ``−19.8 %``."""
+    return f"{_number(fraction * 100, 1, signed)} %"
+
+
+def rate(bytes_per_s: float) -> str:
+    """Bandwidth in decimal units, as data sheets give it: ``25 GB/s``, ``850 MB/s``."""
+    value, unit = (bytes_per_s / 1e9, "GB/s") if bytes_per_s >= 1e9 else (bytes_per_s / 1e6, "MB/s")
+    digits = min(_decimals(value, significant=3), 1)
+    return f"{_number(value, digits, False).removesuffix('.0')} {unit}"
+
+
+def factor(value: float) -> str:
+    """A factor: ``1 ×``, ``1.5 ×``, ``0.25 ×``."""
+    return f"{value:.3g} ×"
+
+
+def seconds(time_s: float) -> str:
+    """A waiting time: ``0.4 s``, ``12 s``, ``3 min 20 s``."""
+    if time_s >= 60:
+        return f"{int(time_s) // 60} min {int(time_s) % 60} s"
+    return f"{time_s:.1f} s" if time_s < 10 else f"{time_s:.0f} s"
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things: ``1 op``, ``3,776 ops``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def device_label(name: str) -> str:
+    """A device as a person calls it: ``GPU:0`` is ``GPU 0``."""
+    return name.replace(":", " ")
+
+
+def elide_middle(text: str, length: int) -> str:
+    """A text of at most ``length`` characters: what is too much leaves from the middle."""
+    if len(text) <= length:
+        return text
+    tail = (length - 1) // 2
+    return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def _decimals(value: float, significant: int) -> int:
+    """Decimals that show a number with so many significant digits."""
+    if value == 0 or not math.isfinite(value):
+        return 0
+    return max(0, significant - 1 - math.floor(math.log10(abs(value))))
+
+
+def _number(value: float, digits: int, signed: bool) -> str:
+    shown = f"{abs(value):,.{digits}f}"
+    if float(shown.replace(",", "")) == 0:
+        return shown if digits <= 1 else "0"
+    sign = MINUS if value < 0 else "+" if signed else ""
+    return sign + shown
