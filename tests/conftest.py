@@ -1,9 +1,10 @@
-"""Fixtures for every test: Qt without a display, and no thread left running.
+"""Fixtures for every test: Qt without a display, no thread left running, no window left open.
 
 Unexpected Python warnings and Qt warnings fail a test too; pyproject.toml turns that on.
 """
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -11,18 +12,38 @@ import pytest
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
-THREAD_GRACE_S = 5.0
+GRACE_MS = 5000
 
 
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
-    """Fail the test that leaves a thread running once it had time to end."""
+    """Fail the test that leaves a thread running, once the thread had time to end.
+
+    Covers threads of Python and Qt's thread pool; a QThread that is dropped while it runs warns and
+    so fails its test anyway.
+    """
     before = set(threading.enumerate())
     yield
-    started = [thread for thread in threading.enumerate() if thread not in before]
-    # A dummy stands for a thread of Qt's own that ran Python once; it never reports its end.
-    started = [thread for thread in started if not isinstance(thread, threading._DummyThread)]
+    qt_core = sys.modules.get("PySide6.QtCore")
+    pool_is_done = qt_core is None or qt_core.QThreadPool.globalInstance().waitForDone(GRACE_MS)
+    assert pool_is_done, "work left running in Qt's thread pool"
+    # A dummy stands for a thread that Qt started and Python only met; it never reports its end.
+    dummy = threading._DummyThread
+    started = [t for t in threading.enumerate() if t not in before and not isinstance(t, dummy)]
     for thread in started:
-        thread.join(THREAD_GRACE_S)
-    alive = [thread.name for thread in started if thread.is_alive()]
-    assert not alive, f"threads left running: {', '.join(alive)}"
+        thread.join(GRACE_MS / 1000)
+    left = [thread.name for thread in started if thread.is_alive()]
+    assert not left, f"threads left running: {', '.join(left)}"
+
+
+@pytest.fixture(autouse=True)
+def no_window_left() -> Iterator[None]:
+    """Close and report the windows that a test leaves open."""
+    yield
+    widgets = sys.modules.get("PySide6.QtWidgets")
+    if widgets is None or widgets.QApplication.instance() is None:
+        return
+    windows = [w for w in widgets.QApplication.topLevelWidgets() if w.isVisible()]
+    for window in windows:
+        window.close()
+    assert not windows, f"windows left open: {windows}"
