@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := build/demo
+SAMPLE := $(firstword $(wildcard resources/samples/*.enplace))
 PACKAGE_LISTS := packaging/debian-run.txt
 
 export PYTHON
@@ -17,7 +18,7 @@ run: $(VENV)/.installed-run
 ifeq ($(DISPLAY)$(WAYLAND_DISPLAY),)
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m enplace_studio --offscreen-demo $(DEMO)
 else
-	$(BIN)/python -m enplace_studio --sample
+	$(BIN)/python -m enplace_studio $(SAMPLE)
 endif
 
 define check_the_code
