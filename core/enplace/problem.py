@@ -1,0 +1,204 @@
+"""The problem: a profile, a cluster, and what the person insists on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from enplace.cluster import Cluster
+from enplace.errors import DoesNotFitError, PinConflictError, ProblemError, UnplaceableOpError
+from enplace.profile import KINDS, FloatArray, IntArray, Profile
+
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What a placer has to solve: minimise the step time under these constraints.
+
+    Attributes
+    ----------
+    profile, cluster
+        The graph with its costs, and the machine.
+    pins : mapping of int to int
+        Device number by op number; the op must run there.
+    together : tuple of tuples of int
+        Ops that a person colocated, beyond the profile's own groups.
+    forbidden : frozenset of (int, int)
+        (op, device) pairs that must not be used.
+
+    Raises
+    ------
+    ProblemError
+        One of its subclasses: an op that no device can run, pins that contradict each other or a
+        colocation group, memory that can never fit.
+    """
+
+    profile: Profile
+    cluster: Cluster
+    pins: Mapping[int, int] = field(default_factory=dict)
+    together: tuple[tuple[int, ...], ...] = ()
+    forbidden: frozenset[tuple[int, int]] = frozenset()
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_kinds()
+        self._check_units()
+        self._check_memory()
+
+    @cached_property
+    def time_us(self) -> FloatArray:
+        """Compute times, shape (n_ops, n_devices); inf where an op cannot run."""
+        times = self.profile.time_us[:, self.cluster.kind] / self.cluster.speed
+        return np.where(np.isnan(times), np.inf, times)
+
+    @cached_property
+    def unit(self) -> IntArray:
+        """Number of the placement unit of each op: ops of one unit share a device; shape (n_ops,).
+
+        Units are numbered by their first op.
+        """
+        first_of: dict[str, int] = {}
+        ties = [
+            (first_of.setdefault(group, op), op)
+            for op, group in enumerate(self.profile.colocation)
+            if group
+        ]
+        ties += [(ops[0], op) for ops in self.together for op in ops]
+        n = self.profile.n_ops
+        ends = np.array(ties, dtype=np.int64).reshape(-1, 2)
+        links = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n))
+        _, label = connected_components(links, directed=False)
+        _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), dtype=np.int64)
+        rank[np.argsort(first)] = np.arange(len(first))
+        return rank[inverse]
+
+    @cached_property
+    def n_units(self) -> int:
+        return int(self.unit.max()) + 1
+
+    @cached_property
+    def unit_allowed(self) -> BoolArray:
+        """Whether a unit may be placed on a device; shape (n_units, n_devices)."""
+        op_allowed = np.isfinite(self.time_us)
+        for op, device in self.forbidden:
+            op_allowed[op, device] = False
+        for op, device in self.pins.items():
+            others = np.arange(self.cluster.n_devices) != device
+            op_allowed[op, others] = False
+        allowed = np.ones((self.n_units, self.cluster.n_devices), dtype=bool)
+        np.logical_and.at(allowed, self.unit, op_allowed)
+        return allowed
+
+    @cached_property
+    def unit_persistent_bytes(self) -> IntArray:
+        """Persistent bytes of each unit; shape (n_units,)."""
+        total = np.zeros(self.n_units, dtype=np.int64)
+        np.add.at(total, self.unit, self.profile.persistent_bytes)
+        return total
+
+    def _name(self, op: int) -> str:
+        return f"op '{self.profile.op_names[op]}'"
+
+    def _check_numbers(self) -> None:
+        ops = list(self.pins) + [op for group in self.together for op in group]
+        ops += [op for op, _ in self.forbidden]
+        for op in ops:
+            if not 0 <= op < self.profile.n_ops:
+                raise ProblemError(f"a pin or group names op number {op}, which does not exist")
+        for device in list(self.pins.values()) + [device for _, device in self.forbidden]:
+            if not 0 <= device < self.cluster.n_devices:
+                raise ProblemError(f"a pin names device number {device}, which does not exist")
+
+    def _check_kinds(self) -> None:
+        nowhere = np.flatnonzero(~np.isfinite(self.time_us).any(axis=1))
+        if len(nowhere):
+            op = int(nowhere[0])
+            kind = KINDS[int(np.flatnonzero(~np.isnan(self.profile.time_us[op]))[0])]
+            raise UnplaceableOpError(
+                f"{self._name(op)} runs only on a {kind}, and cluster '{self.cluster.name}' has "
+                f"none; "
+                f"choose a cluster with a {kind} device"
+            )
+
+    def _check_units(self) -> None:
+        nowhere = np.flatnonzero(~self.unit_allowed.any(axis=1))
+        if not len(nowhere):
+            return
+        members = np.flatnonzero(self.unit == nowhere[0])
+        names = [device.name for device in self.cluster.devices]
+        pinned = [op for op in members.tolist() if op in self.pins]
+        for op in pinned:
+            device = self.pins[op]
+            if not np.isfinite(self.time_us[op, device]):
+                raise PinConflictError(
+                    f"{self._name(op)} is pinned to {names[device]}, where it cannot run; move "
+                    f"the pin"
+                )
+            if (op, device) in self.forbidden:
+                raise PinConflictError(
+                    f"{self._name(op)} is pinned to {names[device]}, where it is forbidden; drop "
+                    f"one"
+                )
+            if device != self.pins[pinned[0]]:
+                raise PinConflictError(
+                    f"{self._name(pinned[0])} is pinned to {names[self.pins[pinned[0]]]} and "
+                    f"{self._name(op)} to {names[device]}, but they are colocated; pin both to "
+                    f"one device"
+                )
+        raise UnplaceableOpError(
+            f"{self._name(int(members[0]))} and the {len(members) - 1} ops colocated with it "
+            f"have no "
+            f"device that all of them may use; loosen a pin, a forbidden device or the group"
+        )
+
+    def _check_memory(self) -> None:
+        capacity, need = self.cluster.capacity_bytes, self.unit_persistent_bytes
+        largest = np.where(self.unit_allowed, capacity, 0).max(axis=1)
+        too_big = np.flatnonzero(need > largest)
+        if len(too_big):
+            op = int(np.flatnonzero(self.unit == too_big[0])[0])
+            raise DoesNotFitError(
+                f"{self._name(op)} and the ops colocated with it hold {_gib(need[too_big[0]])} of "
+                f"variables, more than the {_gib(largest[too_big[0]])} of any device it may use; "
+                f"choose larger devices or split the variable"
+            )
+        for devices in {tuple(row) for row in self.unit_allowed.tolist()}:
+            among = (self.unit_allowed <= np.array(devices)).all(axis=1)
+            total, room = int(need[among].sum()), int(capacity[np.array(devices)].sum())
+            if total > room:
+                names = [
+                    d.name for d, used in zip(self.cluster.devices, devices, strict=True) if used
+                ]
+                raise DoesNotFitError(
+                    f"variables of {_gib(total)} cannot fit the {_gib(room)} of "
+                    f"{', '.join(names)}; "
+                    f"choose a larger cluster or loosen pins"
+                )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"
+
+
+def find_ops(profile: Profile, names: Iterable[str]) -> list[int]:
+    """Op numbers of names.
+
+    Raises
+    ------
+    ProblemError
+        If the profile has no op of that name.
+    """
+    found = []
+    for name in names:
+        if name not in profile.index:
+            raise ProblemError(f"profile '{profile.name}' has no op '{name}'; check the spelling")
+        found.append(profile.index[name])
+    return found
