@@ -1,0 +1,61 @@
+"""Memory over time, by hand and against a brute-force count."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from problems import cluster_of, plan_of, planned_problems, profile_of
+
+from enplace.problem import Problem
+from enplace.simulate import simulate
+
+
+def test_tensor_lives_on_both_sides_by_hand():
+    """a (0-2) sends 4 bytes (2-7) to b (7-10); a's copy ends with the transfer, b's with b."""
+    profile = profile_of(
+        {"a": 2, "b": 3},
+        [("a", "b", 4)],
+        persistent={"a": 100},
+        temporary={"b": 7},
+    )
+    problem = Problem(profile, cluster_of())
+    here, there = simulate(problem, plan_of(problem, {"a": 0, "b": 1})).memory
+    assert list(zip(here.time_us, here.bytes, strict=True)) == [(0, 104), (7, 100)]
+    assert list(zip(there.time_us, there.bytes, strict=True)) == [(0, 0), (2, 4), (7, 11), (10, 0)]
+    assert there.sent_bytes.tolist() == [0, 4, 4, 0]
+    assert (here.weights_bytes, there.weights_bytes) == (100, 0)
+    assert (here.peak_bytes, there.peak_bytes) == (104, 11)
+
+
+def test_frees_come_before_allocations():
+    """A chain never holds more than two neighbouring tensors."""
+    names = "abcd"
+    edges = [(x, y, 10) for x, y in zip(names, names[1:], strict=False)]
+    problem = Problem(profile_of(dict.fromkeys(names, 1), edges), cluster_of())
+    schedule = simulate(problem, plan_of(problem, dict.fromkeys(names, 0)))
+    assert schedule.peak_bytes.tolist() == [20, 0]
+
+
+def test_overfull_device_is_named():
+    problem = Problem(profile_of({"a": 1, "b": 1}, [("a", "b", 9)]), cluster_of(capacity_bytes=8))
+    schedule = simulate(problem, plan_of(problem, {"a": 0, "b": 0}))
+    assert not schedule.fits
+    assert schedule.overfull.tolist() == [True, False]
+
+
+@given(planned_problems())
+def test_peak_against_brute_force(drawn):
+    """Sample every instant just after each event and add up who is alive."""
+    problem, plan = drawn
+    schedule = simulate(problem, plan)
+    profile, lives = problem.profile, schedule.lives
+    times = np.unique([0, *lives.start_us, *lives.end_us, *schedule.op_start_us])
+    for device in range(problem.cluster.n_devices):
+        on = plan.device == device
+        weights = profile.persistent_bytes[on].sum()
+        used = []
+        for now in times:
+            alive = (lives.device == device) & (lives.start_us <= now) & (now < lives.end_us)
+            running = on & (schedule.op_start_us <= now) & (now < schedule.op_finish_us)
+            tensors = profile.tensor_bytes[lives.tensor[alive]].sum()
+            used.append(weights + tensors + profile.temporary_bytes[running].sum())
+        assert schedule.memory[device].peak_bytes == pytest.approx(max(used))

@@ -1,0 +1,161 @@
+"""Small problems for tests: written by hand, or drawn by hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from enplace.cluster import Cluster, Device, Link
+from enplace.plan import LINK_POLICIES, POLICIES, Plan
+from enplace.problem import Problem
+from enplace.profile import CONTROL, Profile, make_profile
+
+GIB = 1 << 30
+
+
+def profile_of(
+    times: dict[str, float],
+    edges: Sequence[tuple[str, str, int]] = (),
+    *,
+    control: Sequence[tuple[str, str]] = (),
+    persistent: dict[str, int] | None = None,
+    temporary: dict[str, int] | None = None,
+    colocation: dict[str, str] | None = None,
+    cpu: dict[str, float] | None = None,
+) -> Profile:
+    """A profile from op -> GPU time and (source, target, bytes) edges, all of output 0."""
+    names = [*times, *(name for name in cpu or {} if name not in times)]
+    index = {name: op for op, name in enumerate(names)}
+    ends = [(index[a], 0, index[b], size) for a, b, size in edges]
+    ends += [(index[a], CONTROL, index[b], 0) for a, b in control]
+    columns = np.array(ends, dtype=np.int64).reshape(-1, 4).T
+    nan = float("nan")
+    return make_profile(
+        "hand",
+        op_names=names,
+        op_types=["Op"] * len(names),
+        scopes=[name.rpartition("/")[0] for name in names],
+        time_us=np.array([[times.get(n, nan), (cpu or {}).get(n, nan)] for n in names]),
+        persistent_bytes=[(persistent or {}).get(n, 0) for n in names],
+        temporary_bytes=[(temporary or {}).get(n, 0) for n in names],
+        colocation=[(colocation or {}).get(n, "") for n in names],
+        edge_source=columns[0],
+        edge_output=columns[1],
+        edge_op=columns[2],
+        edge_bytes=columns[3],
+    )
+
+
+def cluster_of(
+    n_gpus: int = 2,
+    *,
+    b0_us: float = 1.0,
+    b1_us_per_byte: float = 1.0,
+    capacity_bytes: int = GIB,
+    speeds: Sequence[float] = (),
+    cpu_lanes: int = 0,
+    shared: bool = False,
+) -> Cluster:
+    """GPUs (and a CPU if it has lanes) with a channel for each ordered pair, or one for all."""
+    devices = [
+        Device(f"GPU:{d}", "gpu", capacity_bytes, speeds[d] if speeds else 1.0)
+        for d in range(n_gpus)
+    ]
+    if cpu_lanes:
+        devices.append(Device("CPU:0", "cpu", capacity_bytes, 1.0, cpu_lanes))
+    n = len(devices)
+    pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
+    return Cluster(
+        "hand",
+        tuple(devices),
+        ("bus",) if shared else tuple(f"{a}-{b}" for a, b in pairs),
+        tuple(
+            Link(a, b, b0_us, b1_us_per_byte, (0 if shared else number,))
+            for number, (a, b) in enumerate(pairs)
+        ),
+    )
+
+
+def plan_of(problem: Problem, devices: dict[str, int], **settings: str) -> Plan:
+    """A plan in topological order from op -> device."""
+    profile = problem.profile
+    position = np.empty(profile.n_ops, dtype=np.int64)
+    position[profile.topological_order] = np.arange(profile.n_ops)
+    device = np.array([devices[name] for name in profile.op_names], dtype=np.int64)
+    return Plan(device, position, "hand", **settings)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """Two to four devices, some slower, a CPU with lanes, channels of their own, shared or routed."""
+    n_gpus = draw(st.integers(2, 3))
+    lanes = draw(st.integers(0, 3))
+    devices = [
+        Device(f"GPU:{d}", "gpu", GIB, draw(st.sampled_from([0.5, 1.0, 2.0])))
+        for d in range(n_gpus)
+    ]
+    if lanes:
+        devices.append(Device("CPU:0", "cpu", GIB, 1.0, lanes))
+    n_channels = draw(st.integers(1, 4))
+    links = [
+        Link(
+            a,
+            b,
+            draw(st.sampled_from([0.0, 1.0, 2.5])),
+            draw(st.sampled_from([0.0, 0.5])),
+            tuple(draw(st.sets(st.integers(0, n_channels - 1), min_size=1, max_size=2))),
+        )
+        for a in range(len(devices))
+        for b in range(len(devices))
+        if a != b
+    ]
+    channels = tuple(f"channel {c}" for c in range(n_channels))
+    return Cluster("drawn", tuple(devices), channels, tuple(links))
+
+
+@st.composite
+def profiles(draw: st.DrawFn, max_ops: int = 14) -> Profile:
+    """A small DAG with zero-time ops, several outputs, control edges, colocation, CPU times."""
+    n = draw(st.integers(1, max_ops))
+    ops = range(n)
+    pairs = [(a, b) for a in ops for b in ops if a < b]
+    chosen = draw(st.lists(st.sampled_from(pairs), max_size=3 * n)) if pairs else []
+    outputs = [draw(st.integers(CONTROL, 1)) for _ in chosen]
+    sizes = {(a, o): draw(st.integers(0, 9)) for (a, _), o in zip(chosen, outputs, strict=True)}
+    times = [draw(st.sampled_from([0.0, 1.0, 2.0, 3.5])) for _ in ops]
+    label = draw(st.permutations(range(n)))
+    both = [draw(st.booleans()) for _ in ops]
+    return make_profile(
+        "drawn",
+        op_names=[f"op{label[op]}" for op in ops],
+        op_types=["Op"] * n,
+        scopes=[""] * n,
+        time_us=np.array([[t, 2 * t if b else np.nan] for t, b in zip(times, both, strict=True)]),
+        persistent_bytes=[draw(st.integers(0, 50)) for _ in ops],
+        temporary_bytes=[draw(st.integers(0, 50)) for _ in ops],
+        colocation=[draw(st.sampled_from(["", "", "", "a", "b"])) for _ in ops],
+        edge_source=[a for a, _ in chosen],
+        edge_output=outputs,
+        edge_op=[b for _, b in chosen],
+        edge_bytes=[
+            0 if o == CONTROL else sizes[a, o] for (a, _), o in zip(chosen, outputs, strict=True)
+        ],
+    )
+
+
+@st.composite
+def planned_problems(draw: st.DrawFn) -> tuple[Problem, Plan]:
+    """A problem with any plan that respects its constraints, in a topological order."""
+    problem = Problem(draw(profiles()), draw(clusters()))
+    choices = [np.flatnonzero(row).tolist() for row in problem.unit_allowed]
+    unit_device = np.array([draw(st.sampled_from(choice)) for choice in choices])
+    plan = Plan(
+        unit_device[problem.unit],
+        np.arange(problem.profile.n_ops),
+        "drawn",
+        draw(st.sampled_from(POLICIES)),
+        draw(st.sampled_from(LINK_POLICIES)),
+    )
+    return problem, plan
