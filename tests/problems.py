@@ -89,7 +89,8 @@ def plan_of(problem: Problem, devices: dict[str, int], **settings: str) -> Plan:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Two to four devices, some slower, a CPU with lanes, channels of their own, shared or routed."""
+    """Two to four devices, some slower, a CPU with lanes, channels of their own, shared or
+    routed."""
     n_gpus = draw(st.integers(2, 3))
     lanes = draw(st.integers(0, 3))
     devices = [

@@ -1,12 +1,14 @@
 """Memory over time, by hand and against a brute-force count."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
-from problems import cluster_of, plan_of, planned_problems, profile_of
 
 from enplace.problem import Problem
 from enplace.simulate import simulate
+from problems import cluster_of, plan_of, planned_problems, profile_of
 
 
 def test_tensor_lives_on_both_sides_by_hand():
@@ -29,7 +31,7 @@ def test_tensor_lives_on_both_sides_by_hand():
 def test_frees_come_before_allocations():
     """A chain never holds more than two neighbouring tensors."""
     names = "abcd"
-    edges = [(x, y, 10) for x, y in zip(names, names[1:], strict=False)]
+    edges = [(x, y, 10) for x, y in itertools.pairwise(names)]
     problem = Problem(profile_of(dict.fromkeys(names, 1), edges), cluster_of())
     schedule = simulate(problem, plan_of(problem, dict.fromkeys(names, 0)))
     assert schedule.peak_bytes.tolist() == [20, 0]

@@ -1,9 +1,10 @@
 """The simulator: small cases by hand, and the compiled loop against the plain one."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
-from problems import cluster_of, plan_of, planned_problems, profile_of
 
 from enplace.cluster import Cluster, Link
 from enplace.errors import DeadlockError, PlanError
@@ -11,6 +12,7 @@ from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.simulate import critical_path, lower_bound_us, simulate
 from enplace.simulate.reference import simulate_slowly
+from problems import cluster_of, plan_of, planned_problems, profile_of
 
 
 @given(planned_problems())
@@ -39,7 +41,7 @@ def test_critical_path_explains_the_step(drawn):
     schedule = simulate(problem, plan)
     path = critical_path(schedule)
     times = [(step.start_us, step.finish_us) for step in path.steps]
-    assert all(a[1] <= b[0] for a, b in zip(times, times[1:], strict=False))
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(times))
     assert times[-1][1] == schedule.makespan_us
     total = path.compute_us + path.transfer_us + path.waiting_us
     assert total == pytest.approx(schedule.makespan_us, abs=1e-5)
@@ -95,7 +97,8 @@ def test_control_edge_is_free_at_home_and_costs_latency_abroad():
     ("policy", "order"), [("priority", "acb"), ("strict", "abc"), ("fifo", "acb")]
 )
 def test_dispatch_policies(policy, order):
-    """With c ready from the start and b after x on the other device: strict waits, others do not."""
+    """With c ready from the start and b after x on the other device: strict waits, others do
+    not."""
     problem = Problem(
         profile_of({"x": 4, "a": 1, "b": 1, "c": 1}, [("x", "b", 0)]), cluster_of(b0_us=0)
     )
@@ -125,7 +128,8 @@ def test_fifo_takes_the_first_ready_and_priority_the_most_urgent():
 
 @pytest.mark.parametrize(("links", "first"), [("fifo", 3), ("priority", 2), ("ordered", 2)])
 def test_link_policies(links, first):
-    """While the channel carries a's tensor, b and then c ask for it; c's consumer is more urgent."""
+    """While the channel carries a's tensor, b and then c ask for it; c's consumer is more
+    urgent."""
     times = {"a": 1, "b": 1, "c": 1, "p": 1, "q": 1, "r": 1}
     edges = [("a", "p", 9), ("b", "r", 1), ("c", "q", 1)]
     problem = Problem(profile_of(times, edges), cluster_of())
