@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,9 +10,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from enplace.cluster import Cluster
 from enplace.profile import FloatArray, IntArray
 from enplace.schedule import Schedule
-from enplace.text import percent, short_device, short_devices, size
+from enplace.text import device_label, size
 from enplace_studio.timeline.busy import BusyCurve
 
 MAX_CHANNEL_ROWS = 6
@@ -99,7 +101,7 @@ def rows_of(schedule: Schedule, group: IntArray | None = None) -> list[Row]:
         The shade changes where the group does; without groups, at every bar.
     """
     channels = _channel_rows(schedule)
-    rows = []
+    rows: list[Row] = []
     for device in range(schedule.problem.cluster.n_devices):
         rows += _device_rows(schedule, device, group)
         rows += [row for first, row in channels if first == device]
@@ -111,16 +113,16 @@ def _device_rows(schedule: Schedule, device: int, group: IntArray | None) -> Ite
     lasting = schedule.op_finish_us > schedule.op_start_us
     mine = np.flatnonzero((schedule.plan.device == device) & lasting)
     lanes = np.unique(schedule.op_lane[mine]) if len(mine) else np.zeros(1, dtype=np.int64)
-    title = short_device(schedule.problem.cluster, device)
-    is_cpu = schedule.problem.cluster.devices[device].kind == "cpu"
+    described = schedule.problem.cluster.devices[device]
+    is_cpu = described.kind == "cpu"
     for lane in lanes:
         ops = mine[schedule.op_lane[mine] == lane]
         ops = ops[np.argsort(schedule.op_start_us[ops], kind="stable")]
         start, finish = schedule.op_start_us[ops], schedule.op_finish_us[ops]
         busy = float((finish - start).sum()) / max(schedule.makespan_us, 1e-9)
         yield Row(
-            title=title if lane == lanes[0] else "",
-            note=f"{percent(busy)} busy" if len(ops) else "not used",
+            title=device_label(described.name) if lane == lanes[0] else "",
+            note=f"{busy * 100:.0f} % busy" if len(ops) else "not used",
             device=device,
             thin=len(lanes) > 1 or (is_cpu and busy < NEXT_TO_NOTHING),
             number=ops,
@@ -159,7 +161,7 @@ def _channel_row(
 ) -> tuple[int, Row]:
     cluster = schedule.problem.cluster
     ends = [divmod(p, cluster.n_devices) for p in pairs]
-    names = short_devices(cluster)
+    names = _short_names(cluster)
     title = cluster.channels[channel]
     if len(ends) == 1:
         title = f"{names[ends[0][0]]} → {names[ends[0][1]]}"
@@ -169,7 +171,7 @@ def _channel_row(
 
 def _rows_by_sender(schedule: Schedule, senders: Sequence[int]) -> list[tuple[int, Row]]:
     cluster = schedule.problem.cluster
-    names = short_devices(cluster)
+    names = _short_names(cluster)
     rows = []
     for sender in senders:
         sent = np.flatnonzero(
@@ -193,6 +195,17 @@ def _transfer_row(schedule: Schedule, title: str, transfers: IntArray, channels:
         odd=np.zeros(len(transfers), dtype=bool),
         channels=channels,
     )
+
+
+def _short_names(cluster: Cluster) -> list[str]:
+    """The number of a GPU where that says it all; otherwise the whole name."""
+    numbers = [re.search(r"\d+$", device.name) for device in cluster.devices]
+    short = [
+        found.group() if found and cluster.devices[d].kind == "gpu" else device_label(device.name)
+        for d, (device, found) in enumerate(zip(cluster.devices, numbers, strict=True))
+    ]
+    unique = len(set(short)) == len(short)
+    return short if unique else [device_label(device.name) for device in cluster.devices]
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,9 @@ class TimeScale:
     def edges(self, columns_per_px: float = 1.0) -> FloatArray:
         """Moments at the edges of the pixel columns; shape (n_columns + 1,)."""
         columns = math.ceil(self.width_px * columns_per_px)
-        return self.start_us + np.arange(columns + 1) * (self.us_per_px / columns_per_px)
+        return self.start_us + np.arange(columns + 1, dtype=np.float64) * (
+            self.us_per_px / columns_per_px
+        )
 
     def zoomed(self, factor: float, at_px: float) -> TimeScale:
         """Closer by a factor above 1, with the moment at a pixel kept there."""
@@ -100,7 +102,7 @@ class TimeScale:
         step = _round_up(self.us_per_px * spacing_px)
         first = math.ceil(self.start_us / step - 1e-9)
         last = math.floor(min(self.stop_us, self.end_us) / step + 1e-9)
-        return np.arange(first, last + 1) * step
+        return np.arange(first, last + 1, dtype=np.float64) * step
 
 
 def _round_up(value: float) -> float:

@@ -1,0 +1,261 @@
+"""Drawing of the timeline: rows as exact busy fractions, labels, axis and critical path.
+
+Every function draws what it is given, within the window of a scale; none keeps anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
+from PySide6.QtGui import (
+    QColor,
+    QFontMetricsF,
+    QImage,
+    QPainter,
+    QPen,
+    QPolygonF,
+    QStaticText,
+)
+
+from enplace.profile import FloatArray
+from enplace_studio.theme import theme
+from enplace_studio.timeline.busy import BusyCurve
+from enplace_studio.timeline.rows import Place, Row
+from enplace_studio.timeline.scale import TimeScale, tick_texts
+from enplace_studio.timeline.trace import Trace
+
+Pixels = NDArray[np.uint8]
+
+WIDE_PX = 4
+"""Bars from this width on have a gap behind them and an outline when selected."""
+LABEL_PX = 34
+"""Bars from this width on carry a label."""
+DIMMED = 0.42
+"""How much of its colour a bar keeps while others are selected."""
+_DENSEST_LABELS = 500
+
+
+def blend(color: QColor, ground: QColor, share: float) -> QColor:
+    """So much of a colour on a ground."""
+    mixed = np.rint(rgb(color) * share + rgb(ground) * (1 - share)).astype(int)
+    return QColor(*mixed.tolist())
+
+
+def rgb(color: QColor) -> FloatArray:
+    """Red, green and blue, 0 to 255."""
+    return np.array([color.red(), color.green(), color.blue()], dtype=np.float64)
+
+
+def shades(device: int) -> tuple[QColor, QColor]:
+    """The two shades of a row: the device's colour and a lighter one; transfers are neutral."""
+    if device < 0:
+        return theme.tokens.dim, theme.tokens.dim
+    color = theme.device_color(device)
+    ground = theme.tokens.bg if theme.dark else QColor("white")
+    return color, blend(color, ground, 0.78)
+
+
+def mix(ground: QColor, layers: Sequence[tuple[FloatArray, QColor]]) -> Pixels:
+    """Opaque pixels in which each layer's colour covers its fraction of the column.
+
+    Returns
+    -------
+    uint8 array, shape (n_columns, 4)
+        Blue, green, red, alpha.
+    """
+    base = rgb(ground)
+    pixels = np.tile(base, (len(layers[0][0]), 1))
+    for fraction, color in layers:
+        pixels += np.clip(fraction, 0, 1)[:, None] * (rgb(color) - base)
+    image = np.full((len(pixels), 4), 255, dtype=np.uint8)
+    image[:, :3] = np.clip(np.rint(pixels[:, ::-1]), 0, 255)
+    return image
+
+
+def draw_columns(painter: QPainter, pixels: Pixels, area: QRectF) -> None:
+    """Stretch one line of pixels over an area."""
+    line = np.ascontiguousarray(pixels)
+    image = QImage(line.data, len(line), 1, 4 * len(line), QImage.Format.Format_ARGB32)
+    painter.drawImage(area, image, QRectF(0, 0, len(line), 1))
+
+
+def draw_row(
+    painter: QPainter,
+    row: Row,
+    area: QRectF,
+    edges_us: FloatArray,
+    selected: tuple[BusyCurve, BusyCurve] | None,
+    dimmed: bool,
+) -> None:
+    """A row's bars: each column shows exactly how much of it is busy.
+
+    Parameters
+    ----------
+    selected : pair of BusyCurve, optional
+        The selected bars of either shade; they keep their colour while the others are dimmed.
+    """
+    lane = theme.tokens.lane
+    layers = []
+    for shade, color in enumerate(shades(row.device)):
+        busy = row.curves[shade].fractions(edges_us) / row.channels
+        if selected is not None:
+            chosen = selected[shade].fractions(edges_us) / row.channels
+            layers.append((chosen, color))
+            busy = busy - chosen
+        layers.append((busy, blend(color, lane, DIMMED) if dimmed else color))
+    draw_columns(painter, mix(lane, layers), area)
+
+
+def draw_marks(painter: QPainter, curve: BusyCurve, area: QRectF, edges_us: FloatArray) -> None:
+    """A strip that is opaque in every column where a curve has anything at all."""
+    touched = np.diff(curve.before(edges_us)) > 1e-6
+    pixels = np.zeros((len(touched), 4), dtype=np.uint8)
+    pixels[touched] = [*rgb(theme.tokens.accent)[::-1], 255]
+    draw_columns(painter, pixels, area)
+
+
+def draw_ghost(painter: QPainter, curve: BusyCurve, area: QRectF, edges_us: FloatArray) -> None:
+    """The busy time of an earlier schedule as a thin strip."""
+    tokens = theme.tokens
+    draw_columns(painter, mix(tokens.panel, [(curve.fractions(edges_us), tokens.faint)]), area)
+
+
+def draw_gaps(painter: QPainter, row: Row, xs: FloatArray, area: QRectF) -> None:
+    """A hairline between bars that are wide enough for one."""
+    if row.is_device and len(xs):
+        painter.setPen(QPen(theme.tokens.lane, 1))
+        lines = [QLineF(x - 0.5, area.top(), x - 0.5, area.bottom()) for x in xs.tolist()]
+        painter.drawLines(lines)
+
+
+def wide_bars(row: Row, scale: TimeScale) -> NDArray[np.int64]:
+    """Indices of the bars on screen that are at least :data:`WIDE_PX` wide."""
+    near = row.within(scale.start_us, scale.stop_us)
+    lengths = row.finish_us[near] - row.start_us[near]
+    return near.start + np.flatnonzero(lengths >= WIDE_PX * scale.us_per_px)
+
+
+def draw_labels(
+    painter: QPainter,
+    row: Row,
+    wide: NDArray[np.int64],
+    names: Sequence[str],
+    scale: TimeScale,
+    area: QRectF,
+) -> None:
+    """Names of ops in the bars that have room for one."""
+    room = (row.finish_us[wide] - row.start_us[wide]) / scale.us_per_px
+    labelled = wide[room >= LABEL_PX][:_DENSEST_LABELS]
+    font = theme.font(11)
+    height = QFontMetricsF(font).height()
+    if area.height() < height:
+        return
+    painter.setFont(font)
+    top = area.top() + (area.height() - height) / 2
+    grounds = shades(row.device)
+    for bar in labelled.tolist():
+        left = max(scale.x(row.start_us[bar]), 0.0)
+        right = min(scale.x(row.finish_us[bar]), scale.width_px)
+        if right - left < LABEL_PX:
+            continue
+        painter.setPen(ink_on(grounds[int(row.odd[bar])]))
+        text = fitted(names[row.number[bar]], int(right - left - 8), font.key())
+        painter.drawStaticText(QPointF(area.left() + left + 4, top), text)
+
+
+@lru_cache(maxsize=4096)
+def fitted(name: str, width: int, font_key: str) -> QStaticText:
+    """An op's name in so many pixels: whole, else without its scope, else elided in the middle."""
+    font = theme.font(11)
+    metrics = QFontMetricsF(font)
+    shown = name if metrics.horizontalAdvance(name) <= width else name.rpartition("/")[2]
+    shown = metrics.elidedText(shown, Qt.TextElideMode.ElideMiddle, width)
+    text = QStaticText(shown)
+    text.setTextFormat(Qt.TextFormat.PlainText)
+    text.prepare(font=font)
+    return text
+
+
+def ink_on(ground: QColor) -> QColor:
+    """Black or white, whichever reads better on a colour (WCAG relative luminance)."""
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (ground.redF(), ground.greenF(), ground.blueF())
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return QColor("#1B1F24") if luminance > 0.179 else QColor("white")
+
+
+def draw_axis(
+    painter: QPainter, scale: TimeScale, left: float, axis_px: int, bottom: float
+) -> None:
+    """Tick texts above the rows and faint lines through them."""
+    tokens = theme.tokens
+    ticks = scale.ticks(90 * theme.scale)
+    font = theme.font(11)
+    metrics = QFontMetricsF(font)
+    painter.setFont(font)
+    last_right = -1e9
+    for x, text in zip(scale.xs(ticks).tolist(), tick_texts(ticks), strict=True):
+        painter.setPen(QPen(tokens.line, 1))
+        painter.drawLine(QLineF(left + x, axis_px - 2, left + x, bottom))
+        width = metrics.horizontalAdvance(text)
+        begin = min(max(left + x - width / 2, left - 8), left + scale.width_px - width)
+        if begin > last_right + 8:
+            painter.setPen(tokens.dim)
+            painter.drawText(QPointF(begin, metrics.ascent() + 1), text)
+            last_right = begin + width
+
+
+def draw_trace(
+    painter: QPainter,
+    trace: Trace,
+    rows: Sequence[Row],
+    places: Sequence[Place],
+    scale: TimeScale,
+    left: float,
+    top: float,
+) -> None:
+    """The critical path: low in the lanes, clear of labels, stepping between them."""
+    first = max(int(np.searchsorted(trace.finish_us, scale.start_us)) - 1, 0)
+    last = int(np.searchsorted(trace.start_us, scale.stop_us)) + 1
+    part = slice(first, last)
+    if not len(trace.row[part]):
+        return
+    heights = [
+        place.middle if row.thin else place.bottom - 0.16 * place.height
+        for row, place in zip(rows, places, strict=True)
+    ]
+    middles = np.array(heights)[trace.row[part]] + top
+    xs = np.column_stack([scale.xs(trace.start_us[part]), scale.xs(trace.finish_us[part])]).ravel()
+    ys = np.repeat(middles, 2)
+    far = 4 * scale.width_px  # the raster engine slows down on far-away points
+    xs = np.clip(xs, -far, far) + left
+    points = [QPointF(x, y) for x, y in _thinned(xs, ys)]
+    for color, width in ((theme.tokens.panel, 3.4), (theme.tokens.text, 1.5)):
+        pen = QPen(color, width)
+        pen.setJoinStyle(Qt.PenJoinStyle.RoundJoin)
+        painter.setPen(pen)
+        painter.drawPolyline(QPolygonF(points))
+
+
+def _thinned(xs: FloatArray, ys: FloatArray) -> list[tuple[float, float]]:
+    """The points without those within half a pixel of their neighbours on both sides.
+
+    Of many steps to and fro within one pixel the highest and lowest point stay.
+    """
+    column = np.floor(xs * 2).astype(np.int64)
+    starts = np.flatnonzero(np.diff(column, prepend=column[0] - 1))
+    ends = np.append(starts[1:], len(xs))
+    points: list[tuple[float, float]] = []
+    for a, b in zip(starts.tolist(), ends.tolist(), strict=True):
+        if b - a <= 4:
+            points += zip(xs[a:b].tolist(), ys[a:b].tolist(), strict=True)
+        else:
+            x, low, high = float(xs[a]), float(ys[a:b].min()), float(ys[a:b].max())
+            points += [(x, float(ys[a])), (x, low), (x, high), (x, float(ys[b - 1]))]
+    return points

@@ -1,0 +1,50 @@
+"""The critical path as a line that steps between the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.profile import FloatArray, IntArray
+from enplace.simulate import CriticalPath
+from enplace.text import ms
+from enplace_studio.timeline.rows import Row
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Stretches of the critical path, each within one row; shape (n_stretches,) all of them."""
+
+    row: IntArray
+    start_us: FloatArray
+    finish_us: FloatArray
+
+
+def trace_path(path: CriticalPath, rows: Sequence[Row]) -> Trace:
+    """Join the path's steps row by row; steps that no row shows are left out."""
+    row_of: dict[tuple[str, int], int] = {}
+    for index, row in enumerate(rows):
+        kind = "op" if row.is_device else "transfer"
+        row_of.update(dict.fromkeys(((kind, number) for number in row.number.tolist()), index))
+    shown = [
+        (row_of[step.kind, step.number], step.start_us, step.finish_us)
+        for step in path.steps
+        if (step.kind, step.number) in row_of
+    ]
+    if not shown:
+        return Trace(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
+    where = np.array([row for row, _, _ in shown])
+    times = np.array([(start, finish) for _, start, finish in shown])
+    first = np.flatnonzero(np.diff(where, prepend=-1) != 0)
+    last = np.append(first[1:], len(where)) - 1
+    return Trace(where[first], times[first, 0], times[last, 1])
+
+
+def summary(path: CriticalPath) -> str:
+    """What the step time consists of, in one line."""
+    return (
+        f"critical path   compute {ms(path.compute_us)} · transfers {ms(path.transfer_us)} · "
+        f"waiting {ms(path.waiting_us)}"
+    )
