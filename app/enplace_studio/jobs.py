@@ -1,0 +1,251 @@
+"""Background work: placers run one after the other in a process of their own."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PySide6.QtCore import QObject, QProcess, QTimer, Signal
+
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import Profile
+from enplace_studio import wire
+from enplace_studio.wire import Message
+
+TICK_MS = 80
+CANCEL_MS = 800
+"""How long a placer may take to answer a cancel before its process is ended."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A placer as the solver process describes it."""
+
+    name: str
+    title: str
+    source: str
+    capabilities: tuple[str, ...]
+    why_not: str
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run of one placer.
+
+    Attributes
+    ----------
+    choose : bool
+        Whether the person wants to see the plan at once, not only in the list.
+    """
+
+    number: int
+    problem: Problem
+    method: str
+    time_limit_s: float | None
+    choose: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """The latest that a running placer said."""
+
+    message: str
+    fraction: float | None = None
+    objective_us: float | None = None
+    bound_us: float | None = None
+    incumbent: Plan | None = None
+
+
+class Solver(QObject):
+    """A queue of jobs and the process that works on them."""
+
+    changed = Signal()
+    """Job, report or elapsed time changed; at most about ten times a second."""
+    methods_changed = Signal()
+    solved = Signal(object, object)
+    """A :class:`Job` and its :class:`Plan`."""
+    failed = Signal(object, str)
+    """A :class:`Job` and why there is no plan."""
+    idle = Signal()
+    """No job is left."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.methods: dict[str, Method] = {}
+        self.default_method = ""
+        self.job: Job | None = None
+        self.report = Report("")
+        self._queue: deque[Job] = deque()
+        self._numbers = itertools.count(1)
+        self._sent_profile: Profile | None = None
+        self._buffer = bytearray()
+        self._started_s = 0.0
+        self._cancelling = False
+        self._process: QProcess | None = None
+        self._tick = QTimer(self, interval=TICK_MS)
+        self._tick.timeout.connect(self.changed)
+        self._patience = QTimer(self, interval=CANCEL_MS, singleShot=True)
+        self._patience.timeout.connect(self._end_cancelled)
+
+    @property
+    def busy(self) -> bool:
+        return self.job is not None
+
+    @property
+    def seconds(self) -> float:
+        """How long the current job has been running."""
+        return time.monotonic() - self._started_s if self.job else 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs come after the current one."""
+        return len(self._queue)
+
+    def title(self, method: str) -> str:
+        """What a person calls a method."""
+        return self.methods[method].title if method in self.methods else method
+
+    def start(self) -> None:
+        """Start the process early, so that the first job finds it ready."""
+        if self._process is not None:
+            return
+        process = QProcess(self)
+        process.setProcessChannelMode(QProcess.ProcessChannelMode.ForwardedErrorChannel)
+        process.readyReadStandardOutput.connect(self._read)
+        process.finished.connect(self._on_process_end)
+        process.errorOccurred.connect(self._on_process_error)
+        self._process, self._sent_profile = process, None
+        self._buffer.clear()
+        process.start(sys.executable, ["-m", "enplace_studio.solve_worker"])
+
+    def solve(
+        self,
+        problem: Problem,
+        methods: Sequence[str],
+        time_limit_s: float | None = None,
+        choose: bool = True,
+    ) -> None:
+        """Run methods on a problem, one after the other; ``solved`` tells of each plan."""
+        for method in methods:
+            self._queue.append(Job(next(self._numbers), problem, method, time_limit_s, choose))
+        if not self.busy:
+            self._next()
+
+    def cancel(self) -> None:
+        """Stop within a second; the best plan so far is kept."""
+        self._queue.clear()
+        if self.job and not self._cancelling:
+            self._cancelling = True
+            self._send(Message("cancel", {"job": self.job.number}))
+            self._patience.start()
+            self.changed.emit()
+
+    def close(self) -> None:
+        """End the process and forget its jobs."""
+        self._queue.clear()
+        self.job = None
+        self._tick.stop()
+        self._patience.stop()
+        self._drop_process()
+
+    def _drop_process(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.readyReadStandardOutput.disconnect(self._read)
+            process.finished.disconnect(self._on_process_end)
+            process.errorOccurred.disconnect(self._on_process_error)
+            process.kill()
+            process.waitForFinished(1000)
+            process.deleteLater()
+
+    def _next(self) -> None:
+        self.job = self._queue.popleft() if self._queue else None
+        self._cancelling = False
+        self._patience.stop()
+        self.report = Report("")
+        if self.job is None:
+            self._tick.stop()
+            self.changed.emit()
+            self.idle.emit()
+            return
+        self._started_s = time.monotonic()
+        self.start()
+        self._send_job(self.job)
+        self._tick.start()
+        self.changed.emit()
+
+    def _send_job(self, job: Job) -> None:
+        if job.problem.profile is not self._sent_profile:
+            self._sent_profile = job.problem.profile
+            self._send(wire.profile_message(job.problem.profile))
+        details = {
+            "job": job.number,
+            "problem": wire.problem_to_json(job.problem),
+            "method": job.method,
+            "time_limit_s": job.time_limit_s,
+        }
+        self._send(Message("solve", details))
+
+    def _send(self, message: Message) -> None:
+        assert self._process is not None
+        self._process.write(wire.encode(message))
+
+    def _read(self) -> None:
+        assert self._process is not None
+        self._buffer += self._process.readAllStandardOutput().data()
+        while message := wire.take(self._buffer):
+            if message.do == "hello":
+                self._greet(message.details)
+            elif self.job and message.details["job"] == self.job.number:
+                self._answer(self.job, message)
+
+    def _greet(self, details: dict[str, Any]) -> None:
+        methods = [Method(**{**m, "capabilities": tuple(m["capabilities"])}) for m in details["methods"]]
+        self.methods = {method.name: method for method in methods}
+        self.default_method = details["default"]
+        self.methods_changed.emit()
+
+    def _answer(self, job: Job, message: Message) -> None:
+        if message.do == "progress":
+            said = message.details
+            known = wire.plan_from(message) if "plan" in said else self.report.incumbent
+            self.report = Report(
+                said["message"], said["fraction"], said["objective_us"], said["bound_us"], known
+            )
+            return
+        if message.do == "solved":
+            self.solved.emit(job, wire.plan_from(message))
+        else:
+            self.failed.emit(job, message.details["why"])
+        self._next()
+
+    def _end_cancelled(self) -> None:
+        """The placer did not listen: end its process, keep what it had reported."""
+        self._drop_process()
+        self.start()
+        job, best = self.job, self.report.incumbent
+        if job and best is not None:
+            self.solved.emit(job, best)
+        elif job:
+            self.failed.emit(job, "stopped before there was a plan")
+        self._next()
+
+    def _on_process_error(self, error: QProcess.ProcessError) -> None:
+        if error == QProcess.ProcessError.FailedToStart:
+            self._on_process_end(-1)
+
+    def _on_process_end(self, code: int) -> None:
+        """The process ended by itself, which it should not."""
+        self._drop_process()
+        self._queue.clear()
+        if self.job:
+            self.failed.emit(
+                self.job, f"the solver process ended unexpectedly (code {code}); press Solve again"
+            )
+            self._next()

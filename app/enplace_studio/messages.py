@@ -1,0 +1,135 @@
+"""The one place where the studio says what went wrong, and where it says what was done."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer
+from PySide6.QtWidgets import QApplication, QFrame, QHBoxLayout, QMessageBox, QPushButton, QWidget
+
+from enplace_studio.panel import label
+
+log = logging.getLogger(__name__)
+
+TOAST_MS = 6000
+MARGIN = 18
+
+
+def button(
+    text: str, clicked: Callable[[], object] | None = None, *, kind: str = ""
+) -> QPushButton:
+    """A button; ``kind`` is empty, ``accent`` or ``link``."""
+    made = QPushButton(text)
+    made.setCursor(Qt.CursorShape.PointingHandCursor)
+    if kind:
+        made.setProperty(kind, True)
+    if clicked is not None:
+        made.clicked.connect(lambda: clicked())
+    return made
+
+
+class Banner(QFrame):
+    """An error, above the panes, until it is closed or something succeeds."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setObjectName("banner")
+        self._text = label("")
+        self._text.setWordWrap(True)
+        self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(12, 8, 8, 8)
+        layout.addWidget(self._text, 1)
+        layout.addWidget(button("Close", self.hide, kind="link"))
+        self.hide()
+
+    @property
+    def text(self) -> str:
+        return self._text.text()
+
+    def show_error(self, text: str) -> None:
+        """Show one clear line."""
+        self._text.setText(text[:1].upper() + text[1:] + ("" if text.endswith(".") else "."))
+        self.show()
+
+
+class Toast(QFrame):
+    """A line about what was just done, with a way back, for a few seconds."""
+
+    def __init__(self, parent: QWidget, undo: Callable[[], object]) -> None:
+        super().__init__(parent)
+        self.setObjectName("toast")
+        self._text = label("")
+        self._undo = button("Undo", undo, kind="link")
+        self._undo.clicked.connect(self.hide)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(14, 8, 10, 8)
+        layout.addWidget(self._text)
+        layout.addWidget(self._undo)
+        self._timer = QTimer(self, interval=TOAST_MS, singleShot=True)
+        self._timer.timeout.connect(self.hide)
+        parent.installEventFilter(self)
+        self.hide()
+
+    @property
+    def text(self) -> str:
+        return self._text.text()
+
+    def say(self, text: str, undo: bool = False) -> None:
+        """Show a line; ``undo`` offers to take it back."""
+        self._text.setText(text + ".")
+        self._undo.setVisible(undo)
+        self.adjustSize()
+        self._settle()
+        self.show()
+        self.raise_()
+        self._timer.start()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Resize:
+            self._settle()
+        return False
+
+    def _settle(self) -> None:
+        room = self.parentWidget().size()
+        x = (room.width() - self.width()) // 2
+        self.move(max(MARGIN, x), room.height() - self.height() - 3 * MARGIN)
+
+
+def install_excepthook(log_file: Path) -> None:
+    """From now on, a fault of the program is logged and told calmly, and the studio stays up."""
+    showing = False
+
+    def hook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        nonlocal showing
+        if issubclass(kind, KeyboardInterrupt):
+            QApplication.quit()
+            return
+        details = "".join(traceback.format_exception(kind, error, trace))
+        log.error("unexpected fault\n%s", details)
+        if showing or QApplication.instance() is None:
+            return
+        showing = True
+        try:
+            _tell_fault(details, log_file)
+        finally:
+            showing = False
+
+    sys.excepthook = hook
+
+
+def _tell_fault(details: str, log_file: Path) -> None:
+    box = QMessageBox(QApplication.activeWindow())
+    box.setIcon(QMessageBox.Icon.NoIcon)
+    box.setWindowTitle("Something went wrong")
+    box.setText("The studio met a fault of its own. Your work is kept; you can go on.")
+    box.setInformativeText(f"If it happens again, please send the log:\n{log_file}")
+    box.setDetailedText(details)
+    box.exec()

@@ -1,0 +1,249 @@
+"""Files of the studio: what opening a file gives, saving, and the copy that survives a crash."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QLockFile, QObject, QSettings, QThreadPool, QTimer
+
+from enplace.cluster import Cluster
+from enplace.clusters import cluster_from, presets
+from enplace.errors import EnplaceError, PlanError
+from enplace.files import Project, read_project, write_project
+from enplace.frontends import read_profile
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import Profile
+from enplace.simulate import simulate
+from enplace_studio.document import Document
+from enplace_studio.state import PlanEntry, State, first_state
+
+log = logging.getLogger(__name__)
+
+RECENT_LIMIT = 10
+AUTOSAVE_MS = 1000
+
+FILE_FILTER = "Models and projects (*.enplace *.json *.json.gz);;All files (*)"
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """What a file holds.
+
+    Attributes
+    ----------
+    path : Path or None
+        Where "Save" writes; None for a file that is no project.
+    view : mapping
+        What the views wanted remembered.
+    """
+
+    state: State
+    path: Path | None = None
+    view: dict[str, Any] = field(default_factory=dict)
+
+
+def open_file(path: Path, cluster: Cluster | None = None) -> Opened:
+    """Read a project or any profile.
+
+    Parameters
+    ----------
+    cluster : Cluster, optional
+        For a file that names none; without it the one the profile was measured on, or a preset.
+
+    Raises
+    ------
+    EnplaceError
+        One line with the file, the place in it and the mend.
+    """
+    if path.suffix == ".enplace":
+        project = read_project(path)
+        if project.cluster is not None:
+            return _open_project(project, path)
+        profile = project.profile
+    else:
+        profile = read_profile(path)
+    return Opened(first_state(profile, cluster or _usual_cluster(profile)))
+
+
+def _usual_cluster(profile: Profile) -> Cluster:
+    for word in ("from-file", "local"):
+        try:
+            carried = cluster_from(word, profile)
+        except EnplaceError:
+            continue
+        if carried.n_devices > 1:
+            return carried
+    return next(iter(presets().values()))
+
+
+def _open_project(project: Project, path: Path) -> Opened:
+    assert project.cluster is not None
+    view = dict(project.view)
+    shell = view.pop("studio", {})
+    compute, links = _scales(shell.get("scale"))
+    problem = Problem(
+        project.profile,
+        project.cluster.scaled(compute, links),
+        project.pins,
+        project.together,
+        project.forbidden,
+    )
+    entries = [entry_for(problem, name, plan) for name, plan in project.plans]
+    entries = _with_details(entries, shell.get("plans"))
+    at = shell.get("current")
+    current = entries[at] if isinstance(at, int) and 0 <= at < len(entries) else None
+    state = State(problem, project.cluster, compute, links, tuple(entries), current)
+    return Opened(state, path, view)
+
+
+def _scales(value: Any) -> tuple[float, float]:
+    """Scales as a project remembers them; 1 for what is damaged."""
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(v, int | float) for v in value):
+        return float(value[0]), float(value[1])
+    return 1.0, 1.0
+
+
+def _with_details(entries: list[PlanEntry], details: Any) -> list[PlanEntry]:
+    """Give rows their notes and origins back; an origin always stands before its edit."""
+    done: list[PlanEntry] = []
+    known = details if isinstance(details, list) and len(details) == len(entries) else [{}] * len(entries)
+    for entry, detail in zip(entries, known, strict=True):
+        detail = detail if isinstance(detail, dict) else {}
+        at = detail.get("origin")
+        origin = done[at] if isinstance(at, int) and 0 <= at < len(done) else None
+        done.append(replace(entry, note=str(detail.get("note", "")), origin=origin))
+    return done
+
+
+def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEntry:
+    """A row for a plan; one made before the present constraints is simulated without them.
+
+    Raises
+    ------
+    PlanError
+        If the plan does not belong to the profile and the cluster.
+    """
+    try:
+        return PlanEntry(name, plan, simulate(problem, plan), note)
+    except PlanError:
+        free = Problem(problem.profile, problem.cluster)
+        return PlanEntry(name, plan, simulate(free, plan), note)
+
+
+def to_project(state: State, view: Mapping[str, Any]) -> Project:
+    """What a project file holds of a state."""
+    numbers = {entry: number for number, entry in enumerate(state.plans)}
+    shell = {
+        "scale": [state.compute_scale, state.link_scale],
+        "current": numbers.get(state.current) if state.current else None,
+        "plans": [
+            {"note": entry.note, "origin": numbers.get(entry.origin) if entry.origin else None}
+            for entry in state.plans
+        ],
+    }
+    return Project(
+        state.problem.profile,
+        state.cluster,
+        state.problem.pins,
+        state.problem.together,
+        state.problem.forbidden,
+        tuple((entry.name, entry.plan) for entry in state.plans),
+        {**view, "studio": shell},
+    )
+
+
+def save(document: Document, path: Path) -> None:
+    """Write the document's project.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    """
+    assert document.state is not None
+    write_project(path, to_project(document.state, document.view))
+    document.mark_saved(path)
+
+
+class RecentFiles:
+    """Files that were open lately, newest first, in the settings."""
+
+    def __init__(self, settings: QSettings) -> None:
+        self._settings = settings
+
+    def paths(self) -> list[Path]:
+        """Those that still exist."""
+        value = self._settings.value("recent", [])
+        names = [value] if isinstance(value, str) else list(value or [])
+        return [path for path in map(Path, names) if path.exists()]
+
+    def add(self, path: Path) -> None:
+        path = path.resolve()
+        newest = [path, *(known for known in self.paths() if known != path)][:RECENT_LIMIT]
+        self._settings.setValue("recent", [str(p) for p in newest])
+
+
+class Recovery(QObject):
+    """Keeps a copy of unsaved work on disk, and finds what a crash left.
+
+    Each running studio holds a lock beside its copy; a copy without a lock is a crash's.
+    """
+
+    def __init__(self, document: Document, folder: Path) -> None:
+        super().__init__(document)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._document, self._folder = document, folder
+        self._file = folder / f"{os.getpid()}-{id(self):x}.enplace"
+        self._lock = QLockFile(f"{self._file}.lock")
+        self._lock.tryLock(0)
+        self._pool = QThreadPool(self)
+        self._pool.setMaxThreadCount(1)
+        self._timer = QTimer(self, interval=AUTOSAVE_MS, singleShot=True)
+        self._timer.timeout.connect(self.write)
+        for signal in (document.problem_changed, document.plans_changed, document.file_changed):
+            signal.connect(self._timer.start)
+
+    def write(self) -> None:
+        """Write the copy in the background, or remove it where nothing is unsaved."""
+        state = self._document.state
+        if state is None or not self._document.modified:
+            self._pool.start(self._remove)
+        else:
+            project = to_project(state, self._document.view)
+            self._pool.start(lambda: self._write(project))
+
+    def _write(self, project: Project) -> None:
+        try:
+            write_project(self._file, project)
+        except EnplaceError as error:
+            log.warning("autosave: %s", error)
+
+    def _remove(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+    def leftovers(self) -> list[Path]:
+        """Copies that a crash left, newest first."""
+        copies = [path for path in self._folder.glob("*.enplace") if path != self._file]
+        left = [path for path in copies if _is_abandoned(path)]
+        return sorted(left, key=lambda path: path.stat().st_mtime, reverse=True)
+
+    def close(self) -> None:
+        """The work is saved or given up: leave nothing behind."""
+        self._timer.stop()
+        self._pool.waitForDone()
+        self._remove()
+        self._lock.unlock()
+
+
+def _is_abandoned(path: Path) -> bool:
+    lock = QLockFile(f"{path}.lock")
+    free = lock.tryLock(0)
+    if free:
+        lock.unlock()
+    return free

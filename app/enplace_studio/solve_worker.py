@@ -1,0 +1,131 @@
+"""The process that runs placers, so that the window never waits for them.
+
+It reads messages from standard input and answers on standard output; it ends with its input.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from enplace.errors import EnplaceError
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place, placers
+from enplace.profile import Profile, make_profile
+from enplace_studio import wire
+from enplace_studio.wire import Message
+
+REPORT_EVERY_S = 0.08
+
+Send = Callable[[Message], None]
+
+
+def main() -> None:
+    """Serve the studio until it closes the connection."""
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    # Whatever a library prints must not get between the messages.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def send(message: Message) -> None:
+        out.write(wire.encode(message))
+        out.flush()
+
+    inbox: queue.Queue[Message] = queue.Queue()
+    cancelled: set[int] = set()
+    threading.Thread(
+        target=_listen, args=(sys.stdin.buffer, inbox, cancelled), name="listener", daemon=True
+    ).start()
+    send(Message("hello", {"default": DEFAULT_METHOD, "methods": _methods()}))
+    _warm_up()
+    _serve(inbox, cancelled, send)
+
+
+def _listen(stream: BinaryIO, inbox: queue.Queue[Message], cancelled: set[int]) -> None:
+    while message := wire.read(stream):
+        if message.do == "cancel":
+            cancelled.add(message.details["job"])
+        else:
+            inbox.put(message)
+    os._exit(0)  # the studio is gone; a placer at work has nobody to tell
+
+
+def _methods() -> list[dict[str, Any]]:
+    keys = ("name", "title", "source", "capabilities", "why_not")
+    return [{key: getattr(placer, key) for key in keys} for placer in placers().values()]
+
+
+def _serve(inbox: queue.Queue[Message], cancelled: set[int], send: Send) -> None:
+    profile: Profile | None = None
+    while True:
+        message = inbox.get()
+        if message.do == "profile":
+            profile = wire.profile_from(message)
+        elif profile is not None:
+            _solve(profile, message.details, cancelled, send)
+
+
+def _solve(profile: Profile, job: dict[str, Any], cancelled: set[int], send: Send) -> None:
+    number = job["job"]
+    options = PlaceOptions(
+        time_limit_s=job["time_limit_s"],
+        cancelled=lambda: number in cancelled,
+        progress=_Reporter(number, send),
+    )
+    try:
+        plan = place(wire.problem_from(profile, job["problem"]), job["method"], options=options)
+    except EnplaceError as error:
+        send(Message("failed", {"job": number, "why": str(error)}))
+    else:
+        send(wire.plan_message("solved", plan, {"job": number}))
+
+
+class _Reporter:
+    """Passes on progress, not more often than an eye can follow."""
+
+    def __init__(self, job: int, send: Send) -> None:
+        self._job, self._send = job, send
+        self._last_s = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        now_s = time.monotonic()
+        if now_s - self._last_s < REPORT_EVERY_S:
+            return
+        self._last_s = now_s
+        keys = ("seconds", "message", "fraction", "objective_us", "bound_us")
+        details = {"job": self._job, **{key: getattr(progress, key) for key in keys}}
+        if progress.incumbent is None:
+            self._send(Message("progress", details))
+        else:
+            self._send(wire.plan_message("progress", progress.incumbent, details))
+
+
+def _warm_up() -> None:
+    """Load the compiled kernels before the first person waits for them."""
+    from enplace.clusters import presets
+    from enplace.problem import Problem
+
+    chain = make_profile(
+        "warm-up",
+        op_names=["a", "b"],
+        op_types=["MatMul"] * 2,
+        scopes=["a", "b"],
+        time_us=[[1.0, 1.0]] * 2,  # type: ignore[arg-type]
+        persistent_bytes=[0, 0],
+        temporary_bytes=[0, 0],
+        colocation=["", ""],
+        edge_source=[0],
+        edge_output=[0],
+        edge_op=[1],
+        edge_bytes=[4],
+    )
+    cluster = next(c for c in presets().values() if c.n_devices > 1)
+    for method in ("expert", DEFAULT_METHOD):
+        place(Problem(chain, cluster), method)
+
+
+if __name__ == "__main__":
+    main()

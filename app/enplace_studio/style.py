@@ -1,0 +1,155 @@
+"""How the studio looks: Fusion, a palette and one style sheet, all made from the theme's tokens."""
+
+from __future__ import annotations
+
+from PySide6.QtGui import QColor, QPalette
+from PySide6.QtWidgets import QApplication
+
+from enplace_studio.theme import Theme, css_colors
+
+_SHEET = """
+QWidget {{ color: {text}; font-size: {px12}px; }}
+QMainWindow, QDialog, QMessageBox, #header, #page, QStatusBar {{ background: {bg}; }}
+QToolTip {{ background: {panel}; color: {text}; border: 1px solid {line}; padding: 4px 6px; }}
+
+QFrame[card="true"] {{ background: {panel}; border: 1px solid {line}; border-radius: 8px; }}
+QFrame[card="true"][clickable="true"]:hover {{ background: {hover}; }}
+QFrame[card="true"]:focus {{ border-color: {accent}; }}
+
+QLabel {{ background: transparent; border: none; }}
+QLabel[role="title"] {{ font-weight: 600; }}
+QLabel[role="heading"] {{ font-size: {px16}px; font-weight: 600; }}
+QLabel[role="welcome"] {{ font-size: {px22}px; font-weight: 600; }}
+QLabel[role="number"] {{ font-size: {px15}px; font-weight: 600; }}
+QLabel[role="strong"] {{ font-size: {px11}px; font-weight: 600; }}
+QLabel[role="dim"] {{ color: {dim}; font-size: {px11}px; }}
+QLabel[role="good"] {{ color: {good}; font-size: {px11}px; font-weight: 500; }}
+QLabel[role="bad"] {{ color: {bad}; font-size: {px11}px; font-weight: 500; }}
+
+QPushButton, QToolButton[flat="false"] {{
+    background: {panel}; border: 1px solid {line}; border-radius: 6px;
+    padding: 6px 14px; font-weight: 500;
+}}
+QPushButton:hover, QToolButton[flat="false"]:hover {{ background: {hover}; }}
+QPushButton:pressed {{ background: {lane}; }}
+QPushButton:focus {{ border-color: {accent}; }}
+QPushButton:disabled {{ color: {faint}; }}
+QPushButton::menu-indicator {{ image: none; width: 0; }}
+QPushButton[accent="true"] {{
+    background: {accent}; border-color: {accent}; color: {on_accent}; font-weight: 600;
+}}
+QPushButton[accent="true"]:hover {{ background: {accent_hover}; }}
+QPushButton[accent="true"]:focus {{ border-color: {text}; }}
+QPushButton[accent="true"]:disabled {{ background: {lane}; border-color: {line}; color: {faint}; }}
+QPushButton[link="true"] {{
+    background: transparent; border: none; padding: 2px 4px; color: {accent}; font-weight: 600;
+}}
+QPushButton[link="true"]:hover, QPushButton[link="true"]:focus {{ text-decoration: underline; }}
+
+QMenuBar {{ background: {bg}; padding: 2px 6px; }}
+QMenuBar::item {{ background: transparent; padding: 3px 8px; border-radius: 4px; color: {dim}; }}
+QMenuBar::item:selected {{ background: {hover}; color: {text}; }}
+QMenu {{ background: {panel}; border: 1px solid {line}; padding: 4px; }}
+QMenu::item {{ padding: 5px 24px 5px 22px; border-radius: 4px; }}
+QMenu::item:selected {{ background: {hover}; }}
+QMenu::item:disabled {{ color: {faint}; }}
+QMenu::separator {{ height: 1px; background: {line}; margin: 4px 8px; }}
+
+QLineEdit, QComboBox, QSpinBox, QDoubleSpinBox, QPlainTextEdit {{
+    background: {panel}; border: 1px solid {line}; border-radius: 6px; padding: 5px 8px;
+    selection-background-color: {accent}; selection-color: {on_accent};
+}}
+QLineEdit:focus, QComboBox:focus, QSpinBox:focus, QPlainTextEdit:focus {{ border-color: {accent}; }}
+
+QListView, QTableView, QTreeView {{
+    background: {panel}; border: 1px solid {line}; border-radius: 6px; outline: none;
+    gridline-color: {line}; alternate-background-color: {lane};
+    selection-background-color: {hover}; selection-color: {text};
+}}
+QListView::item {{ padding: 5px 8px; border-radius: 4px; }}
+QListView::item:selected, QTableView::item:selected {{ background: {hover}; color: {text}; }}
+QHeaderView::section {{
+    background: {panel}; color: {dim}; border: none; border-bottom: 1px solid {line};
+    padding: 5px 8px; font-size: {px11}px;
+}}
+QTableCornerButton::section {{ background: {panel}; border: none; }}
+
+QSlider::groove:horizontal {{ height: 4px; border-radius: 2px; background: {line}; }}
+QSlider::handle:horizontal {{
+    width: 14px; height: 14px; margin: -5px 0; border-radius: 7px; background: {accent};
+}}
+QSlider::handle:horizontal:focus {{ border: 2px solid {text}; width: 10px; height: 10px; }}
+
+QScrollArea, QScrollArea > QWidget > QWidget#page {{ background: transparent; border: none; }}
+QScrollBar:vertical {{ background: transparent; width: 10px; margin: 0; }}
+QScrollBar:horizontal {{ background: transparent; height: 10px; margin: 0; }}
+QScrollBar::handle {{ background: {line}; border-radius: 4px; margin: 1px; }}
+QScrollBar::handle:vertical {{ min-height: 28px; }}
+QScrollBar::handle:horizontal {{ min-width: 28px; }}
+QScrollBar::handle:hover {{ background: {faint}; }}
+QScrollBar::add-line, QScrollBar::sub-line {{ width: 0; height: 0; }}
+QScrollBar::add-page, QScrollBar::sub-page {{ background: transparent; }}
+
+QMainWindow::separator {{ background: {bg}; width: 10px; height: 4px; }}
+QMainWindow::separator:hover {{ background: {hover}; }}
+QDockWidget {{ border: none; }}
+QStatusBar {{ border: none; }}
+QStatusBar::item {{ border: none; }}
+QProgressBar {{
+    background: {lane}; border: none; border-radius: 2px; max-height: 4px; min-height: 4px;
+}}
+QProgressBar::chunk {{ background: {accent}; border-radius: 2px; }}
+
+#banner {{ background: {panel}; border: 1px solid {bad}; border-radius: 8px; }}
+#toast {{ background: {panel}; border: 1px solid {line}; border-radius: 8px; }}
+QLabel#dot {{ font-size: {px11}px; }}
+"""
+
+
+def apply_style(app: QApplication, theme: Theme) -> None:
+    """Give the application the theme's look, and again whenever the theme changes."""
+    app.setStyle("Fusion")
+    theme.changed.connect(lambda: _apply(app, theme))
+    _apply(app, theme)
+
+
+def _apply(app: QApplication, theme: Theme) -> None:
+    app.setFont(theme.font())
+    app.setPalette(make_palette(theme))
+    app.setStyleSheet(make_sheet(theme))
+
+
+def make_sheet(theme: Theme) -> str:
+    """The style sheet with the theme's colours and sizes."""
+    sizes = {f"px{size}": round(size * theme.scale) for size in (11, 12, 15, 16, 22)}
+    hover = theme.tokens.accent.lighter(112) if theme.dark else theme.tokens.accent.darker(108)
+    return _SHEET.format(**css_colors(theme.tokens), **sizes, accent_hover=hover.name())
+
+
+def make_palette(theme: Theme) -> QPalette:
+    """The colours of what no style sheet reaches."""
+    tokens, role = theme.tokens, QPalette.ColorRole
+    palette = QPalette()
+    colors: dict[QPalette.ColorRole, QColor] = {
+        role.Window: tokens.bg,
+        role.Base: tokens.panel,
+        role.AlternateBase: tokens.lane,
+        role.Button: tokens.panel,
+        role.ToolTipBase: tokens.panel,
+        role.ToolTipText: tokens.text,
+        role.WindowText: tokens.text,
+        role.Text: tokens.text,
+        role.ButtonText: tokens.text,
+        role.PlaceholderText: tokens.faint,
+        role.Highlight: tokens.accent,
+        role.HighlightedText: tokens.on_accent,
+        role.Link: tokens.accent,
+        role.Mid: tokens.line,
+        role.Light: tokens.panel,
+        role.Dark: tokens.line,
+    }
+    for name, color in colors.items():
+        palette.setColor(name, color)
+    for name in (role.Text, role.ButtonText, role.WindowText):
+        palette.setColor(QPalette.ColorGroup.Disabled, name, tokens.faint)
+    return palette
