@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from enplace.plan import Plan
 from enplace.problem import Problem
@@ -29,6 +31,7 @@ class _Loop:
         self.problem, self.plan, self.trace = problem, plan, Trace()
         profile = problem.profile
         self.device = plan.device.tolist()
+        self.duration: list[float] = problem.time_us[range(profile.n_ops), plan.device].tolist()
         self.position: list[int] = plan.position.tolist()
         self.consumers: dict[int, list[int]] = defaultdict(list)
         for tensor, op in zip(profile.edge_tensor.tolist(), profile.edge_op.tolist(), strict=True):
@@ -45,15 +48,21 @@ class _Loop:
             for to in dict.fromkeys(self.device[c] for c in self.consumers[tensor])
             if to != self.device[op]
         ]
+        self.sends: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for transfer in self.transfers:
+            self.sends[transfer[0]].append(transfer)
         self.number = {transfer: i for i, transfer in enumerate(self.transfers)}
         self.rank = {t: (self.first_position(t), i) for t, i in self.number.items()}
         self.unsent = sorted(self.transfers, key=self.rank.__getitem__)
         self.requested: list[tuple[int, int]] = []
         self.channel_free: dict[int, float] = defaultdict(float)
         self.free_lanes = [list(range(d.lanes)) for d in problem.cluster.devices]
-        self.ready: list[list[tuple[int, int]]] = [[] for _ in problem.cluster.devices]
+        # Heaps of (key, op): for each device one of the ops that take no time, one of the others.
+        self.ready: list[dict[bool, list[tuple[int, int]]]] = [
+            {True: [], False: []} for _ in problem.cluster.devices
+        ]
         self.lists = [
-            sorted((op for op in range(profile.n_ops) if self.device[op] == d), key=self.rank_of_op)
+            deque(sorted(np.flatnonzero(plan.device == d).tolist(), key=self.rank_of_op))
             for d in range(problem.cluster.n_devices)
         ]
         self.ready_count = 0
@@ -65,9 +74,6 @@ class _Loop:
     def first_position(self, transfer: tuple[int, int]) -> int:
         tensor, to = transfer
         return min(self.position[c] for c in self.consumers[tensor] if self.device[c] == to)
-
-    def duration(self, op: int) -> float:
-        return float(self.problem.time_us[op, self.device[op]])
 
     def channels(self, transfer: tuple[int, int]) -> list[int]:
         cluster = self.problem.cluster
@@ -101,7 +107,7 @@ class _Loop:
     def make_ready(self, op: int) -> None:
         first = self.position[op] if self.plan.policy == "priority" else self.ready_count
         self.ready_count += 1
-        self.ready[self.device[op]].append((first, op))
+        heapq.heappush(self.ready[self.device[op]][self.duration[op] == 0], (first, op))
 
     def start_ops(self, now: float) -> bool:
         """Start what devices choose; true if an op that takes no time was among it."""
@@ -118,34 +124,29 @@ class _Loop:
         instant = False
         ops = self.lists[device]
         while ops and self.free_lanes[device] and self.waiting[ops[0]] == 0:
-            instant |= self.duration(ops[0]) == 0
-            self.start(ops.pop(0), now)
+            instant |= self.duration[ops[0]] == 0
+            self.start(ops.popleft(), now)
         return instant
 
     def take(self, device: int, now: float, instant: bool) -> bool:
         """Start ready ops of one sort, best first, while a lane is free."""
-        started = False
-        while self.free_lanes[device]:
-            choice = [r for r in self.ready[device] if (self.duration(r[1]) == 0) == instant]
-            if not choice:
-                break
-            best = min(choice)
-            self.ready[device].remove(best)
-            self.start(best[1], now)
+        ready, started = self.ready[device][instant], False
+        while ready and self.free_lanes[device]:
+            self.start(heapq.heappop(ready)[1], now)
             started = True
         return started
 
     def start(self, op: int, now: float) -> None:
         lane = min(self.free_lanes[self.device[op]])
-        self.trace.ops[op] = (now, now + self.duration(op))
+        self.trace.ops[op] = (now, now + self.duration[op])
         self.trace.lanes[op] = lane
-        if self.duration(op) > 0:
+        if self.duration[op] > 0:
             self.free_lanes[self.device[op]].remove(lane)
-        heapq.heappush(self.events, (now + self.duration(op), op))
+        heapq.heappush(self.events, (now + self.duration[op], op))
 
     def finish(self, code: int, now: float) -> None:
         if code < len(self.device):
-            if self.duration(code) > 0:
+            if self.duration[code] > 0:
                 self.free_lanes[self.device[code]].append(self.trace.lanes[code])
             self.complete(code, now)
         else:
@@ -154,9 +155,7 @@ class _Loop:
     def complete(self, op: int, now: float) -> None:
         for tensor in self.tensors[op]:
             self.deliver(tensor, self.device[op])
-            for transfer in self.transfers:
-                if transfer[0] != tensor:
-                    continue
+            for transfer in self.sends[tensor]:
                 if self.plan.links == "fifo":
                     free = max(self.channel_free[c] for c in self.channels(transfer))
                     self.send(transfer, max(now, free))
