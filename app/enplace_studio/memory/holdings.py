@@ -1,0 +1,90 @@
+"""What a device's memory holds at a moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.profile import FloatArray
+from enplace.schedule import Schedule
+
+LARGEST = 5
+
+
+@dataclass(frozen=True)
+class Split:
+    """Memory of a device at its peak; the parts add up to the peak.
+
+    ``activation_bytes`` are outputs of the device's own ops and what ops need while they run.
+    """
+
+    peak_us: float
+    weights_bytes: int
+    activation_bytes: int
+    received_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.weights_bytes + self.activation_bytes + self.received_bytes
+
+
+def split_at_peak(schedule: Schedule, device: int) -> Split:
+    """What fills a device when it is fullest."""
+    curve = schedule.memory[device]
+    peak = int(np.argmax(curve.bytes))
+    received = int(curve.sent_bytes[peak])
+    rest = int(curve.bytes[peak]) - received - curve.weights_bytes
+    return Split(float(curve.time_us[peak]), curve.weights_bytes, rest, received)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One tensor in memory, or what an op needs while it runs (``output`` is then None)."""
+
+    op: int
+    output: int | None
+    bytes: int
+    received: bool
+
+
+def holdings_at(
+    schedule: Schedule, device: int, time_us: float, limit: int = LARGEST
+) -> list[Holding]:
+    """The largest things that a device holds at a moment, largest first; variables left out."""
+    profile, lives = schedule.problem.profile, schedule.lives
+    held = (lives.device == device) & (lives.start_us <= time_us) & (time_us < lives.end_us)
+    rows = np.flatnonzero(held)
+    rows = rows[np.argsort(-profile.tensor_bytes[lives.tensor[rows]], kind="stable")][:limit]
+    found = [
+        Holding(
+            op=int(profile.tensor_op[lives.tensor[row]]),
+            output=int(profile.tensor_output[lives.tensor[row]]),
+            bytes=int(profile.tensor_bytes[lives.tensor[row]]),
+            received=row >= profile.n_tensors,
+        )
+        for row in rows.tolist()
+    ]
+    running = (schedule.op_start_us <= time_us) & (time_us < schedule.op_finish_us)
+    found += [
+        Holding(op, None, int(profile.temporary_bytes[op]), False)
+        for op in np.flatnonzero(running & (schedule.plan.device == device)).tolist()
+    ]
+    found = [holding for holding in found if holding.bytes > 0]
+    return sorted(found, key=lambda holding: -holding.bytes)[:limit]
+
+
+def highest_per_column(time_us: FloatArray, values: FloatArray, edges_us: FloatArray) -> FloatArray:
+    """The highest value that a step curve reaches in each column, so that no peak is lost.
+
+    Parameters
+    ----------
+    time_us, values : float array, shape (n,)
+        ``values[i]`` holds from ``time_us[i]`` on; ``time_us[0]`` is not after the first edge.
+    edges_us : float array, shape (n_columns + 1,)
+    """
+    at_left = np.searchsorted(time_us, edges_us[:-1], side="right") - 1
+    until = np.maximum(np.searchsorted(time_us, edges_us[1:], side="left"), at_left + 1)
+    bounds = np.column_stack([at_left, until]).ravel()
+    padded = np.append(values, -np.inf)
+    return np.maximum.reduceat(padded, bounds)[::2]
