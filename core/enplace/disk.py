@@ -1,0 +1,260 @@
+"""Reading and writing bytes and JSON so that a fault is told in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from enplace.errors import EnplaceError, FileError
+
+MAX_FILE_BYTES = 512 << 20
+"""No input is larger than this, unpacked."""
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+_T = TypeVar("_T")
+_TYPE_NAMES = {str: "a text", dict: "an object", list: "a list", bool: "true or false"}
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Write a whole file or leave the old one: temporary file, fsync, rename.
+
+    Raises
+    ------
+    FileError
+        If the folder cannot be written.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    target = Path(path)
+    target = target.resolve() if target.is_symlink() else target
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise FileError(
+            f"{path}: cannot write: {error.strerror}; choose a folder you may write to"
+        ) from None
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Content of a file, unpacked if it is gzip.
+
+    Raises
+    ------
+    FileError
+        If it cannot be read or is larger than :data:`MAX_FILE_BYTES`.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise FileError(f"cannot read: {error.strerror}; check the path") from None
+    if content.startswith(GZIP_MAGIC):
+        content = _gunzip(content)
+    if len(content) > MAX_FILE_BYTES:
+        raise FileError(f"larger than {MAX_FILE_BYTES >> 20} MiB; this is not a profile or a plan")
+    return content
+
+
+def _gunzip(packed: bytes) -> bytes:
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        content = unpacker.decompress(packed, MAX_FILE_BYTES + 1)
+    except zlib.error:
+        raise FileError("damaged gzip data; copy the file again") from None
+    if not unpacker.eof and len(content) <= MAX_FILE_BYTES:
+        raise FileError("the gzip data stops early; copy the file again")
+    return content
+
+
+def parse_json(content: bytes) -> Any:
+    """Parse JSON; faults name line and column.
+
+    Raises
+    ------
+    FileError
+        If it is not JSON in UTF-8.
+    """
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise FileError(
+            f"line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); "
+            f"export the file again"
+        ) from None
+    except UnicodeDecodeError:
+        raise FileError("neither text nor a file of Enplace; check the path") from None
+    except (ValueError, RecursionError):
+        raise FileError("a number is too long or the nesting too deep; export again") from None
+
+
+def dump_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON text of plain data that may hold numpy numbers."""
+    separators = (",", ":") if indent is None else None
+    return json.dumps(
+        value, indent=indent, separators=separators, ensure_ascii=False, default=_plain
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, tuple | set | frozenset):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no place in a file")
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Put the file's name before the message of every error raised inside."""
+    try:
+        yield
+    except EnplaceError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def take(
+    obj: dict[str, Any], key: str, kind: type[_T], where: str, default: _T | None = None
+) -> _T:
+    """A value of an object, of the right type.
+
+    Parameters
+    ----------
+    where : str
+        Place of ``obj`` in the file, for the message; may be empty.
+    default : optional
+        What an absent key means; without it the key is required.
+
+    Raises
+    ------
+    FileError
+        If the key is absent or its value of another type.
+    """
+    value = obj.get(key, default)
+    if key not in obj and default is None:
+        raise FileError(f"{_at(where)}'{key}' is missing; add it")
+    if not isinstance(value, kind):
+        raise FileError(
+            f"{_at(where, key)}must be {_TYPE_NAMES[kind]}, not {shown(value)}; mend it"
+        )
+    return value
+
+
+def number(
+    obj: dict[str, Any],
+    key: str,
+    where: str,
+    default: float | None = None,
+    *,
+    low: float = 0,
+    high: float = 1e18,
+) -> float:
+    """A finite number of an object, between ``low`` and ``high``; see :func:`take`.
+
+    Raises
+    ------
+    FileError
+        If it is absent, not a number, not finite or out of range.
+    """
+    value: Any = obj.get(key, default)
+    if value is None:
+        raise FileError(f"{_at(where)}'{key}' is missing; add it")
+    usable = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (usable and math.isfinite(value) and low <= value <= high):
+        raise FileError(
+            f"{_at(where, key)}must be a number from {low:g} to {high:g}, not {shown(value)}"
+        )
+    return cast("float", value)
+
+
+def whole(
+    obj: dict[str, Any], key: str, where: str, default: int | None = None, **limits: Any
+) -> int:
+    """A whole number of an object; see :func:`number`.
+
+    Raises
+    ------
+    FileError
+        Also if it has a fraction.
+    """
+    value = number(obj, key, where, default, **limits)
+    if value != int(value):
+        raise FileError(f"{_at(where, key)}must be a whole number, not {shown(value)}")
+    return int(value)
+
+
+def only(obj: dict[str, Any], known: set[str], where: str) -> None:
+    """Refuse keys that mean nothing here: most often a slip of the pen.
+
+    Raises
+    ------
+    FileError
+        Names the first unknown key and the known ones.
+    """
+    if unknown := sorted(set(obj) - known):
+        raise FileError(
+            f"{_at(where)}'{unknown[0][:60]}' means nothing here; use {', '.join(sorted(known))}"
+        )
+
+
+def is_object(value: Any, where: str) -> dict[str, Any]:
+    """Hand back an object.
+
+    Raises
+    ------
+    FileError
+        If it is anything else.
+    """
+    if not isinstance(value, dict):
+        raise FileError(f"{_at(where)}must be an object, not {shown(value)}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """Show a value from a file shortly, on one line."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_format(obj: dict[str, Any], name: str, version: int) -> None:
+    """Refuse a file of a newer format than this program knows.
+
+    Raises
+    ------
+    FileError
+        If ``format`` is that of another kind of file or of a newer version.
+    """
+    found = obj.get("format", f"{name}/{version}")
+    if not isinstance(found, str) or not found.startswith(f"{name}/"):
+        raise FileError(
+            f"'format' is {shown(found)}, not \"{name}/{version}\"; choose another file"
+        )
+    number_text = found.removeprefix(f"{name}/")
+    if not number_text.isascii() or not number_text.isdigit() or len(number_text) > 6:
+        raise FileError(f"'format' is {shown(found)}; it should be {name}/{version}")
+    if int(number_text) > version:
+        raise FileError(
+            f"written by a newer Enplace (format {number_text}, this one reads up to {version}); "
+            f"update Enplace"
+        )
+
+
+def _at(where: str, key: str = "") -> str:
+    place = ".".join(part for part in (where, key) if part)
+    return f"{place}: " if place else ""

@@ -1,0 +1,65 @@
+"""Readers: any file that holds a graph with costs, to a profile.
+
+The format is told from the content, never from the name.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from enplace.disk import naming, parse_json, read_bytes, shown
+from enplace.errors import FileError
+from enplace.files.archive import profile_from_archive
+from enplace.files.text_form import profile_from_json
+from enplace.frontends.dnn_partitioning import profile_from_dnn_partitioning
+from enplace.frontends.recorded import recorded_plan
+from enplace.frontends.tf_profile import profile_from_tf
+from enplace.profile import Profile
+
+__all__ = ["read_profile", "recorded_plan"]
+
+ZIP_MAGIC = b"PK"
+
+
+def read_profile(path: str | os.PathLike[str]) -> Profile:
+    """Read a profile from any readable file.
+
+    Readable are ``.enplace`` files, the open text form, inputs of Tarnawski et al. 2020, and GPU
+    profiles of TensorFlow steps (``tf-op-profile/1``); JSON may be packed with gzip.
+
+    Raises
+    ------
+    FileError, ProfileError
+        One line with the file, the place in it and the mend.
+
+    Warns
+    -----
+    EnplaceWarning
+        If the file is readable but a person should know something about it.
+    """
+    with naming(path):
+        content = read_bytes(path)
+        if content.startswith(ZIP_MAGIC):
+            return profile_from_archive(content)
+        return _profile_from_json(parse_json(content), os.path.basename(path))
+
+
+def _profile_from_json(data: Any, filename: str) -> Profile:
+    if not isinstance(data, dict):
+        raise FileError("holds no graph; see the readable formats in the manual")
+    schema = data.get("schema", data.get("format", ""))
+    if isinstance(schema, str) and schema.startswith("tf-op-profile/"):
+        return profile_from_tf(data)
+    if "ops" in data and not str(schema).startswith("enplace-plan/"):
+        return profile_from_json(data)
+    if "nodes" in data and "edges" in data:
+        return profile_from_dnn_partitioning(data, _stem(filename))
+    raise FileError(
+        f"holds no graph (its format is {shown(schema)}); "
+        f"choose a profile: it has 'ops' or 'nodes', and 'edges'"
+    )
+
+
+def _stem(filename: str) -> str:
+    return filename.removesuffix(".gz").removesuffix(".json")

@@ -1,0 +1,156 @@
+"""Name scopes a person knows, for the ops of a TensorFlow graph."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+BACKWARD = "gradients"
+UPDATE = "update"
+"""First part of the scope of ops of the backward pass, and of those that write variables."""
+
+_GRADIENT_PART = re.compile(r".*_grad(_\d+)?$")
+_UPDATE_TYPE = re.compile(r"^(Resource|Sparse)?(Apply|Assign|Scatter)")
+
+Edge = tuple[int, int, int, int, bool]
+
+
+def scopes_of(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Edge]) -> list[str]:
+    """Scope of every op, ``/`` between its parts.
+
+    Forward ops keep their name scope, or take the model block that tagged them (``lstm1.t4``
+    becomes ``lstm1/t4``) where the name says less; backward ops are under ``gradients/``, ops that
+    write variables under ``update/`` and the variable's scope. An op that nothing names takes the
+    scope of the op it feeds or is fed by.
+    """
+    names = {node["name"]: op for op, node in enumerate(nodes)}
+    blocks = _blocks(nodes, names)
+    scopes = [_own_scope(node, names, blocks) for node in nodes]
+    _name_slots(nodes, names, scopes)
+    _name_updates(nodes, edges, scopes)
+    _spread(nodes, edges, scopes)
+    return [scope or "" for scope in scopes]
+
+
+def _own_scope(
+    node: Mapping[str, Any], names: Mapping[str, int], blocks: Mapping[str, str]
+) -> str | None:
+    """Scope that name and tag give, None if they say nothing."""
+    parts = node["name"].split("/")
+    if parts[0] == BACKWARD:
+        tagged = _with_tag(_forward_parts(parts[1:]), node["tag"], blocks)
+        return f"{BACKWARD}/{tagged}" if tagged else None
+    if parts[0] == "train_op":
+        return None
+    return _with_tag(_name_parts(parts, names), node["tag"], blocks)
+
+
+def _name_parts(parts: list[str], names: Mapping[str, int]) -> list[str]:
+    """Name scope of an op; the name of another op (``kernel`` of ``kernel/read``) is no scope."""
+    while len(parts) > 1 and "/".join(parts[:-1]) in names:
+        parts = parts[:-1]
+    return parts[:-1]
+
+
+def _blocks(nodes: Sequence[Mapping[str, Any]], names: Mapping[str, int]) -> dict[str, str]:
+    """Scope that a numbered tag stands for: ``encoder/layer_3`` for ``enc3``, if names agree."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        tag, parts = node["tag"], node["name"].split("/")
+        if tag[-1:].isdigit() and "." not in tag and parts[0] != BACKWARD:
+            scope = _name_parts(parts, names)
+            if _says(scope, tag):
+                found.setdefault(tag, []).append("/".join(scope))
+    common = {tag: posixpath.commonpath(scopes) for tag, scopes in found.items()}
+    return {tag: scope for tag, scope in common.items() if _says(scope.split("/"), tag)}
+
+
+def _forward_parts(parts: list[str]) -> list[str]:
+    """Scope of the forward op that a gradient belongs to: everything before ``..._grad``."""
+    for i, part in enumerate(parts):
+        if _GRADIENT_PART.match(part):
+            return parts[:i]
+    return parts[:-1]
+
+
+def _with_tag(parts: list[str], tag: str, blocks: Mapping[str, str]) -> str | None:
+    tagged = tag.split(".") if tag else []
+    if all(_says(parts, part) for part in tagged):
+        return "/".join(parts) or None
+    return blocks.get(tag, "/".join(tagged))
+
+
+def _says(parts: list[str], tag: str) -> bool:
+    """Whether a scope says what a tag says: ``decoder/layer_3`` says ``dec3``."""
+    if tag in parts:
+        return True
+    tokens = re.findall(r"[a-z]+|\d+", tag.lower())
+    words = [word for part in parts for word in re.findall(r"[a-z]+|\d+", part.lower())]
+    return all(
+        token in words if token.isdigit() else any(word.startswith(token) for word in words)
+        for token in tokens
+    )
+
+
+def _name_slots(
+    nodes: Sequence[Mapping[str, Any]], names: Mapping[str, int], scopes: list[str | None]
+) -> None:
+    """Give an optimiser's slot the scope of the variable it is colocated with."""
+    for op, node in enumerate(nodes):
+        owner = names.get(node["colocate"][0]) if node["colocate"] else None
+        if node["op"] == "VariableV2" and not node["tag"] and owner is not None:
+            scopes[op] = scopes[owner]
+
+
+def _name_updates(
+    nodes: Sequence[Mapping[str, Any]], edges: Sequence[Edge], scopes: list[str | None]
+) -> None:
+    """Put an op without a scope that writes a variable under ``update/``."""
+    variable = {target: source for source, _, target, _, by_ref in reversed(edges) if by_ref}
+    for op, node in enumerate(nodes):
+        if scopes[op] is None and op in variable and _UPDATE_TYPE.match(node["op"]):
+            scopes[op] = "/".join(filter(None, (UPDATE, scopes[variable[op]])))
+        elif scopes[op] is None and node["name"].startswith("train_op") and op not in variable:
+            scopes[op] = UPDATE
+
+
+def _spread(
+    nodes: Sequence[Mapping[str, Any]], edges: Sequence[Edge], scopes: list[str | None]
+) -> None:
+    """Name the rest after neighbours: what feeds an update is part of it, else by producer."""
+    producers: list[list[int]] = [[] for _ in nodes]
+    consumers: list[list[int]] = [[] for _ in nodes]
+    for source, _, target, _, _ in edges:
+        producers[target].append(source)
+        consumers[source].append(target)
+    order = _order(producers, consumers)
+    for op in reversed(order):
+        if scopes[op] is None and not nodes[op]["name"].startswith(BACKWARD):
+            found = _first_scope(consumers[op], scopes)
+            scopes[op] = found if found and found.startswith(UPDATE) else None
+    for op in order:
+        if scopes[op] is None:
+            scopes[op] = _first_scope(producers[op], scopes)
+    for op in reversed(order):
+        if scopes[op] is None:
+            scopes[op] = _first_scope(consumers[op], scopes)
+
+
+def _first_scope(ops: Sequence[int], scopes: Sequence[str | None]) -> str | None:
+    return next((scopes[op] for op in ops if scopes[op]), None)
+
+
+def _order(producers: list[list[int]], consumers: list[list[int]]) -> list[int]:
+    """Kahn order; ops on a cycle are left out, making the profile will refuse them."""
+    waiting = np.array([len(ops) for ops in producers])
+    order = np.flatnonzero(waiting == 0).tolist()
+    for op in order:
+        for consumer in consumers[op]:
+            waiting[consumer] -= 1
+            if not waiting[consumer]:
+                order.append(consumer)
+    return order
