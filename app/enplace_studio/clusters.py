@@ -1,0 +1,369 @@
+"""Choosing a cluster, and changing one in two tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QDialog,
+    QFileDialog,
+    QHBoxLayout,
+    QHeaderView,
+    QLineEdit,
+    QListWidget,
+    QListWidgetItem,
+    QTableWidget,
+    QTableWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from enplace.cluster import Cluster
+from enplace.clusters import cluster_from, cluster_from_json, cluster_text, cluster_to_json, presets
+from enplace.errors import ClusterError, EnplaceError
+from enplace.files import write_atomically
+from enplace.profile import Profile
+from enplace_studio.messages import button
+from enplace_studio.panel import label
+
+GIB = 2**30
+FILE_FILTER = "Clusters (*.json)"
+DEVICE_COLUMNS = ("Name", "Kind", "Memory, GiB", "Speed", "Lanes")
+LINK_COLUMNS = ("From", "To", "Latency, µs", "Bandwidth, GB/s", "Channels")
+
+
+def cluster_title(cluster: Cluster) -> str:
+    """What a person calls a cluster: the beginning of its description."""
+    return re.split(r"[,.:(] ?(?!\d)", cluster.description, maxsplit=1)[0].strip() or cluster.name
+
+
+def family(cluster: Cluster) -> str:
+    """Under which heading a preset stands."""
+    if "paper" in cluster.description:
+        return "Testbeds of the papers"
+    if all(device.kind == "cpu" for device in cluster.devices):
+        return "Logical CPU devices"
+    return "PCIe" if "PCIe" in cluster.description else "NVLink servers"
+
+
+class ClusterChooser(QDialog):
+    """Presets under headings, the profile's own devices, or a file."""
+
+    def __init__(self, profile: Profile, current: Cluster, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle("Choose a cluster")
+        self.resize(600, 620)
+        self.chosen: Cluster | None = None
+        self.list = QListWidget()
+        self.list.setWordWrap(True)
+        self.list.currentItemChanged.connect(self._describe)
+        self.list.itemActivated.connect(lambda item: self.accept())
+        self._text = label("", "dim")
+        self._text.setWordWrap(True)
+        self._text.setMinimumHeight(64)
+        self._text.setAlignment(Qt.AlignmentFlag.AlignTop)
+        layout = QVBoxLayout(self)
+        layout.addWidget(self.list, 1)
+        layout.addWidget(self._text)
+        layout.addLayout(self._buttons())
+        self._fill(profile, current)
+
+    def _buttons(self) -> QHBoxLayout:
+        row = QHBoxLayout()
+        row.addWidget(button("From a file…", self._from_file))
+        row.addWidget(button("Edit…", self._edit))
+        row.addStretch()
+        row.addWidget(button("Cancel", self.reject))
+        use = button("Use this cluster", self.accept, kind="accent")
+        use.setDefault(True)
+        row.addWidget(use)
+        return row
+
+    def _fill(self, profile: Profile, current: Cluster) -> None:
+        known = presets()
+        if known.get(current.name) != current:
+            self._heading("Now in use")
+            self._add(current, current)
+        if own := carried_cluster(profile):
+            self._heading("Where the model was measured")
+            self._add(own, current)
+        order = ("Testbeds of the papers", "NVLink servers", "PCIe", "Logical CPU devices")
+        clusters = sorted(known.values(), key=lambda c: order.index(family(c)))
+        for title, members in groupby(clusters, key=family):
+            self._heading(title)
+            for cluster in members:
+                self._add(cluster, current)
+
+    def _heading(self, title: str) -> None:
+        item = QListWidgetItem(title, self.list)
+        item.setFlags(Qt.ItemFlag.NoItemFlags)
+        font = item.font()
+        font.setBold(True)
+        item.setFont(font)
+
+    def _add(self, cluster: Cluster, current: Cluster) -> None:
+        item = QListWidgetItem(f"    {cluster_title(cluster)}    {cluster.name}", self.list)
+        item.setData(Qt.ItemDataRole.UserRole, cluster)
+        if cluster == current and self.list.currentItem() is None:
+            self.list.setCurrentItem(item)
+
+    def _describe(self) -> None:
+        cluster = self._current()
+        self._text.setText(cluster.description or cluster.name if cluster else "")
+
+    def _current(self) -> Cluster | None:
+        item = self.list.currentItem()
+        return item.data(Qt.ItemDataRole.UserRole) if item else None
+
+    def accept(self) -> None:
+        self.chosen = self.chosen or self._current()
+        super().accept()
+
+    def _from_file(self) -> None:
+        name, _ = QFileDialog.getOpenFileName(self, "Open a cluster", "", FILE_FILTER)
+        if name:
+            self._try(lambda: read_cluster(Path(name)))
+
+    def _edit(self) -> None:
+        cluster = self._current()
+        if cluster is None:
+            return
+        editor = ClusterEditor(cluster, self)
+        if editor.exec():
+            self.chosen = editor.cluster
+            self.accept()
+
+    def _try(self, make: Callable[[], Cluster]) -> None:
+        try:
+            self.chosen = make()
+        except EnplaceError as error:
+            self._text.setText(str(error))
+        else:
+            self.accept()
+
+
+def carried_cluster(profile: Profile) -> Cluster | None:
+    """The devices that the profile says it was measured on."""
+    try:
+        return cluster_from("local", profile)
+    except EnplaceError:
+        return None
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read a cluster in the custom JSON format.
+
+    Raises
+    ------
+    EnplaceError
+        One line with the file, the place in it and the mend.
+    """
+    try:
+        return cluster_from_json(json.loads(path.read_bytes()), path.name)
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"{path}: {error}; choose a cluster in Enplace's JSON format") from None
+
+
+class ClusterEditor(QDialog):
+    """A table of devices and one of links; what is wrong is said at the bottom."""
+
+    def __init__(self, cluster: Cluster, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle("Edit cluster")
+        self.resize(760, 640)
+        self.cluster = cluster
+        self.name, self.description = QLineEdit(), QLineEdit()
+        self.devices, self.links = _table(DEVICE_COLUMNS), _table(LINK_COLUMNS)
+        self._fault = label("", "bad")
+        self._fault.setWordWrap(True)
+        layout = QVBoxLayout(self)
+        names = QHBoxLayout()
+        names.addWidget(label("Name"))
+        names.addWidget(self.name, 1)
+        names.addWidget(label("Description"))
+        names.addWidget(self.description, 3)
+        layout.addLayout(names)
+        layout.addLayout(self._heading("Devices"))
+        layout.addWidget(self.devices, 2)
+        layout.addWidget(label("Links: one for every ordered pair of devices", "title"))
+        layout.addWidget(self.links, 3)
+        layout.addWidget(self._fault)
+        layout.addLayout(self._buttons())
+        self.show_cluster(cluster)
+
+    def _heading(self, title: str) -> QHBoxLayout:
+        row = QHBoxLayout()
+        row.addWidget(label(title, "title"))
+        row.addStretch()
+        row.addWidget(button("Add a device", self.add_device))
+        row.addWidget(button("Remove", self.remove_device))
+        return row
+
+    def _buttons(self) -> QHBoxLayout:
+        row = QHBoxLayout()
+        row.addWidget(button("Import JSON…", self._import))
+        row.addWidget(button("Export JSON…", self._export))
+        row.addStretch()
+        row.addWidget(button("Cancel", self.reject))
+        use = button("Use this cluster", self.accept, kind="accent")
+        use.setDefault(True)
+        row.addWidget(use)
+        return row
+
+    def show_cluster(self, cluster: Cluster) -> None:
+        """Fill the fields and tables."""
+        data = cluster_to_json(cluster)
+        self.name.setText(data["name"])
+        self.description.setText(data["description"])
+        _fill(self.devices, [_device_row(device) for device in data["devices"]])
+        _fill(self.links, [_link_row(link) for link in data["links"]])
+        self._fault.clear()
+
+    def read(self) -> Cluster:
+        """The cluster that the fields and tables describe.
+
+        Raises
+        ------
+        EnplaceError
+            Names the device or link and the mend.
+        """
+        devices = [_device_of(row) for row in _rows(self.devices)]
+        links = [_link_of(row) for row in _rows(self.links)]
+        channels = dict.fromkeys(channel for link in links for channel in link["channels"])
+        known = cluster_to_json(self.cluster)
+        return cluster_from_json(
+            {
+                "format": known["format"],
+                "name": self.name.text().strip() or "custom",
+                "description": self.description.text().strip(),
+                "devices": devices,
+                "channels": list(channels),
+                "links": links,
+            }
+        )
+
+    def add_device(self) -> None:
+        """Add a copy of the last device, linked to each other one as its model is."""
+        rows, links = _rows(self.devices), _rows(self.links)
+        model = rows[-1]
+        kind = model[1]
+        taken = {row[0] for row in rows}
+        name = next(n for i in range(len(rows) + 1) if (n := f"{kind.upper()}:{i}") not in taken)
+        cost = links[0][2:4] if links else ["10", "25"]
+        for other in taken:
+            links += [[a, b, *cost, f"{a}->{b}"] for a, b in ((name, other), (other, name))]
+        _fill(self.devices, [*rows, [name, *model[1:]]])
+        _fill(self.links, links)
+
+    def remove_device(self) -> None:
+        """Remove the chosen device, or the last, and its links."""
+        rows = _rows(self.devices)
+        at = self.devices.currentRow()
+        gone = rows.pop(at if at >= 0 else -1)[0]
+        _fill(self.devices, rows)
+        _fill(self.links, [row for row in _rows(self.links) if gone not in row[:2]])
+
+    def accept(self) -> None:
+        try:
+            self.cluster = self.read()
+        except EnplaceError as error:
+            self._fault.setText(str(error))
+        else:
+            super().accept()
+
+    def _import(self) -> None:
+        name, _ = QFileDialog.getOpenFileName(self, "Import a cluster", "", FILE_FILTER)
+        if not name:
+            return
+        try:
+            self.show_cluster(read_cluster(Path(name)))
+        except EnplaceError as error:
+            self._fault.setText(str(error))
+
+    def _export(self) -> None:
+        suggested = f"{self.name.text() or 'cluster'}.json"
+        name, _ = QFileDialog.getSaveFileName(self, "Export the cluster", suggested, FILE_FILTER)
+        if not name:
+            return
+        try:
+            write_atomically(name, cluster_text(self.read()) + "\n")
+        except EnplaceError as error:
+            self._fault.setText(str(error))
+
+
+def _table(columns: Sequence[str]) -> QTableWidget:
+    table = QTableWidget(0, len(columns))
+    table.setHorizontalHeaderLabels(list(columns))
+    table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
+    table.verticalHeader().hide()
+    table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+    return table
+
+
+def _fill(table: QTableWidget, rows: Sequence[Sequence[str]]) -> None:
+    table.setRowCount(len(rows))
+    for number, row in enumerate(rows):
+        for column, text in enumerate(row):
+            table.setItem(number, column, QTableWidgetItem(text))
+
+
+def _rows(table: QTableWidget) -> list[list[str]]:
+    def text(row: int, column: int) -> str:
+        item = table.item(row, column)
+        return item.text().strip() if item else ""
+
+    columns = range(table.columnCount())
+    return [[text(row, column) for column in columns] for row in range(table.rowCount())]
+
+
+def _device_row(device: dict[str, Any]) -> list[str]:
+    memory = f"{device['capacity_bytes'] / GIB:.6g}"
+    return [device["name"], device["kind"], memory, f"{device['speed']:g}", str(device["lanes"])]
+
+
+def _device_of(row: Sequence[str]) -> dict[str, Any]:
+    name, kind, memory, speed, lanes = row
+    where = f"device '{name}'"
+    return {
+        "name": name,
+        "kind": kind,
+        "capacity_bytes": round(_number(memory, where, "memory") * GIB),
+        "speed": _number(speed, where, "speed"),
+        "lanes": int(_number(lanes, where, "lanes")),
+    }
+
+
+def _link_row(link: dict[str, Any]) -> list[str]:
+    slowness = link["b1_us_per_byte"]
+    bandwidth = f"{1e-3 / slowness:.10g}" if slowness else "inf"
+    channels = "; ".join(link["channels"])
+    return [link["from"], link["to"], f"{link['b0_us']:.10g}", bandwidth, channels]
+
+
+def _link_of(row: Sequence[str]) -> dict[str, Any]:
+    source, target, latency, bandwidth, channels = row
+    where = f"link {source} to {target}"
+    gigabytes = _number(bandwidth, where, "bandwidth")
+    if gigabytes <= 0:
+        raise ClusterError(f"{where}: bandwidth must be above 0 GB/s")
+    return {
+        "from": source,
+        "to": target,
+        "b0_us": _number(latency, where, "latency"),
+        "b1_us_per_byte": 1e-3 / gigabytes,
+        "channels": [name.strip() for name in channels.split(";") if name.strip()],
+    }
+
+
+def _number(text: str, where: str, what: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ClusterError(f"{where}: {what} must be a number, not '{text}'") from None

@@ -1,0 +1,56 @@
+"""Panes around the graph: quiet docks whose gap is their handle."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QContextMenuEvent, QPainter, QPaintEvent
+from PySide6.QtWidgets import QDockWidget, QMenu, QWidget
+
+from enplace_studio.theme import theme
+
+GRIP_HEIGHT = 10
+GRIP_WIDTH = 28
+
+
+class Dock(QDockWidget):
+    """A pane that can be closed, floated, moved, and brought back from the View menu."""
+
+    def __init__(self, name: str, title: str, view: QWidget) -> None:
+        super().__init__(title)
+        self.setObjectName(name)
+        self.setTitleBarWidget(_Grip(self))
+        self.setWidget(view)
+
+
+class _Grip(QWidget):
+    """The gap above a pane: drag it to move the pane, right-click it for more."""
+
+    def __init__(self, dock: QDockWidget) -> None:
+        super().__init__(dock)
+        self._dock = dock
+        self.setCursor(Qt.CursorShape.SizeAllCursor)
+        self.setToolTip(f"Drag to move “{dock.windowTitle()}”; double-click to float it")
+        self.setAttribute(Qt.WidgetAttribute.WA_Hover)
+
+    def sizeHint(self) -> QSize:
+        return QSize(GRIP_WIDTH, GRIP_HEIGHT)
+
+    def minimumSizeHint(self) -> QSize:
+        return self.sizeHint()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if not self.underMouse():
+            return
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(theme.tokens.faint)
+        x, y = (self.width() - GRIP_WIDTH) / 2, (self.height() - 3) / 2
+        painter.drawRoundedRect(x, y, GRIP_WIDTH, 3, 1.5, 1.5)
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        dock, menu = self._dock, QMenu(self)
+        floating = dock.isFloating()
+        menu.addAction("Put back" if floating else "Float", lambda: dock.setFloating(not floating))
+        menu.addAction("Close", dock.close)
+        menu.exec(event.globalPos())

@@ -1,0 +1,171 @@
+"""The bar on top: which model, which cluster, which method, and the button that moves work on."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QAction, QActionGroup, QFontMetrics
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QPushButton, QSizePolicy, QWidget
+
+from enplace.cluster import Cluster
+from enplace.text import count
+from enplace_studio.clusters import cluster_title
+from enplace_studio.document import Document
+from enplace_studio.jobs import Solver
+from enplace_studio.messages import button
+from enplace_studio.panel import label
+
+TIME_LIMITS_S = (2, 5, 10, 30, 60, 300)
+USUAL_TIME_LIMIT_S = 10
+MAX_CLUSTER_WIDTH = 240
+
+
+class Header(QWidget):
+    """Shows the document and the solver, and asks the window for what is pressed."""
+
+    solve_pressed = Signal()
+    compare_pressed = Signal()
+    cluster_pressed = Signal()
+
+    def __init__(self, document: Document, solver: Solver) -> None:
+        super().__init__()
+        self.setObjectName("header")
+        self._document, self._solver = document, solver
+        self._method = ""
+        self.time_limit_s = USUAL_TIME_LIMIT_S
+        self._name, self._size = label("", "heading"), ElidedLabel("dim")
+        self.cluster_button = button("", self.cluster_pressed.emit)
+        self.method_button = button("")
+        self.method_menu = QMenu(self)
+        self.method_button.setMenu(self.method_menu)
+        self.solve_button = button("Solve", self.solve_pressed.emit, kind="accent")
+        self.compare_button = button("Compare", self.compare_pressed.emit)
+        self.compare_button.setToolTip("Run the other methods too and add a row for each")
+        self.export_button = button("Export  ▾")
+        self._lay_out()
+        for signal in (document.opened, document.problem_changed, solver.changed):
+            signal.connect(self.refresh)
+        solver.methods_changed.connect(self._fill_methods)
+        self.refresh()
+
+    def _lay_out(self) -> None:
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(12, 4, 12, 6)
+        layout.setSpacing(8)
+        layout.addWidget(self._name)
+        layout.addWidget(self._size, 1)
+        layout.addWidget(self.cluster_button)
+        layout.addStretch(2)
+        for widget in self._right:
+            layout.addWidget(widget)
+
+    @property
+    def _right(self) -> tuple[QPushButton, ...]:
+        return self.method_button, self.solve_button, self.compare_button, self.export_button
+
+    @property
+    def method(self) -> str:
+        """The chosen placer's name."""
+        return self._method or self._solver.default_method
+
+    def set_method(self, name: str) -> None:
+        """Solve with another method from now on."""
+        self._method = name
+        self.refresh()
+
+    def set_time_limit(self, seconds: int) -> None:
+        self.time_limit_s = seconds
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what is open and what the solver does."""
+        problem = self._document.problem
+        self.setVisible(problem is not None)
+        if problem is None or self._document.grouping is None:
+            return
+        profile, groups = problem.profile, len(self._document.grouping.names)
+        self._name.setText(profile.name)
+        self._size.set_text(f"{count(profile.n_ops, 'op')} in {count(groups, 'group')}")
+        assert self._document.cluster is not None
+        self._show_cluster(self._document.cluster)
+        self._show_method()
+        self._show_solve(bool(problem.pins))
+
+    def _show_cluster(self, cluster: Cluster) -> None:
+        title = cluster_title(cluster)
+        room = QFontMetrics(self.cluster_button.font())
+        shown = room.elidedText(title, Qt.TextElideMode.ElideRight, MAX_CLUSTER_WIDTH)
+        self.cluster_button.setText(f"{shown}  ▾")
+        self.cluster_button.setToolTip(f"{cluster.name}: {cluster.description}")
+
+    def _show_method(self) -> None:
+        limit = f", {self.time_limit_s} s" if self._searches(self.method) else ""
+        self.method_button.setText(f"{short_title(self._solver.title(self.method))}{limit}  ▾")
+        self.method_button.setEnabled(bool(self._solver.methods))
+
+    def _show_solve(self, pinned: bool) -> None:
+        busy = self._solver.busy
+        self.solve_button.setText(
+            "Stop, keep the best" if busy else "Solve around my pins" if pinned else "Solve"
+        )
+        self.solve_button.setEnabled(busy or bool(self._solver.methods))
+        self.compare_button.setEnabled(bool(self._solver.methods) and not busy)
+
+    def _searches(self, method: str) -> bool:
+        known = self._solver.methods.get(method)
+        return known is not None and "anytime" in known.capabilities
+
+    def _fill_methods(self) -> None:
+        self.method_menu.clear()
+        group = QActionGroup(self.method_menu)
+        for method in self._solver.methods.values():
+            action = self._choice(self.method_menu, group, method.title, method.name == self.method)
+            action.setEnabled(not method.why_not)
+            action.setToolTip(method.why_not or method.source)
+            action.triggered.connect(lambda _=False, name=method.name: self.set_method(name))
+        self.method_menu.setToolTipsVisible(True)
+        if any(map(self._searches, self._solver.methods)):
+            self._fill_limits(self.method_menu.addMenu("Time limit"))
+        self.refresh()
+
+    def _fill_limits(self, menu: QMenu) -> None:
+        group = QActionGroup(menu)
+        for seconds in TIME_LIMITS_S:
+            action = self._choice(menu, group, f"{seconds} s", seconds == self.time_limit_s)
+            action.triggered.connect(lambda _=False, limit=seconds: self.set_time_limit(limit))
+
+    def _choice(self, menu: QMenu, group: QActionGroup, title: str, on: bool) -> QAction:
+        action = menu.addAction(title)
+        action.setCheckable(True)
+        action.setChecked(on)
+        group.addAction(action)
+        return action
+
+
+class ElidedLabel(QLabel):
+    """A text that gives way: it ends in an ellipsis where there is too little room."""
+
+    def __init__(self, role: str = "") -> None:
+        super().__init__()
+        self.setProperty("role", role)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._whole = ""
+
+    def set_text(self, text: str) -> None:
+        self._whole = text
+        self.setMaximumWidth(self.fontMetrics().horizontalAdvance(text) + 8)
+        self._elide()
+
+    def resizeEvent(self, event: object) -> None:
+        self._elide()
+
+    def _elide(self) -> None:
+        mode = Qt.TextElideMode.ElideRight
+        shown = self.fontMetrics().elidedText(self._whole, mode, self.width())
+        if shown != self.text():
+            self.setText(shown)
+            self.setToolTip("" if shown == self._whole else self._whole)
+
+
+def short_title(title: str) -> str:
+    """The name of a method without its remark: ``Expert, by layer`` is ``Expert``."""
+    return title.partition(",")[0]

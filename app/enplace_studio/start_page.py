@@ -1,0 +1,128 @@
+"""What the window shows when nothing is open: samples, recent files, and what can be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QKeyEvent, QMouseEvent
+from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
+
+from enplace.samples import Sample, samples
+from enplace.text import elide_middle
+from enplace_studio.messages import button
+from enplace_studio.panel import label
+
+COLUMNS = 3
+PAGE_WIDTH = 940
+
+
+class StartPage(QScrollArea):
+    """Cards of samples and a list of recent files."""
+
+    sample_chosen = Signal(object)
+    file_chosen = Signal(object)
+    open_pressed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setWidgetResizable(True)
+        page = QWidget(objectName="page")
+        page.setMaximumWidth(PAGE_WIDTH)
+        self._recent = QVBoxLayout()
+        layout = QVBoxLayout(page)
+        layout.setContentsMargins(24, 36, 24, 24)
+        layout.setSpacing(10)
+        layout.addLayout(self._welcome())
+        layout.addSpacing(14)
+        layout.addWidget(label("Start from a sample", "title"))
+        layout.addLayout(self._cards())
+        layout.addSpacing(14)
+        layout.addLayout(self._recent)
+        layout.addStretch()
+        outer = QWidget(objectName="page")
+        row = QHBoxLayout(outer)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.addStretch(1)
+        row.addWidget(page, 20)
+        row.addStretch(1)
+        self.setWidget(outer)
+
+    def _welcome(self) -> QHBoxLayout:
+        texts = QVBoxLayout()
+        texts.addWidget(label("Open a model, or start from a sample", "welcome"))
+        for line in (
+            "Enplace decides where every op of a model runs, and in what order, on the GPUs you have.",
+            "Press Solve, look at the plan, move what you know better, solve around it, export plan.json.",
+            "It opens Enplace profiles and projects (.enplace), profiles as JSON, GPU profiles "
+            "(.json.gz) and operator graphs of Tarnawski et al. 2020 (.json).",
+        ):
+            shown = label(line, "dim")
+            shown.setWordWrap(True)
+            texts.addWidget(shown)
+        row = QHBoxLayout()
+        row.addLayout(texts, 1)
+        row.addSpacing(24)
+        self.open_button = button("Open…", self.open_pressed.emit, kind="accent")
+        row.addWidget(self.open_button, 0, Qt.AlignmentFlag.AlignTop)
+        return row
+
+    def _cards(self) -> QGridLayout:
+        grid = QGridLayout()
+        grid.setSpacing(10)
+        self.cards = [_Card(sample) for sample in samples()]
+        for number, card in enumerate(self.cards):
+            card.pressed.connect(self.sample_chosen)
+            grid.addWidget(card, number // COLUMNS, number % COLUMNS)
+        for column in range(COLUMNS):
+            grid.setColumnStretch(column, 1)
+        return grid
+
+    def show_recent(self, paths: Iterable[Path]) -> None:
+        """List the files that were open lately."""
+        while (item := self._recent.takeAt(0)) is not None:
+            item.widget().deleteLater()
+        for number, path in enumerate(paths):
+            if number == 0:
+                self._recent.addWidget(label("Recent", "title"))
+            link = button(elide_middle(str(path), 90), lambda p=path: self.file_chosen.emit(p), kind="link")
+            link.setToolTip(str(path))
+            self._recent.addWidget(link, 0, Qt.AlignmentFlag.AlignLeft)
+
+
+class _Card(QFrame):
+    """One sample; click it, or press Enter on it."""
+
+    pressed = Signal(object)
+
+    def __init__(self, sample: Sample) -> None:
+        super().__init__()
+        self.setProperty("card", True)
+        self.setProperty("clickable", True)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setAccessibleName(sample.title)
+        self.sample = sample
+        description = label(sample.description, "dim")
+        description.setWordWrap(True)
+        title = label(sample.title, "title")
+        title.setWordWrap(True)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(14, 12, 14, 14)
+        layout.addWidget(title)
+        layout.addWidget(description)
+        layout.addStretch()
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(180, super().minimumSizeHint().height())
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.LeftButton and self.rect().contains(event.pos()):
+            self.pressed.emit(self.sample)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
+            self.pressed.emit(self.sample)
+        else:
+            super().keyPressEvent(event)

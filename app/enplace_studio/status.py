@@ -1,0 +1,71 @@
+"""The line at the bottom: the predicted step, what is unsaved, what the solver does."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QHBoxLayout, QWidget
+
+from enplace.text import ms, seconds
+from enplace_studio.document import Document
+from enplace_studio.header import ElidedLabel, short_title
+from enplace_studio.jobs import Solver
+from enplace_studio.panel import label, set_role
+
+
+class StatusLine(QWidget):
+    """Reads the document and the solver."""
+
+    def __init__(self, document: Document, solver: Solver) -> None:
+        super().__init__()
+        self._document, self._solver = document, solver
+        self.step, self.bound = label("", "strong"), label("", "dim")
+        self.unsaved, self.solver_text = ElidedLabel("dim"), label("", "good")
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(14, 2, 14, 6)
+        layout.setSpacing(16)
+        layout.addWidget(self.step)
+        layout.addWidget(self.bound)
+        layout.addStretch(1)
+        layout.addWidget(self.unsaved, 2)
+        layout.addWidget(self.solver_text)
+        for signal in (document.opened, document.current_changed, document.file_changed):
+            signal.connect(self._show_document)
+        document.undo_stack.indexChanged.connect(self._show_document)
+        solver.changed.connect(self._show_solver)
+        self._show_document()
+        self._show_solver()
+
+    def _show_document(self) -> None:
+        schedule = self._document.schedule
+        self.step.setText(f"Predicted step {ms(schedule.makespan_us)}" if schedule else "")
+        self.bound.setText(
+            f"proven not below {ms(schedule.lower_bound_us)}" if schedule else ""
+        )
+        self.unsaved.set_text(unsaved_text(self._document))
+
+    def _show_solver(self) -> None:
+        busy = self._solver.busy
+        set_role(self.solver_text, "strong" if busy else "good")
+        self.solver_text.setText(f"●  {solver_state(self._solver)}")
+
+
+def unsaved_text(document: Document) -> str:
+    """The last change that no file holds."""
+    if not document.modified:
+        return ""
+    change = document.undo_stack.undoText()
+    return f"Unsaved change: {change}" if change else "Not saved yet"
+
+
+def solver_state(solver: Solver) -> str:
+    """What the solver does and how long it has taken."""
+    job, report = solver.job, solver.report
+    if job is None:
+        return "solver idle"
+    parts = [f"{short_title(solver.title(job.method))}, {seconds(solver.seconds)}"]
+    if report.message:
+        parts.append(report.message)
+    if report.objective_us is not None:
+        parts.append(f"best {ms(report.objective_us)}")
+    if solver.waiting:
+        parts.append(f"{solver.waiting} more to come")
+    return "  ·  ".join(parts)

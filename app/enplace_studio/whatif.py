@@ -1,0 +1,84 @@
+"""What if compute or links were faster: two sliders (the sweeps of Pesto's Fig. 8)."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QSlider
+
+from enplace.text import factor
+from enplace_studio.document import Document
+from enplace_studio.messages import button
+from enplace_studio.panel import Panel, label
+
+STEPS = 24
+LARGEST = 8.0
+SETTLE_MS = 40
+
+
+class WhatIfView(Panel):
+    """Scales the cluster of the document; every number follows."""
+
+    def __init__(self, document: Document) -> None:
+        super().__init__("What if")
+        self._document = document
+        self._compute, self._compute_text = self._row("Compute speed")
+        self._links, self._links_text = self._row("Link speed")
+        self.reset_button = button("Back to 1 ×", self.reset, kind="link")
+        self.body.addWidget(self.reset_button, 0, Qt.AlignmentFlag.AlignLeft)
+        self.body.addStretch()
+        # A drag moves faster than a large schedule can follow.
+        self._settle = QTimer(self, interval=SETTLE_MS, singleShot=True)
+        self._settle.timeout.connect(self._apply)
+        document.opened.connect(self.refresh)
+        document.problem_changed.connect(self.refresh)
+        self.refresh()
+
+    def _row(self, title: str) -> tuple[QSlider, QLabel]:
+        value = label("", "dim")
+        line = QHBoxLayout()
+        line.addWidget(label(title))
+        line.addStretch()
+        line.addWidget(value)
+        slider = QSlider(Qt.Orientation.Horizontal, minimum=-STEPS, maximum=STEPS)
+        slider.setAccessibleName(title)
+        slider.setPageStep(STEPS // 3)
+        slider.valueChanged.connect(self._on_moved)
+        self.body.addLayout(line)
+        self.body.addWidget(slider)
+        return slider, value
+
+    def reset(self) -> None:
+        """Back to the cluster as it is."""
+        self._document.set_scale(1.0, 1.0)
+
+    def refresh(self) -> None:
+        """Show the document's factors."""
+        compute, links = self._document.scale
+        for slider, value in ((self._compute, compute), (self._links, links)):
+            slider.blockSignals(True)
+            slider.setValue(position_of(value))
+            slider.setEnabled(self._document.problem is not None)
+            slider.blockSignals(False)
+        self._show_texts()
+        self.reset_button.setVisible((compute, links) != (1.0, 1.0))
+
+    def _on_moved(self) -> None:
+        self._show_texts()
+        self._settle.start()
+
+    def _show_texts(self) -> None:
+        self._compute_text.setText(factor(value_at(self._compute.value())))
+        self._links_text.setText(factor(value_at(self._links.value())))
+
+    def _apply(self) -> None:
+        self._document.set_scale(value_at(self._compute.value()), value_at(self._links.value()))
+
+
+def value_at(position: int) -> float:
+    """Factor of a slider's position, two digits; 1 in the middle, 8 and 1/8 at the ends."""
+    return float(f"{LARGEST ** (position / STEPS):.2g}")
+
+
+def position_of(value: float) -> int:
+    """The position that stands for a factor, or the nearest."""
+    return min(range(-STEPS, STEPS + 1), key=lambda position: abs(value_at(position) - value))
