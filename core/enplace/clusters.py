@@ -83,8 +83,8 @@ def cluster_from_json(data: Any, where: str = "") -> Cluster:
     ----------
     data : object
         ``devices``; ``links`` from one device or several to others; ``default_links`` by kinds,
-        such as ``"gpu-gpu"``, for the pairs that no link names. A link without ``channels`` has its own
-        channel, called ``"A->B"``. ``channels`` may list the channels in the order to show them.
+        such as ``"gpu-gpu"``, for the pairs that no link names. A link without ``channels`` has its
+        own channel, called ``"A->B"``. ``channels`` may list all channels in the order to show.
     where : str
         Place of ``data`` in its file, for messages.
 
@@ -106,6 +106,8 @@ def cluster_from_json(data: Any, where: str = "") -> Cluster:
         for i, value in enumerate(take(obj, "devices", list, where))
     )
     kinds = {device.name: device.kind for device in devices}
+    if len(kinds) < len(devices):
+        raise ClusterError(f"{at}devices: a name is used twice; device names must be unique")
     links = _links(obj, kinds, at)
     channels = _channels(obj, where, links)
     number_of = {name: i for i, name in enumerate(kinds)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import zlib
@@ -137,15 +136,17 @@ def take(
     where : str
         Place of ``obj`` in the file, for the message; may be empty.
     default : optional
-        What an absent key means; without it the key is required.
+        What an absent key, or null, means; without it the key is required.
 
     Raises
     ------
     FileError
         If the key is absent or its value of another type.
     """
-    value = obj.get(key, default)
-    if key not in obj and default is None:
+    value = obj.get(key)
+    if value is None and default is not None:
+        return default
+    if value is None:
         raise FileError(f"{_at(where)}'{key}' is missing; add it")
     if not isinstance(value, kind):
         raise FileError(
@@ -170,11 +171,12 @@ def number(
     FileError
         If it is absent, not a number, not finite or out of range.
     """
-    value: Any = obj.get(key, default)
+    value: Any = obj.get(key)
+    value = default if value is None else value
     if value is None:
         raise FileError(f"{_at(where)}'{key}' is missing; add it")
     usable = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (usable and math.isfinite(value) and low <= value <= high):
+    if not (usable and low <= value <= high):
         raise FileError(
             f"{_at(where, key)}must be a number from {low:g} to {high:g}, not {shown(value)}"
         )

@@ -209,9 +209,8 @@ def _project_from(profile: Profile, members: Mapping[str, bytes]) -> Project:
         cluster=None if cluster is None else cluster_from_json(cluster, f"{where}.cluster"),
         pins=dict(pairs),
         together=tuple(
-            tuple(_op_number(op, f"{where}.together[{i}]", profile) for op in group)
-            for i, group in enumerate(_list(data, "together"))
-            if isinstance(group, list)
+            _group(value, f"{where}.together[{i}]", profile)
+            for i, value in enumerate(_list(data, "together"))
         ),
         forbidden=frozenset(
             _pair(p, f"{where}.forbidden[{i}]", profile)
@@ -235,6 +234,12 @@ def _pair(value: Any, where: str, profile: Profile) -> tuple[int, int]:
         raise FileError(f"{where}: must be an op and a device, not {shown(value)}")
     device = whole({"device": value[1]}, "device", where, high=255)
     return _op_number(value[0], where, profile), device
+
+
+def _group(value: Any, where: str, profile: Profile) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise FileError(f"{where}: must be a list of ops, not {shown(value)}")
+    return tuple(_op_number(op, where, profile) for op in value)
 
 
 def _plan(

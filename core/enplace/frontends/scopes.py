@@ -13,6 +13,9 @@ BACKWARD = "gradients"
 UPDATE = "update"
 """First part of the scope of ops of the backward pass, and of those that write variables."""
 
+INPUT = "input"
+"""Scope of the ops that bring the batch."""
+
 _GRADIENT_PART = re.compile(r".*_grad(_\d+)?$")
 _UPDATE_TYPE = re.compile(r"^(Resource|Sparse)?(Apply|Assign|Scatter)")
 
@@ -41,6 +44,8 @@ def _own_scope(
 ) -> str | None:
     """Scope that name and tag give, None if they say nothing."""
     parts = node["name"].split("/")
+    if node["op"].startswith("Iterator"):
+        return INPUT
     if parts[0] == BACKWARD:
         tagged = _with_tag(_forward_parts(parts[1:]), node["tag"], blocks)
         return f"{BACKWARD}/{tagged}" if tagged else None
