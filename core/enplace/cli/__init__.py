@@ -1,0 +1,115 @@
+"""The ``enplace`` command. Nothing heavy is imported before a command needs it.
+
+Exit status: 0 for success; 1 when the answer is no (it does not fit, there is no such plan); 2 for
+bad input; 70 for a fault of the program itself; 130 when interrupted. With ``--json``, stdout holds
+exactly one JSON document; a refusal is ``{"error": ..., "kind": ...}``, with its line on stderr too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, TextIO
+
+import click
+
+from enplace.cli import about, converting, solving
+from enplace.cli.answer import BAD_INPUT, FAULT, INTERRUPTED, NO, cli
+from enplace.errors import (
+    DeadlockError,
+    DoesNotFitError,
+    EnplaceError,
+    EnplaceWarning,
+    UnplaceableOpError,
+)
+
+__all__ = ["about", "converting", "main", "run", "solving"]
+
+ANSWER_IS_NO = (DoesNotFitError, UnplaceableOpError, DeadlockError)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `enplace methods | head -1` ends quietly
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit status; every refusal is one line on stderr."""
+    as_json = "--json" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        with _notes_on_stderr():
+            status = cli.main(list(arguments), "enplace", standalone_mode=False)
+        sys.stdout.flush()
+        return int(status or 0)
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except ANSWER_IS_NO as error:
+        return _refuse(error, str(error), NO, as_json)
+    except EnplaceError as error:
+        return _refuse(error, str(error), BAD_INPUT, as_json)
+    except click.ClickException as error:
+        return _refuse(error, _usage(error), BAD_INPUT, as_json)
+    except OSError as error:
+        return _refuse(error, f"{error.filename or 'output'}: {error.strerror}", BAD_INPUT, False)
+    except MemoryError as error:
+        return _refuse(error, "not enough memory; choose a smaller input", BAD_INPUT, as_json)
+    except Exception as error:
+        if os.environ.get("ENPLACE_DEBUG"):
+            raise
+        message = f"a fault in Enplace, {type(error).__name__}: {error}; please report it with the "
+        return _refuse(error, f"{message}output under ENPLACE_DEBUG=1", FAULT, as_json)
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks and other control characters, however it was put together."""
+    return _CONTROL.sub(" ", text).strip()
+
+
+def _refuse(error: Exception, message: str, status: int, as_json: bool) -> int:
+    print(f"enplace: {one_line(message)}", file=sys.stderr)
+    if as_json:
+        details: dict[str, Any] = getattr(error, "details", {})
+        document = {"error": one_line(message), "kind": type(error).__name__, **details}
+        print(json.dumps(document))
+    return status
+
+
+def _usage(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{message}; see '{context.command_path} --help'" if context else message
+
+
+@contextmanager
+def _notes_on_stderr() -> Iterator[None]:
+    """Show what the readers have to say about a file as one line each."""
+    usual = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, EnplaceWarning):
+            print(f"enplace: note: {one_line(str(message))}", file=sys.stderr)
+        else:
+            usual(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", EnplaceWarning)
+        warnings.showwarning = show
+        yield

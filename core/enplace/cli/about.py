@@ -1,0 +1,203 @@
+"""``methods``, ``clusters``, ``doctor``, ``studio``, ``completion``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from enplace import __version__
+from enplace.cli.answer import NO, YES, Answer, command, table
+from enplace.cli.options import FILE, PresetType
+from enplace.errors import ClusterError, EnplaceError, FileError
+from enplace.text import device_label, factor, rate, size
+
+if TYPE_CHECKING:
+    from enplace.cluster import Cluster
+
+LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "tqdm")
+EXTRAS = {
+    "studio": ("PySide6", "pygraphviz", "pyqtgraph"),
+    "tensorflow": ("tensorflow",),
+}
+SOLVER_MODULES = {"HiGHS": "highspy", "OR-Tools": "ortools", "PuLP": "pulp"}
+SOLVER_PROGRAMS = {"CBC": "cbc", "CPLEX": "cplex", "Gurobi": "gurobi_cl"}
+
+
+@command("methods")
+def methods() -> Answer:
+    """List the placers, and the paper each comes from."""
+    from enplace.placers import DEFAULT_METHOD, placers
+
+    found = [
+        {
+            "name": placer.name,
+            "source": placer.source,
+            "objectives": list(placer.objectives),
+            "capabilities": list(placer.capabilities),
+            "installed": placer.installed,
+            "why_not": placer.why_not,
+        }
+        for placer in placers().values()
+    ]
+    rows = [["method", "", "what it is", "source"]]
+    for placer in placers().values():
+        mark = "default" if placer.name == DEFAULT_METHOD else ""
+        note = "" if placer.installed else f" (cannot run here: {placer.why_not})"
+        rows.append([placer.name, mark, placer.title + note, placer.source])
+    return Answer({"methods": found}, table(rows, "llll"))
+
+
+@command("clusters")
+@click.argument("name", type=PresetType(), required=False)
+def clusters(name: str | None) -> Answer:
+    """List the presets, or show the one called NAME.
+
+    'enplace clusters --json NAME > mine.json' prints it in the format of custom clusters.
+    """
+    from enplace.clusters import cluster_to_json, presets
+
+    if name is not None:
+        if name not in presets():
+            raise ClusterError(f"there is no preset '{name}'; use one of {', '.join(presets())}")
+        cluster = presets()[name]
+        return Answer(cluster_to_json(cluster), _describe_cluster(cluster))
+    found = [
+        {
+            "name": cluster.name,
+            "devices": [device.name for device in cluster.devices],
+            "description": cluster.description,
+        }
+        for cluster in presets().values()
+    ]
+    rows = [["cluster", "devices", "what it is"]]
+    rows += [
+        [c.name, str(c.n_devices), c.description.partition(". ")[0].rstrip(".")]
+        for c in presets().values()
+    ]
+    return Answer({"clusters": found}, table(rows, "lrl"))
+
+
+def _describe_cluster(cluster: Cluster) -> str:
+    devices = [["device", "memory", "speed", "lanes"]]
+    devices += [
+        [device_label(d.name), size(d.capacity_bytes), factor(d.speed), str(d.lanes)]
+        for d in cluster.devices
+    ]
+    links = [["link", "latency", "bandwidth", "channels"]]
+    for link in cluster.links:
+        a, b = (device_label(cluster.devices[i].name) for i in (link.source, link.target))
+        speed = rate(1e6 / link.b1_us_per_byte) if link.b1_us_per_byte else "unlimited"
+        channels = ", ".join(cluster.channels[channel] for channel in link.channels)
+        links.append([f"{a} → {b}", f"{link.b0_us:.3g} µs", speed, channels])
+    head = f"{cluster.name}: {cluster.description}"
+    return "\n\n".join([head, table(devices, "lrrr"), table(links, "lrrl")])
+
+
+@command("doctor")
+def doctor() -> Answer:
+    """Say what is installed here and what is missing.
+
+    Exit status 1 if something is missing without which Enplace is slow or does not work.
+    """
+    versions = {"enplace": __version__, "python": platform.python_version()}
+    versions |= {name: _version(name) or "missing" for name in LIBRARIES}
+    extras = [_extra(name, modules) for name, modules in EXTRAS.items()]
+    cache = _cache()
+    display = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
+    solvers = {name: _version(module) for name, module in SOLVER_MODULES.items()}
+    solvers |= {name: shutil.which(program) for name, program in SOLVER_PROGRAMS.items()}
+    healthy = cache["writable"] and "missing" not in versions.values()
+    rows = [[name, version] for name, version in versions.items()]
+    rows += [
+        [f"extra {e['name']}", "installed" if e["installed"] else f"missing: {e['install']}"]
+        for e in extras
+    ]
+    hint = "" if cache["writable"] else ", not writable: set NUMBA_CACHE_DIR to a folder that is"
+    rows.append(["compiled code", f"{cache['folder']}{hint}"])
+    rows.append(["display", display or "none: the studio needs one"])
+    rows += [[f"solver {name}", found or "not found"] for name, found in solvers.items()]
+    return Answer(
+        {
+            "versions": versions,
+            "extras": extras,
+            "cache": cache,
+            "display": display,
+            "solvers": solvers,
+        },
+        table(rows, "ll"),
+        YES if healthy else NO,
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _extra(name: str, modules: tuple[str, ...]) -> dict[str, Any]:
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    return {
+        "name": name,
+        "installed": not missing,
+        "missing": missing,
+        "install": f"pip install 'enplace[{name}]'",
+    }
+
+
+def _cache() -> dict[str, Any]:
+    """Where numba keeps compiled code: beside the package, else in the person's cache folder."""
+    import platformdirs
+
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    beside = Path(__file__).parents[1]
+    personal = Path(platformdirs.user_cache_dir("numba"))
+    folders = [Path(chosen)] if chosen else [beside, personal]
+    usable = [folder for folder in folders if _writable(folder)]
+    return {"folder": str((usable or folders)[0]), "writable": bool(usable)}
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, which may have to be made first."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+
+
+@command("studio")
+@click.argument("file", type=FILE, required=False)
+def studio(file: str | None) -> Answer:
+    """Open the studio, with FILE if one is named."""
+    if any(importlib.util.find_spec(m) is None for m in ("enplace_studio", *EXTRAS["studio"])):
+        raise EnplaceError("the studio is not installed; run: pip install 'enplace[studio]'")
+    if file is not None and not os.path.isfile(file):
+        raise FileError(f"{file}: there is no such file; check the path")
+    words = [sys.executable, "-m", "enplace_studio", *([file] if file else [])]
+    status = subprocess.run(words).returncode
+    return Answer({"file": file, "status": status}, "", status)
+
+
+@command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> Answer:
+    """Print the completion script of a shell.
+
+    It completes commands, options, methods, presets and files. For bash, add this line to ~/.bashrc: eval "$(enplace completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    from enplace.cli.answer import cli
+
+    maker = get_completion_class(shell)
+    assert maker is not None, "click knows these shells"
+    script = maker(cli, {}, "enplace", "_ENPLACE_COMPLETE").source()
+    return Answer({"shell": shell, "script": script}, script)

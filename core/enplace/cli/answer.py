@@ -1,0 +1,84 @@
+"""What a command answers, and how it is said: to a person as text, to a program as JSON."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from enplace import __version__
+
+YES, NO, BAD_INPUT, FAULT, INTERRUPTED = 0, 1, 2, 70, 130
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outcome of a command.
+
+    Attributes
+    ----------
+    document : dict
+        Plain data for ``--json``.
+    text : str
+        The same for a person.
+    status : int
+        Exit status.
+    """
+
+    document: dict[str, Any]
+    text: str
+    status: int = YES
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="enplace")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Decide where every op of a TensorFlow model runs, and in what order, on several GPUs.
+
+    Exit status: 0 for success, 1 when the answer is no (it does not fit, there is no such plan),
+    2 for bad input, with one line that says what to mend.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def command(name: str) -> Callable[[Callable[..., Answer]], click.Command]:
+    """Make a command with ``--json`` of a function that returns an :class:`Answer`."""
+
+    def register(answer: Callable[..., Answer]) -> click.Command:
+        @cli.command(name)
+        @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+        @click.pass_context
+        @functools.wraps(answer)
+        def invoke(context: click.Context, as_json: bool, **arguments: Any) -> None:
+            given = answer(**arguments)
+            click.echo(json.dumps(given.document, indent=2) if as_json else given.text)
+            context.exit(given.status)
+
+        return invoke
+
+    return register
+
+
+def table(rows: list[list[str]], numbers: str) -> str:
+    """Align columns; the first row is the head.
+
+    Parameters
+    ----------
+    numbers : str
+        One letter for each column: ``r`` for what is flush right, ``l`` for the others.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if side == "r" else cell.ljust(width)
+            for cell, width, side in zip(row, widths, numbers, strict=True)
+        )
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,137 @@
+"""``import`` and ``export``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from enplace.cli.answer import Answer, command
+from enplace.cli.inputs import check_output, read_problem_and_plan
+from enplace.cli.options import FILE, ClusterType, cluster_option, plan_argument, profile_argument
+from enplace.text import count, ms, size
+
+if TYPE_CHECKING:
+    from enplace.profile import Profile
+
+FORMATS = ("python", "csv", "trace", "html", "svg")
+
+
+@command("import")
+@click.argument("input_file", type=FILE, metavar="INPUT")
+@click.option(
+    "-o",
+    "--output",
+    type=FILE,
+    metavar="P.enplace",
+    help="Write the profile: as .enplace, or in its open text form if the name ends in .json.",
+)
+@click.option(
+    "--plan",
+    "plan_file",
+    type=FILE,
+    metavar="plan.json",
+    help="Write the placement that the profile was measured under as a plan.",
+)
+@click.option(
+    "--cluster",
+    type=ClusterType(),
+    default="local",
+    show_default=True,
+    help="Cluster of that plan; it must have the devices the ops ran on.",
+)
+def import_(input_file: str, output: str | None, plan_file: str | None, cluster: str) -> Answer:
+    """Turn INPUT, any readable graph with costs, into a profile."""
+    from enplace.files import write_profile
+    from enplace.frontends import read_profile
+
+    if not output and not plan_file:
+        raise click.UsageError("name a file to write: -o P.enplace, or --plan plan.json")
+    check_output(output, input_file)
+    check_output(plan_file, input_file)
+    profile = read_profile(input_file)
+    if output:
+        write_profile(output, profile)
+    if plan_file:
+        _write_recorded(profile, cluster, plan_file)
+    files = [path for path in (output, plan_file) if path]
+    return Answer(
+        _describe(profile) | {"profile_file": output, "placement_file": plan_file},
+        f"{_describe_text(profile)}\nWritten to {' and '.join(files)}.",
+    )
+
+
+def _write_recorded(profile: Profile, cluster: str, plan_file: str) -> None:
+    from enplace.clusters import cluster_from
+    from enplace.files import write_plan
+    from enplace.frontends import recorded_plan
+    from enplace.problem import Problem
+    from enplace.simulate import simulate
+
+    problem = Problem(profile, cluster_from(cluster, profile))
+    plan = recorded_plan(profile, problem.cluster)
+    write_plan(plan_file, problem, plan, simulate(problem, plan))
+
+
+def _describe(profile: Profile) -> dict[str, Any]:
+    return {
+        "name": profile.name,
+        "fingerprint": profile.fingerprint,
+        "ops": profile.n_ops,
+        "tensors": profile.n_tensors,
+        "edges": profile.n_edges,
+        "persistent_bytes": int(profile.persistent_bytes.sum()),
+        "measured_step_time_us": profile.measured.get("step_time_us"),
+    }
+
+
+def _describe_text(profile: Profile) -> str:
+    parts = [
+        count(profile.n_ops, "op"),
+        count(profile.n_edges, "edge"),
+        f"{size(float(profile.persistent_bytes.sum()))} of variables",
+    ]
+    step = profile.measured.get("step_time_us")
+    if isinstance(step, int | float):
+        parts.append(f"measured step {ms(step)}")
+    return f"{profile.name}: {', '.join(parts)}."
+
+
+@command("export")
+@profile_argument
+@plan_argument
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    required=True,
+    help="python: a module for the training script; csv: a table; trace: for Perfetto; html: a "
+    "report; svg: the timeline.",
+)
+@click.option("-o", "--output", type=FILE, required=True, metavar="OUT", help="File to write.")
+@cluster_option(required=False, default="the one the plan was made for")
+@click.option(
+    "--complete", is_flag=True, help="Place ops that the plan lacks beside their neighbours."
+)
+def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
+    """Write PLAN for another program or another person."""
+    from enplace.exports import EXPORTERS
+    from enplace.files import write_atomically
+    from enplace.simulate import simulate
+
+    check_output(output, profile, plan)
+    schedule = simulate(*read_problem_and_plan(profile, plan, **choice))
+    write_atomically(output, EXPORTERS[form](schedule))
+    written = os.path.getsize(output)
+    return Answer(
+        {
+            "format": form,
+            "file": output,
+            "bytes": written,
+            "step_time_us": schedule.makespan_us,
+            "feasible": schedule.fits,
+        },
+        f"{output} written, {size(written)}."
+        + ("" if schedule.fits else " Note that the plan does not fit in memory."),
+    )

@@ -1,0 +1,217 @@
+"""From what a person typed to a problem and a plan."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from enplace.errors import EnplaceError, FileError, PinConflictError, PlanError, ProblemError
+from enplace.text import count
+
+if TYPE_CHECKING:
+    from enplace.cluster import Cluster
+    from enplace.plan import Plan
+    from enplace.problem import Problem
+    from enplace.profile import Profile
+
+SHOWN = 3
+
+
+class OtherGraphError(PlanError):
+    """A plan that was made for another graph; ``details`` lists the ops for ``--json``."""
+
+    def __init__(self, message: str, missing: list[str], new: list[str]) -> None:
+        super().__init__(message)
+        self.details: dict[str, Any] = {"missing_ops": missing, "new_ops": new}
+
+
+def read_problem(
+    profile_file: str,
+    cluster: str,
+    scale_compute: float,
+    scale_links: float,
+    pins: Sequence[str] = (),
+    colocate: Sequence[str] = (),
+    forbid: Sequence[str] = (),
+) -> Problem:
+    """Read a profile and put the problem together.
+
+    Raises
+    ------
+    EnplaceError
+        If a file, a name or a constraint is not usable.
+    """
+    from enplace.clusters import cluster_from
+    from enplace.frontends import read_profile
+    from enplace.problem import Problem
+
+    profile = read_profile(profile_file)
+    machine = cluster_from(cluster, profile).scaled(scale_compute, scale_links)
+    return Problem(
+        profile,
+        machine,
+        pins=_pins(pins, profile, machine),
+        together=tuple(tuple(_matching(text, profile, "--colocate")) for text in colocate),
+        forbidden=frozenset(
+            pair for text in forbid for pair in _pairs(text, profile, machine, "--forbid")
+        ),
+    )
+
+
+def read_problem_and_plan(
+    profile_file: str,
+    plan_file: str,
+    cluster: str | None,
+    scale_compute: float = 1.0,
+    scale_links: float = 1.0,
+    complete: bool = False,
+) -> tuple[Problem, Plan]:
+    """Read a profile and a plan for it; without a cluster, the one the plan was made for.
+
+    Raises
+    ------
+    OtherGraphError
+        If the plan and the profile do not hold the same ops, unless ``complete``.
+    EnplaceError
+        If a file or a name is not usable.
+    """
+    from enplace.clusters import cluster_from
+    from enplace.files import complete_plan, read_plan, read_plan_cluster
+    from enplace.frontends import read_profile
+    from enplace.problem import Problem
+
+    profile = read_profile(profile_file)
+    machine = cluster_from(cluster, profile) if cluster else read_plan_cluster(plan_file)
+    problem = Problem(profile, machine.scaled(scale_compute, scale_links))
+    found = read_plan(plan_file, problem)
+    if (found.missing or found.unknown) and not complete:
+        raise OtherGraphError(
+            _describe_other(plan_file, found.missing, found.unknown), found.missing, found.unknown
+        )
+    problem = replace(problem, pins=found.pins)
+    return problem, complete_plan(problem, found)
+
+
+def _describe_other(plan_file: str, missing: list[str], new: list[str]) -> str:
+    parts = []
+    if missing:
+        parts.append(
+            f"it does not place {count(len(missing), 'op')} of the profile ({_few(missing)})"
+        )
+    if new:
+        parts.append(f"it places {count(len(new), 'op')} that the profile lacks ({_few(new)})")
+    return (
+        f"{plan_file}: made for another graph: {' and '.join(parts)}; "
+        f"add --complete to keep what fits and place the rest beside its neighbours"
+    )
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+
+
+def check_output(output: str | None, *inputs: str) -> None:
+    """Refuse a file that cannot be written, or that would replace an input, before the work.
+
+    Raises
+    ------
+    FileError
+        Names the file and the mend.
+    """
+    if output is None:
+        return
+    path = Path(output)
+    if not path.parent.is_dir():
+        raise FileError(f"{output}: there is no folder '{path.parent}'; make it first")
+    if path.is_dir():
+        raise FileError(f"{output}: is a folder; name a file in it")
+    if not os.access(path.parent, os.W_OK):
+        raise FileError(f"{output}: cannot write there; choose a folder you may write to")
+    if any(path.exists() and os.path.exists(i) and path.samefile(i) for i in inputs):
+        raise FileError(f"{output}: is also an input; write to another file")
+
+
+def _pins(texts: Sequence[str], profile: Profile, cluster: Cluster) -> dict[int, int]:
+    pins: dict[int, int] = {}
+    for text in texts:
+        for op, device in _pairs(text, profile, cluster, "--pin"):
+            if pins.setdefault(op, device) != device:
+                names = [cluster.devices[d].name for d in (pins[op], device)]
+                raise PinConflictError(
+                    f"--pin {text!r}: op '{profile.op_names[op]}' is already pinned to {names[0]}; "
+                    f"it cannot be on {names[1]} too; drop one of the pins"
+                )
+    return pins
+
+
+def _pairs(text: str, profile: Profile, cluster: Cluster, option: str) -> list[tuple[int, int]]:
+    """Ops and the device of ``REGEX=DEVICE``."""
+    pattern, equals, device = text.rpartition("=")
+    if not equals or not pattern or not device:
+        raise ProblemError(f"{option} {text!r}: write REGEX=DEVICE, for example 'decoder/.*=GPU:1'")
+    number = find_device(device, cluster, option)
+    return [(op, number) for op in _matching(pattern, profile, option)]
+
+
+def _matching(pattern: str, profile: Profile, option: str) -> list[int]:
+    """Ops that a regex matches anywhere in their name; a whole op name means that op alone."""
+    if pattern in profile.index:
+        return [profile.index[pattern]]
+    try:
+        regex = re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ProblemError(f"{option} {pattern!r}: not a regex ({error}); mend it") from None
+    found = [op for op, name in enumerate(profile.op_names) if regex.search(name)]
+    if not found:
+        raise ProblemError(
+            f"{option} {pattern!r} matches none of the {count(profile.n_ops, 'op')} of "
+            f"'{profile.name}'; check the spelling (names are like '{profile.op_names[0]}')"
+        )
+    return found
+
+
+def find_device(text: str, cluster: Cluster, option: str) -> int:
+    """Number of a device written ``GPU:0``, ``gpu:0`` or ``0``.
+
+    Raises
+    ------
+    ProblemError
+        Names the devices there are.
+    """
+    names = [device.name for device in cluster.devices]
+    for wanted in (text, f"GPU:{text}"):
+        for number, name in enumerate(names):
+            if name.casefold() == wanted.casefold():
+                return number
+    if text.isascii() and text.isdigit() and int(text) < len(names):
+        return int(text)
+    raise ProblemError(
+        f"{option}: cluster '{cluster.name}' has no device '{text}'; use one of "
+        f"{', '.join(names[:16])}{', ...' if len(names) > 16 else ''}"
+    )
+
+
+def method_names(text: str | None) -> list[str]:
+    """Methods of ``a,b,c``; all that are installed by default.
+
+    Raises
+    ------
+    EnplaceError
+        If there is no such method.
+    """
+    from enplace.placers import placers
+
+    known = placers()
+    if text is None:
+        return [name for name, placer in known.items() if placer.installed]
+    names = list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    for name in names:
+        if name not in known:
+            raise EnplaceError(f"there is no method '{name}'; use one of {', '.join(known)}")
+    if not names:
+        raise EnplaceError(f"name at least one method of {', '.join(known)}")
+    return names

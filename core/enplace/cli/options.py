@@ -1,0 +1,191 @@
+"""Options that several commands share, and what the shell completes for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+FILE = click.Path(dir_okay=False)
+POLICIES = click.Choice(["priority", "strict", "fifo"])
+LINK_POLICIES = click.Choice(["fifo", "priority", "ordered"])
+
+
+class PositiveType(click.ParamType):  # type: ignore[type-arg]
+    """A finite number above zero."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        if not (math.isfinite(number) and number > 0):
+            self.fail(f"{value} is not above zero", param, ctx)
+        return number
+
+
+POSITIVE = PositiveType()
+
+
+class MethodType(click.ParamType):  # type: ignore[type-arg]
+    """The name of a placer."""
+
+    name = "method"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from enplace.placers import placers
+
+        return [
+            CompletionItem(name, help=placer.title)
+            for name, placer in placers().items()
+            if name.startswith(incomplete)
+        ]
+
+
+class MethodsType(MethodType):
+    """Names of placers with commas between them."""
+
+    name = "methods"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",")
+        found = super().shell_complete(ctx, param, last)
+        return [CompletionItem(before + comma + item.value, help=item.help) for item in found]
+
+
+class PresetType(click.ParamType):  # type: ignore[type-arg]
+    """The name of a cluster that ships with Enplace."""
+
+    name = "preset"
+    words: tuple[str, ...] = ()
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from enplace.clusters import presets
+
+        names = [name for name in (*presets(), *self.words) if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in names]
+
+
+class ClusterType(PresetType):
+    """A preset, a file, or the devices that a profile carries."""
+
+    name = "cluster"
+    words = ("local", "from-file")
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        found = super().shell_complete(ctx, param, incomplete)
+        return found or [CompletionItem(incomplete, type="file")]
+
+
+profile_argument = click.argument("profile", type=FILE)
+plan_argument = click.argument("plan", type=FILE)
+
+
+def cluster_option(required: bool, default: str = "") -> Decorator:
+    """``--cluster``, and ``--scale-compute`` and ``--scale-links`` for it."""
+    also = f" [default: {default}]" if default else ""
+    return _all(
+        click.option(
+            "--cluster",
+            type=ClusterType(),
+            required=required,
+            metavar="CLUSTER",
+            help="A preset, a JSON file, 'local' (the devices the profile was measured on) or "
+            f"'from-file' (the devices that the input carries).{also}",
+        ),
+        click.option(
+            "--scale-compute",
+            type=POSITIVE,
+            default=1.0,
+            metavar="FACTOR",
+            help="Make every device so many times faster.",
+        ),
+        click.option(
+            "--scale-links",
+            type=POSITIVE,
+            default=1.0,
+            metavar="FACTOR",
+            help="Make every link so many times faster.",
+        ),
+    )
+
+
+constraint_options: Decorator
+"""``--pin``, ``--colocate``, ``--forbid``."""
+
+solver_options: Decorator
+"""``--objective``, ``--time-limit``, ``--seed``."""
+
+
+def _all(*options: Decorator) -> Decorator:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+constraint_options = _all(
+    click.option(
+        "--pin",
+        "pins",
+        multiple=True,
+        metavar="REGEX=DEVICE",
+        help="Keep the ops whose name matches on a device (GPU:1, gpu:1 or 1). Repeat at will. "
+        "The regex may match anywhere in a name; the whole name of an op means that op alone.",
+    ),
+    click.option(
+        "--colocate",
+        multiple=True,
+        metavar="REGEX",
+        help="Keep the ops whose name matches together on one device. Repeat at will.",
+    ),
+    click.option(
+        "--forbid",
+        multiple=True,
+        metavar="REGEX=DEVICE",
+        help="Keep the ops whose name matches off a device. Repeat at will.",
+    ),
+)
+
+solver_options = _all(
+    click.option(
+        "--objective",
+        type=click.Choice(["step-time"]),
+        default="step-time",
+        show_default=True,
+        help="What to make small.",
+    ),
+    click.option("--time-limit", type=POSITIVE, metavar="SECONDS", help="Stop a search then."),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, 2**32 - 1),
+        default=0,
+        show_default=True,
+        help="Of everything random: equal seeds give equal plans.",
+    ),
+)
+
+schedule_option = click.option(
+    "--schedule",
+    "schedule_file",
+    type=FILE,
+    metavar="OUT.json",
+    help="Write each start and finish, for a check with a program of your own.",
+)

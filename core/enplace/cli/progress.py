@@ -1,0 +1,44 @@
+"""Progress on stderr: a bar on a terminal, nothing anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from enplace.text import ms
+
+if TYPE_CHECKING:
+    from enplace.placers import Progress
+
+
+@contextmanager
+def progress_bar(
+    methods: int,
+) -> Iterator[tuple[Callable[[str], None], Callable[[Progress], None]]]:
+    """A bar over some methods.
+
+    Returns
+    -------
+    begin, report : callables
+        ``begin(name)`` when a method starts; ``report`` is what placers call with their progress.
+    """
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0  # its thread would outlive a short command
+    done = -1
+
+    def begin(name: str) -> None:
+        nonlocal done
+        done += 1
+        bar.n = done
+        bar.set_description_str(name)
+
+    def report(progress: Progress) -> None:
+        best = f", {ms(progress.objective_us)}" if progress.objective_us else ""
+        bar.n = max(done, 0) + (progress.fraction or 0.0)
+        bar.set_description_str(f"{progress.message}{best}")
+
+    form = "{desc}  |{bar:24}| {elapsed}"
+    with tqdm(total=methods, disable=None, leave=False, bar_format=form) as bar:
+        yield begin, report

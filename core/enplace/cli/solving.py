@@ -1,0 +1,219 @@
+"""``place``, ``simulate``, ``compare``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from enplace.cli import summary
+from enplace.cli.answer import NO, YES, Answer, command
+from enplace.cli.inputs import check_output, method_names, read_problem, read_problem_and_plan
+from enplace.cli.options import (
+    FILE,
+    LINK_POLICIES,
+    POLICIES,
+    MethodsType,
+    MethodType,
+    cluster_option,
+    constraint_options,
+    plan_argument,
+    profile_argument,
+    schedule_option,
+    solver_options,
+)
+from enplace.cli.progress import progress_bar
+from enplace.errors import CancelledError, EnplaceError
+
+if TYPE_CHECKING:
+    from enplace.problem import Problem
+    from enplace.schedule import Schedule
+
+
+@command("place")
+@profile_argument
+@cluster_option(required=True)
+@click.option("--method", type=MethodType(), metavar="METHOD", help="See 'enplace methods'.")
+@constraint_options
+@solver_options
+@click.option("-o", "--output", type=FILE, metavar="plan.json", help="Write the plan.")
+@schedule_option
+def place(
+    profile: str,
+    method: str | None,
+    objective: str,
+    time_limit: float | None,
+    seed: int,
+    output: str | None,
+    schedule_file: str | None,
+    **wishes: Any,
+) -> Answer:
+    """Decide where every op of PROFILE runs, and in what order.
+
+    Exit status 1 if the plan does not fit in memory; it is written all the same.
+    """
+    for path in (output, schedule_file):
+        check_output(path, profile)
+    (chosen,) = method_names(method) if method else _default_method()
+    problem = read_problem(profile, **wishes)
+    with progress_bar(1) as (begin, report):
+        begin(chosen)
+        schedule = _solve(problem, chosen, time_limit, seed, report)
+    written = _write(schedule, output, schedule_file)
+    document = {"seed": seed, "objective": objective}
+    return _answer(schedule, written, **document)
+
+
+@command("simulate")
+@profile_argument
+@plan_argument
+@cluster_option(required=False, default="the one the plan was made for")
+@click.option("--policy", type=POLICIES, help="How a device takes its ops. [default: the plan's]")
+@click.option(
+    "--links", type=LINK_POLICIES, help="How a channel takes its transfers. [default: the plan's]"
+)
+@click.option(
+    "--complete", is_flag=True, help="Place ops that the plan lacks beside their neighbours."
+)
+@schedule_option
+@click.option(
+    "--trace", "trace_file", type=FILE, metavar="OUT.json", help="Write a trace for Perfetto."
+)
+def simulate(
+    profile: str,
+    plan: str,
+    policy: str | None,
+    links: str | None,
+    schedule_file: str | None,
+    trace_file: str | None,
+    **choice: Any,
+) -> Answer:
+    """Predict what PLAN comes to on PROFILE.
+
+    Exit status 1 if it does not fit in memory, or if its order makes ops wait for each other.
+    """
+    from enplace.simulate import simulate as play
+
+    for path in (schedule_file, trace_file):
+        check_output(path, profile, plan)
+    problem, chosen = read_problem_and_plan(profile, plan, **choice)
+    chosen = replace(chosen, policy=policy or chosen.policy, links=links or chosen.links)
+    schedule = play(problem, chosen)
+    written = _write(schedule, None, schedule_file, trace_file)
+    return _answer(schedule, written | {"placement_file": plan})
+
+
+@command("compare")
+@profile_argument
+@cluster_option(required=True)
+@click.option(
+    "--methods",
+    type=MethodsType(),
+    metavar="A,B,C",
+    help="See 'enplace methods'. [default: all that are installed]",
+)
+@constraint_options
+@solver_options
+def compare(
+    profile: str,
+    methods: str | None,
+    objective: str,
+    time_limit: float | None,
+    seed: int,
+    **wishes: Any,
+) -> Answer:
+    """Set the plans of several methods for PROFILE side by side.
+
+    Goes on when one of them fails. Exit status 1 if none has a plan that fits.
+    """
+    names = method_names(methods)
+    problem = read_problem(profile, **wishes)
+    schedules, failures = {}, {}
+    with progress_bar(len(names)) as (begin, report):
+        for name in names:
+            begin(name)
+            try:
+                schedules[name] = _solve(problem, name, time_limit, seed, report)
+            except CancelledError:
+                raise
+            except EnplaceError as error:
+                failures[name] = str(error)
+    expert = schedules.get("expert") or summary.expert_schedule(problem)
+    failed = [f"{name} has no plan: {reason}" for name, reason in failures.items()]
+    table = summary.comparison(list(schedules.values()), expert)
+    bound = next((s.lower_bound_us for s in schedules.values()), None)
+    return Answer(
+        {
+            "profile": problem.profile.name,
+            "cluster": problem.cluster.name,
+            "objective": objective,
+            "lower_bound": bound,
+            "expert_step_time_us": expert.makespan_us if expert else None,
+            "methods": [
+                {"error": None, **summary.numbers(schedules[name], expert)}
+                if name in schedules
+                else {"method": name, "error": failures[name], "feasible": False}
+                for name in names
+            ],
+        },
+        "\n".join([*([table] if schedules else []), *failed]),
+        YES if any(schedule.fits for schedule in schedules.values()) else NO,
+    )
+
+
+def _default_method() -> list[str]:
+    from enplace.placers import DEFAULT_METHOD
+
+    return [DEFAULT_METHOD]
+
+
+def _solve(
+    problem: Problem, method: str, time_limit: float | None, seed: int, report: Any
+) -> Schedule:
+    from enplace.placers import PlaceOptions, place
+    from enplace.simulate import simulate
+
+    options = PlaceOptions(time_limit_s=time_limit, seed=seed, progress=report)
+    return simulate(problem, place(problem, method, options=options))
+
+
+def _write(
+    schedule: Schedule,
+    plan_file: str | None,
+    schedule_file: str | None,
+    trace_file: str | None = None,
+) -> dict[str, str | None]:
+    """Write what was asked for; returns the names for ``--json``."""
+    from enplace.exports import chrome_trace, schedule_json
+    from enplace.files import write_atomically, write_plan
+
+    if plan_file:
+        write_plan(plan_file, schedule.problem, schedule.plan, schedule)
+    if schedule_file:
+        write_atomically(schedule_file, schedule_json(schedule))
+    if trace_file:
+        write_atomically(trace_file, chrome_trace(schedule))
+    return {
+        "placement_file": plan_file,
+        "schedule_file": schedule_file,
+        "trace_file": trace_file,
+    }
+
+
+def _answer(schedule: Schedule, written: dict[str, str | None], **more: Any) -> Answer:
+    problem = schedule.problem
+    if schedule.plan.method == "expert":
+        expert: Schedule | None = schedule
+    else:
+        expert = summary.expert_schedule(problem)
+    document = {"profile": problem.profile.name, "cluster": problem.cluster.name}
+    words = {"placement_file": "plan", "schedule_file": "schedule", "trace_file": "trace"}
+    files = [f"The {words[key]} is in {path}." for key, path in written.items() if path]
+    return Answer(
+        document | summary.numbers(schedule, expert) | more | written,
+        summary.describe(schedule, expert)
+        + "".join(f"\n\n{line}" for line in files[:1])
+        + "".join(f"\n{line}" for line in files[1:]),
+        YES if schedule.fits else NO,
+    )

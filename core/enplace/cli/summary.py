@@ -1,0 +1,155 @@
+"""A schedule in numbers: plain data for programs, a few aligned lines for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from enplace.cli.answer import table
+from enplace.text import device_label, ms, percent, seconds, size
+
+if TYPE_CHECKING:
+    from enplace.problem import Problem
+    from enplace.schedule import Schedule
+
+
+def expert_schedule(problem: Problem) -> Schedule | None:
+    """What the expert's placement comes to; None where the expert has none."""
+    from enplace.errors import EnplaceError
+    from enplace.placers import place
+    from enplace.simulate import simulate
+
+    try:
+        return simulate(problem, place(problem, "expert"))
+    except EnplaceError:
+        return None
+
+
+def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
+    """Plain data of a schedule; times in µs."""
+    import numpy as np
+
+    plan, cluster = schedule.plan, schedule.problem.cluster
+    ops = np.bincount(plan.device, minlength=cluster.n_devices)
+    columns = zip(
+        cluster.devices,
+        ops.tolist(),
+        schedule.busy_us.tolist(),
+        schedule.idle_us.tolist(),
+        schedule.peak_bytes.tolist(),
+        strict=True,
+    )
+    sent_us = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
+    return {
+        "method": plan.method,
+        "policy": plan.policy,
+        "links": plan.links,
+        "objective": "step-time",
+        "step_time_us": schedule.makespan_us,
+        "expert_step_time_us": expert.makespan_us if expert else None,
+        "lower_bound": schedule.lower_bound_us,
+        "gap": schedule.gap,
+        "solve_seconds": plan.facts.get("solve_seconds"),
+        "feasible": schedule.fits,
+        "devices": [
+            {
+                "name": device.name,
+                "kind": device.kind,
+                "ops": n_ops,
+                "busy_us": busy,
+                "idle_us": idle,
+                "peak_bytes": peak,
+                "capacity_bytes": int(device.capacity_bytes),
+            }
+            for device, n_ops, busy, idle, peak in columns
+        ],
+        "transfers": {
+            "count": len(schedule.transfer_tensor),
+            "bytes": int(schedule.transfer_bytes.sum()),
+            "time_us": sent_us,
+        },
+    }
+
+
+def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
+    """How much shorter or longer than the expert's: ``"−19.8 %"``."""
+    if expert is None or expert.makespan_us <= 0:
+        return ""
+    return percent(schedule.makespan_us / expert.makespan_us - 1, signed=True)
+
+
+def describe(schedule: Schedule, expert: Schedule | None) -> str:
+    """Headline, the numbers that matter, one line for each device."""
+    problem, plan = schedule.problem, schedule.plan
+    solved = plan.facts.get("solve_seconds")
+    head = f"{problem.profile.name} on {problem.cluster.name}, {plan.method}"
+    if isinstance(solved, int | float):
+        head += f", solved in {seconds(solved)}"
+    sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
+    facts = [["step time", ms(schedule.makespan_us), ""]]
+    if expert is not None and plan.method != "expert":
+        change = against_expert(schedule, expert)
+        facts[0][2] = f"{change} against the expert's {ms(expert.makespan_us)}"
+    facts += [
+        ["gap", percent(schedule.gap), f"proven not below {ms(schedule.lower_bound_us)}"],
+        [
+            "transfers",
+            f"{len(schedule.transfer_tensor):,}",
+            f"{size(float(schedule.transfer_bytes.sum()))} in {ms(sent)}",
+        ],
+    ]
+    return "\n\n".join([head, table(facts, "lrl"), device_table(schedule), *overfull(schedule)])
+
+
+def device_table(schedule: Schedule) -> str:
+    """One line for each device: ops, how busy, peak of capacity."""
+    import numpy as np
+
+    cluster = schedule.problem.cluster
+    ops = np.bincount(schedule.plan.device, minlength=cluster.n_devices)
+    rows = [["device", "ops", "busy", "", "peak memory", ""]]
+    for number, device in enumerate(cluster.devices):
+        busy, peak = float(schedule.busy_us[number]), int(schedule.peak_bytes[number])
+        room = schedule.makespan_us * device.lanes
+        rows.append(
+            [
+                device_label(device.name),
+                f"{ops[number]:,}",
+                ms(busy),
+                percent(busy / room if room else 0.0),
+                f"{size(peak)} of {size(device.capacity_bytes)}",
+                percent(peak / device.capacity_bytes),
+            ]
+        )
+    return table(rows, "lrrrrr")
+
+
+def overfull(schedule: Schedule) -> list[str]:
+    """Say which devices run out of memory; empty if the plan fits."""
+    devices = schedule.problem.cluster.devices
+    return [
+        f"Does not fit: {device_label(device.name)} needs {size(float(peak))} "
+        f"({int(peak):,} bytes) and has {size(device.capacity_bytes)} "
+        f"({device.capacity_bytes:,} bytes)."
+        for device, peak, over in zip(devices, schedule.peak_bytes, schedule.overfull, strict=True)
+        if over
+    ]
+
+
+def comparison(schedules: list[Schedule], expert: Schedule | None) -> str:
+    """One line for each schedule: what tells methods apart."""
+    head = ["method", "step time", "vs expert", "gap", "transfers", "sent", "peak memory", "fits"]
+    rows = [
+        [
+            schedule.plan.method,
+            ms(schedule.makespan_us),
+            against_expert(schedule, expert),
+            percent(schedule.gap),
+            f"{len(schedule.transfer_tensor):,}",
+            size(float(schedule.transfer_bytes.sum())),
+            size(float(schedule.peak_bytes.max())),
+            "yes" if schedule.fits else "no",
+            seconds(float(schedule.plan.facts.get("solve_seconds", 0.0))),
+        ]
+        for schedule in schedules
+    ]
+    return table([[*head, "solved in"], *rows], "lrrrrrrlr")
