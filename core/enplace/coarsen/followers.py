@@ -1,0 +1,78 @@
+"""Followers: constants and variables that should simply be where they are used.
+
+A TensorFlow graph holds hundreds of ops without inputs that take no time: Const, Shape of a
+constant, VariableV2 and its read. Placed alone they would all look equally good everywhere, and a
+consumer on another device would then wait a link latency for a few bytes, or for a weight matrix.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from enplace.problem import BoolArray, Problem
+from enplace.profile import IntArray
+
+
+def find_leaders(problem: Problem, position: IntArray) -> IntArray:
+    """Name for each op the op it should be placed with.
+
+    An op is *free* if it takes no time on any device and all its producers are free. A free op
+    follows the leader of that consumer whose leader comes first in ``position``, if every device
+    the leader may use is allowed for the free op too; all other ops lead themselves. A leader then
+    comes first among all that use its followers, so contracting every leader with its followers
+    keeps the graph acyclic: ``position`` of the leaders is a topological order of the result.
+
+    Parameters
+    ----------
+    position : int array, shape (n_ops,)
+        A topological order of the ops.
+
+    Returns
+    -------
+    int array, shape (n_ops,)
+        ``leader[op]``, which is ``op`` itself unless it follows.
+    """
+    profile = problem.profile
+    allowed = problem.unit_allowed[problem.unit]
+    works = np.isfinite(problem.time_us) & (problem.time_us > 0)
+    leader = np.arange(profile.n_ops, dtype=np.int64)
+    _follow(
+        np.argsort(position),
+        position,
+        np.asarray(~works.any(axis=1)),
+        allowed,
+        profile.tensor_ptr,
+        profile.edge_ptr,
+        profile.edge_op,
+        leader,
+    )
+    return leader
+
+
+@njit(cache=True, nogil=True)
+def _follow(
+    order: IntArray,
+    position: IntArray,
+    idle: BoolArray,
+    allowed: BoolArray,
+    tensor_ptr: IntArray,
+    edge_ptr: IntArray,
+    edge_op: IntArray,
+    leader: IntArray,
+) -> None:  # pragma: no cover - compiled
+    free = idle.copy()
+    for op in order:
+        if not free[op]:
+            for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
+                free[edge_op[edge]] = False
+    for op in order[::-1]:
+        if not free[op]:
+            continue
+        best = -1
+        for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
+            candidate = leader[edge_op[edge]]
+            if best < 0 or position[candidate] < position[best]:
+                best = candidate
+        if best >= 0 and not (allowed[best] & ~allowed[op]).any():
+            leader[op] = best

@@ -1,0 +1,203 @@
+"""Celeritas's Optimal Operation Fusion (sections 4.2.2 and 5.1, Algorithm 1).
+
+Where the paper leaves room, this is what we do:
+
+- A node is an op with its followers (:mod:`enplace.coarsen.followers`), so that a constant lands in
+  the cluster of its consumer.
+- ``w`` is the shortest time of a node over the devices, ``c`` its transfer over the average link.
+- Ties in *cpath* go to the node that comes first in the graph's own topological order.
+- Colocation does not bind here (a variable's read and its update lie at opposite ends of a step,
+  and merging them would close a cycle); it does in Adjusting Placement.
+- A node larger than the memory limit becomes a cluster of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from enplace.coarsen.followers import find_leaders
+from enplace.coarsen.grouped import GroupedGraph, group_graph, mean_link
+from enplace.problem import Problem
+from enplace.profile import FloatArray, IntArray
+
+RANGE = 200
+"""R of the paper: the most nodes in a cluster."""
+
+MEMORY_SHARE = 0.25
+"""M of the paper: the most memory of a cluster, as a share of the smallest GPU's."""
+
+
+def fuse(problem: Problem, *, reach: int = RANGE, memory_share: float = MEMORY_SHARE) -> IntArray:
+    """Merge ops into clusters by Optimal Operation Fusion.
+
+    Returns
+    -------
+    int array, shape (n_ops,)
+        Cluster of each op, numbered along CPD-TOPO; no edge leads to a smaller number.
+    """
+    topological = np.empty(problem.profile.n_ops, dtype=np.int64)
+    topological[problem.profile.topological_order] = np.arange(problem.profile.n_ops)
+    leader = find_leaders(problem, topological)
+    rank = np.unique(topological[leader], return_inverse=True)[1]
+    graph = group_graph(problem, rank)
+    cost = graph.edge_us(*mean_link(problem.cluster))
+    order = cpd_topo(graph, cost)
+    smallest = problem.cluster.capacity_bytes[problem.cluster.gpus].min()
+    cluster = np.empty(graph.n_groups, dtype=np.int64)
+    cluster[order] = breakpoints(graph, cost, order, reach, int(memory_share * smallest))
+    return cluster[rank]
+
+
+def cpd_topo(graph: GroupedGraph, cost_us: FloatArray) -> IntArray:
+    """Nodes in critical path DFS topological order (CPD-TOPO of Algorithm 1).
+
+    Parameters
+    ----------
+    graph : GroupedGraph
+        Acyclic, each edge leading to a larger number or not: any numbering will do.
+    cost_us : float array, shape (n_edges,)
+        Transfer time c of each edge.
+    """
+    n, w = graph.n_groups, shortest_time_us(graph)
+    out_ptr = np.searchsorted(graph.source, np.arange(n + 1))
+    return _cpd_topo(n, out_ptr, graph.target, w, cost_us)
+
+
+def breakpoints(
+    graph: GroupedGraph, cost_us: FloatArray, order: IntArray, reach: int, limit_bytes: int
+) -> IntArray:
+    """Cut a topological order where the least is sent across (Kernighan; equations 4 to 6).
+
+    Returns
+    -------
+    int array, shape (n_groups,)
+        Number of the segment at each position of ``order``; at most ``reach`` nodes and
+        ``limit_bytes`` in each, single nodes excepted.
+    """
+    n = graph.n_groups
+    position = np.empty(n, dtype=np.int64)
+    position[order] = np.arange(n)
+    source, target = position[graph.source], position[graph.target]
+    by_target = np.argsort(target, kind="stable")
+    in_ptr = np.searchsorted(target[by_target], np.arange(n + 1))
+    out_cost = np.bincount(source, weights=cost_us, minlength=n).astype(np.float64)
+    previous = _cut(
+        in_ptr,
+        source[by_target],
+        cost_us[by_target],
+        out_cost,
+        graph.memory_bytes[order],
+        reach,
+        limit_bytes,
+    )
+    starts = np.zeros(n + 1, dtype=np.int64)
+    at = n
+    while at > 0:
+        at = previous[at]
+        starts[at] = 1
+    return np.cumsum(starts[:n]) - 1
+
+
+def shortest_time_us(graph: GroupedGraph) -> FloatArray:
+    """Time of each node on the device that suits it best; shape (n_groups,)."""
+    shortest: FloatArray = graph.time_us.min(axis=1)
+    return shortest
+
+
+@njit(cache=True, nogil=True)
+def _kahn(n: int, out_ptr: IntArray, target: IntArray) -> IntArray:  # pragma: no cover - compiled
+    waiting = np.zeros(n, dtype=np.int64)
+    for edge in range(len(target)):
+        waiting[target[edge]] += 1
+    order, filled = np.empty(n, dtype=np.int64), 0
+    for node in range(n):
+        if waiting[node] == 0:
+            order[filled] = node
+            filled += 1
+    for head in range(n):
+        node = order[head]
+        for edge in range(out_ptr[node], out_ptr[node + 1]):
+            waiting[target[edge]] -= 1
+            if waiting[target[edge]] == 0:
+                order[filled] = target[edge]
+                filled += 1
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _critical_path_lengths(
+    order: IntArray, out_ptr: IntArray, target: IntArray, w: FloatArray, c: FloatArray
+) -> FloatArray:  # pragma: no cover - compiled
+    """Return cpath = tlevel + blevel of each node (equations 2 and 3)."""
+    top, bottom = np.zeros(len(w)), np.zeros(len(w))
+    for node in order:
+        for edge in range(out_ptr[node], out_ptr[node + 1]):
+            child = target[edge]
+            top[child] = max(top[child], top[node] + w[node] + c[edge])
+    for node in order[::-1]:
+        for edge in range(out_ptr[node], out_ptr[node + 1]):
+            bottom[node] = max(bottom[node], bottom[target[edge]] + c[edge])
+        bottom[node] += w[node]
+    return top + bottom
+
+
+@njit(cache=True, nogil=True)
+def _cpd_topo(
+    n: int, out_ptr: IntArray, target: IntArray, w: FloatArray, c: FloatArray
+) -> IntArray:  # pragma: no cover - compiled
+    kahn = _kahn(n, out_ptr, target)
+    cpath = _critical_path_lengths(kahn, out_ptr, target, w, c)
+    waiting = np.zeros(n, dtype=np.int64)
+    for edge in range(len(target)):
+        waiting[target[edge]] += 1
+    # The paper's queue takes and receives only at its head: a stack, whose top is the end here.
+    stack, height = np.empty(n, dtype=np.int64), 0
+    roots = kahn[: np.sum(waiting == 0)][::-1]
+    for node in roots[np.argsort(cpath[roots], kind="mergesort")]:
+        stack[height] = node
+        height += 1
+    order = np.empty(n, dtype=np.int64)
+    for filled in range(n):
+        height -= 1
+        node = stack[height]
+        order[filled] = node
+        children = target[out_ptr[node] : out_ptr[node + 1]][::-1]
+        for child in children[np.argsort(cpath[children], kind="mergesort")]:
+            waiting[child] -= 1
+            if waiting[child] == 0:
+                stack[height] = child
+                height += 1
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _cut(
+    in_ptr: IntArray,
+    in_source: IntArray,
+    in_cost: FloatArray,
+    out_cost: FloatArray,
+    memory: IntArray,
+    reach: int,
+    limit_bytes: int,
+) -> IntArray:  # pragma: no cover - compiled
+    """Return P(j), the breakpoint before each breakpoint j, by S(j) = min S(i) + cost(i, j)."""
+    n = len(out_cost)
+    total, previous = np.zeros(n + 1), np.zeros(n + 1, dtype=np.int64)
+    cost = np.zeros(n + 1)  # cost(i, j) at [i] for the current j; equation 5 leads to the next
+    for j in range(1, n + 1):
+        first = max(0, j - reach)
+        for i in range(first, j):
+            cost[i] += out_cost[j - 1]
+        for edge in range(in_ptr[j - 1], in_ptr[j]):
+            for i in range(first, in_source[edge] + 1):
+                cost[i] -= in_cost[edge]
+        total[j], previous[j] = total[j - 1] + cost[j - 1], j - 1
+        used = memory[j - 1]
+        for i in range(j - 2, first - 1, -1):
+            used += memory[i]
+            if used > limit_bytes:
+                break
+            if total[i] + cost[i] < total[j]:
+                total[j], previous[j] = total[i] + cost[i], i
+    return previous

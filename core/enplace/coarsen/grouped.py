@@ -1,0 +1,97 @@
+"""The graph of groups: ops contracted, tensors between two groups added up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.cluster import Cluster
+from enplace.problem import Problem
+from enplace.profile import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedGraph:
+    """A graph whose nodes are groups of ops; it may have cycles if the groups are arbitrary.
+
+    Attributes
+    ----------
+    group : int array, shape (n_ops,)
+        Group of each op.
+    time_us : float array, shape (n_groups, n_devices)
+        Compute time of a group, all its ops one after another; inf where none of them may run.
+        Ops that cannot run on a device do not count there: they will run elsewhere.
+    memory_bytes : int array, shape (n_groups,)
+        Variables and outputs of a group, the measure of size in Celeritas.
+    source, target : int array, shape (n_edges,)
+        Ends of each edge, sorted by (source, target), each pair once.
+    tensors, edge_bytes : int array, shape (n_edges,)
+        How many tensors an edge carries, each once, and their bytes.
+    """
+
+    group: IntArray
+    time_us: FloatArray
+    memory_bytes: IntArray
+    source: IntArray
+    target: IntArray
+    tensors: IntArray
+    edge_bytes: IntArray
+
+    @property
+    def n_groups(self) -> int:
+        return len(self.memory_bytes)
+
+    def edge_us(self, b0_us: float, b1_us_per_byte: float) -> FloatArray:
+        """What it takes to send each edge's tensors over one link; shape (n_edges,)."""
+        return self.tensors * b0_us + self.edge_bytes * b1_us_per_byte
+
+
+def group_graph(problem: Problem, group: IntArray) -> GroupedGraph:
+    """Contract the ops of each group; ``group`` numbers them from 0 without gaps."""
+    profile = problem.profile
+    n = int(group.max()) + 1
+    time_us, runs = np.zeros((n, problem.cluster.n_devices)), np.isfinite(problem.time_us)
+    np.add.at(time_us, group, np.where(runs, problem.time_us, 0.0))
+    anywhere = np.zeros(time_us.shape, dtype=bool)
+    np.logical_or.at(anywhere, group, runs)
+    memory = np.zeros(n, dtype=np.int64)
+    np.add.at(memory, group, op_memory_bytes(problem))
+
+    source, target = group[profile.edge_source], group[profile.edge_op]
+    # A tensor is sent once to a group, however many of its ops consume it.
+    key = (profile.edge_tensor * n + target)[source != target]
+    tensor, target = np.divmod(np.unique(key), n)
+    pair, edge = np.unique(group[profile.tensor_op[tensor]] * n + target, return_inverse=True)
+    size = np.zeros(len(pair), dtype=np.int64)
+    np.add.at(size, edge, profile.tensor_bytes[tensor])
+    return GroupedGraph(
+        group=group,
+        time_us=np.where(anywhere, time_us, np.inf),
+        memory_bytes=memory,
+        source=pair // n,
+        target=pair % n,
+        tensors=np.bincount(edge, minlength=len(pair)).astype(np.int64),
+        edge_bytes=size,
+    )
+
+
+def op_memory_bytes(problem: Problem) -> IntArray:
+    """Variables and outputs of each op, the crude sum the papers use; shape (n_ops,)."""
+    profile = problem.profile
+    total = profile.persistent_bytes.copy()
+    np.add.at(total, profile.tensor_op, profile.tensor_bytes)
+    return total
+
+
+def mean_link(cluster: Cluster) -> tuple[float, float]:
+    """Average b0 (µs) and b1 (µs/byte) over the ordered pairs of GPUs.
+
+    Over all devices where there are fewer than two GPUs; zero on a cluster of one device.
+    """
+    chosen = np.array(cluster.gpus if len(cluster.gpus) > 1 else range(cluster.n_devices))
+    pairs = chosen[:, None] != chosen
+    if not pairs.any():
+        return 0.0, 0.0
+    at = np.ix_(chosen, chosen)
+    return float(cluster.b0_us[at][pairs].mean()), float(cluster.b1_us_per_byte[at][pairs].mean())

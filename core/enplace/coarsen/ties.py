@@ -1,0 +1,75 @@
+"""Ties: edges too heavy to cut, and what hangs together by them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from enplace.coarsen.grouped import mean_link
+from enplace.problem import BoolArray, Problem
+from enplace.profile import FloatArray, IntArray
+
+
+def tie_heavy_edges(problem: Problem, ratio: float, share: float) -> IntArray:
+    """Join placement units along heavy edges, the heaviest first, up to a limit on their work.
+
+    An edge is heavy if its bytes take longer over the mean link than half the link's latency, and
+    than ``ratio`` times the longer of its two ops. That is how the time steps of a recurrent layer
+    stay with the weights they all read and with the sum of their gradients.
+
+    Parameters
+    ----------
+    ratio : float
+        How much longer than its ops a transfer must take; 0 for any time.
+    share : float
+        Largest compute time of what is joined, as a share of the whole graph's.
+
+    Returns
+    -------
+    int array, shape (n_ops,)
+        Like ``Problem.unit`` but coarser, numbered from 0 without gaps. Only units that may use the
+        same devices are joined. Their graph may have cycles: they share a device, nothing else.
+    """
+    profile = problem.profile
+    work_us = np.where(np.isfinite(problem.time_us), problem.time_us, np.inf).min(axis=1)
+    latency_us, per_byte_us = mean_link(problem.cluster)
+    send_us = per_byte_us * profile.tensor_bytes[profile.edge_tensor]
+    source, target = profile.edge_source, profile.edge_op
+    heavy = send_us > np.maximum(
+        latency_us / 2, ratio * np.maximum(work_us[source], work_us[target])
+    )
+    order = np.argsort(-send_us, kind="stable")
+    order = order[heavy[order]]
+    root = _join(
+        problem.unit[source[order]],
+        problem.unit[target[order]],
+        np.bincount(problem.unit, weights=work_us).astype(np.float64),
+        problem.unit_allowed,
+        share * work_us.sum(),
+    )
+    return np.unique(root[problem.unit], return_inverse=True)[1].astype(np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _join(
+    left: IntArray, right: IntArray, work_us: FloatArray, allowed: BoolArray, limit_us: float
+) -> IntArray:  # pragma: no cover - compiled
+    """Union-find over pairs of units in turn, skipping what would grow too large."""
+    parent = np.arange(len(work_us))
+    for i in range(len(left)):
+        a, b = _root(parent, left[i]), _root(parent, right[i])
+        if a == b or work_us[a] + work_us[b] > limit_us or (allowed[a] != allowed[b]).any():
+            continue
+        parent[b] = a
+        work_us[a] += work_us[b]
+    for unit in range(len(parent)):
+        parent[unit] = _root(parent, unit)
+    return parent
+
+
+@njit(cache=True, nogil=True)
+def _root(parent: IntArray, unit: int) -> int:  # pragma: no cover - compiled
+    while parent[unit] != unit:
+        parent[unit] = parent[parent[unit]]
+        unit = parent[unit]
+    return unit

@@ -1,0 +1,132 @@
+"""What an expert would do by hand (Pesto, section 5.2), read off the name scopes.
+
+Stacked models: whole layers, in contiguous blocks of about equal time, one block to each GPU. The
+embedding goes with the first layer, attention and softmax with the last, backward ops with their
+forward layer. Models whose cells have parallel branches (NASNet, Inception): the branches of each
+cell are dealt out evenly to the GPUs.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from enplace.placers.registry import PlaceOptions, placer
+from enplace.placers.settle import arranged, best_of, inverse, settle
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import FloatArray, IntArray, Profile
+
+BRANCHY = 0.4
+"""Branches are dealt out if their ops hold at least this share of the compute time."""
+
+_BACKWARD = re.compile(r"gradients(_\d+)?|train_op|update|optimizer|\w+_grad")
+_TIME_STEP = re.compile(r"(t|time|step|timestep)_?\d+")
+_NUMBERED = re.compile(r"\w*[A-Za-z]_?\d+(_\d+)*[a-z]?")
+_BRANCH = re.compile(r"(b|branch)_?\d+[a-z]?", re.IGNORECASE)
+_HEAD = re.compile(r"att|softmax|logits|loss|projection", re.IGNORECASE)
+
+_NONE = -1
+
+
+class _Home(NamedTuple):
+    """Where the name scopes say an op belongs; empty texts where they say nothing."""
+
+    layer: str
+    branch: str
+    is_head: bool
+
+
+@placer("expert", title="Expert, by layer", source="Pesto, section 5.2 (Middleware 2021)")
+def expert(problem: Problem, options: PlaceOptions) -> Plan:
+    """Place whole layers in balanced blocks, or deal out the branches of each cell."""
+    profile, gpus = problem.profile, problem.cluster.gpus
+    homes = [find_home(*texts) for texts in zip(profile.op_names, profile.scopes, strict=True)]
+    work_us = problem.time_us[:, gpus].min(axis=1)
+    work_us = np.where(np.isfinite(work_us), work_us, 0.0)
+    in_branch = np.array([bool(home.branch) for home in homes])
+    if work_us[in_branch].sum() >= BRANCHY * work_us.sum() > 0:
+        block = deal_branches(profile, homes, work_us, len(gpus))
+    else:
+        block = stack_layers(profile, homes, work_us, len(gpus))
+    options.check_cancelled()
+    device = settle(problem, np.array(gpus)[block])
+    order = inverse(profile.topological_order)
+    return best_of(problem, arranged(problem, device, order, "expert"), options).plan
+
+
+def find_home(name: str, scope: str) -> _Home:
+    """Layer and branch of an op by its scope, or by its name if it has none.
+
+    >>> find_home("gradients/t3/cell_1/MatMul_grad/MatMul_1", "")
+    _Home(layer='cell_1', branch='', is_head=False)
+    """
+    parts = [part.removeprefix("update_") for part in (scope or os.path.dirname(name)).split("/")]
+    parts = [p for p in parts if not (_BACKWARD.fullmatch(p) or _TIME_STEP.fullmatch(p))]
+    for depth, part in enumerate(parts):
+        if _NUMBERED.fullmatch(part):
+            below = parts[depth + 1] if depth + 1 < len(parts) else ""
+            branch = below if _BRANCH.fullmatch(below) else ""
+            return _Home("/".join(parts[: depth + 1]), branch, False)
+    return _Home("", "", bool(_HEAD.search("/".join(parts))))
+
+
+def stack_layers(
+    profile: Profile, homes: list[_Home], work_us: FloatArray, n_blocks: int
+) -> IntArray:
+    """Block of each op: layers in order of appearance, in contiguous blocks of about equal time."""
+    number: dict[str, int] = {}
+    label = np.full(profile.n_ops, _NONE)
+    for op in profile.topological_order.tolist():
+        if homes[op].layer and work_us[op] > 0:
+            number.setdefault(homes[op].layer, len(number))
+    for op, home in enumerate(homes):
+        label[op] = number.get(home.layer, len(number) - 1 if home.is_head else _NONE)
+    if not number:  # no layers in the names: the graph's own order, op by op
+        label = inverse(profile.topological_order)
+    label = _spread(profile, label)
+    layer_us = np.bincount(label, weights=work_us)
+    middle = np.cumsum(layer_us) - layer_us / 2
+    blocks = np.floor(n_blocks * middle / max(layer_us.sum(), 1e-9)).astype(np.int64)
+    chosen: IntArray = np.minimum(blocks, n_blocks - 1)[label]
+    return chosen
+
+
+def deal_branches(
+    profile: Profile, homes: list[_Home], work_us: FloatArray, n_blocks: int
+) -> IntArray:
+    """Block of each op: in each cell the longest branch first, to the least busy block."""
+    branch_us: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for home, work in zip(homes, work_us.tolist(), strict=True):
+        if home.branch:
+            branch_us[home.layer][home.branch] += work
+    block: dict[tuple[str, str], int] = {}
+    for cell, times in branch_us.items():
+        load = [0.0] * n_blocks
+        for branch in sorted(times, key=lambda b: (-times[b], b)):
+            block[cell, branch] = load.index(min(load))
+            load[block[cell, branch]] += times[branch]
+    return _spread(profile, np.array([block.get((h.layer, h.branch), _NONE) for h in homes]))
+
+
+def _spread(profile: Profile, label: IntArray) -> IntArray:
+    """Label the rest: as most of their producers, else as the lowest of their consumers, else 0."""
+    label = label.astype(np.int64)
+    source = profile.edge_source
+    for op in profile.topological_order.tolist():
+        if label[op] == _NONE:
+            edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+            near = Counter(label[source[edges]].tolist())
+            del near[_NONE]
+            if near:
+                label[op] = max(near, key=lambda value: (near[value], value))
+    for op in profile.topological_order[::-1].tolist():
+        if label[op] == _NONE:
+            first, end = profile.tensor_ptr[op], profile.tensor_ptr[op + 1]
+            near_by = label[profile.edge_op[profile.edge_ptr[first] : profile.edge_ptr[end]]]
+            label[op] = min((value for value in near_by.tolist() if value != _NONE), default=0)
+    return label

@@ -1,0 +1,41 @@
+"""The naive references: one device, dealt out in turn, and at random."""
+
+import numpy as np
+
+from enplace.placers.registry import PlaceOptions, placer
+from enplace.placers.settle import arranged, best_of, natural_position, settle
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import IntArray
+
+
+@placer("single", title="One GPU")
+def single(problem: Problem, options: PlaceOptions) -> Plan:
+    """Place all on the fastest GPU, the first of equals; ops that cannot run there go elsewhere.
+
+    The plan is returned even if it does not fit in memory; its schedule says so.
+    """
+    gpus = problem.cluster.gpus
+    fastest = max(gpus, key=lambda gpu: problem.cluster.speed[gpu])
+    return _finish(problem, np.full(problem.profile.n_ops, fastest), "single", options)
+
+
+@placer("round-robin", title="Round robin")
+def round_robin(problem: Problem, options: PlaceOptions) -> Plan:
+    """Deal the ops out to the GPUs in turn, in topological order."""
+    gpus = np.array(problem.cluster.gpus)
+    return _finish(problem, gpus[natural_position(problem) % len(gpus)], "round-robin", options)
+
+
+@placer("random", title="Random")
+def random(problem: Problem, options: PlaceOptions) -> Plan:
+    """Place every op on a GPU drawn by chance."""
+    draw = np.random.default_rng(options.seed)
+    wish = draw.choice(problem.cluster.gpus, problem.profile.n_ops)
+    return _finish(problem, wish, "random", options)
+
+
+def _finish(problem: Problem, wish: IntArray, method: str, options: PlaceOptions) -> Plan:
+    device = settle(problem, wish)
+    orders = arranged(problem, device, natural_position(problem), method)
+    return best_of(problem, orders, options).plan

@@ -1,0 +1,195 @@
+"""What a placer is, how one is registered, and how one is run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from enplace.errors import CancelledError, EnplaceError
+from enplace.plan import Plan, check_plan
+from enplace.problem import Problem
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a running placer reports.
+
+    Attributes
+    ----------
+    seconds : float
+        Since the placer started.
+    message : str
+        What it is doing, in a person's words.
+    fraction : float or None
+        How much of the work is done, 0 to 1, where that is known.
+    incumbent : Plan or None
+        The best plan so far, with its step time in ``objective_us``.
+    bound_us : float or None
+        A lower bound that the placer has proven.
+    """
+
+    seconds: float
+    message: str
+    fraction: float | None = None
+    incumbent: Plan | None = None
+    objective_us: float | None = None
+    bound_us: float | None = None
+
+
+def _never() -> bool:
+    return False
+
+
+def _ignore(progress: Progress) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """How long a placer may work, and whom it tells.
+
+    Attributes
+    ----------
+    time_limit_s : float or None
+        A placer that searches stops then; the quick ones end long before.
+    seed : int
+        Of everything random; equal seeds give equal plans.
+    cancelled : callable
+        Asked often; once true, the placer stops.
+    progress : callable
+        Told about every incumbent.
+    """
+
+    time_limit_s: float | None = None
+    seed: int = 0
+    cancelled: Callable[[], bool] = _never
+    progress: Callable[[Progress], None] = _ignore
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        """Time since the options were made or the placer was started."""
+        return time.perf_counter() - self.started
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a placer that has a plan should return it now."""
+        late = self.time_limit_s is not None and self.seconds > self.time_limit_s
+        return late or self.cancelled()
+
+    def check_cancelled(self) -> None:
+        """Leave a placer that the person stopped.
+
+        Raises
+        ------
+        CancelledError
+            If the person cancelled; :func:`place` then returns the last incumbent, if any.
+        """
+        if self.cancelled():
+            raise CancelledError("stopped before there was a plan")
+
+
+Run = Callable[[Problem, PlaceOptions], Plan]
+
+
+@dataclass(frozen=True)
+class Placer:
+    """A method in the registry.
+
+    Attributes
+    ----------
+    name, title : str
+        What the command line calls it, and what a person reads.
+    source : str
+        The paper it comes from, or empty.
+    run : callable
+        Problem and options in, plan out; a pure function, deterministic for a seed.
+    objectives, capabilities : tuple of str
+        What it can minimise, and what it respects beyond device kinds, pins and colocation.
+    why_not : str
+        What is missing on this machine, and the mend; empty if the method can run.
+    """
+
+    name: str
+    title: str
+    source: str
+    run: Run
+    objectives: tuple[str, ...] = ("step-time",)
+    capabilities: tuple[str, ...] = ()
+    why_not: str = ""
+
+    @property
+    def installed(self) -> bool:
+        return not self.why_not
+
+
+_registry: dict[str, Placer] = {}
+
+
+def placer(
+    name: str, *, title: str, source: str = "", capabilities: tuple[str, ...] = ()
+) -> Callable[[Run], Run]:
+    """Register a function as a method; its module must lie in this package to be found."""
+
+    def register(run: Run) -> Run:
+        _registry[name] = Placer(name, title, source, run, capabilities=capabilities)
+        return run
+
+    return register
+
+
+def placers() -> dict[str, Placer]:
+    """All methods by name, in alphabetical order."""
+    return dict(sorted(_registry.items()))
+
+
+def place(problem: Problem, method: str, *, options: PlaceOptions | None = None) -> Plan:
+    """Solve a problem with one of the registered methods.
+
+    Returns
+    -------
+    Plan
+        Checked against the problem's constraints; ``facts`` holds ``solve_seconds`` and ``seed``.
+
+    Raises
+    ------
+    EnplaceError
+        If no such method exists or it cannot run on this machine.
+    CancelledError
+        If the person stopped it before there was any plan; later the best plan so far is returned.
+    """
+    chosen = _find(method)
+    watch = _Watch(replace(options or PlaceOptions(), started=time.perf_counter()))
+    try:
+        watch.options.check_cancelled()
+        plan = chosen.run(problem, watch.options)
+    except CancelledError:
+        if watch.best is None:
+            raise
+        plan = watch.best
+    check_plan(problem, plan)
+    facts = {"solve_seconds": watch.options.seconds, "seed": watch.options.seed}
+    return replace(plan, facts={**plan.facts, **facts})
+
+
+class _Watch:
+    """Keeps the last incumbent that passes by on its way to the person."""
+
+    def __init__(self, options: PlaceOptions) -> None:
+        self.best: Plan | None = None
+        self._tell = options.progress
+        self.options = replace(options, progress=self._pass_on)
+
+    def _pass_on(self, progress: Progress) -> None:
+        self.best = progress.incumbent or self.best
+        self._tell(progress)
+
+
+def _find(method: str) -> Placer:
+    if method not in _registry:
+        raise EnplaceError(f"there is no method '{method}'; use one of {', '.join(placers())}")
+    found = _registry[method]
+    if not found.installed:
+        raise EnplaceError(f"method '{method}' cannot run here: {found.why_not}")
+    return found

@@ -1,0 +1,182 @@
+"""What every placer shares: wishes that respect the constraints, and an order for the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numba import njit
+
+from enplace.coarsen import find_leaders, mean_link
+from enplace.placers.registry import PlaceOptions, Progress
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import FloatArray, IntArray
+from enplace.schedule import Schedule
+from enplace.simulate import simulate
+
+
+def settle(problem: Problem, wish: IntArray, position: IntArray | None = None) -> IntArray:
+    """Turn a wished device for each op into a placement that breaks no constraint.
+
+    Free ops follow their leaders. Of the ops of a placement unit, the first in ``position`` decides
+    for all (Celeritas, section 6.1, after Baechi). A unit that may not be where it was wished goes
+    to the allowed device that runs it fastest.
+
+    Parameters
+    ----------
+    wish : int array, shape (n_ops,)
+        Device numbers; those of followers do not count.
+    position : int array, shape (n_ops,), optional
+        A topological order; the graph's own by default.
+    """
+    if position is None:
+        position = natural_position(problem)
+    leader = find_leaders(problem, position)
+    by_rank = np.lexsort((position, position[leader]))
+    _, first = np.unique(problem.unit[by_rank], return_index=True)
+    unit_wish = wish[leader[by_rank[first]]]
+    refused = ~problem.unit_allowed[np.arange(problem.n_units), unit_wish]
+    unit_wish = np.where(refused, fastest_device(problem), unit_wish)
+    device: IntArray = unit_wish[problem.unit]
+    return device
+
+
+def fastest_device(problem: Problem) -> IntArray:
+    """The allowed device with the least time for all ops of a unit; shape (n_units,).
+
+    Ties go to a GPU, then to the first.
+    """
+    time_us = np.zeros(problem.unit_allowed.shape)
+    np.add.at(time_us, problem.unit, problem.time_us)
+    time_us[~problem.unit_allowed] = np.inf
+    gpus_first = np.argsort(problem.cluster.kind, kind="stable").astype(np.int64)
+    fastest: IntArray = gpus_first[np.argmin(time_us[:, gpus_first], axis=1)]
+    return fastest
+
+
+def natural_position(problem: Problem) -> IntArray:
+    """Position of each op in the graph's own topological order; shape (n_ops,)."""
+    return inverse(problem.profile.topological_order)
+
+
+def inverse(order: IntArray) -> IntArray:
+    """Position of each number in a permutation."""
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    return position
+
+
+def position_by(problem: Problem, key: FloatArray) -> IntArray:
+    """Order ops by a key that never decreases along an edge; ties by the graph's own order."""
+    return inverse(np.lexsort((natural_position(problem), key)))
+
+
+def mean_rank_us(problem: Problem, link_weight: float = 1.0) -> FloatArray:
+    """Upward rank of HEFT: mean times over the devices, and every edge at the mean link's cost.
+
+    Parameters
+    ----------
+    link_weight : float
+        Factor on the transfers; 1 as in Topcuoglu et al., equation 8.
+    """
+    runs = problem.unit_allowed[problem.unit]
+    work_us = np.where(runs, problem.time_us, 0.0).sum(axis=1) / runs.sum(axis=1)
+    b0, b1 = mean_link(problem.cluster)
+    cost = b0 + b1 * problem.profile.tensor_bytes[problem.profile.edge_tensor]
+    return upward_rank_us(problem, work_us.astype(np.float64), link_weight * cost)
+
+
+def placed_rank_us(problem: Problem, device: IntArray) -> FloatArray:
+    """Upward rank under a placement: true times, and only transfers that take place."""
+    profile, cluster = problem.profile, problem.cluster
+    work = problem.time_us[np.arange(profile.n_ops), device]
+    a, b = device[profile.edge_source], device[profile.edge_op]
+    size = profile.tensor_bytes[profile.edge_tensor]
+    cost = np.where(a == b, 0.0, cluster.b0_us[a, b] + cluster.b1_us_per_byte[a, b] * size)
+    return upward_rank_us(problem, work, cost)
+
+
+def by_placed_rank(problem: Problem, device: IntArray) -> IntArray:
+    """Position of each op if those with the most ahead of them under a placement go first."""
+    return position_by(problem, -placed_rank_us(problem, device))
+
+
+def upward_rank_us(problem: Problem, work_us: FloatArray, edge_us: FloatArray) -> FloatArray:
+    """Longest path from each op to the end, its own work included; shape (n_ops,)."""
+    profile = problem.profile
+    return _upward_rank(
+        profile.topological_order,
+        profile.tensor_ptr,
+        profile.edge_ptr,
+        profile.edge_op,
+        work_us,
+        edge_us,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _upward_rank(
+    order: IntArray,
+    tensor_ptr: IntArray,
+    edge_ptr: IntArray,
+    edge_op: IntArray,
+    work_us: FloatArray,
+    edge_us: FloatArray,
+) -> FloatArray:  # pragma: no cover - compiled
+    rank = np.zeros(len(work_us))
+    for op in order[::-1]:
+        for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
+            rank[op] = max(rank[op], edge_us[edge] + rank[edge_op[edge]])
+        rank[op] += work_us[op]
+    return rank
+
+
+def arranged(problem: Problem, device: IntArray, position: IntArray, method: str) -> Iterator[Plan]:
+    """Plans that run one placement in the orders worth trying.
+
+    The placer's own order and that of the upward ranks under the placement, each with channels that
+    serve first come first, or the most urgent consumer first.
+    """
+    by_rank = by_placed_rank(problem, device)
+    for links in ("fifo", "priority"):
+        for order in (by_rank, position):
+            yield Plan(device.copy(), order.copy(), method, policy="priority", links=links)
+
+
+def best_of(problem: Problem, candidates: Iterable[Plan], options: PlaceOptions) -> Schedule:
+    """Simulate candidates and keep the shortest one that fits in memory, if any does.
+
+    Raises
+    ------
+    CancelledError
+        If the person stopped before the first one; afterwards the best so far is returned.
+    """
+    best: Schedule | None = None
+    for plan in candidates:
+        if best is None:
+            options.check_cancelled()
+        elif options.stopped:
+            break
+        schedule = simulate(problem, plan)
+        if best is None or _quality(schedule) < _quality(best):
+            best = schedule
+            _report(schedule, options)
+    assert best is not None, "a placer offers at least one candidate"
+    return best
+
+
+def _quality(schedule: Schedule) -> tuple[bool, float]:
+    return not schedule.fits, schedule.makespan_us
+
+
+def _report(schedule: Schedule, options: PlaceOptions) -> None:
+    options.progress(
+        Progress(
+            options.seconds,
+            f"{schedule.plan.method}: a better plan",
+            incumbent=schedule.plan,
+            objective_us=schedule.makespan_us,
+            bound_us=schedule.lower_bound_us,
+        )
+    )

@@ -1,0 +1,129 @@
+"""Random problems for the placers: small graphs with every kind of constraint."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from enplace.cluster import Cluster, Device, Link
+from enplace.errors import ProblemError
+from enplace.problem import Problem
+from enplace.profile import CONTROL, Profile, make_profile
+
+GIB = 2**30
+
+
+def line(costs, edges, *, name="small", **extra) -> Profile:
+    """A profile from GPU times and edges ``(source, target, bytes)``, one output per op."""
+    n = len(costs)
+    sizes = {source: size for source, _, size in edges}
+    return make_profile(
+        name,
+        op_names=extra.get("names", [f"op{i}" for i in range(n)]),
+        op_types=["Op"] * n,
+        scopes=extra.get("scopes", [""] * n),
+        time_us=np.array([(c, np.nan) for c in costs], dtype=float),
+        persistent_bytes=extra.get("persistent", [0] * n),
+        temporary_bytes=[0] * n,
+        colocation=extra.get("colocation", [""] * n),
+        edge_source=[e[0] for e in edges],
+        edge_output=[0] * len(edges),
+        edge_op=[e[1] for e in edges],
+        edge_bytes=[sizes[e[0]] for e in edges],
+    )
+
+
+def gpus(n, *, b0=1.0, b1=0.0, capacity=GIB, speeds=None) -> Cluster:
+    """GPUs with a channel of its own for each ordered pair."""
+    pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
+    return Cluster(
+        name=f"{n} GPUs",
+        devices=tuple(
+            Device(f"GPU:{i}", "gpu", capacity, speed=(speeds or [1.0] * n)[i]) for i in range(n)
+        ),
+        channels=tuple(f"{a}->{b}" for a, b in pairs),
+        links=tuple(Link(a, b, b0, b1, (i,)) for i, (a, b) in enumerate(pairs)),
+    )
+
+
+@st.composite
+def profiles(draw, max_ops=24):
+    """Acyclic graphs with free ops, CPU-only ops, variables, control edges and colocation."""
+    n = draw(st.integers(1, max_ops))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    gpu = rng.choice([0.0, 0.5, 3.0, 10.0, 42.5], n)
+    cpu = np.where(gpu == 0, 0.0, 4 * gpu)
+    gpu[rng.random(n) < 0.1] = np.nan
+    cpu[(rng.random(n) < 0.5) & ~np.isnan(gpu)] = np.nan
+    source, output, target, size = [], [], [], []
+    widths = rng.integers(0, 2000, (n, 2))
+    for op in range(1, n):
+        for before in set(rng.integers(max(0, op - 8), op, rng.integers(0, 4)).tolist()):
+            which = int(rng.integers(-1, 2))
+            source.append(before)
+            output.append(which)
+            target.append(op)
+            size.append(0 if which == CONTROL else int(widths[before, which]))
+    groups = rng.integers(0, max(2, n // 2), n)
+    return make_profile(
+        "random",
+        op_names=[f"layer_{i % 3}/op{i}" for i in range(n)],
+        op_types=["Op"] * n,
+        scopes=[""] * n,
+        time_us=np.column_stack([gpu, cpu]),
+        persistent_bytes=rng.choice([0, 0, 500], n),
+        temporary_bytes=rng.choice([0, 0, 300], n),
+        colocation=[f"group{g}" if g < draw(st.integers(0, 2)) else "" for g in groups],
+        edge_source=source,
+        edge_output=output,
+        edge_op=target,
+        edge_bytes=size,
+    )
+
+
+@st.composite
+def clusters(draw):
+    """One to four GPUs of various speeds and a CPU with lanes; channels own, shared or routed."""
+    n = draw(st.integers(1, 4))
+    kind = draw(st.sampled_from(["own", "shared", "routed"]))
+    capacity = draw(st.sampled_from([3_000, 20_000, GIB]))
+    devices = [
+        Device(f"GPU:{i}", "gpu", capacity, speed=draw(st.sampled_from([0.5, 1.0, 1.0])))
+        for i in range(n)
+    ]
+    devices.append(Device("CPU:0", "cpu", GIB, lanes=draw(st.integers(1, 3))))
+    pairs = [(a, b) for a in range(n + 1) for b in range(n + 1) if a != b]
+    if kind == "own":
+        channels, routes = [f"{a}->{b}" for a, b in pairs], [(i,) for i in range(len(pairs))]
+    elif kind == "shared":
+        channels, routes = ["switch"], [(0,)] * len(pairs)
+    else:
+        channels = [f"port {i}" for i in range(n + 1)]
+        routes = pairs
+    b0, b1 = draw(st.sampled_from([(0.0, 0.0), (1.0, 0.001), (5.0, 0.02)]))
+    links = tuple(Link(a, b, b0, b1, tuple(r)) for (a, b), r in zip(pairs, routes, strict=True))
+    return Cluster(kind, tuple(devices), tuple(channels), links)
+
+
+@st.composite
+def problems(draw, max_ops=24):
+    """Profiles on clusters, with a few pins, colocated and forbidden ops where they agree."""
+    profile, cluster = draw(profiles(max_ops)), draw(clusters())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+
+    def ops(most):
+        return rng.integers(0, profile.n_ops, rng.integers(0, most + 1)).tolist()
+
+    pins = {op: int(rng.integers(cluster.n_devices)) for op in ops(2)}
+    together = (tuple(ops(3)),)
+    forbidden = frozenset((op, int(rng.integers(cluster.n_devices))) for op in ops(3))
+    for constraints in (
+        {"pins": pins, "together": together, "forbidden": forbidden},
+        {"pins": pins},
+        {},
+    ):
+        try:
+            return Problem(profile, cluster, **constraints)
+        except ProblemError:
+            continue
+    return Problem(line([1.0], []), cluster)

@@ -1,0 +1,120 @@
+"""What every placer must do, whatever its method."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from enplace.errors import CancelledError, EnplaceError
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, place, placers
+from enplace.plan import check_plan
+from enplace.problem import Problem
+from enplace.simulate import simulate
+from enplace.simulate.verify import find_faults
+
+from .problems import gpus, line, problems
+
+each_placer = pytest.mark.parametrize("method", list(placers()))
+slow_start = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+
+
+@each_placer
+@slow_start
+@given(problem=problems())
+def test_the_plan_is_valid_and_its_schedule_flawless(method, problem):
+    plan = place(problem, method)
+    check_plan(problem, plan)
+    schedule = simulate(problem, plan)
+    assert find_faults(schedule) == []
+    assert schedule.makespan_us >= schedule.lower_bound_us * (1 - 1e-12)
+    assert plan.method == method
+
+
+@each_placer
+@slow_start
+@given(problem=problems())
+def test_the_order_is_topological(method, problem):
+    position = place(problem, method).position
+    profile = problem.profile
+    assert (position[profile.edge_source] < position[profile.edge_op]).all()
+
+
+@each_placer
+@slow_start
+@given(problem=problems(), seed=st.integers(0, 3))
+def test_equal_seeds_give_equal_plans(method, problem, seed):
+    one, two = (place(problem, method, options=PlaceOptions(seed=seed)) for _ in range(2))
+    assert np.array_equal(one.device, two.device)
+    assert np.array_equal(one.position, two.position)
+    assert (one.policy, one.links) == (two.policy, two.links)
+
+
+@each_placer
+def test_cancelling_before_any_plan_raises(method):
+    problem = Problem(line([1.0, 1.0], [(0, 1, 4)]), gpus(2))
+    with pytest.raises(CancelledError):
+        place(problem, method, options=PlaceOptions(cancelled=lambda: True))
+
+
+@each_placer
+def test_cancelling_after_an_incumbent_returns_it(method):
+    problem = Problem(line([1.0] * 6, [(0, i, 4) for i in range(1, 6)]), gpus(2))
+    seen = []
+    stop = threading.Event()
+
+    def on_progress(progress):
+        if progress.incumbent is not None:
+            seen.append(progress.incumbent)
+            stop.set()
+
+    options = PlaceOptions(cancelled=stop.is_set, progress=on_progress)
+    plan = place(problem, method, options=options)
+    assert len(seen) == 1
+    assert np.array_equal(plan.device, seen[0].device)
+    assert np.array_equal(plan.position, seen[0].position)
+
+
+@each_placer
+def test_reported_incumbents_only_get_better(method):
+    problem = Problem(line([2.0] * 12, [(i, i + 3, 50) for i in range(9)]), gpus(3, b1=0.05))
+    reports = []
+    plan = place(problem, method, options=PlaceOptions(progress=reports.append))
+    steps = [report.objective_us for report in reports if report.incumbent is not None]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[-1] == simulate(problem, plan).makespan_us
+
+
+@each_placer
+def test_solve_time_and_seed_are_facts_of_the_plan(method):
+    problem = Problem(line([1.0], []), gpus(1))
+    facts = place(problem, method, options=PlaceOptions(seed=7)).facts
+    assert facts["seed"] == 7
+    assert facts["solve_seconds"] >= 0
+
+
+@each_placer
+def test_a_constant_is_placed_with_its_consumer(method):
+    costs = [5.0, 5.0, 0.0, 0.0, 5.0, 5.0]
+    edges = [(0, 4, 1), (1, 5, 1), (2, 4, 1), (3, 5, 1)]
+    problem = Problem(line(costs, edges), gpus(2, b0=40.0))
+    device = place(problem, method).device
+    assert device[2] == device[4]
+    assert device[3] == device[5]
+
+
+@each_placer
+def test_pins_are_honoured_through_colocation(method):
+    profile = line([1.0] * 4, [(0, 1, 4), (2, 3, 4)], colocation=["a", "", "a", ""])
+    problem = Problem(profile, gpus(2), pins={2: 1}, together=((1, 2),))
+    assert place(problem, method).device[:3].tolist() == [1, 1, 1]
+
+
+def test_an_unknown_method_names_the_known_ones():
+    with pytest.raises(EnplaceError, match="celeritas, expert, heft"):
+        place(Problem(line([1.0], []), gpus(1)), "magic")
+
+
+def test_the_default_method_is_registered():
+    assert DEFAULT_METHOD in placers()
