@@ -446,7 +446,7 @@ class TimelineCanvas(QWidget):
         """Select all of the group."""
         op, grouping = self.op_at(event.position()), self.document.grouping
         if op is not None and grouping is not None and grouping.group[op] >= 0:
-            self.document.select(np.flatnonzero(grouping.group == grouping.group[op]))
+            self.document.select(grouping.ops(int(grouping.group[op])))
 
     def _mark(self, at: QPointF) -> None:
         """Put the time marker here; a second click on it takes it away."""

@@ -1,0 +1,177 @@
+"""The inspector pane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
+
+from enplace.problem import Problem
+from enplace.profile import IntArray
+from enplace.text import ms, size
+from enplace_studio.document import Document
+from enplace_studio.inspector.facts import largest_outgoing, op_facts, place_sentence, totals
+from enplace_studio.inspector.where import DeviceGrid
+from enplace_studio.inspector.widgets import Line
+from enplace_studio.panel import Panel, label
+
+Action = tuple[str, str, bool, Callable[[], object]]
+"""Text, tooltip, whether it makes sense now, and what it does."""
+
+
+class InspectorView(Panel):
+    """The selected ops: what they cost, where they are, where they may go, what they send."""
+
+    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+        super().__init__("Selection", parent=parent)
+        self._document = document
+        self.where: DeviceGrid | None = None
+        self.sentence: QLabel | None = None
+        self.buttons: dict[str, QPushButton] = {}
+        self._area = QScrollArea()
+        self._area.setFrameShape(QFrame.Shape.NoFrame)
+        self._area.setWidgetResizable(True)
+        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._area.viewport().setAutoFillBackground(False)
+        self.body.addWidget(self._area, 1)
+        # A click replaces the button that was clicked; that must not happen within the click.
+        self._later = QTimer(self, singleShot=True, interval=0)
+        self._later.timeout.connect(self.rebuild)
+        for changed in (
+            document.opened,
+            document.problem_changed,
+            document.current_changed,
+            document.selection_changed,
+        ):
+            changed.connect(self._later.start)
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Show the document's selection."""
+        self.where, self.sentence, self.buttons = None, None, {}
+        contents = QWidget()
+        self._column = QVBoxLayout(contents)
+        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column.setSpacing(8)
+        problem = self._document.problem
+        ops = np.array(sorted(self._document.selection), dtype=np.int64)
+        if problem is None or not len(ops):
+            self.set_title("Selection")
+            self._add_teaching(problem)
+        else:
+            self.set_title(self._document.describe(ops.tolist()))
+            self._add_selection(problem, ops)
+        self._column.addStretch(1)
+        self._area.setWidget(contents)
+        contents.setAutoFillBackground(False)  # the area has just turned it on
+
+    def _add_teaching(self, problem: Problem | None) -> None:
+        """Nothing is selected: what the plan is, and what can be done."""
+        current = self._document.current
+        if problem is None:
+            self._add_text("Open a model, or start from a sample.")
+        elif current is None:
+            self._add_text(
+                "There is no plan yet. Press Solve, and Enplace decides which device runs each op."
+            )
+        else:
+            step = ms(current.schedule.makespan_us)
+            self._add_text(f"“{current.name}” takes {step} a step.")
+            self._add_text(
+                "Select a group in the graph, or ops in the timeline, to see what they cost. "
+                "Drag them to another device, or press its number, and the step time answers at "
+                "once."
+            )
+
+    def _add_selection(self, problem: Problem, ops: IntArray) -> None:
+        schedule = self._document.schedule
+        self._add_text(totals(problem, schedule, ops))
+        self._add_heading("Where")
+        self.where = DeviceGrid(self._document, ops)
+        self.where.chosen.connect(self._place)
+        self._column.addWidget(self.where)
+        self.sentence = self._add_text(place_sentence(problem, schedule, ops))
+        self._add_actions(self._actions(problem, ops))
+        if len(ops) == 1:
+            self._add_lines("Op", op_facts(problem, schedule, int(ops[0])))
+        tensors = largest_outgoing(problem, self._document.grouping, ops)
+        if tensors:
+            self._add_heading("Largest tensors")
+        for tensor in tensors:
+            line = Line(
+                tensor.name,
+                f"{size(tensor.bytes)}  →  {tensor.goes_to}",
+                f"{tensor.op_name}\n{size(tensor.bytes)} to {tensor.goes_to}",
+            )
+            self._column.addWidget(line)
+
+    def _actions(self, problem: Problem, ops: IntArray) -> list[Action]:
+        document, chosen = self._document, frozenset(ops.tolist())
+        pinned = sum(op in problem.pins for op in chosen)
+        together = any(op in chosen for group in problem.together for op in group)
+        has_plan = document.current is not None
+        actions: list[Action] = [
+            (
+                "Pin here   P",
+                "Keep these ops on the devices they are on, whatever a solver would do",
+                has_plan and pinned < len(chosen),
+                lambda: document.pin_here(chosen),
+            ),
+            (
+                "Colocate   G",
+                "Keep the selected ops on one device, whichever that is; select two or more",
+                len(chosen) > 1,
+                lambda: document.colocate(chosen),
+            ),
+        ]
+        if pinned:
+            tip = "Let a solver decide about these ops again"
+            actions.append(("Unpin", tip, True, lambda: document.unpin(chosen)))
+        if together:
+            tip = "Let each of these ops have its own device again"
+            actions.append(("Separate", tip, True, lambda: document.separate(chosen)))
+        return actions
+
+    def _add_actions(self, actions: list[Action]) -> None:
+        grid = QGridLayout()
+        grid.setSpacing(6)
+        for at, (text, tip, enabled, run) in enumerate(actions):
+            button = QPushButton(text)
+            button.setToolTip(tip)
+            button.setEnabled(enabled)
+            button.setMinimumWidth(40)
+            button.clicked.connect(lambda _, run=run: run())
+            self.buttons[text.partition("   ")[0]] = button
+            grid.addWidget(button, at // 2, at % 2)
+        self._column.addLayout(grid)
+
+    def _place(self, device: int) -> None:
+        self._document.place(self._document.selection, device)
+        self._later.start()
+
+    # Small parts
+
+    def _add_text(self, text: str) -> QLabel:
+        made = label(text, "dim")
+        made.setWordWrap(True)
+        made.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._column.addWidget(made)
+        return made
+
+    def _add_heading(self, text: str) -> None:
+        self._column.addWidget(label(text, "dim"))
+
+    def _add_lines(self, heading: str, facts: list[tuple[str, str]]) -> None:
+        self._add_heading(heading)
+        for left, right in facts:
+            self._column.addWidget(Line(left, right))

@@ -1,0 +1,113 @@
+"""Where the selection is and where it could go: a button for each device."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtWidgets import QGridLayout, QMenu, QWidget
+
+from enplace.profile import IntArray
+from enplace.text import ms, size
+from enplace_studio.document import Document, Preview
+from enplace_studio.inspector.facts import where
+from enplace_studio.inspector.widgets import DeviceButton
+
+MOST_PREVIEWED = 9
+"""Eight GPUs and their host; of more devices, only the one below the pointer is tried out."""
+PREVIEW_DELAY_MS = 120
+_UNCHANGED_US = 0.5
+
+
+class DeviceGrid(QWidget):
+    """Buttons that place the selection; each says what that would change, worked out one by one."""
+
+    chosen = Signal(int)
+    """A device that the person picked."""
+
+    def __init__(self, document: Document, ops: IntArray, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._document, self._ops = document, ops
+        self._selection = frozenset(ops.tolist())
+        assert document.problem is not None
+        n_devices = document.problem.cluster.n_devices
+        compact = n_devices > MOST_PREVIEWED
+        columns = 4 if compact else 2
+        grid = QGridLayout(self)
+        grid.setContentsMargins(0, 0, 0, 0)
+        grid.setSpacing(6)
+        self.buttons = [self._make_button(device, compact) for device in range(n_devices)]
+        for device, button in enumerate(self.buttons):
+            grid.addWidget(button, device // columns, device % columns)
+        self._mark_present()
+        self._timer = QTimer(self, singleShot=True, interval=PREVIEW_DELAY_MS)
+        self._timer.timeout.connect(self._preview_next)
+        self._waiting = [b for b in self.buttons if not b.isChecked()] if not compact else []
+        if document.current is not None and self._waiting:
+            self._timer.start()
+
+    def _make_button(self, device: int, compact: bool) -> DeviceButton:
+        button = DeviceButton(device, self._document.device_label(device), compact)
+        button.clicked.connect(partial(self.chosen.emit, device))
+        button.hovered.connect(self._preview)
+        button.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        button.customContextMenuRequested.connect(partial(self._open_menu, button))
+        button.setEnabled(self._document.current is not None)
+        return button
+
+    def _mark_present(self) -> None:
+        """Check the device that has all of the selection."""
+        if self._document.schedule is not None:
+            counts = where(self._document.schedule, self._ops).tolist()
+            for button, n_here in zip(self.buttons, counts, strict=True):
+                button.setChecked(n_here == len(self._ops))
+
+    def _preview_next(self) -> None:
+        """Try one device out, then let the window breathe."""
+        if self._waiting:
+            self._preview(self._waiting.pop(0).device)
+        if self._waiting:
+            self._timer.start(0)
+
+    def _preview(self, device: int) -> None:
+        button = self.buttons[device]
+        if button.isChecked() or self._document.current is None:
+            return
+        self._show_preview(button, self._document.preview(self._selection, device))
+
+    def _show_preview(self, button: DeviceButton, preview: Preview) -> None:
+        if preview.why_not:
+            button.setEnabled(False)
+            button.set_note("not possible")
+            button.setToolTip(preview.why_not)
+            return
+        change = preview.delta_us
+        role = "good" if change < -_UNCHANGED_US else "bad" if change > _UNCHANGED_US else "dim"
+        text = ms(change, signed=True) if abs(change) > _UNCHANGED_US else "no change"
+        button.set_note(text if preview.fits else "does not fit", role if preview.fits else "bad")
+        peak = size(int(preview.peak_bytes[button.device]))
+        button.setToolTip(
+            f"{button.text()}: step time {ms(preview.step_us)} ({text}), "
+            f"{peak} at the peak{'' if preview.fits else '; does not fit'}"
+        )
+
+    def _open_menu(self, button: DeviceButton, at: QPoint) -> None:
+        self.menu_of(button).popup(button.mapToGlobal(at))
+
+    def menu_of(self, button: DeviceButton) -> QMenu:
+        """Move without a pin, or keep the selection off the device."""
+        menu = QMenu(button)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        document, ops, device = self._document, self._selection, button.device
+        name = button.text()
+        move = menu.addAction(f"Move to {name} without a pin")
+        move.setEnabled(button.isEnabled())
+        move.triggered.connect(lambda: document.place(ops, device, pin=False))
+        assert document.problem is not None
+        if any((op, device) in document.problem.forbidden for op in ops):
+            allow = menu.addAction(f"Allow {name} again")
+            allow.triggered.connect(lambda: document.allow(ops, device))
+        else:
+            forbid = menu.addAction(f"Keep off {name}")
+            forbid.triggered.connect(lambda: document.forbid(ops, device))
+        return menu

@@ -1,0 +1,145 @@
+"""The small parts of the inspector: a line with two texts, a button for a device."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import (
+    QColor,
+    QEnterEvent,
+    QFont,
+    QFontMetricsF,
+    QPainter,
+    QPaintEvent,
+    QPen,
+)
+from PySide6.QtWidgets import QAbstractButton, QWidget
+
+from enplace_studio.theme import theme
+
+_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+_RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+
+
+class Line(QWidget):
+    """A name on the left and a value on the right; what is too long is elided in the middle."""
+
+    def __init__(self, left: str, right: str, tip: str = "", parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.left, self.right = left, right
+        self.setToolTip(tip or f"{left}: {right}")
+        self.setAccessibleName(f"{left}: {right}")
+        theme.changed.connect(self.update)
+
+    def sizeHint(self) -> QSize:
+        return QSize(round(180 * theme.scale), round(20 * theme.scale))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(round(80 * theme.scale), self.sizeHint().height())
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        area, font = QRectF(self.rect()), theme.font(12)
+        metrics = QFontMetricsF(font)
+        least_left = min(metrics.horizontalAdvance(self.left), area.width() * 0.4)
+        painter.setFont(font)
+        elide = Qt.TextElideMode.ElideMiddle
+        right = metrics.elidedText(self.right, elide, area.width() - least_left - 12)
+        painter.setPen(theme.tokens.dim)
+        painter.drawText(area, _RIGHT, right)
+        left = metrics.elidedText(
+            self.left, elide, area.width() - metrics.horizontalAdvance(right) - 12
+        )
+        painter.setPen(theme.tokens.text)
+        painter.drawText(area, _LEFT, left)
+
+
+class DeviceButton(QAbstractButton):
+    """A device that the selection may go to: its name, and the change of the step time there.
+
+    Checked means that the selection is there.
+    """
+
+    hovered = Signal(int)
+    """The pointer came over it; the device number."""
+
+    def __init__(
+        self, device: int, name: str, compact: bool, parent: QWidget | None = None
+    ) -> None:
+        super().__init__(parent)
+        self.device, self.compact = device, compact
+        self.note, self._role = "", "dim"
+        self.setText(name)
+        self.setCheckable(True)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setAttribute(Qt.WidgetAttribute.WA_Hover)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.setAccessibleName(name)
+        theme.changed.connect(self.update)
+
+    def set_note(self, note: str, role: str = "dim") -> None:
+        """What stands behind the name: a change of step time, or how many ops are there."""
+        self.note, self._role = note, role
+        self.setAccessibleName(f"{self.text()} {note}")
+        self.update()
+
+    def nextCheckState(self) -> None:
+        """Where the selection is follows from the plan, not from the click."""
+
+    def sizeHint(self) -> QSize:
+        return QSize(round((56 if self.compact else 110) * theme.scale), round(30 * theme.scale))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(round(44 * theme.scale), self.sizeHint().height())
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        self.hovered.emit(self.device)
+        super().enterEvent(event)
+
+    def changeEvent(self, event: QEvent) -> None:
+        if event.type() == QEvent.Type.EnabledChange:
+            self.setCursor(
+                Qt.CursorShape.PointingHandCursor
+                if self.isEnabled()
+                else Qt.CursorShape.ArrowCursor
+            )
+        super().changeEvent(event)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        tokens = theme.tokens
+        strong = self.isChecked() or self.hasFocus()
+        pen = QPen(tokens.accent if strong else tokens.line, 2 if self.isChecked() else 1)
+        inset = pen.widthF() / 2
+        painter.setPen(pen)
+        filled = self.isEnabled() and (self.isChecked() or self.underMouse())
+        painter.setBrush(tokens.hover if filled else tokens.panel)
+        area = QRectF(self.rect())
+        painter.drawRoundedRect(area.adjusted(inset, inset, -inset, -inset), 6, 6)
+        self._paint_chip(painter, area)
+        self._paint_text(painter, area.adjusted(16, 0, -8, 0))
+
+    def _paint_chip(self, painter: QPainter, area: QRectF) -> None:
+        color = QColor(theme.device_color(self.device))
+        color.setAlphaF(1.0 if self.isEnabled() else 0.3)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(color)
+        painter.drawRoundedRect(QRectF(6, area.height() * 0.25, 3, area.height() * 0.5), 1.5, 1.5)
+
+    def _paint_text(self, painter: QPainter, inner: QRectF) -> None:
+        tokens = theme.tokens
+        font = theme.font(11 if self.compact else 12, QFont.Weight.Medium)
+        painter.setFont(font)
+        painter.setPen(tokens.text if self.isEnabled() else tokens.faint)
+        metrics = QFontMetricsF(font)
+        elide = Qt.TextElideMode.ElideMiddle
+        painter.drawText(inner, _LEFT, metrics.elidedText(self.text(), elide, inner.width()))
+        inner.setLeft(inner.left() + metrics.horizontalAdvance(self.text()) + 6)
+        if not self.compact and inner.width() > 0:
+            font = theme.font(11, QFont.Weight.Medium)
+            painter.setFont(font)
+            painter.setPen({"good": tokens.good, "bad": tokens.bad}.get(self._role, tokens.dim))
+            note = QFontMetricsF(font).elidedText(
+                self.note, Qt.TextElideMode.ElideRight, inner.width()
+            )
+            painter.drawText(inner, _RIGHT, note)

@@ -1,0 +1,121 @@
+"""One plan of the list."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QAbstractButton, QWidget
+
+from enplace.text import ms, percent, size
+from enplace_studio.document import Document, PlanEntry
+from enplace_studio.plans.facts import sent_bytes, standing, tooltip, why_stale
+from enplace_studio.theme import theme
+
+
+class PlanCard(QAbstractButton):
+    """Name and step time above, gap and standing against the expert below; checked if current."""
+
+    def __init__(self, document: Document, entry: PlanEntry, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.entry = entry
+        self.is_compared = False
+        self.setCheckable(True)
+        self.setChecked(entry is document.current)
+        self.setToolTip(tooltip(document, entry))
+        self.step = ms(entry.schedule.makespan_us)
+        self.standing, self._standing_role = standing(document, entry)
+        problem = document.problem
+        self.is_stale = problem is not None and bool(why_stale(problem, entry))
+        self.setText(f"{entry.name}, {self.step}, {self.notes[0]}, {self.standing}")
+        self.setAccessibleName(self.text())
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setAttribute(Qt.WidgetAttribute.WA_Hover)
+        theme.changed.connect(self.update)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the second line may say, most important first; it shows what there is room for."""
+        schedule = self.entry.schedule
+        first = f"gap {percent(schedule.gap)}" if schedule.fits else "does not fit"
+        stale = ["out of date"] if self.is_stale else []
+        note = [self.entry.note] if self.entry.note else []
+        peak = f"peak {size(int(schedule.peak_bytes.max()))}"
+        return [*stale, first, *note, f"{size(sent_bytes(schedule))} sent", peak]
+
+    def sizeHint(self) -> QSize:
+        return QSize(round(220 * theme.scale), round(52 * theme.scale))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(round(150 * theme.scale), self.sizeHint().height())
+
+    def mark_compared(self, compared: bool) -> None:
+        """Show that the current plan is compared with this one."""
+        self.is_compared = compared
+        self.update()
+
+    # Drawing
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        self._paint_frame(painter)
+        inner = QRectF(self.rect()).adjusted(12, 8, -12, -8)
+        upper, lower = QRectF(inner), QRectF(inner)
+        upper.setHeight(inner.height() * 0.56)
+        lower.setTop(upper.bottom())
+        tokens = theme.tokens
+        step_font = theme.font(15, QFont.Weight.DemiBold)
+        room = self._right(painter, upper, self.step, step_font, tokens.text)
+        name_font = theme.font(12, QFont.Weight.DemiBold)
+        self._left(painter, upper, room, self.entry.name, name_font, tokens.text)
+        quiet = theme.font(11, QFont.Weight.Medium)
+        room = self._right(painter, lower, self.standing, quiet, self._color(self._standing_role))
+        fits = self.entry.schedule.fits
+        quiet = theme.font(11)
+        notes = self._fitting(QFontMetricsF(quiet), room)
+        self._left(painter, lower, room, notes, quiet, tokens.dim if fits else tokens.bad)
+
+    def _paint_frame(self, painter: QPainter) -> None:
+        tokens = theme.tokens
+        hovered = self.underMouse() or self.isChecked()
+        strong = self.isChecked() or self.hasFocus() or self.is_compared
+        pen = QPen(tokens.accent if strong else tokens.line, 2 if self.isChecked() else 1)
+        if self.is_compared:
+            pen.setStyle(Qt.PenStyle.DashLine)
+        painter.setPen(pen)
+        painter.setBrush(tokens.hover if hovered else tokens.panel)
+        inset = pen.widthF() / 2
+        painter.drawRoundedRect(QRectF(self.rect()).adjusted(inset, inset, -inset, -inset), 6, 6)
+
+    @staticmethod
+    def _color(role: str) -> QColor:
+        tokens = theme.tokens
+        return {"good": tokens.good, "bad": tokens.bad}.get(role, tokens.dim)
+
+    def _fitting(self, metrics: QFontMetricsF, room: float) -> str:
+        """As many notes as there is room for, the first in any case."""
+        shown = self.notes[0]
+        for note in self.notes[1:]:
+            longer = f"{shown} · {note}"
+            if metrics.horizontalAdvance(longer) > room:
+                break
+            shown = longer
+        return shown
+
+    @staticmethod
+    def _right(painter: QPainter, area: QRectF, text: str, font: QFont, color: QColor) -> float:
+        """Draw at the right edge; what is left for the left."""
+        painter.setFont(font)
+        painter.setPen(color)
+        align = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+        painter.drawText(area, align, text)
+        return area.width() - QFontMetricsF(font).horizontalAdvance(text) - 8
+
+    @staticmethod
+    def _left(
+        painter: QPainter, area: QRectF, room: float, text: str, font: QFont, color: QColor
+    ) -> None:
+        painter.setFont(font)
+        painter.setPen(color)
+        shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, room)
+        painter.drawText(area, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)

@@ -1,0 +1,121 @@
+"""What there is to say about a plan, and about two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.errors import EnplaceError
+from enplace.plan import check_plan
+from enplace.problem import Problem
+from enplace.schedule import Schedule
+from enplace.text import count, device_label, ms, percent, size
+from enplace_studio.document import Document, PlanEntry
+
+
+def standing(document: Document, entry: PlanEntry) -> tuple[str, str]:
+    """The step time against the expert's, and the role of a label that says so."""
+    change = document.against_expert(entry.schedule)
+    if entry is document.expert:
+        return "reference", "dim"
+    if change is None:
+        return "", "dim"
+    role = "good" if change < -5e-4 else "bad" if change > 5e-4 else "dim"
+    return f"{percent(change, signed=True)} vs expert", role
+
+
+def why_stale(problem: Problem, entry: PlanEntry) -> str:
+    """Why a plan is not one of the open problem; empty if it is."""
+    if entry.schedule.problem.cluster != problem.cluster:
+        return f"made for another cluster, {entry.schedule.problem.cluster.name}"
+    try:
+        check_plan(problem, entry.plan)
+    except EnplaceError as error:
+        return str(error)
+    return ""
+
+
+def peak_text(schedule: Schedule) -> str:
+    """Peak memory of the devices that hold anything to speak of."""
+    used = np.flatnonzero(schedule.peak_bytes * 100 >= schedule.problem.cluster.capacity_bytes)
+    devices = schedule.problem.cluster.devices
+    return ", ".join(
+        f"{device_label(devices[d].name)} {size(int(schedule.peak_bytes[d]))}"
+        for d in used.tolist()
+    )
+
+
+def sent_bytes(schedule: Schedule) -> int:
+    """All that is sent between devices in a step."""
+    return int(schedule.transfer_bytes.sum())
+
+
+def tooltip(document: Document, entry: PlanEntry) -> str:
+    """A plan in full, one fact a line."""
+    schedule = entry.schedule
+    transfers = count(len(schedule.transfer_tensor), "transfer")
+    lines = [
+        entry.name + (f" ({entry.note})" if entry.note else ""),
+        f"step time {ms(schedule.makespan_us)}, proven not below {ms(schedule.lower_bound_us)}",
+        f"{transfers}, {size(sent_bytes(schedule))} in all",
+        f"peak memory: {peak_text(schedule) or 'next to nothing'}",
+    ]
+    if not schedule.fits:
+        over = schedule.peak_bytes - schedule.problem.cluster.capacity_bytes
+        worst = int(np.argmax(over))
+        name = device_label(schedule.problem.cluster.devices[worst].name)
+        lines.append(f"does not fit: {name} needs {size(int(over[worst]))} more")
+    if document.problem is not None and (why := why_stale(document.problem, entry)):
+        lines.append(f"out of date: {why}")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One line of a comparison; ``better`` is 0 or 1 for the side that is, or None."""
+
+    label: str
+    values: tuple[str, str]
+    better: int | None = None
+
+
+def compare(document: Document, first: PlanEntry, second: PlanEntry) -> list[Difference]:
+    """Two plans side by side, the most telling first."""
+    both = (first.schedule, second.schedule)
+    steps = [schedule.makespan_us for schedule in both]
+    spent = [float((s.transfer_finish_us - s.transfer_start_us).sum()) for s in both]
+    lines = [
+        _line("step time", [ms(step) for step in steps], steps),
+        _line("against expert", [standing(document, entry)[0] or "–" for entry in (first, second)]),
+        _line("gap to the bound", [percent(schedule.gap) for schedule in both]),
+        _line("transfers", [f"{len(schedule.transfer_tensor):,}" for schedule in both]),
+        _line("sent", [size(sent_bytes(schedule)) for schedule in both]),
+        _line("time sending", [ms(time) for time in spent]),
+        *_memory_lines(both),
+    ]
+    if len(first.plan.device) == len(second.plan.device):
+        moved = int(np.count_nonzero(first.plan.device != second.plan.device))
+        lines.append(Difference("ops elsewhere", (f"{moved:,}", "")))
+    return lines
+
+
+def _memory_lines(both: tuple[Schedule, Schedule]) -> list[Difference]:
+    """Peak memory of each device that either plan uses."""
+    devices = both[0].problem.cluster.devices
+    if devices != both[1].problem.cluster.devices:
+        return []
+    peaks = [schedule.peak_bytes for schedule in both]
+    capacity = both[0].problem.cluster.capacity_bytes
+    used = np.flatnonzero(np.maximum(*peaks) * 100 >= capacity)
+    return [
+        _line(f"peak {device_label(devices[d].name)}", [size(int(peak[d])) for peak in peaks])
+        for d in used.tolist()
+    ]
+
+
+def _line(label: str, texts: list[str], lower_is_better: list[float] | None = None) -> Difference:
+    better = None
+    if lower_is_better is not None and texts[0] != texts[1]:
+        better = int(np.argmin(lower_is_better))
+    return Difference(label, (texts[0], texts[1]), better)

@@ -1,0 +1,176 @@
+"""The plans pane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtWidgets import (
+    QApplication,
+    QFrame,
+    QLineEdit,
+    QMenu,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
+
+from enplace_studio.document import Document, PlanEntry
+from enplace_studio.panel import Panel, label
+from enplace_studio.plans.card import PlanCard
+from enplace_studio.plans.comparison import Comparison
+
+
+class PlansView(Panel):
+    """All plans, fastest first; a click shows one, Ctrl and a click compares with the current."""
+
+    export_requested = Signal(object)
+    """A :class:`PlanEntry` that the person wants to save as a file."""
+
+    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+        super().__init__("Plans", parent=parent)
+        self._document = document
+        self._against: str | None = None
+        self.cards: list[PlanCard] = []
+        self.comparison: Comparison | None = None
+        self._area = QScrollArea()
+        self._area.setFrameShape(QFrame.Shape.NoFrame)
+        self._area.setWidgetResizable(True)
+        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._area.viewport().setAutoFillBackground(False)
+        self.body.addWidget(self._area, 1)
+        # Several signals follow one edit; the list is made anew once.
+        self._later = QTimer(self, singleShot=True, interval=0)
+        self._later.timeout.connect(self.rebuild)
+        for changed in (
+            document.opened,
+            document.plans_changed,
+            document.current_changed,
+            document.problem_changed,
+        ):
+            changed.connect(self._later.start)
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Show the document's plans."""
+        focused = next((card.entry.name for card in self.cards if card.hasFocus()), None)
+        contents, scrolled = QWidget(), self._area.verticalScrollBar().value()
+        column = QVBoxLayout(contents)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(8)
+        entries = sorted(self._document.plans, key=lambda entry: entry.schedule.makespan_us)
+        self.cards = [self._make_card(entry) for entry in entries]
+        for card in self.cards:
+            column.addWidget(card)
+        if not entries:
+            column.addWidget(
+                _quiet("Press Solve to find a plan. Each plan you make is listed here.")
+            )
+        column.addStretch(1)
+        self._area.setWidget(contents)
+        contents.setAutoFillBackground(False)  # the area has just turned it on
+        self._area.verticalScrollBar().setValue(scrolled)
+        self._show_comparison()
+        for card in self.cards:
+            if card.entry.name == focused:
+                card.setFocus()
+
+    def _make_card(self, entry: PlanEntry) -> PlanCard:
+        card = PlanCard(self._document, entry)
+        card.clicked.connect(partial(self._clicked, entry))
+        card.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        card.customContextMenuRequested.connect(partial(self._open_menu, card))
+        return card
+
+    def _clicked(self, entry: PlanEntry) -> None:
+        if QApplication.keyboardModifiers() & Qt.KeyboardModifier.ControlModifier:
+            self.compare_with(entry)
+        else:
+            self._document.choose_plan(entry)
+        self._later.start()  # a click has changed the card's check mark in any case
+
+    # Comparing
+
+    def compare_with(self, entry: PlanEntry) -> None:
+        """Show the current plan beside another; the same again closes the comparison."""
+        self._against = None if entry.name == self._against else entry.name
+        self._show_comparison()
+
+    def toggle_comparison(self) -> None:
+        """Compare with the expert, or the fastest other plan; or stop comparing."""
+        others = [card.entry for card in self.cards if card.entry is not self._document.current]
+        expert = self._document.expert
+        if self.comparison is not None:
+            self._close_comparison()
+        elif others:
+            self.compare_with(expert if expert in others and expert else others[0])
+
+    def _close_comparison(self) -> None:
+        self._against = None
+        self._show_comparison()
+
+    def _show_comparison(self) -> None:
+        if self.comparison is not None:
+            self.comparison.setParent(None)
+            self.comparison.deleteLater()
+            self.comparison = None
+        current = self._document.current
+        other = next((e for e in self._document.plans if e.name == self._against), None)
+        for card in self.cards:
+            card.mark_compared(card.entry is other and other is not current)
+        if current is not None and other is not None and other is not current:
+            self.comparison = Comparison(self._document, current, other)
+            self.comparison.closed.connect(self._close_comparison)
+            self.body.addWidget(self.comparison)
+
+    # The menu of a card
+
+    def _open_menu(self, card: PlanCard, at: QPoint) -> None:
+        self.menu_of(card).popup(card.mapToGlobal(at))
+
+    def menu_of(self, card: PlanCard) -> QMenu:
+        """What can be done with a plan."""
+        entry, document = card.entry, self._document
+        menu = QMenu(card)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        actions: list[tuple[str, Callable[[], object]]] = [
+            ("Rename", partial(self.edit_name, card)),
+            ("Duplicate", partial(document.add_plan, entry)),
+            ("Remove", partial(document.remove_plan, entry)),
+            ("Export…", partial(self.export_requested.emit, entry)),
+        ]
+        if document.current is not None and entry is not document.current:
+            compare = f"Compare with “{document.current.name}”"
+            actions.insert(0, (compare, partial(self.compare_with, entry)))
+        for title, run in actions:
+            menu.addAction(title).triggered.connect(lambda _, run=run: run())
+        return menu
+
+    def edit_name(self, card: PlanCard) -> None:
+        """Type a new name in the card's place; Enter keeps it, Esc does not."""
+        editor = QLineEdit(card.entry.name, card)
+        editor.setGeometry(card.rect().adjusted(6, 6, -6, -6))
+        editor.selectAll()
+        editor.editingFinished.connect(partial(self._rename, card, editor))
+        leave = QShortcut(QKeySequence.StandardKey.Cancel, editor)
+        leave.setContext(Qt.ShortcutContext.WidgetShortcut)
+        leave.activated.connect(partial(self._leave_name, editor))
+        editor.show()
+        editor.setFocus()
+
+    def _leave_name(self, editor: QLineEdit) -> None:
+        editor.blockSignals(True)
+        self._later.start()
+
+    def _rename(self, card: PlanCard, editor: QLineEdit) -> None:
+        editor.blockSignals(True)  # losing the focus ends the editing once more
+        if not self._document.rename_plan(card.entry, editor.text()):
+            self._later.start()
+
+
+def _quiet(text: str) -> QWidget:
+    made = label(text, "dim")
+    made.setWordWrap(True)
+    return made
