@@ -36,6 +36,7 @@ _LEAN = 1.25  # go into numbered siblings that weigh on average this many limits
 _FLAT = 3.0  # cut ops that stand together in one scope only if they weigh this many limits
 _FLAT_SHARE = 0.08  # ... and this share of everything
 _FEW = 1.5  # up to this many times the target, every op is a group of its own
+_TIMELESS_US = 1e-3  # lets ops without compute time have a say in where their part stands
 _ROUNDS = 40  # how far the name of a neighbour may travel to an op without a scope
 _CUTS = 14  # bisection steps to find the weight at which there are about ``target`` parts
 
@@ -512,7 +513,8 @@ def _first_to_last(names: Sequence[str]) -> str:
 def _number(index: _Index, parts: Sequence[_Part]) -> Grouping:
     """Number parts in the order in which most of their work is done."""
     members = [np.array(part.all_ops(), dtype=np.int64) for part in parts]
-    middle = [np.average(index.rank[ops], weights=index.weight[ops]) for ops in members]
+    time_us = np.nan_to_num(index.profile.time_us).max(axis=1) + _TIMELESS_US
+    middle = [np.average(index.rank[ops], weights=time_us[ops]) for ops in members]
     order = np.argsort(middle, kind="stable").tolist()
     group = np.full(index.profile.n_ops, -1, dtype=np.int64)
     for number, part in enumerate(order):

@@ -1,0 +1,67 @@
+"""Which part of a scene a widget shows, and how large."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPointF, QRectF, QSizeF
+from PySide6.QtGui import QTransform
+
+SCALES = (0.08, 3.0)
+READABLE = 0.72
+MARGIN = 14.0
+
+
+class Camera:
+    """A scale, and the scene point at the widget's top left corner."""
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+        self.corner = QPointF(0, 0)
+
+    def to_scene(self, point: QPointF) -> QPointF:
+        return self.corner + point / self.scale
+
+    def to_view(self, point: QPointF) -> QPointF:
+        return (point - self.corner) * self.scale
+
+    def transform(self) -> QTransform:
+        """From scene to widget."""
+        moved = QTransform.fromScale(self.scale, self.scale)
+        return moved.translate(-self.corner.x(), -self.corner.y())
+
+    def visible(self, size: QSizeF) -> QRectF:
+        """The part of the scene that a widget of this size shows."""
+        return QRectF(self.corner, size / self.scale)
+
+    def zoom(self, factor: float, at: QPointF) -> None:
+        """Zoom so that what is at a point of the widget stays there."""
+        fixed = self.to_scene(at)
+        self.scale = min(max(self.scale * factor, SCALES[0]), SCALES[1])
+        self.corner = fixed - at / self.scale
+
+    def pan(self, by: QPointF) -> None:
+        """Move by pixels of the widget."""
+        self.corner += by / self.scale
+
+    def centre_on(self, point: QPointF, size: QSizeF) -> None:
+        self.corner = point - QPointF(size.width(), size.height()) / (2 * self.scale)
+
+    def fit(self, bounds: QRectF, size: QSizeF, least: float = SCALES[0]) -> None:
+        """Show a part of the scene as large as it fits, at most at scale 1.
+
+        With ``least``, what does not fit at that scale is shown from its top left corner.
+        """
+        across = (size.width() - 2 * MARGIN) / max(bounds.width(), 1.0)
+        down = (size.height() - 2 * MARGIN) / max(bounds.height(), 1.0)
+        self.scale = min(max(min(across, down), least), 1.0)
+        free = size / self.scale - bounds.size()
+        left = max(min(free.width() / 2, MARGIN / self.scale), 0.0)
+        if across < self.scale:
+            left = MARGIN / self.scale
+        self.corner = bounds.topLeft() - QPointF(left, MARGIN / self.scale)
+
+    def reveal(self, area: QRectF, size: QSizeF) -> None:
+        """Move as little as it takes to show an area."""
+        seen = self.visible(size).adjusted(8, 8, -8, -8)
+        dx = min(area.left() - seen.left(), 0.0) or max(area.right() - seen.right(), 0.0)
+        dy = min(area.top() - seen.top(), 0.0) or max(area.bottom() - seen.bottom(), 0.0)
+        self.corner += QPointF(dx, dy)

@@ -1,0 +1,392 @@
+"""The surface with the cards: looking around, selecting, picking up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSizeF, Qt, Signal
+from PySide6.QtGui import (
+    QColor,
+    QFocusEvent,
+    QHelpEvent,
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QWheelEvent,
+)
+from PySide6.QtWidgets import QApplication, QToolTip, QWidget
+
+from enplace.text import count, ms, percent, size
+from enplace_studio.graph.camera import MARGIN, READABLE, Camera
+from enplace_studio.graph.model import GraphModel
+from enplace_studio.graph.paint import paint_scene
+from enplace_studio.graph.scene import Scene
+from enplace_studio.theme import theme
+
+ZOOM_STEP = 1.2
+PAN_STEP = 60.0
+_EXTEND = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier
+_PAN_KEYS = {
+    Qt.Key.Key_W: QPointF(0, -PAN_STEP),
+    Qt.Key.Key_A: QPointF(-PAN_STEP, 0),
+    Qt.Key.Key_S: QPointF(0, PAN_STEP),
+    Qt.Key.Key_D: QPointF(PAN_STEP, 0),
+}
+_ARROWS = {
+    Qt.Key.Key_Up: QPointF(0, -1),
+    Qt.Key.Key_Left: QPointF(-1, 0),
+    Qt.Key.Key_Down: QPointF(0, 1),
+    Qt.Key.Key_Right: QPointF(1, 0),
+}
+
+
+class Canvas(QWidget):
+    """Paints the model's scene and turns mouse and keys into requests."""
+
+    menu_wanted = Signal(QPoint)
+    looked = Signal()
+    """Another part of the scene is in view."""
+    drag_began = Signal(list, QPoint)
+    drag_moved = Signal(QPoint)
+    drag_ended = Signal(QPoint, bool)
+    """Dropped; true with the Shift key, which only moves."""
+    drag_cancelled = Signal()
+    escaped = Signal()
+    search_wanted = Signal()
+
+    def __init__(self, model: GraphModel, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.model, self.document = model, model.document
+        self.camera = Camera()
+        self.current: int | None = None
+        self.untouched = True
+        """Whether the person has not zoomed or moved since the cards were arranged."""
+        self._pressed: QPoint | None = None
+        self._pressed_card: int | None = None
+        self._panning: QPoint | None = None
+        self._band: QRectF | None = None
+        self._dragging = False
+        self.setMouseTracking(True)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setMinimumSize(160, 120)
+        self.setAccessibleName("Graph")
+        self.setAccessibleDescription("Groups of ops; arrow keys move, Enter opens, 1 to 8 place")
+        model.changed.connect(self.update)
+        model.arranged.connect(self._begin_anew)
+        self.document.selection_changed.connect(self.update)
+        self.document.hover_changed.connect(self.update)
+
+    # Looking
+
+    @property
+    def scene(self) -> Scene | None:
+        return self.model.scene
+
+    def _begin_anew(self) -> None:
+        self.current = None
+        self.fit(READABLE)
+        self.untouched = True
+
+    def fit(self, least: float = 0.0) -> None:
+        """Show all cards, or the first ones where they would be smaller than ``least``."""
+        if self.scene is not None:
+            self.camera.fit(self.scene.bounds, QSizeF(self.size()), max(least, 0.08))
+        self._look()
+
+    def focus_selection(self) -> None:
+        """Show the selected cards; all where none is selected."""
+        rects = [self.scene.rects[group] for group in self._chosen()] if self.scene else []
+        if not rects:
+            self.fit()
+            return
+        area = rects[0]
+        for rect in rects[1:]:
+            area = area.united(rect)
+        around = area.adjusted(-MARGIN, -MARGIN, MARGIN, MARGIN)
+        self.camera.fit(around, QSizeF(self.size()))
+        self.camera.centre_on(area.center(), QSizeF(self.size()))
+        self._look()
+
+    def reveal(self, group: int) -> None:
+        """Make a card the current one, and move so that it is in view."""
+        if self.scene is not None:
+            self.current = group
+            self.camera.reveal(self.scene.rects[group], QSizeF(self.size()))
+            self._look()
+
+    def centre_on(self, point: QPointF) -> None:
+        self.camera.centre_on(point, QSizeF(self.size()))
+        self._look()
+
+    def visible(self) -> QRectF:
+        """The part of the scene in view."""
+        return self.camera.visible(QSizeF(self.size()))
+
+    def _look(self) -> None:
+        self.untouched = False
+        self.update()
+        self.looked.emit()
+
+    # Painting
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        scene = self.scene
+        if scene is None:
+            self._paint_empty(painter)
+            return
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setTransform(self.camera.transform())
+        marks = self.model.marks(self.current if self.hasFocus() else None)
+        paint_scene(painter, scene, marks, self.visible())
+        if self._band is not None:
+            painter.resetTransform()
+            fill = QColor(theme.tokens.accent)
+            fill.setAlphaF(0.12)
+            painter.setPen(QPen(theme.tokens.accent, 1))
+            painter.setBrush(fill)
+            painter.drawRect(self._band)
+
+    def _paint_empty(self, painter: QPainter) -> None:
+        painter.setFont(theme.font(12))
+        painter.setPen(theme.tokens.dim)
+        waiting = "Arranging the groups …"
+        text = "Open a model, or start from a sample" if self.model.level is None else waiting
+        painter.drawText(self.rect(), Qt.AlignmentFlag.AlignCenter, text)
+
+    # Selecting
+
+    def _chosen(self) -> list[int]:
+        marks = self.model.marks(None)
+        return sorted(marks.selected | marks.partly)
+
+    def select(self, groups: Iterable[int], extend: bool = False) -> None:
+        """Select the ops of some cards."""
+        if self.scene is not None:
+            self.document.select(self.scene.ops(groups), extend)
+
+    def _go_to(self, group: int, extend: bool = False) -> None:
+        self.reveal(group)
+        self.select([group], extend)
+        assert self.scene is not None
+        self.setAccessibleDescription(self.scene.level.grouping.names[group])
+
+    def _neighbour(self, direction: QPointF) -> int | None:
+        """The nearest card in a direction; what lies straight ahead counts as nearer."""
+        scene = self.scene
+        if scene is None or scene.n == 0:
+            return None
+        if self.current is None or self.current >= scene.n:
+            chosen = self._chosen()
+            return chosen[0] if chosen else 0
+        here = scene.rects[self.current].center()
+        ranked = []
+        for group, rect in enumerate(scene.rects):
+            step = rect.center() - here
+            ahead = QPointF.dotProduct(step, direction)
+            aside = abs(step.x() * direction.y() + step.y() * direction.x())
+            if ahead > 1 and group != self.current:
+                ranked.append((ahead + 3 * aside, group))
+        return min(ranked)[1] if ranked else None
+
+    # Mouse
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        pos = event.position().toPoint()
+        if event.button() == Qt.MouseButton.MiddleButton:
+            self._panning = pos
+        elif event.button() == Qt.MouseButton.LeftButton and self.scene is not None:
+            self._pressed = pos
+            self._pressed_card = self.card_at(event.position())
+            self._press_card(bool(event.modifiers() & _EXTEND))
+
+    def _press_card(self, extend: bool) -> None:
+        card = self._pressed_card
+        if card is None:
+            return
+        self.current = card
+        if extend or card not in self.model.marks(None).selected:
+            self.select([card], extend)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        pos = event.position().toPoint()
+        if self._panning is not None:
+            self.camera.pan(QPointF(self._panning - pos))
+            self._panning = pos
+            self._look()
+        elif self._dragging:
+            self.drag_moved.emit(event.globalPosition().toPoint())
+        elif self._pressed is not None and self._is_far(pos):
+            self._begin_gesture(event)
+        else:
+            card = self.card_at(event.position())
+            self.document.hover(self.scene.ops([card]) if card is not None and self.scene else [])
+
+    def _is_far(self, pos: QPoint) -> bool:
+        assert self._pressed is not None
+        far = (pos - self._pressed).manhattanLength() >= QApplication.startDragDistance()
+        return self._band is not None or far
+
+    def _begin_gesture(self, event: QMouseEvent) -> None:
+        """Pick the selected cards up, or stretch a rubber band."""
+        assert self._pressed is not None
+        if self._pressed_card is None:
+            self._band = QRectF(QPointF(self._pressed), event.position()).normalized()
+            self.update()
+        elif not event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            self._dragging = True
+            ops = sorted(self.document.selection)
+            self.drag_began.emit(ops, event.globalPosition().toPoint())
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.MiddleButton:
+            self._panning = None
+        elif event.button() == Qt.MouseButton.LeftButton and self._pressed is not None:
+            self._finish_gesture(event)
+
+    def _finish_gesture(self, event: QMouseEvent) -> None:
+        card, band, extend = self._pressed_card, self._band, bool(event.modifiers() & _EXTEND)
+        dragged = self._dragging
+        self._end_gesture()
+        if dragged:
+            only_move = bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier)
+            self.drag_ended.emit(event.globalPosition().toPoint(), only_move)
+        elif band is not None and self.scene is not None:
+            area = self.camera.transform().inverted()[0].mapRect(band)
+            self.select(self.scene.cards_in(area), extend)
+        elif not extend:
+            self.select([] if card is None else [card])
+
+    def _end_gesture(self) -> None:
+        self._pressed = self._pressed_card = self._band = None
+        self._dragging = False
+        self.update()
+
+    def cancel_gesture(self) -> bool:
+        """Give up a drag or a rubber band; says whether there was one."""
+        if not self._dragging and self._band is None:
+            return False
+        if self._dragging:
+            self.drag_cancelled.emit()
+        self._end_gesture()
+        return True
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        card = self.card_at(event.position())
+        if card is not None and event.button() == Qt.MouseButton.LeftButton:
+            self._end_gesture()
+            self.model.open(card)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self.document.hover([])
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        turned = QPointF(event.pixelDelta() if event.hasPixelDelta() else event.angleDelta() / 2)
+        if event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            self.camera.zoom(ZOOM_STEP ** (event.angleDelta().y() / 120), event.position())
+        elif event.modifiers() & Qt.KeyboardModifier.ShiftModifier and not turned.x():
+            self.camera.pan(QPointF(-turned.y(), 0))
+        else:
+            self.camera.pan(-turned)
+        self._look()
+
+    def card_at(self, pos: QPointF | QPoint) -> int | None:
+        """The card at a point of the widget."""
+        pos = QPointF(pos)
+        return self.scene.card_at(self.camera.to_scene(pos)) if self.scene else None
+
+    # Keys
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        key, extend = Qt.Key(event.key()), bool(event.modifiers() & _EXTEND)
+        if key in _ARROWS:
+            group = self._neighbour(_ARROWS[key])
+            if group is not None:
+                self._go_to(group, extend)
+        elif key in _PAN_KEYS and not event.modifiers():
+            self.camera.pan(_PAN_KEYS[key])
+            self._look()
+        elif not self._act(key, event.modifiers()):
+            super().keyPressEvent(event)
+
+    def _act(self, key: Qt.Key, modifiers: Qt.KeyboardModifier) -> bool:
+        """Do what a key stands for; says whether it stands for anything."""
+        middle = QPointF(self.rect().center())
+        if Qt.Key.Key_1 <= key <= Qt.Key.Key_8:
+            self._place(key - Qt.Key.Key_1)
+        elif key in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.current is not None:
+            self.model.open(self.current)
+        elif key == Qt.Key.Key_Backspace:
+            self.model.back()
+        elif key == Qt.Key.Key_Escape:
+            if not self.cancel_gesture():
+                self.escaped.emit()
+        elif key == Qt.Key.Key_0:
+            self.fit()
+        elif key == Qt.Key.Key_F and modifiers & Qt.KeyboardModifier.ControlModifier:
+            self.search_wanted.emit()
+        elif key == Qt.Key.Key_F:
+            self.focus_selection()
+        elif key in (Qt.Key.Key_Plus, Qt.Key.Key_Equal, Qt.Key.Key_Minus):
+            self.camera.zoom(1 / ZOOM_STEP if key == Qt.Key.Key_Minus else ZOOM_STEP, middle)
+            self._look()
+        else:
+            return False
+        return True
+
+    def _place(self, device: int) -> None:
+        problem = self.document.problem
+        if problem is not None and device < problem.cluster.n_devices:
+            self.document.place(self.document.selection, device)
+
+    def focusNextPrevChild(self, forward: bool) -> bool:
+        """Tab goes through the cards before it leaves."""
+        n = self.scene.n if self.scene is not None else 0
+        group = (-1 if forward else n) if self.current is None else self.current
+        group += 1 if forward else -1
+        if not 0 <= group < n or not self.hasFocus():
+            return super().focusNextPrevChild(forward)
+        self._go_to(group)
+        return True
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        self.update()
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        self.update()
+
+    # Tool tips and the menu
+
+    def event(self, event: QEvent) -> bool:
+        if isinstance(event, QHelpEvent):
+            card = self.card_at(event.pos())
+            text = "" if card is None else self.tip(card)
+            QToolTip.showText(event.globalPos(), text, self)
+            return True
+        return super().event(event)
+
+    def tip(self, group: int) -> str:
+        """The whole name of a card, and its numbers."""
+        scene, problem = self.scene, self.document.problem
+        assert scene is not None
+        assert problem is not None
+        facts = scene.facts
+        lines = [
+            scene.level.grouping.names[group],
+            f"{count(int(facts.n_ops[group]), 'op')} · {ms(facts.time_us[group])}",
+            f"{size(int(facts.persistent_bytes[group]))} of weights · "
+            f"{size(int(facts.output_bytes[group]))} of outputs",
+        ]
+        names = [
+            self.document.device_label(device) + (f" {percent(share)}" if share < 1 else "")
+            for device, share in enumerate(facts.share[group].tolist())
+            if share
+        ]
+        lines.append(f"on {', '.join(names)}" if names else "not placed yet")
+        if facts.n_pinned[group]:
+            lines.append(f"{facts.n_pinned[group]} of {facts.n_ops[group]} ops pinned")
+        if self.model.matches is not None and self.model.matches.get(group):
+            lines.append(f"{count(self.model.matches[group], 'op')} found")
+        return "\n".join(lines)

@@ -1,0 +1,127 @@
+"""What the colour of a card means, and the words that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from PySide6.QtGui import QColor
+
+from enplace.text import count, ms
+from enplace_studio.graph.facts import WORK_KINDS, Facts
+from enplace_studio.theme import theme
+
+Stripes = tuple[tuple[QColor, float], ...]
+"""Colours side by side on one card, and the part of its width that each takes."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one card is coloured, and its second line."""
+
+    stripes: Stripes
+    line: str
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A meaning of colour: ``looks`` colours every card, ``legend`` explains the colours."""
+
+    title: str
+    looks: Callable[[Facts], list[Look]]
+    legend: Callable[[Facts], list[tuple[QColor, str]]]
+
+
+def blend(color: QColor, ground: QColor, share: float) -> QColor:
+    """``share`` of one colour on another."""
+    rest = 1 - share
+    return QColor(
+        round(color.red() * share + ground.red() * rest),
+        round(color.green() * share + ground.green() * rest),
+        round(color.blue() * share + ground.blue() * rest),
+    )
+
+
+def _by_device(facts: Facts) -> list[Look]:
+    looks = []
+    for group, shares in enumerate(facts.share.tolist()):
+        stripes = tuple((theme.device_color(d), share) for d, share in enumerate(shares) if share)
+        split = f" · on {len(stripes)}" if len(stripes) > 1 else ""
+        looks.append(Look(stripes or _plain(), ms(facts.time_us[group]) + split))
+    return looks
+
+
+def _by_time(facts: Facts) -> list[Look]:
+    part = np.sqrt(facts.time_us / (facts.time_us.max() or 1.0))
+    return [
+        Look(((_shade(share), 1.0),), ms(time))
+        for share, time in zip(part.tolist(), facts.time_us.tolist(), strict=True)
+    ]
+
+
+def _by_work(facts: Facts) -> list[Look]:
+    return [Look(((_work_color(kind), 1.0),), WORK_KINDS[kind][0]) for kind in facts.work.tolist()]
+
+
+def _by_pins(facts: Facts) -> list[Look]:
+    looks = []
+    for pinned, n_ops in zip(facts.n_pinned.tolist(), facts.n_ops.tolist(), strict=True):
+        part = pinned / n_ops
+        stripes = ((theme.tokens.accent, part), (theme.tokens.faint, 1 - part))
+        line = "pinned" if pinned == n_ops else f"{pinned} of {n_ops}" if pinned else "free"
+        looks.append(Look(tuple(s for s in stripes if s[1]), line))
+    return looks
+
+
+def _by_critical_path(facts: Facts) -> list[Look]:
+    part = facts.critical_us / np.maximum(facts.time_us, 1e-9)
+    return [
+        Look(
+            ((theme.tokens.bad, 1.0),) if share > 0 else _plain(),
+            f"{ms(critical)} of it" if critical else "not on it",
+        )
+        for share, critical in zip(part.tolist(), facts.critical_us.tolist(), strict=True)
+    ]
+
+
+def _plain() -> Stripes:
+    return ((theme.tokens.faint, 1.0),)
+
+
+def _shade(share: float) -> QColor:
+    return blend(theme.tokens.accent, theme.tokens.line, 0.05 + 0.95 * share)
+
+
+def _work_color(kind: int) -> QColor:
+    """Muted colours, apart from those of the devices."""
+    light = ("#332288", "#882255", "#117733", "#AA4499", "#7A7A52")
+    dark = ("#A99BF0", "#E08BB0", "#7CC48B", "#D9A0D3", "#BDBD8F")
+    return QColor((dark if theme.dark else light)[kind])
+
+
+def _time_legend(facts: Facts) -> list[tuple[QColor, str]]:
+    return [(_shade(0.0), "0 ms"), (_shade(1.0), ms(float(facts.time_us.max(initial=0.0))))]
+
+
+def _work_legend(facts: Facts) -> list[tuple[QColor, str]]:
+    return [(_work_color(kind), WORK_KINDS[kind][0]) for kind in np.unique(facts.work).tolist()]
+
+
+def _pin_legend(facts: Facts) -> list[tuple[QColor, str]]:
+    pinned = count(int(facts.n_pinned.sum()), "pinned op")
+    return [(theme.tokens.accent, pinned), (theme.tokens.faint, "free")]
+
+
+def _critical_legend(facts: Facts) -> list[tuple[QColor, str]]:
+    on_path = f"on the critical path, {ms(float(facts.critical_us.sum()))} of compute"
+    return [(theme.tokens.bad, on_path), (theme.tokens.faint, "not on it")]
+
+
+MODES = (
+    Mode("device", _by_device, lambda facts: []),
+    Mode("compute time", _by_time, _time_legend),
+    Mode("op type", _by_work, _work_legend),
+    Mode("pinned", _by_pins, _pin_legend),
+    Mode("critical path", _by_critical_path, _critical_legend),
+)

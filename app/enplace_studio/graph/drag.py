@@ -1,0 +1,121 @@
+"""Dragging groups onto a device: a ghost that says what the drop would come to."""
+
+from __future__ import annotations
+
+import math
+
+from PySide6.QtCore import QObject, QPoint, QRectF, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QWidget
+
+from enplace.text import ms, size
+from enplace_studio.document import Document
+from enplace_studio.graph.devices import DeviceBar
+from enplace_studio.theme import theme
+
+_PAD, _LINE, _OFFSET = 10, 18, QPoint(14, 12)
+_WIDEST = 320
+
+
+class PlaceDrag(QObject):
+    """One gesture: begin, move, then drop or cancel."""
+
+    def __init__(self, document: Document, bar: DeviceBar, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.document, self.bar = document, bar
+        self.ghost = Ghost(parent)
+        self._ops: list[int] = []
+
+    @property
+    def active(self) -> bool:
+        return bool(self._ops)
+
+    def begin(self, ops: list[int], pos: QPoint) -> None:
+        """Pick ops up at a point of the screen."""
+        self._ops = ops
+        self.ghost.show()
+        self.ghost.raise_()
+        self.move(pos)
+
+    def move(self, pos: QPoint) -> None:
+        """Follow the pointer; over a chip, say what the drop would come to."""
+        device = self.bar.device_at(pos)
+        self.bar.show_drag(True, device)
+        text, good = ("drop on a device above", True) if device is None else self.preview(device)
+        color = theme.tokens.dim if good else theme.tokens.bad
+        title = (self.document.describe(self._ops), theme.tokens.text)
+        self.ghost.follow(pos, [title, *((line, color) for line in text.split("\n"))])
+
+    def drop(self, pos: QPoint, pin: bool) -> None:
+        """Let go: place on the device under the pointer, if there is one."""
+        ops, device = self._ops, self.bar.device_at(pos)
+        self.cancel()
+        if device is not None:
+            self.document.place(ops, device, pin)
+
+    def cancel(self) -> None:
+        """Put everything back."""
+        self._ops = []
+        self.ghost.hide()
+        self.bar.show_drag(False)
+
+    def preview(self, device: int) -> tuple[str, bool]:
+        """Change in step time and the device's peak memory, and whether it all fits."""
+        document, problem = self.document, self.document.problem
+        assert problem is not None
+        name = document.device_label(device)
+        if document.current is None:
+            return f"{name}: there is no plan yet, press Solve first", False
+        seen = document.preview(self._ops, device)
+        if not math.isfinite(seen.step_us):
+            return f"may not run on {name}", False
+        room = problem.cluster.capacity_bytes
+        full = [d for d in range(len(room)) if seen.peak_bytes[d] > room[d]]
+        shown = device if device in full or not full else full[0]
+        label = document.device_label(shown)
+        memory = f"{label}: {size(seen.peak_bytes[shown])} of {size(room[shown])} at the peak"
+        step = f"on {name}: {ms(seen.delta_us, signed=True)}, step {ms(seen.step_us)}"
+        return f"{step}\n{memory}" + (", does not fit" if full else ""), not full
+
+
+class Ghost(QWidget):
+    """A card that follows the pointer."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._inside = parent
+        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        self.lines: list[tuple[str, QColor]] = []
+        self._pos = QPoint()
+        self.hide()
+
+    def follow(self, global_pos: QPoint, lines: list[tuple[str, QColor]]) -> None:
+        """Stand beside a point of the screen with these lines."""
+        self._pos, self.lines = global_pos, lines
+        metrics = QFontMetricsF(theme.font(12, QFont.Weight.DemiBold))
+        wide = max(metrics.horizontalAdvance(text) for text, _ in self.lines) + 2 * _PAD + 8
+        self.resize(int(min(wide, _WIDEST)), len(self.lines) * _LINE + 2 * _PAD - 4)
+        self._stay_inside()
+        self.update()
+
+    def _stay_inside(self) -> None:
+        parent = self._inside
+        place = parent.mapFromGlobal(self._pos) + _OFFSET
+        x = max(0, min(place.x(), parent.width() - self.width() - 2))
+        y = max(0, min(place.y(), parent.height() - self.height() - 2))
+        self.move(x, y)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QPen(theme.tokens.accent, 1.5))
+        painter.setBrush(theme.tokens.panel)
+        painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -1), 7, 7)
+        for number, (text, color) in enumerate(self.lines):
+            bold = QFont.Weight.DemiBold if number == 0 else QFont.Weight.Normal
+            font = theme.font(12, bold)
+            painter.setFont(font)
+            painter.setPen(color)
+            area = QRectF(_PAD, _PAD - 3 + number * _LINE, self.width() - 2 * _PAD, _LINE)
+            shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, area.width())
+            painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, shown)

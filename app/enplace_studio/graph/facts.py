@@ -1,0 +1,189 @@
+"""What the cards and edges of the graph have to say; arrays, no Qt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enplace.groups import Grouping
+from enplace.problem import Problem
+from enplace.profile import FloatArray, IntArray, Profile
+from enplace.schedule import Schedule
+from enplace.simulate import critical_path
+
+BoolArray = NDArray[np.bool_]
+
+WORK_KINDS = (
+    ("matrix products", ("matmul", "conv", "gemm", "einsum")),
+    ("weights and updates", ("variable", "apply", "assign", "adam")),
+    ("normalise and reduce", ("norm", "softmax", "sum", "mean", "max", "pool", "addn")),
+    ("move data", ("concat", "split", "slice", "gather", "transpose", "reshape", "pack", "pad")),
+    ("element by element", ("",)),
+)
+"""What kinds of work a person tells apart, and the parts of op types that mean them; first wins."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupEdges:
+    """What flows between groups: one edge for each ordered pair that exchanges tensors.
+
+    Attributes
+    ----------
+    source, target : int array, shape (n_edges,)
+        Group numbers.
+    bytes : int array, shape (n_edges,)
+        Every tensor counted once for each group that uses it.
+    """
+
+    source: IntArray
+    target: IntArray
+    bytes: IntArray
+
+
+def group_edges(profile: Profile, grouping: Grouping) -> GroupEdges:
+    """The edges between different groups."""
+    pair, size = _pairs(profile, grouping, np.ones(profile.n_edges, dtype=bool))
+    source, target = np.divmod(pair, grouping.n_groups)
+    return GroupEdges(source, target, size)
+
+
+def crossing(
+    profile: Profile, grouping: Grouping, edges: GroupEdges, device: IntArray
+) -> BoolArray:
+    """Which edges between groups carry a tensor from one device to another; shape (n_edges,)."""
+    between = device[profile.edge_source] != device[profile.edge_op]
+    pair, _ = _pairs(profile, grouping, between)
+    return np.isin(edges.source * grouping.n_groups + edges.target, pair)
+
+
+def _pairs(profile: Profile, grouping: Grouping, wanted: BoolArray) -> tuple[IntArray, IntArray]:
+    """Pairs of groups, as source * n_groups + target, and the bytes they exchange."""
+    source = grouping.group[profile.edge_source]
+    target = grouping.group[profile.edge_op]
+    kept = wanted & (source != target) & (source >= 0) & (target >= 0)
+    n = grouping.n_groups
+    sent = np.unique(profile.edge_tensor[kept] * n + target[kept])
+    tensor, target = np.divmod(sent, n)
+    pair, at = np.unique(
+        grouping.group[profile.tensor_op[tensor]] * n + target, return_inverse=True
+    )
+    size = np.bincount(at, weights=profile.tensor_bytes[tensor], minlength=len(pair))
+    return pair, size.astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """The numbers of each group; all arrays have shape (n_groups,) unless said otherwise.
+
+    Attributes
+    ----------
+    time_us : float array
+        Compute time on the devices the plan gives; on the fastest ones where there is no plan.
+    share : float array, shape (n_groups, n_devices)
+        Part of the group that runs on each device, by time; all zero without a plan.
+    persistent_bytes, output_bytes : int array
+    n_ops, n_pinned : int array
+    critical_us : float array
+        Time that the group spends on the critical path, where it was asked for.
+    work : int array
+        Which of :data:`WORK_KINDS` takes most of its time.
+    """
+
+    time_us: FloatArray
+    share: FloatArray
+    persistent_bytes: IntArray
+    output_bytes: IntArray
+    n_ops: IntArray
+    n_pinned: IntArray
+    critical_us: FloatArray
+    work: IntArray
+
+    @property
+    def device(self) -> IntArray:
+        """Device that runs most of each group; −1 without a plan."""
+        most = self.share.argmax(axis=1).astype(np.int64)
+        return np.where(self.share.any(axis=1), most, np.int64(-1))
+
+    @property
+    def split(self) -> BoolArray:
+        """Whether a group runs on several devices."""
+        return (self.share > 0).sum(axis=1) > 1
+
+
+def make_facts(
+    problem: Problem, grouping: Grouping, schedule: Schedule | None, with_path: bool = False
+) -> Facts:
+    """Sum up ops by group; the critical path only where it is wanted, because it takes longest."""
+    profile, n = problem.profile, grouping.n_groups
+    grouped = np.flatnonzero(grouping.group >= 0)
+    group = grouping.group[grouped]
+    time_us = _op_times(problem, schedule)[grouped]
+
+    def total(values: NDArray[np.generic]) -> FloatArray:
+        return np.bincount(group, weights=values, minlength=n).astype(np.float64)
+
+    pinned = np.zeros(profile.n_ops)
+    pinned[list(problem.pins)] = 1
+    sent = np.bincount(profile.tensor_op, profile.tensor_bytes, minlength=profile.n_ops)
+    return Facts(
+        time_us=total(time_us),
+        share=_shares(problem, grouping, schedule, time_us),
+        persistent_bytes=total(profile.persistent_bytes[grouped]).astype(np.int64),
+        output_bytes=total(sent[grouped]).astype(np.int64),
+        n_ops=np.bincount(group, minlength=n),
+        n_pinned=total(pinned[grouped]).astype(np.int64),
+        critical_us=_critical(grouping, schedule if with_path else None),
+        work=_work(profile, grouped, group, time_us, n),
+    )
+
+
+def _op_times(problem: Problem, schedule: Schedule | None) -> FloatArray:
+    if schedule is not None:
+        return schedule.op_finish_us - schedule.op_start_us
+    return problem.time_us.min(axis=1)
+
+
+def _shares(
+    problem: Problem, grouping: Grouping, schedule: Schedule | None, time_us: FloatArray
+) -> FloatArray:
+    """By time; by the number of ops for groups that take none."""
+    n_devices = problem.cluster.n_devices
+    share = np.zeros((grouping.n_groups, n_devices))
+    if schedule is None:
+        return share
+    grouped = np.flatnonzero(grouping.group >= 0)
+    at = grouping.group[grouped], schedule.plan.device[grouped]
+    counts = share.copy()
+    np.add.at(share, at, time_us)
+    np.add.at(counts, at, 1.0)
+    timeless = share.sum(axis=1) == 0
+    share[timeless] = counts[timeless]
+    return share / share.sum(axis=1, keepdims=True)
+
+
+def _critical(grouping: Grouping, schedule: Schedule | None) -> FloatArray:
+    spent = np.zeros(grouping.n_groups)
+    for step in critical_path(schedule).steps if schedule else ():
+        if step.kind == "op" and grouping.group[step.number] >= 0:
+            spent[grouping.group[step.number]] += step.finish_us - step.start_us
+    return spent
+
+
+def _work(
+    profile: Profile, ops: IntArray, group: IntArray, time_us: FloatArray, n_groups: int
+) -> IntArray:
+    known = {op_type: kind_of_work(op_type) for op_type in set(profile.op_types)}
+    kind = np.array([known[profile.op_types[op]] for op in ops.tolist()], dtype=np.int64)
+    spent = np.zeros((n_groups, len(WORK_KINDS)))
+    np.add.at(spent, (group, kind), time_us + 1e-6)
+    return spent.argmax(axis=1)
+
+
+def kind_of_work(op_type: str) -> int:
+    """Which of :data:`WORK_KINDS` an op type belongs to."""
+    lower = op_type.lower()
+    return next(
+        number for number, (_, words) in enumerate(WORK_KINDS) if any(w in lower for w in words)
+    )

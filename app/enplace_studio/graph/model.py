@@ -1,0 +1,199 @@
+"""What the graph pane shows at the moment; built when it is first asked for after a change."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import QObject, Signal
+
+from enplace.groups import Grouping, subgroups
+from enplace.profile import IntArray
+from enplace_studio.document import Document
+from enplace_studio.graph import layout
+from enplace_studio.graph.colours import MODES
+from enplace_studio.graph.dot import DotProcess
+from enplace_studio.graph.facts import crossing, group_edges, make_facts
+from enplace_studio.graph.paint import Marks
+from enplace_studio.graph.scene import Level, Scene, make_scene
+from enplace_studio.graph.search import matching_groups, matching_ops
+from enplace_studio.theme import theme
+
+DOT_LIMIT = 250  # cards beyond which Graphviz takes longer than a person likes to wait
+
+
+class GraphModel(QObject):
+    """The opened levels, where their cards stand, the colour mode and what was searched for."""
+
+    changed = Signal()
+    """Something looks different."""
+    arranged = Signal()
+    """Cards stand elsewhere: show them anew."""
+    level_changed = Signal()
+    """Another level is open."""
+
+    def __init__(self, document: Document, parent: QObject) -> None:
+        super().__init__(parent)
+        self.document = document
+        self.levels: list[Level] = []
+        self.mode = MODES[0]
+        self.matches: dict[int, int] | None = None
+        self._arrangement: layout.Arrangement | None = None
+        self._scene: Scene | None = None
+        self._room = 800.0
+        self._query = ("", "")
+        self._dot = DotProcess(self)
+        document.opened.connect(self.reset)
+        for signal in (document.problem_changed, document.current_changed, theme.changed):
+            signal.connect(self._forget_scene)
+        self.reset()
+
+    # Levels
+
+    @property
+    def level(self) -> Level | None:
+        return self.levels[-1] if self.levels else None
+
+    def reset(self) -> None:
+        """Show the whole model."""
+        grouping = self.document.grouping
+        self.levels = [self._level("All groups", grouping)] if grouping else []
+        self._enter()
+
+    def open(self, group: int) -> bool:
+        """Open a group into its parts; single ops have none."""
+        problem, level = self.document.problem, self.level
+        if problem is None or level is None:
+            return False
+        ops = level.grouping.ops(group)
+        if len(ops) < 2:
+            return False
+        inside = subgroups(problem.profile, ops)
+        self.levels.append(self._level(level.grouping.names[group], inside))
+        self._enter()
+        return True
+
+    def go_to(self, depth: int) -> None:
+        """Leave all levels below a depth."""
+        if 0 <= depth < len(self.levels) - 1:
+            del self.levels[depth + 1 :]
+            self._enter()
+
+    def back(self) -> bool:
+        """Leave a level."""
+        if len(self.levels) < 2:
+            return False
+        self.go_to(len(self.levels) - 2)
+        return True
+
+    def _level(self, title: str, grouping: Grouping) -> Level:
+        assert self.document.problem is not None
+        return Level(title, grouping, group_edges(self.document.problem.profile, grouping))
+
+    def _enter(self) -> None:
+        self.find(*self._query)
+        self._arrange()
+        self.level_changed.emit()
+
+    # Where the cards stand
+
+    def set_room(self, width: float) -> None:
+        """Fill another width."""
+        if width != self._room:
+            self._room = width
+            if self.level is not None and self._in_lines(self.level):
+                self._arrange()
+
+    def _in_lines(self, level: Level) -> bool:
+        return layout.is_regular(level.grouping) or layout.is_chain(level.grouping, level.edges)
+
+    def _arrange(self) -> None:
+        self._dot.stop()
+        self._arrangement = None
+        level = self.level
+        if level is None:
+            self._show()
+        elif layout.is_regular(level.grouping):
+            self._show(layout.grid(level.grouping, self._room))
+        elif layout.is_chain(level.grouping, level.edges):
+            self._show(layout.reading(level.grouping, self._room))
+        elif level.grouping.n_groups > DOT_LIMIT:
+            self._show(layout.layered(level.grouping, level.edges))
+        else:
+            self._start_dot(level)
+
+    def _start_dot(self, level: Level) -> None:
+        self._dot.start(
+            level.grouping.n_groups,
+            level.edges,
+            lambda x, y: self._show(layout.from_centres(level.grouping, x, y)),
+            lambda: self._show(layout.layered(level.grouping, level.edges)),
+        )
+        self._forget_scene()
+
+    def _show(self, arrangement: layout.Arrangement | None = None) -> None:
+        self._arrangement = arrangement
+        self._forget_scene()
+        self.arranged.emit()
+
+    # What it looks like
+
+    def set_mode(self, number: int) -> None:
+        """Give colours another meaning: one of :data:`MODES`."""
+        self.mode = MODES[number]
+        self._forget_scene()
+
+    def _forget_scene(self) -> None:
+        self._scene = None
+        self.changed.emit()
+
+    @property
+    def scene(self) -> Scene | None:
+        """The picture; None while there is nothing to show or it is being laid out."""
+        if self._scene is None:
+            self._scene = self._make_scene()
+        return self._scene
+
+    def _make_scene(self) -> Scene | None:
+        problem, level, arrangement = self.document.problem, self.level, self._arrangement
+        if problem is None or level is None or arrangement is None:
+            return None
+        schedule = self.document.schedule
+        cut = np.zeros(len(level.edges.bytes), dtype=bool)
+        if schedule is not None:
+            device = schedule.plan.device
+            cut = crossing(problem.profile, level.grouping, level.edges, device)
+        with_path = self.mode.title == "critical path"
+        facts = make_facts(problem, level.grouping, schedule, with_path)
+        return make_scene(level, arrangement, facts, self.mode.looks, cut)
+
+    # What is singled out
+
+    def marks(self, current: int | None) -> Marks:
+        """Selected, hovered and found cards."""
+        level = self.level
+        if level is None:
+            return Marks()
+        sizes = np.bincount(level.grouping.group[level.grouping.group >= 0])
+        chosen = self._counts(level, self.document.selection)
+        hovered = self._counts(level, self.document.hovered)
+        return Marks(
+            selected=frozenset(np.flatnonzero((chosen == sizes) & (sizes > 0)).tolist()),
+            partly=frozenset(np.flatnonzero((chosen > 0) & (chosen < sizes)).tolist()),
+            hovered=frozenset(np.flatnonzero(hovered).tolist()),
+            matches=None if self.matches is None else frozenset(self.matches),
+            current=current,
+        )
+
+    def _counts(self, level: Level, ops: frozenset[int]) -> IntArray:
+        groups = level.grouping.group[np.fromiter(ops, dtype=np.int64, count=len(ops))]
+        return np.bincount(groups[groups >= 0], minlength=level.grouping.n_groups)
+
+    def find(self, query: str, field: str) -> None:
+        """Single out the groups that match; all of them where the query is empty."""
+        self._query = (query, field)
+        problem, level = self.document.problem, self.level
+        self.matches = None
+        if query and problem is not None and level is not None:
+            current = self.document.current
+            ops = matching_ops(problem, current.plan if current else None, query, field)
+            self.matches = matching_groups(level.grouping, ops, query, field)
+        self.changed.emit()

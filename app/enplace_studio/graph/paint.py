@@ -1,0 +1,191 @@
+"""Painting cards, edges and titles; coordinates are those of the scene."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPainterPath, QPen
+
+from enplace_studio.graph.colours import Stripes, blend
+from enplace_studio.graph.facts import BoolArray
+from enplace_studio.graph.layout import CARD_H, TITLE_W
+from enplace_studio.graph.scene import Scene, touching
+from enplace_studio.theme import theme
+
+RADIUS = 7.0
+TEXT_SCALE = 0.42  # below this scale texts would only be noise
+_PAD = 11.0
+_FADED = 0.28
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a person has singled out at the moment, by group."""
+
+    selected: frozenset[int] = frozenset()
+    partly: frozenset[int] = frozenset()
+    hovered: frozenset[int] = frozenset()
+    matches: frozenset[int] | None = None
+    current: int | None = None
+
+
+def paint_scene(painter: QPainter, scene: Scene, marks: Marks, visible: QRectF) -> None:
+    """Paint what is visible; edges lie under the cards."""
+    scale = painter.worldTransform().m11()
+    _paint_edges(painter, scene, marks, visible)
+    if scale >= TEXT_SCALE:
+        _paint_titles(painter, scene, visible)
+    for group in scene.cards_in(visible):
+        faded = marks.matches is not None and group not in marks.matches
+        painter.setOpacity(_FADED if faded else 1.0)
+        paint_card(painter, scene, group, scale >= TEXT_SCALE)
+        painter.setOpacity(1.0)
+        _paint_ring(painter, scene.rects[group], group, marks)
+
+
+def _paint_titles(painter: QPainter, scene: Scene, visible: QRectF) -> None:
+    painter.setFont(theme.font(12))
+    painter.setPen(theme.tokens.dim)
+    for text, y in scene.arrangement.titles:
+        if visible.top() - CARD_H < y < visible.bottom() + CARD_H:
+            area = QRectF(0, y - CARD_H / 2, TITLE_W - 14, CARD_H)
+            painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, fitted(text, 12, area.width()))
+
+
+# ---------------------------------------------------------------- cards
+
+
+def paint_card(painter: QPainter, scene: Scene, group: int, with_text: bool) -> None:
+    """One card: tint and border in its colours, a bar at the left, two lines of text, its pin."""
+    rect, look = scene.rects[group], scene.looks[group]
+    shape = QPainterPath()
+    shape.addRoundedRect(rect, RADIUS, RADIUS)
+    tint = 0.27 if theme.dark else 0.15
+    painter.setPen(Qt.PenStyle.NoPen)
+    if len(look.stripes) == 1:
+        painter.setBrush(blend(look.stripes[0][0], theme.tokens.panel, tint))
+        painter.drawPath(shape)
+    else:
+        _paint_stripes(painter, rect, shape, look.stripes, tint)
+    border = look.stripes[0][0] if len(look.stripes) == 1 else theme.tokens.dim
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    painter.setPen(QPen(border, 1.2))
+    painter.drawPath(shape)
+    _paint_bar(painter, rect, look.stripes)
+    if scene.facts.n_pinned[group]:
+        paint_pin(painter, rect.topRight() + QPointF(-10, 11))
+    if with_text:
+        _paint_texts(painter, rect, scene.arrangement.texts[group], look.line)
+
+
+def _paint_stripes(
+    painter: QPainter, rect: QRectF, shape: QPainterPath, stripes: Stripes, tint: float
+) -> None:
+    painter.save()
+    painter.setClipPath(shape, Qt.ClipOperation.IntersectClip)
+    left = rect.left()
+    for color, share in stripes:
+        width = share * rect.width()
+        area = QRectF(left, rect.top(), width, rect.height())
+        painter.fillRect(area, blend(color, theme.tokens.panel, tint))
+        left += width
+    painter.restore()
+
+
+def _paint_bar(painter: QPainter, rect: QRectF, stripes: Stripes) -> None:
+    """The colours once more, strong, from top to bottom."""
+    top, height = rect.top() + 7, rect.height() - 14
+    for color, share in stripes:
+        painter.fillRect(QRectF(rect.left() + 3.5, top, 3, height * share), color)
+        top += height * share
+
+
+def _paint_texts(painter: QPainter, rect: QRectF, text: str, line: str) -> None:
+    width = rect.width() - _PAD - 5
+    painter.setPen(theme.tokens.text)
+    painter.setFont(theme.font(12, QFont.Weight.DemiBold))
+    first = QRectF(rect.left() + _PAD, rect.top() + 4, width, 18)
+    align = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
+    painter.drawText(first, align, fitted(text, 12, width, bold=True))
+    painter.setPen(theme.tokens.dim)
+    painter.setFont(theme.font(11))
+    painter.drawText(first.translated(0, 17), align, fitted(line, 11, width))
+
+
+def paint_pin(painter: QPainter, head: QPointF) -> None:
+    """A pin with a round head."""
+    painter.setPen(QPen(theme.tokens.text, 1.4))
+    painter.drawLine(head, head + QPointF(0, 8))
+    painter.setBrush(theme.tokens.text)
+    painter.drawEllipse(head, 2.6, 2.6)
+
+
+def _paint_ring(painter: QPainter, rect: QRectF, group: int, marks: Marks) -> None:
+    """A strong ring for selected cards, broken if partly selected, a thin one for hovered ones."""
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    accent = theme.tokens.accent
+    if group in marks.selected or group in marks.partly:
+        style = Qt.PenStyle.SolidLine if group in marks.selected else Qt.PenStyle.DashLine
+        painter.setPen(QPen(accent, 2.2, style))
+        painter.drawRoundedRect(rect, RADIUS, RADIUS)
+    elif group in marks.hovered or (marks.matches and group in marks.matches):
+        painter.setPen(QPen(accent, 1.2))
+        painter.drawRoundedRect(rect, RADIUS, RADIUS)
+    if group == marks.current:
+        painter.setPen(QPen(theme.tokens.text, 1.0, Qt.PenStyle.DotLine))
+        painter.drawRoundedRect(rect.adjusted(-4, -4, 4, 4), RADIUS + 3, RADIUS + 3)
+
+
+@lru_cache(maxsize=4096)
+def _fitted(text: str, font_key: str, width: int) -> str:
+    font = QFont()
+    font.fromString(font_key)
+    return QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, width)
+
+
+def fitted(text: str, size: int, width: float, bold: bool = False) -> str:
+    """The text with its middle left out where it is too wide."""
+    font = theme.font(size, QFont.Weight.DemiBold if bold else QFont.Weight.Normal)
+    return _fitted(text, font.toString(), int(width))
+
+
+# ---------------------------------------------------------------- edges
+
+
+def _paint_edges(painter: QPainter, scene: Scene, marks: Marks, visible: QRectF) -> None:
+    edges = scene.level.edges
+    chosen = np.array(sorted(marks.selected | marks.hovered), dtype=np.int64)
+    lit = touching(edges, chosen)
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    for edge in np.flatnonzero(_worth_painting(scene, lit, marks.matches)).tolist():
+        path = scene.paths[edge]
+        if path.controlPointRect().adjusted(-4, -4, 4, 4).intersects(visible):
+            painter.setPen(edge_pen(scene, edge, bool(lit[edge])))
+            painter.drawPath(path)
+
+
+def _worth_painting(scene: Scene, lit: BoolArray, matches: Collection[int] | None) -> BoolArray:
+    shown = ~scene.quiet | lit
+    if matches is None:
+        return shown
+    return shown & touching(scene.level.edges, np.array(sorted(matches), dtype=np.int64))
+
+
+def edge_pen(scene: Scene, edge: int, lit: bool) -> QPen:
+    """Red and dashed across devices, grey elsewhere; fainter the fewer bytes it carries."""
+    width = float(scene.edge_width[edge])
+    if scene.crossing[edge]:
+        pen = QPen(theme.tokens.bad, max(1.3, width))
+        pen.setDashPattern([4.2 / pen.widthF() * 1.2, 3.0 / pen.widthF() * 1.2])
+    else:
+        pen = QPen(theme.tokens.faint, width)
+    pen.setCapStyle(Qt.PenCapStyle.FlatCap)
+    if not lit:
+        color = QColor(pen.color())
+        color.setAlphaF(min(1.0, 0.35 + 0.25 * width))
+        pen.setColor(color)
+    return pen

@@ -1,0 +1,159 @@
+"""The picture of one level of the graph, ready to be painted: cards and edges in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from PySide6.QtCore import QPointF, QRectF
+from PySide6.QtGui import QPainterPath
+
+from enplace.groups import Grouping
+from enplace.profile import FloatArray, IntArray
+from enplace_studio.graph.colours import Look
+from enplace_studio.graph.facts import BoolArray, Facts, GroupEdges
+from enplace_studio.graph.layout import CARD_H, Arrangement
+
+EDGES_PER_CARD = 2.5
+_HUB = 7
+_SMALLEST_SHARE = 0.004  # of the largest edge: what is below it only shows for a selected card
+_WIDTHS = (0.8, 3.4)
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """A set of ops opened into groups: the whole model, or one of its groups."""
+
+    title: str
+    grouping: Grouping
+    edges: GroupEdges
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """Everything painting needs, by group and by edge.
+
+    Attributes
+    ----------
+    rects : list of QRectF
+    paths : list of QPainterPath, one for each edge
+    edge_width : float array, shape (n_edges,)
+    crossing : bool array, shape (n_edges,)
+    quiet : bool array, shape (n_edges,)
+        Edges that only show when one of their ends is selected or hovered.
+    """
+
+    level: Level
+    arrangement: Arrangement
+    facts: Facts
+    looks: list[Look]
+    rects: list[QRectF]
+    paths: list[QPainterPath]
+    edge_width: FloatArray
+    crossing: BoolArray
+    quiet: BoolArray
+
+    @property
+    def n(self) -> int:
+        return len(self.rects)
+
+    @property
+    def bounds(self) -> QRectF:
+        left, top, right, bottom = self.arrangement.bounds
+        return QRectF(left, top, right - left, bottom - top)
+
+    def card_at(self, point: QPointF) -> int | None:
+        """The group whose card is at a point."""
+        return next((g for g, rect in enumerate(self.rects) if rect.contains(point)), None)
+
+    def cards_in(self, area: QRectF) -> list[int]:
+        """Groups whose cards touch an area."""
+        return [g for g, rect in enumerate(self.rects) if rect.intersects(area)]
+
+    def ops(self, groups: Iterable[int]) -> list[int]:
+        """All ops of some groups."""
+        return [op for group in groups for op in self.level.grouping.ops(group).tolist()]
+
+
+def card_rects(arrangement: Arrangement) -> list[QRectF]:
+    """The card of each group."""
+    places = (arrangement.x.tolist(), arrangement.y.tolist(), arrangement.width.tolist())
+    return [QRectF(x, y, width, CARD_H) for x, y, width in zip(*places, strict=True)]
+
+
+def edge_widths(edges: GroupEdges) -> FloatArray:
+    """Width in pixels: grows with the logarithm of the bytes."""
+    size = np.log2(1.0 + edges.bytes)
+    spread = size.max(initial=0.0) - (low := size.min(initial=np.inf))
+    part = (size - low) / spread if spread > 0 else np.full(len(size), 0.3)
+    return _WIDTHS[0] + (_WIDTHS[1] - _WIDTHS[0]) * part**2
+
+
+def quiet_edges(n: int, edges: GroupEdges) -> BoolArray:
+    """The edges to leave out for a calm picture: small ones, and the fans of hubs."""
+    fan = np.bincount(edges.source, minlength=n), np.bincount(edges.target, minlength=n)
+    hub = (fan[0][edges.source] > _HUB) | (fan[1][edges.target] > _HUB)
+    small = edges.bytes < _SMALLEST_SHARE * edges.bytes.max(initial=0)
+    shown = np.flatnonzero(~(hub | small))
+    largest = shown[np.argsort(-edges.bytes[shown], kind="stable")][: int(EDGES_PER_CARD * n)]
+    quiet = np.ones(len(edges.bytes), dtype=bool)
+    quiet[largest] = False
+    return quiet | hub
+
+
+def edge_path(start: QRectF, end: QRectF) -> QPainterPath:
+    """A calm line between two cards: straight where they are neighbours, a curve elsewhere."""
+    if abs(start.top() - end.top()) < CARD_H:
+        return _sideways(start, end)
+    down = end.top() > start.top()
+    a = QPointF(start.center().x(), start.bottom() if down else start.top())
+    b = QPointF(end.center().x(), end.top() if down else end.bottom())
+    bend = QPointF(0, (b.y() - a.y()) / 2)
+    return _curve(a, a + bend, b - bend, b)
+
+
+def _sideways(start: QRectF, end: QRectF) -> QPainterPath:
+    """Between cards of one line; over the cards between them where there are any."""
+    right = end.left() > start.left()
+    a = QPointF(start.right() if right else start.left(), start.center().y())
+    b = QPointF(end.left() if right else end.right(), end.center().y())
+    if abs(b.x() - a.x()) <= start.width():
+        return _curve(a, a, b, b)
+    a, b = QPointF(start.center().x(), start.bottom()), QPointF(end.center().x(), end.bottom())
+    bow = QPointF(0, min(0.45 * CARD_H, 12 + 0.05 * abs(b.x() - a.x())))
+    return _curve(a, a + bow, b + bow, b)
+
+
+def _curve(a: QPointF, b: QPointF, c: QPointF, d: QPointF) -> QPainterPath:
+    path = QPainterPath(a)
+    path.cubicTo(b, c, d)
+    return path
+
+
+def make_scene(
+    level: Level,
+    arrangement: Arrangement,
+    facts: Facts,
+    looks: Callable[[Facts], list[Look]],
+    crossing: BoolArray,
+) -> Scene:
+    """Put the parts of a picture together."""
+    rects = card_rects(arrangement)
+    ends = zip(level.edges.source.tolist(), level.edges.target.tolist(), strict=True)
+    return Scene(
+        level=level,
+        arrangement=arrangement,
+        facts=facts,
+        looks=looks(facts),
+        rects=rects,
+        paths=[edge_path(rects[a], rects[b]) for a, b in ends],
+        edge_width=edge_widths(level.edges),
+        crossing=crossing,
+        quiet=quiet_edges(len(rects), level.edges),
+    )
+
+
+def touching(edges: GroupEdges, groups: IntArray) -> BoolArray:
+    """Edges with an end among some groups."""
+    return np.isin(edges.source, groups) | np.isin(edges.target, groups)

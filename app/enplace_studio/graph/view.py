@@ -1,0 +1,215 @@
+"""The graph pane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QPoint, QPointF, QRectF, QSize
+from PySide6.QtGui import QContextMenuEvent, QResizeEvent
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
+
+from enplace_studio.document import Document
+from enplace_studio.graph.camera import READABLE
+from enplace_studio.graph.canvas import Canvas
+from enplace_studio.graph.colours import MODES
+from enplace_studio.graph.devices import DeviceBar
+from enplace_studio.graph.drag import PlaceDrag
+from enplace_studio.graph.export import write_picture
+from enplace_studio.graph.menu import place_menu
+from enplace_studio.graph.minimap import Minimap
+from enplace_studio.graph.model import GraphModel
+from enplace_studio.graph.search import SearchBar
+from enplace_studio.panel import Panel, label
+
+_TYPICAL_SCALE = 0.9
+_MINIMAP_ROOM = QSize(420, 300)
+
+
+class GraphView(Panel):
+    """Groups as cards in the colours of their devices; select, open, drag onto a device."""
+
+    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+        super().__init__("Graph", "", parent)
+        self.document = document
+        self.model = GraphModel(document, self)
+        self.devices = DeviceBar(document, self)
+        self.canvas = Canvas(self.model, self)
+        self.crumbs = QWidget(self)
+        self.minimap = Minimap(self.canvas)
+        self.search = SearchBar(self.canvas)
+        self.search.hide()
+        self.drag = PlaceDrag(document, self.devices, self)
+        self._stepped = False
+        self.modes = self._mode_button()
+        self.header.addWidget(self.modes)
+        for widget in (self.devices, self.crumbs):
+            self.body.addWidget(widget)
+        self.body.addWidget(self.canvas, 1)
+        self.body.setSpacing(4)
+        self._crumbs_layout = QHBoxLayout(self.crumbs)
+        self._crumbs_layout.setContentsMargins(0, 0, 0, 0)
+        self._connect()
+        self._show_level()
+
+    def _connect(self) -> None:
+        model, canvas = self.model, self.canvas
+        model.level_changed.connect(self._show_level)
+        model.changed.connect(self._show_found)
+        model.changed.connect(self._show_meanings)
+        model.changed.connect(self._place_overlays)
+        canvas.looked.connect(self._place_overlays)
+        canvas.escaped.connect(self._escape)
+        canvas.search_wanted.connect(self.start_search)
+        canvas.drag_began.connect(self.drag.begin)
+        canvas.drag_moved.connect(self.drag.move)
+        canvas.drag_ended.connect(lambda pos, only_move: self.drag.drop(pos, not only_move))
+        canvas.drag_cancelled.connect(self.drag.cancel)
+        self.devices.clicked.connect(lambda d: self.document.place(self.document.selection, d))
+        self.minimap.looked_at.connect(canvas.centre_on)
+        self.search.changed.connect(self._find)
+        self.search.stepped.connect(self.step_match)
+        self.search.closed.connect(self.end_search)
+
+    # Colours
+
+    def _mode_button(self) -> QToolButton:
+        button = QToolButton(self)
+        button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        button.setAutoRaise(True)
+        menu = QMenu(button)
+        for number, mode in enumerate(MODES):
+            action = menu.addAction(mode.title.capitalize())
+            action.triggered.connect(lambda _=False, n=number: self.set_mode(n))
+        button.setMenu(menu)
+        button.setToolTip("What the colours mean")
+        return button
+
+    def set_mode(self, number: int) -> None:
+        """Give colours another meaning: one of ``colours.MODES``."""
+        self.model.set_mode(number)
+        self._show_meanings()
+
+    def _show_meanings(self) -> None:
+        scene = self.model.scene
+        self.modes.setText(f"colour: {self.model.mode.title}")
+        self.set_legend("edge width: bytes")
+        self.devices.set_meanings(self.model.mode.legend(scene.facts) if scene else [])
+
+    # Levels
+
+    def _show_level(self) -> None:
+        """Show the way from the whole model to what is open."""
+        while item := self._crumbs_layout.takeAt(0):
+            if (widget := item.widget()) is not None:
+                widget.deleteLater()
+        levels = self.model.levels
+        self.crumbs.setVisible(len(levels) > 1)
+        for depth, level in enumerate(levels[:-1]):
+            button = QToolButton()
+            button.setText(level.title)
+            button.setAutoRaise(True)
+            button.clicked.connect(lambda _=False, d=depth: self.model.go_to(d))
+            self._crumbs_layout.addWidget(button)
+            self._crumbs_layout.addWidget(label("›", "dim"))
+        if len(levels) > 1:
+            self._crumbs_layout.addWidget(label(levels[-1].title, "title"))
+        self._crumbs_layout.addStretch(1)
+
+    def _escape(self) -> None:
+        """Step out: of the search, then the open group, then the selection."""
+        if self.search.isVisible():
+            self.end_search()
+        elif not self.model.back():
+            self.document.select([])
+
+    # What the window's actions ask for
+
+    def fit(self) -> None:
+        """Show all cards."""
+        self.canvas.fit()
+
+    def focus_selection(self) -> None:
+        """Show the selected cards large."""
+        self.canvas.focus_selection()
+
+    # Search
+
+    def start_search(self) -> None:
+        """Show the search bar, ready to type."""
+        self.search.begin()
+        self._place_overlays()
+
+    def end_search(self) -> None:
+        """Hide the search bar; everything looks as before."""
+        self.search.hide()
+        self.model.find("", "")
+        self.canvas.setFocus()
+
+    def _find(self, query: str, field: str) -> None:
+        self.model.find(query, field)
+        self._stepped = False
+        if self.model.matches:
+            self.canvas.reveal(min(self.model.matches))
+
+    def step_match(self, step: int) -> None:
+        """Go to the next or previous group that matches, and select it."""
+        matches = sorted(self.model.matches or ())
+        if not matches:
+            return
+        at = self.canvas.current
+        place = matches.index(at) + step if at in matches and self._stepped else 0
+        self._stepped = True
+        chosen = matches[place % len(matches)]
+        self.canvas.reveal(chosen)
+        self.canvas.select([chosen])
+
+    def _show_found(self) -> None:
+        matches = self.model.matches or {}
+        self.search.show_found(len(matches), sum(matches.values()))
+
+    # Placing what lies above the canvas
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.body.activate()
+        untouched = self.canvas.untouched
+        self.model.set_room(self.canvas.width() / _TYPICAL_SCALE)
+        if untouched:
+            self.canvas.fit(READABLE)
+            self.canvas.untouched = True
+        self._place_overlays()
+
+    def _place_overlays(self) -> None:
+        area = self.canvas.rect()
+        self.search.move(area.right() - self.search.width() - 4, 4)
+        scene = self.model.scene
+        fits = area.width() >= _MINIMAP_ROOM.width() and area.height() >= _MINIMAP_ROOM.height()
+        if scene is None or not fits:
+            self.minimap.hide()
+            return
+        visible = self.canvas.visible()
+        self.minimap.show_scene(scene, visible)
+        corner = area.bottomRight() - QPoint(self.minimap.width() + 4, self.minimap.height() + 4)
+        self.minimap.move(corner)
+        self.minimap.setVisible(not visible.contains(scene.bounds) or self._is_free(corner))
+
+    def _is_free(self, corner: QPoint) -> bool:
+        """Whether no card lies under the minimap."""
+        covered = QRectF(QPointF(corner), self.minimap.size())
+        area = self.canvas.camera.transform().inverted()[0].mapRect(covered)
+        return self.model.scene is not None and not self.model.scene.cards_in(area)
+
+    # The menu and the picture
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        card = self.canvas.card_at(self.canvas.mapFromGlobal(event.globalPos()))
+        if card is not None and card not in self.model.marks(None).selected:
+            self.canvas.select([card])
+        if self.document.selection:
+            open_card = None if card is None else lambda: self.model.open(card)
+            place_menu(self.document, self, open_card).popup(event.globalPos())
+
+    def export_picture(self, path: Path) -> None:
+        """Write the whole picture with its legend: SVG or PNG, by the file's name."""
+        if self.model.scene is not None:
+            write_picture(path, self.model.scene, self.devices)
