@@ -1,10 +1,12 @@
-"""Every action of the studio in one table; menus, shortcuts, the palette and the `?` sheet read it."""
+"""Every action of the studio in one table, for menus, shortcuts, the palette and the `?` sheet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from enplace_studio.document import Document
 
 if TYPE_CHECKING:
     from enplace_studio.window import MainWindow
@@ -61,6 +63,11 @@ def _solvable(window: MainWindow) -> bool:
     return _open(window) and bool(window.solver.methods) and not window.solver.busy
 
 
+def _edit(change: Callable[[Document, Collection[int]], bool]) -> Callable[[MainWindow], bool]:
+    """An edit of the selected ops."""
+    return lambda window: change(window.document, window.document.selection)
+
+
 def _device_action(number: int) -> Action:
     def has_device(window: MainWindow) -> bool:
         problem = window.document.problem
@@ -88,32 +95,48 @@ def _mode_action(mode: str, title: str) -> Action:
     )
 
 
+# fmt: off
 ACTIONS: tuple[Action, ...] = (
-    Action("open", "Open…", "File", ("Ctrl+O",), lambda w: w.ask_open()),
-    Action("start", "Start page", "File", (), lambda w: w.close_document(), _open),
-    Action("save", "Save", "File", ("Ctrl+S",), lambda w: w.save(), _open, 1),
-    Action("save-as", "Save as…", "File", ("Ctrl+Shift+S",), lambda w: w.save_as(), _open, 1),
-    Action("import-plan", "Import plan.json…", "File", (), lambda w: w.ask_import_plan(), _open, 2),
-    Action("export-plan", "Export plan.json…", "File", ("Ctrl+E",), lambda w: w.ask_export_plan(), _planned, 2),
+    Action("open", "Open…", "File", ("Ctrl+O",), lambda w: w.files.ask_open()),
+    Action("start", "Start page", "File", (), lambda w: w.files.close(), _open),
+    Action("save", "Save", "File", ("Ctrl+S",), lambda w: w.files.save(), _open, 1),
+    Action("save-as", "Save as…", "File", ("Ctrl+Shift+S",),
+           lambda w: w.files.save_as(), _open, 1),
+    Action("import-plan", "Import plan.json…", "File", (),
+           lambda w: w.files.ask_import_plan(), _open, 2),
+    Action("export-plan", "Export plan.json…", "File", ("Ctrl+E",),
+           lambda w: w.files.ask_export_plan(), _planned, 2),
     Action("quit", "Quit", "File", ("Ctrl+Q",), lambda w: w.close(), group=3),
-    Action("undo", "Undo", "Edit", ("Ctrl+Z",), lambda w: w.document.undo_stack.undo(), lambda w: w.document.undo_stack.canUndo()),
-    Action("redo", "Redo", "Edit", ("Ctrl+Shift+Z", "Ctrl+Y"), lambda w: w.document.undo_stack.redo(), lambda w: w.document.undo_stack.canRedo()),
-    Action("pin", "Pin selection where it is", "Edit", ("P",), lambda w: w.document.pin_here(w.document.selection), _selected, 1),
-    Action("unpin", "Unpin selection", "Edit", ("U",), lambda w: w.document.unpin(w.document.selection), _selected, 1),
-    Action("colocate", "Colocate selection", "Edit", ("G",), lambda w: w.document.colocate(w.document.selection), _several, 1),
-    Action("separate", "Separate selection", "Edit", ("Shift+G",), lambda w: w.document.separate(w.document.selection), _selected, 1),
+    Action("undo", "Undo", "Edit", ("Ctrl+Z",), lambda w: w.document.undo_stack.undo(),
+           lambda w: w.document.undo_stack.canUndo()),
+    Action("redo", "Redo", "Edit", ("Ctrl+Shift+Z", "Ctrl+Y"),
+           lambda w: w.document.undo_stack.redo(), lambda w: w.document.undo_stack.canRedo()),
+    Action("pin", "Pin selection where it is", "Edit", ("P",),
+           _edit(Document.pin_here), _selected, 1),
+    Action("unpin", "Unpin selection", "Edit", ("U",), _edit(Document.unpin), _selected, 1),
+    Action("colocate", "Colocate selection", "Edit", ("G",),
+           _edit(Document.colocate), _several, 1),
+    Action("separate", "Separate selection", "Edit", ("Shift+G",),
+           _edit(Document.separate), _selected, 1),
     Action("select-all", "Select all", "Edit", ("Ctrl+A",), lambda w: w.select_all(), _open, 2),
-    Action("select-none", "Select nothing", "Edit", ("Escape",), lambda w: w.escape(), _open, 2),
+    Action("select-none", "Select nothing", "Edit", (),
+           lambda w: w.document.select(()), _selected, 2),
     Action("search", "Search ops…", "Edit", ("Ctrl+F",), lambda w: w.search(), _open, 2),
-    Action("solve", "Solve", "Plan", ("Ctrl+Return",), lambda w: w.solve(), _solvable),
-    Action("cancel", "Stop solving, keep the best", "Plan", ("Ctrl+.",), lambda w: w.solver.cancel(), lambda w: w.solver.busy),
-    Action("compare", "Compare methods", "Plan", ("Ctrl+Shift+C",), lambda w: w.compare(), _solvable),
-    Action("cluster", "Choose cluster…", "Plan", ("Ctrl+L",), lambda w: w.choose_cluster(), _open, 1),
-    Action("edit-cluster", "Edit cluster…", "Plan", (), lambda w: w.edit_cluster(), _open, 1),
+    Action("solve", "Solve", "Plan", ("Ctrl+Return",), lambda w: w.solving.solve(), _solvable),
+    Action("cancel", "Stop solving, keep the best", "Plan", ("Ctrl+.",),
+           lambda w: w.solver.cancel(), lambda w: w.solver.busy),
+    Action("compare", "Compare methods", "Plan", ("Ctrl+Shift+C",),
+           lambda w: w.solving.compare(), _solvable),
+    Action("cluster", "Choose cluster…", "Plan", ("Ctrl+L",),
+           lambda w: w.solving.choose_cluster(), _open, 1),
+    Action("edit-cluster", "Edit cluster…", "Plan", (),
+           lambda w: w.solving.edit_cluster(), _open, 1),
     Action("rename-plan", "Rename plan…", "Plan", ("F2",), lambda w: w.ask_rename(), _planned, 2),
-    Action("remove-plan", "Remove plan", "Plan", (), lambda w: w.document.remove_plan(w.document.current), _planned, 2),
+    Action("remove-plan", "Remove plan", "Plan", (),
+           lambda w: w.document.remove_plan(w.document.current), _planned, 2),
     Action("fit", "Fit to window", "View", ("0",), lambda w: w.call_view("fit"), _open, 1),
-    Action("focus", "Go to selection", "View", ("F",), lambda w: w.call_view("focus_selection"), _selected, 1),
+    Action("focus", "Go to selection", "View", ("F",),
+           lambda w: w.call_view("focus_selection"), _selected, 1),
     Action("reset-layout", "Reset layout", "View", (), lambda w: w.reset_layout(), group=2),
     _mode_action("system", "Light or dark as the system"),
     _mode_action("light", "Light"),
@@ -122,7 +145,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("keys", "Keys", "Help", ("?",), lambda w: w.show_keys()),
     Action("about", "About Enplace", "Help", (), lambda w: w.show_about(), group=1),
     *(_device_action(number) for number in range(DEVICE_KEYS)),
-)  # fmt: skip
+)
+# fmt: on
 
 VIEW_KEYS = (
     ("W A S D", "Move and zoom the graph and the timeline"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QContextMenuEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QDockWidget, QMenu, QWidget
 
@@ -46,7 +46,7 @@ class _Grip(QWidget):
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(theme.tokens.faint)
         x, y = (self.width() - GRIP_WIDTH) / 2, (self.height() - 3) / 2
-        painter.drawRoundedRect(x, y, GRIP_WIDTH, 3, 1.5, 1.5)
+        painter.drawRoundedRect(QRectF(x, y, GRIP_WIDTH, 3), 1.5, 1.5)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         dock, menu = self._dock, QMenu(self)

@@ -1,4 +1,4 @@
-"""What is open in the studio: the state, the selection, undo. Views read it and send requests to it.
+"""What is open in the studio: state, selection, undo. Views read it and send requests to it.
 
 No widgets. Every request that changes the state is one step of undo with a title a person reads.
 """
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from enplace.groups import Grouping, group_ops, name_ops
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtGui import QUndoCommand, QUndoStack
 
 from enplace.cluster import Cluster
 from enplace.errors import EnplaceError
+from enplace.groups import Grouping, group_ops, name_ops
 from enplace.problem import Problem
 from enplace.profile import IntArray
 from enplace.schedule import Schedule
@@ -178,6 +178,11 @@ class Document(QObject):
         self.opened.emit()
         self.file_changed.emit()
 
+    def begin_with(self, entry: PlanEntry) -> None:
+        """Show the first plan of what was just opened; not an edit, so there is nothing to undo."""
+        assert self._state is not None
+        self._show(edits.with_plan(self._state, entry, choose=True))
+
     def mark_saved(self, path: Path) -> None:
         """The state is in this file now."""
         self.path, self._saved = path, True
@@ -253,7 +258,7 @@ class Document(QObject):
         )
 
     def set_scale(self, compute: float, links: float) -> bool:
-        """Ask what faster or slower devices and links would come to; one drag is one step of undo."""
+        """Ask what other speeds of devices and links would come to; a drag is one step of undo."""
         if self.scale == (compute, links):
             return False
         return self._edit(

@@ -206,7 +206,9 @@ class Solver(QObject):
                 self._answer(self.job, message)
 
     def _greet(self, details: dict[str, Any]) -> None:
-        methods = [Method(**{**m, "capabilities": tuple(m["capabilities"])}) for m in details["methods"]]
+        methods = [
+            Method(**{**m, "capabilities": tuple(m["capabilities"])}) for m in details["methods"]
+        ]
         self.methods = {method.name: method for method in methods}
         self.default_method = details["default"]
         self.methods_changed.emit()

@@ -96,7 +96,9 @@ class Toast(QFrame):
         return False
 
     def _settle(self) -> None:
-        room = self.parentWidget().size()
+        parent = self.parentWidget()
+        assert parent is not None
+        room = parent.size()
         x = (room.width() - self.width()) // 2
         self.move(max(MARGIN, x), room.height() - self.height() - 3 * MARGIN)
 
@@ -105,9 +107,7 @@ def install_excepthook(log_file: Path) -> None:
     """From now on, a fault of the program is logged and told calmly, and the studio stays up."""
     showing = False
 
-    def hook(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         nonlocal showing
         if issubclass(kind, KeyboardInterrupt):
             QApplication.quit()

@@ -44,7 +44,7 @@ class Panel(QFrame):
 
 
 def label(text: str, role: str = "") -> QLabel:
-    """A text styled by its role: ``title``, ``number``, ``heading``, ``dim``, ``good`` or ``bad``."""
+    """A text in a role that the style sheet knows: ``title``, ``dim``, ``number``, ``good``..."""
     made = QLabel(text)
     made.setTextFormat(Qt.TextFormat.PlainText)
     if role:
@@ -58,3 +58,9 @@ def set_role(widget: QLabel, role: str) -> None:
         widget.setProperty("role", role)
         widget.style().unpolish(widget)
         widget.style().polish(widget)
+
+
+def named(widget: QWidget, name: str) -> QWidget:
+    """The widget, under the name by which the style sheet knows it."""
+    widget.setObjectName(name)
+    return widget

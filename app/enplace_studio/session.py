@@ -104,7 +104,11 @@ def _open_project(project: Project, path: Path) -> Opened:
 
 def _scales(value: Any) -> tuple[float, float]:
     """Scales as a project remembers them; 1 for what is damaged."""
-    if isinstance(value, list) and len(value) == 2 and all(isinstance(v, int | float) for v in value):
+    if (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(v, int | float) for v in value)
+    ):
         return float(value[0]), float(value[1])
     return 1.0, 1.0
 
@@ -112,7 +116,11 @@ def _scales(value: Any) -> tuple[float, float]:
 def _with_details(entries: list[PlanEntry], details: Any) -> list[PlanEntry]:
     """Give rows their notes and origins back; an origin always stands before its edit."""
     done: list[PlanEntry] = []
-    known = details if isinstance(details, list) and len(details) == len(entries) else [{}] * len(entries)
+    known = (
+        details
+        if isinstance(details, list) and len(details) == len(entries)
+        else [{}] * len(entries)
+    )
     for entry, detail in zip(entries, known, strict=True):
         detail = detail if isinstance(detail, dict) else {}
         at = detail.get("origin")
@@ -179,8 +187,8 @@ class RecentFiles:
 
     def paths(self) -> list[Path]:
         """Those that still exist."""
-        value = self._settings.value("recent", [])
-        names = [value] if isinstance(value, str) else list(value or [])
+        value = self._settings.value("recent")
+        names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
         return [path for path in map(Path, names) if path.exists()]
 
     def add(self, path: Path) -> None:
@@ -200,7 +208,7 @@ class Recovery(QObject):
         folder.mkdir(parents=True, exist_ok=True)
         self._document, self._folder = document, folder
         self._file = folder / f"{os.getpid()}-{id(self):x}.enplace"
-        self._lock = QLockFile(f"{self._file}.lock")
+        self._lock = _lock_beside(self._file)
         self._lock.tryLock(0)
         self._pool = QThreadPool(self)
         self._pool.setMaxThreadCount(1)
@@ -241,8 +249,14 @@ class Recovery(QObject):
         self._lock.unlock()
 
 
-def _is_abandoned(path: Path) -> bool:
+def _lock_beside(path: Path) -> QLockFile:
     lock = QLockFile(f"{path}.lock")
+    lock.setStaleLockTime(0)  # however old, it holds while its process lives
+    return lock
+
+
+def _is_abandoned(path: Path) -> bool:
+    lock = _lock_beside(path)
     free = lock.tryLock(0)
     if free:
         lock.unlock()

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QScrollArea, QVB
 from enplace.samples import Sample, samples
 from enplace.text import elide_middle
 from enplace_studio.messages import button
-from enplace_studio.panel import label
+from enplace_studio.panel import label, named
 
 COLUMNS = 3
 PAGE_WIDTH = 940
@@ -28,7 +28,7 @@ class StartPage(QScrollArea):
     def __init__(self) -> None:
         super().__init__()
         self.setWidgetResizable(True)
-        page = QWidget(objectName="page")
+        page = named(QWidget(), "page")
         page.setMaximumWidth(PAGE_WIDTH)
         self._recent = QVBoxLayout()
         layout = QVBoxLayout(page)
@@ -41,7 +41,7 @@ class StartPage(QScrollArea):
         layout.addSpacing(14)
         layout.addLayout(self._recent)
         layout.addStretch()
-        outer = QWidget(objectName="page")
+        outer = named(QWidget(), "page")
         row = QHBoxLayout(outer)
         row.setContentsMargins(0, 0, 0, 0)
         row.addStretch(1)
@@ -53,8 +53,8 @@ class StartPage(QScrollArea):
         texts = QVBoxLayout()
         texts.addWidget(label("Open a model, or start from a sample", "welcome"))
         for line in (
-            "Enplace decides where every op of a model runs, and in what order, on the GPUs you have.",
-            "Press Solve, look at the plan, move what you know better, solve around it, export plan.json.",
+            "Enplace decides where every op of a model runs, and in what order, on your GPUs.",
+            "Press Solve, look at the plan, move what you know better, solve around it, export it.",
             "It opens Enplace profiles and projects (.enplace), profiles as JSON, GPU profiles "
             "(.json.gz) and operator graphs of Tarnawski et al. 2020 (.json).",
         ):
@@ -82,11 +82,14 @@ class StartPage(QScrollArea):
     def show_recent(self, paths: Iterable[Path]) -> None:
         """List the files that were open lately."""
         while (item := self._recent.takeAt(0)) is not None:
-            item.widget().deleteLater()
+            if widget := item.widget():
+                widget.deleteLater()
         for number, path in enumerate(paths):
             if number == 0:
                 self._recent.addWidget(label("Recent", "title"))
-            link = button(elide_middle(str(path), 90), lambda p=path: self.file_chosen.emit(p), kind="link")
+            link = button(
+                elide_middle(str(path), 90), lambda p=path: self.file_chosen.emit(p), kind="link"
+            )
             link.setToolTip(str(path))
             self._recent.addWidget(link, 0, Qt.AlignmentFlag.AlignLeft)
 

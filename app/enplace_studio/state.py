@@ -154,7 +154,7 @@ def constrain(
 
 
 def _with_plan(state: State, plan: Plan) -> State:
-    """Show an edited plan: beside the plan it comes from, or in the place of an earlier edit of it."""
+    """Show an edited plan: beside the one it comes from, or in the place of an earlier edit."""
     current = state.current
     assert current is not None
     if np.array_equal(plan.device, current.plan.device):
@@ -182,7 +182,7 @@ def unused_name(state: State, name: str) -> str:
 
 
 def place(state: State, ops: Collection[int], device: int, pin: bool) -> State:
-    """Run ops, and those that must share their device, on a device; pin them there or only move them.
+    """Run ops, and those that must share their device, on a device; pin them or only move them.
 
     Raises
     ------
@@ -245,7 +245,7 @@ def separate(state: State, ops: Collection[int]) -> State:
     together = tuple(group for group in kept if len(group) > 1)
     if together == state.problem.together:
         raise EnplaceError(
-            "these ops were not colocated by hand; groups that the profile brings cannot be separated"
+            "these ops were not colocated by hand; the profile's own groups cannot be separated"
         )
     return constrain(state, together=together)
 

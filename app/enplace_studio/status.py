@@ -37,9 +37,7 @@ class StatusLine(QWidget):
     def _show_document(self) -> None:
         schedule = self._document.schedule
         self.step.setText(f"Predicted step {ms(schedule.makespan_us)}" if schedule else "")
-        self.bound.setText(
-            f"proven not below {ms(schedule.lower_bound_us)}" if schedule else ""
-        )
+        self.bound.setText(f"proven not below {ms(schedule.lower_bound_us)}" if schedule else "")
         self.unsaved.set_text(unsaved_text(self._document))
 
     def _show_solver(self) -> None:

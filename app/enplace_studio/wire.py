@@ -121,7 +121,8 @@ def plan_message(do: str, plan: Plan, details: Mapping[str, Any]) -> Message:
 
 def plan_from(message: Message) -> Plan:
     """The plan that a message carries."""
-    return Plan(**message.arrays, **message.details["plan"])
+    device, position = message.arrays["device"], message.arrays["position"]
+    return Plan(device, position, **message.details["plan"])
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,64 @@
+"""Start the studio: ``python -m enplace_studio [FILE]``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from enplace_studio.window import MainWindow
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Open the studio, with a file if one is named, and run it until it is closed.
+
+    Returns
+    -------
+    int
+        Exit status: 0 normally, 2 if the demo failed.
+    """
+    arguments = _parse(sys.argv[1:] if argv is None else argv)
+    if arguments.offscreen_demo:
+        os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+        from enplace_studio.demo import run_demo
+
+        return run_demo(arguments.offscreen_demo)
+    from PySide6.QtCore import QTimer
+
+    from enplace_studio.application import make_application, user_window
+
+    app = make_application()
+    window = user_window()
+    window.show()
+    QTimer.singleShot(0, lambda: _begin(window, arguments.file))
+    return app.exec()
+
+
+def _begin(window: MainWindow, file: Path | None) -> None:
+    window.solver.start()
+    if file is not None:
+        window.files.open_path(file)
+    window.files.offer_recovery()
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="enplace-studio", description="Decide where every op of a model runs."
+    )
+    parser.add_argument("file", nargs="?", type=Path, help="a project, or any readable profile")
+    parser.add_argument(
+        "--offscreen-demo",
+        metavar="DIR",
+        type=Path,
+        help="solve a bundled sample off-screen; leave plan, comparison and picture in DIR",
+    )
+    logging.basicConfig(level=logging.WARNING)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

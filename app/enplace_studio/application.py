@@ -1,0 +1,44 @@
+"""The application object and the window as a person's account has them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+import platformdirs
+from PySide6.QtCore import QSettings
+from PySide6.QtWidgets import QApplication
+
+from enplace_studio.messages import install_excepthook
+from enplace_studio.style import apply_style
+from enplace_studio.theme import theme
+from enplace_studio.window import MainWindow
+
+NAME = "enplace"
+LOG_BYTES = 1 << 20
+
+
+def make_application() -> QApplication:
+    """The application, dressed; the one that runs already if there is one."""
+    running = QApplication.instance()
+    if isinstance(running, QApplication):
+        return running
+    app = QApplication(sys.argv[:1])
+    app.setApplicationName("Enplace")
+    app.setDesktopFileName(NAME)
+    theme.follow_system()
+    apply_style(app, theme)
+    return app
+
+
+def user_window() -> MainWindow:
+    """The window with this account's settings, recovery folder and log."""
+    config = Path(platformdirs.user_config_dir(NAME, ensure_exists=True))
+    state = Path(platformdirs.user_state_dir(NAME, ensure_exists=True))
+    log_file = state / "studio.log"
+    logging.getLogger().addHandler(RotatingFileHandler(log_file, maxBytes=LOG_BYTES, backupCount=1))
+    install_excepthook(log_file)
+    settings = QSettings(str(config / "studio.ini"), QSettings.Format.IniFormat)
+    return MainWindow(settings, state / "recovery")

@@ -1,0 +1,199 @@
+"""Opening, saving, importing and exporting, with the questions that belong to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
+
+from enplace.clusters import cluster_from
+from enplace.errors import EnplaceError
+from enplace.files import PlanFile, complete_plan, read_plan, write_plan
+from enplace.samples import Sample
+from enplace.text import count
+from enplace_studio import session
+from enplace_studio.document import Document
+from enplace_studio.session import Opened, RecentFiles, Recovery
+
+PLAN_FILTER = "Plans (*.json)"
+
+_Button = QMessageBox.StandardButton
+
+
+class Filing(QWidget):
+    """What the window does with files; a widget only so that its dialogs have a parent.
+
+    Signals ``done`` and ``failed`` carry one line for the person.
+    """
+
+    done = Signal(str)
+    failed = Signal(str)
+
+    def __init__(
+        self, document: Document, recent: RecentFiles, recovery: Recovery, parent: QWidget
+    ) -> None:
+        super().__init__(parent)
+        self.hide()
+        self._document, self.recent, self._recovery = document, recent, recovery
+
+    # Opening
+
+    def open_sample(self, sample: Sample) -> bool:
+        """Open a bundled sample on its own cluster."""
+
+        def read() -> Opened:
+            opened = session.open_file(sample.path)
+            profile = opened.state.problem.profile
+            return Opened(session.first_state(profile, cluster_from(sample.cluster, profile)))
+
+        return self._open(read)
+
+    def open_path(self, path: Path) -> bool:
+        """Open any readable file."""
+        opened = self._open(lambda: session.open_file(path))
+        if opened:
+            self.recent.add(path)
+        return opened
+
+    def _open(self, read: Callable[[], Opened], saved: bool = True) -> bool:
+        if not self.may_leave():
+            return False
+        try:
+            opened = read()
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return False
+        self._document.open(opened.state, opened.path, opened.view, saved)
+        return True
+
+    def close(self) -> bool:
+        """Back to the start page."""
+        leaving = self.may_leave()
+        if leaving:
+            self._document.open(None)
+        return leaving
+
+    def ask_open(self) -> None:
+        name, _ = QFileDialog.getOpenFileName(self.window(), "Open", "", session.FILE_FILTER)
+        if name:
+            self.open_path(Path(name))
+
+    def offer_recovery(self) -> None:
+        """After a crash: ask whether to go on with what was unsaved."""
+        for path in self._recovery.leftovers():
+            answer = QMessageBox.question(
+                self.window(),
+                "Unsaved work found",
+                "Enplace ended without saving. Open the work it kept? No throws it away.",
+            )
+            accepted = answer == _Button.Yes
+            if accepted and not self._recover(path):
+                return
+            path.unlink(missing_ok=True)
+            if accepted:
+                return
+
+    def _recover(self, path: Path) -> bool:
+        def read() -> Opened:
+            opened = session.open_file(path)
+            return Opened(opened.state, None, opened.view)
+
+        return self._open(read, saved=False)
+
+    # Saving
+
+    def may_leave(self) -> bool:
+        """Whether unsaved work is saved, or the person gives it up."""
+        if not self._document.modified:
+            return True
+        answer = QMessageBox.question(
+            self.window(),
+            "Unsaved work",
+            "Save the changes to this project first?",
+            _Button.Save | _Button.Discard | _Button.Cancel,
+            _Button.Save,
+        )
+        return self.save() if answer == _Button.Save else answer == _Button.Discard
+
+    def save(self) -> bool:
+        """Write the project; asks for a name where it has none yet."""
+        path = self._document.path
+        return self._save(path) if path else self.save_as()
+
+    def save_as(self) -> bool:
+        name = self._ask_save("Save the project", ".enplace", "Projects (*.enplace)")
+        return bool(name) and self._save(Path(name))
+
+    def _save(self, path: Path) -> bool:
+        try:
+            session.save(self._document, path)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return False
+        self.recent.add(path)
+        self.done.emit(f"Saved {path.name}")
+        return True
+
+    def _ask_save(self, title: str, suffix: str, file_filter: str) -> str:
+        assert self._document.problem is not None
+        suggested = self._document.problem.profile.name.replace("/", "-") + suffix
+        name, _ = QFileDialog.getSaveFileName(self.window(), title, suggested, file_filter)
+        return name if not name or Path(name).suffix else name + suffix
+
+    # Plans
+
+    def ask_export_plan(self) -> None:
+        name = self._ask_save("Export the plan", ".plan.json", PLAN_FILTER)
+        if name:
+            self.export_plan(Path(name))
+
+    def export_plan(self, path: Path) -> bool:
+        """Write ``plan.json`` for teammates and training scripts."""
+        document = self._document
+        assert document.problem is not None
+        assert document.current is not None
+        try:
+            write_plan(path, document.problem, document.current.plan, document.current.schedule)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return False
+        self.done.emit(f"Wrote {path.name}")
+        return True
+
+    def ask_import_plan(self) -> None:
+        name, _ = QFileDialog.getOpenFileName(self.window(), "Import a plan", "", PLAN_FILTER)
+        if name:
+            self.import_plan(Path(name))
+
+    def import_plan(self, path: Path) -> bool:
+        """Add the plan of a file; ask what to do where it was made for another graph."""
+        problem = self._document.problem
+        assert problem is not None
+        try:
+            found = read_plan(path, problem)
+            if (found.missing or found.unknown) and not self._accept_mismatch(path, found):
+                return False
+            entry = session.entry_for(problem, path.stem, complete_plan(problem, found), path.name)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return False
+        return self._document.add_plan(entry)
+
+    def _accept_mismatch(self, path: Path, found: PlanFile) -> bool:
+        box = QMessageBox(self.window())
+        box.setWindowTitle("The plan was made for another graph")
+        box.setText(
+            f"{path.name} does not place {count(len(found.missing), 'op')} of this model and names "
+            f"{count(len(found.unknown), 'op')} that it does not have."
+        )
+        box.setInformativeText(
+            "Place only the missing ops, beside their neighbours, and keep the rest?"
+        )
+        lines = [f"not placed: {name}" for name in found.missing]
+        box.setDetailedText("\n".join([*lines, *(f"not in the model: {n}" for n in found.unknown)]))
+        place = box.addButton("Place the missing ops", QMessageBox.ButtonRole.AcceptRole)
+        box.addButton(_Button.Cancel)
+        box.exec()
+        return box.clickedButton() is place

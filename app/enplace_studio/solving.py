@@ -1,0 +1,130 @@
+"""Solving, comparing, and going to another cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QWidget
+
+from enplace.cluster import Cluster
+from enplace.errors import EnplaceError
+from enplace.plan import Plan
+from enplace.simulate import simulate
+from enplace_studio.document import Document, PlanEntry
+from enplace_studio.header import Header, short_title
+from enplace_studio.jobs import Job, Solver
+
+FIRST_METHOD = "expert"
+"""Its plan is the first to look at, and the one that the others are compared with."""
+
+NOT_COMPARED = ("random", "round-robin")
+
+
+class Solving(QWidget):
+    """What the window does with the solver; a widget only so that its dialogs have a parent.
+
+    Signals ``done`` and ``failed`` carry one line for the person.
+    """
+
+    done = Signal(str)
+    failed = Signal(str)
+
+    def __init__(self, document: Document, solver: Solver, header: Header, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.hide()
+        self._document, self._solver, self._header = document, solver, header
+        document.opened.connect(self._on_opened)
+        solver.solved.connect(self._on_solved)
+        solver.failed.connect(self._on_failed)
+
+    def solve_or_cancel(self) -> None:
+        if self._solver.busy:
+            self._solver.cancel()
+        else:
+            self.solve()
+
+    def solve(self) -> None:
+        """Run the chosen method on the problem as it is now."""
+        self._run([self._header.method], choose=True)
+
+    def compare(self) -> None:
+        """Add a row for each method that has none for these constraints yet."""
+        problem = self._document.problem
+        done = {e.plan.method for e in self._document.plans if e.schedule.problem is problem}
+        methods = self.compared_methods(without=done)
+        if methods:
+            self._run(methods, choose=False)
+        else:
+            self.done.emit("Every method has its row already")
+
+    def compared_methods(self, without: Collection[str] = ()) -> list[str]:
+        """The methods worth a row."""
+        skipped = {*NOT_COMPARED, *without}
+        known = self._solver.methods.values()
+        return [m.name for m in known if not m.why_not and m.name not in skipped]
+
+    def _run(self, methods: list[str], choose: bool) -> None:
+        problem = self._document.problem
+        if problem is not None and not self._solver.busy:
+            self._solver.solve(problem, methods, self._header.time_limit_s, choose)
+
+    def _on_opened(self) -> None:
+        self._solver.cancel()
+        if self._document.problem is not None and not self._document.plans:
+            self._solver.solve(self._document.problem, [FIRST_METHOD])
+
+    def _on_solved(self, job: Job, plan: Plan) -> None:
+        title = self._solver.title(job.method)
+        if job.problem is not self._document.problem:
+            self.done.emit(f"{short_title(title)} answered an older question; its plan is left out")
+            return
+        try:
+            schedule = simulate(job.problem, plan)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return
+        name, note = entry_name(title, bool(job.problem.pins))
+        entry = PlanEntry(name, plan, schedule, note)
+        if self._document.plans or job.method != FIRST_METHOD:
+            self._document.add_plan(entry, job.choose)
+        else:
+            self._document.begin_with(entry)
+
+    def _on_failed(self, job: Job, why: str) -> None:
+        if job.problem is self._document.problem:
+            self.failed.emit(f"{short_title(self._solver.title(job.method))}: {why}")
+
+    # Clusters
+
+    def choose_cluster(self) -> None:
+        from enplace_studio.clusters import ClusterChooser
+
+        document = self._document
+        assert document.problem is not None
+        assert document.cluster is not None
+        chooser = ClusterChooser(document.problem.profile, document.cluster, self.window())
+        if chooser.exec() and chooser.chosen is not None:
+            self.use_cluster(chooser.chosen)
+
+    def edit_cluster(self) -> None:
+        from enplace_studio.clusters import ClusterEditor
+
+        assert self._document.cluster is not None
+        editor = ClusterEditor(self._document.cluster, self.window())
+        if editor.exec():
+            self.use_cluster(editor.cluster)
+
+    def use_cluster(self, cluster: Cluster) -> None:
+        """Go to another cluster; without an expert's plan there, ask for one."""
+        document = self._document
+        if document.set_cluster(cluster) and document.expert is None:
+            assert document.problem is not None
+            self._solver.cancel()
+            self._solver.solve(document.problem, [FIRST_METHOD], choose=not document.plans)
+
+
+def entry_name(title: str, pinned: bool) -> tuple[str, str]:
+    """Name and note of a plan that a method made: ``Expert`` and ``by layer``."""
+    name, _, note = title.partition(", ")
+    return (f"my pins + {name}" if pinned else name), note
