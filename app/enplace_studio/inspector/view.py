@@ -103,7 +103,7 @@ class InspectorView(Panel):
         self.sentence = self._add_text(place_sentence(problem, schedule, ops))
         self._add_actions(self._actions(problem, ops))
         if len(ops) == 1:
-            self._add_lines("Op", op_facts(problem, schedule, int(ops[0])))
+            self._add_lines("This op", op_facts(problem, schedule, int(ops[0])))
         tensors = largest_outgoing(problem, self._document.grouping, ops)
         if tensors:
             self._add_heading("Largest tensors")

@@ -78,7 +78,7 @@ class DeviceGrid(QWidget):
     def _show_preview(self, button: DeviceButton, preview: Preview) -> None:
         if preview.why_not:
             button.setEnabled(False)
-            button.set_note("not possible")
+            button.set_note("not here")
             button.setToolTip(preview.why_not)
             return
         change = preview.delta_us

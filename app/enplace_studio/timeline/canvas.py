@@ -309,7 +309,7 @@ class TimelineCanvas(QWidget):
         if chosen:
             strip = QRectF(area.left(), area.bottom(), area.width(), 2)
             for curve in chosen:
-                paint.draw_marks(painter, curve, strip, edges_us)
+                paint.draw_marks(painter, curve, strip, edges_us, theme.tokens.accent)
         wide = paint.wide_bars(row, self.scale)
         xs = self._left + self.scale.xs(row.finish_us[wide])
         painter.save()

@@ -12,7 +12,7 @@ from enplace.text import ms, size
 from enplace_studio.document import Preview
 from enplace_studio.theme import theme
 from enplace_studio.timeline.busy import BusyCurve
-from enplace_studio.timeline.paint import draw_columns, mix
+from enplace_studio.timeline.paint import draw_marks
 
 if TYPE_CHECKING:
     from enplace_studio.timeline.canvas import TimelineCanvas
@@ -139,10 +139,7 @@ class Move:
         tokens = theme.tokens
         assert self._device is not None
         fill = tokens.bad if self.is_bad else theme.device_color(self._device)
-        pixels = mix(tokens.lane, [(self._curve.fractions(self._canvas.edges_us()), fill)])
-        painter.setOpacity(0.85)
-        draw_columns(painter, pixels, area)
-        painter.setOpacity(1)
+        draw_marks(painter, self._curve, area, self._canvas.edges_us(), fill)
         painter.setPen(QPen(color, 2))
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.drawRoundedRect(area.adjusted(-1, -1, 1, 1), 3, 3)

@@ -17,7 +17,6 @@ from PySide6.QtGui import (
     QImage,
     QPainter,
     QPen,
-    QPolygonF,
     QStaticText,
 )
 
@@ -36,6 +35,9 @@ LABEL_PX = 34
 """Bars from this width on carry a label."""
 DIMMED = 0.42
 """How much of its colour a bar keeps while others are selected."""
+LONG_STRETCH_PX = 3
+"""Steps of the critical path between two stretches shorter than this are left out: a wall of lines
+would hide the lanes."""
 _DENSEST_LABELS = 500
 
 
@@ -110,11 +112,13 @@ def draw_row(
     draw_columns(painter, mix(lane, layers), area)
 
 
-def draw_marks(painter: QPainter, curve: BusyCurve, area: QRectF, edges_us: FloatArray) -> None:
-    """A strip that is opaque in every column where a curve has anything at all."""
+def draw_marks(
+    painter: QPainter, curve: BusyCurve, area: QRectF, edges_us: FloatArray, color: QColor
+) -> None:
+    """Paint every column where a curve has anything at all."""
     touched = np.diff(curve.before(edges_us)) > 1e-6
     pixels = np.zeros((len(touched), 4), dtype=np.uint8)
-    pixels[touched] = [*rgb(theme.tokens.accent)[::-1], 255]
+    pixels[touched] = [*rgb(color)[::-1], 255]
     draw_columns(painter, pixels, area)
 
 
@@ -230,32 +234,18 @@ def draw_trace(
         place.middle if row.thin else place.bottom - 0.16 * place.height
         for row, place in zip(rows, places, strict=True)
     ]
-    middles = np.array(heights)[trace.row[part]] + top
-    xs = np.column_stack([scale.xs(trace.start_us[part]), scale.xs(trace.finish_us[part])]).ravel()
-    ys = np.repeat(middles, 2)
+    ys = np.array(heights)[trace.row[part]] + top
     far = 4 * scale.width_px  # the raster engine slows down on far-away points
-    xs = np.clip(xs, -far, far) + left
-    points = [QPointF(x, y) for x, y in _thinned(xs, ys)]
-    for color, width in ((theme.tokens.panel, 3.4), (theme.tokens.text, 1.5)):
-        pen = QPen(color, width)
-        pen.setJoinStyle(Qt.PenJoinStyle.RoundJoin)
-        painter.setPen(pen)
-        painter.drawPolyline(QPolygonF(points))
-
-
-def _thinned(xs: FloatArray, ys: FloatArray) -> list[tuple[float, float]]:
-    """The points without those within half a pixel of their neighbours on both sides.
-
-    Of many steps to and fro within one pixel the highest and lowest point stay.
-    """
-    column = np.floor(xs * 2).astype(np.int64)
-    starts = np.flatnonzero(np.diff(column, prepend=column[0] - 1))
-    ends = np.append(starts[1:], len(xs))
-    points: list[tuple[float, float]] = []
-    for a, b in zip(starts.tolist(), ends.tolist(), strict=True):
-        if b - a <= 4:
-            points += zip(xs[a:b].tolist(), ys[a:b].tolist(), strict=True)
-        else:
-            x, low, high = float(xs[a]), float(ys[a:b].min()), float(ys[a:b].max())
-            points += [(x, float(ys[a])), (x, low), (x, high), (x, float(ys[b - 1]))]
-    return points
+    begin = np.clip(scale.xs(trace.start_us[part]), -far, far) + left
+    end = np.maximum(np.clip(scale.xs(trace.finish_us[part]), -far, far) + left, begin + 0.75)
+    along = [QLineF(a, y, b, y) for a, b, y in zip(begin, end, ys, strict=True)]
+    long = end - begin >= LONG_STRETCH_PX
+    steps = np.flatnonzero(long[:-1] | long[1:])
+    across = [QLineF(end[i], ys[i], begin[i + 1], ys[i + 1]) for i in steps.tolist()]
+    for lines, color, width in (
+        (along, theme.tokens.panel, 3.4),
+        (across, theme.tokens.text, 1.0),
+        (along, theme.tokens.text, 1.6),
+    ):
+        painter.setPen(QPen(color, width))
+        painter.drawLines(lines)

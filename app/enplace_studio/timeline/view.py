@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QHBoxLayout, QScrollBar, QSizePolicy, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QScrollBar, QWidget
 
 from enplace.text import ms
 from enplace_studio.document import Document
@@ -18,12 +18,11 @@ class TimelineView(Panel):
         super().__init__("Timeline", parent=parent)
         self._document = document
         self.canvas = TimelineCanvas(document)
-        self.setFocusProxy(self.canvas)
         self._bar = QScrollBar(Qt.Orientation.Vertical)
         self._bar.setVisible(False)
         self._bar.valueChanged.connect(self._scroll)
         self.summary = label("", "dim")
-        self.summary.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.summary.setWordWrap(True)
         lanes = QHBoxLayout()
         lanes.setSpacing(4)
         lanes.addWidget(self.canvas, 1)

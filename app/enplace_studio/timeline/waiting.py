@@ -21,7 +21,7 @@ def describe_op(schedule: Schedule, op: int) -> str:
         [
             elide_middle(profile.op_names[op], NAME_LENGTH),
             f"{profile.op_types[op]} on {_device(schedule, int(schedule.plan.device[op]))}",
-            f"{ms(finish - start)}, from {ms(start)} to {ms(finish)}",
+            f"{ms(finish - start)}, starting at {start / 1000:,.3f} ms",
             why_then(schedule, op),
         ]
     )
@@ -44,7 +44,7 @@ def describe_transfer(schedule: Schedule, transfer: int) -> str:
         [
             f"{what} of {elide_middle(profile.op_names[producer], NAME_LENGTH)}",
             f"{source} → {target}",
-            f"{ms(finish - start)}, from {ms(start)} to {ms(finish)}",
+            f"{ms(finish - start)}, starting at {start / 1000:,.3f} ms",
             sentence,
         ]
     )
