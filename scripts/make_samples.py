@@ -15,6 +15,7 @@ RAW = {
     "rnnlm-2-2048": "gpu-profiles/rnnlm_2_2048_fp32.json.gz",
     "transformer-6-16-2048": "gpu-profiles/transformer_6_16_2048_fp32.json.gz",
     "nmt-2-1024": "gpu-profiles/nmt_2_1024_fp32.json.gz",
+    "nasnet-4-212": "gpu-profiles/nasnet_4_212_fp32.json.gz",
     "vgg-19": "gpu-profiles/vgg19_fp32.json.gz",
     "bert-3-training": "dnn-partitioning/throughput/operator_bert_l-3_training.json",
 }

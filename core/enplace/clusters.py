@@ -23,7 +23,7 @@ from enplace.disk import (
     whole,
 )
 from enplace.errors import ClusterError, FileError
-from enplace.profile import KINDS, Profile
+from enplace.profile import KINDS, UNPRINTABLE, Profile
 
 NAME, VERSION = "enplace-cluster", 1
 
@@ -194,9 +194,7 @@ def _ends(value: Any, place: str, kinds: dict[str, str]) -> list[str]:
 
 
 def _link(link: dict[str, Any], place: str, pair: tuple[str, str]) -> dict[str, Any]:
-    channels = take(link, "channels", list, place, [f"{pair[0]}->{pair[1]}"])
-    if not channels or not all(isinstance(name, str) and name for name in channels):
-        raise FileError(f"{place}.channels: must be a list of names, or absent for an own channel")
+    channels = _names(link, place, [f"{pair[0]}->{pair[1]}"])
     return {
         "b0_us": float(number(link, "b0_us", place)),
         "b1_us_per_byte": float(number(link, "b1_us_per_byte", place)),
@@ -208,12 +206,19 @@ def _channels(obj: dict[str, Any], where: str, links: dict[tuple[str, str], Any]
     used = list(dict.fromkeys(name for link in links.values() for name in link["channels"]))
     if "channels" not in obj:
         return used
-    listed = take(obj, "channels", list, where)
-    if not all(isinstance(name, str) and name for name in listed):
-        raise FileError("channels: must be a list of names")
+    listed = _names(obj, where, [])
     if missing := [name for name in used if name not in set(listed)]:
         raise FileError(f"channels: '{missing[0]}', which a link uses, is not listed; add it")
     return listed
+
+
+def _names(obj: dict[str, Any], where: str, default: list[str]) -> list[str]:
+    names = take(obj, "channels", list, where, default)
+    if not all(isinstance(n, str) and n and not UNPRINTABLE.search(n) for n in names):
+        raise FileError(
+            f"{where}{'.' if where else ''}channels: must hold names; leave it out or mend"
+        )
+    return names
 
 
 @cache

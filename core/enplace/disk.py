@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from enplace.errors import EnplaceError, FileError
+from enplace.profile import UNPRINTABLE
 
 MAX_FILE_BYTES = 512 << 20
 """No input is larger than this, unpacked."""
@@ -148,6 +149,8 @@ def take(
         return default
     if value is None:
         raise FileError(f"{_at(where)}'{key}' is missing; add it")
+    if isinstance(value, str) and UNPRINTABLE.search(value):
+        raise FileError(f"{_at(where, key)}must be printable text, not {shown(value)}; mend it")
     if not isinstance(value, kind):
         raise FileError(
             f"{_at(where, key)}must be {_TYPE_NAMES[kind]}, not {shown(value)}; mend it"

@@ -35,7 +35,7 @@ CONTROL = -1
 """Output number of the byte-less tensor that stands for an op's control edges."""
 
 MAX_NAME = 4096
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 MAX_TIME_US = 1e12
 MAX_BYTES = 1 << 50
 
@@ -281,7 +281,7 @@ def _check_names(profile: Profile) -> None:
     ):
         if not texts[0]:
             raise ProfileError(f"op number {op} has an empty name; give it one")
-        if any(map(_UNPRINTABLE.search, texts)):
+        if any(map(UNPRINTABLE.search, texts)):
             raise ProfileError(
                 f"op number {op}, {texts[0][:60]!a}: a text with unprintable characters; rename it"
             )

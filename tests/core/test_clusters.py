@@ -19,26 +19,11 @@ from enplace.clusters import (
     presets,
 )
 from enplace.errors import EnplaceError
+from inputs import cluster_file, put
 from problems import clusters, profile_of
 
 PROFILE = profile_of({"a": 1.0})
 SCHEMA = json.loads((resource_files("enplace_resources") / "cluster.schema.json").read_bytes())
-
-
-def minimal() -> dict[str, Any]:
-    return {
-        "devices": [
-            {"name": "GPU:0", "kind": "gpu", "capacity_bytes": 100},
-            {"name": "GPU:1", "kind": "gpu", "capacity_bytes": 100},
-            {"name": "CPU:0", "kind": "cpu", "capacity_bytes": 100, "lanes": 4},
-        ],
-        "links": [{"from": "GPU:0", "to": "GPU:1", "b0_us": 5, "b1_us_per_byte": 0.5}],
-        "default_links": {
-            "gpu-gpu": {"b0_us": 7, "b1_us_per_byte": 0.7},
-            "gpu-cpu": {"b0_us": 8, "b1_us_per_byte": 0.8, "channels": ["bridge"]},
-            "cpu-gpu": {"b0_us": 9, "b1_us_per_byte": 0.9, "channels": ["bridge", "switch"]},
-        },
-    }
 
 
 def channels_of(cluster: Cluster, source: str, target: str) -> list[str]:
@@ -54,7 +39,7 @@ def test_a_cluster_comes_back_as_it_was(cluster: Cluster) -> None:
 
 
 def test_defaults_fill_the_pairs_that_no_link_names() -> None:
-    cluster = cluster_from_json(minimal())
+    cluster = cluster_from_json(cluster_file())
     assert cluster.b0_us.tolist() == [[0, 5, 8], [7, 0, 8], [9, 9, 0]]
     assert channels_of(cluster, "GPU:0", "GPU:1") == ["GPU:0->GPU:1"]
     assert channels_of(cluster, "GPU:0", "CPU:0") == ["bridge"]
@@ -62,20 +47,9 @@ def test_defaults_fill_the_pairs_that_no_link_names() -> None:
 
 
 def test_one_link_may_name_several_devices_and_both_ways() -> None:
-    data = minimal()
+    data = cluster_file()
     data["links"][0] |= {"from": ["GPU:0", "GPU:1"], "to": "CPU:0", "both_ways": True}
     assert cluster_from_json(data).b0_us.tolist() == [[0, 7, 5], [7, 0, 5], [5, 5, 0]]
-
-
-def put(*where: Any) -> Callable[[dict[str, Any]], None]:
-    *path, key, value = where
-
-    def change(data: Any) -> None:
-        for step in path:
-            data = data[step]
-        data[key] = value
-
-    return change
 
 
 @pytest.mark.parametrize(
@@ -92,7 +66,7 @@ def put(*where: Any) -> Callable[[dict[str, Any]], None]:
         (put("links", 0, "to", "GPU:0"), r"links\[0\]: leads from a device to itself"),
         (put("links", 0, "b0_us", -1), r"links\[0\]\.b0_us: must be a number from 0"),
         (put("links", 0, "b2", 1), r"links\[0\]: 'b2' means nothing here"),
-        (put("links", 0, "channels", []), r"links\[0\]\.channels: must be a list of names"),
+        (put("links", 0, "channels", []), "link GPU:0 to GPU:1: name at least one channel"),
         (put("default_links", {}), "none from GPU:0 to CPU:0; add it, or 'gpu-cpu' to"),
         (put("default_links", "gpu-tpu", {}), "default_links: 'gpu-tpu' means nothing here"),
         (put("channels", ["bridge"]), "channels: 'GPU:0->GPU:1', which a link uses, is not listed"),
@@ -103,7 +77,7 @@ def put(*where: Any) -> Callable[[dict[str, Any]], None]:
 def test_a_slip_in_a_cluster_file_is_named(
     tmp_path: Path, change: Callable[[Any], None], message: str
 ) -> None:
-    data = minimal()
+    data = cluster_file()
     change(data)
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(data))
@@ -114,7 +88,7 @@ def test_a_slip_in_a_cluster_file_is_named(
 
 
 def test_a_second_link_for_a_pair_is_refused() -> None:
-    data = minimal()
+    data = cluster_file()
     data["links"].append(data["links"][0])
     with pytest.raises(EnplaceError, match=r"links\[1\]: a second link from GPU:0 to GPU:1"):
         cluster_from_json(data)

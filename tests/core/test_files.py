@@ -33,6 +33,7 @@ from enplace.plan import Plan, check_plan
 from enplace.problem import Problem
 from enplace.profile import Profile
 from enplace.simulate import simulate
+from inputs import put, text_form
 from problems import cluster_of, plan_of, planned_problems, profile_of, profiles
 
 PROFILE = profile_of(
@@ -115,13 +116,6 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 # The open text form, written by hand
 
 
-def minimal() -> dict[str, Any]:
-    return {
-        "ops": [{"name": "net/a", "time_us": {"gpu": 1}}, {"name": "b", "time_us": {"cpu": 2}}],
-        "edges": [{"src": "net/a", "dst": "b", "bytes": 4}],
-    }
-
-
 def read_text_form(tmp_path: Path, data: Any) -> Profile:
     path = tmp_path / "hand.json"
     path.write_text(data if isinstance(data, str) else json.dumps(data))
@@ -129,7 +123,7 @@ def read_text_form(tmp_path: Path, data: Any) -> Profile:
 
 
 def test_what_the_text_form_leaves_out_has_a_plain_meaning(tmp_path: Path) -> None:
-    profile = read_text_form(tmp_path, minimal())
+    profile = read_text_form(tmp_path, text_form())
     assert profile.scopes == ("net", "")
     assert profile.tensor_output.tolist() == [0]
     assert profile.persistent_bytes.tolist() == [0, 0]
@@ -138,31 +132,19 @@ def test_what_the_text_form_leaves_out_has_a_plain_meaning(tmp_path: Path) -> No
 
 
 def test_control_edges_need_no_bytes(tmp_path: Path) -> None:
-    data = minimal()
+    data = text_form()
     data["edges"] = [{"src": "net/a", "dst": "b", "control": True}]
     assert read_text_form(tmp_path, data).tensor_output.tolist() == [-1]
 
 
 def test_groups_that_share_an_op_become_one(tmp_path: Path) -> None:
-    data = minimal()
+    data = text_form()
     data["ops"].append({"name": "c", "time_us": {"gpu": 1}, "colocation": "x"})
     data["ops"][0]["colocation"] = ["x", "y"]
     data["ops"][1]["colocation"] = ["y"]
     profile = read_text_form(tmp_path, data)
     assert len(set(profile.colocation)) == 1
     assert profile.colocation[0] != ""
-
-
-def put(*where: Any) -> Callable[[dict[str, Any]], None]:
-    """Change that sets the value at a path; the last item is the value."""
-    *path, key, value = where
-
-    def change(data: Any) -> None:
-        for step in path:
-            data = data[step]
-        data[key] = value
-
-    return change
 
 
 @pytest.mark.parametrize(
@@ -197,7 +179,7 @@ def put(*where: Any) -> Callable[[dict[str, Any]], None]:
 def test_a_slip_in_the_text_form_is_named_in_one_line(
     tmp_path: Path, change: Callable[[Any], None], message: str
 ) -> None:
-    data = minimal()
+    data = text_form()
     change(data)
     with pytest.raises(EnplaceError, match=message) as caught:
         read_text_form(tmp_path, data)

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 
+from benchmarks.synthetic import transformer, transformer_36k
 from enplace.clusters import cluster_from
 from enplace.frontends import read_profile
 from enplace.placers import place
@@ -34,3 +35,10 @@ def test_one_sample_is_giant_one_small_and_one_brings_its_cluster() -> None:
     assert max(ops.values()) > 5000
     assert min(ops.values()) < 600
     assert "from-file" in {sample.cluster for sample in samples()}
+
+
+def test_the_large_made_up_graph_has_the_size_it_promises() -> None:
+    profile = transformer_36k()
+    assert profile.n_ops == pytest.approx(36_000, rel=0.02)
+    assert profile.n_edges == pytest.approx(60_000, rel=0.05)
+    assert transformer(2, 4).fingerprint == transformer(2, 4).fingerprint

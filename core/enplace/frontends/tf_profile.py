@@ -92,7 +92,7 @@ def _node(value: Any, index: int) -> dict[str, Any]:
         raise FileError(
             f"{where}.id: must be {index}, its place in the list, not {shown(node['id'])}"
         )
-    colocate = take(node, "colocate", list, where, [])
+    colocate, outs = (take(node, key, list, where, []) for key in ("colocate", "out"))
     return {
         "name": take(node, "name", str, where),
         "op": take(node, "op", str, where, ""),
@@ -104,7 +104,7 @@ def _node(value: Any, index: int) -> dict[str, Any]:
         "temp_bytes": whole(node, "temp_bytes", where, 0, high=MAX_BYTES),
         "colocate": [group for group in colocate if isinstance(group, str)],
         "tag": node.get("tag") if isinstance(node.get("tag"), str) else "",
-        "ref": [isinstance(out, dict) and out.get("ref") is True for out in node.get("out") or []],
+        "ref": [isinstance(o, dict) and o.get("ref") is True for o in outs],
     }
 
 
@@ -216,14 +216,12 @@ def _host_links(copies: list[Any]) -> tuple[tuple[float, float], tuple[float, fl
     links = []
     for kind, usual in (("MemcpyH2D", HOST_TO_GPU), ("MemcpyD2H", GPU_TO_HOST)):
         seen = [
-            (float(copy["bytes"]), float(copy["median_us"]))
-            for copy in copies
-            if isinstance(copy, dict)
-            and copy.get("kind") == kind
-            and all(isinstance(copy.get(key), int | float) for key in ("bytes", "median_us"))
+            (number(copy, "bytes", where), number(copy, "median_us", where))
+            for where, copy in ((f"copies[{i}]", copy) for i, copy in enumerate(copies))
+            if is_object(copy, where).get("kind") == kind
         ]
         small = [us for size, us in seen if size < BIG_COPY_BYTES]
         b0 = float(np.median(small)) if small else usual[0]
-        rates = [(us - b0) / size for size, us in seen if size >= BIG_COPY_BYTES]
+        rates = [max(0.0, us - b0) / size for size, us in seen if size >= BIG_COPY_BYTES]
         links.append((b0, float(np.median(rates)) if rates else usual[1]))
     return links[0], links[1]
