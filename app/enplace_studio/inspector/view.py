@@ -136,7 +136,7 @@ class InspectorView(Panel):
         ]
         if pinned:
             tip = "Let a solver decide about these ops again"
-            actions.append(("Unpin", tip, True, lambda: document.unpin(chosen)))
+            actions.append(("Unpin   U", tip, True, lambda: document.unpin(chosen)))
         if together:
             tip = "Let each of these ops have its own device again"
             actions.append(("Separate", tip, True, lambda: document.separate(chosen)))

@@ -158,7 +158,7 @@ class DeviceMemory(QWidget):
         height = area.bottom() - top
         y_capacity = area.bottom() - self.capacity_bytes / whole * height
         painter.setPen(
-            QPen(tokens.bad if self.over_bytes else tokens.line, 1, Qt.PenStyle.DashLine)
+            QPen(tokens.bad if self.over_bytes else tokens.faint, 1, Qt.PenStyle.DashLine)
         )
         painter.drawLine(QLineF(0, y_capacity, area.width(), y_capacity))
         edges_us = np.linspace(

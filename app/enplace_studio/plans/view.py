@@ -98,15 +98,6 @@ class PlansView(Panel):
         self._against = None if entry.name == self._against else entry.name
         self._show_comparison()
 
-    def toggle_comparison(self) -> None:
-        """Compare with the expert, or the fastest other plan; or stop comparing."""
-        others = [card.entry for card in self.cards if card.entry is not self._document.current]
-        expert = self._document.expert
-        if self.comparison is not None:
-            self._close_comparison()
-        elif others:
-            self.compare_with(expert if expert in others and expert else others[0])
-
     def _close_comparison(self) -> None:
         self._against = None
         self._show_comparison()

@@ -24,19 +24,17 @@ class Trace:
 
 def trace_path(path: CriticalPath, rows: Sequence[Row]) -> Trace:
     """Join the path's steps row by row; steps that no row shows are left out."""
-    row_of: dict[tuple[str, int], int] = {}
-    for index, row in enumerate(rows):
-        kind = "op" if row.is_device else "transfer"
-        row_of.update(dict.fromkeys(((kind, number) for number in row.number.tolist()), index))
-    shown = [
-        (row_of[step.kind, step.number], step.start_us, step.finish_us)
-        for step in path.steps
-        if (step.kind, step.number) in row_of
-    ]
-    if not shown:
+    if not path.steps:
         return Trace(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
-    where = np.array([row for row, _, _ in shown])
-    times = np.array([(start, finish) for _, start, finish in shown])
+    is_op = np.array([step.kind == "op" for step in path.steps])
+    number = np.array([step.number for step in path.steps])
+    times = np.array([(step.start_us, step.finish_us) for step in path.steps])
+    where = np.full(len(number), -1)
+    for index, row in enumerate(rows):
+        known = np.zeros(number.max() + 1, dtype=bool)
+        known[row.number[row.number < len(known)]] = True
+        where[known[number] & (is_op == row.is_device)] = index
+    where, times = where[where >= 0], times[where >= 0]
     first = np.flatnonzero(np.diff(where, prepend=-1) != 0)
     last = np.append(first[1:], len(where)) - 1
     return Trace(where[first], times[first, 0], times[last, 1])
