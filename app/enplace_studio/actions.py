@@ -133,7 +133,7 @@ ACTIONS: tuple[Action, ...] = (
            lambda w: w.solving.edit_cluster(), _open, 1),
     Action("rename-plan", "Rename plan…", "Plan", ("F2",), lambda w: w.ask_rename(), _planned, 2),
     Action("remove-plan", "Remove plan", "Plan", (),
-           lambda w: w.document.remove_plan(w.document.current), _planned, 2),
+           lambda w: w.remove_plan(), _planned, 2),
     Action("fit", "Fit to window", "View", ("0",), lambda w: w.call_view("fit"), _open, 1),
     Action("focus", "Go to selection", "View", ("F",),
            lambda w: w.call_view("focus_selection"), _selected, 1),

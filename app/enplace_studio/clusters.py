@@ -222,6 +222,7 @@ class ClusterEditor(QDialog):
         data = cluster_to_json(cluster)
         self.name.setText(data["name"])
         self.description.setText(data["description"])
+        self.description.setCursorPosition(0)
         _fill(self.devices, [_device_row(device) for device in data["devices"]])
         _fill(self.links, [_link_row(link) for link in data["links"]])
         self._fault.clear()

@@ -7,7 +7,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from PySide6.QtCore import QEventLoop, QSettings, QTimer
+import numpy as np
+from PySide6.QtCore import QDeadlineTimer, QEventLoop, QSettings, QTimer
 
 from enplace.errors import EnplaceError
 from enplace.files import write_atomically
@@ -17,7 +18,7 @@ from enplace_studio.application import make_application
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.window import MainWindow
 
-PATIENCE_MS = 300_000
+PATIENCE_MS, LOOK_MS, SETTLE_MS = 300_000, 20, 500
 SIZE = (1440, 900)
 
 
@@ -66,29 +67,27 @@ def _do_the_job(window: MainWindow) -> None:
     _wait_idle(window)
     fastest = min(document.plans, key=lambda entry: entry.schedule.makespan_us)
     document.choose_plan(fastest)
-    document.select(_a_group_in_the_middle(document))
-    other = _other_gpu(document)
-    document.place(document.selection, other)
+    ops, gpu = _gentlest_move(document)
+    document.select(ops)
+    document.place(ops, gpu)
     window.solving.solve()
     _wait_idle(window)
 
 
-def _a_group_in_the_middle(document: Document) -> list[int]:
-    """The ops of the heaviest group, which is worth a look."""
+def _gentlest_move(document: Document) -> tuple[list[int], int]:
+    """The group and the other GPU where moving it costs least, or gains most."""
     assert document.problem is not None
     assert document.grouping is not None
-    assert document.schedule is not None
-    time_us = document.schedule.op_finish_us - document.schedule.op_start_us
-    group = document.grouping.group
-    heaviest = max(set(group.tolist()), key=lambda g: float(time_us[group == g].sum()))
-    return [op for op, g in enumerate(group.tolist()) if g == heaviest]
-
-
-def _other_gpu(document: Document) -> int:
-    assert document.problem is not None
     assert document.current is not None
-    here = int(document.current.plan.device[next(iter(document.selection))])
-    return next(gpu for gpu in document.problem.cluster.gpus if gpu != here)
+    moves = []
+    for group in range(len(document.grouping.names)):
+        ops = np.flatnonzero(document.grouping.group == group).tolist()
+        here = int(document.current.plan.device[ops[0]])
+        for gpu in document.problem.cluster.gpus:
+            if gpu != here:
+                moves.append((document.preview(ops, gpu).delta_us, ops, gpu))
+    _, ops, gpu = min(moves)
+    return ops, gpu
 
 
 def _wait_idle(window: MainWindow) -> None:
@@ -97,14 +96,11 @@ def _wait_idle(window: MainWindow) -> None:
 
 
 def _wait(is_done: Callable[[], bool]) -> None:
-    loop = QEventLoop()
-    look = QTimer(interval=20)
-    look.timeout.connect(lambda: is_done() and loop.quit())
-    look.start()
-    late = QTimer.singleShot(PATIENCE_MS, lambda: loop.exit(1))
-    del late
-    if loop.exec() != 0:
-        raise EnplaceError("the demo took too long; try again on a less busy machine")
+    deadline = QDeadlineTimer(PATIENCE_MS)
+    while not is_done():
+        if deadline.hasExpired():
+            raise EnplaceError("the demo took too long; try again on a less busy machine")
+        _let_pass(LOOK_MS)
 
 
 def _leave(window: MainWindow, folder: Path) -> None:
@@ -113,16 +109,17 @@ def _leave(window: MainWindow, folder: Path) -> None:
     lines = [plan_line(document, entry) for entry in document.plans]
     write_atomically(folder / "comparison.txt", "\n".join(lines) + "\n")
     window.toast.hide()
-    _wait_a_moment()
+    _let_pass(SETTLE_MS)
     window.grab().save(str(folder / "window.png"))
     print("\n".join(lines))
     for name in ("plan.json", "comparison.txt", "window.png"):
         print(folder / name)
 
 
-def _wait_a_moment() -> None:
+def _let_pass(milliseconds: int) -> None:
+    """Let the window live for a while."""
     loop = QEventLoop()
-    QTimer.singleShot(500, loop.quit)
+    QTimer.singleShot(milliseconds, loop.quit)
     loop.exec()
 
 

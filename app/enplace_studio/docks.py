@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QContextMenuEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QDockWidget, QMenu, QWidget
+from PySide6.QtWidgets import QDockWidget, QMenu, QVBoxLayout, QWidget
 
+from enplace_studio.panel import named
 from enplace_studio.theme import theme
 
-GRIP_HEIGHT = 10
-GRIP_WIDTH = 28
+GRIP_HEIGHT, GRIP_WIDTH = 6, 28
+GAP_HALF = 3
+"""With the separator's 4 pixels between them, panes stand 10 apart in both directions."""
 
 
 class Dock(QDockWidget):
@@ -19,7 +21,11 @@ class Dock(QDockWidget):
         super().__init__(title)
         self.setObjectName(name)
         self.setTitleBarWidget(_Grip(self))
-        self.setWidget(view)
+        frame = named(QWidget(), "page")
+        layout = QVBoxLayout(frame)
+        layout.setContentsMargins(GAP_HALF, 0, GAP_HALF, 0)
+        layout.addWidget(view)
+        self.setWidget(frame)
 
 
 class _Grip(QWidget):

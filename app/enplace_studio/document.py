@@ -64,7 +64,7 @@ class Document(QObject):
     selection_changed = Signal()
     hover_changed = Signal()
     file_changed = Signal()
-    """``path`` or ``modified`` changed."""
+    """``path``, ``modified`` or what can be undone changed."""
     noticed = Signal(str)
     """Something was done that deserves a line; undo takes it back."""
     failed = Signal(str)
@@ -81,7 +81,7 @@ class Document(QObject):
         """What views want remembered with a project; values that JSON can hold."""
         self.undo_stack = QUndoStack(self)
         self.undo_stack.setUndoLimit(UNDO_LIMIT)
-        self.undo_stack.cleanChanged.connect(self.file_changed)
+        self.undo_stack.indexChanged.connect(self.file_changed)
         self._saved = True
         self._previews: dict[tuple[frozenset[int], int], Preview] = {}
 
@@ -186,7 +186,7 @@ class Document(QObject):
     def mark_saved(self, path: Path) -> None:
         """The state is in this file now."""
         self.path, self._saved = path, True
-        self.undo_stack.setClean()
+        self.undo_stack.setClean()  # silent where there was nothing to undo
         self.file_changed.emit()
 
     # Selection

@@ -49,12 +49,12 @@ class Header(QWidget):
 
     def _lay_out(self) -> None:
         layout = QHBoxLayout(self)
-        layout.setContentsMargins(12, 4, 12, 6)
+        layout.setContentsMargins(4, 4, 4, 4)
         layout.setSpacing(8)
         layout.addWidget(self._name)
-        layout.addWidget(self._size, 1)
+        layout.addWidget(self._size, 100)
         layout.addWidget(self.cluster_button)
-        layout.addStretch(2)
+        layout.addStretch(1)
         for widget in self._right:
             layout.addWidget(widget)
 
@@ -79,7 +79,6 @@ class Header(QWidget):
     def refresh(self) -> None:
         """Show what is open and what the solver does."""
         problem = self._document.problem
-        self.setVisible(problem is not None)
         if problem is None or self._document.grouping is None:
             return
         profile, groups = problem.profile, len(self._document.grouping.names)

@@ -100,7 +100,7 @@ class Toast(QFrame):
         assert parent is not None
         room = parent.size()
         x = (room.width() - self.width()) // 2
-        self.move(max(MARGIN, x), room.height() - self.height() - 3 * MARGIN)
+        self.move(max(MARGIN, x), room.height() - self.height() - MARGIN)
 
 
 def install_excepthook(log_file: Path) -> None:

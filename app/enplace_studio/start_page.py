@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
@@ -13,8 +14,10 @@ from enplace.samples import Sample, samples
 from enplace.text import elide_middle
 from enplace_studio.messages import button
 from enplace_studio.panel import label, named
+from enplace_studio.theme import theme
 
 COLUMNS = 3
+CARD_HEIGHT = 116
 PAGE_WIDTH = 940
 
 
@@ -87,9 +90,8 @@ class StartPage(QScrollArea):
         for number, path in enumerate(paths):
             if number == 0:
                 self._recent.addWidget(label("Recent", "title"))
-            link = button(
-                elide_middle(str(path), 90), lambda p=path: self.file_chosen.emit(p), kind="link"
-            )
+            link = button(elide_middle(str(path), 90), kind="link")
+            link.clicked.connect(partial(self.file_chosen.emit, path))
             link.setToolTip(str(path))
             self._recent.addWidget(link, 0, Qt.AlignmentFlag.AlignLeft)
 
@@ -106,6 +108,7 @@ class _Card(QFrame):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAccessibleName(sample.title)
+        self.setFixedHeight(round(CARD_HEIGHT * theme.scale))
         self.sample = sample
         description = label(sample.description, "dim")
         description.setWordWrap(True)
@@ -116,9 +119,6 @@ class _Card(QFrame):
         layout.addWidget(title)
         layout.addWidget(description)
         layout.addStretch()
-
-    def minimumSizeHint(self) -> QSize:
-        return QSize(180, super().minimumSizeHint().height())
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         if event.button() == Qt.MouseButton.LeftButton and self.rect().contains(event.pos()):

@@ -20,7 +20,7 @@ class StatusLine(QWidget):
         self.step, self.bound = label("", "strong"), label("", "dim")
         self.unsaved, self.solver_text = ElidedLabel("dim"), label("", "good")
         layout = QHBoxLayout(self)
-        layout.setContentsMargins(14, 2, 14, 6)
+        layout.setContentsMargins(5, 2, 5, 6)
         layout.setSpacing(16)
         layout.addWidget(self.step)
         layout.addWidget(self.bound)
@@ -29,7 +29,6 @@ class StatusLine(QWidget):
         layout.addWidget(self.solver_text)
         for signal in (document.opened, document.current_changed, document.file_changed):
             signal.connect(self._show_document)
-        document.undo_stack.indexChanged.connect(self._show_document)
         solver.changed.connect(self._show_solver)
         self._show_document()
         self._show_solver()

@@ -90,7 +90,8 @@ QScrollBar::handle:hover {{ background: {faint}; }}
 QScrollBar::add-line, QScrollBar::sub-line {{ width: 0; height: 0; }}
 QScrollBar::add-page, QScrollBar::sub-page {{ background: transparent; }}
 
-QMainWindow::separator {{ background: {bg}; width: 10px; height: 4px; }}
+QToolBar {{ background: {bg}; border: none; padding: 0; spacing: 0; }}
+QMainWindow::separator {{ background: {bg}; width: 4px; height: 4px; }}
 QMainWindow::separator:hover {{ background: {hover}; }}
 QDockWidget {{ border: none; }}
 QStatusBar {{ border: none; }}

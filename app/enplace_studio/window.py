@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 
 import enplace
 from enplace_studio.actions import ACTIONS, MENUS, Action
-from enplace_studio.docks import Dock
+from enplace_studio.docks import GAP_HALF, GRIP_HEIGHT, Dock
 from enplace_studio.document import Document
 from enplace_studio.filing import Filing
 from enplace_studio.header import Header
@@ -38,6 +38,7 @@ LAYOUT_VERSION = 1
 USUAL_SIZE = (1440, 900)
 SIDE_WIDTHS = {"plans": 262, "inspector": 330}
 TIMELINE_HEIGHT = 216
+MARGIN = 9
 
 _LEFT = Qt.DockWidgetArea.LeftDockWidgetArea
 _RIGHT = Qt.DockWidgetArea.RightDockWidgetArea
@@ -83,6 +84,7 @@ class MainWindow(QMainWindow):
     def __init__(self, settings: QSettings, recovery_folder: Path) -> None:
         super().__init__()
         self.setWindowTitle("Enplace")
+        self.setContentsMargins(MARGIN, 0, MARGIN, 0)
         self.settings, self.recent = settings, RecentFiles(settings)
         self.document, self.solver = Document(self), Solver(self)
         self.recovery = Recovery(self.document, recovery_folder)
@@ -103,27 +105,22 @@ class MainWindow(QMainWindow):
         self.banner, self.start_page = Banner(), StartPage()
         self.pages = QStackedWidget()
         self.pages.addWidget(self.start_page)
-        top = named(QWidget(), "header")
-        column = QVBoxLayout(top)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        column.addWidget(self.header)
+        self.bar = self.addToolBar("Header")
+        self.bar.setObjectName("header-bar")
+        self.bar.setMovable(False)
+        self.bar.toggleViewAction().setVisible(False)
+        self.bar.setContextMenuPolicy(Qt.ContextMenuPolicy.PreventContextMenu)
+        self.bar.addWidget(self.header)
+        centre = named(QWidget(), "page")
+        column = QVBoxLayout(centre)
+        column.setContentsMargins(GAP_HALF, GRIP_HEIGHT, GAP_HALF, 0)
         column.addWidget(self.banner)
-        bar = self.addToolBar("Header")
-        bar.setObjectName("header-bar")
-        bar.setMovable(False)
-        bar.toggleViewAction().setVisible(False)
-        bar.setContextMenuPolicy(Qt.ContextMenuPolicy.PreventContextMenu)
-        bar.addWidget(top)
-        self.centre = named(QWidget(), "page")
-        frame = QVBoxLayout(self.centre)
-        frame.setContentsMargins(0, 0, 0, 0)
-        frame.addWidget(self.pages)
-        self.setCentralWidget(self.centre)
+        column.addWidget(self.pages, 1)
+        self.setCentralWidget(centre)
         self.status_line = StatusLine(self.document, self.solver)
         self.statusBar().setSizeGripEnabled(False)
         self.statusBar().addWidget(self.status_line, 1)
-        self.toast = Toast(self, self.document.undo_stack.undo)
+        self.toast = Toast(centre, self.document.undo_stack.undo)
         self.files = Filing(self.document, self.recent, self.recovery, self)
         self.solving = Solving(self.document, self.solver, self.header, self)
         self.setCorner(Qt.Corner.BottomLeftCorner, _LEFT)
@@ -151,7 +148,7 @@ class MainWindow(QMainWindow):
         docks = [self.docks[name] for name in SIDE_WIDTHS]
         self.resizeDocks(docks, list(SIDE_WIDTHS.values()), Qt.Orientation.Horizontal)
         right = [self.docks[name] for name in ("inspector", "memory", "whatif")]
-        self.resizeDocks(right, [420, 200, 160], Qt.Orientation.Vertical)
+        self.resizeDocks(right, [330, 310, 150], Qt.Orientation.Vertical)
         self.resizeDocks([self.docks["timeline"]], [TIMELINE_HEIGHT], Qt.Orientation.Vertical)
 
     def _make_action(self, spec: Action) -> QAction:
@@ -182,14 +179,15 @@ class MainWindow(QMainWindow):
         document.opened.connect(self._on_opened)
         document.failed.connect(self.banner.show_error)
         document.noticed.connect(lambda text: self.toast.say(text, undo=True))
+        for signal in (document.file_changed, document.selection_changed):
+            signal.connect(self.banner.hide)
         document.file_changed.connect(self._show_title)
-        document.undo_stack.indexChanged.connect(self.banner.hide)
         for part in (self.files, self.solving):
             part.done.connect(self.toast.say)
             part.failed.connect(self.banner.show_error)
         for signal in (
             document.opened, document.current_changed, document.selection_changed,
-            document.undo_stack.indexChanged, solver.idle, solver.methods_changed,
+            document.file_changed, solver.idle, solver.methods_changed,
         ):  # fmt: skip
             signal.connect(self.refresh_actions)
         solver.changed.connect(self._on_solver_changed)
@@ -237,6 +235,7 @@ class MainWindow(QMainWindow):
             self.start_page.show_recent(self.recent.paths())
             self.pages.setCurrentWidget(self.start_page)
         self._show_docks(is_open)
+        self.bar.setVisible(is_open)
         self.status_line.setVisible(is_open)
         self.banner.hide()
         self.toast.hide()
@@ -305,6 +304,10 @@ class MainWindow(QMainWindow):
         name, done = QInputDialog.getText(self, "Rename plan", "Name", text=current.name)
         if done:
             self.document.rename_plan(current, name)
+
+    def remove_plan(self) -> None:
+        if self.document.current is not None:
+            self.document.remove_plan(self.document.current)
 
     def show_palette(self) -> None:
         from enplace_studio.palette import Palette
