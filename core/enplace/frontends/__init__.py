@@ -47,7 +47,9 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
 
 def _profile_from_json(data: Any, filename: str) -> Profile:
     if not isinstance(data, dict):
-        raise FileError("holds no graph; see the readable formats in the manual")
+        raise FileError(
+            "holds no graph; choose a profile: an object with 'ops' or 'nodes', and 'edges'"
+        )
     schema = data.get("schema", data.get("format", ""))
     if isinstance(schema, str) and schema.startswith("tf-op-profile/"):
         return profile_from_tf(data)
