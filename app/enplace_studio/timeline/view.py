@@ -35,14 +35,6 @@ class TimelineView(Panel):
         document.current_changed.connect(self._show_legend)
         self._show_legend()
 
-    def fit(self) -> None:
-        """Show the whole step."""
-        self.canvas.fit()
-
-    def focus_selection(self) -> None:
-        """Show the time in which the selected ops run."""
-        self.canvas.focus_selection()
-
     def _show_legend(self) -> None:
         schedule, baseline = self._document.schedule, self._document.baseline
         if schedule is None:

@@ -1,0 +1,59 @@
+"""Open documents for tests of the studio."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from enplace.cluster import Cluster
+from enplace.profile import Profile
+from enplace.simulate import simulate
+from enplace_studio.document import Document, PlanEntry
+from enplace_studio.state import first_state
+from problems import cluster_of, plan_of, profile_of
+
+
+def chain_document(**cluster: object) -> Document:
+    """Ops a -> b -> c, 10 µs each, with c sent 20 bytes from GPU 0 to GPU 1 at 1 µs a byte.
+
+    The plan puts a and b on GPU 0 and c on GPU 1: c starts at 10 + 10 + 1 + 20 = 41 µs.
+    """
+    profile = profile_of({"a": 10, "b": 10, "c": 10}, [("a", "b", 8), ("b", "c", 20)])
+    return document_of(profile, cluster_of(2, **cluster), {"a": 0, "b": 0, "c": 1})
+
+
+def document_of(profile: Profile, cluster: Cluster, *places: dict[str, int]) -> Document:
+    """A document with a plan for each op -> device; the first is shown."""
+    document = Document()
+    document.open(first_state(profile, cluster))
+    for number, devices in enumerate(places):
+        add_plan(document, f"plan {number + 1}", devices, choose=number == 0)
+    document.undo_stack.clear()
+    return document
+
+
+def add_plan(
+    document: Document,
+    name: str,
+    devices: dict[str, int],
+    method: str = "hand",
+    choose: bool = False,
+) -> PlanEntry:
+    """Add a plan that a test wrote."""
+    assert document.problem is not None
+    plan = replace(plan_of(document.problem, devices), method=method)
+    document.add_plan(PlanEntry(name, plan, simulate(document.problem, plan)), choose=choose)
+    return next(entry for entry in document.plans if entry.name == name)
+
+
+def wide_document(n_ops: int = 400, n_gpus: int = 3) -> Document:
+    """Many independent ops of random length dealt out to the GPUs, in a tangle of transfers."""
+    random = np.random.default_rng(7)
+    names = [f"layer_{op % 4}/op_{op}" for op in range(n_ops)]
+    times = dict(zip(names, random.uniform(0.5, 20, n_ops).tolist(), strict=True))
+    sources = [(int(random.integers(0, op)), op) for op in range(1, n_ops)]
+    sizes = random.integers(1, 30, n_ops).tolist()
+    edges = [(names[a], names[b], sizes[a]) for a, b in sources]
+    places = dict(zip(names, random.integers(0, n_gpus, n_ops).tolist(), strict=True))
+    return document_of(profile_of(times, edges), cluster_of(n_gpus, b1_us_per_byte=0.1), places)
