@@ -53,6 +53,9 @@ class PlanCard(QAbstractButton):
         self.is_compared = compared
         self.update()
 
+    def nextCheckState(self) -> None:
+        """Which plan is shown follows from the document, not from the click."""
+
     # Drawing
 
     def paintEvent(self, event: QPaintEvent) -> None:

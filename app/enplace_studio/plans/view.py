@@ -89,7 +89,6 @@ class PlansView(Panel):
             self.compare_with(entry)
         else:
             self._document.choose_plan(entry)
-        self._later.start()  # a click has changed the card's check mark in any case
 
     # Comparing
 

@@ -1,0 +1,136 @@
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QLabel
+
+from documents import chain_document, document_of
+from enplace_studio.document import Document
+from enplace_studio.inspector import InspectorView
+from problems import cluster_of, profile_of
+
+LEFT = Qt.MouseButton.LeftButton
+
+
+@pytest.fixture
+def open_view(qtbot):
+    kept = []
+
+    def open_it(document, width=300, height=420):
+        view = InspectorView(document)
+        qtbot.addWidget(view)
+        kept.append(view)
+        view.resize(width, height)
+        view.show()
+        return view
+
+    return open_it
+
+
+def texts(view: InspectorView) -> str:
+    return "\n".join(made.text() for made in view.findChildren(QLabel))
+
+
+def select(view: InspectorView, document: Document, ops, qtbot) -> None:
+    document.select(ops)
+    qtbot.waitUntil(lambda: view.where is not None)
+
+
+def test_it_names_the_selection_and_its_device(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [2], qtbot)
+    assert "1 op · 0.010 ms" in texts(view)
+    assert [button.isChecked() for button in view.where.buttons] == [False, True]
+
+
+def test_a_device_button_places_the_selection(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [1], qtbot)
+    QTest.mouseClick(view.where.buttons[1], LEFT)
+    assert document.current.plan.device.tolist() == [0, 1, 1]
+    qtbot.waitUntil(lambda: view.where.buttons[1].isChecked())
+    assert "Pinned to GPU 1." in view.sentence.text()
+
+
+def test_other_devices_say_what_the_step_would_change_by(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [1], qtbot)
+    qtbot.waitUntil(lambda: view.where.buttons[1].note == "−0.012 ms")
+    assert view.where.buttons[0].note == ""
+    assert document.undo_stack.count() == 0
+
+
+def test_a_device_that_an_op_cannot_use_says_why(open_view, qtbot):
+    profile = profile_of({"a": 1, "b": 1}, cpu={"c": 1})
+    document = document_of(profile, cluster_of(2, cpu_lanes=1), {"a": 0, "b": 0, "c": 2})
+    view = open_view(document)
+    select(view, document, [0], qtbot)
+    cpu = view.where.buttons[2]
+    qtbot.waitUntil(lambda: not cpu.isEnabled())
+    assert "cannot run" in cpu.toolTip()
+
+
+def test_with_many_devices_only_the_one_below_the_pointer_is_tried(open_view, qtbot):
+    profile = profile_of({"a": 1, "b": 1})
+    document = document_of(profile, cluster_of(12), {"a": 0, "b": 0})
+    tried = []
+    preview = document.preview
+    document.preview = lambda ops, device: tried.append(device) or preview(ops, device)
+    view = open_view(document)
+    select(view, document, [1], qtbot)
+    assert not view.where._timer.isActive()
+    view.where.buttons[5].hovered.emit(5)
+    assert tried == [5]
+    assert "step time" in view.where.buttons[5].toolTip()
+
+
+def test_pin_unpin_and_colocate(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [0, 1], qtbot)
+    view.buttons["Pin here"].click()
+    assert document.problem.pins == {0: 0, 1: 0}
+    qtbot.waitUntil(lambda: "Unpin" in view.buttons)
+    assert not view.buttons["Pin here"].isEnabled()
+    view.buttons["Unpin"].click()
+    assert document.problem.pins == {}
+    qtbot.waitUntil(lambda: "Unpin" not in view.buttons)
+    view.buttons["Colocate"].click()
+    assert document.problem.together == ((0, 1),)
+    qtbot.waitUntil(lambda: "Separate" in view.buttons)
+    view.buttons["Separate"].click()
+    assert document.problem.together == ()
+
+
+def test_the_menu_of_a_device_forbids_and_allows(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [2], qtbot)
+
+    def actions(device):
+        menu = view.where.menu_of(view.where.buttons[device])
+        return {action.text(): action for action in menu.actions()}
+
+    actions(0)["Keep off GPU 0"].trigger()
+    assert document.problem.forbidden == {(2, 0)}
+    actions(0)["Allow GPU 0 again"].trigger()
+    assert document.problem.forbidden == frozenset()
+    actions(0)["Move to GPU 0 without a pin"].trigger()
+    assert document.current.plan.device.tolist() == [0, 0, 0]
+    assert document.problem.pins == {}
+
+
+def test_nothing_selected_teaches(open_view):
+    assert "Open a model" in texts(open_view(Document()))
+    assert "Select a group" in texts(open_view(chain_document()))
+
+
+def test_a_model_without_a_plan_asks_for_one(open_view, qtbot):
+    profile = profile_of({"a": 1, "b": 1})
+    document = document_of(profile, cluster_of(2))
+    view = open_view(document)
+    assert "Press Solve" in texts(view)
+    select(view, document, [0], qtbot)
+    assert not any(button.isEnabled() for button in view.where.buttons)
