@@ -2,7 +2,8 @@
 
 Exit status: 0 for success; 1 when the answer is no (it does not fit, there is no such plan); 2 for
 bad input; 70 for a fault of the program itself; 130 when interrupted. With ``--json``, stdout holds
-exactly one JSON document; a refusal is ``{"error": ..., "kind": ...}``, with its line on stderr too.
+exactly one JSON document; a refusal is ``{"error": ..., "kind": ...}``, and its line goes to stderr
+as well.
 """
 
 from __future__ import annotations

@@ -191,7 +191,8 @@ def studio(file: str | None) -> Answer:
 def completion(shell: str) -> Answer:
     """Print the completion script of a shell.
 
-    It completes commands, options, methods, presets and files. For bash, add this line to ~/.bashrc: eval "$(enplace completion bash)"
+    It completes commands, options, methods, presets and files. For bash, add this line to
+    ~/.bashrc: eval "$(enplace completion bash)"
     """
     from click.shell_completion import get_completion_class
 

@@ -57,7 +57,9 @@ def command(name: str) -> Callable[[Callable[..., Answer]], click.Command]:
         @functools.wraps(answer)
         def invoke(context: click.Context, as_json: bool, **arguments: Any) -> None:
             given = answer(**arguments)
-            click.echo(json.dumps(given.document, indent=2) if as_json else given.text)
+            click.echo(
+                json.dumps(given.document, indent=2, allow_nan=False) if as_json else given.text
+            )
             context.exit(given.status)
 
         return invoke

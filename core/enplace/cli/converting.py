@@ -10,6 +10,7 @@ import click
 from enplace.cli.answer import Answer, command
 from enplace.cli.inputs import check_output, read_problem_and_plan
 from enplace.cli.options import FILE, ClusterType, cluster_option, plan_argument, profile_argument
+from enplace.cli.summary import finite
 from enplace.text import count, ms, size
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _describe(profile: Profile) -> dict[str, Any]:
         "tensors": profile.n_tensors,
         "edges": profile.n_edges,
         "persistent_bytes": int(profile.persistent_bytes.sum()),
-        "measured_step_time_us": profile.measured.get("step_time_us"),
+        "measured_step_time_us": finite(profile.measured.get("step_time_us")),
     }
 
 
@@ -92,8 +93,8 @@ def _describe_text(profile: Profile) -> str:
         count(profile.n_edges, "edge"),
         f"{size(float(profile.persistent_bytes.sum()))} of variables",
     ]
-    step = profile.measured.get("step_time_us")
-    if isinstance(step, int | float):
+    step = finite(profile.measured.get("step_time_us"))
+    if step is not None:
         parts.append(f"measured step {ms(step)}")
     return f"{profile.name}: {', '.join(parts)}."
 

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-FILE = click.Path(dir_okay=False)
+FILE = click.Path()
 POLICIES = click.Choice(["priority", "strict", "fifo"])
 LINK_POLICIES = click.Choice(["fifo", "priority", "ordered"])
 

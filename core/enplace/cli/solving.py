@@ -61,8 +61,8 @@ def place(
         begin(chosen)
         schedule = _solve(problem, chosen, time_limit, seed, report)
     written = _write(schedule, output, schedule_file)
-    document = {"seed": seed, "objective": objective}
-    return _answer(schedule, written, **document)
+    files = {"placement_file": output, "schedule_file": schedule_file}
+    return _answer(schedule, written, objective=objective, seed=seed, **files)
 
 
 @command("simulate")
@@ -101,7 +101,8 @@ def simulate(
     chosen = replace(chosen, policy=policy or chosen.policy, links=links or chosen.links)
     schedule = play(problem, chosen)
     written = _write(schedule, None, schedule_file, trace_file)
-    return _answer(schedule, written | {"placement_file": plan})
+    files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
+    return _answer(schedule, written, **files)
 
 
 @command("compare")
@@ -183,8 +184,8 @@ def _write(
     plan_file: str | None,
     schedule_file: str | None,
     trace_file: str | None = None,
-) -> dict[str, str | None]:
-    """Write what was asked for; returns the names for ``--json``."""
+) -> list[str]:
+    """Write what was asked for; returns a sentence for each file."""
     from enplace.exports import chrome_trace, schedule_json
     from enplace.files import write_atomically, write_plan
 
@@ -194,26 +195,20 @@ def _write(
         write_atomically(schedule_file, schedule_json(schedule))
     if trace_file:
         write_atomically(trace_file, chrome_trace(schedule))
-    return {
-        "placement_file": plan_file,
-        "schedule_file": schedule_file,
-        "trace_file": trace_file,
-    }
+    files = {"plan": plan_file, "schedule": schedule_file, "trace": trace_file}
+    return [f"The {word} is in {path}." for word, path in files.items() if path]
 
 
-def _answer(schedule: Schedule, written: dict[str, str | None], **more: Any) -> Answer:
+def _answer(schedule: Schedule, written: list[str], **more: Any) -> Answer:
     problem = schedule.problem
     if schedule.plan.method == "expert":
         expert: Schedule | None = schedule
     else:
         expert = summary.expert_schedule(problem)
     document = {"profile": problem.profile.name, "cluster": problem.cluster.name}
-    words = {"placement_file": "plan", "schedule_file": "schedule", "trace_file": "trace"}
-    files = [f"The {words[key]} is in {path}." for key, path in written.items() if path]
+    text = summary.describe(schedule, expert)
     return Answer(
-        document | summary.numbers(schedule, expert) | more | written,
-        summary.describe(schedule, expert)
-        + "".join(f"\n\n{line}" for line in files[:1])
-        + "".join(f"\n{line}" for line in files[1:]),
+        document | summary.numbers(schedule, expert) | more,
+        "\n".join([text, *([""] if written else []), *written]),
         YES if schedule.fits else NO,
     )

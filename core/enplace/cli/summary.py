@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import table
@@ -22,6 +23,12 @@ def expert_schedule(problem: Problem) -> Schedule | None:
         return simulate(problem, place(problem, "expert"))
     except EnplaceError:
         return None
+
+
+def finite(value: Any) -> float | None:
+    """A number that a file claims, if it is one."""
+    usable = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if usable else None
 
 
 def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
@@ -48,7 +55,7 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
         "expert_step_time_us": expert.makespan_us if expert else None,
         "lower_bound": schedule.lower_bound_us,
         "gap": schedule.gap,
-        "solve_seconds": plan.facts.get("solve_seconds"),
+        "solve_seconds": finite(plan.facts.get("solve_seconds")),
         "feasible": schedule.fits,
         "devices": [
             {
@@ -56,7 +63,7 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
                 "kind": device.kind,
                 "ops": n_ops,
                 "busy_us": busy,
-                "idle_us": idle,
+                "idle_us": max(idle, 0.0),
                 "peak_bytes": peak,
                 "capacity_bytes": int(device.capacity_bytes),
             }
@@ -80,9 +87,9 @@ def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
 def describe(schedule: Schedule, expert: Schedule | None) -> str:
     """Headline, the numbers that matter, one line for each device."""
     problem, plan = schedule.problem, schedule.plan
-    solved = plan.facts.get("solve_seconds")
+    solved = finite(plan.facts.get("solve_seconds"))
     head = f"{problem.profile.name} on {problem.cluster.name}, {plan.method}"
-    if isinstance(solved, int | float):
+    if solved is not None:
         head += f", solved in {seconds(solved)}"
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
     facts = [["step time", ms(schedule.makespan_us), ""]]

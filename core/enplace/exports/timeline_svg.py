@@ -94,11 +94,11 @@ def _axis(makespan_us: float, bottom: int) -> Iterator[str]:
 
 
 def ticks_us(makespan_us: float) -> list[float]:
-    """Six to twelve round times from 0 to the end."""
+    """Six to thirteen round times from 0 to the end."""
     if makespan_us <= 0:
         return [0.0]
-    power = 10.0 ** np.floor(np.log10(makespan_us / 6))
-    step = next(power * f for f in (5, 2, 1) if makespan_us / (power * f) >= 6 or f == 1)
+    power = 10.0 ** np.floor(np.log10(makespan_us / 5))
+    step = next(power * f for f in (5, 2, 1) if makespan_us / (power * f) >= 5 or f == 1)
     return [step * i for i in range(int(makespan_us / step) + 1)]
 
 

@@ -1,0 +1,84 @@
+"""The README's tour of the command line, run as a person would type it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enplace.files import write_profile
+from enplace.frontends import read_profile
+from enplace.samples import samples
+
+README = Path(__file__).parents[2] / "README.md"
+CLUSTER, SAMPLE = "v100-2-pcie", "transformer-6-16-2048"
+
+
+def commands() -> list[str]:
+    """Every ``enplace`` line of the README, comments taken off."""
+    lines = README.read_text(encoding="utf-8").splitlines()
+    typed = [line.partition("#")[0].strip() for line in lines if line.startswith("    enplace ")]
+    return [line for line in typed if not line.startswith("enplace studio")]
+
+
+def as_typed(command: str) -> str:
+    """A command with the names it stands for."""
+    command = re.sub(r"--cluster C\b", f"--cluster {CLUSTER}", command)
+    return re.sub(r"\bNAME\b", CLUSTER, command)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """A folder with ``graph.json``, the sample in its open text form."""
+    folder = tmp_path_factory.mktemp("tour")
+    sample = next(sample for sample in samples() if sample.name == SAMPLE)
+    write_profile(folder / "graph.json", read_profile(sample.path))
+    return folder
+
+
+def shell(command: str, folder: Path) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"PATH": path}
+    return subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_tour_of_the_readme_works_from_start_to_end(desk):
+    tour = commands()
+    assert {command.split()[1] for command in tour} >= {
+        "import",
+        "clusters",
+        "methods",
+        "place",
+        "compare",
+        "simulate",
+        "export",
+        "doctor",
+    }
+    for command in tour:
+        done = shell(as_typed(command), desk)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert done.stderr == "", command
+    assert json.loads((desk / "trace.json").read_text())["traceEvents"]
+    compile((desk / "placement.py").read_text(), "placement.py", "exec")
+
+
+@pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.name)
+def test_every_sample_is_placed_on_its_own_cluster(sample, tmp_path):
+    command = f"enplace place '{sample.path}' --cluster {sample.cluster} -o plan.json --json"
+    done = shell(command, tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["step_time_us"] >= found["lower_bound"] * (1 - 1e-12)
+    again = shell(f"enplace simulate '{sample.path}' plan.json --json", tmp_path)
+    assert json.loads(again.stdout)["step_time_us"] == found["step_time_us"]

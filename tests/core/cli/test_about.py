@@ -1,0 +1,117 @@
+"""``methods``, ``clusters``, ``doctor``, ``studio``, ``completion``."""
+
+import importlib.util
+import shutil
+import subprocess
+
+import pytest
+
+from enplace.cli import run
+from enplace.clusters import presets
+from enplace.placers import DEFAULT_METHOD, placers
+
+
+def test_methods_as_json_have_exactly_the_promised_keys(enplace):
+    found = enplace("methods", "--json").document
+    assert [entry["name"] for entry in found["methods"]] == list(placers())
+    keys = {"name", "source", "objectives", "capabilities", "installed", "why_not"}
+    assert all(set(entry) == keys for entry in found["methods"])
+
+
+def test_methods_mark_the_default(enplace):
+    lines = enplace("methods").out.splitlines()
+    assert [line.split()[0] for line in lines if " default " in line] == [DEFAULT_METHOD]
+
+
+def test_clusters_lists_every_preset(enplace):
+    found = enplace("clusters", "--json").document["clusters"]
+    assert {entry["name"]: len(entry["devices"]) for entry in found} == {
+        name: cluster.n_devices for name, cluster in presets().items()
+    }
+
+
+@pytest.mark.parametrize("name", list(presets()))
+def test_a_preset_printed_as_json_works_as_a_custom_cluster(enplace, folder, name):
+    (folder / "mine.json").write_text(enplace("clusters", "--json", name).out)
+    steps = [
+        enplace("place", "p.json", "--cluster", cluster, "--method", "round-robin", "--json")
+        for cluster in (name, "mine.json")
+    ]
+    assert steps[0].document["step_time_us"] == steps[1].document["step_time_us"]
+
+
+def test_an_unknown_preset_is_refused(enplace):
+    done = enplace("clusters", "nonesuch")
+    assert done.status == 2
+    assert "no preset 'nonesuch'" in done.err
+
+
+def test_doctor_tells_versions_extras_and_the_cache(enplace):
+    done = enplace("doctor", "--json")
+    found = done.document
+    assert found["versions"].keys() >= {"enplace", "python", "numba"}
+    assert {extra["name"] for extra in found["extras"]} == {"studio", "tensorflow"}
+    assert found["extras"][1]["install"] == "pip install 'enplace[tensorflow]'"
+    assert done.status == (0 if found["cache"]["writable"] else 1)
+
+
+def test_doctor_answers_no_where_compiled_code_cannot_be_kept(enplace, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    done = enplace("doctor")
+    assert done.status == 1
+    assert "set NUMBA_CACHE_DIR" in done.out
+
+
+def test_without_the_studio_one_line_says_how_to_get_it(enplace, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    done = enplace("studio")
+    assert done.status == 2
+    assert done.err == "enplace: the studio is not installed; run: pip install 'enplace[studio]'\n"
+
+
+def test_the_studio_opens_on_the_file(enplace, folder, monkeypatch):
+    calls = []
+
+    def start(words):
+        calls.append(words[1:])
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(subprocess, "run", start)
+    assert enplace("studio", "p.json").status == 0
+    assert calls == [["-m", "enplace_studio", "p.json"]]
+    assert enplace("studio", "nonesuch").status == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_asks_the_command(enplace, shell):
+    done = enplace("completion", shell)
+    assert f"_ENPLACE_COMPLETE={shell}_complete" in done.out
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+def test_the_bash_script_is_valid(enplace):
+    script = enplace("completion", "bash").out
+    assert subprocess.run(["bash", "-n"], input=script.encode(), check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("enplace pl", {"place"}),
+        ("enplace place x --cluster pes", {"pesto"}),
+        ("enplace place x --cluster from", {"from-file"}),
+        ("enplace clusters celer", {"celeritas"}),
+        ("enplace place x --method cel", {"celeritas"}),
+        ("enplace compare x --methods heft,sing", {"heft,single"}),
+        ("enplace export x y --format p", {"python"}),
+    ],
+)
+def test_completion_knows_commands_presets_and_methods(monkeypatch, capsys, line, expected):
+    monkeypatch.setenv("_ENPLACE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+    with pytest.raises(SystemExit):
+        run([])
+    assert {said.partition(",")[2] for said in capsys.readouterr().out.splitlines()} == expected

@@ -1,0 +1,71 @@
+"""``import`` and ``export``."""
+
+import json
+
+import numpy as np
+import pytest
+
+from enplace.frontends import read_profile
+
+from .conftest import OPS, machine, model
+
+
+def test_import_writes_what_can_be_read_again(enplace, folder):
+    assert enplace("import", "p.json", "-o", "p.enplace").status == 0
+    assert enplace("import", "p.enplace", "-o", "again.json").status == 0
+    first, again = read_profile("p.json"), read_profile("again.json")
+    assert first.fingerprint == again.fingerprint
+    assert np.array_equal(first.time_us, again.time_us)
+
+
+def test_import_says_what_the_file_holds(enplace, folder):
+    found = enplace("import", "p.json", "-o", "p.enplace", "--json").document
+    assert (found["ops"], found["edges"]) == (7, 6)
+    assert found["profile_file"] == "p.enplace"
+
+
+def test_import_writes_the_recorded_placement(enplace, folder):
+    measured = {
+        "cluster": machine(),
+        "op_devices": {op: f"GPU:{i % 2}" for i, op in enumerate(OPS)},
+    }
+    (folder / "m.json").write_text(json.dumps(model(measured=measured)))
+    assert enplace("import", "m.json", "--plan", "plan.json").status == 0
+    placed = {e["op"]: e["device"] for e in json.loads((folder / "plan.json").read_text())["ops"]}
+    assert placed == measured["op_devices"]
+    assert enplace("simulate", "m.json", "plan.json").status == 0
+
+
+def test_a_profile_that_was_not_measured_has_no_recorded_placement(enplace, folder):
+    done = enplace("import", "p.json", "--plan", "plan.json", "--cluster", "c.json")
+    assert done.status == 2
+    assert not (folder / "plan.json").exists()
+
+
+def test_import_wants_to_know_where_to_write(enplace, folder):
+    done = enplace("import", "p.json")
+    assert done.status == 2
+    assert "-o P.enplace" in done.err
+
+
+def test_numbers_that_are_none_stay_out_of_the_json(enplace, folder):
+    text = json.dumps(model(measured={"step_time_us": 0})).replace('us": 0}', 'us": NaN}')
+    (folder / "nan.json").write_text(text)
+    found = enplace("import", "nan.json", "-o", "p.enplace", "--json")
+    assert found.status != 0 or found.document["measured_step_time_us"] is None
+
+
+@pytest.mark.parametrize("form", ["python", "csv", "trace", "html", "svg"])
+def test_export_writes_every_format_from_the_plan_alone(enplace, folder, form):
+    enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
+    done = enplace("export", "p.json", "plan.json", "--format", form, "-o", "out", "--json")
+    assert done.status == 0
+    assert done.document["bytes"] == (folder / "out").stat().st_size > 0
+
+
+def test_export_does_not_overwrite_its_input(enplace, folder):
+    enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
+    before = (folder / "plan.json").read_bytes()
+    done = enplace("export", "p.json", "plan.json", "--format", "csv", "-o", "plan.json")
+    assert done.status == 2
+    assert (folder / "plan.json").read_bytes() == before

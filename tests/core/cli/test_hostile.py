@@ -1,0 +1,157 @@
+"""Whatever a file holds: exit status 2, one line that names it, never a traceback."""
+
+import gzip
+import io
+import json
+import zipfile
+
+import pytest
+
+from .conftest import OPS, machine, model
+
+
+def without(key: str) -> dict:
+    data = model()
+    del data["ops"][1][key]
+    return data
+
+
+def zipped(content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("enplace.json", content)
+    return buffer.getvalue()
+
+
+def with_first_op(**changes) -> bytes:
+    data = model()
+    data["ops"][0] |= changes
+    return json.dumps(data).encode()
+
+
+GOOD = json.dumps(model()).encode()
+HOSTILE = {
+    "empty": b"",
+    "garbage": bytes(range(256)) * 20,
+    "text": b"once upon a time",
+    "utf16": GOOD.decode().encode("utf-16"),
+    "cut-gzip": gzip.compress(GOOD)[:-20],
+    "damaged-gzip": gzip.compress(GOOD)[:40] + b"\0" * 40,
+    "cut-zip": zipped(b'{"format": "enplace/1"}')[:-30],
+    "zip-of-nothing": zipped(b""),
+    "newer": zipped(b'{"format": "enplace/99"}'),
+    "bomb": zipped(b" " * (200 << 20)),
+    "cut-json": GOOD[:-50],
+    "deep": b"[" * 200_000,
+    "long-number": b'{"ops": [' + b"9" * 10_000 + b"]}",
+    "list": b"[1, 2, 3]",
+    "null": b"null",
+    "empty-object": b"{}",
+    "no-ops": json.dumps(model() | {"ops": [], "edges": []}).encode(),
+    "ops-text": json.dumps(model() | {"ops": "all"}).encode(),
+    "ops-null": json.dumps(model() | {"ops": [None]}).encode(),
+    "edges-numbers": json.dumps(model() | {"edges": [1]}).encode(),
+    "no-time": json.dumps(without("time_us")).encode(),
+    "no-name": json.dumps(without("name")).encode(),
+    "nan": with_first_op(time_us={"gpu": float("nan")}),
+    "infinity": with_first_op(time_us={"gpu": float("inf")}),
+    "negative": with_first_op(persistent_bytes=-1),
+    "huge": with_first_op(persistent_bytes=1 << 70),
+    "half-byte": with_first_op(persistent_bytes=0.5),
+    "bool": with_first_op(time_us={"gpu": True}),
+    "name-number": with_first_op(name=7),
+    "newline": with_first_op(name="a\nb"),
+    "escape": with_first_op(name="a\x1b[31mb"),
+    "surrogate": with_first_op(name="a\ud800b"),
+    "long-name": with_first_op(name="x" * 100_000),
+    "double": with_first_op(name=OPS[1]),
+    "tpu": with_first_op(time_us={"tpu": 1}),
+    "cycle": json.dumps(
+        model() | {"edges": [{"src": a, "dst": b, "bytes": 1} for a, b in (OPS[:2], OPS[1::-1])]}
+    ).encode(),
+}
+COMMANDS = {
+    "place": ("place", "{}", "--cluster", "c.json"),
+    "compare": ("compare", "{}", "--cluster", "c.json", "--methods", "single"),
+    "import": ("import", "{}", "-o", "out.enplace"),
+    "simulate": ("simulate", "{}", "plan.json"),
+    "plan": ("simulate", "p.json", "{}", "--cluster", "c.json"),
+    "own-cluster": ("simulate", "p.json", "{}"),
+    "export": ("export", "p.json", "{}", "--format", "csv", "-o", "out.csv"),
+    "cluster": ("place", "p.json", "--cluster", "./{}"),
+}
+
+
+def assert_refused(done, name):
+    assert done.status == 2, done
+    assert done.err.startswith("enplace: ")
+    assert name in done.err
+    assert done.err.count("\n") == 1
+    assert done.err.isprintable() or done.err[:-1].isprintable()
+    assert len(done.err) < 1000
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_file_is_refused_in_one_line(enplace, folder, kind, command):
+    (folder / "bad.json").write_bytes(HOSTILE[kind])
+    enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
+    arguments = [word.format("bad.json") for word in COMMANDS[command]]
+    assert_refused(enplace(*arguments), "bad.json")
+    assert not {"out.enplace", "out.csv"} & {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("path", ["nowhere.json", "."])
+def test_a_missing_file_and_a_folder_are_refused(enplace, folder, path, command):
+    (folder / "plan.json").write_text("{}")
+    arguments = [word.format(path) for word in COMMANDS[command]]
+    assert_refused(enplace(*arguments), path)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_with_json_the_refusal_is_a_document(enplace, folder, command):
+    (folder / "bad.json").write_bytes(b"{")
+    (folder / "plan.json").write_text("{}")
+    done = enplace(*[word.format("bad.json") for word in COMMANDS[command]], "--json")
+    assert done.status == 2
+    assert done.document.keys() == {"error", "kind"}
+    assert done.err == f"enplace: {done.document['error']}\n"
+
+
+def test_a_byte_order_mark_does_no_harm(enplace, folder):
+    (folder / "bom.json").write_bytes(b"\xef\xbb\xbf" + GOOD)
+    assert enplace("place", "bom.json", "--cluster", "c.json").status == 0
+
+
+@pytest.mark.parametrize("name", ["GPU\n0", "\ud800", "", "x" * 10_000])
+def test_a_hostile_device_name_is_refused_or_kept_on_its_line(enplace, folder, name):
+    strange = machine()
+    strange["devices"][0]["name"] = name
+    (folder / "bad.json").write_text(json.dumps(strange))
+    done = enplace("place", "p.json", "--cluster", "bad.json", "-o", "plan.json", "--json")
+    assert done.status in (0, 2)
+    assert done.err.count("\n") <= 1
+
+
+ODD_NAMES = [
+    "<script>alert(1)</script>",
+    'quo"te',
+    "it's",
+    "a,b;c",
+    "100%s {x} \\n",
+    "é漢字🙂",
+    "=1+1",
+]
+
+
+@pytest.mark.parametrize("form", ["python", "csv", "trace", "html", "svg"])
+def test_names_with_markup_and_quotes_pass_through_every_export(enplace, folder, form):
+    (folder / "odd.json").write_text(json.dumps(model(ODD_NAMES, name='<b>"odd"</b>')))
+    assert enplace("place", "odd.json", "--cluster", "c.json", "-o", "plan.json").status == 0
+    assert enplace("export", "odd.json", "plan.json", "--format", form, "-o", "out").status == 0
+    if form in ("html", "svg"):
+        text = (folder / "out").read_text(encoding="utf-8")
+        assert "<script" not in text
+        assert '<b>"odd"' not in text

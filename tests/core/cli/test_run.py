@@ -1,0 +1,132 @@
+"""The command as a whole: streams, exit status, what it loads."""
+
+import subprocess
+import sys
+import warnings
+
+import click
+import pytest
+
+from enplace.cli import run
+from enplace.cli.answer import Answer, cli, command, table
+from enplace.errors import EnplaceWarning
+
+HEAVY = {"numba", "numpy", "scipy", "networkx", "tqdm"}
+
+
+@pytest.fixture
+def temporary():
+    """Register commands for one test only."""
+    before = dict(cli.commands)
+    yield command
+    cli.commands.clear()
+    cli.commands.update(before)
+
+
+def python(code: str, **options) -> subprocess.CompletedProcess:
+    words = [sys.executable, "-c", code]
+    return subprocess.run(words, capture_output=True, check=False, **{"text": True} | options)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["place", "--help"], ["--version"], []])
+def test_help_loads_nothing_heavy(arguments):
+    code = f"import sys; from enplace.cli import run; s = run({arguments}); print(s, *sys.modules)"
+    status, *loaded = python(code).stdout.splitlines()[-1].split()
+    assert status == "0"
+    assert not HEAVY & set(loaded)
+
+
+def test_a_closed_pipe_ends_the_command_quietly():
+    code = "from enplace.cli import main; import sys; sys.argv[1:] = ['completion', 'bash']; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.stdin.read(); {code}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    process.stdin.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    process.wait()
+
+
+def test_an_interrupt_ends_the_command_quietly(temporary, enplace):
+    @temporary("wait")
+    def wait() -> Answer:
+        raise KeyboardInterrupt
+
+    done = enplace("wait")
+    assert done.status == 130
+    assert done.err.strip() == ""
+
+
+def test_a_fault_of_the_program_is_neither_a_no_nor_bad_input(temporary, enplace, monkeypatch):
+    @temporary("break")
+    def break_() -> Answer:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.delenv("ENPLACE_DEBUG", raising=False)
+    done = enplace("break")
+    assert done.status == 70
+    assert "a fault in Enplace, ZeroDivisionError: oh" in done.err
+    assert done.err.count("\n") == 1
+    monkeypatch.setenv("ENPLACE_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        enplace("break")
+
+
+def test_a_note_about_a_file_is_one_line_on_stderr(temporary, enplace):
+    @temporary("read")
+    def read() -> Answer:
+        warnings.warn("odd\nunits", EnplaceWarning, stacklevel=1)
+        return Answer({"a": 1}, "done")
+
+    done = enplace("read", "--json")
+    assert done.err == "enplace: note: odd units\n"
+    assert done.document == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["frob"], ["place"], ["place", "x"], ["--frob"], ["methods", "x"]]
+)
+def test_wrong_usage_is_one_line_that_points_to_the_help(enplace, arguments):
+    done = enplace(*arguments)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    assert "--help'" in done.err
+
+
+@pytest.mark.parametrize("name", sorted(set(cli.commands)))
+def test_every_command_takes_json(name):
+    assert "as_json" in {parameter.name for parameter in cli.commands[name].params}
+
+
+def test_every_option_says_what_it_is_for():
+    options = [p for c in cli.commands.values() for p in c.params if isinstance(p, click.Option)]
+    assert all(option.help for option in options)
+
+
+def test_text_that_the_terminal_cannot_show_does_not_fail():
+    code = "from enplace.cli import run; import sys; sys.exit(run(['clusters', 'celeritas']))"
+    done = python(code, env={"PYTHONIOENCODING": "latin-1"}, encoding="latin-1")
+    assert done.returncode == 0, done.stderr
+    assert "4 × V100" in done.stdout
+    assert "GPU 0 \\u2192 GPU 1" in done.stdout
+
+
+def test_a_full_disk_is_told(tmp_path):
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-c", "from enplace.cli import main; main()", "methods"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "enplace: output: No space left on device\n"
+
+
+def test_a_table_is_aligned():
+    assert table([["a", "bb"], ["ccc", "1"]], "lr") == "a    bb\nccc   1"
+
+
+def test_run_without_arguments_shows_the_help(capsys):
+    assert run([]) == 0
+    assert "Commands:" in capsys.readouterr().out

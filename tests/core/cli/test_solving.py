@@ -1,0 +1,253 @@
+"""``place``, ``simulate`` and ``compare``: what they print, write and answer."""
+
+import json
+
+import pytest
+
+from enplace.clusters import cluster_from
+from enplace.files import read_plan
+from enplace.frontends import read_profile
+from enplace.problem import Problem
+
+from .conftest import MIB, OPS, machine, model
+
+NUMBERS = {
+    "method",
+    "objective",
+    "step_time_us",
+    "lower_bound",
+    "gap",
+    "solve_seconds",
+    "feasible",
+    "devices",
+    "transfers",
+    "placement_file",
+}
+
+
+@pytest.fixture
+def planned(enplace, folder):
+    """A plan of the small model, ``plan.json``."""
+    assert enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json").status == 0
+    return folder / "plan.json"
+
+
+def devices_of(plan_file, profile="p.json", cluster="c.json"):
+    """Device of each op, by name, as a plan file says."""
+    problem = Problem(read_profile(profile), cluster_from(cluster, read_profile(profile)))
+    plan = read_plan(plan_file, problem).plan
+    return dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
+
+
+def test_place_writes_a_plan_and_says_what_it_comes_to(enplace, folder):
+    done = enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
+    assert (done.status, done.err) == (0, "")
+    assert "step time" in done.out
+    assert "proven not below" in done.out
+    assert set(devices_of("plan.json")) == set(OPS)
+
+
+def test_json_is_one_document_with_every_number(enplace, folder):
+    arguments = ("place", "p.json", "--cluster", "c.json", "--json", "-o", "plan.json")
+    done = enplace(*arguments, "--method", "single")
+    assert done.err == ""
+    found = done.document
+    assert found.keys() >= NUMBERS
+    assert found["step_time_us"] == pytest.approx(100 * len(OPS))
+    assert found["placement_file"] == "plan.json"
+    assert [device["ops"] for device in found["devices"]] == [len(OPS), 0]
+    assert found["devices"][0].keys() >= {"name", "busy_us", "peak_bytes", "capacity_bytes"}
+    assert found["transfers"] == {"count": 0, "bytes": 0, "time_us": 0.0}
+
+
+def test_without_output_nothing_is_written(enplace, folder):
+    before = sorted(folder.iterdir())
+    assert enplace("place", "p.json", "--cluster", "c.json").status == 0
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_plan_that_does_not_fit_is_written_and_answered_with_no(enplace, folder):
+    (folder / "tight.json").write_text(json.dumps(machine(20 * MIB)))
+    arguments = ("--cluster", "tight.json", "--method", "single", "-o", "plan.json")
+    done = enplace("place", "p.json", *arguments)
+    assert done.status == 1
+    assert "Does not fit: GPU 0 needs 30 MiB" in done.out
+    assert "has 20 MiB (20,971,520 bytes)" in done.out
+    assert set(devices_of("plan.json", cluster="tight.json").values()) == {0}
+    assert enplace("simulate", "p.json", "plan.json").status == 1
+    assert enplace("simulate", "p.json", "plan.json", "--json").document["feasible"] is False
+
+
+def test_variables_that_can_never_fit_are_answered_with_no(enplace, folder):
+    done = enplace("place", "p.json", "--cluster", "small.json", "--json")
+    assert done.status == 1
+    assert done.document["kind"] == "DoesNotFitError"
+    assert done.err.count("\n") == 1
+
+
+def test_an_op_that_no_device_runs_is_answered_with_no(enplace, folder):
+    lost = model()
+    lost["ops"][2]["time_us"] = {"cpu": 1.0}
+    (folder / "lost.json").write_text(json.dumps(lost))
+    done = enplace("place", "lost.json", "--cluster", "c.json")
+    assert done.status == 1
+    assert OPS[2] in done.err
+
+
+def test_pins_colocation_and_forbidden_devices_hold(enplace, folder):
+    wishes = ("--pin", "layer_0=gpu:1", "--colocate", "Relu", "--forbid", "loss=1")
+    done = enplace("place", "p.json", "--cluster", "c.json", *wishes, "-o", "plan.json")
+    assert done.status == 0
+    device = devices_of("plan.json")
+    assert device["encoder/layer_0/MatMul"] == 1
+    assert {device[op] for op in OPS if op.endswith("Relu")} == {1}
+    assert device["loss"] == 0
+
+
+@pytest.mark.parametrize("spelling", ["GPU:1", "gpu:1", "1"])
+def test_a_device_may_be_written_in_three_ways(enplace, folder, spelling):
+    options = ("--cluster", "c.json", "--method", "single", "-o", "plan.json")
+    assert enplace("place", "p.json", *options, "--pin", f".={spelling}").status == 0
+    assert set(devices_of("plan.json").values()) == {1}
+
+
+def test_the_whole_name_of_an_op_pins_that_op_alone(enplace, folder):
+    (folder / "p.json").write_text(json.dumps(model(["MatMul_1", "MatMul_10", "MatMul_11"])))
+    pins = ("--pin", "MatMul_1=1", "--pin", "MatMul_10=0", "--pin", "_11=0")
+    options = ("--cluster", "c.json", "-o", "plan.json")
+    assert enplace("place", "p.json", *options, *pins).status == 0
+    assert devices_of("plan.json") == {"MatMul_1": 1, "MatMul_10": 0, "MatMul_11": 0}
+
+
+@pytest.mark.parametrize(
+    ("wish", "complaint"),
+    [
+        (("--pin", "decoder/.*=GPU:1"), "matches none of the 7 ops"),
+        (("--forbid", "decoder/.*=GPU:1"), "matches none of the 7 ops"),
+        (("--colocate", "decoder/.*"), "matches none of the 7 ops"),
+        (("--pin", "(=GPU:1"), "not a regex"),
+        (("--pin", "loss"), "write REGEX=DEVICE"),
+        (("--pin", "=GPU:1"), "write REGEX=DEVICE"),
+        (("--pin", "loss=GPU:7"), "no device 'GPU:7'; use one of GPU:0, GPU:1"),
+        (("--pin", "loss=²"), "no device '²'"),
+        (("--pin", "loss=0", "--pin", "loss=1"), "already pinned to GPU:0"),
+        (("--pin", "loss=0", "--forbid", "loss=0"), "forbidden"),
+        (("--pin", "_0=0", "--pin", "_1=1", "--colocate", "Relu"), "colocated"),
+        (("--method", "guess"), "there is no method 'guess'"),
+        (("--time-limit", "nan"), "not above zero"),
+        (("--scale-links", "-2"), "not above zero"),
+        (("--objective", "latency"), "'latency' is not"),
+        (("-o", "p.json"), "is also an input"),
+        (("-o", "nowhere/plan.json"), "no folder 'nowhere'"),
+        (("--schedule", "."), "is a folder"),
+    ],
+)
+def test_a_wrong_wish_is_refused_in_one_line(enplace, folder, wish, complaint):
+    done = enplace("place", "p.json", "--cluster", "c.json", *wish)
+    assert done.status == 2
+    assert done.out == ""
+    assert complaint in done.err
+    assert done.err.startswith("enplace: ")
+    assert done.err.count("\n") == 1
+
+
+def test_scaling_makes_devices_and_links_faster(enplace, planned):
+    def step(*scale):
+        return enplace("simulate", "p.json", planned, "--json", *scale).document["step_time_us"]
+
+    assert step("--scale-compute", 2, "--scale-links", 2) == pytest.approx(step() / 2)
+
+
+def test_simulate_predicts_what_place_promised(enplace, planned):
+    promised = json.loads(planned.read_text())["predicted"]["step_time_us"]
+    done = enplace("simulate", "p.json", planned, "--cluster", "c.json", "--json")
+    assert done.document["step_time_us"] == promised
+    assert done.document.keys() >= NUMBERS
+
+
+def test_simulate_takes_other_policies(enplace, planned):
+    policies = ("--policy", "strict", "--links", "ordered")
+    found = enplace("simulate", "p.json", planned, *policies, "--json").document
+    assert (found["policy"], found["links"]) == ("strict", "ordered")
+
+
+def test_an_order_that_deadlocks_is_answered_with_no(enplace, planned):
+    plan = json.loads(planned.read_text())
+    plan["ops"].reverse()
+    planned.write_text(json.dumps(plan))
+    done = enplace("simulate", "p.json", planned, "--policy", "strict")
+    assert done.status == 1
+    assert "deadlocks" in done.err
+
+
+def test_simulate_writes_the_schedule_and_the_trace(enplace, planned):
+    arguments = ("--schedule", "s.json", "--trace", "t.json", "--json")
+    found = enplace("simulate", "p.json", planned, *arguments).document
+    schedule = json.loads((planned.parent / "s.json").read_text())
+    assert schedule["makespan_us"] == found["step_time_us"]
+    assert (found["schedule_file"], found["trace_file"]) == ("s.json", "t.json")
+    assert json.loads((planned.parent / "t.json").read_text())["traceEvents"]
+
+
+def test_a_plan_of_another_graph_is_refused_with_the_difference(enplace, planned):
+    other = [*OPS[:4], "new_a", "new_b", "new_c", "new_d"]
+    (planned.parent / "other.json").write_text(json.dumps(model(other)))
+    done = enplace("simulate", "other.json", planned, "--json")
+    assert done.status == 2
+    assert done.document["missing_ops"] == other[4:]
+    assert done.document["new_ops"] == OPS[4:]
+    assert "4 ops of the profile (new_a, new_b, new_c, ...)" in done.err
+    assert "3 ops that the profile lacks" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_complete_places_the_ops_that_a_plan_lacks(enplace, planned):
+    (planned.parent / "other.json").write_text(json.dumps(model([*OPS[:4], "new_a"])))
+    done = enplace("simulate", "other.json", planned, "--complete", "--json")
+    assert done.status == 0
+    assert sum(device["ops"] for device in done.document["devices"]) == 5
+
+
+def test_compare_lists_the_methods_asked_for(enplace, folder):
+    methods = ("--methods", "single,expert,heft")
+    done = enplace("compare", "p.json", "--cluster", "c.json", *methods, "--json")
+    assert done.status == 0
+    assert [entry["method"] for entry in done.document["methods"]] == ["single", "expert", "heft"]
+    assert all(entry["error"] is None for entry in done.document["methods"])
+    said = enplace("compare", "p.json", "--cluster", "c.json", *methods)
+    assert [line.split()[0] for line in said.out.splitlines()] == [
+        "method",
+        "single",
+        "expert",
+        "heft",
+    ]
+
+
+def test_compare_refuses_a_method_that_does_not_exist(enplace, folder):
+    done = enplace("compare", "p.json", "--cluster", "c.json", "--methods", "single,guess")
+    assert done.status == 2
+    assert "no method 'guess'" in done.err
+
+
+def test_compare_goes_on_when_a_method_fails(enplace, folder, monkeypatch):
+    from enplace.errors import EnplaceError
+    from enplace.placers import registry
+
+    def fail(problem, options):
+        raise EnplaceError("no luck today")
+
+    broken = registry.Placer("broken", "Broken", "", fail)
+    monkeypatch.setitem(registry._registry, "broken", broken)
+    options = ("--cluster", "c.json", "--methods", "broken,single")
+    done = enplace("compare", "p.json", *options)
+    assert done.status == 0
+    assert "broken has no plan: no luck today" in done.out
+    entry = enplace("compare", "p.json", *options, "--json").document["methods"][0]
+    assert entry == {"method": "broken", "error": "no luck today", "feasible": False}
+
+
+def test_compare_answers_no_if_nothing_fits(enplace, folder):
+    (folder / "tight.json").write_text(json.dumps(machine(20 * MIB)))
+    done = enplace("compare", "p.json", "--cluster", "tight.json", "--methods", "single")
+    assert done.status == 1
+    assert " no " in done.out
