@@ -35,8 +35,11 @@ _KEPT_AT_TOP, _KEPT_INSIDE = 10, 3  # small parts that still stand for themselve
 _LEAN = 1.25  # go into numbered siblings that weigh on average this many limits
 _FLAT = 3.0  # cut ops that stand together in one scope only if they weigh this many limits
 _FLAT_SHARE = 0.08  # ... and this share of everything
+_IDLE = 0.1  # ops that take at most this share of a scope's time do not compute
+_FLAT_OPS = 72  # ... and are more than a person can overlook
 _FEW = 1.5  # up to this many times the target, every op is a group of its own
 _TIMELESS_US = 1e-3  # lets ops without compute time have a say in where their part stands
+_CONSTANT_DEPTH = 6  # ops in a row that may only prepare constants
 _ROUNDS = 40  # how far the name of a neighbour may travel to an op without a scope
 _CUTS = 14  # bisection steps to find the weight at which there are about ``target`` parts
 
@@ -178,10 +181,11 @@ def _title(path: Path) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Index:
-    """Path, weight and rank in time of every op of a profile."""
+    """Path, time, weight and rank in time of every op of a profile."""
 
     profile: Profile
     paths: list[Path]
+    time_us: FloatArray
     weight: FloatArray
     rank: FloatArray
 
@@ -191,7 +195,7 @@ def _index(profile: Profile) -> _Index:
     time_us = np.nan_to_num(profile.time_us).max(axis=1)
     share = time_us / (time_us.sum() or 1.0)
     weight = (1 - _COUNT_SHARE) * share + _COUNT_SHARE / profile.n_ops
-    return _Index(profile, _scoped_paths(profile), weight, _ranks(profile))
+    return _Index(profile, _scoped_paths(profile), time_us, weight, _ranks(profile))
 
 
 def _ranks(profile: Profile) -> FloatArray:
@@ -200,10 +204,10 @@ def _ranks(profile: Profile) -> FloatArray:
     rank[profile.topological_order] = np.arange(profile.n_ops, dtype=np.float64)
     source, target = profile.edge_source, profile.edge_op
     early = np.diff(profile.in_ptr) == 0
-    for _ in range(2):
+    for _ in range(_CONSTANT_DEPTH):
         fed = np.bincount(target, weights=~early[source], minlength=profile.n_ops)
         early = fed == 0
-    for _ in range(3):
+    for _ in range(_CONSTANT_DEPTH + 1):
         first_use = np.full(profile.n_ops, np.inf)
         np.minimum.at(first_use, source, rank[target])
         moved = early & np.isfinite(first_use)
@@ -421,7 +425,8 @@ class _Cutter:
         own = self.index.weight[scope.ops].sum()
         if not rest and not scope.ops:
             return
-        if own + sum(single.weight for single in rest) <= self.limit:
+        many = len(scope.ops) + len(rest) > _FLAT_OPS
+        if not many or own + sum(single.weight for single in rest) <= self.limit:
             self._add(scope, self._rest_label(scope, rest), rest, scope.ops)
             return
         for chunk in self._chunks([single.weight for single in rest]):
@@ -450,7 +455,8 @@ class _Cutter:
         """Whether a scope is worth cutting; one without scopes below only if far too heavy."""
         if scope.children:
             return scope.weight > self.limit
-        return scope.weight > max(_FLAT * self.limit, _FLAT_SHARE * self.total)
+        many = len(scope.ops) > _FLAT_OPS
+        return many and scope.weight > max(_FLAT * self.limit, _FLAT_SHARE * self.total)
 
     def _rest_label(self, scope: _Scope, rest: list[_Scope]) -> str:
         if self._is_head(scope):
@@ -458,7 +464,9 @@ class _Cutter:
         if not rest and len(scope.children) == 0:
             return "ops"
         ops = [op for single in rest for op in single.all_ops()] + scope.ops
-        return "weights" if self.index.profile.persistent_bytes[ops].any() else "shared"
+        profile = self.index.profile
+        idle = self.index.time_us[ops].sum() <= _IDLE * self.index.time_us[scope.all_ops()].sum()
+        return "weights" if idle and profile.persistent_bytes[ops].any() else "rest"
 
     def _is_head(self, scope: _Scope) -> bool:
         """Whether a scope is the model itself, so that what is in it stands in rows of its own."""
@@ -513,8 +521,8 @@ def _first_to_last(names: Sequence[str]) -> str:
 def _number(index: _Index, parts: Sequence[_Part]) -> Grouping:
     """Number parts in the order in which most of their work is done."""
     members = [np.array(part.all_ops(), dtype=np.int64) for part in parts]
-    time_us = np.nan_to_num(index.profile.time_us).max(axis=1) + _TIMELESS_US
-    middle = [np.average(index.rank[ops], weights=time_us[ops]) for ops in members]
+    say = index.time_us + _TIMELESS_US
+    middle = [np.average(index.rank[ops], weights=say[ops]) for ops in members]
     order = np.argsort(middle, kind="stable").tolist()
     group = np.full(index.profile.n_ops, -1, dtype=np.int64)
     for number, part in enumerate(order):

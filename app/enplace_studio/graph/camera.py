@@ -6,7 +6,7 @@ from PySide6.QtCore import QPointF, QRectF, QSizeF
 from PySide6.QtGui import QTransform
 
 SCALES = (0.08, 3.0)
-READABLE = 0.72
+READABLE = 0.68
 MARGIN = 14.0
 
 
@@ -45,7 +45,9 @@ class Camera:
     def centre_on(self, point: QPointF, size: QSizeF) -> None:
         self.corner = point - QPointF(size.width(), size.height()) / (2 * self.scale)
 
-    def fit(self, bounds: QRectF, size: QSizeF, least: float = SCALES[0]) -> None:
+    def fit(
+        self, bounds: QRectF, size: QSizeF, least: float = SCALES[0], centred: bool = True
+    ) -> None:
         """Show a part of the scene as large as it fits, at most at scale 1.
 
         With ``least``, what does not fit at that scale is shown from its top left corner.
@@ -54,9 +56,9 @@ class Camera:
         down = (size.height() - 2 * MARGIN) / max(bounds.height(), 1.0)
         self.scale = min(max(min(across, down), least), 1.0)
         free = size / self.scale - bounds.size()
-        left = max(min(free.width() / 2, MARGIN / self.scale), 0.0)
-        if across < self.scale:
-            left = MARGIN / self.scale
+        left = MARGIN / self.scale
+        if centred and across >= self.scale:
+            left = free.width() / 2
         self.corner = bounds.topLeft() - QPointF(left, MARGIN / self.scale)
 
     def reveal(self, area: QRectF, size: QSizeF) -> None:

@@ -14,6 +14,7 @@ from PySide6.QtGui import (
     QPainter,
     QPaintEvent,
     QPen,
+    QResizeEvent,
     QWheelEvent,
 )
 from PySide6.QtWidgets import QApplication, QToolTip, QWidget
@@ -46,6 +47,7 @@ class Canvas(QWidget):
     """Paints the model's scene and turns mouse and keys into requests."""
 
     menu_wanted = Signal(QPoint)
+    resized = Signal()
     looked = Signal()
     """Another part of the scene is in view."""
     drag_began = Signal(list, QPoint)
@@ -92,7 +94,8 @@ class Canvas(QWidget):
     def fit(self, least: float = 0.0) -> None:
         """Show all cards, or the first ones where they would be smaller than ``least``."""
         if self.scene is not None:
-            self.camera.fit(self.scene.bounds, QSizeF(self.size()), max(least, 0.08))
+            centred = not self.scene.arrangement.titles
+            self.camera.fit(self.scene.bounds, QSizeF(self.size()), max(least, 0.08), centred)
         self._look()
 
     def focus_selection(self) -> None:
@@ -350,6 +353,9 @@ class Canvas(QWidget):
             return super().focusNextPrevChild(forward)
         self._go_to(group)
         return True
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self.resized.emit()
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         self.update()

@@ -12,16 +12,19 @@ from enplace.text import count, ms
 from enplace_studio.graph.facts import WORK_KINDS, Facts
 from enplace_studio.theme import theme
 
+_SHORTEST_US = 10.0
+
 Stripes = tuple[tuple[QColor, float], ...]
 """Colours side by side on one card, and the part of its width that each takes."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How one card is coloured, and its second line."""
+    """How one card is coloured, its second line, and a note beside it where there is room."""
 
     stripes: Stripes
     line: str
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,21 +50,26 @@ def _by_device(facts: Facts) -> list[Look]:
     looks = []
     for group, shares in enumerate(facts.share.tolist()):
         stripes = tuple((theme.device_color(d), share) for d, share in enumerate(shares) if share)
-        split = f" · on {len(stripes)}" if len(stripes) > 1 else ""
-        looks.append(Look(stripes or _plain(), ms(facts.time_us[group]) + split))
+        note = f"on {len(stripes)}" if len(stripes) > 1 else ""
+        looks.append(Look(stripes or _plain(), _short_ms(facts.time_us[group]), note))
     return looks
+
+
+def _short_ms(time_us: float) -> str:
+    """Milliseconds in few digits; a card has no room for more."""
+    return "< 0.01 ms" if 0 < time_us < _SHORTEST_US else ms(time_us)
 
 
 def _by_time(facts: Facts) -> list[Look]:
     part = np.sqrt(facts.time_us / (facts.time_us.max() or 1.0))
     return [
-        Look(((_shade(share), 1.0),), ms(time))
+        Look(((_shade(share), 1.0),), _short_ms(time))
         for share, time in zip(part.tolist(), facts.time_us.tolist(), strict=True)
     ]
 
 
 def _by_work(facts: Facts) -> list[Look]:
-    return [Look(((_work_color(kind), 1.0),), WORK_KINDS[kind][0]) for kind in facts.work.tolist()]
+    return [Look(((_work_color(kind), 1.0),), WORK_KINDS[kind][1]) for kind in facts.work.tolist()]
 
 
 def _by_pins(facts: Facts) -> list[Look]:
@@ -79,7 +87,7 @@ def _by_critical_path(facts: Facts) -> list[Look]:
     return [
         Look(
             ((theme.tokens.bad, 1.0),) if share > 0 else _plain(),
-            f"{ms(critical)} of it" if critical else "not on it",
+            _short_ms(critical) if critical else "not on it",
         )
         for share, critical in zip(part.tolist(), facts.critical_us.tolist(), strict=True)
     ]

@@ -103,9 +103,8 @@ class DeviceBar(QWidget):
         self._placed = []
         for item in [*self._items(), _Item(_HINT)] if self._items() else []:
             mark = 0 if item.color is None else 30 if item.dashed else _SWATCH + 6
-            wide = min(int(metrics.horizontalAdvance(item.text)) + 2, _WIDEST)
-            if item.text == _HINT:
-                wide = int(metrics.horizontalAdvance(item.text)) + 2
+            wide = int(metrics.horizontalAdvance(item.text)) + 2
+            wide = wide if item.device is None else min(wide, _WIDEST)
             width = wide + mark + 2 * _PAD
             if left and left + width > self.width():
                 if item.text == _HINT:
@@ -159,10 +158,11 @@ class DeviceBar(QWidget):
             painter.drawRoundedRect(QRectF(left, middle - _SWATCH / 2, _SWATCH, _SWATCH), 3, 3)
             left += _SWATCH + 6
         weight = QFont.Weight.Normal if item.device is None else QFont.Weight.Medium
-        painter.setFont(theme.font(12, weight))
+        font = theme.font(12, weight)
+        painter.setFont(font)
         painter.setPen(theme.tokens.dim if item.device is None else theme.tokens.text)
         area = QRectF(left, rect.top(), rect.right() - left, rect.height())
-        text = fitted(item.text, 12, rect.right() - _PAD + 2 - left)
+        text = fitted(item.text, font, rect.right() - _PAD + 2 - left)
         painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, text)
 
     # Mouse

@@ -16,13 +16,17 @@ from enplace.simulate import critical_path
 BoolArray = NDArray[np.bool_]
 
 WORK_KINDS = (
-    ("matrix products", ("matmul", "conv", "gemm", "einsum")),
-    ("weights and updates", ("variable", "apply", "assign", "adam")),
-    ("normalise and reduce", ("norm", "softmax", "sum", "mean", "max", "pool", "addn")),
-    ("move data", ("concat", "split", "slice", "gather", "transpose", "reshape", "pack", "pad")),
-    ("element by element", ("",)),
+    ("matrix products", "matrix", ("matmul", "conv", "gemm", "einsum")),
+    ("weights and updates", "weights", ("variable", "apply", "assign", "adam")),
+    ("normalise and reduce", "reduce", ("norm", "softmax", "sum", "mean", "max", "pool", "addn")),
+    (
+        "move data",
+        "move",
+        ("concat", "split", "slice", "gather", "transpose", "reshape", "pad"),
+    ),
+    ("element by element", "element", ("",)),
 )
-"""What kinds of work a person tells apart, and the parts of op types that mean them; first wins."""
+"""Kinds of work: title, one word for it, and what op types of the kind contain; first wins."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,5 +189,7 @@ def kind_of_work(op_type: str) -> int:
     """Which of :data:`WORK_KINDS` an op type belongs to."""
     lower = op_type.lower()
     return next(
-        number for number, (_, words) in enumerate(WORK_KINDS) if any(w in lower for w in words)
+        number
+        for number, (_, _, parts) in enumerate(WORK_KINDS)
+        if any(part in lower for part in parts)
     )

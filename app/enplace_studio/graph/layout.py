@@ -5,6 +5,7 @@ Plain arithmetic in pixels at scale 1, no Qt.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,13 +21,14 @@ CARD_W, CARD_H = 74.0, 42.0
 GAP = 10.0
 ROW_GAP, TIGHT_ROW_GAP = 38.0, 26.0
 TITLE_W = 108.0
+LANE_GAP = 30.0
+WIDEST_CARD_W = 104.0
 WIDE_CARD_W = 132.0
 LAYER_GAP = 40.0
 
 _MANY_LINES = 8
 _LEAST_COLUMNS = 4
-_LONG_LABEL = 9
-_CHAIN = 2.2  # cards per layer below which a graph is read like text, line after line
+_CHAIN = 1.3  # edges per card below which a graph is read like text, line after line
 _SWEEPS = 6
 
 
@@ -40,15 +42,15 @@ class Arrangement:
         Top left corner and width; all are :data:`CARD_H` high.
     texts : tuple of str
         What stands on each card.
-    titles : tuple of (text, y)
-        Row titles at the left edge and the middle of their first line.
+    titles : tuple of (text, x, y)
+        Row titles: left edge, and the middle of the row's first line.
     """
 
     x: FloatArray
     y: FloatArray
     width: FloatArray
     texts: tuple[str, ...]
-    titles: tuple[tuple[str, float], ...] = ()
+    titles: tuple[tuple[str, float, float], ...] = ()
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
@@ -62,15 +64,14 @@ class Arrangement:
 
 
 def is_regular(grouping: Grouping) -> bool:
-    """Whether most groups belong to rows of at least three."""
+    """Whether most groups belong to rows of at least two, and some to longer ones."""
     _, sizes = np.unique(np.array(grouping.rows), return_counts=True)
-    return bool(sizes[sizes >= 3].sum() >= 0.5 * grouping.n_groups)
+    return bool(sizes.max() > 2 and sizes[sizes >= 2].sum() >= 0.5 * grouping.n_groups)
 
 
 def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
     """Whether groups mostly follow one another."""
-    layers = layers_of(grouping.n_groups, edges)
-    return grouping.n_groups / (layers.max(initial=0) + 1) < _CHAIN
+    return len(edges.bytes) < _CHAIN * grouping.n_groups
 
 
 # ---------------------------------------------------------------- rows
@@ -79,16 +80,23 @@ def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
 def grid(grouping: Grouping, room: float) -> Arrangement:
     """A line for every row, like labels below each other; single cards share lines.
 
+    Where all rows are short and there are many, what is derived from the model (gradients and
+    updates) stands at the right, beside what it is derived from.
+
     Parameters
     ----------
     room : float
         Width to fill; longer rows go on in the next line.
     """
-    columns = max(_LEAST_COLUMNS, int((room - TITLE_W + GAP) / (CARD_W + GAP)))
-    lines = _lines(grouping)
-    needed = max((len(line.columns) for line in lines if line.title), default=1)
-    parts = -(-needed // columns)
-    return _stack(grouping, lines, -(-needed // parts) if parts > 1 else columns)
+    lines = _lines(grouping, list(range(grouping.n_groups)))
+    if len(lines) > _MANY_LINES and _longest(lines) <= _columns_in(room / 2) + 2:
+        derived = [" of " in row for row in grouping.rows]
+        lanes = [
+            _lines(grouping, [g for g, is_so in enumerate(derived) if not is_so]),
+            _singles_last(_lines(grouping, [g for g, is_so in enumerate(derived) if is_so])[::-1]),
+        ]
+        return _Stack(grouping, [lane for lane in lanes if lane], room).arrangement()
+    return _Stack(grouping, [lines], room).arrangement()
 
 
 def reading(grouping: Grouping, room: float) -> Arrangement:
@@ -103,6 +111,10 @@ def reading(grouping: Grouping, room: float) -> Arrangement:
     )
 
 
+_Piece = list[tuple[int, int, int]]
+"""Column, number of columns and group of each card in a line."""
+
+
 @dataclass(frozen=True)
 class _Line:
     """A titled row, or single cards side by side; ``columns`` says which group stands where."""
@@ -111,36 +123,64 @@ class _Line:
     columns: tuple[int | None, ...]
 
 
-def _lines(grouping: Grouping) -> list[_Line]:
+def _singles_last(lines: Sequence[_Line]) -> list[_Line]:
+    """Titled rows, then all single cards together."""
+    singles = tuple(group for line in lines if not line.title for group in line.columns)
+    return [line for line in lines if line.title] + ([_Line("", singles)] if singles else [])
+
+
+def _longest(lines: Sequence[_Line]) -> int:
+    """Columns of the longest titled row."""
+    return max((len(line.columns) for line in lines if line.title), default=1)
+
+
+def _columns_in(room: float) -> int:
+    return max(_LEAST_COLUMNS, int((room - TITLE_W + GAP) / (CARD_W + GAP)))
+
+
+def _lines(grouping: Grouping, groups: Sequence[int]) -> list[_Line]:
     """Rows in the order in which they run; neighbouring single cards in one line."""
     rows: dict[str, list[int]] = {}
-    for group, row in enumerate(grouping.rows):
-        rows.setdefault(row, []).append(group)
+    for group in groups:
+        rows.setdefault(grouping.rows[group], []).append(group)
     order = sorted(rows.items(), key=lambda row: float(np.mean(row[1])))
-    aligned = _columns(grouping, [groups for _, groups in order if len(groups) > 1])
+    aligned = _columns(grouping, [members for _, members in order if len(members) > 1])
     lines: list[_Line] = []
     for single, some in groupby(order, key=lambda row: len(row[1]) == 1):
         if single:
-            lines.append(_Line("", tuple(groups[0] for _, groups in some)))
+            lines.append(_Line("", tuple(members[0] for _, members in some)))
         else:
-            lines += [_Line(title, aligned[groups[0]]) for title, groups in some]
+            lines += [_Line(title, aligned[members[0]]) for title, members in some]
     return lines
 
 
 def _columns(grouping: Grouping, rows: Sequence[list[int]]) -> dict[int, tuple[int | None, ...]]:
     """For every row, by its first group, the group in each column; equal labels share columns."""
-    kinds: dict[str, list[list[int]]] = {}
-    for groups in rows:
-        stems = [_label_key(grouping.labels[group])[0] for group in groups]
-        kinds.setdefault(max(set(stems), key=lambda s: (stems.count(s), s)), []).append(groups)
     found: dict[int, tuple[int | None, ...]] = {}
-    for stem, alike in kinds.items():
+    for alike in _alike(grouping, rows):
         labels = {grouping.labels[group] for groups in alike for group in groups}
-        ordered = sorted(labels, key=lambda lb: (_label_key(lb)[0] == stem, _label_key(lb)))
+        stems = [_label_key(label)[0] for label in labels]
+        common = max(stems, key=lambda stem: (stems.count(stem), stem))
+        ordered = sorted(labels, key=lambda lb: (_label_key(lb)[0] == common, _label_key(lb)))
         for groups in alike:
             by_label = {grouping.labels[group]: group for group in groups}
             found[groups[0]] = tuple(by_label.get(label) for label in ordered)
     return found
+
+
+def _alike(grouping: Grouping, rows: Sequence[list[int]]) -> list[list[list[int]]]:
+    """Rows that have at least two labels in common, together."""
+    found: list[tuple[set[str], list[list[int]]]] = []
+    for groups in rows:
+        labels = {grouping.labels[group] for group in groups}
+        known, alike = next(
+            ((known, alike) for known, alike in found if len(known & labels) > 1), (set(), [])
+        )
+        if not alike:
+            found.append((known, alike))
+        known |= labels
+        alike.append(groups)
+    return [alike for _, alike in found]
 
 
 def _label_key(label: str) -> tuple[str, tuple[int, ...]]:
@@ -149,50 +189,84 @@ def _label_key(label: str) -> tuple[str, tuple[int, ...]]:
     return re.split(r"\d", label, maxsplit=1)[0].strip(), numbers
 
 
-def _stack(grouping: Grouping, lines: Sequence[_Line], columns: int) -> Arrangement:
-    """Put lines below each other, cut into pieces of so many columns."""
-    n = grouping.n_groups
-    x, y, width = np.zeros(n), np.zeros(n), np.full(n, CARD_W)
-    texts, titles = list(grouping.labels), []
-    gap = ROW_GAP if len(lines) <= _MANY_LINES else TIGHT_ROW_GAP
-    top = 0.0
-    for line in lines:
-        if line.title:
-            titles.append((line.title, top + CARD_H / 2))
-        for piece in _pieces(line, grouping, columns):
-            for column, group in piece:
-                texts[group] = grouping.labels[group] if line.title else grouping.rows[group]
-                x[group] = TITLE_W + column * (CARD_W + GAP)
-                y[group] = top
-                width[group] = CARD_W if line.title else _width(texts[group])
-            top += CARD_H + GAP
-        top += gap - GAP
-    return Arrangement(x, y, width, tuple(texts), tuple(titles))
+class _Stack:
+    """Puts the lines of each lane below each other, cut into pieces that fit beside its titles."""
 
+    def __init__(self, grouping: Grouping, lanes: Sequence[Sequence[_Line]], room: float) -> None:
+        n = grouping.n_groups
+        self.grouping = grouping
+        self.x, self.y, self.width = np.zeros(n), np.zeros(n), np.zeros(n)
+        self.titles: list[tuple[str, float, float]] = []
+        self.gap = ROW_GAP if max(map(len, lanes)) <= _MANY_LINES else TIGHT_ROW_GAP
+        lane_room = (room - LANE_GAP * (len(lanes) - 1)) / len(lanes)
+        needed = max(map(_longest, lanes))
+        pieces = -(-needed // _columns_in(lane_room))
+        self.columns = -(-needed // pieces)
+        share = (lane_room - TITLE_W + GAP) / max(self.columns, _LEAST_COLUMNS) - GAP
+        self.card_w = min(max(share, CARD_W), WIDEST_CARD_W)
+        self.texts = _row_texts(grouping, self.card_w)
+        for number, lane in enumerate(lanes):
+            used = TITLE_W + self.columns * (self.card_w + GAP) + LANE_GAP
+            self._stack(lane, number * used)
 
-def _pieces(line: _Line, grouping: Grouping, columns: int) -> list[list[tuple[int, int]]]:
-    """The (column, group) pairs of each piece of a line."""
-    pieces: list[list[tuple[int, int]]] = [[]]
-    column = 0
-    for place, group in enumerate(line.columns):
-        if line.title:
-            if place and place % columns == 0 and pieces[-1]:
-                pieces.append([])
-            if group is not None:
-                pieces[-1].append((place % columns, group))
-        elif group is not None:
-            span = round((_width(grouping.rows[group]) + GAP) / (CARD_W + GAP))
-            if column and column + span > columns:
+    def arrangement(self) -> Arrangement:
+        return Arrangement(self.x, self.y, self.width, tuple(self.texts), tuple(self.titles))
+
+    def _stack(self, lines: Sequence[_Line], left: float) -> None:
+        top = 0.0
+        for line in lines:
+            if line.title:
+                self.titles.append((_short_title(line.title), left, top + CARD_H / 2))
+            for piece in self._titled(line) if line.title else self._singles(line):
+                for column, span, group in piece:
+                    self.x[group] = left + TITLE_W + column * (self.card_w + GAP)
+                    self.y[group] = top
+                    self.width[group] = span * (self.card_w + GAP) - GAP
+                top += CARD_H + GAP
+            top += self.gap - GAP
+
+    def _titled(self, line: _Line) -> list[_Piece]:
+        placed = [(place, group) for place, group in enumerate(line.columns) if group is not None]
+        lines = groupby(placed, key=lambda one: one[0] // self.columns)
+        return [[(place % self.columns, 1, group) for place, group in some] for _, some in lines]
+
+    def _singles(self, line: _Line) -> list[_Piece]:
+        """Cards of one, two or three columns, as their texts need."""
+        pieces: list[_Piece] = [[]]
+        column, most = 0, max(self.columns, _LEAST_COLUMNS)
+        for group in line.columns:
+            assert group is not None
+            self.texts[group] = text = self.grouping.rows[group]
+            span = min(3, math.ceil((_text_width(text) + GAP) / (self.card_w + GAP)))
+            if column and column + span > most:
                 pieces.append([])
                 column = 0
-            pieces[-1].append((column, group))
+            pieces[-1].append((column, span, group))
             column += span
-    return [piece for piece in pieces if piece]
+        return pieces
 
 
-def _width(text: str) -> float:
-    """A card for a single text spans two columns where the text is long."""
-    return CARD_W if len(text) <= _LONG_LABEL else 2 * CARD_W + GAP
+def _row_texts(grouping: Grouping, card_w: float) -> list[str]:
+    """Labels; only their numbers in rows whose title says the words and that have little room."""
+    texts = list(grouping.labels)
+    rows = list(zip(grouping.rows, grouping.labels, strict=True))
+    narrow = {row for row, label in rows if _text_width(label) > card_w}
+    for group, (row, label) in enumerate(rows):
+        if row in narrow and label.startswith(stem := row.rpartition(" of ")[2]):
+            texts[group] = label.removeprefix(stem).lstrip(" .") or label
+    return texts
+
+
+def _text_width(text: str) -> float:
+    """About the width of a card that shows a text whole."""
+    return 8.4 * len(text) + 16
+
+
+def _short_title(title: str) -> str:
+    """The end of a long path, from the first numbered part on."""
+    parts = title.split(" / ")
+    numbered = [at for at, part in enumerate(parts) if part[-1].isdigit()]
+    return " / ".join(parts[numbered[0] if numbered else max(0, len(parts) - 2) :])
 
 
 # ---------------------------------------------------------------- layers
@@ -257,7 +331,7 @@ def telling_texts(grouping: Grouping) -> tuple[str, ...]:
     """Labels, with as much of the row before them as tells them apart."""
     texts = list(grouping.labels)
     for depth in range(1, 4):
-        doubles = {text for text in texts if texts.count(text) > 1}
+        doubles = {t for t in texts if texts.count(t) > 1 or t.startswith("part ")}
         for group, text in enumerate(texts):
             if text in doubles and grouping.rows[group] != grouping.labels[group]:
                 tail = grouping.rows[group].split(" / ")[-depth:]

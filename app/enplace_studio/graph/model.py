@@ -175,8 +175,13 @@ class GraphModel(QObject):
         sizes = np.bincount(level.grouping.group[level.grouping.group >= 0])
         chosen = self._counts(level, self.document.selection)
         hovered = self._counts(level, self.document.hovered)
+        whole = (chosen == sizes) & (sizes > 0)
+        if whole.all() and len(self.levels) > 1:
+            # The opened group is selected: rings around all its parts would say nothing.
+            chosen = np.zeros_like(chosen)
+            whole = chosen > 0
         return Marks(
-            selected=frozenset(np.flatnonzero((chosen == sizes) & (sizes > 0)).tolist()),
+            selected=frozenset(np.flatnonzero(whole).tolist()),
             partly=frozenset(np.flatnonzero((chosen > 0) & (chosen < sizes)).tolist()),
             hovered=frozenset(np.flatnonzero(hovered).tolist()),
             matches=None if self.matches is None else frozenset(self.matches),

@@ -10,7 +10,7 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPainterPath, QPen
 
-from enplace_studio.graph.colours import Stripes, blend
+from enplace_studio.graph.colours import Look, Stripes, blend
 from enplace_studio.graph.facts import BoolArray
 from enplace_studio.graph.layout import CARD_H, TITLE_W
 from enplace_studio.graph.scene import Scene, touching
@@ -18,8 +18,12 @@ from enplace_studio.theme import theme
 
 RADIUS = 7.0
 TEXT_SCALE = 0.42  # below this scale texts would only be noise
+LARGEST_TEXT = 1.22  # how much texts may grow against their cards when zoomed out
 _PAD = 11.0
+_LEFT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
+_RIGHT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight
 _FADED = 0.28
+_LONG_ALPHA = 0.32
 
 
 @dataclass(frozen=True)
@@ -36,31 +40,49 @@ class Marks:
 def paint_scene(painter: QPainter, scene: Scene, marks: Marks, visible: QRectF) -> None:
     """Paint what is visible; edges lie under the cards."""
     scale = painter.worldTransform().m11()
+    text = min(max(1 / scale, 1.0), LARGEST_TEXT) if scale >= TEXT_SCALE else 0.0
     _paint_edges(painter, scene, marks, visible)
-    if scale >= TEXT_SCALE:
-        _paint_titles(painter, scene, visible)
+    if text:
+        _paint_titles(painter, scene, visible, text)
     for group in scene.cards_in(visible):
         faded = marks.matches is not None and group not in marks.matches
         painter.setOpacity(_FADED if faded else 1.0)
-        paint_card(painter, scene, group, scale >= TEXT_SCALE)
+        paint_card(painter, scene, group, text)
         painter.setOpacity(1.0)
         _paint_ring(painter, scene.rects[group], group, marks)
 
 
-def _paint_titles(painter: QPainter, scene: Scene, visible: QRectF) -> None:
-    painter.setFont(theme.font(12))
+def _paint_titles(painter: QPainter, scene: Scene, visible: QRectF, text_scale: float) -> None:
+    font = _font(12, text_scale)
+    painter.setFont(font)
     painter.setPen(theme.tokens.dim)
-    for text, y in scene.arrangement.titles:
+    for text, x, y in scene.arrangement.titles:
         if visible.top() - CARD_H < y < visible.bottom() + CARD_H:
-            area = QRectF(0, y - CARD_H / 2, TITLE_W - 14, CARD_H)
-            painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, fitted(text, 12, area.width()))
+            area = QRectF(x, y - CARD_H / 2, TITLE_W - 14, CARD_H)
+            painter.fillRect(area.adjusted(-4, 4, 4, -4), theme.tokens.panel)
+            painter.drawText(
+                area, Qt.AlignmentFlag.AlignVCenter, _in_two_lines(text, font, area.width())
+            )
+
+
+def _in_two_lines(text: str, font: QFont, width: float) -> str:
+    """A title broken between words where one line is too short for it."""
+    first, words = "", text.split(" ")
+    while words and fitted(longer := f"{first} {words[0]}".strip(), font, width) == longer:
+        first, words = longer, words[1:]
+    if not first or not words:
+        return fitted(text, font, width)
+    return f"{first}\n{fitted(' '.join(words), font, width)}"
 
 
 # ---------------------------------------------------------------- cards
 
 
-def paint_card(painter: QPainter, scene: Scene, group: int, with_text: bool) -> None:
-    """One card: tint and border in its colours, a bar at the left, two lines of text, its pin."""
+def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -> None:
+    """One card: tint and border in its colours, a bar at the left, two lines of text, its pin.
+
+    ``text_scale`` is the size of the texts against the card; 0 leaves them out.
+    """
     rect, look = scene.rects[group], scene.looks[group]
     shape = QPainterPath()
     shape.addRoundedRect(rect, RADIUS, RADIUS)
@@ -78,8 +100,8 @@ def paint_card(painter: QPainter, scene: Scene, group: int, with_text: bool) -> 
     _paint_bar(painter, rect, look.stripes)
     if scene.facts.n_pinned[group]:
         paint_pin(painter, rect.topRight() + QPointF(-10, 11))
-    if with_text:
-        _paint_texts(painter, rect, scene.arrangement.texts[group], look.line)
+    if text_scale:
+        _paint_texts(painter, rect, scene.arrangement.texts[group], look, text_scale)
 
 
 def _paint_stripes(
@@ -104,16 +126,20 @@ def _paint_bar(painter: QPainter, rect: QRectF, stripes: Stripes) -> None:
         top += height * share
 
 
-def _paint_texts(painter: QPainter, rect: QRectF, text: str, line: str) -> None:
-    width = rect.width() - _PAD - 5
+def _paint_texts(painter: QPainter, rect: QRectF, text: str, look: Look, scale: float) -> None:
+    width = rect.width() - _PAD - 4
+    first = QRectF(rect.left() + _PAD, rect.top() + 3, width, 19)
+    second = first.translated(0, 17)
+    strong, plain = _font(12, scale, QFont.Weight.DemiBold), _font(11, scale)
+    painter.setFont(strong)
     painter.setPen(theme.tokens.text)
-    painter.setFont(theme.font(12, QFont.Weight.DemiBold))
-    first = QRectF(rect.left() + _PAD, rect.top() + 4, width, 18)
-    align = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
-    painter.drawText(first, align, fitted(text, 12, width, bold=True))
+    painter.drawText(first, _LEFT, fitted(text, strong, width))
+    painter.setFont(plain)
     painter.setPen(theme.tokens.dim)
-    painter.setFont(theme.font(11))
-    painter.drawText(first.translated(0, 17), align, fitted(line, 11, width))
+    painter.drawText(second, _LEFT, fitted(look.line, plain, width))
+    both = f"{look.line}   {look.note}"
+    if look.note and fitted(both, plain, width) == both:
+        painter.drawText(second, _RIGHT, look.note)
 
 
 def paint_pin(painter: QPainter, head: QPointF) -> None:
@@ -140,6 +166,12 @@ def _paint_ring(painter: QPainter, rect: QRectF, group: int, marks: Marks) -> No
         painter.drawRoundedRect(rect.adjusted(-4, -4, 4, 4), RADIUS + 3, RADIUS + 3)
 
 
+def _font(size: int, scale: float, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
+    font = theme.font(size, weight)
+    font.setPixelSize(round(font.pixelSize() * scale))
+    return font
+
+
 @lru_cache(maxsize=4096)
 def _fitted(text: str, font_key: str, width: int) -> str:
     font = QFont()
@@ -147,9 +179,8 @@ def _fitted(text: str, font_key: str, width: int) -> str:
     return QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, width)
 
 
-def fitted(text: str, size: int, width: float, bold: bool = False) -> str:
+def fitted(text: str, font: QFont, width: float) -> str:
     """The text with its middle left out where it is too wide."""
-    font = theme.font(size, QFont.Weight.DemiBold if bold else QFont.Weight.Normal)
     return _fitted(text, font.toString(), int(width))
 
 
@@ -161,7 +192,9 @@ def _paint_edges(painter: QPainter, scene: Scene, marks: Marks, visible: QRectF)
     chosen = np.array(sorted(marks.selected | marks.hovered), dtype=np.int64)
     lit = touching(edges, chosen)
     painter.setBrush(Qt.BrushStyle.NoBrush)
-    for edge in np.flatnonzero(_worth_painting(scene, lit, marks.matches)).tolist():
+    shown = np.flatnonzero(_worth_painting(scene, lit, marks.matches))
+    above = scene.crossing[shown] + 2 * lit[shown]
+    for edge in shown[np.argsort(above, kind="stable")].tolist():
         path = scene.paths[edge]
         if path.controlPointRect().adjusted(-4, -4, 4, 4).intersects(visible):
             painter.setPen(edge_pen(scene, edge, bool(lit[edge])))
@@ -184,8 +217,7 @@ def edge_pen(scene: Scene, edge: int, lit: bool) -> QPen:
     else:
         pen = QPen(theme.tokens.faint, width)
     pen.setCapStyle(Qt.PenCapStyle.FlatCap)
-    if not lit:
-        color = QColor(pen.color())
-        color.setAlphaF(min(1.0, 0.35 + 0.25 * width))
-        pen.setColor(color)
+    color = QColor(pen.color())
+    color.setAlphaF(1.0 if lit else _LONG_ALPHA if scene.long[edge] else 0.85)
+    pen.setColor(color)
     return pen

@@ -13,7 +13,7 @@ from enplace.groups import Grouping
 from enplace.profile import FloatArray, IntArray
 from enplace_studio.graph.colours import Look
 from enplace_studio.graph.facts import BoolArray, Facts, GroupEdges
-from enplace_studio.graph.layout import CARD_H, Arrangement
+from enplace_studio.graph.layout import CARD_H, CARD_W, GAP, Arrangement
 
 EDGES_PER_CARD = 2.5
 _HUB = 7
@@ -40,8 +40,9 @@ class Scene:
     paths : list of QPainterPath, one for each edge
     edge_width : float array, shape (n_edges,)
     crossing : bool array, shape (n_edges,)
-    quiet : bool array, shape (n_edges,)
-        Edges that only show when one of their ends is selected or hovered.
+    quiet, long : bool array, shape (n_edges,)
+        Edges that only show when one of their ends is selected or hovered; and those that pass
+        other cards, which are painted faintly.
     """
 
     level: Level
@@ -53,6 +54,7 @@ class Scene:
     edge_width: FloatArray
     crossing: BoolArray
     quiet: BoolArray
+    long: BoolArray
 
     @property
     def n(self) -> int:
@@ -90,16 +92,32 @@ def edge_widths(edges: GroupEdges) -> FloatArray:
     return _WIDTHS[0] + (_WIDTHS[1] - _WIDTHS[0]) * part**2
 
 
-def quiet_edges(n: int, edges: GroupEdges) -> BoolArray:
+def quiet_edges(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
     """The edges to leave out for a calm picture: small ones, and the fans of hubs."""
+    n = len(arrangement.x)
     fan = np.bincount(edges.source, minlength=n), np.bincount(edges.target, minlength=n)
     hub = (fan[0][edges.source] > _HUB) | (fan[1][edges.target] > _HUB)
     small = edges.bytes < _SMALLEST_SHARE * edges.bytes.max(initial=0)
-    shown = np.flatnonzero(~(hub | small))
+    beside = _are_beside(arrangement, edges)
+    shown = np.flatnonzero(~(hub | small) & ~beside)
     largest = shown[np.argsort(-edges.bytes[shown], kind="stable")][: int(EDGES_PER_CARD * n)]
-    quiet = np.ones(len(edges.bytes), dtype=bool)
+    quiet = ~beside
     quiet[largest] = False
-    return quiet | hub
+    return quiet
+
+
+def _are_beside(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
+    """Edges to the next card of the same line."""
+    x, y, width = arrangement.x, arrangement.y, arrangement.width
+    gap = np.abs(x[edges.target] - x[edges.source])
+    return (y[edges.source] == y[edges.target]) & (gap <= width[edges.source] + 2 * GAP)
+
+
+def _are_long(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
+    """Edges that go further than to the next line, or far along one."""
+    dx = np.abs(arrangement.x[edges.target] - arrangement.x[edges.source])
+    dy = np.abs(arrangement.y[edges.target] - arrangement.y[edges.source])
+    return (dy > 2.4 * CARD_H) | (dx > 4 * CARD_W)
 
 
 def edge_path(start: QRectF, end: QRectF) -> QPainterPath:
@@ -150,7 +168,8 @@ def make_scene(
         paths=[edge_path(rects[a], rects[b]) for a, b in ends],
         edge_width=edge_widths(level.edges),
         crossing=crossing,
-        quiet=quiet_edges(len(rects), level.edges),
+        quiet=quiet_edges(arrangement, level.edges),
+        long=_are_long(arrangement, level.edges),
     )
 
 

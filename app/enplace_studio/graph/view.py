@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import QPoint, QPointF, QRectF, QSize
-from PySide6.QtGui import QContextMenuEvent, QResizeEvent
+from PySide6.QtGui import QContextMenuEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
 
 from enplace_studio.document import Document
@@ -20,9 +20,11 @@ from enplace_studio.graph.minimap import Minimap
 from enplace_studio.graph.model import GraphModel
 from enplace_studio.graph.search import SearchBar
 from enplace_studio.panel import Panel, label
+from enplace_studio.theme import theme
 
-_TYPICAL_SCALE = 0.9
+_TYPICAL_SCALE = 0.8
 _MINIMAP_ROOM = QSize(420, 300)
+_FEW_CARDS = 12
 
 
 class GraphView(Panel):
@@ -58,6 +60,7 @@ class GraphView(Panel):
         model.changed.connect(self._show_meanings)
         model.changed.connect(self._place_overlays)
         canvas.looked.connect(self._place_overlays)
+        canvas.resized.connect(self._fill)
         canvas.escaped.connect(self._escape)
         canvas.search_wanted.connect(self.start_search)
         canvas.drag_began.connect(self.drag.begin)
@@ -75,7 +78,6 @@ class GraphView(Panel):
     def _mode_button(self) -> QToolButton:
         button = QToolButton(self)
         button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        button.setAutoRaise(True)
         menu = QMenu(button)
         for number, mode in enumerate(MODES):
             action = menu.addAction(mode.title.capitalize())
@@ -91,8 +93,13 @@ class GraphView(Panel):
 
     def _show_meanings(self) -> None:
         scene = self.model.scene
-        self.modes.setText(f"colour: {self.model.mode.title}")
-        self.set_legend("edge width: bytes")
+        self.modes.setText(f"colour: {self.model.mode.title} ▾")
+        self.set_legend("edge width: bytes   ·")
+        self.modes.setStyleSheet(
+            f"QToolButton {{ border: none; color: {theme.tokens.dim.name()};"
+            f" font-size: {theme.font(11).pixelSize()}px; }}"
+            "QToolButton::menu-indicator { image: none; width: 0; }"
+        )
         self.devices.set_meanings(self.model.mode.legend(scene.facts) if scene else [])
 
     # Levels
@@ -101,6 +108,7 @@ class GraphView(Panel):
         """Show the way from the whole model to what is open."""
         while item := self._crumbs_layout.takeAt(0):
             if (widget := item.widget()) is not None:
+                widget.hide()
                 widget.deleteLater()
         levels = self.model.levels
         self.crumbs.setVisible(len(levels) > 1)
@@ -169,9 +177,8 @@ class GraphView(Panel):
 
     # Placing what lies above the canvas
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self.body.activate()
+    def _fill(self) -> None:
+        """Use the canvas as it is now, unless the person looks at something else."""
         untouched = self.canvas.untouched
         self.model.set_room(self.canvas.width() / _TYPICAL_SCALE)
         if untouched:
@@ -191,7 +198,8 @@ class GraphView(Panel):
         self.minimap.show_scene(scene, visible)
         corner = area.bottomRight() - QPoint(self.minimap.width() + 4, self.minimap.height() + 4)
         self.minimap.move(corner)
-        self.minimap.setVisible(not visible.contains(scene.bounds) or self._is_free(corner))
+        in_view = visible.contains(scene.bounds)
+        self.minimap.setVisible(not in_view or (scene.n > _FEW_CARDS and self._is_free(corner)))
 
     def _is_free(self, corner: QPoint) -> bool:
         """Whether no card lies under the minimap."""
