@@ -24,6 +24,9 @@ from enplace.profile import FloatArray, IntArray, Profile
 BRANCHY = 0.4
 """Branches are dealt out if their ops hold at least this share of the compute time."""
 
+ROOT_SHARE = 0.8
+"""A first part of the scope that this share of the ops has in common is no layer."""
+
 _BACKWARD = re.compile(r"gradients(_\d+)?|train_op|update|optimizer|\w+_grad")
 _TIME_STEP = re.compile(r"(t|time|step|timestep)_?\d+")
 _NUMBERED = re.compile(r"\w*[A-Za-z]_?\d+(_\d+)*[a-z]?")
@@ -45,7 +48,8 @@ class _Home(NamedTuple):
 def expert(problem: Problem, options: PlaceOptions) -> Plan:
     """Place whole layers in balanced blocks, or deal out the branches of each cell."""
     profile, gpus = problem.profile, problem.cluster.gpus
-    homes = [find_home(*texts) for texts in zip(profile.op_names, profile.scopes, strict=True)]
+    parts = [scope_parts(*texts) for texts in zip(profile.op_names, profile.scopes, strict=True)]
+    homes = [find_home(op_parts) for op_parts in without_root(parts)]
     work_us = problem.time_us[:, gpus].min(axis=1)
     work_us = np.where(np.isfinite(work_us), work_us, 0.0)
     in_branch = np.array([bool(home.branch) for home in homes])
@@ -59,14 +63,31 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
     return best_of(problem, arranged(problem, device, order, "expert"), options).plan
 
 
-def find_home(name: str, scope: str) -> _Home:
-    """Layer and branch of an op by its scope, or by its name if it has none.
+def scope_parts(name: str, scope: str) -> list[str]:
+    """Scope of the forward op that an op belongs to, time steps left out.
 
-    >>> find_home("gradients/t3/cell_1/MatMul_grad/MatMul_1", "")
-    _Home(layer='cell_1', branch='', is_head=False)
+    >>> scope_parts("gradients/t3/cell_1/MatMul_grad/MatMul_1", "")
+    ['cell_1']
     """
     parts = [part.removeprefix("update_") for part in (scope or os.path.dirname(name)).split("/")]
-    parts = [p for p in parts if not (_BACKWARD.fullmatch(p) or _TIME_STEP.fullmatch(p))]
+    return [p for p in parts if p and not (_BACKWARD.fullmatch(p) or _TIME_STEP.fullmatch(p))]
+
+
+def without_root(scopes: list[list[str]]) -> list[list[str]]:
+    """Scopes without a first part that most ops share: the name of the model."""
+    firsts = Counter(parts[0] for parts in scopes if len(parts) > 1)
+    for first, count in firsts.most_common(1):
+        if count >= ROOT_SHARE * len(scopes):
+            return [parts[1:] if parts[:1] == [first] else parts for parts in scopes]
+    return scopes
+
+
+def find_home(parts: list[str]) -> _Home:
+    """Layer and branch named by a scope: the first numbered part, and the branch right below it.
+
+    >>> find_home(["Mixed_5b", "b1", "conv"])
+    _Home(layer='Mixed_5b', branch='b1', is_head=False)
+    """
     for depth, part in enumerate(parts):
         if _NUMBERED.fullmatch(part):
             below = parts[depth + 1] if depth + 1 < len(parts) else ""

@@ -20,7 +20,7 @@ earliest. Beyond the paper, as the machine model demands:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, product
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -34,11 +34,9 @@ from enplace.plan import Plan
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
 
-LINK_WEIGHTS = (1.0, 0.0)
-"""Share of the mean transfer in the rank: the paper's, and none, as if all stayed on one device."""
-
-TIES = (None, (1.0, 1.0), (0.0, 1.0), (0.0, 0.25))
-"""Which edges are tied: none; else their ratio, and their limit as a share of a GPU's even load."""
+VARIANTS = ((1.0, None), (0.0, None), (1.0, (1.0, 1.0)), (1.0, (0.0, 1.0)), (1.0, (0.0, 0.25)))
+"""Share of the mean transfers in the rank (the paper's 1, or none), and which edges are tied: none,
+or their ratio and their limit as a share of a GPU's even load."""
 
 MEMORY_SHARES = (0.85, 0.7, 0.55)
 """Memory to go by, as a share of the real one, when no plan made with all of it fits."""
@@ -52,20 +50,19 @@ MEMORY_SHARES = (0.85, 0.7, 0.55)
 )
 def heft(problem: Problem, options: PlaceOptions) -> Plan:
     """Schedule ops by upward rank where they end earliest; the best of a few variants."""
-    best = best_of(problem, _variants(problem, 1.0, options), options)
+    best = best_of(problem, _variants(problem, 1.0), options)
     for share in MEMORY_SHARES:
         if best.fits or options.stopped:
             break
-        more = chain([best.plan], _variants(problem, share, options))
-        best = best_of(problem, more, options)
+        best = best_of(problem, chain([best.plan], _variants(problem, share)), options)
     orders = arranged(problem, best.plan.device, best.plan.position, "heft")
     return best_of(problem, chain([best.plan], orders), options).plan
 
 
-def _variants(problem: Problem, memory_share: float, options: PlaceOptions) -> Iterator[Plan]:
-    """One plan for each choice of ties and ranks, ordered by the ranks under its placement."""
+def _variants(problem: Problem, memory_share: float) -> Iterator[Plan]:
+    """Two plans for each variant: by start times, and by the ranks under its placement."""
     n_gpus = len(problem.cluster.gpus)
-    for tie, link_weight in product(TIES, LINK_WEIGHTS):
+    for link_weight, tie in VARIANTS:
         unit = problem.unit if tie is None else tie_heavy_edges(problem, tie[0], tie[1] / n_gpus)
         rank_us = mean_rank_us(problem, link_weight)
         device, start_us = list_schedule(problem, rank_us, unit, memory_share)
@@ -193,8 +190,7 @@ def _list_schedule(work: Work, state: State) -> None:  # pragma: no cover - comp
     channels = empty_slots(len(state.channel_ready_us))
     for op in work.order:
         inputs = work.in_tensor[work.in_ptr[op] : work.in_ptr[op + 1]]
-        sent_first = np.argsort(state.finish_us[work.tensor_op[inputs]], kind="mergesort")
-        inputs = inputs[sent_first]
+        inputs = _by_finish(work, state, inputs)
         device = _choose(work, state, lanes, channels, op, inputs)
         _settle_units(work, state, op, device)
         channels = _send(work, state, channels, inputs, device)
@@ -204,6 +200,22 @@ def _list_schedule(work: Work, state: State) -> None:  # pragma: no cover - comp
         state.finish_us[op] = start + work.time_us[op, device]
         lanes = occupy(lanes, lane, start, state.finish_us[op])
         _count_memory(work, state, op, inputs, device)
+
+
+@njit(cache=True, nogil=True)
+def _by_finish(
+    work: Work, state: State, tensors: IntArray
+) -> IntArray:  # pragma: no cover - compiled
+    """Sort tensors by when they are made, in place of a list too short for anything cleverer."""
+    tensors = tensors.copy()
+    for i in range(1, len(tensors)):
+        tensor, k = tensors[i], i
+        made = state.finish_us[work.tensor_op[tensor]]
+        while k > 0 and state.finish_us[work.tensor_op[tensors[k - 1]]] > made:
+            tensors[k] = tensors[k - 1]
+            k -= 1
+        tensors[k] = tensor
+    return tensors
 
 
 @njit(cache=True, nogil=True)
@@ -283,13 +295,11 @@ def _send_us(
 def _lane_start(
     work: Work, lanes: Slots, op: int, device: int, ready: float
 ) -> tuple[float, int]:  # pragma: no cover - compiled
-    """Find the lane where an op may start first; one that takes no time starts at once."""
-    duration, first = work.time_us[op, device], work.lane_ptr[device]
+    """Find the lane of a device where an op may start first, and when."""
+    first, end = work.lane_ptr[device], work.lane_ptr[device + 1]
     best, best_lane = np.inf, int(first)
-    if duration <= 0:
-        return ready, first
-    for lane in range(first, work.lane_ptr[device + 1]):
-        found = free_from(lanes, lane, ready, duration)
+    for lane in range(first, end):
+        found = free_from(lanes, lane, ready, work.time_us[op, device])
         if found < best:
             best, best_lane = found, lane
     return best, best_lane

@@ -15,6 +15,9 @@ from enplace.profile import FloatArray, IntArray
 from enplace.schedule import Schedule
 from enplace.simulate import simulate
 
+CLOSE_ENOUGH = 0.002
+"""Gap to the lower bound below which no further candidate is tried."""
+
 
 def settle(problem: Problem, wish: IntArray, position: IntArray | None = None) -> IntArray:
     """Turn a wished device for each op into a placement that breaks no constraint.
@@ -84,7 +87,7 @@ def mean_rank_us(problem: Problem, link_weight: float = 1.0) -> FloatArray:
     work_us = np.where(runs, problem.time_us, 0.0).sum(axis=1) / runs.sum(axis=1)
     b0, b1 = mean_link(problem.cluster)
     cost = b0 + b1 * problem.profile.tensor_bytes[problem.profile.edge_tensor]
-    return upward_rank_us(problem, work_us.astype(np.float64), link_weight * cost)
+    return upward_rank_us(problem, work_us, link_weight * cost.astype(np.float64))
 
 
 def placed_rank_us(problem: Problem, device: IntArray) -> FloatArray:
@@ -147,6 +150,8 @@ def arranged(problem: Problem, device: IntArray, position: IntArray, method: str
 def best_of(problem: Problem, candidates: Iterable[Plan], options: PlaceOptions) -> Schedule:
     """Simulate candidates and keep the shortest one that fits in memory, if any does.
 
+    Stops early once a plan that fits is within :data:`CLOSE_ENOUGH` of its proven lower bound.
+
     Raises
     ------
     CancelledError
@@ -156,21 +161,26 @@ def best_of(problem: Problem, candidates: Iterable[Plan], options: PlaceOptions)
     for plan in candidates:
         if best is None:
             options.check_cancelled()
-        elif options.stopped:
+        elif options.stopped or (best.gap < CLOSE_ENOUGH and best.fits):
             break
         schedule = simulate(problem, plan)
-        if best is None or _quality(schedule) < _quality(best):
+        if best is None or is_better(schedule, best):
             best = schedule
-            _report(schedule, options)
+            report(schedule, options)
     assert best is not None, "a placer offers at least one candidate"
     return best
 
 
-def _quality(schedule: Schedule) -> tuple[bool, float]:
-    return not schedule.fits, schedule.makespan_us
+def is_better(one: Schedule, other: Schedule) -> bool:
+    """Whether it fits where the other does not, or is shorter and fits no worse."""
+    shorter = one.makespan_us < other.makespan_us
+    if other.fits:
+        return shorter and one.fits
+    return shorter or one.fits
 
 
-def _report(schedule: Schedule, options: PlaceOptions) -> None:
+def report(schedule: Schedule, options: PlaceOptions) -> None:
+    """Tell the person about a new incumbent."""
     options.progress(
         Progress(
             options.seconds,

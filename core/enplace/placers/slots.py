@@ -35,7 +35,12 @@ def empty_slots(n_resources: int) -> Slots:  # pragma: no cover - compiled
 def free_from(
     slots: Slots, r: int, ready: float, duration: float
 ) -> float:  # pragma: no cover - compiled
-    """Earliest time from ``ready`` on at which resource r is free for ``duration``."""
+    """Earliest time from ``ready`` on at which resource r is free for ``duration``.
+
+    What takes no time needs no slot.
+    """
+    if duration <= 0:
+        return ready
     i = np.searchsorted(slots.end[r, : slots.used[r]], ready, side="right")
     start = ready
     while i < slots.used[r] and start + duration > slots.begin[r, i]:

@@ -170,7 +170,7 @@ class _Check:
                 yield f"{self.named(key)} leaves before it is made"
 
     def channels(self) -> Iterator[str]:
-        """One transfer at a time on each channel, on all channels of a link from start to finish."""
+        """One transfer at a time on each channel; a transfer holds all channels of its link."""
         keys = list(self.sent)
         carried = defaultdict(list)
         for number, key in enumerate(keys):

@@ -1,0 +1,114 @@
+"""Celeritas: the rules of Algorithm 2 by hand, and the kernel against a slow reference."""
+
+import numpy as np
+from hypothesis import given, settings
+
+from enplace.coarsen import cpd_topo, group_graph, mean_link
+from enplace.placers import place
+from enplace.placers.celeritas import adjust, fill_in_order
+from enplace.problem import Problem
+from enplace.simulate import simulate
+
+from .problems import gpus, line, problems
+
+
+def placed(problem):
+    """Adjusting Placement on the ungrouped graph."""
+    graph = group_graph(problem, np.arange(problem.profile.n_ops))
+    order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
+    return adjust(problem, graph, order).tolist()
+
+
+def reference_adjust(problem, graph, order):
+    """Algorithm 2 with lists: devices are the GPUs, each with its busy intervals."""
+    cluster, devices = problem.cluster, problem.cluster.gpus
+    busy = {d: [] for d in devices}
+    room = {d: int(cluster.capacity_bytes[d]) for d in devices}
+    mean, device, finish, last = mean_link(cluster), {}, {}, None
+    edges = list(zip(graph.source, graph.target, graph.tensors, graph.edge_bytes, strict=True))
+
+    def slot(ends, ready, duration):
+        if not duration:
+            return ready
+        taken = [interval for d in ends for interval in busy[d]]
+        candidates = sorted([ready, *(end for _, end in taken if end > ready)])
+        return next(c for c in candidates if not any(c < e and b < c + duration for b, e in taken))
+
+    def send_us(tensors, size, a, b):
+        return tensors * cluster.b0_us[a, b] + size * cluster.b1_us_per_byte[a, b]
+
+    def time_us(node, d):
+        return graph.time_us[node, d] if np.isfinite(graph.time_us[node, d]) else 0.0
+
+    for node in order.tolist():
+        back = max((n * mean[0] + s * mean[1] for a, _, n, s in edges if a == node), default=0.0)
+        inputs = [(a, n, s) for a, b, n, s in edges if b == node]
+        est = {}
+        for d in devices:
+            ready = max(
+                (finish[a] + send_us(n, s, device[a], d) for a, n, s in inputs), default=0.0
+            )
+            has_room = room[d] >= graph.memory_bytes[node]
+            est[d] = slot([d], ready, time_us(node, d)) if has_room else np.inf
+        best = min(devices, key=lambda d: est[d])
+        if np.isinf(est[best]):
+            last = max(devices, key=lambda d: room[d])
+        elif last is None or est[last] - est[best] > back:
+            last = best
+        ready = 0.0
+        for a, n, s in inputs:
+            there = finish[a]
+            if device[a] != last:
+                duration = send_us(n, s, device[a], last)
+                begin = slot([device[a], last], there, duration)
+                there = begin + duration
+                for d in (device[a], last):
+                    busy[d] += [(begin, there)] if duration else []
+            ready = max(ready, there)
+        begin = slot([last], ready, time_us(node, last))
+        device[node], finish[node] = last, begin + time_us(node, last)
+        busy[last] += [(begin, finish[node])] if finish[node] > begin else []
+        room[last] -= int(graph.memory_bytes[node])
+    return [device[node] for node in range(graph.n_groups)]
+
+
+@settings(deadline=None, max_examples=80)
+@given(problem=problems())
+def test_the_kernel_is_the_reference(problem):
+    graph = group_graph(problem, np.arange(problem.profile.n_ops))
+    order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
+    assert adjust(problem, graph, order).tolist() == reference_adjust(problem, graph, order)
+
+
+def test_a_node_moves_only_if_it_wins_more_than_the_way_back():
+    """Equation 9: waiting 10 for the first device against a way back of 4 and of 12."""
+    costs, edges = [10.0, 5.0, 5.0, 1.0], [(0, 3, 4), (1, 2, 4), (2, 3, 4)]
+    assert placed(Problem(line(costs, edges), gpus(2, b0=4.0))) == [1, 0, 0, 1]
+    assert placed(Problem(line(costs, edges), gpus(2, b0=12.0))) == [0, 0, 0, 0]
+
+
+def test_a_full_device_hands_over_to_the_next():
+    profile = line([1.0] * 4, [(i, i + 1, 0) for i in range(3)], persistent=[400] * 4)
+    assert placed(Problem(profile, gpus(2, b0=50.0, capacity=1000))) == [0, 0, 1, 1]
+
+
+def test_with_all_devices_full_the_emptiest_takes_the_rest():
+    assert fill_in_order(np.array([6, 6, 6, 6, 1]), np.array([10, 14])).tolist() == [0, 1, 1, 0, 1]
+
+
+def test_order_place_never_returns_to_a_device():
+    assert fill_in_order(np.array([6, 5, 1, 4]), np.array([10, 10])).tolist() == [0, 1, 1, 1]
+
+
+def test_order_place_uses_one_gpu_for_what_fits_it():
+    problem = Problem(line([1.0] * 20, [(i, i + 1, 8) for i in range(19)]), gpus(3))
+    assert place(problem, "order-place").device.tolist() == [0] * 20
+
+
+def test_order_place_spills_in_cpd_topo_order():
+    edges = [(i, i + 1, 0) for i in range(9)]
+    profile = line([1.0] * 10, edges, persistent=[100] * 10)
+    problem = Problem(profile, gpus(2, capacity=800))
+    plan = place(problem, "order-place")
+    assert plan.device.tolist() == [0] * 8 + [1] * 2
+    assert simulate(problem, plan).fits

@@ -1,0 +1,105 @@
+"""The naive references, m-topo and the expert, by hand."""
+
+import numpy as np
+import pytest
+
+from enplace.placers import PlaceOptions, place
+from enplace.placers.expert import find_home, scope_parts
+from enplace.problem import Problem
+from enplace.simulate import simulate
+
+from .problems import gpus, line
+
+
+def test_single_takes_the_fastest_gpu_and_says_when_it_does_not_fit():
+    profile = line([4.0] * 4, [(i, i + 1, 8) for i in range(3)], persistent=[400] * 4)
+    problem = Problem(profile, gpus(2, speeds=[1.0, 2.0], capacity=1000))
+    plan = place(problem, "single")
+    assert plan.device.tolist() == [1] * 4
+    schedule = simulate(problem, plan)
+    assert schedule.makespan_us == 8
+    assert not schedule.fits
+
+
+def test_round_robin_deals_in_topological_order():
+    problem = Problem(line([1.0] * 5, [(i, i + 1, 8) for i in range(4)]), gpus(2))
+    assert place(problem, "round-robin").device.tolist() == [0, 1, 0, 1, 0]
+
+
+def test_random_depends_on_the_seed():
+    problem = Problem(line([1.0] * 64, []), gpus(2))
+    plans = [place(problem, "random", options=PlaceOptions(seed=s)).device for s in (0, 1)]
+    assert not np.array_equal(*plans)
+
+
+def test_m_topo_on_baechis_diamond():
+    """Baechi's own case: four ops of one byte, a share of 2 + 1, so a, b, c on 0 and d on 1."""
+    edges = [(0, 1, 1), (0, 2, 1), (1, 3, 1), (2, 3, 1)]
+    profile = line([2.0, 5.0, 5.0, 2.0], edges, persistent=[0, 0, 0, 1])
+    problem = Problem(profile, gpus(2, b0=1.0))
+    plan = place(problem, "m-topo")
+    assert plan.device.tolist() == [0, 0, 0, 1]
+    assert simulate(problem, plan).makespan_us == 15
+
+
+def test_m_topo_never_goes_back():
+    profile = line([1.0] * 6, [], persistent=[30, 30, 30, 5, 5, 5])
+    device = place(Problem(profile, gpus(3)), "m-topo").device
+    assert (np.diff(device) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "scope", "layer", "branch"),
+    [
+        ("t3/cell_1/MatMul", "", "cell_1", ""),
+        ("gradients/t3/cell_1/MatMul_grad/MatMul_1", "", "cell_1", ""),
+        ("MatMul_7", "gradients/encoder/layer_3/self", "encoder/layer_3", ""),
+        ("train_op/update_cell_0/kernel/ApplyAdam", "", "cell_0", ""),
+        ("x", "update/lstm0", "lstm0", ""),
+        ("x", "Mixed_5b/b1/a", "Mixed_5b", "b1"),
+        ("x", "cell_0_2/b1l/sep_1", "cell_0_2", "b1l"),
+        ("x", "gradients/Mixed_5b/Branch_2/Conv", "Mixed_5b", "Branch_2"),
+        ("embedding_lookup", "", "", ""),
+    ],
+)
+def test_layer_and_branch_are_read_off_the_scope(name, scope, layer, branch):
+    assert find_home(scope_parts(name, scope))[:2] == (layer, branch)
+
+
+def test_the_name_of_the_model_is_no_layer():
+    scopes = ["vgg19/conv1", "vgg19/conv1", "vgg19/conv2", "vgg19/conv2"]
+    problem = Problem(line([9.0] * 4, [(i, i + 1, 8) for i in range(3)], scopes=scopes), gpus(2))
+    assert place(problem, "expert").device.tolist() == [0, 0, 1, 1]
+
+
+def stacked(layers, costs):
+    """Embedding, layers and softmax with their backward ops, as a chain there and back."""
+    scopes = ["emb", *[f"lstm{i}/t0" for i in range(layers)], "softmax"]
+    scopes += [f"gradients/{scope}" for scope in reversed(scopes)]
+    n = len(scopes)
+    return line(costs, [(i, i + 1, 8) for i in range(n - 1)], scopes=scopes)
+
+
+def test_the_expert_keeps_layers_whole_and_their_gradients_with_them():
+    problem = Problem(stacked(4, [1.0, 10, 10, 10, 10, 1] * 2), gpus(2))
+    device = place(problem, "expert").device.tolist()
+    assert device == [0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0]
+
+
+def test_the_expert_balances_the_blocks():
+    problem = Problem(stacked(4, [0.0, 30, 10, 10, 10, 0, 0, 10, 10, 10, 30, 0]), gpus(2))
+    device = place(problem, "expert").device.tolist()
+    assert device[:6] == [0, 0, 1, 1, 1, 1]
+
+
+def test_the_expert_deals_out_the_branches_of_a_cell():
+    scopes = ["Mixed_1", "Mixed_1/b0", "Mixed_1/b1", "Mixed_1/b2", "Mixed_1"]
+    edges = [(0, 1, 8), (0, 2, 8), (0, 3, 8), (1, 4, 8), (2, 4, 8), (3, 4, 8)]
+    problem = Problem(line([1.0, 10, 6, 6, 1], edges, scopes=scopes), gpus(2))
+    device = place(problem, "expert").device.tolist()
+    assert device[1:4] == [0, 1, 1]
+
+
+def test_without_scopes_the_expert_cuts_the_graph_in_order():
+    problem = Problem(line([1.0] * 8, [(i, i + 1, 8) for i in range(7)]), gpus(2))
+    assert place(problem, "expert").device.tolist() == [0] * 4 + [1] * 4
