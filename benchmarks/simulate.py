@@ -27,7 +27,9 @@ def main() -> None:
         for policy in ("priority", "fifo", "strict"):
             _one(problem, name, Plan(plan.device, plan.position, name, policy))
     schedule = simulate(problem, plans["order-place"])
-    figure("critical path of a schedule", f"{1e3 * median_s(lambda: critical_path(schedule)):.1f} ms")
+    figure(
+        "critical path of a schedule", f"{1e3 * median_s(lambda: critical_path(schedule)):.1f} ms"
+    )
     device = np.array(schedule.plan.device)
     fresh = Plan(device, np.array(schedule.plan.position), "again")
     seconds = median_s(lambda: simulate(problem, fresh).peak_bytes)

@@ -11,7 +11,8 @@ import pytest
 
 from enplace.clusters import cluster_from
 from enplace.errors import EnplaceError, EnplaceWarning, FileError, PlanError
-from enplace.frontends import read_profile, recorded_plan
+from enplace.frontends import read_profile, recorded_plan, with_costs_of
+from enplace.frontends.tf_profile import HOST_TO_GPU
 from enplace.frontends.calibration import LARGEST_GAP_US, LEAST_GAP_US
 from enplace.problem import Problem
 from enplace.profile import Profile
@@ -129,7 +130,8 @@ def test_a_gpu_profile_is_read_packed_or_not(tmp_path: Path, name: str) -> None:
 
 
 def test_the_launch_gap_makes_the_simulated_step_the_measured_one(tmp_path: Path) -> None:
-    profile = read(tmp_path, tf_profile(step_us=20.0 + 2.0 + 0.0001 * 40 + 60 + 6 * 1.75))
+    batch_us = 20.0 + HOST_TO_GPU[0] + 202.0 / 2_000_000 * 40
+    profile = read(tmp_path, tf_profile(step_us=batch_us + 60 + 6 * 1.75))
     cluster = cluster_from("local", profile)
     step = simulate(Problem(profile, cluster), recorded_plan(profile, cluster)).makespan_us
     assert step == pytest.approx(profile.measured["step_time_us"], rel=1e-6)
@@ -207,16 +209,17 @@ def test_a_recorded_placement_is_a_plan(tmp_path: Path) -> None:
     assert plan.policy == "fifo"
 
 
-def test_a_recorded_placement_can_be_used_with_other_costs(tmp_path: Path) -> None:
-    recorded = read(tmp_path, two_gpus())
-    cluster = cluster_from("local", recorded)
-    costs = tf_profile()
-    costs["nodes"].append(tf_node("new", "Neg", n_kernels=1) | {"id": 8})
-    costs["edges"].append([4, 0, 8, 0, 40])
-    target = read(tmp_path, costs, "costs.json")
-    plan = recorded_plan(recorded, cluster, target)
-    assert plan.device.tolist() == [2, 0, 0, 0, 1, 0, 0, 1, 1]
-    assert simulate(Problem(target, cluster), plan).makespan_us > 0
+def test_costs_of_another_measurement_are_taken_by_name(tmp_path: Path) -> None:
+    run = read(tmp_path, two_gpus())
+    other = tf_profile()
+    del other["nodes"][-1], other["edges"][-1]
+    other["nodes"][2]["gpu_us"] += 100
+    other["edges"] = [edge for edge in other["edges"] if 7 not in (edge[0], edge[2])]
+    costs = read(tmp_path, other, "costs.json")
+    merged = with_costs_of(run, costs)
+    assert merged.time_us[2, 0] == costs.time_us[2, 0]
+    assert merged.time_us[7, 0] == run.time_us[7, 0]
+    assert merged.fingerprint == run.fingerprint
 
 
 def test_a_recorded_placement_needs_its_devices(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from enplace.errors import FileError
 from enplace.files.archive import profile_from_archive
 from enplace.files.text_form import profile_from_json
 from enplace.frontends.dnn_partitioning import profile_from_dnn_partitioning
-from enplace.frontends.recorded import recorded_plan
+from enplace.frontends.recorded import recorded_plan, with_costs_of
 from enplace.frontends.tf_profile import profile_from_tf
 from enplace.profile import Profile
 
-__all__ = ["read_profile", "recorded_plan"]
+__all__ = ["read_profile", "recorded_plan", "with_costs_of"]
 
 ZIP_MAGIC = b"PK"
 

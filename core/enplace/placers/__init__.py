@@ -5,7 +5,7 @@ import pkgutil
 
 from enplace.placers.registry import PlaceOptions, Placer, Progress, place, placers
 
-DEFAULT_METHOD = "heft"
+DEFAULT_METHOD = "enplace"
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

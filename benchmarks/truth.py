@@ -1,0 +1,154 @@
+"""Truth check: simulated against measured step times on the GPU profiles.
+
+Two logical GPUs of the measurements share one chip, so their kernels slow each other down wherever
+both are busy; splits that are mostly serial are the fair test. Costs are those of the run on one
+GPU (``*_gt_all0``), devices those that were recorded. Below each error stands what it can come from:
+for how long both GPUs are busy, and how much longer the kernels took than on one GPU.
+
+Usage: python -m benchmarks.truth [FOLDER with profiles]
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.report import figure, title
+from enplace.clusters import cluster_from
+from enplace.frontends import read_profile, recorded_plan, with_costs_of
+from enplace.problem import Problem
+from enplace.profile import KINDS, IntArray, Profile
+from enplace.simulate import critical_path, simulate
+
+EXTERNAL = Path(__file__).parents[2] / "shared" / "workloads" / "gpu-profiles"
+FAIR = ("softmax1", "timehalf", "encdec")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measured run, simulated."""
+
+    name: str
+    measured_ms: float
+    simulated_ms: float
+    transfer_ms: float
+    overlap_ms: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the simulated step."""
+        return self.simulated_ms / self.measured_ms - 1
+
+
+def main() -> None:
+    """Print the tables."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else EXTERNAL
+    paths = sorted(folder.glob("*.json.gz"))
+    if not paths:
+        sys.exit(f"no profiles in {folder}: the truth check needs the measured runs")
+    profiles = {path.name.split(".")[0]: _read(path) for path in paths}
+    _one_device({n: p for n, p in profiles.items() if "_gt_" not in n or n.endswith("all0")})
+    placed = [n for n in profiles if "_gt_" in n and not n.endswith("all0")]
+    _two_devices([n for n in placed if n.endswith(FAIR)], profiles, fair=True)
+    _two_devices([n for n in placed if not n.endswith(FAIR)], profiles, fair=False)
+
+
+def _read(path: Path) -> Profile:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return read_profile(path)
+
+
+def _one_device(profiles: dict[str, Profile]) -> None:
+    """Each profile with its own launch gap, and with the median gap of all the others."""
+    title("One GPU: error of the simulated step, own launch gap / the other profiles' gap")
+    gaps = {name: profile.measured["launch_gap_us"] for name, profile in profiles.items()}
+    own, held_out = [], []
+    for name, profile in profiles.items():
+        others = statistics.median(gap for other, gap in gaps.items() if other != name)
+        own.append(_simulated(name, profile).error)
+        moved = _with_gap(profile, others)
+        held_out.append(_simulated(name, moved).error)
+        figure(
+            f"{name} (gap {gaps[name]:.2f} us, {profile.measured['step_time_us'] / 1e3:.1f} ms)",
+            f"{own[-1]:+.1%} / {held_out[-1]:+.1%}",
+        )
+    _summary("own gap (fitted to this step)", own)
+    _summary("held-out gap (nothing fitted)", held_out)
+
+
+def _with_gap(profile: Profile, gap_us: float) -> Profile:
+    """The profile with another launch gap for its kernels."""
+    kernels = _kernels(profile)
+    time_us = profile.time_us.copy()
+    time_us[:, KINDS.index("gpu")] += (gap_us - profile.measured["launch_gap_us"]) * kernels
+    return profile.with_costs(np.where(time_us < 0, 0, time_us))
+
+
+def _two_devices(names: list[str], profiles: dict[str, Profile], fair: bool) -> None:
+    """Recorded devices with the costs of the run on one GPU."""
+    what = "mostly serial: the fair test" if fair else "overlapping: not a test, one chip runs both"
+    title(f"Two logical GPUs, {what}; simulated / measured step, error")
+    errors = []
+    for name in names:
+        base = profiles.get(name.rsplit("_gt_", 1)[0] + "_gt_all0")
+        if base is None:
+            print(f"{name}: no run on one GPU to take the costs from")
+            continue
+        case = _simulated(name, with_costs_of(profiles[name], base))
+        errors.append(case.error)
+        slowed = _kernel_ms(profiles[name]) - _kernel_ms(base)
+        figure(
+            name,
+            f"{case.simulated_ms:.1f} / {case.measured_ms:.1f} ms  {case.error:+.1%}",
+        )
+        serial_ms = case.simulated_ms + case.overlap_ms
+        print(
+            f"    both GPUs busy for {case.overlap_ms:.1f} ms: {serial_ms:.1f} ms "
+            f"({serial_ms / case.measured_ms - 1:+.1%}) if one chip gains nothing from that; "
+            f"waiting for transfers {case.transfer_ms:.1f} ms; kernels ran {slowed:+.1f} ms longer"
+        )
+    if errors and fair:
+        _summary("all of these", errors)
+
+
+def _kernels(profile: Profile) -> IntArray:
+    """Kernels of each op, shape (n_ops,)."""
+    counts = profile.measured["op_kernels"]
+    return np.array([counts.get(name, 0) for name in profile.op_names], dtype=np.int64)
+
+
+def _kernel_ms(profile: Profile) -> float:
+    kernels = _kernels(profile)
+    total = np.nansum(profile.time_us[:, KINDS.index("gpu")])
+    return float(total - profile.measured["launch_gap_us"] * kernels.sum()) / 1e3
+
+
+def _simulated(name: str, run: Profile) -> Case:
+    cluster = cluster_from("local", run)
+    schedule = simulate(Problem(run, cluster), recorded_plan(run, cluster))
+    path = critical_path(schedule)
+    gpus = cluster.gpus
+    overlap = max(0.0, schedule.busy_us[gpus].sum() - schedule.makespan_us)
+    return Case(
+        name,
+        run.measured["step_time_us"] / 1e3,
+        schedule.makespan_us / 1e3,
+        path.transfer_us / 1e3,
+        overlap / 1e3,
+    )
+
+
+def _summary(what: str, errors: list[float]) -> None:
+    sizes = [abs(error) for error in errors]
+    figure(f"{what}: mean error", f"{statistics.mean(sizes):.1%}", "5 % or less")
+    figure(f"{what}: worst error", f"{max(sizes):.1%}", "11 % or less")
+
+
+if __name__ == "__main__":
+    main()
