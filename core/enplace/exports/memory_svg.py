@@ -25,7 +25,7 @@ def memory_svg(schedule: Schedule, device: int) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
         f'<rect class="lane" width="{WIDTH}" height="{HEIGHT}" rx="2"/>'
-        f'<path class="{device_class(device)}" stroke="none" d="M0 {HEIGHT}{heights}V{HEIGHT}z"/>'
+        f'<path class="{device_class(device)}" d="M0 {HEIGHT}{heights}V{HEIGHT}z"/>'
         + (f'<path class="limit" d="M0 {line:.1f}H{WIDTH}"/>' if limit else "")
         + "</svg>"
     )

@@ -31,7 +31,7 @@ DEVICES_DARK = (
 
 
 def device_class(device: int) -> str:
-    """CSS class that gives a device its colour."""
+    """CSS class that fills with a device's colour; with ``-line`` behind it, draws a line in it."""
     return f"d{device % len(DEVICES_LIGHT)}"
 
 
@@ -45,8 +45,9 @@ def _rules(tokens: dict[str, str], devices: list[str]) -> str:
     rules = [
         f".bg{{fill:{tokens['panel']}}}.lane{{fill:{tokens['lane']}}}",
         f".text{{fill:{tokens['text']}}}.dim{{fill:{tokens['dim']}}}",
-        f".line{{stroke:{tokens['line']}}}.sent{{fill:{tokens['dim']};stroke:{tokens['dim']}}}",
+        f".line{{stroke:{tokens['line']}}}",
+        f".sent{{fill:{tokens['dim']}}}.sent-line{{stroke:{tokens['dim']}}}",
         f".limit{{stroke:{tokens['bad']};stroke-dasharray:4 3}}",
     ]
-    rules += [f".d{i}{{fill:{c};stroke:{c}}}" for i, c in enumerate(devices)]
+    rules += [f".d{i}{{fill:{c}}}.d{i}-line{{stroke:{c}}}" for i, c in enumerate(devices)]
     return "".join(rules)

@@ -101,7 +101,7 @@ def _devices(schedule: Schedule) -> str:
         warning = ' class="bad"' if peak > capacity else ""
         chip = (
             f'<svg class="chip" viewBox="0 0 10 10"><rect class="{device_class(number)}" '
-            f'stroke="none" width="10" height="10" rx="2"/></svg>'
+            f'width="10" height="10" rx="2"/></svg>'
         )
         rows.append(
             f"<tr><td>{chip}{escape(device_label(device.name))}</td><td>{ops[number]:,}</td>"

@@ -126,7 +126,7 @@ def _bars(schedule: Schedule, track: Track, middle: float) -> Iterator[str]:
         width = max(_x(finish, end) - x - 0.4, 0.4)
         tip = f"{_name(schedule, track, number)}, {ms(start)} to {ms(finish)}"
         yield (
-            f'<rect class="{colour}" stroke="none" x="{x:.1f}" y="{middle - BAR / 2:g}" '
+            f'<rect class="{colour}" x="{x:.1f}" y="{middle - BAR / 2:g}" '
             f'width="{width:.1f}" height="{BAR}"><title>{_text(tip)}</title></rect>'
         )
 
@@ -149,7 +149,7 @@ def _columns(schedule: Schedule, track: Track, middle: float) -> Iterator[str]:
         if runs:
             path = "".join(f"M{LEFT + a} {middle:g}h{b - a}" for a, b in runs)
             yield (
-                f'<path class="{_colour(track)}" fill="none" stroke-width="{BAR}" '
+                f'<path class="{_colour(track)}-line" stroke-width="{BAR}" '
                 f'stroke-opacity="{wanted / LEVELS:g}" d="{path}"/>'
             )
 
@@ -183,7 +183,7 @@ def _legend(schedule: Schedule, y: int) -> Iterator[str]:
         x = 16 + i % LEGEND_PER_ROW * LEGEND_ITEM
         top = y + i // LEGEND_PER_ROW * 20
         yield (
-            f'<g><title>{_text(tip)}</title><rect class="{colour}" stroke="none" x="{x}" '
+            f'<g><title>{_text(tip)}</title><rect class="{colour}" x="{x}" '
             f'y="{top - 9}" width="10" height="10" rx="2"/>'
             f'<text class="text" x="{x + 16}" y="{top}">{_text(label)}</text></g>'
         )

@@ -1,0 +1,142 @@
+"""A program that knows only the files checks a schedule against the machine that is promised.
+
+It reads the open text form of a profile, a cluster and what ``--schedule`` wrote; the checks use
+nothing of Enplace.
+"""
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+
+from enplace.cli import run
+from enplace.clusters import cluster_to_json, presets
+from enplace.samples import samples
+
+ROUNDING_US = 1e-6
+SAMPLES = {sample.name: sample for sample in samples()}
+
+
+@pytest.fixture(
+    params=[("vgg-19", "heft"), ("rnnlm-2-2048", "celeritas"), ("vgg-19", "round-robin")]
+)
+def files(request, tmp_path, capsys):
+    """Profile, cluster, plan and schedule of a solved sample, as plain data."""
+    sample, method = request.param
+    sample_path = SAMPLES[sample].path
+    paths = {name: tmp_path / f"{name}.json" for name in ("profile", "plan", "schedule")}
+    assert run(["import", str(sample_path), "-o", str(paths["profile"])]) == 0
+    words = ["--cluster", "pcie-2", "--method", method, "-o", str(paths["plan"])]
+    run(["place", str(paths["profile"]), *words, "--schedule", str(paths["schedule"])])
+    capsys.readouterr()
+    found = {name: json.loads(path.read_text()) for name, path in paths.items()}
+    return found | {"cluster": cluster_to_json(presets()["pcie-2"])}
+
+
+def close(a: float, b: float) -> bool:
+    return abs(a - b) <= ROUNDING_US
+
+
+def intervals(entries):
+    return sorted((e["start_us"], e["finish_us"]) for e in entries)
+
+
+def test_ops_run_where_the_plan_says_and_as_long_as_they_take(files):
+    placed = {entry["op"]: entry["device"] for entry in files["plan"]["ops"]}
+    device = {d["name"]: d for d in files["schedule"]["devices"]}
+    ran = {entry["op"]: entry for entry in files["schedule"]["ops"]}
+    assert len(ran) == len(files["profile"]["ops"]) == len(files["schedule"]["ops"])
+    for op in files["profile"]["ops"]:
+        entry = ran[op["name"]]
+        assert entry["device"] == placed[op["name"]]
+        owner = device[entry["device"]]
+        duration = op["time_us"][owner["kind"]] / owner["speed"]
+        assert close(entry["finish_us"] - entry["start_us"], duration)
+
+
+def test_lanes_and_channels_carry_one_thing_at_a_time(files):
+    users = defaultdict(list)
+    for op in files["schedule"]["ops"]:
+        users[op["device"], op["lane"]].append(op)
+    for transfer in files["schedule"]["transfers"]:
+        for channel in transfer["channels"]:
+            users[channel].append(transfer)
+    lanes = {d["name"]: d["lanes"] for d in files["cluster"]["devices"]}
+    assert all(op["lane"] < lanes[op["device"]] for op in files["schedule"]["ops"])
+    for entries in users.values():
+        for (_, finish), (start, _) in pairwise(intervals(entries)):
+            assert start >= finish - ROUNDING_US
+
+
+def test_every_tensor_arrives_once_and_in_time(files):
+    ran = {entry["op"]: entry for entry in files["schedule"]["ops"]}
+    sent = {(t["op"], t["output"], t["to"]): t for t in files["schedule"]["transfers"]}
+    assert len(sent) == len(files["schedule"]["transfers"])
+    used = set()
+    for edge in files["profile"]["edges"]:
+        source, target = ran[edge["src"]], ran[edge["dst"]]
+        if source["device"] == target["device"]:
+            assert target["start_us"] >= source["finish_us"] - ROUNDING_US
+            continue
+        key = (edge["src"], -1 if edge["control"] else edge["output"], target["device"])
+        used.add(key)
+        assert sent[key]["start_us"] >= source["finish_us"] - ROUNDING_US
+        assert target["start_us"] >= sent[key]["finish_us"] - ROUNDING_US
+        assert sent[key]["bytes"] == edge["bytes"]
+    assert used == set(sent)
+
+
+def test_transfers_take_what_their_link_takes(files):
+    links = {(link["from"], link["to"]): link for link in files["cluster"]["links"]}
+    for transfer in files["schedule"]["transfers"]:
+        link = links[transfer["from"], transfer["to"]]
+        duration = link["b0_us"] + link["b1_us_per_byte"] * transfer["bytes"]
+        assert close(transfer["finish_us"] - transfer["start_us"], duration)
+        assert transfer["channels"] == link["channels"]
+
+
+def test_the_peaks_are_those_of_the_rules(files):
+    """Frees come before allocations at equal times, so ends sort first."""
+    profile, schedule = files["profile"], files["schedule"]
+    ran = {entry["op"]: entry for entry in schedule["ops"]}
+    changes = defaultdict(list)
+
+    def hold(device, size, start, end):
+        changes[device] += [(start, 1, size), (end, 0, -size)]
+
+    tensors, consumers = {}, defaultdict(list)
+    for edge in profile["edges"]:
+        key = (edge["src"], -1 if edge["control"] else edge["output"])
+        tensors[key] = edge["bytes"]
+        consumers[key].append(ran[edge["dst"]])
+    sends = defaultdict(list)
+    for transfer in schedule["transfers"]:
+        sends[transfer["op"], transfer["output"]].append(transfer)
+    for key, size in tensors.items():
+        producer = ran[key[0]]
+        ends = [producer["finish_us"], *(t["finish_us"] for t in sends[key])]
+        ends += [c["finish_us"] for c in consumers[key] if c["device"] == producer["device"]]
+        hold(producer["device"], size, producer["start_us"], max(ends))
+        for transfer in sends[key]:
+            there = [c["finish_us"] for c in consumers[key] if c["device"] == transfer["to"]]
+            hold(transfer["to"], size, transfer["start_us"], max(there))
+    persistent = defaultdict(int)
+    for op in profile["ops"]:
+        entry = ran[op["name"]]
+        persistent[entry["device"]] += op["persistent_bytes"]
+        hold(entry["device"], op["temporary_bytes"], entry["start_us"], entry["finish_us"])
+    for device in schedule["devices"]:
+        used = peak = persistent[device["name"]]
+        assert device["persistent_bytes"] == used
+        for _, _, change in sorted(changes[device["name"]]):
+            used += change
+            peak = max(peak, used)
+        assert device["peak_bytes"] == peak
+
+
+def test_the_makespan_is_when_the_last_thing_ends(files):
+    schedule = files["schedule"]
+    ends = [e["finish_us"] for e in schedule["ops"] + schedule["transfers"]]
+    assert schedule["makespan_us"] == max(ends)
+    assert files["plan"]["predicted"]["step_time_us"] == max(ends)
