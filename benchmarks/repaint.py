@@ -1,0 +1,127 @@
+"""Repainting the timeline and the graph of a 36,000-op model, off-screen.
+
+Run with ``python -m benchmarks.repaint``.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+from PySide6.QtCore import QEventLoop, QPoint, QPointF, Qt
+from PySide6.QtGui import QWheelEvent
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QWidget
+
+from benchmarks.report import figure, title
+from benchmarks.synthetic import transformer_36k
+from enplace.clusters import presets
+from enplace.placers import place
+from enplace.simulate import simulate
+from enplace_studio.application import make_application
+from enplace_studio.document import Document, PlanEntry
+from enplace_studio.graph import GraphView
+from enplace_studio.state import first_state
+from enplace_studio.timeline import TimelineView
+
+TARGET = "20 ms or less"
+SETTLE_S = 8.0
+"""The graph's layout is found in another process; this long it may take."""
+_View = TypeVar("_View", bound=QWidget)
+
+
+def main() -> None:
+    """Print the figures."""
+    app = make_application()
+    document = _document("celeritas")
+    eight = _document("fastt")
+    title("Repaint at 1400 x 300 and 1400 x 800, 36,000 ops: median and slowest")
+    timeline = _show(TimelineView(document), 300)
+    _measure("timeline, 4 devices", timeline.canvas, document)
+    wide = _show(TimelineView(eight), 300)
+    _measure("timeline, 8 devices", wide.canvas, eight)
+    graph = _show(GraphView(document), 800)
+    _settle()
+    _measure("graph", graph.canvas, document)
+    for view in (timeline, wide, graph):
+        view.close()
+    app.processEvents()
+
+
+def _document(cluster: str) -> Document:
+    document = Document()
+    document.open(first_state(transformer_36k(), presets()[cluster]))
+    problem = document.problem
+    assert problem is not None
+    plan = place(problem, "heft")
+    document.add_plan(PlanEntry("HEFT", plan, simulate(problem, plan)))
+    return document
+
+
+def _show(view: _View, height: int) -> _View:
+    view.resize(1400, height)
+    view.show()
+    QTest.qWaitForWindowExposed(view)
+    QTest.qWait(500)  # the critical path follows a moment later
+    return view
+
+
+def _settle() -> None:
+    """Let timers and other processes have their say."""
+    end = time.perf_counter() + SETTLE_S
+    loop = QEventLoop()
+    while time.perf_counter() < end:
+        loop.processEvents(QEventLoop.ProcessEventsFlag.WaitForMoreEvents, 50)
+
+
+def _measure(name: str, canvas: QWidget, document: Document) -> None:
+    """Zoom in, pan, zoom out, then all that with a group selected."""
+    assert document.grouping is not None
+    for what, ops in (("", ()), (", a group selected", document.grouping.ops(10))):
+        document.select(ops)
+        QTest.keyClick(canvas, Qt.Key.Key_0)
+        _report(f"{name}, zoom{what}", canvas, [_wheel(120)] * 20 + [_wheel(-120)] * 20)
+        _report(f"{name}, pan{what}", canvas, [_wheel(120)] * 6 + [_key(Qt.Key.Key_D)] * 20)
+
+
+def _wheel(delta: int) -> Callable[[QWidget], None]:
+    def turn(canvas: QWidget) -> None:
+        at = QPointF(canvas.rect().center())
+        event = QWheelEvent(
+            at,
+            canvas.mapToGlobal(at),
+            QPoint(),
+            QPoint(0, delta),
+            Qt.MouseButton.NoButton,
+            Qt.KeyboardModifier.ControlModifier,
+            Qt.ScrollPhase.NoScrollPhase,
+            False,
+        )
+        canvas.wheelEvent(event)
+
+    return turn
+
+
+def _key(key: Qt.Key) -> Callable[[QWidget], None]:
+    return lambda canvas: QTest.keyClick(canvas, key)
+
+
+def _report(what: str, canvas: QWidget, steps: Sequence[Callable[[QWidget], None]]) -> None:
+    """Time the repaint after each step."""
+    spent_ms = []
+    for step in steps:
+        step(canvas)
+        start = time.perf_counter()
+        canvas.repaint()
+        spent_ms.append(1e3 * (time.perf_counter() - start))
+    middle, slowest = statistics.median(spent_ms), max(spent_ms)
+    figure(what, f"{middle:.1f} / {slowest:.1f} ms", TARGET)
+
+
+if __name__ == "__main__":
+    main()
