@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
 
 from enplace.cluster import Cluster, Device, Link
+from enplace.errors import DeadlockError
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import make_profile
 from enplace.simulate import simulate
 from enplace.simulate.verify import find_faults
+from problems import planned_problems
 
 
 def two_gpus(links_b0=10.0):
@@ -66,6 +69,16 @@ def says(schedule, text):
 
 def test_the_schedule_by_hand(schedule):
     assert schedule.op_start_us.tolist() == [0, 30, 50, 62, 80, 0]
+    assert find_faults(schedule) == []
+
+
+@settings(deadline=None, max_examples=300)
+@given(planned=planned_problems())
+def test_the_simulator_makes_no_fault_under_any_policy(planned):
+    try:
+        schedule = simulate(*planned)
+    except DeadlockError:
+        assume(False)
     assert find_faults(schedule) == []
 
 
