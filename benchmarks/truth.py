@@ -2,7 +2,7 @@
 
 Two logical GPUs of the measurements share one chip, so their kernels slow each other down wherever
 both are busy; splits that are mostly serial are the fair test. Costs are those of the run on one
-GPU (``*_gt_all0``), devices those that were recorded. Below each error stands what it can come from:
+GPU (``*_gt_all0``), devices those recorded. Below each error stands what it can come from:
 for how long both GPUs are busy, and how much longer the kernels took than on one GPU.
 
 Usage: python -m benchmarks.truth [FOLDER with profiles]

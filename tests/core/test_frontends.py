@@ -189,8 +189,8 @@ def test_the_local_cluster_has_the_bandwidth_of_the_steps_own_copies(tmp_path: P
     cluster = cluster_from("local", read(tmp_path, tf_profile()))
     assert [device.name for device in cluster.devices] == ["GPU:0", "CPU:0"]
     assert cluster.devices[1].lanes > 1
-    assert cluster.b0_us[1, 0] == 2.0
-    assert cluster.b1_us_per_byte[1, 0] == pytest.approx(1e-4)
+    assert cluster.b0_us[1, 0] == HOST_TO_GPU[0]
+    assert cluster.b1_us_per_byte[1, 0] == pytest.approx(202.0 / 2_000_000)
 
 
 def two_gpus() -> dict[str, Any]:
