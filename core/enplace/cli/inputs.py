@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from enplace.errors import EnplaceError, FileError, PinConflictError, PlanError, ProblemError
+from enplace.errors import (
+    EnplaceError,
+    EnplaceWarning,
+    FileError,
+    PinConflictError,
+    PlanError,
+    ProblemError,
+)
 from enplace.text import count
 
 if TYPE_CHECKING:
@@ -91,6 +99,13 @@ def read_problem_and_plan(
     if (found.missing or found.unknown) and not complete:
         raise OtherGraphError(
             _describe_other(plan_file, found.missing, found.unknown), found.missing, found.unknown
+        )
+    if not (found.same_graph or found.missing or found.unknown):
+        warnings.warn(
+            f"{plan_file}: the edges of the graph have changed since this plan was made; its order "
+            f"may no longer suit them",
+            EnplaceWarning,
+            stacklevel=2,
         )
     problem = replace(problem, pins=found.pins)
     return problem, complete_plan(problem, found)

@@ -129,7 +129,7 @@ def _settings(schedule: Schedule) -> str:
         ("method", plan.method),
         ("ops are taken by", plan.policy),
         ("transfers are taken by", plan.links),
-        *((key.replace("_", " "), str(value)) for key, value in sorted(plan.facts.items())),
+        *((key.replace("_", " "), _shown(value)) for key, value in sorted(plan.facts.items())),
         ("fingerprint of the graph", problem.profile.fingerprint),
     ]
     pins = sorted(problem.pins.items())
@@ -143,3 +143,7 @@ def _settings(schedule: Schedule) -> str:
         f"<tr><td>{escape(key)}</td><td>{escape(value)}</td></tr>" for key, value in rows
     )
     return f'<table class="settings">{cells}</table>'
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -89,7 +89,7 @@ def _axis(makespan_us: float, bottom: int) -> Iterator[str]:
         yield f'<path class="line" d="M{x:.1f} {TOP - 6}V{bottom}"/>'
         yield (
             f'<text class="dim" x="{x:.1f}" y="{TOP - 12}" font-size="11" '
-            f'text-anchor="middle">{ms(time)}</text>'
+            f'text-anchor="middle">{time / 1000:,.6g} ms</text>'
         )
 
 

@@ -201,6 +201,17 @@ def test_a_plan_of_another_graph_is_refused_with_the_difference(enplace, planned
     assert done.err.count("\n") == 1
 
 
+def test_changed_edges_are_noted(enplace, planned):
+    changed = model()
+    changed["edges"].append({"src": OPS[0], "output": 0, "dst": OPS[-1], "bytes": MIB})
+    (planned.parent / "changed.json").write_text(json.dumps(changed))
+    done = enplace("simulate", "changed.json", planned, "--json")
+    assert done.status == 0
+    assert done.document["step_time_us"] > 0
+    assert "the edges of the graph have changed" in done.err
+    assert done.err.count("\n") == 1
+
+
 def test_complete_places_the_ops_that_a_plan_lacks(enplace, planned):
     (planned.parent / "other.json").write_text(json.dumps(model([*OPS[:4], "new_a"])))
     done = enplace("simulate", "other.json", planned, "--complete", "--json")
