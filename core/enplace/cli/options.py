@@ -172,7 +172,12 @@ solver_options = _all(
         show_default=True,
         help="What to make small.",
     ),
-    click.option("--time-limit", type=POSITIVE, metavar="SECONDS", help="Stop a search then."),
+    click.option(
+        "--time-limit",
+        type=POSITIVE,
+        metavar="SECONDS",
+        help="Stop a search then, with its best plan.",
+    ),
     click.option(
         "--seed",
         type=click.IntRange(0, 2**32 - 1),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @command("place")
 @profile_argument
 @cluster_option(required=True)
-@click.option("--method", type=MethodType(), metavar="METHOD", help="See 'enplace methods'.")
+@click.option("--method", type=MethodType(), metavar="METHOD", help="'enplace methods' lists them.")
 @constraint_options
 @solver_options
 @click.option("-o", "--output", type=FILE, metavar="plan.json", help="Write the plan.")

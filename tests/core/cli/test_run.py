@@ -1,5 +1,6 @@
 """The command as a whole: streams, exit status, what it loads."""
 
+import io
 import subprocess
 import sys
 import warnings
@@ -130,3 +131,18 @@ def test_a_table_is_aligned():
 def test_run_without_arguments_shows_the_help(capsys):
     assert run([]) == 0
     assert "Commands:" in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_a_bar_on_a_terminal_and_nothing_elsewhere(enplace, folder, monkeypatch):
+    methods = ("--cluster", "c.json", "--methods", "single,random")
+    assert enplace("compare", "p.json", *methods).err == ""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert enplace("compare", "p.json", *methods).status == 0
+    assert "random" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r")
