@@ -61,7 +61,7 @@ class InspectorView(Panel):
         self.where, self.sentence, self.buttons = None, None, {}
         contents = QWidget()
         self._column = QVBoxLayout(contents)
-        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column.setContentsMargins(0, 0, 4, 0)  # clear of the scroll bar
         self._column.setSpacing(8)
         problem = self._document.problem
         ops = np.array(sorted(self._document.selection), dtype=np.int64)

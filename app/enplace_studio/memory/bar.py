@@ -156,7 +156,7 @@ class DeviceMemory(QWidget):
         whole = max(self.split.peak_bytes, self.capacity_bytes)
         top = area.top() + 4
         height = area.bottom() - top
-        y_capacity = area.bottom() - self.capacity_bytes / whole * height
+        y_capacity = round(area.bottom() - self.capacity_bytes / whole * height) + 0.5
         painter.setPen(
             QPen(tokens.bad if self.over_bytes else tokens.faint, 1, Qt.PenStyle.DashLine)
         )

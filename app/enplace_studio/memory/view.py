@@ -32,7 +32,7 @@ class MemoryView(Panel):
         """Show the current plan's schedule."""
         contents = QWidget()
         column = QVBoxLayout(contents)
-        column.setContentsMargins(0, 0, 0, 0)
+        column.setContentsMargins(0, 0, 4, 0)  # clear of the scroll bar
         column.setSpacing(10)
         self.devices = []
         schedule = self._document.schedule

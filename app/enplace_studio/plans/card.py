@@ -25,7 +25,7 @@ class PlanCard(QAbstractButton):
         self.step = ms(entry.schedule.makespan_us)
         self.standing, self._standing_role = standing(document, entry)
         problem = document.problem
-        self.is_stale = problem is not None and bool(why_stale(problem, entry))
+        self.stale = why_stale(problem, entry) if problem is not None else ""
         self.setText(f"{entry.name}, {self.step}, {self.notes[0]}, {self.standing}")
         self.setAccessibleName(self.text())
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -37,7 +37,7 @@ class PlanCard(QAbstractButton):
         """What the second line may say, most important first; it shows what there is room for."""
         schedule = self.entry.schedule
         first = f"gap {percent(schedule.gap)}" if schedule.fits else "does not fit"
-        stale = ["out of date"] if self.is_stale else []
+        stale = [self.stale] if self.stale else []
         note = [self.entry.note] if self.entry.note else []
         peak = f"peak {size(int(schedule.peak_bytes.max()))}"
         return [*stale, first, *note, f"{size(sent_bytes(schedule))} sent", peak]

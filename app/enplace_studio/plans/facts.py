@@ -26,13 +26,13 @@ def standing(document: Document, entry: PlanEntry) -> tuple[str, str]:
 
 
 def why_stale(problem: Problem, entry: PlanEntry) -> str:
-    """Why a plan is not one of the open problem; empty if it is."""
+    """In a few words why a plan is not one of the open problem; empty if it is."""
     if entry.schedule.problem.cluster != problem.cluster:
-        return f"made for another cluster, {entry.schedule.problem.cluster.name}"
+        return "for another cluster"
     try:
         check_plan(problem, entry.plan)
-    except EnplaceError as error:
-        return str(error)
+    except EnplaceError:
+        return "without your pins" if problem.pins else "breaks a constraint"
     return ""
 
 
@@ -67,7 +67,7 @@ def tooltip(document: Document, entry: PlanEntry) -> str:
         name = device_label(schedule.problem.cluster.devices[worst].name)
         lines.append(f"does not fit: {name} needs {size(int(over[worst]))} more")
     if document.problem is not None and (why := why_stale(document.problem, entry)):
-        lines.append(f"out of date: {why}")
+        lines.append(f"{why}: solve again for a plan that keeps to them" if "pins" in why else why)
     return "\n".join(lines)
 
 

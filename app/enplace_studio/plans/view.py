@@ -58,7 +58,7 @@ class PlansView(Panel):
         focused = next((card.entry.name for card in self.cards if card.hasFocus()), None)
         contents, scrolled = QWidget(), self._area.verticalScrollBar().value()
         column = QVBoxLayout(contents)
-        column.setContentsMargins(0, 0, 0, 0)
+        column.setContentsMargins(0, 0, 4, 0)  # clear of the scroll bar
         column.setSpacing(8)
         entries = sorted(self._document.plans, key=lambda entry: entry.schedule.makespan_us)
         self.cards = [self._make_card(entry) for entry in entries]

@@ -317,7 +317,8 @@ class TimelineCanvas(QWidget):
         paint.draw_gaps(painter, row, xs, area)
         if row.is_device and not row.thin and self.schedule:
             names = self.schedule.problem.profile.op_names
-            paint.draw_labels(painter, row, wide, names, self.scale, area)
+            selection = self.document.selection if self._chosen else ()
+            paint.draw_labels(painter, row, wide, names, self.scale, area, selection)
         painter.restore()
 
     def _paint_title(self, painter: QPainter, row: Row, area: QRectF) -> None:

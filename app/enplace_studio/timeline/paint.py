@@ -5,7 +5,7 @@ Every function draws what it is given, within the window of a scale; none keeps 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -33,7 +33,7 @@ WIDE_PX = 4
 """Bars from this width on have a gap behind them and an outline when selected."""
 LABEL_PX = 34
 """Bars from this width on carry a label."""
-DIMMED = 0.42
+DIMMED = 0.55
 """How much of its colour a bar keeps while others are selected."""
 LONG_STRETCH_PX = 3
 """Steps of the critical path between two stretches shorter than this are left out: a wall of lines
@@ -150,8 +150,9 @@ def draw_labels(
     names: Sequence[str],
     scale: TimeScale,
     area: QRectF,
+    selection: Collection[int],
 ) -> None:
-    """Names of ops in the bars that have room for one."""
+    """Names of ops in the bars that have room for one; all but the selected bars may be dimmed."""
     room = (row.finish_us[wide] - row.start_us[wide]) / scale.us_per_px
     labelled = wide[room >= LABEL_PX][:_DENSEST_LABELS]
     font = theme.font(11)
@@ -166,8 +167,11 @@ def draw_labels(
         right = min(scale.x(row.finish_us[bar]), scale.width_px)
         if right - left < LABEL_PX:
             continue
-        painter.setPen(ink_on(grounds[int(row.odd[bar])]))
-        text = fitted(names[row.number[bar]], int(right - left - 8), font.key())
+        op, ground = int(row.number[bar]), grounds[int(row.odd[bar])]
+        if selection and op not in selection:
+            ground = blend(ground, theme.tokens.lane, DIMMED)
+        painter.setPen(ink_on(ground))
+        text = fitted(names[op], int(right - left - 8), font.key())
         painter.drawStaticText(QPointF(area.left() + left + 4, top), text)
 
 

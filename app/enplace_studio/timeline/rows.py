@@ -178,7 +178,7 @@ def _rows_by_sender(schedule: Schedule, senders: Sequence[int]) -> list[tuple[in
             (schedule.transfer_from == sender) & np.isin(schedule.transfer_to, cluster.gpus)
         )
         receivers = len(np.unique(schedule.transfer_to[sent]))
-        rows.append((sender, _transfer_row(schedule, f"{names[sender]} → all", sent, receivers)))
+        rows.append((sender, _transfer_row(schedule, f"from {names[sender]}", sent, receivers)))
     return rows
 
 

@@ -154,9 +154,9 @@ def test_a_plan_that_breaks_a_pin_is_marked(open_view, qtbot):
     view = open_view(document)
     document.pin_here([0])
     expert = document.expert
-    assert "pinned" in why_stale(document.problem, expert)
+    assert why_stale(document.problem, expert) == "without your pins"
     assert why_stale(document.problem, document.current) == ""
-    qtbot.waitUntil(lambda: card_of(view, "expert").notes[0] == "out of date")
+    qtbot.waitUntil(lambda: card_of(view, "expert").notes[0] == "without your pins")
 
 
 def test_no_plans_say_how_to_make_one(open_view):

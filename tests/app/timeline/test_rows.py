@@ -30,7 +30,7 @@ def test_every_op_that_takes_time_and_every_transfer_has_one_bar():
 def test_many_channels_share_a_row_for_each_sender():
     document = wide_document(n_gpus=5)
     channels = [row for row in rows_of(document.schedule) if not row.is_device]
-    assert [row.title for row in channels] == [f"{d} → all" for d in range(5)]
+    assert [row.title for row in channels] == [f"from {d}" for d in range(5)]
     assert len(channels) <= MAX_CHANNEL_ROWS
 
 
