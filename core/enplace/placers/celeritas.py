@@ -14,6 +14,7 @@ room, this is what we do:
   then, as the text says, the device with room and the earliest start takes the cluster.
 - The first cluster has no previous device; it goes to the first of those where it starts first.
 - CPUs are no candidates while there is a GPU; ops that need one go there on their own.
+- The paper leaves the order of ops to TensorFlow; we take the best of a few.
 - Ops whose unit was decided earlier, or may not be where their cluster goes, leave their cluster.
 """
 

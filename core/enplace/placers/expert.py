@@ -3,7 +3,7 @@
 Stacked models: whole layers, in contiguous blocks of about equal time, one block to each GPU. The
 embedding goes with the first layer, attention and softmax with the last, backward ops with their
 forward layer. Models whose cells have parallel branches (NASNet, Inception): the branches of each
-cell are dealt out evenly to the GPUs.
+cell are dealt out evenly to the GPUs. An expert places and leaves the order to TensorFlow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.settle import arranged, best_of, inverse, settle
+from enplace.placers.settle import best_of, inverse, settle, unordered
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import FloatArray, IntArray, Profile
@@ -59,8 +59,7 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
         block = stack_layers(profile, homes, work_us, len(gpus))
     options.check_cancelled()
     device = settle(problem, np.array(gpus)[block])
-    order = inverse(profile.topological_order)
-    return best_of(problem, arranged(problem, device, order, "expert"), options).plan
+    return best_of(problem, unordered(problem, device, "expert"), options).plan
 
 
 def scope_parts(name: str, scope: str) -> list[str]:

@@ -34,7 +34,14 @@ from enplace.plan import Plan
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
 
-VARIANTS = ((1.0, None), (0.0, None), (1.0, (1.0, 1.0)), (1.0, (0.0, 1.0)), (1.0, (0.0, 0.25)))
+VARIANTS = (
+    (1.0, None),
+    (0.0, None),
+    (1.0, (1.0, 1.0)),
+    (1.0, (0.0, 1.0)),
+    (1.0, (0.0, 0.25)),
+    (1.0, (0.0, 2.0)),
+)
 """Share of the mean transfers in the rank (the paper's 1, or none), and which edges are tied: none,
 or their ratio and their limit as a share of a GPU's even load."""
 

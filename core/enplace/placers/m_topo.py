@@ -5,7 +5,7 @@ import numpy as np
 from enplace.coarsen import find_leaders
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.settle import arranged, best_of, natural_position, settle
+from enplace.placers.settle import best_of, natural_position, settle, unordered
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import IntArray
@@ -19,9 +19,8 @@ def m_topo(problem: Problem, options: PlaceOptions) -> Plan:
     largest op's; a device's own memory if that is less. Constants and variables are counted with
     the op they follow. The last device takes what is left.
     """
-    position = natural_position(problem)
-    device = settle(problem, fill(problem, position))
-    return best_of(problem, arranged(problem, device, position, "m-topo"), options).plan
+    device = settle(problem, fill(problem, natural_position(problem)))
+    return best_of(problem, unordered(problem, device, "m-topo"), options).plan
 
 
 def fill(problem: Problem, position: IntArray) -> IntArray:

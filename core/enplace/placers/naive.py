@@ -3,7 +3,7 @@
 import numpy as np
 
 from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.settle import arranged, best_of, natural_position, settle
+from enplace.placers.settle import best_of, natural_position, settle, unordered
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import IntArray
@@ -36,6 +36,5 @@ def random(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def _finish(problem: Problem, wish: IntArray, method: str, options: PlaceOptions) -> Plan:
-    device = settle(problem, wish)
-    orders = arranged(problem, device, natural_position(problem), method)
-    return best_of(problem, orders, options).plan
+    placed = unordered(problem, settle(problem, wish), method)
+    return best_of(problem, placed, options).plan

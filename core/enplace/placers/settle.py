@@ -147,6 +147,14 @@ def arranged(problem: Problem, device: IntArray, position: IntArray, method: str
             yield Plan(device.copy(), order.copy(), method, policy="priority", links=links)
 
 
+def unordered(problem: Problem, device: IntArray, method: str) -> list[Plan]:
+    """The plan of a method that only places: devices take ops as they become ready.
+
+    That is how TensorFlow runs a placement that nobody has scheduled.
+    """
+    return [Plan(device, natural_position(problem), method, policy="fifo", links="fifo")]
+
+
 def best_of(problem: Problem, candidates: Iterable[Plan], options: PlaceOptions) -> Schedule:
     """Simulate candidates and keep the shortest one that fits in memory, if any does.
 
