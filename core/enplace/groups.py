@@ -453,6 +453,8 @@ class _Cutter:
 
     def _is_heavy(self, scope: _Scope) -> bool:
         """Whether a scope is worth cutting; one without scopes below only if far too heavy."""
+        if len(scope.children) == 1 and not scope.ops and not self._is_head(scope):
+            return self._is_heavy(next(iter(scope.children.values())))
         if scope.children:
             return scope.weight > self.limit
         many = len(scope.ops) > _FLAT_OPS
@@ -512,7 +514,12 @@ def _range_label(members: Sequence[_Scope]) -> str:
 
 
 def _first_to_last(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
+    """``node3 … 7`` for node3, ... node7; ``conv … softmax`` where only the order joins them."""
+    first, last = names[0], names[-1]
+    (stem, number), (last_stem, last_number) = _numbered(first), _numbered(last)
+    if number and last_number and stem == last_stem and number != last_number:
+        return f"{first} … {last_number[0]}{last_number[1]}"
+    return first if len(names) == 1 else f"{first} … {last}"
 
 
 # ---------------------------------------------------------------- numbering the parts

@@ -64,9 +64,9 @@ class Arrangement:
 
 
 def is_regular(grouping: Grouping) -> bool:
-    """Whether most groups belong to rows of at least two, and some to longer ones."""
+    """Whether most groups belong to rows of at least two."""
     _, sizes = np.unique(np.array(grouping.rows), return_counts=True)
-    return bool(sizes.max() > 2 and sizes[sizes >= 2].sum() >= 0.5 * grouping.n_groups)
+    return bool(sizes[sizes >= 2].sum() >= 0.5 * grouping.n_groups)
 
 
 def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:

@@ -101,7 +101,8 @@ def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -
     if scene.facts.n_pinned[group]:
         paint_pin(painter, rect.topRight() + QPointF(-10, 11))
     if text_scale:
-        _paint_texts(painter, rect, scene.arrangement.texts[group], look, text_scale)
+        room = rect.adjusted(_PAD, 3, -15 if scene.facts.n_pinned[group] else -4, 0)
+        _paint_texts(painter, room, scene.arrangement.texts[group], look, text_scale)
 
 
 def _paint_stripes(
@@ -127,8 +128,8 @@ def _paint_bar(painter: QPainter, rect: QRectF, stripes: Stripes) -> None:
 
 
 def _paint_texts(painter: QPainter, rect: QRectF, text: str, look: Look, scale: float) -> None:
-    width = rect.width() - _PAD - 4
-    first = QRectF(rect.left() + _PAD, rect.top() + 3, width, 19)
+    width = rect.width()
+    first = QRectF(rect.left(), rect.top(), width, 19)
     second = first.translated(0, 17)
     strong, plain = _font(12, scale, QFont.Weight.DemiBold), _font(11, scale)
     painter.setFont(strong)

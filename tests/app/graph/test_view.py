@@ -1,0 +1,360 @@
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QWheelEvent
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+
+from documents import document_of
+from enplace_studio.document import Document
+from enplace_studio.graph import GraphView
+from enplace_studio.graph.colours import MODES
+from problems import cluster_of, profile_of
+
+LEFT, NO_KEY, CTRL = (
+    Qt.MouseButton.LeftButton,
+    Qt.KeyboardModifier.NoModifier,
+    Qt.KeyboardModifier.ControlModifier,
+)
+
+
+def model_document(capacity_bytes: int = 1 << 30, gpus: int = 2) -> Document:
+    """Two unrolled layers with gradients; layer 0 on GPU 0, layer 1 on GPU 1."""
+    names = [
+        f"{prefix}lstm{layer}/t{step}/MatMul_{i}"
+        for prefix in ("", "gradients/")
+        for layer in range(2)
+        for step in range(12)
+        for i in range(4)
+    ]
+    edges = [(a, b, 4) for a, b in pairwise(names)]
+    edges += [(f"lstm0/t{t}/MatMul_3", f"lstm1/t{t}/MatMul_0", 4) for t in range(12)]
+    profile = profile_of(
+        dict.fromkeys(names, 100.0), edges, persistent=dict.fromkeys(names, 1 << 20)
+    )
+    places = {name: int("lstm1" in name) for name in names}
+    cluster = cluster_of(gpus, capacity_bytes=capacity_bytes, b1_us_per_byte=0.1)
+    return document_of(profile, cluster, places)
+
+
+@pytest.fixture
+def open_view(qtbot):
+    kept = []
+
+    def open_it(document, width=900, height=640):
+        view = GraphView(document)
+        qtbot.addWidget(view)
+        kept.append(view)
+        view.resize(width, height)
+        with qtbot.waitExposed(view):
+            view.show()
+        qtbot.waitUntil(lambda: document.problem is None or view.model.scene is not None)
+        return view
+
+    return open_it
+
+
+@pytest.fixture
+def view(open_view):
+    return open_view(model_document())
+
+
+def centre(view, group) -> QPoint:
+    return view.canvas.camera.to_view(view.model.scene.rects[group].center()).toPoint()
+
+
+def chip(view, device) -> QPoint:
+    """The middle of a device's chip, as the canvas sees it."""
+    place = view.devices.mapToGlobal(view.devices.chip_rect(device).center())
+    return view.canvas.mapFromGlobal(place)
+
+
+def group_called(view, name) -> int:
+    return view.model.level.grouping.names.index(name)
+
+
+def ops_of(view, *groups) -> frozenset[int]:
+    return frozenset(view.model.scene.ops(groups))
+
+
+def drag_to(view, group, pos, modifier=NO_KEY):
+    QTest.mousePress(view.canvas, LEFT, NO_KEY, centre(view, group))
+    QTest.mouseMove(view.canvas, centre(view, group) + QPoint(30, 5))
+    QTest.mouseMove(view.canvas, pos)
+    if modifier is not None:
+        QTest.mouseRelease(view.canvas, LEFT, modifier, pos)
+
+
+def test_a_click_selects_a_group_and_control_adds_another(view):
+    QTest.mouseClick(view.canvas, LEFT, NO_KEY, centre(view, 3))
+    assert view.document.selection == ops_of(view, 3)
+    QTest.mouseClick(view.canvas, LEFT, CTRL, centre(view, 5))
+    assert view.document.selection == ops_of(view, 3, 5)
+    QTest.mouseClick(view.canvas, LEFT, CTRL, centre(view, 3))
+    assert view.document.selection == ops_of(view, 5)
+
+
+def test_a_click_beside_the_cards_selects_nothing(view):
+    QTest.mouseClick(view.canvas, LEFT, NO_KEY, centre(view, 3))
+    QTest.mouseClick(view.canvas, LEFT, NO_KEY, QPoint(3, 3))
+    assert not view.document.selection
+
+
+def test_a_rubber_band_selects_what_it_touches(view):
+    corner = view.canvas.rect().bottomRight() - QPoint(2, 2)
+    QTest.mousePress(view.canvas, LEFT, NO_KEY, QPoint(2, 2))
+    QTest.mouseMove(view.canvas, QPoint(60, 60))
+    QTest.mouseMove(view.canvas, corner)
+    QTest.mouseRelease(view.canvas, LEFT, NO_KEY, corner)
+    assert view.document.selection == ops_of(view, *range(view.model.scene.n))
+
+
+def test_dropping_a_group_on_a_device_moves_and_pins_it(view):
+    group = group_called(view, "lstm 0 / t 0")
+    drag_to(view, group, chip(view, 1))
+    ops = ops_of(view, group)
+    assert set(view.document.schedule.plan.device[list(ops)]) == {1}
+    assert all(view.document.problem.pins[op] == 1 for op in ops)
+    assert not view.drag.active
+
+
+def test_with_shift_a_drop_only_moves(view):
+    drag_to(view, 0, chip(view, 1), Qt.KeyboardModifier.ShiftModifier)
+    assert set(view.document.schedule.plan.device[list(ops_of(view, 0))]) == {1}
+    assert not view.document.problem.pins
+
+
+def test_a_drop_elsewhere_changes_nothing(view):
+    before = view.document.schedule
+    drag_to(view, 0, QPoint(5, view.canvas.height() - 5))
+    assert view.document.schedule is before
+    assert not view.drag.ghost.isVisible()
+
+
+def test_escape_cancels_a_drag(view):
+    drag_to(view, 0, chip(view, 1), modifier=None)
+    assert view.drag.ghost.isVisible()
+    QTest.keyClick(view.canvas, Qt.Key.Key_Escape)
+    assert not view.drag.ghost.isVisible()
+    QTest.mouseRelease(view.canvas, LEFT, NO_KEY, chip(view, 1))
+    assert not view.document.problem.pins
+    assert view.document.selection == ops_of(view, 0)
+
+
+def test_while_dragging_the_change_in_time_and_memory_is_shown(view):
+    drag_to(view, 0, chip(view, 1), modifier=None)
+    delta_us = view.document.preview(view.document.selection, 1).delta_us
+    texts = [text for text, _ in view.drag.ghost.lines]
+    assert texts[0] == view.model.level.grouping.names[0]
+    assert f"{abs(delta_us) / 1000:.1f}"[:3] in texts[1]
+    assert "GPU 1" in texts[2]
+    assert "at the peak" in texts[2]
+
+
+def test_a_drag_onto_a_device_that_is_too_small_says_so(open_view):
+    view = open_view(model_document(capacity_bytes=120 << 20))
+    view.document.select(range(view.document.problem.profile.n_ops))
+    drag_to(view, 0, chip(view, 1), modifier=None)
+    assert view.drag.ghost.lines[-1][0].endswith("does not fit")
+
+
+def test_a_selection_is_dragged_as_a_whole(view):
+    view.canvas.select([0, 1])
+    drag_to(view, 1, chip(view, 1))
+    assert set(view.document.problem.pins) == set(ops_of(view, 0, 1))
+
+
+def test_number_keys_place_the_selection(view):
+    view.canvas.select([0])
+    QTest.keyClick(view.canvas, Qt.Key.Key_2)
+    assert set(view.document.schedule.plan.device[list(ops_of(view, 0))]) == {1}
+    QTest.keyClick(view.canvas, Qt.Key.Key_8)
+    assert set(view.document.schedule.plan.device[list(ops_of(view, 0))]) == {1}
+
+
+def test_a_click_on_a_chip_places_the_selection(view):
+    view.canvas.select([0])
+    QTest.mouseClick(view.devices, LEFT, NO_KEY, view.devices.chip_rect(1).center())
+    assert set(view.document.problem.pins) == set(ops_of(view, 0))
+
+
+def test_keys_move_from_card_to_card(view):
+    view.canvas.setFocus()
+    QTest.keyClick(view.canvas, Qt.Key.Key_Tab)
+    first = view.canvas.current
+    QTest.keyClick(view.canvas, Qt.Key.Key_Right)
+    second = view.canvas.current
+    rects = view.model.scene.rects
+    assert rects[second].top() == rects[first].top()
+    assert rects[second].left() > rects[first].left()
+    assert view.document.selection == ops_of(view, second)
+    QTest.keyClick(view.canvas, Qt.Key.Key_Left)
+    assert view.canvas.current == first
+
+
+def test_a_double_click_opens_a_group_down_to_its_ops_and_backspace_leaves(view, qtbot):
+    group = group_called(view, "lstm 0 / t 0")
+    whole = ops_of(view, group)
+    QTest.mouseDClick(view.canvas, LEFT, NO_KEY, centre(view, group))
+    qtbot.waitUntil(lambda: view.model.scene is not None)
+    assert [level.title for level in view.model.levels] == ["All groups", "lstm 0 / t 0"]
+    assert ops_of(view, *range(view.model.scene.n)) == whole
+    assert view.model.level.grouping.labels == tuple(f"MatMul_{i}" for i in range(4))
+    assert not view.model.open(0)
+    QTest.keyClick(view.canvas, Qt.Key.Key_Backspace)
+    assert len(view.model.levels) == 1
+
+
+def test_enter_opens_and_escape_leaves(view):
+    view.canvas.reveal(0)
+    QTest.keyClick(view.canvas, Qt.Key.Key_Return)
+    assert len(view.model.levels) == 2
+    QTest.keyClick(view.canvas, Qt.Key.Key_Escape)
+    assert len(view.model.levels) == 1
+
+
+def test_search_singles_out_and_steps_through_the_matches(view):
+    QTest.keyClick(view.canvas, Qt.Key.Key_F, CTRL)
+    assert view.search.isVisible()
+    view.search.line.setText("t7/matmul_2")
+    found = sorted(view.model.matches)
+    assert {view.model.level.grouping.names[group] for group in found} == {
+        f"{row} / t 7" for row in ("lstm 0", "lstm 1", "gradients of lstm 0", "gradients of lstm 1")
+    }
+    assert view.search.found.text() == "4 ops in 4 groups"
+    QTest.keyClick(view.search.line, Qt.Key.Key_Return)
+    assert view.document.selection == ops_of(view, found[0])
+    QTest.keyClick(view.search.line, Qt.Key.Key_Return)
+    assert view.document.selection == ops_of(view, found[1])
+    QTest.keyClick(view.search.line, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
+    assert view.document.selection == ops_of(view, found[0])
+    QTest.keyClick(view.search.line, Qt.Key.Key_Escape)
+    assert view.model.matches is None
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "groups"),
+    [("gpu 1", "device", 24), ("op", "type", 48), ("matmul", "type", 0), ("lstm1", "scope", 24)],
+)
+def test_search_can_be_kept_to_one_field(view, query, field, groups):
+    view.start_search()
+    view.search.field.setCurrentText(field)
+    view.search.line.setText(query)
+    assert len(view.model.matches) == groups
+
+
+def test_edges_between_devices_cross(view):
+    scene = view.model.scene
+    edges, device = scene.level.edges, scene.facts.device
+    ends = device[edges.source] != device[edges.target]
+    assert ends.any()
+    assert np.array_equal(scene.crossing, ends)
+
+
+def test_a_split_group_shows_each_device_by_its_share(view):
+    ops = sorted(ops_of(view, 0))
+    view.document.place(ops[:1], 1)
+    scene = view.model.scene
+    assert scene.facts.share[0].tolist() == [0.75, 0.25]
+    assert [share for _, share in scene.looks[0].stripes] == [0.75, 0.25]
+    assert scene.looks[0].note == "on 2"
+    assert scene.facts.n_pinned[0] == 1
+
+
+@pytest.mark.parametrize("number", range(len(MODES)))
+def test_every_colour_mode_paints_and_says_what_it_means(view, number):
+    view.set_mode(number)
+    assert not view.grab().isNull()
+    assert MODES[number].title in view.modes.text()
+    assert number == 0 or MODES[number].legend(view.model.scene.facts)
+
+
+def test_the_wheel_zooms_at_the_pointer_with_control(view):
+    pos = QPointF(300, 200)
+    fixed = view.canvas.camera.to_scene(pos)
+    scale = view.canvas.camera.scale
+    wheel = QWheelEvent(
+        pos,
+        view.canvas.mapToGlobal(pos),
+        QPoint(),
+        QPoint(0, 120),
+        Qt.MouseButton.NoButton,
+        CTRL,
+        Qt.ScrollPhase.NoScrollPhase,
+        False,
+    )
+    QApplication.sendEvent(view.canvas, wheel)
+    assert view.canvas.camera.scale > scale
+    assert (view.canvas.camera.to_scene(pos) - fixed).manhattanLength() < 1e-6
+
+
+def test_fit_shows_everything_and_focus_shows_the_selection(view):
+    view.canvas.select([7])
+    QTest.keyClick(view.canvas, Qt.Key.Key_F)
+    assert view.canvas.visible().contains(view.model.scene.rects[7])
+    QTest.keyClick(view.canvas, Qt.Key.Key_D)
+    QTest.keyClick(view.canvas, Qt.Key.Key_0)
+    assert view.canvas.visible().contains(view.model.scene.bounds)
+
+
+def test_the_menu_pins_forbids_and_colocates(view):
+    from enplace_studio.graph.menu import place_menu
+
+    view.canvas.select([0])
+    ops = ops_of(view, 0)
+    menu = place_menu(view.document, view)
+    actions = {action.text().partition("\t")[0]: action for action in menu.actions()}
+    actions["Pin here"].trigger()
+    assert set(view.document.problem.pins) == set(ops)
+    actions["Unpin"].trigger()
+    assert not view.document.problem.pins
+    forbid = actions["Forbid on"].menu().actions()
+    forbid[1].trigger()
+    assert view.document.problem.forbidden == {(op, 1) for op in ops}
+    again = place_menu(view.document, view).actions()[1].menu().actions()[1]
+    assert again.isChecked()
+    again.trigger()
+    assert not view.document.problem.forbidden
+
+
+def test_a_tip_has_the_whole_name_and_the_numbers(view):
+    tip = view.canvas.tip(group_called(view, "lstm 0 / t 0"))
+    assert tip.splitlines() == [
+        "lstm 0 / t 0",
+        "4 ops · 0.40 ms",
+        "4.0 MiB of weights · 16 B of outputs",
+        "on GPU 0",
+    ]
+
+
+def test_nothing_open_says_what_to_do(open_view):
+    view = open_view(Document())
+    assert view.model.scene is None
+    assert not view.grab().isNull()
+
+
+def test_a_small_pane_still_shows_cards_and_chips(open_view, qtbot):
+    view = open_view(model_document(gpus=6), 420, 320)
+    qtbot.waitUntil(lambda: view.canvas.height() > 150)
+    assert all(view.devices.rect().contains(view.devices.chip_rect(d)) for d in range(6))
+    assert not view.minimap.isVisible()
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_the_picture_is_written_with_its_legend(view, tmp_path, suffix):
+    path = tmp_path / f"graph{suffix}"
+    view.export_picture(path)
+    content = path.read_bytes()
+    assert len(content) > 5000
+    assert suffix == ".png" or b"crosses devices" in content
+
+
+def test_repainting_loses_no_reference_to_none(view):
+    view.grab()
+    before = sys.getrefcount(None)
+    for _ in range(400):
+        view.canvas.update()
+    assert sys.getrefcount(None) > before - 200
