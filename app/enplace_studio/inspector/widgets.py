@@ -117,7 +117,9 @@ class DeviceButton(QAbstractButton):
         area = QRectF(self.rect())
         painter.drawRoundedRect(area.adjusted(inset, inset, -inset, -inset), 6, 6)
         self._paint_chip(painter, area)
-        self._paint_text(painter, area.adjusted(16, 0, -8, 0))
+        self._paint_text(
+            painter, area.adjusted(13, 0, -3, 0) if self.compact else area.adjusted(16, 0, -8, 0)
+        )
 
     def _paint_chip(self, painter: QPainter, area: QRectF) -> None:
         color = QColor(theme.device_color(self.device))

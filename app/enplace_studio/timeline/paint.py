@@ -246,8 +246,10 @@ def draw_trace(
     long = end - begin >= LONG_STRETCH_PX
     steps = np.flatnonzero(long[:-1] | long[1:])
     across = [QLineF(end[i], ys[i], begin[i + 1], ys[i + 1]) for i in steps.tolist()]
+    thin = np.array([row.thin for row in rows])[trace.row[part]]
+    in_lanes = [line for line, is_thin in zip(along, thin, strict=True) if not is_thin]
     for lines, color, width in (
-        (along, theme.tokens.panel, 3.4),
+        (in_lanes, theme.tokens.panel, 3.4),
         (across, theme.tokens.text, 1.0),
         (along, theme.tokens.text, 1.6),
     ):

@@ -47,7 +47,7 @@ class TimelineView(Panel):
         self.set_legend(f"{step}   ·   W A S D to move")
 
     def _show_summary(self, text: str) -> None:
-        self.summary.setText(text)
+        self.summary.setText(text.replace(" ms", "\u00a0ms"))  # a unit stays with its number
         self.summary.setToolTip(text)
 
     def _show_extent(self) -> None:

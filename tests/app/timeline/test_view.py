@@ -203,9 +203,9 @@ def test_a_click_on_the_axis_sets_the_marker_and_another_takes_it_away(open_view
 def test_the_summary_follows_the_schedule(open_view, qtbot):
     document = chain_document()
     view = open_view(document)
-    qtbot.waitUntil(lambda: "transfers 0.021 ms" in view.summary.text())
+    qtbot.waitUntil(lambda: "transfers 0.021\u00a0ms" in view.summary.text())
     document.place([1], 1)
-    qtbot.waitUntil(lambda: "transfers 0.0090 ms" in view.summary.text())
+    qtbot.waitUntil(lambda: "transfers 0.0090\u00a0ms" in view.summary.text())
 
 
 def test_a_ghost_stays_after_an_edit(open_view):
