@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
 
@@ -64,3 +66,9 @@ def named(widget: QWidget, name: str) -> QWidget:
     """The widget, under the name by which the style sheet knows it."""
     widget.setObjectName(name)
     return widget
+
+
+def plain_tip(text: str) -> str:
+    """A tooltip that shows a text as it is, even where a name in it looks like HTML."""
+    shown = html.escape(text, quote=False)
+    return f'<p style="white-space: pre-wrap">{shown}</p>' if text else ""

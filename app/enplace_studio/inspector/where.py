@@ -12,6 +12,7 @@ from enplace.text import ms, size
 from enplace_studio.document import Document, Preview
 from enplace_studio.inspector.facts import where
 from enplace_studio.inspector.widgets import DeviceButton
+from enplace_studio.panel import plain_tip
 
 MOST_PREVIEWED = 9
 """Eight GPUs and their host; of more devices, only the one below the pointer is tried out."""
@@ -79,7 +80,7 @@ class DeviceGrid(QWidget):
         if preview.why_not:
             button.setEnabled(False)
             button.set_note("not here")
-            button.setToolTip(preview.why_not)
+            button.setToolTip(plain_tip(preview.why_not))
             return
         change = preview.delta_us
         role = "good" if change < -_UNCHANGED_US else "bad" if change > _UNCHANGED_US else "dim"

@@ -14,6 +14,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QAbstractButton, QWidget
 
+from enplace_studio.panel import plain_tip
 from enplace_studio.theme import theme
 
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
@@ -26,7 +27,7 @@ class Line(QWidget):
     def __init__(self, left: str, right: str, tip: str = "", parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.left, self.right = left, right
-        self.setToolTip(tip or f"{left}: {right}")
+        self.setToolTip(plain_tip(tip or f"{left}: {right}"))
         self.setAccessibleName(f"{left}: {right}")
         theme.changed.connect(self.update)
 

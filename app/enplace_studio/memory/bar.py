@@ -26,6 +26,7 @@ from enplace_studio.memory.holdings import (
     holdings_at,
     split_at_peak,
 )
+from enplace_studio.panel import plain_tip
 from enplace_studio.theme import theme
 
 STRENGTHS = (1.0, 0.62, 0.34)
@@ -206,7 +207,8 @@ class DeviceMemory(QWidget):
 
     def event(self, event: QEvent) -> bool:
         if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            QToolTip.showText(event.globalPos(), self.tip_at(QPointF(event.pos())), self)
+            text = plain_tip(self.tip_at(QPointF(event.pos())))
+            QToolTip.showText(event.globalPos(), text, self)
             return True
         return super().event(event)
 

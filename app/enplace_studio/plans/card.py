@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QAbstractButton, QWidget
 
 from enplace.text import ms, percent, size
 from enplace_studio.document import Document, PlanEntry
+from enplace_studio.panel import plain_tip
 from enplace_studio.plans.facts import sent_bytes, standing, tooltip, why_stale
 from enplace_studio.theme import theme
 
@@ -21,7 +22,7 @@ class PlanCard(QAbstractButton):
         self.is_compared = False
         self.setCheckable(True)
         self.setChecked(entry is document.current)
-        self.setToolTip(tooltip(document, entry))
+        self.setToolTip(plain_tip(tooltip(document, entry)))
         self.step = ms(entry.schedule.makespan_us)
         self.standing, self._standing_role = standing(document, entry)
         problem = document.problem

@@ -132,7 +132,8 @@ class PlansView(Panel):
             ("Export…", partial(self.export_requested.emit, entry)),
         ]
         if document.current is not None and entry is not document.current:
-            compare = f"Compare with “{document.current.name}”"
+            shown = document.current.name.replace("&", "&&")  # no mnemonic
+            compare = f"Compare with “{shown}”"
             actions.insert(0, (compare, partial(self.compare_with, entry)))
         for title, run in actions:
             menu.addAction(title).triggered.connect(lambda _, run=run: run())

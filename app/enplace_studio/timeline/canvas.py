@@ -25,6 +25,7 @@ from enplace.schedule import Schedule
 from enplace.simulate import critical_path
 from enplace.text import elide_middle, ms
 from enplace_studio.document import Document
+from enplace_studio.panel import plain_tip
 from enplace_studio.theme import theme
 from enplace_studio.timeline import paint
 from enplace_studio.timeline.busy import BusyCurve
@@ -463,7 +464,7 @@ class TimelineCanvas(QWidget):
 
     def event(self, event: QEvent) -> bool:
         if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            text = self.tip_at(QPointF(event.pos()))
+            text = plain_tip(self.tip_at(QPointF(event.pos())))
             QToolTip.showText(event.globalPos(), text, self)
             return True
         return super().event(event)

@@ -1,14 +1,16 @@
 import numpy as np
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt
-from PySide6.QtGui import QImage
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
+from PySide6.QtGui import QHelpEvent, QImage
 from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QToolTip
 
-from documents import chain_document, wide_document
+from documents import chain_document, document_of, wide_document
 from enplace_studio.document import Document
 from enplace_studio.theme import theme
 from enplace_studio.timeline import TimelineView
 from enplace_studio.timeline.paint import mix, shades
+from problems import cluster_of, profile_of
 
 LEFT = Qt.MouseButton.LeftButton
 NONE = Qt.KeyboardModifier.NoModifier
@@ -281,3 +283,13 @@ def test_nothing_open_says_what_will_appear(open_view):
     view = open_view(Document())
     view.grab()
     assert view.canvas.rows == []
+
+
+def test_a_name_that_looks_like_html_is_shown_as_it_is(open_view, monkeypatch):
+    profile = profile_of({"<img src=x>": 10})
+    view = open_view(document_of(profile, cluster_of(1), {"<img src=x>": 0}))
+    shown = []
+    monkeypatch.setattr(QToolTip, "showText", lambda at, text, widget: shown.append(text))
+    at = bar_of(view, 0)
+    QApplication.sendEvent(view.canvas, QHelpEvent(QEvent.Type.ToolTip, at, at))
+    assert "&lt;img src=x&gt;" in shown[0]
