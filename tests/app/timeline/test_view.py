@@ -108,15 +108,33 @@ def test_the_lane_below_a_drag_says_what_it_would_come_to(open_view):
     QTest.keyClick(view.canvas, Qt.Key.Key_Escape)
 
 
-def test_a_drag_over_capacity_says_so(open_view):
-    document = chain_document(capacity_bytes=40)
+def test_a_drag_over_capacity_says_by_how_much(open_view):
+    profile = profile_of(
+        {"a": 10, "b": 10, "c": 10}, [("a", "b", 8), ("b", "c", 20)], persistent={"b": 60, "c": 60}
+    )
+    document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 0, "c": 1})
     view = open_view(document)
     start = bar_of(view, 1)
     drag(view, start, lane_of(view, 1, start.x()), release=False)
-    fits = document.preview([1], 1).fits
-    assert view.canvas._gesture.is_bad == (not fits)
-    assert ("does not fit" in view.canvas._gesture.text()) == (not fits)
+    # Two times 60 bytes of variables and both tensors would share GPU 1.
+    assert view.canvas._gesture.text().endswith("does not fit: GPU 1 48 B over")
+    assert view.canvas._gesture.is_bad
     QTest.keyClick(view.canvas, Qt.Key.Key_Escape)
+
+
+def test_a_lane_that_cannot_take_the_op_says_so_and_refuses_it(open_view):
+    profile = profile_of({"a": 10, "b": 5}, cpu={"c": 10})
+    document = document_of(profile, cluster_of(1, cpu_lanes=1), {"a": 0, "b": 0, "c": 1})
+    view = open_view(document)
+    refused = []
+    document.failed.connect(refused.append)
+    start = bar_of(view, 0)
+    end = lane_of(view, 1, start.x())
+    drag(view, start, end, release=False)
+    assert view.canvas._gesture.text() == "CPU 0: not possible"
+    QTest.mouseRelease(view.canvas, LEFT, NONE, end)
+    assert document.current.plan.device.tolist() == [0, 0, 1]
+    assert len(refused) == 1
 
 
 def test_a_click_selects_the_op_and_a_click_beside_drops_it(open_view):
