@@ -396,7 +396,8 @@ class _Cutter:
             else:
                 singles.append(members[0])
         rest = [single for single in singles if single.weight < _SMALL * self.limit]
-        if len(rest) <= (_KEPT_AT_TOP if self._is_head(scope) else _KEPT_INSIDE):
+        at_top = len(scope.path) == self.depth
+        if len(rest) <= (_KEPT_AT_TOP if at_top else _KEPT_INSIDE):
             rest = []
         for single in singles:
             if single not in rest:

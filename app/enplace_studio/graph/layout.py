@@ -29,7 +29,10 @@ LAYER_GAP = 40.0
 _MANY_LINES = 8
 _LEAST_COLUMNS = 4
 _CHAIN = 1.3  # edges per card below which a graph is read like text, line after line
+_NARROW = 1.8  # ... or cards per layer
 _SWEEPS = 6
+_LONG_LABEL = 20
+_DERIVED_SHARE = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +67,16 @@ class Arrangement:
 
 
 def is_regular(grouping: Grouping) -> bool:
-    """Whether most groups belong to rows of at least two."""
+    """Whether most groups belong to rows of at least two, and have labels for narrow cards."""
     _, sizes = np.unique(np.array(grouping.rows), return_counts=True)
-    return bool(sizes[sizes >= 2].sum() >= 0.5 * grouping.n_groups)
+    long = sum(len(label) > _LONG_LABEL for label in grouping.labels)
+    return bool(sizes[sizes >= 2].sum() >= 0.5 * grouping.n_groups > long)
 
 
 def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
     """Whether groups mostly follow one another."""
-    return len(edges.bytes) < _CHAIN * grouping.n_groups
+    n, depth = grouping.n_groups, int(layers_of(grouping.n_groups, edges).max(initial=0)) + 1
+    return len(edges.bytes) < _CHAIN * n or n < _NARROW * depth
 
 
 # ---------------------------------------------------------------- rows
@@ -89,14 +94,11 @@ def grid(grouping: Grouping, room: float) -> Arrangement:
         Width to fill; longer rows go on in the next line.
     """
     lines = _lines(grouping, list(range(grouping.n_groups)))
-    if len(lines) > _MANY_LINES and _longest(lines) <= _columns_in(room / 2) + 2:
-        derived = [" of " in row for row in grouping.rows]
-        lanes = [
-            _lines(grouping, [g for g, is_so in enumerate(derived) if not is_so]),
-            _singles_last(_lines(grouping, [g for g, is_so in enumerate(derived) if is_so])[::-1]),
-        ]
-        return _Stack(grouping, [lane for lane in lanes if lane], room).arrangement()
-    return _Stack(grouping, [lines], room).arrangement()
+    derived = sum(" of " in row for row in grouping.rows)
+    short = _longest(lines) <= _columns_in(room / 2) + 2
+    if len(lines) > _MANY_LINES and short and derived > _DERIVED_SHARE * grouping.n_groups:
+        return _Stack(grouping, _beside_what_they_derive_from(grouping), room).arrangement()
+    return _Stack(grouping, [([line],) for line in lines], room).arrangement()
 
 
 def reading(grouping: Grouping, room: float) -> Arrangement:
@@ -121,6 +123,29 @@ class _Line:
 
     title: str
     columns: tuple[int | None, ...]
+
+
+_Band = tuple[Sequence[_Line], ...]
+"""Lines that begin at the same height, lane by lane."""
+
+
+def _beside_what_they_derive_from(grouping: Grouping) -> list[_Band]:
+    """Two lanes: the model's own rows, and beside each the rows derived from it."""
+    derived = [" of " in row for row in grouping.rows]
+    own = _lines(grouping, [g for g, is_derived in enumerate(derived) if not is_derived])
+    band_of = {
+        grouping.rows[group]: number
+        for number, line in enumerate(own)
+        for group in line.columns
+        if group is not None
+    }
+    beside: list[list[int]] = [[] for _ in range(len(own) + 1)]
+    for group, row in enumerate(grouping.rows):
+        if derived[group]:
+            beside[band_of.get(row.partition(" of ")[2], len(own))].append(group)
+    lines = [_singles_last(_lines(grouping, groups)) for groups in beside]
+    mains: list[list[_Line]] = [*([line] for line in own), []]
+    return list(zip(mains, lines, strict=True))
 
 
 def _singles_last(lines: Sequence[_Line]) -> list[_Line]:
@@ -190,50 +215,53 @@ def _label_key(label: str) -> tuple[str, tuple[int, ...]]:
 
 
 class _Stack:
-    """Puts the lines of each lane below each other, cut into pieces that fit beside its titles."""
+    """Puts bands of lines below each other, each line cut into pieces that fit its lane."""
 
-    def __init__(self, grouping: Grouping, lanes: Sequence[Sequence[_Line]], room: float) -> None:
-        n = grouping.n_groups
-        self.grouping = grouping
+    def __init__(self, grouping: Grouping, bands: Sequence[_Band], room: float) -> None:
+        n, n_lanes = grouping.n_groups, len(bands[0])
+        self.grouping, self.room = grouping, room
         self.x, self.y, self.width = np.zeros(n), np.zeros(n), np.zeros(n)
         self.titles: list[tuple[str, float, float]] = []
-        self.gap = ROW_GAP if max(map(len, lanes)) <= _MANY_LINES else TIGHT_ROW_GAP
-        lane_room = (room - LANE_GAP * (len(lanes) - 1)) / len(lanes)
-        needed = max(map(_longest, lanes))
-        pieces = -(-needed // _columns_in(lane_room))
-        self.columns = -(-needed // pieces)
+        self.gap = ROW_GAP if len(bands) <= _MANY_LINES else TIGHT_ROW_GAP
+        lane_room = (room - LANE_GAP * (n_lanes - 1)) / n_lanes
+        needed = _longest([line for band in bands for lane in band for line in lane])
+        self.columns = -(-needed // -(-needed // _columns_in(lane_room)))
         share = (lane_room - TITLE_W + GAP) / max(self.columns, _LEAST_COLUMNS) - GAP
         self.card_w = min(max(share, CARD_W), WIDEST_CARD_W)
         self.texts = _row_texts(grouping, self.card_w)
-        for number, lane in enumerate(lanes):
-            used = TITLE_W + self.columns * (self.card_w + GAP) + LANE_GAP
-            self._stack(lane, number * used)
+        lane_w = TITLE_W + max(self.columns, _LEAST_COLUMNS) * (self.card_w + GAP) + LANE_GAP
+        top = 0.0
+        for band in bands:
+            top = max(self._stack(lane, i * lane_w, top) for i, lane in enumerate(band))
 
     def arrangement(self) -> Arrangement:
         return Arrangement(self.x, self.y, self.width, tuple(self.texts), tuple(self.titles))
 
-    def _stack(self, lines: Sequence[_Line], left: float) -> None:
-        top = 0.0
+    def _stack(self, lines: Sequence[_Line], left: float, top: float) -> float:
+        """Place the lines of one lane of a band; the height at which the next band may begin."""
         for line in lines:
             if line.title:
                 self.titles.append((_short_title(line.title), left, top + CARD_H / 2))
-            for piece in self._titled(line) if line.title else self._singles(line):
+            for piece in self._titled(line) if line.title else self._singles(line, left):
                 for column, span, group in piece:
                     self.x[group] = left + TITLE_W + column * (self.card_w + GAP)
                     self.y[group] = top
                     self.width[group] = span * (self.card_w + GAP) - GAP
                 top += CARD_H + GAP
             top += self.gap - GAP
+        return top
 
     def _titled(self, line: _Line) -> list[_Piece]:
         placed = [(place, group) for place, group in enumerate(line.columns) if group is not None]
         lines = groupby(placed, key=lambda one: one[0] // self.columns)
         return [[(place % self.columns, 1, group) for place, group in some] for _, some in lines]
 
-    def _singles(self, line: _Line) -> list[_Piece]:
+    def _singles(self, line: _Line, left: float) -> list[_Piece]:
         """Cards of one, two or three columns, as their texts need."""
         pieces: list[_Piece] = [[]]
         column, most = 0, max(self.columns, _LEAST_COLUMNS)
+        if left:
+            most = max(most, int((self.room - left - TITLE_W + GAP) / (self.card_w + GAP)))
         for group in line.columns:
             assert group is not None
             self.texts[group] = text = self.grouping.rows[group]

@@ -23,7 +23,7 @@ from enplace_studio.panel import Panel, label
 from enplace_studio.theme import theme
 
 _TYPICAL_SCALE = 0.8
-_MINIMAP_ROOM = QSize(420, 300)
+_MINIMAP_ROOM = QSize(560, 360)
 _FEW_CARDS = 12
 
 
