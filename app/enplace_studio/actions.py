@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 MENUS = ("File", "Edit", "Plan", "View", "Help")
 DEVICE_KEYS = 8
 
+EXPORTS = {
+    "python": ("Export Python module…", ".py"),
+    "csv": ("Export table…", ".csv"),
+    "trace": ("Export trace for Perfetto…", ".trace.json"),
+    "html": ("Export report…", ".html"),
+    "svg": ("Export timeline as SVG…", ".svg"),
+}
+"""Title and suffix of each format that :data:`enplace.exports.EXPORTERS` writes."""
+
 
 @dataclass(frozen=True)
 class Action:
@@ -83,6 +92,19 @@ def _device_action(number: int) -> Action:
     )
 
 
+def _export_action(form: str) -> Action:
+    title, suffix = EXPORTS[form]
+    return Action(
+        f"export-{form}",
+        title,
+        "File",
+        (),
+        lambda window: window.files.ask_export(form, suffix),
+        _planned,
+        2,
+    )
+
+
 def _mode_action(mode: str, title: str) -> Action:
     return Action(
         f"theme-{mode}",
@@ -106,6 +128,7 @@ ACTIONS: tuple[Action, ...] = (
            lambda w: w.files.ask_import_plan(), _open, 2),
     Action("export-plan", "Export plan.json…", "File", ("Ctrl+E",),
            lambda w: w.files.ask_export_plan(), _planned, 2),
+    *(_export_action(form) for form in EXPORTS),
     Action("quit", "Quit", "File", ("Ctrl+Q",), lambda w: w.close(), group=3),
     Action("undo", "Undo", "Edit", ("Ctrl+Z",), lambda w: w.document.undo_stack.undo(),
            lambda w: w.document.undo_stack.canUndo()),

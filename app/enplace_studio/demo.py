@@ -79,15 +79,13 @@ def _gentlest_move(document: Document) -> tuple[list[int], int]:
     assert document.problem is not None
     assert document.grouping is not None
     assert document.current is not None
-    moves = []
-    for group in range(len(document.grouping.names)):
-        ops = np.flatnonzero(document.grouping.group == group).tolist()
-        here = int(document.current.plan.device[ops[0]])
-        for gpu in document.problem.cluster.gpus:
-            if gpu != here:
-                moves.append((document.preview(ops, gpu).delta_us, ops, gpu))
-    _, ops, gpu = min(moves)
-    return ops, gpu
+    gpus, device = document.problem.cluster.gpus, document.current.plan.device
+    groups = [
+        np.flatnonzero(document.grouping.group == group).tolist()
+        for group in range(len(document.grouping.names))
+    ]
+    moves = [(ops, gpu) for ops in groups for gpu in gpus if gpu != device[ops[0]]]
+    return min(moves, key=lambda move: document.preview(*move).delta_us)
 
 
 def _wait_idle(window: MainWindow) -> None:

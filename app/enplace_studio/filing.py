@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
 from enplace.clusters import cluster_from
 from enplace.errors import EnplaceError
-from enplace.files import PlanFile, complete_plan, read_plan, write_plan
+from enplace.files import PlanFile, complete_plan, read_plan, write_atomically, write_plan
 from enplace.samples import Sample
 from enplace.text import count
 from enplace_studio import session
@@ -156,6 +156,24 @@ class Filing(QWidget):
         assert document.current is not None
         try:
             write_plan(path, document.problem, document.current.plan, document.current.schedule)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return False
+        self.done.emit(f"Wrote {path.name}")
+        return True
+
+    def ask_export(self, form: str, suffix: str) -> None:
+        name = self._ask_save("Export", suffix, f"(*{suffix})")
+        if name:
+            self.export(form, Path(name))
+
+    def export(self, form: str, path: Path) -> bool:
+        """Write the current schedule for another program or another person."""
+        from enplace.exports import EXPORTERS
+
+        assert self._document.schedule is not None
+        try:
+            write_atomically(path, EXPORTERS[form](self._document.schedule))
         except EnplaceError as error:
             self.failed.emit(str(error))
             return False

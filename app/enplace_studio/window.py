@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from PySide6.QtCore import QByteArray, QSettings, Qt
+from PySide6.QtCore import QByteArray, QSettings, Qt, QTimer
 from PySide6.QtGui import QAction, QCloseEvent, QKeySequence
 from PySide6.QtWidgets import (
     QApplication,
@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 )
 
 import enplace
-from enplace_studio.actions import ACTIONS, MENUS, Action
+from enplace_studio.actions import ACTIONS, EXPORTS, MENUS, Action
 from enplace_studio.docks import GAP_HALF, GRIP_HEIGHT, Dock
 from enplace_studio.document import Document
 from enplace_studio.filing import Filing
@@ -139,6 +139,10 @@ class MainWindow(QMainWindow):
             self.views[pane.name], self.docks[pane.name] = view, dock
             self.addDockWidget(pane.area, dock)
             self.view_menu.insertAction(self._before_panes, dock.toggleViewAction())
+        # Sizes hold once the panes have been laid out.
+        QTimer.singleShot(0, self, self._arrange_docks)
+
+    def _arrange_docks(self) -> None:
         self._usual_sizes()
         state = self.settings.value("window/state")
         if isinstance(state, QByteArray):
@@ -171,7 +175,8 @@ class MainWindow(QMainWindow):
                 self.view_menu = menu
         self._before_panes = self.view_menu.insertSeparator(self.view_menu.actions()[0])
         export = QMenu(self)
-        export.addAction(self.actions_by_id["export-plan"])
+        for form in ("plan", *EXPORTS):
+            export.addAction(self.actions_by_id[f"export-{form}"])
         self.header.export_button.setMenu(export)
 
     def _connect(self) -> None:
@@ -231,6 +236,7 @@ class MainWindow(QMainWindow):
         if is_open:
             self._build_views()
             self.pages.setCurrentWidget(self.views["graph"])
+            self.views["graph"].setFocus()
         else:
             self.start_page.show_recent(self.recent.paths())
             self.pages.setCurrentWidget(self.start_page)

@@ -11,7 +11,7 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 def ms(time_us: float, signed: bool = False) -> str:
     """Milliseconds of a time in µs: ``148.9 ms``, ``0.012 ms``; with ``signed``, ``+2.1 ms``."""
     value = time_us / 1000
-    digits = 1 if abs(value) >= 1 else _decimals(value, significant=2)
+    digits = 1 if abs(value) >= 0.995 else _decimals(value, significant=2)
     return f"{_number(value, digits, signed)} ms"
 
 

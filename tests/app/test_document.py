@@ -1,0 +1,206 @@
+import pytest
+
+from documents import add_plan, chain_document, document_of
+from problems import cluster_of, profile_of
+
+
+def places(document):
+    return document.current.plan.device.tolist()
+
+
+def snapshot(document):
+    problem = document.problem
+    return (
+        dict(problem.pins),
+        problem.together,
+        problem.forbidden,
+        problem.cluster,
+        [(entry.name, entry.plan.device.tolist()) for entry in document.plans],
+        document.current.name,
+        document.schedule.makespan_us,
+    )
+
+
+EDITS = {
+    "place": lambda d: d.place([2], 0),
+    "move": lambda d: d.place([2], 0, pin=False),
+    "pin": lambda d: d.pin_here([0, 1]),
+    "forbid": lambda d: d.forbid([2], 1),
+    "colocate": lambda d: d.colocate([0, 2]),
+    "cluster": lambda d: d.set_cluster(cluster_of(3)),
+    "scale": lambda d: d.set_scale(2.0, 0.5),
+    "add": lambda d: add_plan(d, "other", {"a": 1, "b": 1, "c": 1}),
+    "remove": lambda d: d.remove_plan(d.current),
+    "rename": lambda d: d.rename_plan(d.current, "mine"),
+    "choose": lambda d: d.choose_plan(d.plans[1]),
+}
+
+
+@pytest.fixture
+def document():
+    made = chain_document()
+    add_plan(made, "all on one", {"a": 0, "b": 0, "c": 0})
+    made.undo_stack.clear()
+    return made
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_every_edit_undoes_and_redoes(document, name):
+    before = snapshot(document)
+    EDITS[name](document)
+    after = snapshot(document)
+    assert after != before
+    assert document.undo_stack.undoText()
+    document.undo_stack.undo()
+    assert snapshot(document) == before
+    document.undo_stack.redo()
+    assert snapshot(document) == after
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda d: d.pin_here([0]), lambda d: d.unpin([0])),
+        (lambda d: d.forbid([0], 1), lambda d: d.allow([0], 1)),
+        (lambda d: d.colocate([0, 1]), lambda d: d.separate([0])),
+    ],
+)
+def test_an_edit_and_its_opposite_leave_the_constraints_as_they_were(document, first, second):
+    before = snapshot(document)[:3]
+    first(document)
+    second(document)
+    assert snapshot(document)[:3] == before
+
+
+def test_placing_pins_and_simulates_at_once(document):
+    assert document.place([2], 0)
+    assert places(document) == [0, 0, 0]
+    assert document.problem.pins == {2: 0}
+    assert document.schedule.makespan_us == 30
+
+
+def test_placing_brings_along_what_is_colocated():
+    profile = profile_of({"a": 10, "b": 10}, colocation={"a": "g", "b": "g"})
+    document = document_of(profile, cluster_of(2), {"a": 0, "b": 0})
+    document.place([0], 1)
+    assert places(document) == [1, 1]
+
+
+def test_the_first_edit_keeps_the_plan_it_came_from_and_the_next_do_not_add_more(document):
+    document.place([2], 0)
+    document.place([1], 1)
+    assert [entry.name for entry in document.plans] == ["plan 1", "plan 1, edited", "all on one"]
+    assert document.baseline is document.plans[0].schedule
+
+
+def test_moving_without_a_pin_takes_an_older_pin_away(document):
+    document.place([2], 0)
+    document.place([2], 1, pin=False)
+    assert document.problem.pins == {}
+    assert places(document) == [0, 0, 1]
+
+
+def test_forbidding_moves_the_op_away(document):
+    document.forbid([2], 1)
+    assert places(document) == [0, 0, 0]
+
+
+def test_colocating_moves_everything_where_most_of_the_time_is(document):
+    document.colocate([0, 1, 2])
+    assert places(document) == [0, 0, 0]
+
+
+def test_a_contradiction_is_refused_with_a_reason_and_changes_nothing(document, qtbot):
+    document.pin_here([0])
+    before = snapshot(document)
+    with qtbot.waitSignal(document.failed) as failed:
+        assert not document.forbid([0], 0)
+    assert "pinned" in failed.args[0]
+    assert snapshot(document) == before
+
+
+def test_an_op_goes_nowhere_it_cannot_run(qtbot):
+    profile = profile_of({"a": 10})
+    document = document_of(profile, cluster_of(1, cpu_lanes=1), {"a": 0})
+    with qtbot.waitSignal(document.failed):
+        assert not document.place([0], 1)
+
+
+def test_preview_says_what_placing_would_come_to_and_changes_nothing(document):
+    before = snapshot(document)
+    preview = document.preview([2], 0)
+    assert (preview.step_us, preview.delta_us) == (30, -21)
+    assert snapshot(document) == before
+    document.place([2], 0)
+    assert document.schedule.makespan_us == preview.step_us
+    assert document.schedule.peak_bytes.tolist() == preview.peak_bytes.tolist()
+
+
+def test_preview_disregards_the_pins_of_what_would_move(document):
+    document.pin_here([2])
+    assert document.preview([2], 0).step_us == 30
+
+
+def test_preview_of_the_impossible_says_why():
+    document = document_of(profile_of({"a": 10}), cluster_of(1, cpu_lanes=1), {"a": 0})
+    preview = document.preview([0], 1)
+    assert not preview.fits
+    assert "cannot run" in preview.why_not
+
+
+def test_a_smaller_cluster_drops_the_plans_and_pins_that_need_more(document):
+    document.pin_here([0, 2])
+    document.set_cluster(cluster_of(1))
+    assert document.problem.pins == {0: 0}
+    assert [entry.name for entry in document.plans] == ["all on one"]
+    assert document.current is document.plans[0]
+
+
+def test_scaling_replays_every_plan(document):
+    document.set_scale(2.0, 1.0)
+    assert [entry.schedule.makespan_us for entry in document.plans][1] == 15
+
+
+def test_one_drag_of_a_slider_is_one_step_of_undo(document):
+    for factor in (1.5, 2.0, 4.0):
+        document.set_scale(factor, 1.0)
+    document.undo_stack.undo()
+    assert document.scale == (1.0, 1.0)
+
+
+def test_the_expert_is_the_reference(document):
+    add_plan(document, "Expert", {"a": 0, "b": 0, "c": 0}, method="expert")
+    assert document.expert.name == "Expert"
+    assert document.against_expert(document.expert.schedule) == 0
+
+
+def test_names_of_plans_stay_apart(document):
+    add_plan(document, "all on one", {"a": 1, "b": 1, "c": 1})
+    assert document.plans[-1].name == "all on one 2"
+
+
+def test_the_first_plan_of_a_model_is_nothing_to_save(document, qtbot):
+    entry = document.plans[1]
+    document.remove_plan(entry)
+    document.undo_stack.clear()
+    document.begin_with(entry)
+    assert document.plans[-1] is entry
+    assert not document.modified
+
+
+def test_extending_the_selection_adds_and_takes_away(document):
+    document.select([0])
+    document.select([1, 2], extend=True)
+    assert document.selection == {0, 1, 2}
+    document.select([1, 2], extend=True)
+    assert document.selection == {0}
+
+
+def test_an_edit_tells_only_what_changed(document, qtbot):
+    told = []
+    for name in ("problem_changed", "plans_changed", "current_changed"):
+        getattr(document, name).connect(lambda name=name: told.append(name))
+    document.choose_plan(document.plans[1])
+    document.rename_plan(document.plans[0], "renamed")
+    document.pin_here([0])
+    assert told == ["current_changed", "plans_changed", "problem_changed"]

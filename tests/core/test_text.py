@@ -1,0 +1,85 @@
+import pytest
+
+from enplace import text
+
+
+@pytest.mark.parametrize(
+    ("time_us", "shown"),
+    [
+        (148_900, "148.9 ms"),
+        (0, "0 ms"),
+        (12, "0.012 ms"),
+        (450, "0.45 ms"),
+        (999.9, "1.0 ms"),
+        (4_400, "4.4 ms"),
+        (1_234_500, "1,234.5 ms"),
+    ],
+)
+def test_times_are_shown_in_milliseconds(time_us, shown):
+    assert text.ms(time_us) == shown
+
+
+@pytest.mark.parametrize(
+    ("delta_us", "shown"), [(2_100, "+2.1 ms"), (-2_100, "−2.1 ms"), (0, "0 ms")]
+)
+def test_changes_carry_a_sign(delta_us, shown):
+    assert text.ms(delta_us, signed=True) == shown
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "shown"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (1 << 20, "1.0 MiB"),
+        (61 << 20, "61 MiB"),
+        (1023.9 * 1024, "1.0 MiB"),
+        (11.9 * 2**30, "11.9 GiB"),
+        (256 << 30, "256 GiB"),
+        (-3 << 20, "−3.0 MiB"),
+    ],
+)
+def test_sizes_use_binary_units(n_bytes, shown):
+    assert text.size(n_bytes) == shown
+
+
+@pytest.mark.parametrize(
+    ("fraction", "signed", "shown"),
+    [(0.081, False, "8.1 %"), (-0.198, True, "−19.8 %"), (0.178, True, "+17.8 %")],
+)
+def test_percentages_have_one_decimal(fraction, signed, shown):
+    assert text.percent(fraction, signed) == shown
+
+
+def test_a_change_too_small_to_show_has_no_sign():
+    assert text.percent(-0.0001, signed=True) == "0.0 %"
+
+
+@pytest.mark.parametrize(
+    ("speed", "shown"), [(25e9, "25 GB/s"), (850e6, "850 MB/s"), (12.5e9, "12.5 GB/s")]
+)
+def test_bandwidth_uses_decimal_units(speed, shown):
+    assert text.rate(speed) == shown
+
+
+def test_one_thing_is_singular_and_many_are_grouped_by_thousands():
+    assert [text.count(n, "op") for n in (0, 1, 3776)] == ["0 ops", "1 op", "3,776 ops"]
+
+
+def test_waiting_times_change_unit_after_a_minute():
+    assert [text.seconds(s) for s in (0.42, 12.3, 200)] == ["0.4 s", "12 s", "3 min 20 s"]
+
+
+@pytest.mark.parametrize("length", range(1, 15))
+def test_elided_text_keeps_both_ends_and_the_length(length):
+    shown = text.elide_middle("encoder/layer", length)
+    assert len(shown) == min(length, 13)
+    assert shown == "encoder/layer" or "…" in shown
+
+
+def test_a_short_text_stays_whole():
+    assert text.elide_middle("lstm", 4) == "lstm"
+
+
+def test_a_device_is_called_without_the_colon():
+    assert text.device_label("GPU:0") == "GPU 0"
