@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import html
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QScrollArea,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
 
 
 class Panel(QFrame):
@@ -52,6 +60,36 @@ def label(text: str, role: str = "") -> QLabel:
     if role:
         made.setProperty("role", role)
     return made
+
+
+def paragraph(text: str) -> QLabel:
+    """A quiet text that takes as many lines as it needs."""
+    made = label(text, "dim")
+    made.setWordWrap(True)
+    return made
+
+
+class Column(QScrollArea):
+    """Widgets below each other that scroll where they do not fit; made anew with :meth:`fill`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setWidgetResizable(True)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.viewport().setAutoFillBackground(False)
+
+    def fill(self, spacing: int = 8) -> QVBoxLayout:
+        """Throw the contents away and return where new ones go; they stay scrolled as far."""
+        contents, scrolled = QWidget(), self.verticalScrollBar().value()
+        column = QVBoxLayout(contents)
+        column.setContentsMargins(0, 0, 4, 0)  # clear of the scroll bar
+        column.setSpacing(spacing)
+        column.setAlignment(Qt.AlignmentFlag.AlignTop)
+        self.setWidget(contents)
+        contents.setAutoFillBackground(False)  # setWidget has just turned it on
+        QTimer.singleShot(0, self, lambda: self.verticalScrollBar().setValue(scrolled))
+        return column
 
 
 def set_role(widget: QLabel, role: str) -> None:

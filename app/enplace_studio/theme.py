@@ -123,6 +123,16 @@ class Theme(QObject):
             self.changed.emit()
 
 
+def blend(color: QColor, ground: QColor, share: float) -> QColor:
+    """``share`` of one colour on another."""
+    rest = 1 - share
+    return QColor(
+        round(color.red() * share + ground.red() * rest),
+        round(color.green() * share + ground.green() * rest),
+        round(color.blue() * share + ground.blue() * rest),
+    )
+
+
 def css_colors(tokens: Tokens) -> dict[str, str]:
     """Each token's name and its value as a style sheet writes it."""
     return {field.name: getattr(tokens, field.name).name() for field in fields(tokens)}

@@ -10,7 +10,7 @@ from PySide6.QtGui import QColor
 
 from enplace.text import count, ms
 from enplace_studio.graph.facts import WORK_KINDS, Facts
-from enplace_studio.theme import theme
+from enplace_studio.theme import blend, theme
 
 _SHORTEST_US = 10.0
 
@@ -34,16 +34,6 @@ class Mode:
     title: str
     looks: Callable[[Facts], list[Look]]
     legend: Callable[[Facts], list[tuple[QColor, str]]]
-
-
-def blend(color: QColor, ground: QColor, share: float) -> QColor:
-    """``share`` of one colour on another."""
-    rest = 1 - share
-    return QColor(
-        round(color.red() * share + ground.red() * rest),
-        round(color.green() * share + ground.green() * rest),
-        round(color.blue() * share + ground.blue() * rest),
-    )
 
 
 def _by_device(facts: Facts) -> list[Look]:

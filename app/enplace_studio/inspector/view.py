@@ -7,12 +7,9 @@ from collections.abc import Callable
 import numpy as np
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import (
-    QFrame,
     QGridLayout,
     QLabel,
     QPushButton,
-    QScrollArea,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -23,7 +20,7 @@ from enplace_studio.document import Document
 from enplace_studio.inspector.facts import largest_outgoing, op_facts, place_sentence, totals
 from enplace_studio.inspector.where import DeviceGrid
 from enplace_studio.inspector.widgets import Line
-from enplace_studio.panel import Panel, label
+from enplace_studio.panel import Column, Panel, label, paragraph
 
 Action = tuple[str, str, bool, Callable[[], object]]
 """Text, tooltip, whether it makes sense now, and what it does."""
@@ -38,12 +35,9 @@ class InspectorView(Panel):
         self.where: DeviceGrid | None = None
         self.sentence: QLabel | None = None
         self.buttons: dict[str, QPushButton] = {}
-        self._area = QScrollArea()
-        self._area.setFrameShape(QFrame.Shape.NoFrame)
-        self._area.setWidgetResizable(True)
-        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._area.viewport().setAutoFillBackground(False)
-        self.body.addWidget(self._area, 1)
+        self._column = Column()
+        self.body.addWidget(self._column, 1)
+        self._contents = self._column.fill()
         # A click replaces the button that was clicked; that must not happen within the click.
         self._later = QTimer(self, singleShot=True, interval=0)
         self._later.timeout.connect(self.rebuild)
@@ -59,10 +53,7 @@ class InspectorView(Panel):
     def rebuild(self) -> None:
         """Show the document's selection."""
         self.where, self.sentence, self.buttons = None, None, {}
-        contents = QWidget()
-        self._column = QVBoxLayout(contents)
-        self._column.setContentsMargins(0, 0, 4, 0)  # clear of the scroll bar
-        self._column.setSpacing(8)
+        self._contents = self._column.fill()
         problem = self._document.problem
         ops = np.array(sorted(self._document.selection), dtype=np.int64)
         if problem is None or not len(ops):
@@ -71,9 +62,6 @@ class InspectorView(Panel):
         else:
             self.set_title(self._document.describe(ops.tolist()))
             self._add_selection(problem, ops)
-        self._column.addStretch(1)
-        self._area.setWidget(contents)
-        contents.setAutoFillBackground(False)  # the area has just turned it on
 
     def _add_teaching(self, problem: Problem | None) -> None:
         """Nothing is selected: what the plan is, and what can be done."""
@@ -99,7 +87,7 @@ class InspectorView(Panel):
         self._add_heading("Where")
         self.where = DeviceGrid(self._document, ops)
         self.where.chosen.connect(self._place)
-        self._column.addWidget(self.where)
+        self._contents.addWidget(self.where)
         self.sentence = self._add_text(place_sentence(problem, schedule, ops))
         self._add_actions(self._actions(problem, ops))
         if len(ops) == 1:
@@ -113,7 +101,7 @@ class InspectorView(Panel):
                 f"{size(tensor.bytes)}  →  {tensor.goes_to}",
                 f"{tensor.op_name}\n{size(tensor.bytes)} to {tensor.goes_to}",
             )
-            self._column.addWidget(line)
+            self._contents.addWidget(line)
 
     def _actions(self, problem: Problem, ops: IntArray) -> list[Action]:
         document, chosen = self._document, frozenset(ops.tolist())
@@ -153,7 +141,7 @@ class InspectorView(Panel):
             button.clicked.connect(lambda _, run=run: run())
             self.buttons[text.partition("   ")[0]] = button
             grid.addWidget(button, at // 2, at % 2)
-        self._column.addLayout(grid)
+        self._contents.addLayout(grid)
 
     def _place(self, device: int) -> None:
         self._document.place(self._document.selection, device)
@@ -162,16 +150,15 @@ class InspectorView(Panel):
     # Small parts
 
     def _add_text(self, text: str) -> QLabel:
-        made = label(text, "dim")
-        made.setWordWrap(True)
+        made = paragraph(text)
         made.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._column.addWidget(made)
+        self._contents.addWidget(made)
         return made
 
     def _add_heading(self, text: str) -> None:
-        self._column.addWidget(label(text, "dim"))
+        self._contents.addWidget(label(text, "dim"))
 
     def _add_lines(self, heading: str, facts: list[tuple[str, str]]) -> None:
         self._add_heading(heading)
         for left, right in facts:
-            self._column.addWidget(Line(left, right))
+            self._contents.addWidget(Line(left, right))

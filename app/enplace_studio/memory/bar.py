@@ -27,7 +27,7 @@ from enplace_studio.memory.holdings import (
     split_at_peak,
 )
 from enplace_studio.panel import plain_tip
-from enplace_studio.theme import theme
+from enplace_studio.theme import blend, theme
 
 STRENGTHS = (1.0, 0.62, 0.34)
 """How much of the device's colour weights, activations and received tensors have."""
@@ -130,7 +130,7 @@ class DeviceMemory(QWidget):
         """Colours of weights, activations and received tensors."""
         ground = theme.tokens.panel
         own = theme.device_color(self.device)
-        return [_blend(own, ground, strength) for strength in STRENGTHS]
+        return [blend(own, ground, strength) for strength in STRENGTHS]
 
     def _paint_bar(self, painter: QPainter) -> None:
         area, tokens = self._bar_area, theme.tokens
@@ -175,7 +175,7 @@ class DeviceMemory(QWidget):
     def _fill_below(self, painter: QPainter, points: list[QPointF], area: QRectF) -> None:
         own, soft = self.colors()[0], self.colors()[2]
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(_blend(soft, theme.tokens.panel, 0.6))
+        painter.setBrush(blend(soft, theme.tokens.panel, 0.6))
         corners = [QPointF(0, area.bottom()), QPointF(area.width(), area.bottom())]
         painter.drawPolygon(QPolygonF([corners[0], *points, corners[1]]))
         painter.setPen(QPen(own, 1.3))
@@ -250,12 +250,3 @@ def _of(used: int, capacity: int) -> str:
     first, second = size(used), size(capacity).replace(".0 ", " ")
     unit = second.rpartition(" ")[2]
     return f"{first.removesuffix(' ' + unit)} of {second}"
-
-
-def _blend(color: QColor, ground: QColor, share: float) -> QColor:
-    pairs = zip(
-        (color.red(), color.green(), color.blue()),
-        (ground.red(), ground.green(), ground.blue()),
-        strict=True,
-    )
-    return QColor(*(round(a * share + b * (1 - share)) for a, b in pairs))

@@ -9,16 +9,13 @@ from PySide6.QtCore import QPoint, Qt, QTimer, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QApplication,
-    QFrame,
     QLineEdit,
     QMenu,
-    QScrollArea,
-    QVBoxLayout,
     QWidget,
 )
 
 from enplace_studio.document import Document, PlanEntry
-from enplace_studio.panel import Panel, label
+from enplace_studio.panel import Column, Panel, paragraph
 from enplace_studio.plans.card import PlanCard
 from enplace_studio.plans.comparison import Comparison
 
@@ -35,12 +32,8 @@ class PlansView(Panel):
         self._against: str | None = None
         self.cards: list[PlanCard] = []
         self.comparison: Comparison | None = None
-        self._area = QScrollArea()
-        self._area.setFrameShape(QFrame.Shape.NoFrame)
-        self._area.setWidgetResizable(True)
-        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._area.viewport().setAutoFillBackground(False)
-        self.body.addWidget(self._area, 1)
+        self._column = Column()
+        self.body.addWidget(self._column, 1)
         # Several signals follow one edit; the list is made anew once.
         self._later = QTimer(self, singleShot=True, interval=0)
         self._later.timeout.connect(self.rebuild)
@@ -56,22 +49,15 @@ class PlansView(Panel):
     def rebuild(self) -> None:
         """Show the document's plans."""
         focused = next((card.entry.name for card in self.cards if card.hasFocus()), None)
-        contents, scrolled = QWidget(), self._area.verticalScrollBar().value()
-        column = QVBoxLayout(contents)
-        column.setContentsMargins(0, 0, 4, 0)  # clear of the scroll bar
-        column.setSpacing(8)
+        column = self._column.fill()
         entries = sorted(self._document.plans, key=lambda entry: entry.schedule.makespan_us)
         self.cards = [self._make_card(entry) for entry in entries]
         for card in self.cards:
             column.addWidget(card)
         if not entries:
             column.addWidget(
-                _quiet("Press Solve to find a plan. Each plan you make is listed here.")
+                paragraph("Press Solve to find a plan. Each plan you make is listed here.")
             )
-        column.addStretch(1)
-        self._area.setWidget(contents)
-        contents.setAutoFillBackground(False)  # the area has just turned it on
-        self._area.verticalScrollBar().setValue(scrolled)
         self._show_comparison()
         for card in self.cards:
             if card.entry.name == focused:
@@ -159,9 +145,3 @@ class PlansView(Panel):
         editor.blockSignals(True)  # losing the focus ends the editing once more
         if not self._document.rename_plan(card.entry, editor.text()):
             self._later.start()
-
-
-def _quiet(text: str) -> QWidget:
-    made = label(text, "dim")
-    made.setWordWrap(True)
-    return made

@@ -21,7 +21,7 @@ from PySide6.QtGui import (
 )
 
 from enplace.profile import FloatArray
-from enplace_studio.theme import theme
+from enplace_studio.theme import blend, theme
 from enplace_studio.timeline.busy import BusyCurve
 from enplace_studio.timeline.rows import Place, Row
 from enplace_studio.timeline.scale import TimeScale, tick_texts
@@ -39,12 +39,6 @@ LONG_STRETCH_PX = 3
 """Steps of the critical path between two stretches shorter than this are left out: a wall of lines
 would hide the lanes."""
 _DENSEST_LABELS = 500
-
-
-def blend(color: QColor, ground: QColor, share: float) -> QColor:
-    """So much of a colour on a ground."""
-    mixed = np.rint(rgb(color) * share + rgb(ground) * (1 - share)).astype(int)
-    return QColor(*mixed.tolist())
 
 
 def rgb(color: QColor) -> FloatArray:
