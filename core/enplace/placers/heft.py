@@ -19,8 +19,6 @@ earliest. Beyond the paper, as the machine model demands:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -28,11 +26,22 @@ from numba import njit
 
 from enplace.coarsen import find_leaders, tie_heavy_edges
 from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.settle import arranged, best_of, by_placed_rank, mean_rank_us, position_by
+from enplace.placers.settle import (
+    arranged,
+    best_of,
+    by_placed_rank,
+    is_better,
+    is_enough,
+    mean_rank_us,
+    position_by,
+    report,
+)
 from enplace.placers.slots import Slots, all_free_from, empty_slots, free_from, occupy
 from enplace.plan import Plan
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
+from enplace.schedule import Schedule
+from enplace.simulate import simulate
 
 VARIANTS = (
     (1.0, None),
@@ -45,8 +54,8 @@ VARIANTS = (
 """Share of the mean transfers in the rank (the paper's 1, or none), and which edges are tied: none,
 or their ratio and their limit as a share of a GPU's even load."""
 
-MEMORY_SHARES = (0.85, 0.7, 0.55)
-"""Memory to go by, as a share of the real one, when no plan made with all of it fits."""
+MEMORY_SHARES = (1.0, 0.85, 0.7, 0.55)
+"""Memory to go by, as a share of the real one: less than all of it only if a step does not fit."""
 
 
 @placer(
@@ -57,24 +66,39 @@ MEMORY_SHARES = (0.85, 0.7, 0.55)
 )
 def heft(problem: Problem, options: PlaceOptions) -> Plan:
     """Schedule ops by upward rank where they end earliest; the best of a few variants."""
-    best = best_of(problem, _variants(problem, 1.0), options)
-    for share in MEMORY_SHARES:
-        if best.fits or options.stopped:
+    best = _improved(problem, *VARIANTS[0], None, options)
+    for link_weight, tie in VARIANTS[1:]:
+        if is_enough(best, options):
             break
-        best = best_of(problem, chain([best.plan], _variants(problem, share)), options)
+        best = _improved(problem, link_weight, tie, best, options)
     orders = arranged(problem, best.plan.device, best.plan.position, "heft")
-    return best_of(problem, chain([best.plan], orders), options).plan
+    return best_of(problem, orders, options, best).plan
 
 
-def _variants(problem: Problem, memory_share: float) -> Iterator[Plan]:
-    """Two plans for each variant: by start times, and by the ranks under its placement."""
+def _improved(
+    problem: Problem,
+    link_weight: float,
+    tie: tuple[float, float] | None,
+    best: Schedule | None,
+    options: PlaceOptions,
+) -> Schedule:
+    """Try a variant, with ever less memory for as long as its step is short but does not fit."""
     n_gpus = len(problem.cluster.gpus)
-    for link_weight, tie in VARIANTS:
-        unit = problem.unit if tie is None else tie_heavy_edges(problem, tie[0], tie[1] / n_gpus)
-        rank_us = mean_rank_us(problem, link_weight)
-        device, start_us = list_schedule(problem, rank_us, unit, memory_share)
-        for position in (position_by(problem, start_us), by_placed_rank(problem, device)):
-            yield Plan(device.copy(), position, "heft")
+    unit = problem.unit if tie is None else tie_heavy_edges(problem, tie[0], tie[1] / n_gpus)
+    rank_us = mean_rank_us(problem, link_weight)
+    for share in MEMORY_SHARES:
+        device, start_us = list_schedule(problem, rank_us, unit, share)
+        orders = (position_by(problem, start_us), by_placed_rank(problem, device))
+        plans = [Plan(device.copy(), order, "heft", links="priority") for order in orders]
+        schedules = [simulate(problem, plan) for plan in plans]
+        found = min(schedules, key=lambda schedule: schedule.makespan_us)
+        if best is None or is_better(found, best):
+            best = found
+            report(best, options)
+        if options.stopped or (found.makespan_us >= best.makespan_us and best.fits):
+            break
+    assert best is not None
+    return best
 
 
 class Work(NamedTuple):

@@ -155,8 +155,15 @@ def unordered(problem: Problem, device: IntArray, method: str) -> list[Plan]:
     return [Plan(device, natural_position(problem), method, policy="fifo", links="fifo")]
 
 
-def best_of(problem: Problem, candidates: Iterable[Plan], options: PlaceOptions) -> Schedule:
+def best_of(
+    problem: Problem,
+    candidates: Iterable[Plan],
+    options: PlaceOptions,
+    best: Schedule | None = None,
+) -> Schedule:
     """Simulate candidates and keep the shortest one that fits in memory, if any does.
+
+    It only needs to beat ``best``, if given.
 
     Stops early once a plan that fits is within :data:`CLOSE_ENOUGH` of its proven lower bound.
 
@@ -165,11 +172,10 @@ def best_of(problem: Problem, candidates: Iterable[Plan], options: PlaceOptions)
     CancelledError
         If the person stopped before the first one; afterwards the best so far is returned.
     """
-    best: Schedule | None = None
     for plan in candidates:
         if best is None:
             options.check_cancelled()
-        elif options.stopped or (best.gap < CLOSE_ENOUGH and best.fits):
+        elif is_enough(best, options):
             break
         schedule = simulate(problem, plan)
         if best is None or is_better(schedule, best):
@@ -177,6 +183,11 @@ def best_of(problem: Problem, candidates: Iterable[Plan], options: PlaceOptions)
             report(schedule, options)
     assert best is not None, "a placer offers at least one candidate"
     return best
+
+
+def is_enough(best: Schedule, options: PlaceOptions) -> bool:
+    """Whether to look no further: stopped, or as good as proven optimal."""
+    return options.stopped or (best.gap < CLOSE_ENOUGH and best.fits)
 
 
 def is_better(one: Schedule, other: Schedule) -> bool:
