@@ -30,6 +30,8 @@ class DotProcess(QObject):
         self._timer.setSingleShot(True)
         self._timer.setInterval(TIME_LIMIT_MS)
         self._timer.timeout.connect(self._give_up)
+        # Whoever asked may be gone before the answer is there.
+        parent.destroyed.connect(self.stop)
 
     def start(self, n: int, edges: GroupEdges, placed: Placed, failed: Callable[[], None]) -> None:
         """Lay out ``n`` cards; then call ``placed`` with the middles' x and y, or ``failed``."""

@@ -169,9 +169,12 @@ def _shares(
 
 def _critical(grouping: Grouping, schedule: Schedule | None) -> FloatArray:
     spent = np.zeros(grouping.n_groups)
-    for step in critical_path(schedule).steps if schedule else ():
-        if step.kind == "op" and grouping.group[step.number] >= 0:
-            spent[grouping.group[step.number]] += step.finish_us - step.start_us
+    if schedule is not None:
+        path = critical_path(schedule)
+        ops = path.number[~path.is_transfer]
+        duration_us = (path.finish_us - path.start_us)[~path.is_transfer]
+        grouped = grouping.group[ops] >= 0
+        np.add.at(spent, grouping.group[ops[grouped]], duration_us[grouped])
     return spent
 
 

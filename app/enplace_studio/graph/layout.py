@@ -85,7 +85,7 @@ def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
 def grid(grouping: Grouping, room: float) -> Arrangement:
     """A line for every row, like labels below each other; single cards share lines.
 
-    Where all rows are short and there are many, what is derived from the model (gradients and
+    Where rows are short and there are many, what is derived from the model (gradients and
     updates) stands at the right, beside what it is derived from.
 
     Parameters
@@ -95,8 +95,9 @@ def grid(grouping: Grouping, room: float) -> Arrangement:
     """
     lines = _lines(grouping, list(range(grouping.n_groups)))
     derived = sum(" of " in row for row in grouping.rows)
-    short = _longest(lines) <= _columns_in(room / 2) + 2
-    if len(lines) > _MANY_LINES and short and derived > _DERIVED_SHARE * grouping.n_groups:
+    half = _columns_in(room / 2)
+    mostly_short = sum(len(line.columns) > half for line in lines if line.title) <= 1
+    if len(lines) > _MANY_LINES and mostly_short and derived > _DERIVED_SHARE * grouping.n_groups:
         return _Stack(grouping, _beside_what_they_derive_from(grouping), room).arrangement()
     return _Stack(grouping, [([line],) for line in lines], room).arrangement()
 
@@ -225,7 +226,9 @@ class _Stack:
         self.gap = ROW_GAP if len(bands) <= _MANY_LINES else TIGHT_ROW_GAP
         lane_room = (room - LANE_GAP * (n_lanes - 1)) / n_lanes
         needed = _longest([line for band in bands for lane in band for line in lane])
-        self.columns = -(-needed // -(-needed // _columns_in(lane_room)))
+        most = _columns_in(lane_room)
+        balanced = -(-needed // -(-needed // most))
+        self.columns = balanced if n_lanes == 1 else min(needed, most)
         share = (lane_room - TITLE_W + GAP) / max(self.columns, _LEAST_COLUMNS) - GAP
         self.card_w = min(max(share, CARD_W), WIDEST_CARD_W)
         self.texts = _row_texts(grouping, self.card_w)

@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
@@ -334,6 +334,31 @@ def test_nothing_open_says_what_to_do(open_view):
     view = open_view(Document())
     assert view.model.scene is None
     assert not view.grab().isNull()
+
+
+def irregular_document() -> Document:
+    """Ops that share no scope, joined at random, so that their cards stand in layers."""
+    random = np.random.default_rng(1)
+    names = [f"node{i}" for i in range(60)]
+    ends = {tuple(sorted(pair)) for pair in random.integers(0, 60, (200, 2)).tolist()}
+    edges = [(names[a], names[b], 4) for a, b in sorted(ends) if a != b]
+    profile = profile_of(dict.fromkeys(names, 5.0), edges)
+    return document_of(profile, cluster_of(2), dict.fromkeys(names, 0))
+
+
+def test_an_irregular_graph_is_laid_out_along_its_edges(open_view):
+    scene = open_view(irregular_document()).model.scene
+    tops = np.array([rect.top() for rect in scene.rects])
+    assert (tops[scene.level.edges.source] < tops[scene.level.edges.target]).all()
+
+
+def test_a_pane_may_close_while_its_graph_is_laid_out(qtbot):
+    view = GraphView(irregular_document())
+    view.show()
+    assert view.model.scene is None
+    view.close()
+    view.deleteLater()
+    QApplication.sendPostedEvents(view, QEvent.Type.DeferredDelete)
 
 
 def test_a_small_pane_still_shows_cards_and_chips(open_view, qtbot):
