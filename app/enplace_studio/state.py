@@ -192,7 +192,8 @@ def place(state: State, ops: Collection[int], device: int, pin: bool) -> State:
     if state.current is None:
         raise PlanError("there is no plan to change yet; press Solve first")
     whole = unit_ops(state.problem, ops)
-    pins = {op: d for op, d in state.problem.pins.items() if op not in set(whole.tolist())}
+    moving = set(whole.tolist())
+    pins = {op: d for op, d in state.problem.pins.items() if op not in moving}
     if pin:
         pins.update(dict.fromkeys(map(int, ops), device))
     moved = move(state.current.plan, whole, device)

@@ -94,8 +94,18 @@ class Problem:
             others = np.arange(self.cluster.n_devices) != device
             op_allowed[op, others] = False
         allowed = np.ones((self.n_units, self.cluster.n_devices), dtype=bool)
-        np.logical_and.at(allowed, self.unit, op_allowed)
+        for device in range(self.cluster.n_devices):
+            allowed[self.unit[~op_allowed[:, device]], device] = False
         return allowed
+
+    @cached_property
+    def device_sets(self) -> tuple[BoolArray, IntArray]:
+        """The distinct rows of :attr:`unit_allowed`, and which of them each unit has."""
+        code = np.zeros(self.n_units, dtype=np.int64)
+        for column in self.unit_allowed.T:
+            code = np.unique(2 * code + column, return_inverse=True)[1]
+        _, first = np.unique(code, return_index=True)
+        return self.unit_allowed[first], code
 
     @cached_property
     def unit_persistent_bytes(self) -> IntArray:
@@ -155,8 +165,8 @@ class Problem:
                 )
         raise UnplaceableOpError(
             f"{self._name(int(members[0]))} and the {len(members) - 1} ops colocated with it "
-            f"have no "
-            f"device that all of them may use; loosen a pin, a forbidden device or the group"
+            f"have no device that all of them may use; loosen a pin, a forbidden device or the "
+            f"group"
         )
 
     def _check_memory(self) -> None:
@@ -170,17 +180,17 @@ class Problem:
                 f"variables, more than the {_gib(largest[too_big[0]])} of any device it may use; "
                 f"choose larger devices or split the variable"
             )
-        for devices in {tuple(row) for row in self.unit_allowed.tolist()}:
-            among = (self.unit_allowed <= np.array(devices)).all(axis=1)
-            total, room = int(need[among].sum()), int(capacity[np.array(devices)].sum())
+        sets, set_of = self.device_sets
+        need_of_set = np.zeros(len(sets), dtype=np.int64)
+        np.add.at(need_of_set, set_of, need)
+        for devices in sets:
+            inside = (sets <= devices).all(axis=1)
+            total, room = int(need_of_set[inside].sum()), int(capacity[devices].sum())
             if total > room:
-                names = [
-                    d.name for d, used in zip(self.cluster.devices, devices, strict=True) if used
-                ]
+                names = [self.cluster.devices[d].name for d in np.flatnonzero(devices)]
                 raise DoesNotFitError(
                     f"variables of {_gib(total)} cannot fit the {_gib(room)} of "
-                    f"{', '.join(names)}; "
-                    f"choose a larger cluster or loosen pins"
+                    f"{', '.join(names)}; choose a larger cluster or loosen pins"
                 )
 
 

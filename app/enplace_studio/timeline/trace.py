@@ -24,20 +24,17 @@ class Trace:
 
 def trace_path(path: CriticalPath, rows: Sequence[Row]) -> Trace:
     """Join the path's steps row by row; steps that no row shows are left out."""
-    if not path.steps:
-        return Trace(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
-    is_op = np.array([step.kind == "op" for step in path.steps])
-    number = np.array([step.number for step in path.steps])
-    times = np.array([(step.start_us, step.finish_us) for step in path.steps])
+    number = path.number
     where = np.full(len(number), -1)
     for index, row in enumerate(rows):
         known = np.zeros(number.max() + 1, dtype=bool)
         known[row.number[row.number < len(known)]] = True
-        where[known[number] & (is_op == row.is_device)] = index
-    where, times = where[where >= 0], times[where >= 0]
+        where[known[number] & (path.is_transfer != row.is_device)] = index
+    shown = where >= 0
+    where, start_us, finish_us = where[shown], path.start_us[shown], path.finish_us[shown]
     first = np.flatnonzero(np.diff(where, prepend=-1) != 0)
-    last = np.append(first[1:], len(where)) - 1
-    return Trace(where[first], times[first, 0], times[last, 1])
+    last = np.append(first[1:], len(where))[: len(first)] - 1
+    return Trace(where[first], start_us[first], finish_us[last])
 
 
 def summary(path: CriticalPath) -> str:

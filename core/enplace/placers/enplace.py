@@ -146,7 +146,7 @@ class _Blocks:
     ) -> tuple[IntArray, int]:
         """A block at one end of a transfer that the step waits for, and the other end's device."""
         sent = _sent_on_path(current)
-        if not sent:
+        if not len(sent):
             return self.by_scope[draw.integers(len(self.by_scope))], -1
         transfer = sent[draw.integers(len(sent))]
         profile = self.problem.profile
@@ -167,10 +167,10 @@ class _Blocks:
 
 
 @lru_cache(maxsize=2)
-def _sent_on_path(schedule: Schedule) -> list[int]:
+def _sent_on_path(schedule: Schedule) -> IntArray:
     """Transfers on the critical path."""
-    steps = critical_path(schedule).steps
-    return [step.number for step in steps if step.kind == "transfer"]
+    path = critical_path(schedule)
+    return path.number[path.is_transfer]
 
 
 def _scope_blocks(problem: Problem) -> list[IntArray]:

@@ -70,12 +70,12 @@ def _work_bound_us(problem: Problem, unit_us: FloatArray) -> float:
     is at least the weighted mean of the lanes' loads. Units that may leave the set count nothing.
     """
     cluster, allowed = problem.cluster, problem.unit_allowed
-    sets = np.unique(np.vstack([allowed, np.ones(cluster.n_devices, dtype=bool)]), axis=0)
+    sets, set_of = problem.device_sets
     best = 0.0
-    for members in sets:
+    for members in np.vstack([sets, np.ones(cluster.n_devices, dtype=bool)]):
         weight = np.where(members, cluster.speed, 0.0)
         weight /= (weight * cluster.lanes).sum()
-        inside = ~(allowed & ~members).any(axis=1)
+        inside = (sets <= members).all(axis=1)[set_of]
         weighted = np.where(allowed, unit_us, np.inf)[inside][:, members] * weight[members]
         best = max(best, float(weighted.min(axis=1).sum()))
     return best
