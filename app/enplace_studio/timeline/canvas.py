@@ -33,7 +33,7 @@ from enplace_studio.timeline.gestures import EXTEND, Band, Gesture, Move, Pan
 from enplace_studio.timeline.rows import Place, Row, arrange, rows_of
 from enplace_studio.timeline.scale import TimeScale
 from enplace_studio.timeline.trace import Trace, summary, trace_path
-from enplace_studio.timeline.waiting import describe_op, describe_transfer
+from enplace_studio.timeline.waiting import describe_gap, describe_op, describe_transfer
 
 ZOOM_STEP = 1.25
 PAN_SHARE = 0.12
@@ -471,9 +471,12 @@ class TimelineCanvas(QWidget):
 
     def tip_at(self, at: QPointF) -> str:
         """What is below the pointer, in words."""
-        found = self.bar_at(at)
-        if found is None or self.schedule is None:
+        found, index = self.bar_at(at), self.row_at(at)
+        if self.schedule is None or index is None or at.x() < self._left:
             return ""
+        if found is None:
+            row = self.rows[index]
+            return describe_gap(self.schedule, row, self.time_at(at)) if row.is_device else ""
         row, number = found
         describe = describe_op if row.is_device else describe_transfer
         return describe(self.schedule, number)

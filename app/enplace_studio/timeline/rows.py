@@ -91,6 +91,12 @@ class Row:
         best = int(np.argmin(distance))
         return near.start + best if distance[best] <= slack_us else None
 
+    def gap_at(self, time_us: float) -> tuple[float, int | None]:
+        """When the row fell idle before a moment, and the index of the bar that ends the gap."""
+        next_bar = int(np.searchsorted(self.start_us, time_us, side="right"))
+        since_us = float(self._reach_us[next_bar - 1]) if next_bar else 0.0
+        return since_us, next_bar if next_bar < len(self.number) else None
+
 
 def rows_of(schedule: Schedule, group: IntArray | None = None) -> list[Row]:
     """All rows from top to bottom; the channels of a pair stand below its first device.

@@ -7,6 +7,7 @@ import numpy as np
 from enplace.profile import CONTROL
 from enplace.schedule import Schedule
 from enplace.text import device_label, elide_middle, ms, size
+from enplace_studio.timeline.rows import Row
 
 NAME_LENGTH = 70
 _SHORT_US = 0.5
@@ -25,6 +26,20 @@ def describe_op(schedule: Schedule, op: int) -> str:
             why_then(schedule, op),
         ]
     )
+
+
+def describe_gap(schedule: Schedule, row: Row, time_us: float) -> str:
+    """How long a device stands idle around a moment, and what it waits for."""
+    since_us, next_bar = row.gap_at(time_us)
+    until_us = schedule.makespan_us if next_bar is None else float(row.start_us[next_bar])
+    if time_us > schedule.makespan_us or until_us <= since_us:
+        return ""
+    idle = f"{_device(schedule, row.device)} idle for {ms(until_us - since_us)}"
+    if next_bar is None:
+        return f"{idle}, to the end of the step"
+    op = int(row.number[next_bar])
+    name = elide_middle(schedule.problem.profile.op_names[op], NAME_LENGTH)
+    return f"{idle}, until {name}\n{why_then(schedule, op)}"
 
 
 def describe_transfer(schedule: Schedule, transfer: int) -> str:

@@ -7,7 +7,7 @@ from documents import chain_document, document_of, wide_document
 from enplace.simulate import critical_path
 from enplace_studio.timeline.rows import MAX_CHANNEL_ROWS, arrange, rows_of
 from enplace_studio.timeline.trace import summary, trace_path
-from enplace_studio.timeline.waiting import describe_op, describe_transfer
+from enplace_studio.timeline.waiting import describe_gap, describe_op, describe_transfer
 from problems import cluster_of, profile_of
 
 
@@ -90,6 +90,16 @@ def test_an_op_says_what_it_waited_for():
     schedule = chain_document().schedule
     assert "idle for 0.041 ms, waiting for the transfer of b from GPU 0" in describe_op(schedule, 2)
     assert "Starts with the step" in describe_op(schedule, 0)
+
+
+def test_a_gap_says_how_long_it_is_and_what_ends_it():
+    schedule = chain_document().schedule
+    first, _, second = rows_of(schedule)
+    assert describe_gap(schedule, second, 20.0).startswith("GPU 1 idle for 0.041 ms, until c\n")
+    assert describe_gap(schedule, first, 30.0) == (
+        "GPU 0 idle for 0.031 ms, to the end of the step"
+    )
+    assert describe_gap(schedule, first, 60.0) == ""
 
 
 def test_an_op_that_was_ready_says_who_held_its_device():
