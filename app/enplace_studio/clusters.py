@@ -325,7 +325,7 @@ def _rows(table: QTableWidget) -> list[list[str]]:
 
 
 def _device_row(device: dict[str, Any]) -> list[str]:
-    memory = f"{device['capacity_bytes'] / GIB:.6g}"
+    memory = f"{device['capacity_bytes'] / GIB:.12g}"
     return [device["name"], device["kind"], memory, f"{device['speed']:g}", str(device["lanes"])]
 
 

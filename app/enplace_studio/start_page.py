@@ -121,7 +121,8 @@ class _Card(QFrame):
         layout.addStretch()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
-        if event.button() == Qt.MouseButton.LeftButton and self.rect().contains(event.pos()):
+        inside = self.rect().contains(event.position().toPoint())
+        if event.button() == Qt.MouseButton.LeftButton and inside:
             self.pressed.emit(self.sample)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:

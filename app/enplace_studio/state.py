@@ -169,9 +169,12 @@ def _with_plan(state: State, plan: Plan) -> State:
 
 
 def swap_entry(state: State, old: PlanEntry, new: PlanEntry) -> State:
-    """Put one entry in the place of another."""
-    plans = tuple(new if entry is old else entry for entry in state.plans)
-    return replace(state, plans=plans, current=new if state.current is old else state.current)
+    """Put one entry in the place of another, also as the origin of its edits."""
+    swapped = {entry: replace(entry, origin=new) for entry in state.plans if entry.origin is old}
+    swapped[old] = new
+    plans = tuple(swapped.get(entry, entry) for entry in state.plans)
+    current = swapped.get(state.current, state.current) if state.current else None
+    return replace(state, plans=plans, current=current)
 
 
 def unused_name(state: State, name: str) -> str:
@@ -268,14 +271,18 @@ def set_cluster(state: State, cluster: Cluster, compute: float, links: float) ->
         old.together,
         frozenset((op, d) for op, d in old.forbidden if d < scaled.n_devices),
     )
-    moved = {entry: _on_cluster(entry, problem) for entry in state.plans}
+    moved: dict[PlanEntry, PlanEntry | None] = {}
+    for entry in state.plans:  # an origin stands before its edit
+        moved[entry] = _on_cluster(entry, problem, moved)
     current = moved.get(state.current) if state.current else None
     plans = tuple(entry for entry in moved.values() if entry)
     current = current or (plans[0] if plans else None)
     return State(problem, cluster, compute, links, plans, current)
 
 
-def _on_cluster(entry: PlanEntry, problem: Problem) -> PlanEntry | None:
+def _on_cluster(
+    entry: PlanEntry, problem: Problem, moved: Mapping[PlanEntry, PlanEntry | None]
+) -> PlanEntry | None:
     """The plan on another cluster with the constraints it was made under; None if it cannot be."""
     try:
         own = replace(entry.schedule.problem, cluster=problem.cluster)
@@ -285,7 +292,9 @@ def _on_cluster(entry: PlanEntry, problem: Problem) -> PlanEntry | None:
         )
     except EnplaceError:
         return None
-    origin = _on_cluster(entry.origin, problem) if entry.origin else None
+    origin = entry.origin
+    if origin is not None:
+        origin = moved[origin] if origin in moved else _on_cluster(origin, problem, moved)
     return replace(entry, schedule=schedule, origin=origin)
 
 

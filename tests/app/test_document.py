@@ -93,6 +93,14 @@ def test_the_first_edit_keeps_the_plan_it_came_from_and_the_next_do_not_add_more
     assert document.baseline is document.plans[0].schedule
 
 
+def test_the_ghost_follows_a_new_name_and_another_speed(document):
+    document.place([2], 0)
+    document.rename_plan(document.plans[0], "renamed")
+    document.set_scale(2.0, 1.0)
+    assert document.current.origin is document.plans[0]
+    assert document.baseline.problem.cluster is document.problem.cluster
+
+
 def test_moving_without_a_pin_takes_an_older_pin_away(document):
     document.place([2], 0)
     document.place([2], 1, pin=False)

@@ -1,0 +1,79 @@
+import pytest
+
+from documents import wide_document
+from enplace.problem import Problem
+from enplace_studio.jobs import Solver
+from problems import cluster_of, profile_of
+
+PATIENCE_MS = 30_000
+
+
+@pytest.fixture
+def solver(qtbot):
+    made = Solver()
+    with qtbot.waitSignal(made.methods_changed, timeout=PATIENCE_MS):
+        made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem(profile_of({"a": 10, "b": 10}), cluster_of(2))
+
+
+def test_methods_run_one_after_the_other(solver, problem, qtbot):
+    solved = []
+    solver.solved.connect(lambda job, plan: solved.append((job.method, len(plan.device))))
+    with qtbot.waitSignal(solver.idle, timeout=PATIENCE_MS):
+        solver.solve(problem, ["single", "heft"])
+        assert solver.busy
+        assert solver.waiting == 1
+    assert solved == [("single", 2), ("heft", 2)]
+    assert not solver.busy
+
+
+def test_a_fault_of_the_input_comes_back_as_a_sentence(solver, problem, qtbot):
+    with qtbot.waitSignal(solver.failed, timeout=PATIENCE_MS) as failed:
+        solver.solve(problem, ["no-such-method"])
+    assert "no-such-method" in failed.args[1]
+
+
+def test_a_second_model_replaces_the_first(solver, problem, qtbot):
+    for wanted in (problem, wide_document(n_ops=50).problem, problem):
+        with qtbot.waitSignal(solver.solved, timeout=PATIENCE_MS) as solved:
+            solver.solve(wanted, ["expert"])
+        assert len(solved.args[1].device) == wanted.profile.n_ops
+
+
+def test_cancelling_forgets_what_was_waiting(solver, problem, qtbot):
+    solver.solve(problem, ["single", "heft", "celeritas"])
+    with qtbot.waitSignal(solver.idle, timeout=PATIENCE_MS):
+        solver.cancel()
+    assert not solver.waiting
+
+
+def test_a_placer_that_does_not_listen_is_ended_and_its_best_kept(solver, problem, qtbot):
+    """A job the process never heard of stands for one that never answers."""
+    from dataclasses import replace
+
+    from enplace_studio.jobs import Job, Report
+    from problems import plan_of
+
+    best = plan_of(problem, {"a": 0, "b": 1})
+    solver.job = Job(99, problem, "single", None, True)
+    solver.report = Report("searching", incumbent=replace(best, method="deaf"))
+    with qtbot.waitSignal(solver.solved, timeout=2000) as solved:
+        solver.cancel()
+    assert solved.args[1].method == "deaf"
+    with qtbot.waitSignal(solver.solved, timeout=PATIENCE_MS):
+        solver.solve(problem, ["single"])
+
+
+def test_a_process_that_dies_is_reported_and_the_next_solve_works(solver, problem, qtbot):
+    with qtbot.waitSignal(solver.failed, timeout=PATIENCE_MS) as failed:
+        solver.solve(wide_document(n_ops=2000).problem, ["celeritas"])
+        solver._process.kill()
+    assert "unexpectedly" in failed.args[1]
+    with qtbot.waitSignal(solver.solved, timeout=PATIENCE_MS):
+        solver.solve(problem, ["single"])

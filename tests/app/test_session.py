@@ -1,0 +1,108 @@
+import pytest
+
+from documents import add_plan, chain_document
+from enplace.errors import EnplaceError
+from enplace.files import write_profile
+from enplace_studio import session
+from enplace_studio.document import Document
+from enplace_studio.session import Recovery
+from problems import profile_of
+
+
+def opened_again(document, path):
+    session.save(document, path)
+    opened = session.open_file(path)
+    again = Document()
+    again.open(opened.state, opened.path, opened.view)
+    return again
+
+
+def test_a_project_opens_as_it_was_saved(tmp_path):
+    document = chain_document()
+    document.place([2], 0)
+    document.colocate([0, 1])
+    document.forbid([1], 1)
+    document.set_scale(2.0, 0.5)
+    document.rename_plan(document.current, "mine")
+    document.view["graph"] = {"open": ["lstm 0"]}
+    again = opened_again(document, tmp_path / "p.enplace")
+    assert again.problem.pins == document.problem.pins
+    assert again.problem.together == document.problem.together
+    assert again.problem.forbidden == document.problem.forbidden
+    assert (again.cluster, again.scale) == (document.cluster, document.scale)
+    assert [e.name for e in again.plans] == [e.name for e in document.plans]
+    assert [e.note for e in again.plans] == [e.note for e in document.plans]
+    assert again.current.name == "mine"
+    assert again.schedule.makespan_us == document.schedule.makespan_us
+    assert again.baseline.makespan_us == document.baseline.makespan_us
+    assert again.view == {"graph": {"open": ["lstm 0"]}}
+
+
+def test_saving_makes_the_document_clean_and_an_undo_makes_it_unsaved(tmp_path):
+    document = chain_document()
+    document.place([2], 0)
+    assert document.modified
+    session.save(document, tmp_path / "p.enplace")
+    assert not document.modified
+    document.undo_stack.undo()
+    assert document.modified
+
+
+def test_a_plan_older_than_the_pins_still_opens(tmp_path):
+    document = chain_document()
+    add_plan(document, "older", {"a": 1, "b": 1, "c": 1})
+    document.pin_here([0])
+    again = opened_again(document, tmp_path / "p.enplace")
+    assert again.plans[-1].schedule.makespan_us == document.plans[-1].schedule.makespan_us
+
+
+def test_a_plain_profile_opens_without_plans_and_is_never_overwritten(tmp_path):
+    path = tmp_path / "model.enplace"
+    write_profile(path, profile_of({"a": 1}))
+    opened = session.open_file(path)
+    assert opened.path is None
+    assert not opened.state.plans
+
+
+def test_an_unreadable_file_is_one_sentence(tmp_path):
+    path = tmp_path / "bad.enplace"
+    path.write_bytes(b"no zip")
+    with pytest.raises(EnplaceError, match=r"bad\.enplace"):
+        session.open_file(path)
+
+
+def write_now(recovery):
+    recovery.write()
+    recovery._pool.waitForDone()
+
+
+def test_a_crash_leaves_a_copy_that_the_next_start_finds(tmp_path):
+    document = chain_document()
+    document.place([2], 0)
+    crashed = Recovery(document, tmp_path)
+    write_now(crashed)
+    crashed._lock.unlock()  # what the system does when a process ends
+    found = Recovery(Document(), tmp_path).leftovers()
+    assert len(found) == 1
+    assert session.open_file(found[0]).state.problem.pins == {2: 0}
+
+
+def test_the_copy_of_a_studio_that_runs_is_not_offered(tmp_path):
+    document = chain_document()
+    document.place([2], 0)
+    running = Recovery(document, tmp_path)
+    write_now(running)
+    assert Recovery(Document(), tmp_path).leftovers() == []
+    running.close()
+
+
+def test_nothing_is_left_behind_after_saving_or_closing(tmp_path):
+    document = chain_document()
+    document.place([2], 0)
+    recovery = Recovery(document, tmp_path / "r")
+    write_now(recovery)
+    session.save(document, tmp_path / "p.enplace")
+    write_now(recovery)
+    assert not list((tmp_path / "r").glob("*.enplace"))
+    recovery.close()
+    assert not list((tmp_path / "r").iterdir())

@@ -1,0 +1,366 @@
+import sys
+
+import pytest
+from PySide6.QtCore import QSettings, Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
+
+from documents import add_plan
+from enplace.clusters import presets
+from enplace.files import read_plan, write_plan
+from enplace.simulate import simulate
+from enplace_studio.actions import ACTIONS, EXPORTS
+from enplace_studio.document import PlanEntry
+from enplace_studio.jobs import Job
+from enplace_studio.state import first_state
+from enplace_studio.theme import theme
+from enplace_studio.window import MainWindow
+from problems import cluster_of, plan_of, profile_of
+
+PATIENCE_MS = 30_000
+BUTTON = QMessageBox.StandardButton
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return QSettings(str(tmp_path / "studio.ini"), QSettings.Format.IniFormat)
+
+
+@pytest.fixture
+def make_window(qtbot, settings, tmp_path, monkeypatch):
+    kept = []
+    theme.set_mode("light")
+
+    def make():
+        window = MainWindow(settings, tmp_path / "recovery")
+        kept.append(window)
+        window.show()
+        return window
+
+    yield make
+    monkeypatch.setattr(QMessageBox, "question", lambda *_: BUTTON.Discard)
+    for window in kept:
+        window.close()
+        window.deleteLater()
+
+
+@pytest.fixture
+def window(make_window):
+    """A window with a plan to look at; its solver process is never started."""
+    made = make_window()
+    profile = profile_of({"a": 10, "b": 10, "c": 10}, [("a", "b", 8), ("b", "c", 20)])
+    state = first_state(profile, cluster_of(2))
+    plan = plan_of(state.problem, {"a": 0, "b": 0, "c": 1})
+    entry = PlanEntry("first", plan, simulate(state.problem, plan))
+    from enplace_studio.state import with_plan
+
+    made.document.open(with_plan(state, entry, choose=True))
+    return made
+
+
+def press(window, key, modifier=Qt.KeyboardModifier.NoModifier):
+    window.activateWindow()
+    QTest.keyClick(window, key, modifier)
+
+
+def trigger(window, name):
+    window.actions_by_id[name].trigger()
+
+
+def answer(monkeypatch, button):
+    monkeypatch.setattr(QMessageBox, "question", lambda *_: button)
+
+
+def name_file(monkeypatch, path):
+    for method in ("getSaveFileName", "getOpenFileName"):
+        monkeypatch.setattr(QFileDialog, method, lambda *_: (str(path), ""))
+
+
+def test_the_start_page_teaches_and_shows_no_panes(make_window):
+    window = make_window()
+    assert window.start_page.isVisible()
+    assert not window.bar.isVisible()
+    assert len(window.start_page.cards) >= 3
+
+
+def test_a_sample_opens_with_the_experts_plan_as_reference(make_window, qtbot):
+    window = make_window()
+    card = next(card for card in window.start_page.cards if card.sample.name == "vgg-19")
+    QTest.mouseClick(card, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: window.document.current is not None, timeout=PATIENCE_MS)
+    assert window.document.current is window.document.expert
+    assert not window.document.modified
+    assert window.status_line.step.text().startswith("Predicted step ")
+
+
+def test_solve_and_compare_add_rows_and_solve_shows_its_plan(make_window, qtbot):
+    window = make_window()
+    window.document.open(first_state(profile_of({"a": 10, "b": 10}), cluster_of(2)))
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        pass
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        window.header.solve_button.click()
+        assert window.header.solve_button.text() == "Stop, keep the best"
+    solved = window.document.current
+    assert solved.plan.method == window.solver.default_method
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        window.header.compare_button.click()
+    assert window.document.current is solved
+    methods = [entry.plan.method for entry in window.document.plans]
+    assert set(methods) == set(window.solving.compared_methods())
+    assert len(set(methods)) == len(methods)
+
+
+def test_the_answer_to_an_older_question_is_left_out(window):
+    old = window.document.problem
+    window.document.pin_here([0])
+    rows = len(window.document.plans)
+    window.solver.solved.emit(
+        Job(1, old, "heft", None, True), plan_of(old, dict.fromkeys("abc", 0))
+    )
+    assert len(window.document.plans) == rows
+    assert "older question" in window.toast.text
+
+
+def test_pins_change_what_the_button_promises(window):
+    assert window.header.solve_button.text() == "Solve"
+    window.document.pin_here([0])
+    assert window.header.solve_button.text() == "Solve around my pins"
+    window.document.undo_stack.undo()
+    assert window.header.solve_button.text() == "Solve"
+
+
+def test_number_keys_pin_the_selection(window):
+    window.document.select([2])
+    press(window, Qt.Key.Key_1)
+    assert window.document.problem.pins == {2: 0}
+    assert window.toast.text == "Pinned c to GPU 0: −0.021 ms."
+    press(window, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
+    assert window.document.problem.pins == {}
+
+
+def test_a_number_without_a_device_does_nothing(window):
+    window.document.select([2])
+    press(window, Qt.Key.Key_8)
+    assert window.document.problem.pins == {}
+
+
+def test_keys_pin_unpin_colocate_and_separate(window):
+    window.document.select([0, 1])
+    press(window, Qt.Key.Key_P)
+    assert window.document.problem.pins == {0: 0, 1: 0}
+    press(window, Qt.Key.Key_U)
+    assert window.document.problem.pins == {}
+    press(window, Qt.Key.Key_G)
+    assert window.document.problem.together == ((0, 1),)
+    press(window, Qt.Key.Key_G, Qt.KeyboardModifier.ShiftModifier)
+    assert window.document.problem.together == ()
+
+
+def test_a_refused_request_is_explained_in_the_banner_until_the_next_edit(window):
+    window.document.pin_here([0])
+    window.document.forbid([0], 0)
+    assert window.banner.isVisible()
+    assert "pinned" in window.banner.text
+    window.document.place([2], 0)
+    assert not window.banner.isVisible()
+
+
+def test_the_status_line_names_the_unsaved_change(window):
+    window.document.place([2], 0)
+    assert "pin “c” to GPU 0" in window.status_line.unsaved._whole
+
+
+@pytest.mark.parametrize(("choice", "closes"), [(BUTTON.Cancel, False), (BUTTON.Discard, True)])
+def test_closing_with_unsaved_work_asks(window, monkeypatch, choice, closes):
+    window.document.place([2], 0)
+    answer(monkeypatch, choice)
+    assert window.close() is closes
+
+
+def test_closing_can_save(window, monkeypatch, tmp_path):
+    window.document.place([2], 0)
+    answer(monkeypatch, BUTTON.Save)
+    name_file(monkeypatch, tmp_path / "mine")
+    assert window.close()
+    assert (tmp_path / "mine.enplace").exists()
+
+
+def test_a_saved_project_opens_again_from_the_recent_files(
+    window, make_window, monkeypatch, tmp_path
+):
+    window.document.place([2], 0)
+    name_file(monkeypatch, tmp_path / "mine.enplace")
+    trigger(window, "save")
+    window.close()
+    again = make_window()
+    assert again.recent.paths() == [tmp_path / "mine.enplace"]
+    assert again.files.open_path(again.recent.paths()[0])
+    assert again.document.problem.pins == {2: 0}
+
+
+def test_a_file_that_cannot_be_read_is_explained_and_the_window_stays(window, tmp_path):
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    assert not window.files.open_path(bad)
+    assert "bad.json" in window.banner.text
+    assert window.document.current.name == "first"
+
+
+@pytest.mark.parametrize("form", ["plan", *EXPORTS])
+def test_every_export_writes_a_file(window, monkeypatch, tmp_path, form):
+    name_file(monkeypatch, tmp_path / "out")
+    trigger(window, f"export-{form}")
+    (written,) = tmp_path.glob("out.*")
+    assert written.stat().st_size > 0
+
+
+def test_an_exported_plan_comes_back(window, tmp_path):
+    window.files.export_plan(tmp_path / "plan.json")
+    assert window.files.import_plan(tmp_path / "plan.json")
+    first, second = window.document.plans
+    assert first.schedule.makespan_us == second.schedule.makespan_us
+
+
+def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeypatch, tmp_path):
+    other = first_state(profile_of({"a": 1, "b": 1, "gone": 1}), cluster_of(2)).problem
+    plan = plan_of(other, {"a": 1, "b": 1, "gone": 0})
+    write_plan(tmp_path / "plan.json", other, plan, simulate(other, plan))
+    asked = []
+
+    def accept(box):
+        asked.append(box.text() + box.detailedText())
+        box.buttons()[0].click()
+        return 0
+
+    def place_button(box):
+        return next(button for button in box.buttons() if "Place" in button.text())
+
+    monkeypatch.setattr(QMessageBox, "exec", accept)
+    monkeypatch.setattr(
+        QMessageBox,
+        "clickedButton",
+        lambda box: next(b for b in box.buttons() if "Place" in b.text()),
+    )
+    assert window.files.import_plan(tmp_path / "plan.json")
+    assert "not placed: c" in asked[0]
+    assert "not in the model: gone" in asked[0]
+    assert window.document.current.plan.device.tolist() == [1, 1, 1]
+    assert read_plan(tmp_path / "plan.json", window.document.problem).missing == ["c"]
+
+
+def test_another_cluster_is_one_step_of_undo(window, monkeypatch):
+    monkeypatch.setattr(window.solver, "solve", lambda *_, **__: None)
+    window.solving.use_cluster(presets()["cpu-2"])
+    assert "runs only on a gpu" in window.banner.text
+    window.solving.use_cluster(presets()["pesto"])
+    assert "V100" in window.header.cluster_button.text()
+    window.document.undo_stack.undo()
+    assert window.document.cluster.name == "hand"
+
+
+def test_what_if_sliders_scale_the_cluster(window, qtbot):
+    slider = window.views["whatif"]._compute
+    slider.setValue(8)
+    qtbot.waitUntil(lambda: window.document.scale == (2.0, 1.0))
+    assert window.document.schedule.op_finish_us[0] == 5
+    window.views["whatif"].reset()
+    assert slider.value() == 0
+
+
+def test_panes_close_and_come_back_and_the_next_start_remembers(window, make_window, monkeypatch):
+    window.docks["memory"].toggleViewAction().trigger()
+    assert not window.docks["memory"].isVisible()
+    state = window.document.state
+    answer(monkeypatch, BUTTON.Discard)
+    window.close()
+    again = make_window()
+    again.document.open(state)
+    again._arrange_docks()
+    assert not again.docks["memory"].isVisible()
+    assert again.docks["plans"].isVisible()
+    trigger(again, "reset-layout")
+    assert again.docks["memory"].isVisible()
+
+
+def test_the_theme_is_remembered(window, make_window):
+    trigger(window, "theme-dark")
+    assert theme.dark
+    theme.set_mode("light")
+    make_window()
+    assert theme.dark
+
+
+def test_every_action_has_its_own_id_and_keys():
+    ids = [spec.id for spec in ACTIONS]
+    keys = [key for spec in ACTIONS for key in spec.keys]
+    assert len(set(ids)) == len(ids)
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_palette_runs_what_is_typed(window, qtbot):
+    from enplace_studio.palette import Palette
+
+    window.document.select([0])
+    palette = Palette(window.actions_by_id, window)
+    qtbot.addWidget(palette)
+    QTest.keyClicks(palette.field, "pin where")
+    QTest.keyClick(palette.field, Qt.Key.Key_Return)
+    assert window.document.problem.pins == {0: 0}
+
+
+def test_the_key_sheet_names_every_shortcut(window, qtbot):
+    from PySide6.QtWidgets import QLabel
+
+    from enplace_studio.palette import KeySheet
+
+    sheet = KeySheet(window)
+    qtbot.addWidget(sheet)
+    shown = {label.text() for label in sheet.findChildren(QLabel)}
+    assert {"Pin selection where it is", "P", "Ctrl+Shift+P", "Search ops"} <= shown
+
+
+def test_an_unexpected_fault_is_told_calmly_and_the_studio_stays(window, monkeypatch, tmp_path):
+    from enplace_studio.messages import install_excepthook
+
+    told = []
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: told.append(box.text()))
+    install_excepthook(tmp_path / "studio.log")
+    sys.excepthook(ValueError, ValueError("boom"), None)
+    assert told == ["The studio met a fault of its own. Your work is kept; you can go on."]
+    assert window.isVisible()
+
+
+def test_a_crashed_session_is_offered_and_opens_as_unsaved(window, make_window, monkeypatch):
+    window.document.place([2], 0)
+    window.recovery.write()
+    window.recovery._pool.waitForDone()
+    window.recovery._lock.unlock()  # what the system does when a process ends
+    again = make_window()
+    answer(monkeypatch, BUTTON.Yes)
+    again.files.offer_recovery()
+    assert again.document.problem.pins == {2: 0}
+    assert again.document.modified
+
+
+def test_repainting_keeps_the_references_to_none(qtbot):
+    """PySide6 6.12 loses one on every such call, and Python ends when none is left."""
+    widget = QWidget()
+    qtbot.addWidget(widget)
+    widget.update()
+    before = sys.getrefcount(None)
+    for _ in range(500):
+        widget.update()
+    assert sys.getrefcount(None) > before - 100
+
+
+def test_plans_are_renamed_and_removed(window, monkeypatch):
+    from PySide6.QtWidgets import QInputDialog
+
+    add_plan(window.document, "second", {"a": 0, "b": 0, "c": 0})
+    monkeypatch.setattr(QInputDialog, "getText", lambda *_, **__: ("mine", True))
+    trigger(window, "rename-plan")
+    assert window.document.current.name == "mine"
+    trigger(window, "remove-plan")
+    assert [entry.name for entry in window.document.plans] == ["second"]
