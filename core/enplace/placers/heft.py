@@ -101,6 +101,10 @@ def _improved(
     return best
 
 
+_inlined = njit(nogil=True, inline="always")
+"""A call that passes the tuples below counts every array's references; inlining saves a third."""
+
+
 class Work(NamedTuple):
     """What the kernel reads: the leaders in order, their followers, the graph and the machine."""
 
@@ -233,7 +237,7 @@ def _list_schedule(work: Work, state: State) -> None:  # pragma: no cover - comp
         _count_memory(work, state, op, inputs, device)
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _by_finish(
     work: Work, state: State, tensors: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
@@ -249,7 +253,7 @@ def _by_finish(
     return tensors
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _choose(
     work: Work, state: State, lanes: Slots, channels: Slots, op: int, inputs: IntArray
 ) -> int:  # pragma: no cover - compiled
@@ -267,7 +271,7 @@ def _choose(
     return best
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _ready(
     work: Work, state: State, channels: Slots, inputs: IntArray, device: int
 ) -> float:  # pragma: no cover - compiled
@@ -292,7 +296,7 @@ def _ready(
     return ready
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _send(
     work: Work, state: State, channels: Slots, inputs: IntArray, device: int
 ) -> Slots:  # pragma: no cover - compiled
@@ -314,7 +318,7 @@ def _send(
     return channels
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _send_us(
     work: Work, tensor: int, origin: int, device: int
 ) -> float:  # pragma: no cover - compiled
@@ -322,7 +326,7 @@ def _send_us(
     return float(work.b0_us[origin, device] + rate * work.tensor_bytes[tensor])
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _lane_start(
     work: Work, lanes: Slots, op: int, device: int, ready: float
 ) -> tuple[float, int]:  # pragma: no cover - compiled
@@ -336,7 +340,7 @@ def _lane_start(
     return best, best_lane
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _settle_units(work: Work, state: State, op: int, device: int) -> None:  # pragma: no cover
     """Place an op's unit, and those of its followers, where they are not placed yet."""
     for member in work.follower[work.follower_ptr[op] : work.follower_ptr[op + 1]]:
@@ -346,7 +350,7 @@ def _settle_units(work: Work, state: State, op: int, device: int) -> None:  # pr
             state.weights[device] += work.unit_bytes[unit]
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _lacking_bytes(
     work: Work, state: State, op: int, inputs: IntArray, device: int
 ) -> int:  # pragma: no cover - compiled
@@ -365,7 +369,7 @@ def _lacking_bytes(
     return int(max(0, need - work.capacity_bytes[device]))
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _count_memory(
     work: Work, state: State, op: int, inputs: IntArray, device: int
 ) -> None:  # pragma: no cover - compiled
