@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,7 +140,7 @@ def make_facts(
         n_ops=np.bincount(group, minlength=n),
         n_pinned=total(pinned[grouped]).astype(np.int64),
         critical_us=_critical(grouping, schedule if with_path else None),
-        work=_work(profile, grouped, group, time_us, n),
+        work=_work(_kinds_of_work(profile)[grouped], group, time_us, n),
     )
 
 
@@ -178,11 +179,14 @@ def _critical(grouping: Grouping, schedule: Schedule | None) -> FloatArray:
     return spent
 
 
-def _work(
-    profile: Profile, ops: IntArray, group: IntArray, time_us: FloatArray, n_groups: int
-) -> IntArray:
+@lru_cache(maxsize=2)
+def _kinds_of_work(profile: Profile) -> IntArray:
+    """Kind of work of each op, shape (n_ops,)."""
     known = {op_type: kind_of_work(op_type) for op_type in set(profile.op_types)}
-    kind = np.array([known[profile.op_types[op]] for op in ops.tolist()], dtype=np.int64)
+    return np.array([known[op_type] for op_type in profile.op_types], dtype=np.int64)
+
+
+def _work(kind: IntArray, group: IntArray, time_us: FloatArray, n_groups: int) -> IntArray:
     spent = np.zeros((n_groups, len(WORK_KINDS)))
     np.add.at(spent, (group, kind), time_us + 1e-6)
     return spent.argmax(axis=1)

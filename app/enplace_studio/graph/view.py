@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtCore import QPoint, QPointF, QRectF, QSize
+from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, QTimer
 from PySide6.QtGui import QContextMenuEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
 
@@ -57,7 +57,10 @@ class GraphView(Panel):
         model, canvas = self.model, self.canvas
         model.level_changed.connect(self._show_level)
         model.changed.connect(self._show_found)
-        model.changed.connect(self._show_meanings)
+        # One edit changes several things; the meanings of the colours follow once, after all.
+        self._meanings = QTimer(self, interval=0, singleShot=True)
+        self._meanings.timeout.connect(self._show_meanings)
+        model.changed.connect(self._meanings.start)
         model.changed.connect(self._place_overlays)
         canvas.looked.connect(self._place_overlays)
         canvas.resized.connect(self._fill)
