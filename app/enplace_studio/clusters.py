@@ -33,9 +33,9 @@ from enplace.profile import Profile
 from enplace_studio.messages import button
 from enplace_studio.panel import label
 
-GIB = 2**30
+MIB = 2**20
 FILE_FILTER = "Clusters (*.json)"
-DEVICE_COLUMNS = ("Name", "Kind", "Memory, GiB", "Speed", "Lanes")
+DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Speed", "Lanes")
 LINK_COLUMNS = ("From", "To", "Latency, µs", "Bandwidth, GB/s", "Channels")
 
 
@@ -325,7 +325,7 @@ def _rows(table: QTableWidget) -> list[list[str]]:
 
 
 def _device_row(device: dict[str, Any]) -> list[str]:
-    memory = f"{device['capacity_bytes'] / GIB:.12g}"
+    memory = f"{device['capacity_bytes'] / MIB:.12g}"
     return [device["name"], device["kind"], memory, f"{device['speed']:g}", str(device["lanes"])]
 
 
@@ -335,7 +335,7 @@ def _device_of(row: Sequence[str]) -> dict[str, Any]:
     return {
         "name": name,
         "kind": kind,
-        "capacity_bytes": round(_number(memory, where, "memory") * GIB),
+        "capacity_bytes": round(_number(memory, where, "memory") * MIB),
         "speed": _number(speed, where, "speed"),
         "lanes": int(_number(lanes, where, "lanes")),
     }
