@@ -9,6 +9,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# Compiling a kernel takes seconds, so no example has a deadline; where nobody watches, the examples
+# are always the same.
+settings.register_profile("enplace", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("enplace")
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 

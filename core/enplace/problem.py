@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,21 +64,7 @@ class Problem:
 
         Units are numbered by their first op.
         """
-        first_of: dict[str, int] = {}
-        ties = [
-            (first_of.setdefault(group, op), op)
-            for op, group in enumerate(self.profile.colocation)
-            if group
-        ]
-        ties += [(ops[0], op) for ops in self.together for op in ops]
-        n = self.profile.n_ops
-        ends = np.array(ties, dtype=np.int64).reshape(-1, 2)
-        links = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n))
-        _, label = connected_components(links, directed=False)
-        _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
-        rank = np.empty(len(first), dtype=np.int64)
-        rank[np.argsort(first)] = np.arange(len(first))
-        return rank[inverse]
+        return _units(self.profile, self.together)
 
     @cached_property
     def n_units(self) -> int:
@@ -90,9 +76,9 @@ class Problem:
         op_allowed = np.isfinite(self.time_us)
         for op, device in self.forbidden:
             op_allowed[op, device] = False
-        for op, device in self.pins.items():
-            others = np.arange(self.cluster.n_devices) != device
-            op_allowed[op, others] = False
+        pinned = np.fromiter(self.pins.keys(), dtype=np.int64, count=len(self.pins))
+        there = np.fromiter(self.pins.values(), dtype=np.int64, count=len(self.pins))
+        op_allowed[pinned] &= np.arange(self.cluster.n_devices) == there[:, None]
         allowed = np.ones((self.n_units, self.cluster.n_devices), dtype=bool)
         for device in range(self.cluster.n_devices):
             allowed[self.unit[~op_allowed[:, device]], device] = False
@@ -192,6 +178,28 @@ class Problem:
                     f"variables of {_gib(total)} cannot fit the {_gib(room)} of "
                     f"{', '.join(names)}; choose a larger cluster or loosen pins"
                 )
+
+
+@lru_cache(maxsize=4)
+def _units(profile: Profile, together: tuple[tuple[int, ...], ...]) -> IntArray:
+    """Placement unit of each op; kept, because pins change far more often than groups."""
+    first_of: dict[str, int] = {}
+    ties = [
+        (first_of.setdefault(group, op), op)
+        for op, group in enumerate(profile.colocation)
+        if group
+    ]
+    ties += [(ops[0], op) for ops in together for op in ops]
+    n = profile.n_ops
+    ends = np.array(ties, dtype=np.int64).reshape(-1, 2)
+    links = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n))
+    _, label = connected_components(links, directed=False)
+    _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    unit: IntArray = rank[inverse]
+    unit.flags.writeable = False
+    return unit
 
 
 def _gib(size: int) -> str:
