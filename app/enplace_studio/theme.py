@@ -1,4 +1,4 @@
-"""Colours and type of the studio, light and dark; the one place that knows a colour's value."""
+"""Colours and type of the studio, light and dark."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication
+
+from enplace.exports.palette import DARK, DEVICES_DARK, DEVICES_LIGHT, LIGHT
 
 MODES = ("system", "light", "dark")
 
@@ -28,31 +30,12 @@ class Tokens:
     hover: QColor
 
 
-def _tokens(values: str) -> Tokens:
-    return Tokens(*map(QColor, values.split()))
+def _tokens(values: dict[str, str]) -> Tokens:
+    return Tokens(**{name: QColor(value) for name, value in values.items()})
 
 
-_LIGHT = _tokens(
-    "#F6F7F9 #FFFFFF #E1E5EA #1B1F24 #5B6672 #8A94A0 "
-    "#1F6FEB #FFFFFF #F1F3F6 #1A7F4B #B42318 #EEF2F7"
-)
-_DARK = _tokens(
-    "#14171B #1B1F24 #2C333B #E8ECF1 #A3AEBA #76818D "
-    "#4C8DFF #0B1220 #22272E #4CC38A #FF7B72 #262C33"
-)
-# Okabe and Ito's order, which colour-blind people can tell apart; lightened for dark.
-_DEVICES = tuple(
-    map(
-        QColor,
-        ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999"],
-    )
-)
-_DEVICES_DARK = tuple(
-    map(
-        QColor,
-        ["#4BA3D9", "#F0B840", "#35C49A", "#E29AC2", "#7CC7F2", "#F08A4B", "#F5EE7A", "#B8B8B8"],
-    )
-)
+_LIGHT, _DARK = _tokens(LIGHT), _tokens(DARK)
+_DEVICES, _DEVICES_DARK = (tuple(map(QColor, c)) for c in (DEVICES_LIGHT, DEVICES_DARK))
 _LARGEST_USUAL_POINTS = 11.0
 
 

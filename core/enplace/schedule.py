@@ -89,7 +89,8 @@ class Schedule:
     @cached_property
     def idle_us(self) -> FloatArray:
         """Time that the lanes of each device stand still during the step; shape (n_devices,)."""
-        return self.makespan_us * self.problem.cluster.lanes - self.busy_us
+        lanes_us = self.makespan_us * self.problem.cluster.lanes
+        return np.maximum(lanes_us - self.busy_us, 0.0)
 
     @cached_property
     def memory(self) -> tuple[MemoryCurve, ...]:

@@ -1,4 +1,4 @@
-"""Colours for data and text, light and dark; devices keep the same colour in every picture."""
+"""Colours for data and text, light and dark: the one place that knows a colour's value."""
 
 LIGHT = {
     "bg": "#F6F7F9",
@@ -6,9 +6,13 @@ LIGHT = {
     "line": "#E1E5EA",
     "text": "#1B1F24",
     "dim": "#5B6672",
+    "faint": "#8A94A0",
+    "accent": "#1F6FEB",
+    "on_accent": "#FFFFFF",
     "lane": "#F1F3F6",
     "good": "#1A7F4B",
     "bad": "#B42318",
+    "hover": "#EEF2F7",
 }
 DARK = {
     "bg": "#14171B",
@@ -16,17 +20,24 @@ DARK = {
     "line": "#2C333B",
     "text": "#E8ECF1",
     "dim": "#A3AEBA",
+    "faint": "#76818D",
+    "accent": "#4C8DFF",
+    "on_accent": "#0B1220",
     "lane": "#22272E",
     "good": "#4CC38A",
     "bad": "#FF7B72",
+    "hover": "#262C33",
 }
 
-# Okabe and Ito's order, which colour-blind people can tell apart; lightened for dark.
-DEVICES_LIGHT = (
-    "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #F0E442 #999999".split()  # noqa: SIM905
+# Okabe and Ito's order, which colour-blind people can tell apart, then darker companions for
+# clusters of more than eight devices; lightened for dark.
+DEVICES_LIGHT = tuple(
+    "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #F0E442 #999999 "  # noqa: SIM905
+    "#4A5568 #8C2D5A #1F6B3A #3B3A8F #A85C9E #7A3B12 #5C8AC4 #8A8500 #2B8C8C".split()
 )
-DEVICES_DARK = (
-    "#4BA3D9 #F0B840 #35C49A #E29AC2 #7CC7F2 #F08A4B #F5EE7A #B8B8B8".split()  # noqa: SIM905
+DEVICES_DARK = tuple(
+    "#4BA3D9 #F0B840 #35C49A #E29AC2 #7CC7F2 #F08A4B #F5EE7A #B8B8B8 "  # noqa: SIM905
+    "#8A9BB5 #C96A97 #5FB37E #8685D9 #CF93C7 #BF7F55 #9BBDE8 #C4BF4A #6CC4C4".split()
 )
 
 
@@ -41,7 +52,7 @@ def picture_style() -> str:
     return f"{_rules(LIGHT, DEVICES_LIGHT)}@media (prefers-color-scheme:dark){{{dark}}}"
 
 
-def _rules(tokens: dict[str, str], devices: list[str]) -> str:
+def _rules(tokens: dict[str, str], devices: tuple[str, ...]) -> str:
     rules = [
         f".bg{{fill:{tokens['panel']}}}.lane{{fill:{tokens['lane']}}}",
         f".text{{fill:{tokens['text']}}}.dim{{fill:{tokens['dim']}}}",

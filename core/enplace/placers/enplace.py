@@ -21,7 +21,7 @@ from enplace.placers.expert import expert
 from enplace.placers.heft import heft
 from enplace.placers.m_topo import m_topo
 from enplace.placers.naive import single
-from enplace.placers.registry import PlaceOptions, placer
+from enplace.placers.registry import PlaceOptions, Progress, placer
 from enplace.placers.settle import best_of, by_placed_rank, is_better, report
 from enplace.plan import Plan
 from enplace.problem import Problem
@@ -36,6 +36,9 @@ ROUNDS = 300
 
 THRESHOLD = 0.01
 """How much worse than the current plan a candidate may be at first, as a share of it."""
+
+TELL_S = 0.2
+"""Time between two words on how far the search is."""
 
 PASSES = ("", "gradients", "update")
 """First parts of scopes that say which pass an op belongs to, not which layer."""
@@ -69,10 +72,14 @@ def _search(problem: Problem, start: Schedule, options: PlaceOptions) -> Schedul
     blocks = _Blocks(problem)
     best = current = start
     began, tried = options.seconds, 0
+    told = began
     while (spent := _share_spent(options, began, tried)) < 1 and not options.cancelled():
         if best.fits and best.gap <= 0:
             break
         tried += 1
+        if options.seconds - told > TELL_S:
+            told = options.seconds
+            options.progress(Progress(told, f"{tried:,} plans tried", fraction=spent))
         device = blocks.moved(current, draw)
         if device is None:
             continue

@@ -20,9 +20,9 @@ def lower_bound_us(problem: Problem) -> float:
     placement unit, whose ops share the lanes of one device.
     """
     time_us = _allowed_time_us(problem)
-    unit_us = np.stack(
-        [np.bincount(problem.unit, column, problem.n_units) for column in time_us.T], axis=1
-    )
+    unit_us = np.empty((problem.n_units, problem.cluster.n_devices))
+    for device, column in enumerate(time_us.T):
+        unit_us[:, device] = np.bincount(problem.unit, column, problem.n_units)
     unit_bound = (unit_us / problem.cluster.lanes).min(axis=1).max()
     path_bound = _critical_path_us(problem, time_us.min(axis=1))
     return float(max(path_bound, _work_bound_us(problem, unit_us), unit_bound))
