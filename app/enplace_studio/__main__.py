@@ -24,6 +24,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     if arguments.offscreen_demo:
         os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+        # The off-screen platform remarks on every window that has a least size.
+        os.environ.setdefault("QT_LOGGING_RULES", "default.warning=false")
         from enplace_studio.demo import run_demo
 
         return run_demo(arguments.offscreen_demo)

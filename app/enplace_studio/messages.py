@@ -23,7 +23,7 @@ MARGIN = 18
 def button(
     text: str, clicked: Callable[[], object] | None = None, *, kind: str = ""
 ) -> QPushButton:
-    """A button; ``kind`` is empty, ``accent`` or ``link``."""
+    """A button; ``kind`` is empty, ``accent``, ``link`` or ``quiet``."""
     made = QPushButton(text)
     made.setCursor(Qt.CursorShape.PointingHandCursor)
     if kind:

@@ -20,6 +20,7 @@ from enplace_studio import wire
 from enplace_studio.wire import Message
 
 REPORT_EVERY_S = 0.08
+WARM_UP_S = 0.1
 
 Send = Callable[[Message], None]
 
@@ -124,7 +125,8 @@ def _warm_up() -> None:
     )
     cluster = next(c for c in presets().values() if c.n_devices > 1)
     for method in ("expert", DEFAULT_METHOD):
-        place(Problem(chain, cluster), method)
+        options = PlaceOptions(time_limit_s=WARM_UP_S)
+        place(Problem(chain, cluster), method, options=options)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class StartPage(QScrollArea):
         for number, path in enumerate(paths):
             if number == 0:
                 self._recent.addWidget(label("Recent", "title"))
-            link = button(elide_middle(str(path), 90), kind="link")
+            link = button(f"{path.name}   in {elide_middle(str(path.parent), 80)}", kind="quiet")
             link.clicked.connect(partial(self.file_chosen.emit, path))
             link.setToolTip(str(path))
             self._recent.addWidget(link, 0, Qt.AlignmentFlag.AlignLeft)

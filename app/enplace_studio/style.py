@@ -14,7 +14,7 @@ QToolTip {{ background: {panel}; color: {text}; border: 1px solid {line}; paddin
 
 QFrame[card="true"] {{ background: {panel}; border: 1px solid {line}; border-radius: 8px; }}
 QFrame[card="true"][clickable="true"]:hover {{ background: {hover}; }}
-QFrame[card="true"]:focus {{ border-color: {accent}; }}
+QFrame[card="true"][clickable="true"]:focus {{ border-color: {accent}; }}
 
 QLabel {{ background: transparent; border: none; }}
 QLabel[role="title"] {{ font-weight: 600; }}
@@ -45,6 +45,10 @@ QPushButton[link="true"] {{
     background: transparent; border: none; padding: 2px 4px; color: {accent}; font-weight: 600;
 }}
 QPushButton[link="true"]:hover, QPushButton[link="true"]:focus {{ text-decoration: underline; }}
+QPushButton[quiet="true"] {{
+    background: transparent; border: none; padding: 3px 0; text-align: left; font-weight: 400;
+}}
+QPushButton[quiet="true"]:hover, QPushButton[quiet="true"]:focus {{ text-decoration: underline; }}
 
 QMenuBar {{ background: {bg}; padding: 2px 6px; }}
 QMenuBar::item {{ background: transparent; padding: 3px 8px; border-radius: 4px; color: {dim}; }}

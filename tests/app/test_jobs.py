@@ -53,6 +53,16 @@ def test_cancelling_forgets_what_was_waiting(solver, problem, qtbot):
     assert not solver.waiting
 
 
+def test_cancelling_a_search_keeps_its_best_within_a_second(solver, qtbot):
+    problem = wide_document(n_ops=400).problem
+    solver.solve(problem, ["enplace"], time_limit_s=60)
+    qtbot.waitUntil(lambda: solver.report.incumbent is not None, timeout=PATIENCE_MS)
+    assert solver.seconds > 0
+    with qtbot.waitSignal(solver.solved, timeout=1200) as solved:
+        solver.cancel()
+    assert len(solved.args[1].device) == problem.profile.n_ops
+
+
 def test_a_placer_that_does_not_listen_is_ended_and_its_best_kept(solver, problem, qtbot):
     """A job the process never heard of stands for one that never answers."""
     from dataclasses import replace
