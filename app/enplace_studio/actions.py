@@ -129,6 +129,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("export-plan", "Export plan.json…", "File", ("Ctrl+E",),
            lambda w: w.files.ask_export_plan(), _planned, 2),
     *(_export_action(form) for form in EXPORTS),
+    Action("export-graph", "Export graph as SVG…", "File", (),
+           lambda w: w.export_graph(), _open, 2),
     Action("quit", "Quit", "File", ("Ctrl+Q",), lambda w: w.close(), group=3),
     Action("undo", "Undo", "Edit", ("Ctrl+Z",), lambda w: w.document.undo_stack.undo(),
            lambda w: w.document.undo_stack.canUndo()),

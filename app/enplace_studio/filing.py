@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 from enplace.clusters import cluster_from
 from enplace.errors import EnplaceError
 from enplace.files import PlanFile, complete_plan, read_plan, write_atomically, write_plan
-from enplace.samples import Sample
+from enplace.samples import Sample, samples
 from enplace.text import count
 from enplace_studio import session
 from enplace_studio.document import Document
@@ -51,7 +51,10 @@ class Filing(QWidget):
         return self._open(read)
 
     def open_path(self, path: Path) -> bool:
-        """Open any readable file."""
+        """Open any readable file; a bundled sample opens on its own cluster."""
+        for sample in samples():
+            if sample.path == path.resolve():
+                return self.open_sample(sample)
         opened = self._open(lambda: session.open_file(path))
         if opened:
             self.recent.add(path)
@@ -145,40 +148,36 @@ class Filing(QWidget):
     # Plans
 
     def ask_export_plan(self) -> None:
-        name = self._ask_save("Export the plan", ".plan.json", PLAN_FILTER)
-        if name:
-            self.export_plan(Path(name))
+        self.ask_write("Export the plan", ".plan.json", self.export_plan)
 
-    def export_plan(self, path: Path) -> bool:
+    def export_plan(self, path: Path) -> None:
         """Write ``plan.json`` for teammates and training scripts."""
         document = self._document
         assert document.problem is not None
         assert document.current is not None
-        try:
-            write_plan(path, document.problem, document.current.plan, document.current.schedule)
-        except EnplaceError as error:
-            self.failed.emit(str(error))
-            return False
-        self.done.emit(f"Wrote {path.name}")
-        return True
+        write_plan(path, document.problem, document.current.plan, document.current.schedule)
 
     def ask_export(self, form: str, suffix: str) -> None:
-        name = self._ask_save("Export", suffix, f"(*{suffix})")
-        if name:
-            self.export(form, Path(name))
-
-    def export(self, form: str, path: Path) -> bool:
         """Write the current schedule for another program or another person."""
         from enplace.exports import EXPORTERS
 
-        assert self._document.schedule is not None
-        try:
+        def export(path: Path) -> None:
+            assert self._document.schedule is not None
             write_atomically(path, EXPORTERS[form](self._document.schedule))
+
+        self.ask_write("Export", suffix, export)
+
+    def ask_write(self, title: str, suffix: str, write: Callable[[Path], None]) -> None:
+        """Ask for a file's name and write it."""
+        name = self._ask_save(title, suffix, f"(*{suffix})")
+        if not name:
+            return
+        try:
+            write(Path(name))
         except EnplaceError as error:
             self.failed.emit(str(error))
-            return False
-        self.done.emit(f"Wrote {path.name}")
-        return True
+        else:
+            self.done.emit(f"Wrote {Path(name).name}")
 
     def ask_import_plan(self) -> None:
         name, _ = QFileDialog.getOpenFileName(self.window(), "Import a plan", "", PLAN_FILTER)

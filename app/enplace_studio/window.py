@@ -175,7 +175,7 @@ class MainWindow(QMainWindow):
                 self.view_menu = menu
         self._before_panes = self.view_menu.insertSeparator(self.view_menu.actions()[0])
         export = QMenu(self)
-        for form in ("plan", *EXPORTS):
+        for form in ("plan", *EXPORTS, "graph"):
             export.addAction(self.actions_by_id[f"export-{form}"])
         self.header.export_button.setMenu(export)
 
@@ -238,6 +238,7 @@ class MainWindow(QMainWindow):
             self.pages.setCurrentWidget(self.views["graph"])
             self.views["graph"].setFocus()
         else:
+            self._remember_docks()
             self.start_page.show_recent(self.recent.paths())
             self.pages.setCurrentWidget(self.start_page)
         self._show_docks(is_open)
@@ -277,6 +278,11 @@ class MainWindow(QMainWindow):
     def search(self) -> None:
         """Put the cursor into the graph's search field."""
         self.views["graph"].start_search()  # type: ignore[attr-defined]
+
+    def export_graph(self) -> None:
+        """Write the graph's picture with its legend."""
+        write = self.views["graph"].export_picture  # type: ignore[attr-defined]
+        self.files.ask_write("Export the graph", ".svg", write)
 
     def select_all(self) -> None:
         assert self.document.problem is not None
@@ -337,7 +343,7 @@ class MainWindow(QMainWindow):
     # The end
 
     def _remember_docks(self) -> None:
-        if self.document.problem is not None and self.docks:
+        if self.pages.currentWidget() is not self.start_page:
             self._wanted_docks = {n for n, dock in self.docks.items() if not dock.isHidden()}
             self.settings.setValue("window/state", self.saveState(LAYOUT_VERSION))
 

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 from documents import add_plan
 from enplace.clusters import presets
 from enplace.files import read_plan, write_plan
+from enplace.samples import samples
 from enplace.simulate import simulate
 from enplace_studio.actions import ACTIONS, EXPORTS
 from enplace_studio.document import PlanEntry
@@ -91,6 +92,14 @@ def test_a_sample_opens_with_the_experts_plan_as_reference(make_window, qtbot):
     assert window.document.current is window.document.expert
     assert not window.document.modified
     assert window.status_line.step.text().startswith("Predicted step ")
+
+
+def test_a_sample_named_by_its_path_opens_on_its_own_cluster(make_window):
+    window = make_window()
+    sample = next(sample for sample in samples() if sample.name == "bert-3-training")
+    assert window.files.open_path(sample.path)
+    assert window.document.cluster.name not in presets()
+    assert window.recent.paths() == []
 
 
 def test_solve_and_compare_add_rows_and_solve_shows_its_plan(make_window, qtbot):
@@ -207,7 +216,7 @@ def test_a_file_that_cannot_be_read_is_explained_and_the_window_stays(window, tm
     assert window.document.current.name == "first"
 
 
-@pytest.mark.parametrize("form", ["plan", *EXPORTS])
+@pytest.mark.parametrize("form", ["plan", *EXPORTS, "graph"])
 def test_every_export_writes_a_file(window, monkeypatch, tmp_path, form):
     name_file(monkeypatch, tmp_path / "out")
     trigger(window, f"export-{form}")
@@ -364,3 +373,14 @@ def test_plans_are_renamed_and_removed(window, monkeypatch):
     assert window.document.current.name == "mine"
     trigger(window, "remove-plan")
     assert [entry.name for entry in window.document.plans] == ["second"]
+
+
+def test_panes_closed_by_hand_stay_closed_past_the_start_page(window, monkeypatch):
+    state = window.document.state
+    window.docks["whatif"].toggleViewAction().trigger()
+    answer(monkeypatch, BUTTON.Discard)
+    trigger(window, "start")
+    assert not window.docks["plans"].isVisible()
+    window.document.open(state)
+    assert window.docks["plans"].isVisible()
+    assert not window.docks["whatif"].isVisible()
