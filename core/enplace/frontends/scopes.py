@@ -84,9 +84,15 @@ def _forward_parts(parts: list[str]) -> list[str]:
 
 def _with_tag(parts: list[str], tag: str, blocks: Mapping[str, str]) -> str | None:
     tagged = tag.split(".") if tag else []
-    if all(_says(parts, part) for part in tagged):
+    terse = _letters(tagged) == 1 < _letters(parts)
+    if terse or all(_says(parts, part) for part in tagged):
         return "/".join(parts) or None
     return blocks.get(tag, "/".join(tagged))
+
+
+def _letters(parts: list[str]) -> int:
+    """How much a scope says in words: ``block1/unit_2`` more than ``b0.1``."""
+    return sum(character.isalpha() for part in parts for character in part)
 
 
 def _says(parts: list[str], tag: str) -> bool:
