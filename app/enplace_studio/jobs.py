@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from PySide6.QtCore import QObject, QProcess, QTimer, Signal
+from PySide6.QtCore import QObject, QProcess, Qt, QTimer, Signal
 
 from enplace.plan import Plan
 from enplace.problem import Problem
@@ -74,6 +74,7 @@ class Solver(QObject):
     """A :class:`Job` and why there is no plan."""
     idle = Signal()
     """No job is left."""
+    _answered = Signal()
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -88,6 +89,8 @@ class Solver(QObject):
         self._started_s = 0.0
         self._cancelling = False
         self._process: QProcess | None = None
+        # Queued, so that those who take a plan may spread their work over several turns.
+        self._answered.connect(self._next, Qt.ConnectionType.QueuedConnection)
         self._tick = QTimer(self, interval=TICK_MS)
         self._tick.timeout.connect(self.changed)
         self._patience = QTimer(self, interval=CANCEL_MS, singleShot=True)
@@ -225,7 +228,7 @@ class Solver(QObject):
             self.solved.emit(job, wire.plan_from(message))
         else:
             self.failed.emit(job, message.details["why"])
-        self._next()
+        self._answered.emit()
 
     def _end_cancelled(self) -> None:
         """The placer did not listen: end its process, keep what it had reported."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QWidget
 
 from enplace.cluster import Cluster
@@ -29,6 +29,7 @@ class Solving(QWidget):
 
     done = Signal(str)
     failed = Signal(str)
+    _simulated = Signal(object, object)
 
     def __init__(self, document: Document, solver: Solver, header: Header, parent: QWidget) -> None:
         super().__init__(parent)
@@ -37,6 +38,8 @@ class Solving(QWidget):
         document.opened.connect(self._on_opened)
         solver.solved.connect(self._on_solved)
         solver.failed.connect(self._on_failed)
+        # Simulating and drawing a large plan in one turn would be felt.
+        self._simulated.connect(self._add, Qt.ConnectionType.QueuedConnection)
 
     def solve_or_cancel(self) -> None:
         if self._solver.busy:
@@ -75,17 +78,27 @@ class Solving(QWidget):
             self._solver.solve(self._document.problem, [FIRST_METHOD])
 
     def _on_solved(self, job: Job, plan: Plan) -> None:
-        title = self._solver.title(job.method)
-        if job.problem is not self._document.problem:
-            self.done.emit(f"{short_title(title)} answered an older question; its plan is left out")
+        if self._is_stale(job):
             return
         try:
             schedule = simulate(job.problem, plan)
         except EnplaceError as error:
             self.failed.emit(str(error))
             return
-        name, note = entry_name(title, bool(job.problem.pins))
-        entry = PlanEntry(name, plan, schedule, note)
+        name, note = entry_name(self._solver.title(job.method), bool(job.problem.pins))
+        self._simulated.emit(job, PlanEntry(name, plan, schedule, note))
+
+    def _is_stale(self, job: Job) -> bool:
+        """Whether the problem is another by now; says so."""
+        stale = job.problem is not self._document.problem
+        if stale:
+            title = short_title(self._solver.title(job.method))
+            self.done.emit(f"{title} answered an older question; its plan is left out")
+        return stale
+
+    def _add(self, job: Job, entry: PlanEntry) -> None:
+        if self._is_stale(job):
+            return
         if self._document.plans or job.method != FIRST_METHOD:
             self._document.add_plan(entry, job.choose)
         else:
