@@ -89,12 +89,13 @@ def plan_of(problem: Problem, devices: dict[str, int], **settings: str) -> Plan:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Two to four devices, some slower, a CPU with lanes, channels of their own, shared or
-    routed."""
+    """Two to four devices, some slower, two perhaps of one chip; channels shared or routed."""
     n_gpus = draw(st.integers(2, 3))
     lanes = draw(st.integers(0, 3))
+    chip = draw(st.sampled_from(["", "", "chip"]))
+    speeds = st.sampled_from([0.5, 1.0, 2.0])
     devices = [
-        Device(f"GPU:{d}", "gpu", GIB, draw(st.sampled_from([0.5, 1.0, 2.0])))
+        Device(f"GPU:{d}", "gpu", GIB, draw(speeds), chip=chip if d < 2 else "")
         for d in range(n_gpus)
     ]
     if lanes:

@@ -34,6 +34,9 @@ class Device:
         The profile's times are divided by it.
     lanes : int
         How many ops may run at once; 1 for GPUs.
+    chip : str
+        Devices that name the same chip share its lanes: logical GPUs of one GPU take turns. Empty
+        for a device with lanes of its own.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Device:
     capacity_bytes: int
     speed: float = 1.0
     lanes: int = 1
+    chip: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not 0 < len(self.name) <= MAX_NAME:
@@ -105,6 +109,12 @@ class Cluster:
         for names in ([d.name for d in self.devices], list(self.channels)):
             if double := _first_double(names):
                 raise ClusterError(f"cluster '{self.name}': the name '{double}' is used twice")
+        for device, owner in zip(self.devices, self.lane_owner.tolist(), strict=True):
+            if device.lanes != self.devices[owner].lanes:
+                raise ClusterError(
+                    f"devices '{self.devices[owner].name}' and '{device.name}' share chip "
+                    f"'{device.chip}' but not its number of lanes; give both the same"
+                )
         for link in self.links:
             self._check_link(link)
         self._check_pairs()
@@ -178,6 +188,16 @@ class Cluster:
     @cached_property
     def lanes(self) -> IntArray:
         return np.array([device.lanes for device in self.devices], dtype=np.int64)
+
+    @cached_property
+    def lane_owner(self) -> IntArray:
+        """The first device of the same chip, whose lanes a device uses; mostly itself."""
+        first: dict[str, int] = {}
+        owners = [
+            first.setdefault(device.chip, number) if device.chip else number
+            for number, device in enumerate(self.devices)
+        ]
+        return np.array(owners, dtype=np.int64)
 
     @cached_property
     def capacity_bytes(self) -> IntArray:

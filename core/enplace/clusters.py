@@ -46,6 +46,7 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
                 "capacity_bytes": int(device.capacity_bytes),
                 "speed": device.speed,
                 "lanes": int(device.lanes),
+                **({"chip": device.chip} if device.chip else {}),
             }
             for device in cluster.devices
         ],
@@ -132,7 +133,7 @@ def cluster_from_json(data: Any, where: str = "") -> Cluster:
 
 def _device(value: Any, where: str) -> Device:
     obj = is_object(value, where)
-    only(obj, {"name", "kind", "capacity_bytes", "speed", "lanes"}, where)
+    only(obj, {"name", "kind", "capacity_bytes", "speed", "lanes", "chip"}, where)
     try:
         return Device(
             name=take(obj, "name", str, where),
@@ -140,6 +141,7 @@ def _device(value: Any, where: str) -> Device:
             capacity_bytes=whole(obj, "capacity_bytes", where),
             speed=float(number(obj, "speed", where, 1.0)),
             lanes=whole(obj, "lanes", where, 1),
+            chip=take(obj, "chip", str, where, ""),
         )
     except ClusterError as error:
         raise ClusterError(f"{where}: {error}") from None

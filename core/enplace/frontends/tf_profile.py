@@ -186,10 +186,14 @@ def _measured(
 
 
 def _cluster(data: dict[str, Any], nodes: list[dict[str, Any]]) -> Cluster:
-    """The devices the profile was measured on; logical GPUs where it split one chip."""
+    """The devices the profile was measured on; logical GPUs take turns on the one chip they split.
+
+    That is nearly what was seen: kernels that fill the chip gain nothing from running side by side.
+    """
     n_gpus = whole(data, "logical_gpus", "", 1, low=1, high=64)
     capacity = H200_BYTES if n_gpus == 1 else LOGICAL_GPU_BYTES
-    devices = [Device(f"GPU:{i}", "gpu", capacity) for i in range(n_gpus)]
+    chip = "GPU" if n_gpus > 1 else ""
+    devices = [Device(f"GPU:{i}", "gpu", capacity, chip=chip) for i in range(n_gpus)]
     devices.append(Device("CPU:0", "cpu", HOST_BYTES, lanes=HOST_LANES))
     names = [device.name for device in devices]
     for i, node in enumerate(nodes):

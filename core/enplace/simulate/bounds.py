@@ -68,14 +68,17 @@ def _work_bound_us(problem: Problem, unit_us: FloatArray) -> float:
 
     For weights y >= 0 with sum(lanes * y) = 1, every schedule takes at least the sum over units of
     min over devices of y * time: each unit adds its time to one device's lanes, and the makespan
-    is at least the weighted mean of the lanes' loads. Units that may leave the set count nothing.
+    is at least the weighted mean of the lanes' loads. Devices of one chip share their lanes, which
+    then weigh as much as the heaviest of them. Units that may leave the set count nothing.
     """
     cluster, allowed = problem.cluster, problem.unit_allowed
     sets, set_of = problem.device_sets
     best = 0.0
     for members in np.vstack([sets, np.ones(cluster.n_devices, dtype=bool)]):
         weight = np.where(members, cluster.speed, 0.0)
-        weight /= (weight * cluster.lanes).sum()
+        of_lane = np.zeros(cluster.n_devices)
+        np.maximum.at(of_lane, cluster.lane_owner, weight)
+        weight /= (of_lane * cluster.lanes).sum()
         inside = (sets <= members).all(axis=1)[set_of]
         weighted = np.where(allowed, unit_us, np.inf)[inside][:, members] * weight[members]
         best = max(best, float(weighted.min(axis=1).sum()))

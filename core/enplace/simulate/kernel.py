@@ -27,6 +27,9 @@ LINK_FIFO, LINK_PRIORITY, LINK_ORDERED = range(3)
 class Machine(NamedTuple):
     """What the loop reads: graph, plan and cluster as flat arrays.
 
+    ``owner`` is the device whose lanes a device uses: its own, or the first of its chip. Ready ops
+    wait in one heap for each owner, from ``heap_ptr[owner]`` on.
+
     Transfers are known beforehand: transfer ``x`` sends ``transfer_tensor[x]`` to
     ``transfer_to[x]``; those of tensor ``t`` are ``transfer_ptr[t] : transfer_ptr[t + 1]``.
     ``transfer_rank`` orders them by the position of their first consumer and ``ranked_transfer``
@@ -39,6 +42,8 @@ class Machine(NamedTuple):
     duration_us: FloatArray
     in_degree: IntArray
     lanes: IntArray
+    owner: IntArray
+    heap_ptr: IntArray
     tensor_ptr: IntArray
     edge_ptr: IntArray
     edge_op: IntArray
@@ -148,7 +153,8 @@ def _make_ready(
     device: IntArray,
     position: IntArray,
     duration_us: FloatArray,
-    device_ptr: IntArray,
+    owner: IntArray,
+    heap_ptr: IntArray,
     ready: IntArray,
     ready_size: IntArray,
     op_of_key: IntArray,
@@ -164,9 +170,9 @@ def _make_ready(
     op_of_key[key] = op
     if duration_us[op] == 0.0:
         key -= len(device)
-    owner = device[op]
-    _push(ready, device_ptr[owner], ready_size[owner], key)
-    ready_size[owner] += 1
+    chip = owner[device[op]]
+    _push(ready, heap_ptr[chip], ready_size[chip], key)
+    ready_size[chip] += 1
 
 
 @njit(cache=True, nogil=True)
@@ -192,7 +198,7 @@ def _next_transfer(
 
 @njit(cache=True, nogil=True)
 def _run(  # type: ignore[no-untyped-def]
-    device, position, duration_us, waiting, lanes, tensor_ptr, edge_ptr, edge_op,
+    device, position, duration_us, waiting, lanes, owner, heap_ptr, tensor_ptr, edge_ptr, edge_op,
     transfer_ptr, transfer_tensor, transfer_to, transfer_us, transfer_link, route_ptr, route,
     device_ptr, device_queue, transfer_rank, ranked_transfer, channel_ptr, channel_queue,
     policy, links, start_us, finish_us, lane, sent_start_us, sent_finish_us,
@@ -214,8 +220,8 @@ def _run(  # type: ignore[no-untyped-def]
 
     for op in range(n):
         if waiting[op] == 0:
-            _make_ready(op, policy, device, position, duration_us, device_ptr, ready, ready_size,
-                        op_of_key, n_keys)  # fmt: skip
+            _make_ready(op, policy, device, position, duration_us, owner, heap_ptr, ready,
+                        ready_size, op_of_key, n_keys)  # fmt: skip
     while True:
         # (2) start ops; the second pass, for ops that take time, only if the first started none
         instant = False
@@ -223,7 +229,8 @@ def _run(  # type: ignore[no-untyped-def]
             if instant or (others and policy == STRICT):
                 break
             for d in range(len(lanes)):
-                while free_lanes[d] > 0:
+                chip = owner[d]
+                while free_lanes[chip] > 0:
                     if policy == STRICT:
                         at = device_ptr[d] + ready_size[d]
                         if at == device_ptr[d + 1] or waiting[device_queue[at]] > 0:
@@ -231,13 +238,13 @@ def _run(  # type: ignore[no-untyped-def]
                         op = device_queue[at]
                         ready_size[d] += 1
                     else:
-                        if ready_size[d] == 0 or (not others and ready[device_ptr[d]] >= 0):
+                        if ready_size[d] == 0 or (not others and ready[heap_ptr[d]] >= 0):
                             break
-                        key = _pop(ready, device_ptr[d], ready_size[d])
+                        key = _pop(ready, heap_ptr[d], ready_size[d])
                         ready_size[d] -= 1
                         op = op_of_key[key if key >= 0 else key + n]
                     free = 0
-                    while lane_busy[lane_ptr[d] + free]:
+                    while lane_busy[lane_ptr[chip] + free]:
                         free += 1
                     lane[op] = free
                     start_us[op] = now
@@ -245,8 +252,8 @@ def _run(  # type: ignore[no-untyped-def]
                     if duration_us[op] == 0.0:
                         instant = True
                     else:
-                        lane_busy[lane_ptr[d] + free] = True
-                        free_lanes[d] -= 1
+                        lane_busy[lane_ptr[chip] + free] = True
+                        free_lanes[chip] -= 1
                     _push_event(event_us, event_code, n_events, finish_us[op], op)
                     n_events += 1
         # (3) start transfers that wait for a channel
@@ -298,15 +305,15 @@ def _run(  # type: ignore[no-untyped-def]
                 first, last, where = tensor_ptr[code], tensor_ptr[code + 1], device[code]
                 finished += 1
                 if duration_us[code] > 0.0:
-                    lane_busy[lane_ptr[where] + lane[code]] = False
-                    free_lanes[where] += 1
+                    lane_busy[lane_ptr[owner[where]] + lane[code]] = False
+                    free_lanes[owner[where]] += 1
             for tensor in range(first, last):
                 for edge in range(edge_ptr[tensor], edge_ptr[tensor + 1]):
                     op = edge_op[edge]
                     if device[op] == where:
                         waiting[op] -= 1
                         if waiting[op] == 0:
-                            _make_ready(op, policy, device, position, duration_us, device_ptr,
+                            _make_ready(op, policy, device, position, duration_us, owner, heap_ptr,
                                         ready, ready_size, op_of_key, n_keys)  # fmt: skip
                 if code >= n:
                     continue

@@ -37,6 +37,8 @@ def build_machine(problem: Problem, plan: Plan) -> Machine:
         duration_us=problem.time_us[np.arange(len(device)), device],
         in_degree=np.diff(profile.in_ptr),
         lanes=cluster.lanes,
+        owner=cluster.lane_owner,
+        heap_ptr=_offsets(cluster.lane_owner[device], k),
         tensor_ptr=profile.tensor_ptr,
         edge_ptr=profile.edge_ptr,
         edge_op=profile.edge_op,
@@ -47,7 +49,7 @@ def build_machine(problem: Problem, plan: Plan) -> Machine:
         transfer_link=link,
         route_ptr=cluster.route_ptr,
         route=cluster.route,
-        device_ptr=np.searchsorted(device[order], np.arange(k + 1)).astype(np.int64),
+        device_ptr=_offsets(device, k),
         device_queue=order.astype(np.int64),
         transfer_rank=rank,
         ranked_transfer=ranked,
@@ -56,6 +58,11 @@ def build_machine(problem: Problem, plan: Plan) -> Machine:
         policy=POLICIES.index(plan.policy),
         links=links,
     )
+
+
+def _offsets(where: IntArray, n: int) -> IntArray:
+    """Where the share of each of ``n`` devices begins in an array of all ops; shape (n + 1,)."""
+    return np.concatenate([[0], np.cumsum(np.bincount(where, minlength=n))])
 
 
 def _transfer_us(problem: Problem, tensor: IntArray, link: IntArray) -> FloatArray:

@@ -53,6 +53,7 @@ def critical_path(schedule: Schedule) -> CriticalPath:
     by_tensor = np.argsort(schedule.transfer_tensor, kind="stable")
     codes = _walk_back(
         schedule.plan.device,
+        cluster.lane_owner[schedule.plan.device],
         schedule.op_start_us,
         schedule.op_finish_us,
         np.argsort(schedule.op_finish_us, kind="stable"),
@@ -86,6 +87,7 @@ def critical_path(schedule: Schedule) -> CriticalPath:
 @njit(cache=True, nogil=True)
 def _walk_back(
     device: IntArray,
+    lane_owner: IntArray,
     op_start: FloatArray,
     op_finish: FloatArray,
     op_order: IntArray,
@@ -136,7 +138,7 @@ def _walk_back(
             if finish > latest:
                 latest, step = finish, code
         if latest < start:
-            before = _freed_lane(op, device, op_start, op_finish, op_order)
+            before = _freed_lane(op, lane_owner, op_start, op_finish, op_order)
             step = before if before != NOTHING else step
     return path[:length]
 
@@ -153,13 +155,13 @@ def _transfer_of(
 
 @njit(cache=True, nogil=True)
 def _freed_lane(
-    op: int, device: IntArray, start: FloatArray, finish: FloatArray, order: IntArray
+    op: int, lane_owner: IntArray, start: FloatArray, finish: FloatArray, order: IntArray
 ) -> int:  # pragma: no cover - compiled
-    """Find an op that ran on the same device until this one started."""
+    """Find an op that ran on the same lanes until this one started."""
     at = _first_at(start[op], finish, order)
     while at < len(order) and finish[order[at]] == start[op]:
         other = order[at]
-        if device[other] == device[op] and start[other] < start[op]:
+        if lane_owner[other] == lane_owner[op] and start[other] < start[op]:
             return int(other)
         at += 1
     return NOTHING

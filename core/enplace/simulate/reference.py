@@ -56,11 +56,13 @@ class _Loop:
         self.unsent = sorted(self.transfers, key=self.rank.__getitem__)
         self.requested: list[tuple[int, int]] = []
         self.channel_free: dict[int, float] = defaultdict(float)
-        self.free_lanes = [list(range(d.lanes)) for d in problem.cluster.devices]
+        # Devices of one chip share one list of lanes and one pair of heaps.
+        devices, owner = problem.cluster.devices, problem.cluster.lane_owner.tolist()
+        lanes = [list(range(device.lanes)) for device in devices]
+        self.free_lanes = [lanes[o] for o in owner]
         # Heaps of (key, op): for each device one of the ops that take no time, one of the others.
-        self.ready: list[dict[bool, list[tuple[int, int]]]] = [
-            {True: [], False: []} for _ in problem.cluster.devices
-        ]
+        heaps: list[dict[bool, list[tuple[int, int]]]] = [{True: [], False: []} for _ in devices]
+        self.ready = [heaps[o] for o in owner]
         self.lists = [
             deque(sorted(np.flatnonzero(plan.device == d).tolist(), key=self.rank_of_op))
             for d in range(problem.cluster.n_devices)

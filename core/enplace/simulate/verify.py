@@ -54,6 +54,8 @@ class _Check:
         self.position: list[int] = schedule.plan.position.tolist()
         self.start: list[float] = schedule.op_start_us.tolist()
         self.finish: list[float] = schedule.op_finish_us.tolist()
+        chips = [device.chip or f"{device.name} alone" for device in self.cluster.devices]
+        self.chip = [chips[d] if 0 <= d < len(chips) else "nowhere" for d in self.device]
         self.close = TOLERANCE * max(schedule.makespan_us, 1.0)
         self.producer: list[int] = self.profile.tensor_op.tolist()
         self.consumers: list[list[int]] = [[] for _ in self.producer]
@@ -129,7 +131,7 @@ class _Check:
         for op, lane in enumerate(self.schedule.op_lane.tolist()):
             if not 0 <= lane < self.cluster.devices[self.device[op]].lanes:
                 yield f"{self.name(op)} is on lane {lane}, which does not exist"
-            lane_ops[self.device[op], lane].append((self.start[op], self.finish[op], op))
+            lane_ops[self.chip[op], lane].append((self.start[op], self.finish[op], op))
         for ops in lane_ops.values():
             for one, other in self.overlaps(ops):
                 yield f"{self.name(one)} and {self.name(other)} overlap on one lane"
@@ -191,19 +193,23 @@ class _Check:
 
     def dispatch(self) -> Iterator[str]:
         """No lane stands still while an op waits, and the right op goes first."""
-        by_device = defaultdict(list)
+        by_chip, by_device = defaultdict(list), defaultdict(list)
         for op in sorted(range(len(self.device)), key=lambda op: self.position[op]):
+            by_chip[self.chip[op]].append(op)
             by_device[self.device[op]].append(op)
-        for device, ops in by_device.items():
-            if self.schedule.plan.policy == "strict":
+        strict = self.schedule.plan.policy == "strict"
+        for ops in by_device.values() if strict else by_chip.values():
+            if strict:
                 earliest = yield from self._in_order(ops)
             else:
                 earliest = [self.ready(op) for op in ops]
                 yield from self._most_urgent_first(ops)
-            busy = _BusyTime([(self.start[op], self.finish[op]) for op in ops])
-            slack = self.close * (len(ops) + 1)
+            sharing = by_chip[self.chip[ops[0]]]
+            busy = _BusyTime([(self.start[op], self.finish[op]) for op in sharing])
+            slack = self.close * (len(sharing) + 1)
+            lanes = self.cluster.devices[self.device[ops[0]]].lanes
             for op, ready in zip(ops, earliest, strict=True):
-                lane_time = (self.start[op] - ready) * self.cluster.devices[device].lanes
+                lane_time = (self.start[op] - ready) * lanes
                 if busy.between(ready, self.start[op]) < lane_time - slack:
                     yield (
                         f"{self.name(op)} waits from {ready} to {self.start[op]} beside a free lane"

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from enplace.cluster import Cluster, Link
-from enplace.errors import DeadlockError, PlanError
+from enplace.cluster import Cluster, Device, Link
+from enplace.errors import ClusterError, DeadlockError, PlanError
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.simulate import critical_path, lower_bound_us, simulate
 from enplace.simulate.reference import simulate_slowly
-from problems import cluster_of, plan_of, planned_problems, profile_of
+from enplace.simulate.verify import find_faults
+from problems import GIB, cluster_of, plan_of, planned_problems, profile_of
 
 
 @given(planned_problems())
@@ -26,6 +27,11 @@ def test_compiled_loop_equals_reference_to_the_last_bit(drawn):
     sent = zip(fast.transfer_tensor.tolist(), fast.transfer_to.tolist(), strict=True)
     times = zip(fast.transfer_start_us.tolist(), fast.transfer_finish_us.tolist(), strict=True)
     assert slow.transfers == dict(zip(sent, times, strict=True))
+
+
+@given(planned_problems())
+def test_verifier_finds_no_fault(drawn):
+    assert find_faults(simulate(*drawn)) == []
 
 
 @given(planned_problems())
@@ -149,6 +155,25 @@ def test_cpu_lanes_run_side_by_side():
     assert sorted(schedule.op_start_us.tolist()) == [0, 0, 4]
     assert sorted(schedule.op_lane.tolist()) == [0, 0, 1]
     assert schedule.idle_us.tolist() == [8, 4]
+
+
+def test_logical_devices_of_one_chip_take_turns():
+    devices = tuple(Device(f"GPU:{d}", "gpu", GIB, chip="one") for d in range(2))
+    base = cluster_of()
+    problem = Problem(
+        profile_of({"a": 4, "b": 4}), Cluster("split", devices, base.channels, base.links)
+    )
+    schedule = simulate(problem, plan_of(problem, {"a": 0, "b": 1}))
+    assert sorted(schedule.op_start_us.tolist()) == [0, 4]
+    assert lower_bound_us(problem) == 8
+    assert find_faults(schedule) == []
+
+
+def test_chip_mates_need_the_same_lanes():
+    devices = (Device("A", "cpu", GIB, chip="x"), Device("B", "cpu", GIB, lanes=2, chip="x"))
+    base = cluster_of()
+    with pytest.raises(ClusterError, match="'A' and 'B' share chip 'x'"):
+        Cluster("split", devices, base.channels, base.links)
 
 
 def test_speed_divides_time():
