@@ -52,7 +52,9 @@ def main() -> None:
     if not paths:
         sys.exit(f"no profiles in {folder}: the truth check needs the measured runs")
     profiles = {path.name.split(".")[0]: _read(path) for path in paths}
-    _one_device({n: p for n, p in profiles.items() if "_gt_" not in n or n.endswith("all0")})
+    single = {n: p for n, p in profiles.items() if "_gt_" not in n or n.endswith("all0")}
+    _one_device(single)
+    _memory(single)
     placed = [n for n in profiles if "_gt_" in n and not n.endswith("all0")]
     _two_devices([n for n in placed if n.endswith(FAIR)], profiles, fair=True)
     _two_devices([n for n in placed if not n.endswith(FAIR)], profiles, fair=False)
@@ -80,6 +82,24 @@ def _one_device(profiles: dict[str, Profile]) -> None:
         )
     _summary("own gap (fitted to this step)", own)
     _summary("held-out gap (nothing fitted)", held_out)
+
+
+def _memory(profiles: dict[str, Profile]) -> None:
+    """Peak of the first GPU against what TensorFlow's allocator reported."""
+    title("One GPU: simulated peak memory against the allocator's")
+    ratios = []
+    for name, profile in profiles.items():
+        cluster = cluster_from("local", profile)
+        schedule = simulate(Problem(profile, cluster), recorded_plan(profile, cluster))
+        gpu = cluster.index["GPU:0"]
+        ratios.append(int(schedule.peak_bytes[gpu]) / profile.measured["peak_bytes"]["GPU:0"])
+        figure(name, f"{ratios[-1] - 1:+.1%}")
+    figure(
+        "lowest / median / highest",
+        " / ".join(
+            f"{ratio - 1:+.1%}" for ratio in (min(ratios), statistics.median(ratios), max(ratios))
+        ),
+    )
 
 
 def _with_gap(profile: Profile, gap_us: float) -> Profile:
