@@ -12,12 +12,12 @@ import pytest
 from enplace.clusters import cluster_from
 from enplace.errors import EnplaceError, EnplaceWarning, FileError, PlanError
 from enplace.frontends import read_profile, recorded_plan, with_costs_of
-from enplace.frontends.tf_profile import HOST_TO_GPU
 from enplace.frontends.calibration import LARGEST_GAP_US, LEAST_GAP_US
+from enplace.frontends.tf_profile import HOST_TO_GPU
 from enplace.problem import Problem
 from enplace.profile import Profile
 from enplace.simulate import simulate
-from inputs import LAYER_RATE, RATE, tarnawski, tf_node, tf_profile
+from inputs import LAYER_RATE, RATE, tarnawski, tf_profile
 
 # Tarnawski et al. 2020
 
