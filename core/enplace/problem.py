@@ -185,9 +185,7 @@ def _units(profile: Profile, together: tuple[tuple[int, ...], ...]) -> IntArray:
     """Placement unit of each op; kept, because pins change far more often than groups."""
     first_of: dict[str, int] = {}
     ties = [
-        (first_of.setdefault(group, op), op)
-        for op, group in enumerate(profile.colocation)
-        if group
+        (first_of.setdefault(group, op), op) for op, group in enumerate(profile.colocation) if group
     ]
     ties += [(ops[0], op) for ops in together for op in ops]
     n = profile.n_ops
