@@ -268,9 +268,9 @@ def _plan(
 
 def _zip(members: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name, content in members.items():
-            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 6)
     return buffer.getvalue()
 
 

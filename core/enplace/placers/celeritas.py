@@ -34,7 +34,7 @@ from enplace.profile import FloatArray, IntArray
 _SOURCE = "Celeritas (Xu et al. 2022)"
 
 
-@placer("order-place", title="Celeritas Order-Place", source=_SOURCE, capabilities=("memory",))
+@placer("order-place", title="Order-Place, Celeritas", source=_SOURCE, capabilities=("memory",))
 def order_place(problem: Problem, options: PlaceOptions) -> Plan:
     """Fill one GPU to its limit with clusters in CPD-TOPO order, then the next."""
     group = fuse(problem)

@@ -60,7 +60,7 @@ MEMORY_SHARES = (1.0, 0.85, 0.7, 0.55)
 
 @placer(
     "heft",
-    title="HEFT list scheduling",
+    title="HEFT, list scheduling",
     source="Topcuoglu, Hariri and Wu (TPDS 2002)",
     capabilities=("memory", "heterogeneous", "channels"),
 )

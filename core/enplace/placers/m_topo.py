@@ -11,7 +11,7 @@ from enplace.problem import Problem
 from enplace.profile import IntArray
 
 
-@placer("m-topo", title="Baechi m-topo", source="Baechi (SoCC 2020)", capabilities=("memory",))
+@placer("m-topo", title="m-topo, Baechi", source="Baechi (SoCC 2020)", capabilities=("memory",))
 def m_topo(problem: Problem, options: PlaceOptions) -> Plan:
     """Fill the GPUs in turn to an even share of the memory, in Kahn's order, never going back.
 
