@@ -215,7 +215,7 @@ def _run(  # type: ignore[no-untyped-def]
     queue, queue_size = np.empty(len(channel_queue), np.int64), np.zeros(n_channels, np.int64)
     requested = np.zeros(n_transfers, np.int64)
     event_us, event_code = np.empty(n + n_transfers), np.empty(n + n_transfers, np.int64)
-    n_events, finished = 0, 0
+    n_events, n_waiting, finished = 0, 0, 0
     now = 0.0
 
     for op in range(n):
@@ -257,7 +257,7 @@ def _run(  # type: ignore[no-untyped-def]
                     _push_event(event_us, event_code, n_events, finish_us[op], op)
                     n_events += 1
         # (3) start transfers that wait for a channel
-        progress = links != LINK_FIFO and not instant
+        progress = n_waiting > 0 and not instant
         while progress:
             progress = False
             for channel in range(n_channels):
@@ -290,7 +290,8 @@ def _run(  # type: ignore[no-untyped-def]
                         queue_size[route[at]] += 1
                 _push_event(event_us, event_code, n_events, sent_finish_us[transfer], n + transfer)
                 n_events += 1
-                progress = True
+                n_waiting -= 1
+                progress = n_waiting > 0
         if n_events == 0:
             return finished
         # (1) of the next round: everything that ends at the next instant
@@ -339,8 +340,10 @@ def _run(  # type: ignore[no-untyped-def]
                             transfer_rank[transfer],
                         )
                         queue_size[channel] += 1
+                        n_waiting += 1
                     else:
                         requested[transfer] = 1
+                        n_waiting += 1
 
 
 def run(m: Machine) -> Times:
