@@ -168,6 +168,7 @@ ACTIONS: tuple[Action, ...] = (
     _mode_action("dark", "Dark"),
     Action("palette", "Commands…", "Help", ("Ctrl+Shift+P",), lambda w: w.show_palette()),
     Action("keys", "Keys", "Help", ("?",), lambda w: w.show_keys()),
+    Action("tensorflow", "TensorFlow…", "Help", (), lambda w: w.show_tensorflow(), group=1),
     Action("about", "About Enplace", "Help", (), lambda w: w.show_about(), group=1),
     *(_device_action(number) for number in range(DEVICE_KEYS)),
 )

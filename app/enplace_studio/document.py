@@ -159,6 +159,7 @@ class Document(QObject):
         path: Path | None = None,
         view: dict[str, Any] | None = None,
         saved: bool = True,
+        grouping: Grouping | None = None,
     ) -> None:
         """Show another state, or nothing; forgets undo and selection.
 
@@ -168,8 +169,10 @@ class Document(QObject):
             The project file that "Save" writes.
         saved : bool
             False for work that no file holds, such as a recovered project.
+        grouping : Grouping, optional
+            The groups of its ops, where they are known already.
         """
-        self.grouping = group_ops(state.problem.profile) if state else None
+        self.grouping = grouping or (group_ops(state.problem.profile) if state else None)
         self._state = state
         self.path, self.view, self._saved = path, view or {}, saved
         self.selection = self.hovered = frozenset()

@@ -11,10 +11,12 @@ from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 from enplace.clusters import cluster_from
 from enplace.errors import EnplaceError
 from enplace.files import PlanFile, complete_plan, read_plan, write_atomically, write_plan
+from enplace.groups import Grouping
 from enplace.samples import Sample, samples
 from enplace.text import count
 from enplace_studio import session
-from enplace_studio.document import Document
+from enplace_studio.aside import aside
+from enplace_studio.document import Document, PlanEntry
 from enplace_studio.session import Opened, RecentFiles, Recovery
 
 PLAN_FILTER = "Plans (*.json)"
@@ -63,12 +65,17 @@ class Filing(QWidget):
     def _open(self, read: Callable[[], Opened], saved: bool = True) -> bool:
         if not self.may_leave():
             return False
-        try:
+
+        def work() -> tuple[Opened, Grouping]:
             opened = read()
+            return opened, opened.grouping
+
+        try:
+            opened, grouping = aside(work)
         except EnplaceError as error:
             self.failed.emit(str(error))
             return False
-        self._document.open(opened.state, opened.path, opened.view, saved)
+        self._document.open(opened.state, opened.path, opened.view, saved, grouping)
         return True
 
     def close(self) -> bool:
@@ -147,23 +154,25 @@ class Filing(QWidget):
 
     # Plans
 
-    def ask_export_plan(self) -> None:
-        self.ask_write("Export the plan", ".plan.json", self.export_plan)
+    def ask_export_plan(self, entry: PlanEntry | None = None) -> None:
+        """Ask where to write a plan of the list, or the current one."""
+        self.ask_write("Export the plan", ".plan.json", lambda path: self.export_plan(path, entry))
 
-    def export_plan(self, path: Path) -> None:
+    def export_plan(self, path: Path, entry: PlanEntry | None = None) -> None:
         """Write ``plan.json`` for teammates and training scripts."""
-        document = self._document
-        assert document.problem is not None
-        assert document.current is not None
-        write_plan(path, document.problem, document.current.plan, document.current.schedule)
+        entry = entry or self._document.current
+        assert entry is not None
+        plan, schedule = entry.plan, entry.schedule
+        aside(lambda: write_plan(path, schedule.problem, plan, schedule))
 
     def ask_export(self, form: str, suffix: str) -> None:
         """Write the current schedule for another program or another person."""
         from enplace.exports import EXPORTERS
 
         def export(path: Path) -> None:
-            assert self._document.schedule is not None
-            write_atomically(path, EXPORTERS[form](self._document.schedule))
+            schedule = self._document.schedule
+            assert schedule is not None
+            aside(lambda: write_atomically(path, EXPORTERS[form](schedule)))
 
         self.ask_write("Export", suffix, export)
 
@@ -189,10 +198,11 @@ class Filing(QWidget):
         problem = self._document.problem
         assert problem is not None
         try:
-            found = read_plan(path, problem)
+            found = aside(lambda: read_plan(path, problem))
             if (found.missing or found.unknown) and not self._accept_mismatch(path, found):
                 return False
-            entry = session.entry_for(problem, path.stem, complete_plan(problem, found), path.name)
+            plan = aside(lambda: complete_plan(problem, found))
+            entry = session.entry_for(problem, path.stem, plan, path.name)
         except EnplaceError as error:
             self.failed.emit(str(error))
             return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QFontMetrics
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QPushButton, QSizePolicy, QWidget
@@ -12,7 +14,7 @@ from enplace_studio.clusters import cluster_title
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import label
+from enplace_studio.panel import label, plain_tip
 
 TIME_LIMITS_S = (2, 5, 10, 30, 60, 300)
 USUAL_TIME_LIMIT_S = 10
@@ -82,7 +84,8 @@ class Header(QWidget):
         if problem is None or self._document.grouping is None:
             return
         profile, groups = problem.profile, len(self._document.grouping.names)
-        self._name.setText(profile.name)
+        self._name.setText(model_title(profile.name))
+        self._name.setToolTip(plain_tip(profile.name))
         self._size.set_text(f"{count(profile.n_ops, 'op')} in {count(groups, 'group')}")
         assert self._document.cluster is not None
         self._show_cluster(self._document.cluster)
@@ -94,10 +97,10 @@ class Header(QWidget):
         room = QFontMetrics(self.cluster_button.font())
         shown = room.elidedText(title, Qt.TextElideMode.ElideRight, MAX_CLUSTER_WIDTH)
         self.cluster_button.setText(f"{shown}  ▾")
-        self.cluster_button.setToolTip(f"{cluster.name}: {cluster.description}")
+        self.cluster_button.setToolTip(plain_tip(f"{cluster.name}: {cluster.description}"))
 
     def _show_method(self) -> None:
-        limit = f", {self.time_limit_s} s" if self._searches(self.method) else ""
+        limit = f", {self.time_limit_s} s" if self._solver.searches(self.method) else ""
         self.method_button.setText(f"{short_title(self._solver.title(self.method))}{limit}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))
 
@@ -109,20 +112,16 @@ class Header(QWidget):
         self.solve_button.setEnabled(busy or bool(self._solver.methods))
         self.compare_button.setEnabled(bool(self._solver.methods) and not busy)
 
-    def _searches(self, method: str) -> bool:
-        known = self._solver.methods.get(method)
-        return known is not None and "anytime" in known.capabilities
-
     def _fill_methods(self) -> None:
         self.method_menu.clear()
         group = QActionGroup(self.method_menu)
         for method in self._solver.methods.values():
             action = self._choice(self.method_menu, group, method.title, method.name == self.method)
             action.setEnabled(not method.why_not)
-            action.setToolTip(method.why_not or method.source)
+            action.setToolTip(plain_tip(method.why_not or method.source))
             action.triggered.connect(lambda _=False, name=method.name: self.set_method(name))
         self.method_menu.setToolTipsVisible(True)
-        if any(map(self._searches, self._solver.methods)):
+        if any(map(self._solver.searches, self._solver.methods)):
             self._fill_limits(self.method_menu.addMenu("Time limit"))
         self.refresh()
 
@@ -162,7 +161,28 @@ class ElidedLabel(QLabel):
         shown = self.fontMetrics().elidedText(self._whole, mode, self.width())
         if shown != self.text():
             self.setText(shown)
-            self.setToolTip("" if shown == self._whole else self._whole)
+            self.setToolTip("" if shown == self._whole else plain_tip(self._whole))
+
+
+_SPELT = {
+    "bert": "BERT", "gpt": "GPT", "inception": "Inception", "lstm": "LSTM", "nasnet": "NASNet",
+    "nmt": "NMT", "resnet": "ResNet", "rnnlm": "RNNLM", "transformer": "Transformer", "vgg": "VGG",
+}  # fmt: skip
+"""How the literature writes well-known models."""
+
+
+def model_title(name: str) -> str:
+    """A profile's name as a person reads it: ``rnnlm-2-2048`` is ``RNNLM 2 × 2048``."""
+    first, *rest = re.split("[-_]", name)
+    if first not in _SPELT:
+        return name
+    title = _SPELT[first]
+    if len(rest) == 1 and rest[0].isdigit():
+        return f"{title}-{rest[0]}"
+    for before, word in zip([first, *rest], rest, strict=False):
+        joint = " × " if before.isdigit() and word.isdigit() else " "
+        title += joint + word
+    return title
 
 
 def short_title(title: str) -> str:

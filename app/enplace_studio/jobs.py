@@ -6,7 +6,7 @@ import itertools
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,13 +53,37 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """The latest that a running placer said."""
+    """The latest that a running placer said.
+
+    Attributes
+    ----------
+    history : tuple of (float, float)
+        Seconds and step time in µs of each better plan so far.
+    """
 
     message: str
     fraction: float | None = None
-    objective_us: float | None = None
     bound_us: float | None = None
     incumbent: Plan | None = None
+    history: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def objective_us(self) -> float | None:
+        """Step time of the best plan so far."""
+        return self.history[-1][1] if self.history else None
+
+    def then(self, said: Mapping[str, Any], plan: Plan | None) -> Report:
+        """The report after a message; what it leaves out stays."""
+        history = self.history
+        if (objective_us := said["objective_us"]) is not None:
+            history = (*history, (said["seconds"], objective_us))
+        return Report(
+            said["message"],
+            self.fraction if said["fraction"] is None else said["fraction"],
+            said["bound_us"] or self.bound_us,
+            plan or self.incumbent,
+            history,
+        )
 
 
 class Solver(QObject):
@@ -113,6 +137,10 @@ class Solver(QObject):
     def title(self, method: str) -> str:
         """What a person calls a method."""
         return self.methods[method].title if method in self.methods else method
+
+    def searches(self, method: str) -> bool:
+        """Whether a method goes on improving its plan until its time is up."""
+        return method in self.methods and "anytime" in self.methods[method].capabilities
 
     def start(self) -> None:
         """Start the process early, so that the first job finds it ready."""
@@ -218,11 +246,8 @@ class Solver(QObject):
 
     def _answer(self, job: Job, message: Message) -> None:
         if message.do == "progress":
-            said = message.details
-            known = wire.plan_from(message) if "plan" in said else self.report.incumbent
-            self.report = Report(
-                said["message"], said["fraction"], said["objective_us"], said["bound_us"], known
-            )
+            plan = wire.plan_from(message) if "plan" in message.details else None
+            self.report = self.report.then(message.details, plan)
             return
         if message.do == "solved":
             self.solved.emit(job, wire.plan_from(message))

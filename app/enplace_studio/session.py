@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from enplace.clusters import cluster_from, presets
 from enplace.errors import EnplaceError, PlanError
 from enplace.files import Project, read_project, write_project
 from enplace.frontends import read_profile
+from enplace.groups import Grouping, group_ops
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import Profile
 from enplace.simulate import simulate
+from enplace_studio.aside import aside
 from enplace_studio.document import Document
 from enplace_studio.state import PlanEntry, State, first_state
 
@@ -46,6 +49,11 @@ class Opened:
     state: State
     path: Path | None = None
     view: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def grouping(self) -> Grouping:
+        """The groups that a person sees."""
+        return group_ops(self.state.problem.profile)
 
 
 def open_file(path: Path, cluster: Cluster | None = None) -> Opened:
@@ -174,9 +182,12 @@ def save(document: Document, path: Path) -> None:
     FileError
         If the file cannot be written.
     """
-    assert document.state is not None
-    write_project(path, to_project(document.state, document.view))
-    document.mark_saved(path)
+    state = document.state
+    assert state is not None
+    project = to_project(state, document.view)
+    aside(lambda: write_project(path, project))
+    if document.state is state:  # a solver's plan may have come meanwhile
+        document.mark_saved(path)
 
 
 class RecentFiles:

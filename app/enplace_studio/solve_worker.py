@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 from enplace.errors import EnplaceError
@@ -90,12 +91,19 @@ class _Reporter:
     def __init__(self, job: int, send: Send) -> None:
         self._job, self._send = job, send
         self._last_s = 0.0
+        self._best = Progress(0.0, "")
 
     def __call__(self, progress: Progress) -> None:
+        if progress.incumbent is not None:
+            self._best = progress
         now_s = time.monotonic()
         if now_s - self._last_s < REPORT_EVERY_S:
             return
         self._last_s = now_s
+        # A better plan that came too soon after the last message goes with this one.
+        if self._best.incumbent is not None:
+            fraction = progress.fraction
+            progress, self._best = replace(self._best, fraction=fraction), Progress(0.0, "")
         keys = ("seconds", "message", "fraction", "objective_us", "bound_us")
         details = {"job": self._job, **{key: getattr(progress, key) for key in keys}}
         if progress.incumbent is None:

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QScrollArea, QVB
 from enplace.samples import Sample, samples
 from enplace.text import elide_middle
 from enplace_studio.messages import button
-from enplace_studio.panel import label, named
+from enplace_studio.panel import label, named, plain_tip
 from enplace_studio.theme import theme
 
 COLUMNS = 3
@@ -60,6 +60,7 @@ class StartPage(QScrollArea):
             "Press Solve, look at the plan, move what you know better, solve around it, export it.",
             "It opens Enplace profiles and projects (.enplace), profiles as JSON, GPU profiles "
             "(.json.gz) and operator graphs of Tarnawski et al. 2020 (.json).",
+            "None of this needs TensorFlow; Help › TensorFlow says how to add it.",
         ):
             shown = label(line, "dim")
             shown.setWordWrap(True)
@@ -92,7 +93,7 @@ class StartPage(QScrollArea):
                 self._recent.addWidget(label("Recent", "title"))
             link = button(f"{path.name}   in {elide_middle(str(path.parent), 80)}", kind="quiet")
             link.clicked.connect(partial(self.file_chosen.emit, path))
-            link.setToolTip(str(path))
+            link.setToolTip(plain_tip(str(path)))
             self._recent.addWidget(link, 0, Qt.AlignmentFlag.AlignLeft)
 
 

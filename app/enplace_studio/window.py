@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,15 @@ PANES = (
     Pane("memory", "Memory", "enplace_studio.memory", "MemoryView", _RIGHT),
     Pane("whatif", "What if", "enplace_studio.whatif", "WhatIfView", _RIGHT),
 )
+
+
+TENSORFLOW_COMMAND = "pip install 'enplace[tensorflow]'"
+
+
+def tensorflow_state() -> str:
+    """Whether TensorFlow is installed beside the studio; looks only, without importing it."""
+    found = importlib.util.find_spec("tensorflow") is not None
+    return f"TensorFlow is {'installed' if found else 'not installed'} beside the studio."
 
 
 class MainWindow(QMainWindow):
@@ -139,6 +149,10 @@ class MainWindow(QMainWindow):
             self.views[pane.name], self.docks[pane.name] = view, dock
             self.addDockWidget(pane.area, dock)
             self.view_menu.insertAction(self._before_panes, dock.toggleViewAction())
+        plans = self.views["plans"]
+        live = importlib.import_module("enplace_studio.plans.live").LiveCard
+        plans.add_on_top(live(self.document, self.solver))  # type: ignore[attr-defined]
+        plans.export_requested.connect(self.files.ask_export_plan)  # type: ignore[attr-defined]
         # Sizes hold once the panes have been laid out.
         QTimer.singleShot(0, self, self._arrange_docks)
 
@@ -330,6 +344,19 @@ class MainWindow(QMainWindow):
         from enplace_studio.palette import KeySheet
 
         KeySheet(self).exec()
+
+    def show_tensorflow(self) -> None:
+        """What TensorFlow is needed for, and how to add it."""
+        box = QMessageBox(self)
+        box.setWindowTitle("TensorFlow")
+        box.setText(tensorflow_state())
+        box.setInformativeText(
+            "Opening, solving and exporting never need it. Only a training script that uses an "
+            "exported plan does.\n\nTo add it, run this in the environment of your script:\n"
+            f"{TENSORFLOW_COMMAND}"
+        )
+        box.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        box.exec()
 
     def show_about(self) -> None:
         QMessageBox.about(

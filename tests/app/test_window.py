@@ -384,3 +384,48 @@ def test_panes_closed_by_hand_stay_closed_past_the_start_page(window, monkeypatc
     window.document.open(state)
     assert window.docks["plans"].isVisible()
     assert not window.docks["whatif"].isVisible()
+
+
+def test_a_running_search_shows_its_best_plan_against_the_expert(window, qtbot):
+    from enplace_studio.jobs import Job, Method, Report
+
+    live = window.findChild(QWidget, "live")
+    solver = window.solver
+    assert not live.isVisible()
+    solver.methods = {"enplace": Method("enplace", "Enplace", "", ("anytime",), "")}
+    solver.job = Job(1, window.document.problem, "enplace", 10.0, True)
+    solver._started_s -= 5
+    said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": 80e3}
+    solver.report = Report("").then(said, None).then({**said, "objective_us": None}, None)
+    solver.changed.emit()
+    assert live.isVisible()
+    assert live.step.text() == "90.0 ms"
+    assert live.bound.text() == "proven not below 80.0 ms"
+    solver.job = None
+    solver.changed.emit()
+    assert not live.isVisible()
+
+
+def test_a_plan_of_the_list_is_exported_from_its_menu(window, monkeypatch, tmp_path):
+    first = window.document.current
+    window.document.place([0], 1)
+    assert window.document.current is not first
+    name_file(monkeypatch, tmp_path / "first.plan.json")
+    window.views["plans"].export_requested.emit(first)
+    found = read_plan(tmp_path / "first.plan.json", first.schedule.problem)
+    assert found.plan.device.tolist() == first.plan.device.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("rnnlm-2-2048", "RNNLM 2 × 2048"),
+        ("vgg-19", "VGG-19"),
+        ("bert-3-training", "BERT 3 training"),
+        ("my-own_model-3", "my-own_model-3"),
+    ],
+)
+def test_well_known_models_have_the_name_that_people_use(name, title):
+    from enplace_studio.header import model_title
+
+    assert model_title(name) == title

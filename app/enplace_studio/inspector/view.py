@@ -20,7 +20,7 @@ from enplace_studio.document import Document
 from enplace_studio.inspector.facts import largest_outgoing, op_facts, place_sentence, totals
 from enplace_studio.inspector.where import DeviceGrid
 from enplace_studio.inspector.widgets import Line
-from enplace_studio.panel import Column, Panel, label, paragraph
+from enplace_studio.panel import Column, Panel, label, paragraph, plain_tip
 
 Action = tuple[str, str, bool, Callable[[], object]]
 """Text, tooltip, whether it makes sense now, and what it does."""
@@ -135,7 +135,7 @@ class InspectorView(Panel):
         grid.setSpacing(6)
         for at, (text, tip, enabled, run) in enumerate(actions):
             button = QPushButton(text)
-            button.setToolTip(tip)
+            button.setToolTip(plain_tip(tip))
             button.setEnabled(enabled)
             button.setMinimumWidth(40)
             button.clicked.connect(lambda _, run=run: run())

@@ -87,10 +87,9 @@ class DeviceGrid(QWidget):
         text = ms(change, signed=True) if abs(change) > _UNCHANGED_US else "no change"
         button.set_note(text if preview.fits else "does not fit", role if preview.fits else "bad")
         peak = size(int(preview.peak_bytes[button.device]))
-        button.setToolTip(
-            f"{button.text()}: step time {ms(preview.step_us)} ({text}), "
-            f"{peak} at the peak{'' if preview.fits else '; does not fit'}"
-        )
+        fits = "" if preview.fits else "; does not fit"
+        tip = f"{button.text()}: step time {ms(preview.step_us)} ({text}), {peak} at the peak{fits}"
+        button.setToolTip(plain_tip(tip))
 
     def _open_menu(self, button: DeviceButton, at: QPoint) -> None:
         self.menu_of(button).popup(button.mapToGlobal(at))

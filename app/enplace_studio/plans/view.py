@@ -76,6 +76,10 @@ class PlansView(Panel):
         else:
             self._document.choose_plan(entry)
 
+    def add_on_top(self, widget: QWidget) -> None:
+        """Put something above the list."""
+        self.body.insertWidget(0, widget)
+
     # Comparing
 
     def compare_with(self, entry: PlanEntry) -> None:

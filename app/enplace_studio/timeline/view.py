@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QHBoxLayout, QScrollBar, QWidget
 
 from enplace.text import ms
 from enplace_studio.document import Document
-from enplace_studio.panel import Panel, label
+from enplace_studio.panel import Panel, label, plain_tip
 from enplace_studio.timeline.canvas import TimelineCanvas
 
 
@@ -48,7 +48,7 @@ class TimelineView(Panel):
 
     def _show_summary(self, text: str) -> None:
         self.summary.setText(text.replace(" ms", "\u00a0ms"))  # a unit stays with its number
-        self.summary.setToolTip(text)
+        self.summary.setToolTip(plain_tip(text))
 
     def _show_extent(self) -> None:
         """The scroll bar follows the canvas."""

@@ -1,0 +1,187 @@
+"""The search that is running: its best plan so far, and how the step time fell."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
+
+from enplace.text import ms, percent, seconds
+from enplace_studio.document import Document
+from enplace_studio.jobs import Job, Report, Solver
+from enplace_studio.messages import button
+from enplace_studio.panel import label, set_role
+from enplace_studio.theme import theme
+
+SHOW_AFTER_S = 0.3
+"""A method that ends sooner needs no card."""
+HEADROOM = 0.12
+"""Free room of the curve above the highest and below the lowest line."""
+
+
+class LiveCard(QFrame):
+    """What the solver has found so far; hidden while it is idle."""
+
+    def __init__(self, document: Document, solver: Solver, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._document, self._solver = document, solver
+        self.setObjectName("live")
+        self.setProperty("card", True)
+        self.name, self.step = label("", "title"), label("", "number")
+        self.state, self.standing = label("", "dim"), label("", "good")
+        self.curve = FallingCurve()
+        self.bar = QProgressBar(textVisible=False)
+        self.bar.setAccessibleName("Progress of the search")
+        self.bound = label("", "dim")
+        self.stop_button = button("Stop, keep the best", solver.cancel, kind="link")
+        self._lay_out()
+        solver.changed.connect(self.refresh)
+        self.refresh()
+
+    def _lay_out(self) -> None:
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(12, 8, 12, 8)
+        layout.setSpacing(6)
+        for left, right in ((self.name, self.step), (self.state, self.standing)):
+            line = QHBoxLayout()
+            line.addWidget(left)
+            line.addStretch(1)
+            line.addWidget(right)
+            layout.addLayout(line)
+        layout.addWidget(self.curve)
+        layout.addWidget(self.bar)
+        layout.addWidget(self.bound)
+        layout.addWidget(self.stop_button, 0, Qt.AlignmentFlag.AlignLeft)
+
+    def refresh(self) -> None:
+        """Show the running job, if any."""
+        job = self._solver.job
+        wanted = job is not None and (self.isVisible() or self._solver.seconds > SHOW_AFTER_S)
+        self.setVisible(wanted)
+        if job is not None and wanted:
+            self._show(job, self._solver.report)
+
+    def _show(self, job: Job, report: Report) -> None:
+        best_us = report.objective_us
+        self.name.setText(f"{self._solver.title(job.method).partition(',')[0]} at work")
+        self.step.setText("" if best_us is None else ms(best_us))
+        self.state.setText(self._elapsed(job))
+        self._show_standing(best_us)
+        bound_us = report.bound_us
+        known = "" if bound_us is None else f"proven not below {ms(bound_us)}"
+        self.bound.setText(known or report.message)
+        self._show_share(job, report)
+        expert = self._document.expert
+        self.curve.setVisible(bool(report.history))
+        self.curve.show_history(
+            report.history,
+            max(self._solver.seconds, job.time_limit_s or 0.0),
+            self._solver.seconds,
+            expert.schedule.makespan_us if expert else None,
+        )
+
+    def _elapsed(self, job: Job) -> str:
+        spent = seconds(self._solver.seconds)
+        limited = job.time_limit_s is not None and self._solver.searches(job.method)
+        shown = f"{spent} of {job.time_limit_s:.0f} s" if limited else spent
+        waiting = self._solver.waiting
+        return f"{shown}  ·  {waiting} more to come" if waiting else shown
+
+    def _show_standing(self, best_us: float | None) -> None:
+        expert = self._document.expert
+        if best_us is None or expert is None:
+            self.standing.setText("")
+            return
+        change = best_us / expert.schedule.makespan_us - 1
+        set_role(self.standing, "good" if change < 0 else "bad")
+        self.standing.setText(f"{percent(change, signed=True)} vs expert")
+
+    def _show_share(self, job: Job, report: Report) -> None:
+        """How much of its time is spent; a bar that only moves where nobody knows."""
+        share = report.fraction
+        if self._solver.searches(job.method) and job.time_limit_s:
+            share = self._solver.seconds / job.time_limit_s
+        self.bar.setRange(0, 0 if share is None else 1000)
+        if share is not None:
+            self.bar.setValue(round(1000 * min(share, 1.0)))
+
+
+class FallingCurve(QWidget):
+    """Step time of the best plan over the seconds of a search, with the expert's for scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._history: tuple[tuple[float, float], ...] = ()
+        self._span_s, self._now_s = 1.0, 0.0
+        self._expert_us: float | None = None
+        self.setToolTip("Step time of the best plan so far; dashed: the expert's")
+
+    def sizeHint(self) -> QSize:
+        return QSize(180, round(52 * theme.scale))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(60, self.sizeHint().height())
+
+    def show_history(
+        self,
+        history: tuple[tuple[float, float], ...],
+        span_s: float,
+        now_s: float,
+        expert_us: float | None,
+    ) -> None:
+        """Draw these (seconds, µs) as steps, the last one up to now."""
+        self._history, self._expert_us = history, expert_us
+        self._span_s, self._now_s = max(span_s, 1e-3), now_s
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if not self._history:
+            return
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        tokens = theme.tokens
+        if self._expert_us is not None:
+            self._paint_expert(painter, self._y(self._expert_us))
+        steps = self._steps()
+        painter.setPen(QPen(tokens.accent, 1.5))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawPath(steps)
+        painter.setBrush(tokens.accent)
+        painter.setPen(QPen(tokens.panel, 1.5))
+        painter.drawEllipse(steps.currentPosition(), 3.5, 3.5)
+
+    def _paint_expert(self, painter: QPainter, y: float) -> None:
+        tokens = theme.tokens
+        painter.setFont(theme.font(10))
+        box = painter.fontMetrics().boundingRect("expert")
+        painter.setPen(tokens.dim)
+        below = y < self.height() / 2
+        at = QRectF(self.width() - box.width() - 4, y + 1 if below else y - 15, box.width() + 4, 14)
+        painter.drawText(at, Qt.AlignmentFlag.AlignCenter, "expert")
+        pen = QPen(QColor(tokens.dim), 1)
+        pen.setStyle(Qt.PenStyle.DashLine)
+        painter.setPen(pen)
+        painter.drawLine(QPointF(0, y), QPointF(self.width(), y))
+
+    def _steps(self) -> QPainterPath:
+        first_s, first_us = self._history[0]
+        path = QPainterPath(QPointF(self._x(first_s), self._y(first_us)))
+        for at_s, step_us in self._history[1:]:
+            path.lineTo(self._x(at_s), path.currentPosition().y())
+            path.lineTo(self._x(at_s), self._y(step_us))
+        path.lineTo(
+            max(self._x(self._now_s), path.currentPosition().x()), path.currentPosition().y()
+        )
+        return path
+
+    def _x(self, at_s: float) -> float:
+        return 4 + (self.width() - 8) * min(at_s / self._span_s, 1.0)
+
+    def _y(self, step_us: float) -> float:
+        known = [us for _, us in self._history]
+        if self._expert_us is not None:
+            known.append(self._expert_us)
+        low, high = min(known), max(known)
+        room = max(high - low, 1e-3 * high, 1e-9) * (1 + 2 * HEADROOM)
+        middle = (low + high) / 2
+        return self.height() * (0.5 - (step_us - middle) / room)
