@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import PlanError
-from enplace.problem import Problem
+from enplace.problem import BoolArray, Problem
 from enplace.profile import IntArray
 
 POLICIES = ("priority", "strict", "fifo")
@@ -79,12 +79,18 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         )
     if ((plan.device < 0) | (plan.device >= problem.cluster.n_devices)).any():
         raise PlanError("the plan names a device that the cluster does not have")
-    unit_device = np.full(problem.n_units, -1, dtype=np.int64)
-    unit_device[problem.unit] = plan.device
     allowed = problem.unit_allowed[problem.unit, plan.device]
-    wrong = np.flatnonzero(~allowed | (unit_device[problem.unit] != plan.device))
+    wrong = np.flatnonzero(~allowed | apart(problem, plan))
     if len(wrong):
         raise PlanError(_why_wrong(problem, plan, int(wrong[0])))
+
+
+def apart(problem: Problem, plan: Plan) -> BoolArray:
+    """Which ops are on another device than the last op of their placement unit; shape (n_ops,)."""
+    unit_device = np.full(problem.n_units, -1, dtype=np.int64)
+    unit_device[problem.unit] = plan.device
+    elsewhere: BoolArray = unit_device[problem.unit] != plan.device
+    return elsewhere
 
 
 def _why_wrong(problem: Problem, plan: Plan, op: int) -> str:

@@ -111,6 +111,26 @@ def read_problem_and_plan(
     return problem, complete_plan(problem, found)
 
 
+def without_split_groups(problem: Problem, plan: Plan) -> Problem:
+    """The same problem without colocation groups, if the plan splits one, and a word of warning.
+
+    A measured placement may do what the profile of another run forbids; it can be simulated.
+    """
+    from enplace.plan import apart
+
+    names = [problem.profile.op_names[op] for op in apart(problem, plan).nonzero()[0]]
+    if not names:
+        return problem
+    warnings.warn(
+        f"the plan puts {count(len(names), 'op')} apart from ops they are colocated with "
+        f"({_few(names)}); simulated as it stands, but TensorFlow would not run it so",
+        EnplaceWarning,
+        stacklevel=2,
+    )
+    loose = replace(problem.profile, colocation=("",) * problem.profile.n_ops)
+    return replace(problem, profile=loose)
+
+
 def _describe_other(plan_file: str, missing: list[str], new: list[str]) -> str:
     parts = []
     if missing:

@@ -9,7 +9,13 @@ import click
 
 from enplace.cli import summary
 from enplace.cli.answer import NO, YES, Answer, command
-from enplace.cli.inputs import check_output, method_names, read_problem, read_problem_and_plan
+from enplace.cli.inputs import (
+    check_output,
+    method_names,
+    read_problem,
+    read_problem_and_plan,
+    without_split_groups,
+)
 from enplace.cli.options import (
     FILE,
     LINK_POLICIES,
@@ -99,6 +105,7 @@ def simulate(
         check_output(path, profile, plan)
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
     chosen = replace(chosen, policy=policy or chosen.policy, links=links or chosen.links)
+    problem = without_split_groups(problem, chosen)
     schedule = play(problem, chosen)
     written = _write(schedule, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}

@@ -219,6 +219,20 @@ def test_complete_places_the_ops_that_a_plan_lacks(enplace, planned):
     assert sum(device["ops"] for device in done.document["devices"]) == 5
 
 
+def test_a_measured_plan_that_splits_a_group_is_simulated_with_a_word(enplace, folder):
+    dealt = ("--method", "round-robin", "-o", "s.json")
+    assert enplace("place", "p.json", "--cluster", "c.json", *dealt).status == 0
+    tied = model()
+    for op in (0, 1):
+        tied["ops"][op]["colocation"] = "together"
+    (folder / "tied.json").write_text(json.dumps(tied))
+    done = enplace("simulate", "tied.json", "s.json", "--json")
+    free = enplace("simulate", "p.json", "s.json", "--json")
+    assert done.status == 0
+    assert "apart from ops they are colocated with" in done.err
+    assert done.document["step_time_us"] == free.document["step_time_us"]
+
+
 def test_compare_lists_the_methods_asked_for(enplace, folder):
     methods = ("--methods", "single,expert,heft")
     done = enplace("compare", "p.json", "--cluster", "c.json", *methods, "--json")
