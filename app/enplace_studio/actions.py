@@ -177,6 +177,12 @@ ACTIONS: tuple[Action, ...] = (
 VIEW_KEYS = (
     ("W A S D", "Move and zoom the graph and the timeline"),
     ("Ctrl + wheel", "Zoom at the pointer"),
+    ("+ or −", "Zoom the graph"),
+    ("Arrows", "Go to the next group, or move the timeline"),
+    ("Enter", "Open the group"),
+    ("Backspace", "Back to the groups around it"),
+    ("Esc", "Leave the search, the group, the selection"),
+    ("Ctrl + click a plan", "Compare it with the current one"),
     ("Drag onto a device", "Move and pin; with Shift only move"),
 )
 """What views do themselves; shown beside the actions."""

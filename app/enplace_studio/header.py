@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QAction, QActionGroup, QFontMetrics
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QPushButton, QSizePolicy, QWidget
+from PySide6.QtGui import QAction, QActionGroup, QFontMetrics, QResizeEvent
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QWidget
 
 from enplace.cluster import Cluster
 from enplace.text import count
@@ -14,11 +14,12 @@ from enplace_studio.clusters import cluster_title
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import label, plain_tip
+from enplace_studio.panel import ElidedLabel, label, plain_tip
 
 TIME_LIMITS_S = (2, 5, 10, 30, 60, 300)
 USUAL_TIME_LIMIT_S = 10
-MAX_CLUSTER_WIDTH = 240
+CLUSTER_SHARE = 0.24
+"""How much of the window's width the cluster's name may take."""
 
 
 class Header(QWidget):
@@ -78,6 +79,11 @@ class Header(QWidget):
         self.time_limit_s = seconds
         self.refresh()
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if self._document.cluster is not None:
+            self._show_cluster(self._document.cluster)
+
     def refresh(self) -> None:
         """Show what is open and what the solver does."""
         problem = self._document.problem
@@ -93,9 +99,9 @@ class Header(QWidget):
         self._show_solve(bool(problem.pins))
 
     def _show_cluster(self, cluster: Cluster) -> None:
-        title = cluster_title(cluster)
+        title, most = cluster_title(cluster), round(CLUSTER_SHARE * self.width())
         room = QFontMetrics(self.cluster_button.font())
-        shown = room.elidedText(title, Qt.TextElideMode.ElideRight, MAX_CLUSTER_WIDTH)
+        shown = room.elidedText(title, Qt.TextElideMode.ElideRight, most)
         self.cluster_button.setText(f"{shown}  ▾")
         self.cluster_button.setToolTip(plain_tip(f"{cluster.name}: {cluster.description}"))
 
@@ -137,31 +143,6 @@ class Header(QWidget):
         action.setChecked(on)
         group.addAction(action)
         return action
-
-
-class ElidedLabel(QLabel):
-    """A text that gives way: it ends in an ellipsis where there is too little room."""
-
-    def __init__(self, role: str = "") -> None:
-        super().__init__()
-        self.setProperty("role", role)
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        self._whole = ""
-
-    def set_text(self, text: str) -> None:
-        self._whole = text
-        self.setMaximumWidth(self.fontMetrics().horizontalAdvance(text) + 8)
-        self._elide()
-
-    def resizeEvent(self, event: object) -> None:
-        self._elide()
-
-    def _elide(self) -> None:
-        mode = Qt.TextElideMode.ElideRight
-        shown = self.fontMetrics().elidedText(self._whole, mode, self.width())
-        if shown != self.text():
-            self.setText(shown)
-            self.setToolTip("" if shown == self._whole else plain_tip(self._whole))
 
 
 _SPELT = {

@@ -84,7 +84,6 @@ class Toast(QFrame):
         """Show a line; ``undo`` offers to take it back."""
         self._text.setText(text + ".")
         self._undo.setVisible(undo)
-        self.adjustSize()
         self._settle()
         self.show()
         self.raise_()
@@ -99,6 +98,12 @@ class Toast(QFrame):
         parent = self.parentWidget()
         assert parent is not None
         room = parent.size()
+        self._text.setWordWrap(False)
+        self.adjustSize()
+        if self.width() > room.width() - 2 * MARGIN:
+            self._text.setWordWrap(True)
+            width = room.width() - 2 * MARGIN
+            self.resize(width, self.heightForWidth(width))
         x = (room.width() - self.width()) // 2
         self.move(max(MARGIN, x), room.height() - self.height() - MARGIN)
 

@@ -31,13 +31,12 @@ class Panel(QFrame):
         super().__init__(parent)
         self.setProperty("card", True)
         self._title = label(title, "title")
-        self._legend = label(legend, "dim")
-        self._legend.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        # A long legend gives way instead of keeping the pane wide.
-        self._legend.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._legend = ElidedLabel("dim")
+        self._legend.set_text(legend)
         self.header = QHBoxLayout()
         self.header.addWidget(self._title)
-        self.header.addWidget(self._legend, 1)
+        self.header.addStretch(1)
+        self.header.addWidget(self._legend, 1000)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(12, 10, 12, 12)
         layout.setSpacing(10)
@@ -49,8 +48,38 @@ class Panel(QFrame):
     def set_title(self, title: str) -> None:
         self._title.setText(title)
 
+    @property
+    def legend(self) -> str:
+        """The whole legend, also where there is no room for it."""
+        return self._legend.whole
+
     def set_legend(self, legend: str) -> None:
-        self._legend.setText(legend)
+        self._legend.set_text(legend)
+
+
+class ElidedLabel(QLabel):
+    """A text that gives way: it ends in an ellipsis where there is too little room."""
+
+    def __init__(self, role: str = "") -> None:
+        super().__init__()
+        self.setProperty("role", role)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.whole = ""
+
+    def set_text(self, text: str) -> None:
+        self.whole = text
+        self.setMaximumWidth(self.fontMetrics().horizontalAdvance(text) + 8)
+        self._elide()
+
+    def resizeEvent(self, event: object) -> None:
+        self._elide()
+
+    def _elide(self) -> None:
+        mode = Qt.TextElideMode.ElideRight
+        shown = self.fontMetrics().elidedText(self.whole, mode, self.width())
+        if shown != self.text():
+            self.setText(shown)
+            self.setToolTip("" if shown == self.whole else plain_tip(self.whole))
 
 
 def label(text: str, role: str = "") -> QLabel:

@@ -11,6 +11,7 @@ from enplace.cluster import Cluster
 from enplace.errors import EnplaceError
 from enplace.plan import Plan
 from enplace.simulate import simulate
+from enplace.text import ms, percent
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.header import Header, short_title
 from enplace_studio.jobs import Job, Solver
@@ -101,8 +102,16 @@ class Solving(QWidget):
             return
         if self._document.plans or job.method != FIRST_METHOD:
             self._document.add_plan(entry, job.choose)
+            if job.choose:
+                self._tell(entry)
         else:
             self._document.begin_with(entry)
+
+    def _tell(self, entry: PlanEntry) -> None:
+        """Say what was found, against the expert where there is one."""
+        change = self._document.against_expert(entry.schedule)
+        against = "" if change is None else f", {percent(change, signed=True)} vs expert"
+        self.done.emit(f"{entry.name}: {ms(entry.schedule.makespan_us)}{against}")
 
     def _on_failed(self, job: Job, why: str) -> None:
         if job.problem is self._document.problem:

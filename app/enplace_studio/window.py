@@ -166,7 +166,7 @@ class MainWindow(QMainWindow):
         docks = [self.docks[name] for name in SIDE_WIDTHS]
         self.resizeDocks(docks, list(SIDE_WIDTHS.values()), Qt.Orientation.Horizontal)
         right = [self.docks[name] for name in ("inspector", "memory", "whatif")]
-        self.resizeDocks(right, [330, 310, 150], Qt.Orientation.Vertical)
+        self.resizeDocks(right, [380, 290, 140], Qt.Orientation.Vertical)
         self.resizeDocks([self.docks["timeline"]], [TIMELINE_HEIGHT], Qt.Orientation.Vertical)
 
     def _make_action(self, spec: Action) -> QAction:

@@ -177,7 +177,7 @@ def test_a_refused_request_is_explained_in_the_banner_until_the_next_edit(window
 
 def test_the_status_line_names_the_unsaved_change(window):
     window.document.place([2], 0)
-    assert "pin “c” to GPU 0" in window.status_line.unsaved._whole
+    assert "pin “c” to GPU 0" in window.status_line.unsaved.whole
 
 
 @pytest.mark.parametrize(("choice", "closes"), [(BUTTON.Cancel, False), (BUTTON.Discard, True)])

@@ -22,9 +22,11 @@ GAP = 10.0
 ROW_GAP, TIGHT_ROW_GAP = 38.0, 26.0
 TITLE_W = 108.0
 LANE_GAP = 30.0
-WIDEST_CARD_W = 104.0
+WIDEST_CARD_W = 128.0
 WIDE_CARD_W = 132.0
 LAYER_GAP = 40.0
+TIGHTER = 1.15
+"""How much wider than the room a row may be that would otherwise be cut in two."""
 
 _MANY_LINES = 8
 _LEAST_COLUMNS = 4
@@ -32,6 +34,7 @@ _CHAIN = 1.3  # edges per card below which a graph is read like text, line after
 _NARROW = 1.8  # ... or cards per layer
 _SWEEPS = 6
 _LONG_LABEL = 20
+_ESTIMATE_SLACK = 6.0
 _DERIVED_SHARE = 0.25
 
 
@@ -227,11 +230,13 @@ class _Stack:
         lane_room = (room - LANE_GAP * (n_lanes - 1)) / n_lanes
         needed = _longest([line for band in bands for lane in band for line in lane])
         most = _columns_in(lane_room)
+        if needed <= _columns_in(lane_room * TIGHTER):
+            most = max(most, needed)
         balanced = -(-needed // -(-needed // most))
         self.columns = balanced if n_lanes == 1 else min(needed, most)
         share = (lane_room - TITLE_W + GAP) / max(self.columns, _LEAST_COLUMNS) - GAP
         self.card_w = min(max(share, CARD_W), WIDEST_CARD_W)
-        self.texts = _row_texts(grouping, self.card_w)
+        self.texts, self.words = _row_texts(grouping, self.card_w)
         lane_w = TITLE_W + max(self.columns, _LEAST_COLUMNS) * (self.card_w + GAP) + LANE_GAP
         top = 0.0
         for band in bands:
@@ -244,7 +249,8 @@ class _Stack:
         """Place the lines of one lane of a band; the height at which the next band may begin."""
         for line in lines:
             if line.title:
-                self.titles.append((_short_title(line.title), left, top + CARD_H / 2))
+                words = [_short_title(line.title), *self.words.get(line.title, ())]
+                self.titles.append((" / ".join(words), left, top + CARD_H / 2))
             for piece in self._titled(line) if line.title else self._singles(line, left):
                 for column, span, group in piece:
                     self.x[group] = left + TITLE_W + column * (self.card_w + GAP)
@@ -277,15 +283,33 @@ class _Stack:
         return pieces
 
 
-def _row_texts(grouping: Grouping, card_w: float) -> list[str]:
-    """Labels; only their numbers in rows whose title says the words and that have little room."""
+def _row_texts(grouping: Grouping, card_w: float) -> tuple[list[str], dict[str, tuple[str, ...]]]:
+    """Labels; only their numbers in rows that have little room and whose title says the words.
+
+    Returns
+    -------
+    texts : list of str
+    words : dict of str to tuple of str
+        What the title of a row has to say besides.
+    """
     texts = list(grouping.labels)
-    rows = list(zip(grouping.rows, grouping.labels, strict=True))
-    narrow = {row for row, label in rows if _text_width(label) > card_w}
-    for group, (row, label) in enumerate(rows):
-        if row in narrow and label.startswith(stem := row.rpartition(" of ")[2]):
-            texts[group] = label.removeprefix(stem).lstrip(" .") or label
-    return texts
+    words: dict[str, tuple[str, ...]] = {}
+    rows: dict[str, list[int]] = {}
+    for group, row in enumerate(grouping.rows):
+        rows.setdefault(row, []).append(group)
+    for row, groups in rows.items():
+        labels = [grouping.labels[group] for group in groups]
+        if max(map(_text_width, labels)) <= card_w + _ESTIMATE_SLACK:
+            continue
+        stem = row.rpartition(" of ")[2]
+        shared = {_label_key(label)[0] for label in labels}
+        if len(groups) > 1 and len(shared) == 1 and any(shared) and not labels[0].startswith(stem):
+            (stem,) = shared
+            words[row] = () if " of " in row else (stem,)
+        for group, label in zip(groups, labels, strict=True):
+            if label.startswith(stem):
+                texts[group] = label.removeprefix(stem).lstrip(" .") or label
+    return texts, words
 
 
 def _text_width(text: str) -> float:

@@ -20,6 +20,7 @@ RADIUS = 7.0
 TEXT_SCALE = 0.42  # below this scale texts would only be noise
 LARGEST_TEXT = 1.22  # how much texts may grow against their cards when zoomed out
 _PAD = 11.0
+_PIN_ROOM = 13.0
 _LEFT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
 _RIGHT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight
 _FADED = 0.28
@@ -99,10 +100,11 @@ def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -
     painter.drawPath(shape)
     _paint_bar(painter, rect, look.stripes)
     if scene.facts.n_pinned[group]:
-        paint_pin(painter, rect.topRight() + QPointF(-10, 11))
+        paint_pin(painter, rect.bottomRight() + QPointF(-9, -15))
     if text_scale:
-        room = rect.adjusted(_PAD, 3, -15 if scene.facts.n_pinned[group] else -4, 0)
-        _paint_texts(painter, room, scene.arrangement.texts[group], look, text_scale)
+        room = rect.adjusted(_PAD, 3, -4, 0)
+        pin = _PIN_ROOM if scene.facts.n_pinned[group] else 0.0
+        _paint_texts(painter, room, scene.arrangement.texts[group], look, text_scale, pin)
 
 
 def _paint_stripes(
@@ -127,16 +129,20 @@ def _paint_bar(painter: QPainter, rect: QRectF, stripes: Stripes) -> None:
         top += height * share
 
 
-def _paint_texts(painter: QPainter, rect: QRectF, text: str, look: Look, scale: float) -> None:
+def _paint_texts(
+    painter: QPainter, rect: QRectF, text: str, look: Look, scale: float, pin: float
+) -> None:
+    """Name above; time and remark below, which leave ``pin`` pixels at the right."""
     width = rect.width()
     first = QRectF(rect.left(), rect.top(), width, 19)
-    second = first.translated(0, 17)
+    second = first.adjusted(0, 17, -pin, 17)
     strong, plain = _font(12, scale, QFont.Weight.DemiBold), _font(11, scale)
     painter.setFont(strong)
     painter.setPen(theme.tokens.text)
     painter.drawText(first, _LEFT, fitted(text, strong, width))
     painter.setFont(plain)
     painter.setPen(theme.tokens.dim)
+    width -= pin
     painter.drawText(second, _LEFT, fitted(look.line, plain, width))
     both = f"{look.line}   {look.note}"
     if look.note and fitted(both, plain, width) == both:

@@ -9,6 +9,8 @@ from enplace_studio.document import Document
 from enplace_studio.memory.bar import DeviceMemory
 from enplace_studio.panel import Column, Panel, paragraph
 
+LEGEND = "weights and optimiser · activations · received, from dark to light; dashed: capacity"
+
 
 class MemoryView(Panel):
     """How full each device gets: a bar against its capacity, and the curve over the step."""
@@ -35,7 +37,7 @@ class MemoryView(Panel):
             self.devices = [DeviceMemory(schedule, device) for device in used]
             for widget in self.devices:
                 column.addWidget(widget)
-            column.addWidget(paragraph("weights and optimiser · activations · received"))
+            column.addWidget(paragraph(LEGEND))
             if idle := np.flatnonzero(schedule.peak_bytes == 0).tolist():
                 names = ", ".join(self._document.device_label(device) for device in idle)
                 column.addWidget(paragraph(f"not used: {names}"))

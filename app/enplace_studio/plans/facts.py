@@ -13,6 +13,9 @@ from enplace.schedule import Schedule
 from enplace.text import count, device_label, ms, percent, size
 from enplace_studio.document import Document, PlanEntry
 
+MOST_MEMORY_LINES = 4
+"""More devices than these are summed up in one line of a comparison."""
+
 
 def standing(document: Document, entry: PlanEntry) -> tuple[str, str]:
     """The step time against the expert's, and the role of a label that says so."""
@@ -87,7 +90,7 @@ def compare(document: Document, first: PlanEntry, second: PlanEntry) -> list[Dif
     spent = [float((s.transfer_finish_us - s.transfer_start_us).sum()) for s in both]
     lines = [
         _line("step time", [ms(step) for step in steps], steps),
-        _line("against expert", [standing(document, entry)[0] or "–" for entry in (first, second)]),
+        _line("against expert", [_against(document, entry) for entry in (first, second)]),
         _line("gap to the bound", [percent(schedule.gap) for schedule in both]),
         _line("transfers", [f"{len(schedule.transfer_tensor):,}" for schedule in both]),
         _line("sent", [size(sent_bytes(schedule)) for schedule in both]),
@@ -100,6 +103,10 @@ def compare(document: Document, first: PlanEntry, second: PlanEntry) -> list[Dif
     return lines
 
 
+def _against(document: Document, entry: PlanEntry) -> str:
+    return standing(document, entry)[0].removesuffix(" vs expert") or "–"
+
+
 def _memory_lines(both: tuple[Schedule, Schedule]) -> list[Difference]:
     """Peak memory of each device that either plan uses."""
     devices = both[0].problem.cluster.devices
@@ -108,6 +115,9 @@ def _memory_lines(both: tuple[Schedule, Schedule]) -> list[Difference]:
     peaks = [schedule.peak_bytes for schedule in both]
     capacity = both[0].problem.cluster.capacity_bytes
     used = np.flatnonzero(np.maximum(*peaks) * 100 >= capacity)
+    if len(used) > MOST_MEMORY_LINES:
+        highest = [int(peak[used].max()) for peak in peaks]
+        return [_line("highest peak", [size(peak) for peak in highest])]
     return [
         _line(f"peak {device_label(devices[d].name)}", [size(int(peak[d])) for peak in peaks])
         for d in used.tolist()

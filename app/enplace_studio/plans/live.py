@@ -9,7 +9,6 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QW
 from enplace.text import ms, percent, seconds
 from enplace_studio.document import Document
 from enplace_studio.jobs import Job, Report, Solver
-from enplace_studio.messages import button
 from enplace_studio.panel import label, set_role
 from enplace_studio.theme import theme
 
@@ -33,7 +32,6 @@ class LiveCard(QFrame):
         self.bar = QProgressBar(textVisible=False)
         self.bar.setAccessibleName("Progress of the search")
         self.bound = label("", "dim")
-        self.stop_button = button("Stop, keep the best", solver.cancel, kind="link")
         self._lay_out()
         solver.changed.connect(self.refresh)
         self.refresh()
@@ -51,7 +49,6 @@ class LiveCard(QFrame):
         layout.addWidget(self.curve)
         layout.addWidget(self.bar)
         layout.addWidget(self.bound)
-        layout.addWidget(self.stop_button, 0, Qt.AlignmentFlag.AlignLeft)
 
     def refresh(self) -> None:
         """Show the running job, if any."""

@@ -9,6 +9,7 @@ from PySide6.QtCore import QPoint, Qt, QTimer, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QApplication,
+    QHBoxLayout,
     QLineEdit,
     QMenu,
     QWidget,
@@ -37,6 +38,7 @@ class PlansView(Panel):
         # Several signals follow one edit; the list is made anew once.
         self._later = QTimer(self, singleShot=True, interval=0)
         self._later.timeout.connect(self.rebuild)
+        document.opened.connect(self._forget_comparison)
         for changed in (
             document.opened,
             document.plans_changed,
@@ -77,8 +79,11 @@ class PlansView(Panel):
             self._document.choose_plan(entry)
 
     def add_on_top(self, widget: QWidget) -> None:
-        """Put something above the list."""
-        self.body.insertWidget(0, widget)
+        """Put something above the list, as wide as the cards of the list."""
+        row = QHBoxLayout()
+        row.setContentsMargins(0, 0, 4, 0)
+        row.addWidget(widget)
+        self.body.insertLayout(0, row)
 
     # Comparing
 
@@ -86,6 +91,10 @@ class PlansView(Panel):
         """Show the current plan beside another; the same again closes the comparison."""
         self._against = None if entry.name == self._against else entry.name
         self._show_comparison()
+
+    def _forget_comparison(self) -> None:
+        """Another model is open; a plan of the same name there is another plan."""
+        self._against = None
 
     def _close_comparison(self) -> None:
         self._against = None
@@ -119,7 +128,7 @@ class PlansView(Panel):
             ("Rename", partial(self.edit_name, card)),
             ("Duplicate", partial(document.add_plan, entry)),
             ("Remove", partial(document.remove_plan, entry)),
-            ("Export…", partial(self.export_requested.emit, entry)),
+            ("Export plan.json…", partial(self.export_requested.emit, entry)),
         ]
         if document.current is not None and entry is not document.current:
             shown = document.current.name.replace("&", "&&")  # no mnemonic

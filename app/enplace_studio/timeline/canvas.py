@@ -23,7 +23,7 @@ from PySide6.QtWidgets import QApplication, QToolTip, QWidget
 from enplace.profile import FloatArray, IntArray
 from enplace.schedule import Schedule
 from enplace.simulate import critical_path
-from enplace.text import elide_middle, ms
+from enplace.text import device_label, elide_middle, ms
 from enplace_studio.document import Document
 from enplace_studio.panel import plain_tip
 from enplace_studio.theme import theme
@@ -173,7 +173,7 @@ class TimelineCanvas(QWidget):
 
     @staticmethod
     def _title(row: Row) -> str:
-        return elide_middle(row.title, 14)
+        return elide_middle(device_label(row.title), 14)
 
     def _lane_px(self) -> float:
         return max(self.width() - self._left - _RIGHT_PX, 10)

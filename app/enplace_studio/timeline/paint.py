@@ -169,6 +169,10 @@ def draw_labels(
         painter.drawStaticText(QPointF(area.left() + left + 4, top), text)
 
 
+LEAST_LETTERS = 6
+"""Less of a name than this tells nothing."""
+
+
 @lru_cache(maxsize=4096)
 def fitted(name: str, width: int, font_key: str) -> QStaticText:
     """An op's name in so many pixels: whole, else without its scope, else elided in the middle."""
@@ -176,6 +180,8 @@ def fitted(name: str, width: int, font_key: str) -> QStaticText:
     metrics = QFontMetricsF(font)
     shown = name if metrics.horizontalAdvance(name) <= width else name.rpartition("/")[2]
     shown = metrics.elidedText(shown, Qt.TextElideMode.ElideMiddle, width)
+    if "…" in shown and len(shown) < LEAST_LETTERS:
+        shown = ""
     text = QStaticText(shown)
     text.setTextFormat(Qt.TextFormat.PlainText)
     text.prepare(font=font)

@@ -21,6 +21,7 @@ from enplace.clusters import cluster_to_json
 from enplace.disk import is_object, number, shown, take, whole
 from enplace.errors import DanglingEdgeError, DuplicateOpError, EnplaceWarning, FileError
 from enplace.profile import MAX_BYTES, Profile, make_profile
+from enplace.text import count
 
 US_PER_MS = 1000.0
 OPERATOR_RATE = 2**31 / 1000
@@ -191,5 +192,5 @@ def _cluster(data: dict[str, Any], rate: float) -> Cluster:
         tuple(devices),
         (*buses, "host memory"),
         tuple(links),
-        f"{accelerators} accelerators and {cpus} CPUs, as the input says",
+        f"{count(accelerators, 'accelerator')} and {count(cpus, 'CPU')}, as the input says",
     )

@@ -232,7 +232,7 @@ def test_a_ghost_stays_after_an_edit(open_view):
     document = chain_document()
     view = open_view(document)
     document.place([1], 1)
-    assert "−0.012 ms since your edits" in view._legend.text()
+    assert "−0.012 ms since your edits" in view.legend
     assert set(view.canvas._ghosts) == {0, 1}
     document.undo_stack.undo()
     assert view.canvas._ghosts == {}
