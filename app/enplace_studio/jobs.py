@@ -249,6 +249,7 @@ class Solver(QObject):
             plan = wire.plan_from(message) if "plan" in message.details else None
             self.report = self.report.then(message.details, plan)
             return
+        self._patience.stop()
         if message.do == "solved":
             self.solved.emit(job, wire.plan_from(message))
         else:

@@ -10,8 +10,11 @@ from PySide6.QtWidgets import QWidget
 from enplace.cluster import Cluster
 from enplace.errors import EnplaceError
 from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.schedule import Schedule
 from enplace.simulate import simulate
 from enplace.text import ms, percent
+from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.header import Header, short_title
 from enplace_studio.jobs import Job, Solver
@@ -82,7 +85,7 @@ class Solving(QWidget):
         if self._is_stale(job):
             return
         try:
-            schedule = simulate(job.problem, plan)
+            schedule = aside(lambda: _full_schedule(job.problem, plan))
         except EnplaceError as error:
             self.failed.emit(str(error))
             return
@@ -144,6 +147,13 @@ class Solving(QWidget):
             assert document.problem is not None
             self._solver.cancel()
             self._solver.solve(document.problem, [FIRST_METHOD], choose=not document.plans)
+
+
+def _full_schedule(problem: Problem, plan: Plan) -> Schedule:
+    """The schedule with its memory, which would be worked out when it is first shown."""
+    schedule = simulate(problem, plan)
+    assert schedule.memory
+    return schedule
 
 
 def entry_name(title: str, pinned: bool) -> tuple[str, str]:
