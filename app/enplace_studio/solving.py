@@ -55,6 +55,14 @@ class Solving(QWidget):
         """Run the chosen method on the problem as it is now."""
         self._run([self._header.method], choose=True)
 
+    def renew(self, entry: PlanEntry) -> None:
+        """Run the method of a plan again, on the problem as it is now."""
+        method = entry.plan.method
+        if method in self._solver.methods:
+            self._run([method], choose=True)
+        else:
+            self.failed.emit(f"no method here made “{entry.name}”; press Solve for a new plan")
+
     def compare(self) -> None:
         """Add a row for each method that has none for these constraints yet."""
         problem = self._document.problem

@@ -429,3 +429,20 @@ def test_well_known_models_have_the_name_that_people_use(name, title):
     from enplace_studio.header import model_title
 
     assert model_title(name) == title
+
+
+def test_a_plan_made_before_a_pin_is_brought_up_to_date(make_window, qtbot):
+    window = make_window()
+    window.document.open(first_state(profile_of({"a": 10, "b": 10}), cluster_of(2)))
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        pass
+    expert = window.document.current
+    window.document.place([0], 1 - int(expert.plan.device[0]))
+    plans = window.views["plans"]
+    plans.rebuild()
+    card = next(card for card in plans.cards if card.entry is expert)
+    action = next(a for a in plans.menu_of(card).actions() if a.text() == "Bring up to date")
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        action.trigger()
+    assert window.document.current.plan.method == "expert"
+    assert window.document.current.schedule.problem is window.document.problem

@@ -70,7 +70,8 @@ def tooltip(document: Document, entry: PlanEntry) -> str:
         name = device_label(schedule.problem.cluster.devices[worst].name)
         lines.append(f"does not fit: {name} needs {size(int(over[worst]))} more")
     if document.problem is not None and (why := why_stale(document.problem, entry)):
-        lines.append(f"{why}: solve again for a plan that keeps to them" if "pins" in why else why)
+        lines.append(f"made {why}" if "pins" in why else why)
+        lines.append("right-click and choose “Bring up to date” to run its method again")
     return "\n".join(lines)
 
 

@@ -26,6 +26,8 @@ class PlansView(Panel):
 
     export_requested = Signal(object)
     """A :class:`PlanEntry` that the person wants to save as a file."""
+    renewal_requested = Signal(object)
+    """A :class:`PlanEntry` whose method should run again, on the problem as it is now."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Plans", parent=parent)
@@ -134,6 +136,8 @@ class PlansView(Panel):
             shown = document.current.name.replace("&", "&&")  # no mnemonic
             compare = f"Compare with “{shown}”"
             actions.insert(0, (compare, partial(self.compare_with, entry)))
+        if card.stale:
+            actions.insert(0, ("Bring up to date", partial(self.renewal_requested.emit, entry)))
         for title, run in actions:
             menu.addAction(title).triggered.connect(lambda _, run=run: run())
         return menu
