@@ -96,9 +96,13 @@ class Filing(QWidget):
             answer = QMessageBox.question(
                 self.window(),
                 "Unsaved work found",
-                "Enplace ended without saving. Open the work it kept? No throws it away.",
+                "Enplace ended without saving. Open the work it kept, or discard it?",
+                _Button.Open | _Button.Discard | _Button.Cancel,
+                _Button.Open,
             )
-            accepted = answer == _Button.Yes
+            if answer == _Button.Cancel:  # asks again at the next start
+                return
+            accepted = answer == _Button.Open
             if accepted and not self._recover(path):
                 return
             path.unlink(missing_ok=True)

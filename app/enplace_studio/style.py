@@ -34,6 +34,7 @@ QPushButton:hover, QToolButton[flat="false"]:hover {{ background: {hover}; }}
 QPushButton:pressed {{ background: {lane}; }}
 QPushButton:focus {{ border-color: {accent}; }}
 QPushButton:disabled {{ color: {faint}; }}
+QDialogButtonBox {{ dialogbuttonbox-buttons-have-icons: 0; }}
 QPushButton::menu-indicator {{ image: none; width: 0; }}
 QPushButton[accent="true"] {{
     background: {accent}; border-color: {accent}; color: {on_accent}; font-weight: 600;

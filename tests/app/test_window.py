@@ -347,7 +347,7 @@ def test_a_crashed_session_is_offered_and_opens_as_unsaved(window, make_window, 
     window.recovery._pool.waitForDone()
     window.recovery._lock.unlock()  # what the system does when a process ends
     again = make_window()
-    answer(monkeypatch, BUTTON.Yes)
+    answer(monkeypatch, BUTTON.Open)
     again.files.offer_recovery()
     assert again.document.problem.pins == {2: 0}
     assert again.document.modified
