@@ -9,6 +9,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
@@ -33,8 +34,9 @@ from enplace_studio.window import MainWindow
 BEAT_MS = 5
 SETTLE_MS = 8000
 """The graph's layout is found in another process; this long it may take."""
-SOLVE_S = 8
-DROPS = 9
+LIMIT_S, SOLVE_S = 5, 8
+"""The search ends within the time that is watched, so that drawing its plan counts too."""
+DROPS, SOLVES = 9, 3
 
 
 def main() -> None:
@@ -51,6 +53,7 @@ def main() -> None:
         QTest.qWait(SETTLE_MS)
         _drops(window, app)
         _solve(window)
+        _save(window, Path(folder))
         _memory()
         window.solver.close()
         window.document.open(None)
@@ -87,18 +90,31 @@ def _drops(window: MainWindow, app: QApplication) -> None:
 
 
 def _solve(window: MainWindow) -> None:
-    """Beat every few milliseconds while the default method runs; the longest pause is the stall."""
-    beats: list[float] = []
+    """The default method from the press of the button to its plan on screen, again and again."""
+    window.header.set_time_limit(LIMIT_S)
+    stalls_ms = [_longest_stall_ms(window.solving.solve, SOLVE_S) for _ in range(SOLVES)]
+    middle, slowest = statistics.median(stalls_ms), max(stalls_ms)
+    figure(
+        "longest stall of a solve: median / slowest", f"{middle:.0f} / {slowest:.0f} ms", "50 ms"
+    )
+
+
+def _save(window: MainWindow, folder: Path) -> None:
+    path = folder / "project.enplace"
+    stall_ms = _longest_stall_ms(lambda: window.files.save_to(path), 1)
+    figure("longest stall while saving", f"{stall_ms:.0f} ms", "50 ms or less")
+
+
+def _longest_stall_ms(work: Callable[[], object], wait_s: int) -> float:
+    """Beat every few milliseconds during some work; the longest pause is the stall."""
+    beats = [time.perf_counter()]
     timer = QTimer(interval=BEAT_MS)
     timer.timeout.connect(lambda: beats.append(time.perf_counter()))
     timer.start()
-    window.solving.solve()
-    QTest.qWait(SOLVE_S * 1000)
+    work()
+    QTest.qWait(wait_s * 1000)
     timer.stop()
-    pauses = [1e3 * (b - a) for a, b in itertools.pairwise(beats)]
-    late = sum(pause > 50 for pause in pauses)
-    figure("longest stall while solving", f"{max(pauses):.0f} ms", "50 ms or less")
-    figure("stalls over 50 ms", f"{late} of {len(pauses)}", "none")
+    return max(1e3 * (b - a) for a, b in itertools.pairwise(beats))
 
 
 def _memory() -> None:

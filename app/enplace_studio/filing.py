@@ -134,13 +134,14 @@ class Filing(QWidget):
     def save(self) -> bool:
         """Write the project; asks for a name where it has none yet."""
         path = self._document.path
-        return self._save(path) if path else self.save_as()
+        return self.save_to(path) if path else self.save_as()
 
     def save_as(self) -> bool:
         name = self._ask_save("Save the project", ".enplace", "Projects (*.enplace)")
-        return bool(name) and self._save(Path(name))
+        return bool(name) and self.save_to(Path(name))
 
-    def _save(self, path: Path) -> bool:
+    def save_to(self, path: Path) -> bool:
+        """Write the project to a file."""
         try:
             session.save(self._document, path)
         except EnplaceError as error:

@@ -230,7 +230,7 @@ class _Stack:
         lane_room = (room - LANE_GAP * (n_lanes - 1)) / n_lanes
         needed = _longest([line for band in bands for lane in band for line in lane])
         most = _columns_in(lane_room)
-        if needed <= _columns_in(lane_room * TIGHTER):
+        if n_lanes == 1 and needed <= _columns_in(lane_room * TIGHTER):
             most = max(most, needed)
         balanced = -(-needed // -(-needed // most))
         self.columns = balanced if n_lanes == 1 else min(needed, most)
