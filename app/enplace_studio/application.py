@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib import resources
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 import platformdirs
 from PySide6.QtCore import QSettings
+from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QApplication
 
 from enplace_studio.messages import install_excepthook
@@ -28,6 +30,8 @@ def make_application() -> QApplication:
     app = QApplication(sys.argv[:1])
     app.setApplicationName("Enplace")
     app.setDesktopFileName(NAME)
+    icon = resources.files("enplace_resources") / "icons" / "enplace.svg"
+    app.setWindowIcon(QIcon(str(icon)))
     theme.follow_system()
     apply_style(app, theme)
     return app

@@ -35,7 +35,7 @@ from enplace_studio.panel import label
 
 MIB = 2**20
 FILE_FILTER = "Clusters (*.json)"
-DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Speed", "Lanes")
+DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Speed", "Lanes", "Chip")
 LINK_COLUMNS = ("From", "To", "Latency, µs", "Bandwidth, GB/s", "Channels")
 
 
@@ -219,7 +219,7 @@ class ClusterEditor(QDialog):
 
     def show_cluster(self, cluster: Cluster) -> None:
         """Fill the fields and tables."""
-        data = cluster_to_json(cluster)
+        data = self._shown = cluster_to_json(cluster)
         self.name.setText(data["name"])
         self.description.setText(data["description"])
         self.description.setCursorPosition(0)
@@ -235,13 +235,15 @@ class ClusterEditor(QDialog):
         EnplaceError
             Names the device or link and the mend.
         """
-        devices = [_device_of(row) for row in _rows(self.devices)]
-        links = [_link_of(row) for row in _rows(self.links)]
+        # What was not touched keeps the digits that the table does not show.
+        exact_device = {tuple(_device_row(device)): device for device in self._shown["devices"]}
+        exact_link = {tuple(_link_row(link)): link for link in self._shown["links"]}
+        devices = [exact_device.get(tuple(r)) or _device_of(r) for r in _rows(self.devices)]
+        links = [exact_link.get(tuple(r)) or _link_of(r) for r in _rows(self.links)]
         channels = dict.fromkeys(channel for link in links for channel in link["channels"])
-        known = cluster_to_json(self.cluster)
         return cluster_from_json(
             {
-                "format": known["format"],
+                "format": self._shown["format"],
                 "name": self.name.text().strip() or "custom",
                 "description": self.description.text().strip(),
                 "devices": devices,
@@ -325,12 +327,13 @@ def _rows(table: QTableWidget) -> list[list[str]]:
 
 
 def _device_row(device: dict[str, Any]) -> list[str]:
-    memory = f"{device['capacity_bytes'] / MIB:.12g}"
-    return [device["name"], device["kind"], memory, f"{device['speed']:g}", str(device["lanes"])]
+    memory, speed = f"{device['capacity_bytes'] / MIB:.12g}", f"{device['speed']:g}"
+    lanes, chip = str(device["lanes"]), device.get("chip", "")
+    return [device["name"], device["kind"], memory, speed, lanes, chip]
 
 
 def _device_of(row: Sequence[str]) -> dict[str, Any]:
-    name, kind, memory, speed, lanes = row
+    name, kind, memory, speed, lanes, chip = row
     where = f"device '{name}'"
     return {
         "name": name,
@@ -338,14 +341,15 @@ def _device_of(row: Sequence[str]) -> dict[str, Any]:
         "capacity_bytes": round(_number(memory, where, "memory") * MIB),
         "speed": _number(speed, where, "speed"),
         "lanes": int(_number(lanes, where, "lanes")),
+        "chip": chip,
     }
 
 
 def _link_row(link: dict[str, Any]) -> list[str]:
     slowness = link["b1_us_per_byte"]
-    bandwidth = f"{1e-3 / slowness:.10g}" if slowness else "inf"
+    bandwidth = f"{1e-3 / slowness:.4g}" if slowness else "inf"
     channels = "; ".join(link["channels"])
-    return [link["from"], link["to"], f"{link['b0_us']:.10g}", bandwidth, channels]
+    return [link["from"], link["to"], f"{link['b0_us']:.4g}", bandwidth, channels]
 
 
 def _link_of(row: Sequence[str]) -> dict[str, Any]:
