@@ -12,16 +12,9 @@ LEFT = Qt.MouseButton.LeftButton
 
 
 @pytest.fixture
-def open_view(qtbot):
-    kept = []
-
+def open_view(opener):
     def open_it(document, width=300, height=420):
-        view = InspectorView(document)
-        qtbot.addWidget(view)
-        kept.append(view)
-        view.resize(width, height)
-        view.show()
-        return view
+        return opener(InspectorView, document, width, height)
 
     return open_it
 

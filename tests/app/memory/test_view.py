@@ -8,16 +8,9 @@ from problems import cluster_of, profile_of
 
 
 @pytest.fixture
-def open_view(qtbot):
-    kept = []
-
+def open_view(opener):
     def open_it(document, width=280, height=240):
-        view = MemoryView(document)
-        qtbot.addWidget(view)
-        kept.append(view)
-        view.resize(width, height)
-        view.show()
-        return view
+        return opener(MemoryView, document, width, height)
 
     return open_it
 

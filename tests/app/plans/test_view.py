@@ -25,16 +25,9 @@ def three_plans() -> Document:
 
 
 @pytest.fixture
-def open_view(qtbot):
-    kept = []
-
+def open_view(opener):
     def open_it(document, width=260, height=420):
-        view = PlansView(document)
-        qtbot.addWidget(view)
-        kept.append(view)
-        view.resize(width, height)
-        view.show()
-        return view
+        return opener(PlansView, document, width, height)
 
     return open_it
 

@@ -18,16 +18,9 @@ SHIFT = Qt.KeyboardModifier.ShiftModifier
 
 
 @pytest.fixture
-def open_view(qtbot):
-    kept = []
-
+def open_view(opener):
     def open_it(document, width=900, height=260):
-        view = TimelineView(document)
-        qtbot.addWidget(view)
-        kept.append(view)
-        view.resize(width, height)
-        view.show()
-        return view
+        return opener(TimelineView, document, width, height)
 
     return open_it
 
