@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := build/demo
-SAMPLE := $(firstword $(wildcard resources/samples/*.enplace))
+SAMPLE := resources/samples/rnnlm-2-2048.enplace
 PACKAGE_LISTS := packaging/debian-run.txt
 
 export PYTHON
