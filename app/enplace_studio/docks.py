@@ -45,9 +45,11 @@ class _Grip(QWidget):
         return self.sizeHint()
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        if not self.underMouse():
-            return
-        painter = QPainter(self)
+        if self.underMouse():
+            with QPainter(self) as painter:
+                self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(theme.tokens.faint)

@@ -160,7 +160,7 @@ class Solving(QWidget):
 def _full_schedule(problem: Problem, plan: Plan) -> Schedule:
     """The schedule with its memory, which would be worked out when it is first shown."""
     schedule = simulate(problem, plan)
-    assert schedule.memory
+    assert schedule.peak_bytes is not None
     return schedule
 
 

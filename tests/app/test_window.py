@@ -12,9 +12,11 @@ from enplace.samples import samples
 from enplace.simulate import simulate
 from enplace_studio.actions import ACTIONS, EXPORTS
 from enplace_studio.document import PlanEntry
+from enplace_studio.graph.canvas import Canvas
 from enplace_studio.jobs import Job
 from enplace_studio.state import first_state
 from enplace_studio.theme import theme
+from enplace_studio.timeline.canvas import TimelineCanvas
 from enplace_studio.window import MainWindow
 from problems import cluster_of, plan_of, profile_of
 
@@ -446,3 +448,18 @@ def test_a_plan_made_before_a_pin_is_brought_up_to_date(make_window, qtbot):
         action.trigger()
     assert window.document.current.plan.method == "expert"
     assert window.document.current.schedule.problem is window.document.problem
+
+
+def test_a_fault_while_one_view_paints_leaves_the_others_paintable(window, monkeypatch):
+    """A traceback keeps the frame of the fault; a painter alive in it would break the next one."""
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError) as fault:
+        patch.setattr("enplace_studio.graph.canvas.paint_scene", lambda *_: 1 / 0)
+        window.findChild(Canvas).repaint()
+    assert fault.traceback
+    assert _is_painted(window.findChild(Canvas))
+    assert _is_painted(window.findChild(TimelineCanvas))
+
+
+def _is_painted(widget: QWidget) -> bool:
+    image = widget.grab().toImage()
+    return len({image.pixel(x, y) for x in range(0, image.width(), 3) for y in (5, 30)}) > 1

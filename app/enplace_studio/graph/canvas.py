@@ -135,7 +135,10 @@ class Canvas(QWidget):
     # Painting
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
+        with QPainter(self) as painter:
+            self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
         scene = self.scene
         if scene is None:
             self._paint_empty(painter)

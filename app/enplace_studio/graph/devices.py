@@ -124,7 +124,10 @@ class DeviceBar(QWidget):
     # Painting
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
+        with QPainter(self) as painter:
+            self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         for rect, item in self._placed:
             self._paint_frame(painter, QRectF(rect).adjusted(0.5, 0.5, -0.5, -0.5), item)

@@ -106,7 +106,10 @@ class Ghost(QWidget):
         self.move(x, y)
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
+        with QPainter(self) as painter:
+            self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(QPen(theme.tokens.accent, 1.5))
         painter.setBrush(theme.tokens.panel)

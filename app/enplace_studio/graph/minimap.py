@@ -38,17 +38,19 @@ class Minimap(QWidget):
         self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        if self._scene is None:
-            return
-        painter = QPainter(self)
+        if self._scene is not None:
+            with QPainter(self) as painter:
+                self._paint(painter, self._scene)
+
+    def _paint(self, painter: QPainter, scene: Scene) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(QPen(theme.tokens.line, 1))
         painter.setBrush(theme.tokens.lane)
         painter.drawRoundedRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5), 6, 6)
         painter.translate(_PAD, _PAD)
         painter.scale(self._scale, self._scale)
-        painter.translate(-self._scene.bounds.topLeft())
-        for rect, look in zip(self._scene.rects, self._scene.looks, strict=True):
+        painter.translate(-scene.bounds.topLeft())
+        for rect, look in zip(scene.rects, scene.looks, strict=True):
             part = QRectF(rect)
             for color, share in look.stripes:
                 part.setWidth(share * rect.width())
@@ -58,7 +60,7 @@ class Minimap(QWidget):
         pen.setCosmetic(True)
         painter.setPen(pen)
         painter.setBrush(Qt.BrushStyle.NoBrush)
-        painter.drawRect(self._view.intersected(self._scene.bounds.adjusted(-40, -40, 40, 40)))
+        painter.drawRect(self._view.intersected(scene.bounds.adjusted(-40, -40, 40, 40)))
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         self._look(event.position())

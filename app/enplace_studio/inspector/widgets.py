@@ -38,7 +38,10 @@ class Line(QWidget):
         return QSize(round(80 * theme.scale), self.sizeHint().height())
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
+        with QPainter(self) as painter:
+            self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
         area, font = QRectF(self.rect()), theme.font(12)
         metrics = QFontMetricsF(font)
         least_left = min(metrics.horizontalAdvance(self.left), area.width() * 0.4)
@@ -106,7 +109,10 @@ class DeviceButton(QAbstractButton):
         super().changeEvent(event)
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
+        with QPainter(self) as painter:
+            self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         tokens = theme.tokens
         strong = self.isChecked() or self.hasFocus()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
 from enplace_studio.document import Document
@@ -22,7 +23,8 @@ class MemoryView(Panel):
         self._column = Column()
         self.body.addWidget(self._column, 1)
         document.opened.connect(self.rebuild)
-        document.current_changed.connect(self.rebuild)
+        # A turn later than the other views, so that no turn with a new plan gets long.
+        document.current_changed.connect(self.rebuild, Qt.ConnectionType.QueuedConnection)
         self.rebuild()
 
     def rebuild(self) -> None:

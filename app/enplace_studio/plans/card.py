@@ -60,7 +60,10 @@ class PlanCard(QAbstractButton):
     # Drawing
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
+        with QPainter(self) as painter:
+            self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         self._paint_frame(painter)
         inner = QRectF(self.rect()).adjusted(12, 8, -12, -8)

@@ -132,9 +132,11 @@ class FallingCurve(QWidget):
         self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        if not self._history:
-            return
-        painter = QPainter(self)
+        if self._history:
+            with QPainter(self) as painter:
+                self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         tokens = theme.tokens
         if self._expert_us is not None:

@@ -270,7 +270,10 @@ class TimelineCanvas(QWidget):
     # Drawing
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
+        with QPainter(self) as painter:
+            self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
         if self.schedule is None:
             self._paint_empty(painter)
             return

@@ -37,10 +37,11 @@ def test_a_device_that_is_too_small_says_by_how_much(open_view):
     view.grab()
 
 
-def test_unused_devices_are_left_out(open_view):
+def test_unused_devices_are_left_out(open_view, qapp):
     document = big_document(2)
     view = open_view(document)
     document.choose_plan(document.plans[1])
+    qapp.processEvents()
     assert [device.title for device in view.devices] == ["GPU 0", "GPU 1"]
 
 
@@ -62,21 +63,24 @@ def test_the_curve_names_what_lives_below_the_pointer(open_view):
     ]
 
 
-def test_the_bar_names_its_parts(open_view):
+def test_the_bar_names_its_parts(open_view, qapp):
     document = big_document(2)
     view = open_view(document)
     document.choose_plan(document.plans[1])
+    qapp.processEvents()
     tip = view.devices[1].tip_at(QPointF(10, 25))
     assert "received from other devices   400 MiB" in tip
     assert "activations   0 B" in tip
 
 
-def test_the_pane_follows_the_schedule(open_view):
+def test_the_pane_follows_the_schedule(open_view, qapp):
     document = big_document(2)
     view = open_view(document)
     document.place([1], 1)
+    qapp.processEvents()
     assert [device.title for device in view.devices] == ["GPU 0", "GPU 1"]
     document.undo_stack.undo()
+    qapp.processEvents()
     assert [device.title for device in view.devices] == ["GPU 0"]
 
 
