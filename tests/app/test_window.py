@@ -452,9 +452,10 @@ def test_a_plan_made_before_a_pin_is_brought_up_to_date(make_window, qtbot):
 
 def test_a_fault_while_one_view_paints_leaves_the_others_paintable(window, monkeypatch):
     """A traceback keeps the frame of the fault; a painter alive in it would break the next one."""
-    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError) as fault:
+    with monkeypatch.context() as patch:
         patch.setattr("enplace_studio.graph.canvas.paint_scene", lambda *_: 1 / 0)
-        window.findChild(Canvas).repaint()
+        with pytest.raises(ZeroDivisionError) as fault:
+            window.findChild(Canvas).repaint()
     assert fault.traceback
     assert _is_painted(window.findChild(Canvas))
     assert _is_painted(window.findChild(TimelineCanvas))
