@@ -1,0 +1,1 @@
+"""All that needs TensorFlow: it is imported in worker processes only, never by the studio."""

@@ -1,0 +1,209 @@
+"""A traced function as one flat graph of ops, under names that the next trace gives again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework.convert_to_constants import disable_lower_using_switch_merge
+from tensorflow.python.grappler.tf_optimizer import OptimizeGraph
+from tensorflow.python.training.saver import export_meta_graph
+
+_COMPILED = ("api_implements", "_XlaMustCompile", "_noinline")
+"""Attributes that keep a function call from being inlined."""
+
+_CALL_PART = re.compile(r"(Stateful)?PartitionedCall(_\d+)?$")
+_INLINED = re.compile(r"Func/.*/(input|output)/_\d+$")
+"""Identities that inlining leaves where the arguments and results of a call were."""
+
+
+@dataclass(frozen=True, eq=False)
+class FlatGraph:
+    """The ops of a traced function, without function calls; whole loops stay single ops.
+
+    Attributes
+    ----------
+    graph_def : GraphDef
+        Arguments and captured tensors are ``Placeholder`` nodes.
+    arguments : tuple of str
+        The placeholder of each argument, in the function's order.
+    captures : tuple of str
+        The placeholder of each captured tensor, in the function's order; that of a variable has
+        the variable's name.
+    outputs : tuple of str
+        Tensor names (``node:output``), in the function's order.
+    control_outputs : tuple of str
+        Nodes that must run for their effect.
+    """
+
+    graph_def: GraphDef
+    arguments: tuple[str, ...]
+    captures: tuple[str, ...]
+    outputs: tuple[str, ...]
+    control_outputs: tuple[str, ...]
+
+
+def flatten(function: ConcreteFunction) -> FlatGraph:
+    """Inline all calls of a traced function, leave out what no output needs, and tidy the names."""
+    graph = function.graph
+    arguments = [t.op.name for t in function.inputs]
+    outputs = [t.name for t in function.outputs]
+    effects = [op.name for op in graph.control_outputs]
+    graph_def = _inlined(function, [*arguments, *outputs, *effects])
+    outputs = _without_inlined_identities(graph_def, outputs)
+    _keep_needed(graph_def, [*arguments, *map(node_of, outputs), *effects])
+    names = _tidy_names(graph_def, _capture_names(function))
+    rename(graph_def, names)
+    n_captures = len(function.captured_inputs)
+    inputs = [names[name] for name in arguments]
+    split = len(inputs) - n_captures
+    return FlatGraph(
+        graph_def,
+        tuple(inputs[:split]),
+        tuple(inputs[split:]),
+        tuple(names[node_of(t)] + t[len(node_of(t)) :] for t in outputs),
+        tuple(dict.fromkeys(names[name] for name in effects)),
+    )
+
+
+def node_of(tensor: str) -> str:
+    """The node that an input of another node comes from: ``a`` of ``a:1`` and of ``^a``."""
+    return tensor.removeprefix("^").partition(":")[0]
+
+
+def rename(graph_def: GraphDef, names: dict[str, str]) -> None:
+    """Rename nodes wherever they are spoken of."""
+    for node in graph_def.node:
+        node.name = names[node.name]
+        for i, tensor in enumerate(node.input):
+            old = node_of(tensor)
+            node.input[i] = tensor.replace(old, names[old], 1)
+
+
+def _inlined(function: ConcreteFunction, keep: Iterable[str]) -> GraphDef:
+    graph_def = disable_lower_using_switch_merge(function.graph.as_graph_def())
+    for node in _all_nodes(graph_def):
+        for key in _COMPILED:
+            node.attr.pop(key, None)
+    for body in graph_def.library.function:
+        for key in _COMPILED:
+            body.attr.pop(key, None)
+    meta = export_meta_graph(graph_def=graph_def, graph=function.graph)
+    meta.collection_def["train_op"].node_list.value.extend(keep)
+    config = ConfigProto()
+    rewrite = config.graph_options.rewrite_options
+    rewrite.optimizers.append("function")
+    rewrite.min_graph_nodes = -1
+    rewrite.meta_optimizer_iterations = RewriterConfig.ONE
+    return OptimizeGraph(config, meta)
+
+
+def _all_nodes(graph_def: GraphDef) -> Iterator[Any]:
+    yield from graph_def.node
+    for body in graph_def.library.function:
+        yield from body.node_def
+
+
+def _without_inlined_identities(graph_def: GraphDef, outputs: list[str]) -> list[str]:
+    """Connect consumers to what such an Identity passes on; the outputs where they come from.
+
+    Whoever consumed it waits for all that the Identity waited for.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    passing = {
+        name for name, node in nodes.items() if node.op == "Identity" and _INLINED.match(name)
+    }
+    idle = _idle_nodes(graph_def)
+
+    def origin(tensor: str) -> tuple[str, list[str]]:
+        waits: list[str] = []
+        while node_of(tensor) in passing:
+            tensor, *more = nodes[node_of(tensor)].input
+            waits += more
+        return tensor, waits
+
+    for node in graph_def.node:
+        found = [origin(tensor) for tensor in node.input if tensor[0] != "^"]
+        data = [tensor for tensor, _ in found]
+        waits = [tensor for tensor in node.input if tensor[0] == "^"]
+        waits += [wait for _, more in found for wait in more]
+        # What brings the batch waits for nothing of the step, and a data edge says it all.
+        done = idle | {node_of(tensor) for tensor in data}
+        del node.input[:]
+        node.input.extend([*data, *sorted({wait for wait in waits if node_of(wait) not in done})])
+        # Inlining leaves colocation with nodes that are no more.
+        node.attr.pop("_class", None)
+    return [_numbered(origin(tensor)[0]) for tensor in outputs]
+
+
+def _idle_nodes(graph_def: GraphDef) -> set[str]:
+    """Nodes that are ready as soon as the batch is there; nobody needs to be told to wait."""
+    idle: set[str] = set()
+    for node in graph_def.node:
+        brings = node.op in ("Placeholder", "IteratorGetNext")
+        if brings or (node.op == "NoOp" and all(node_of(t) in idle for t in node.input)):
+            idle.add(node.name)
+    return idle
+
+
+def _numbered(tensor: str) -> str:
+    return tensor if ":" in tensor else f"{tensor}:0"
+
+
+def _keep_needed(graph_def: GraphDef, wanted: Iterable[str]) -> None:
+    """Drop every node that none of the wanted needs."""
+    nodes = {node.name: node for node in graph_def.node}
+    needed: set[str] = set()
+    waiting = list(wanted)
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += map(node_of, nodes[name].input)
+    kept = [node for node in graph_def.node if node.name in needed]
+    del graph_def.node[:]
+    graph_def.node.extend(kept)
+
+
+def _capture_names(function: ConcreteFunction) -> dict[str, str]:
+    """A name for each placeholder of a captured tensor: that of the variable, or its number."""
+    variables = {id(v.handle): v for v in function.graph.variables}
+    names = {}
+    n_arguments = len(function.inputs) - len(function.captured_inputs)
+    for i, (inner, outer) in enumerate(
+        zip(function.inputs[n_arguments:], function.captured_inputs, strict=True)
+    ):
+        variable = variables.get(id(outer))
+        path = getattr(variable, "name", None)
+        names[inner.op.name] = path.partition(":")[0] if path else f"capture_{i}"
+    return names
+
+
+def _tidy_names(graph_def: GraphDef, captures: dict[str, str]) -> dict[str, str]:
+    """Names without the calls that were inlined; where two would be the same, with a number."""
+    short = {
+        node.name: captures.get(node.name) or _without_calls(node.name) for node in graph_def.node
+    }
+    wanted = set(short.values())
+    used: set[str] = set()
+    names = {}
+    for old, new in short.items():
+        name, number = new, 0
+        while name in used or (number and name in wanted):
+            number += 1
+            name = f"{new}_{number}"
+        used.add(name)
+        names[old] = name
+    return names
+
+
+def _without_calls(name: str) -> str:
+    parts = name.split("/")
+    kept = [part for part in parts[:-1] if not _CALL_PART.match(part)]
+    return "/".join([*kept, parts[-1]])

@@ -1,0 +1,181 @@
+"""A training step that can be run again and again in a session, apart from the script it is from.
+
+The ops keep their names; variables start from recorded values and batches are recorded ones, so
+that two runs of one step do the same, whatever device each op is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.protobuf.config_pb2 import ConfigProto, OptimizerOptions
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+from tensorflow.python.framework.importer import import_graph_def
+
+Batch = tuple[NDArray[Any], ...]
+
+_INITIALISER = "enplace_initial_values"
+_BATCHES = "enplace_batches"
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a model in the form that a TF1 session runs.
+
+    Attributes
+    ----------
+    name : str
+        What a person calls the model.
+    graph_def : GraphDef
+        Flat. Variables are ``VarHandleOp`` or ``VariableV2`` nodes.
+    variables : mapping of str to array
+        Initial value of each variable node.
+    batches : tuple of tuple of array
+        What the successive steps consume; after the last comes the first again.
+    inputs : tuple of str
+        The placeholder that each part of a batch feeds; empty if an iterator brings them.
+    iterator : str
+        The placeholder of the iterator that brings the batches; empty if there is none.
+    outputs : tuple of str
+        Tensors whose values a person may want: ``node:output``.
+    targets : tuple of str
+        Nodes that run for their effect.
+    losses : tuple of str
+        Those of the outputs, or else variable nodes, that tell how training goes.
+    trainable : frozenset of str
+        The variable nodes that training is about.
+    """
+
+    name: str
+    graph_def: GraphDef
+    variables: Mapping[str, NDArray[Any]]
+    batches: Sequence[Batch]
+    inputs: tuple[str, ...] = ()
+    iterator: str = ""
+    outputs: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    trainable: frozenset[str] = field(default_factory=frozenset)
+
+
+class OpenStep:
+    """A step in a session, its variables at their recorded values.
+
+    Parameters
+    ----------
+    graph_def : GraphDef, optional
+        The step's graph with devices and order written into it.
+    config : ConfigProto, optional
+        See :func:`plain_config`.
+    target : str
+        The server of a distributed session; empty for this process.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        graph_def: GraphDef | None = None,
+        config: ConfigProto | None = None,
+        target: str = "",
+    ) -> None:
+        self.step = step
+        self._count = 0
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            refill = self._import(graph_def or step.graph_def)
+            start = self._initialisers()
+        self.session = tf.compat.v1.Session(target, self.graph, config or plain_config())
+        self._initialise(start, refill)
+
+    def __enter__(self) -> OpenStep:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+
+    def run(self, options: Any = None, metadata: Any = None) -> list[NDArray[Any]]:
+        """Run the next step; the values of its outputs."""
+        step = self.step
+        batch = step.batches[self._count % len(step.batches)] if step.batches else ()
+        self._count += 1
+        feeds = {f"{name}:0": value for name, value in zip(step.inputs, batch, strict=False)}
+        fetches = (list(step.outputs), list(step.targets))
+        values, _ = self.session.run(fetches, feeds, options=options, run_metadata=metadata)
+        return list(values)
+
+    def variable(self, node: str) -> NDArray[Any]:
+        """The present value of a variable."""
+        return np.asarray(self.session.run(self._reads[node]))
+
+    def _import(self, graph_def: GraphDef) -> Any:
+        """Import the ops; where an iterator brings the batches, make one of the recorded."""
+        if not self.step.iterator:
+            import_graph_def(graph_def, name="")
+            return None
+        with tf.device("/CPU:0"):
+            parts = [
+                tf.compat.v1.placeholder(value.dtype, (None, *value.shape), f"{_BATCHES}_{i}")
+                for i, value in enumerate(self.step.batches[0])
+            ]
+            dataset = tf.data.Dataset.from_tensor_slices(tuple(parts)).repeat()
+            iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        import_graph_def(
+            graph_def, input_map={f"{self.step.iterator}:0": iterator._iterator_resource}, name=""
+        )
+        feeds = {
+            part: np.stack([batch[i] for batch in self.step.batches])
+            for i, part in enumerate(parts)
+        }
+        return iterator.initializer, feeds
+
+    def _initialisers(self) -> list[tuple[Any, Any, NDArray[Any]]]:
+        """An assignment and its feed for every variable."""
+        found = []
+        self._reads: dict[str, Any] = {}
+        with tf.name_scope(_INITIALISER):
+            for node, value in self.step.variables.items():
+                handle = self.graph.get_tensor_by_name(f"{node}:0")
+                with self.graph.colocate_with(handle.op, ignore_existing=True):
+                    fed = tf.compat.v1.placeholder(value.dtype, value.shape)
+                    if handle.dtype == tf.resource:
+                        assign = tf.raw_ops.AssignVariableOp(resource=handle, value=fed)
+                        self._reads[node] = tf.raw_ops.ReadVariableOp(
+                            resource=handle, dtype=fed.dtype
+                        )
+                    else:
+                        assign = tf.raw_ops.Assign(ref=handle, value=fed).op
+                        self._reads[node] = handle
+                found.append((assign, fed, value))
+        return found
+
+    def _initialise(self, start: Sequence[tuple[Any, Any, NDArray[Any]]], refill: Any) -> None:
+        for assign, fed, value in start:
+            self.session.run(assign, {fed: value})
+        if refill:
+            self.session.run(refill[0], refill[1])
+
+
+def plain_config(devices: Mapping[str, int] | None = None, soft: bool = False) -> ConfigProto:
+    """A session that runs the graph as it is: no rewriting, no other device than asked for.
+
+    Parameters
+    ----------
+    devices : mapping of str to int, optional
+        How many devices of each kind, such as ``{"CPU": 2}``; logical where there is one.
+    soft : bool
+        Whether an op without a kernel for its device may run elsewhere.
+    """
+    config = ConfigProto(device_count=dict(devices or {}), allow_soft_placement=soft)
+    options = config.graph_options
+    options.optimizer_options.opt_level = OptimizerOptions.L0
+    options.optimizer_options.global_jit_level = OptimizerOptions.OFF
+    options.rewrite_options.disable_meta_optimizer = True
+    options.rewrite_options.constant_folding = RewriterConfig.OFF
+    config.gpu_options.allow_growth = True
+    return config
