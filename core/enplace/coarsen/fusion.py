@@ -7,7 +7,7 @@ Where the paper leaves room, this is what we do:
 - ``w`` is the shortest time of a node over the devices, ``c`` its transfer over the average link.
 - Ties in *cpath* go to the node that comes first in the graph's own topological order.
 - Colocation does not bind here (a variable's read and its update lie at opposite ends of a step,
-  and merging them would close a cycle); it does in Adjusting Placement.
+  and merging them would close a cycle); it does when the clusters are placed.
 - A node larger than the memory limit becomes a cluster of its own.
 """
 

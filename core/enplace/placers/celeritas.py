@@ -3,7 +3,8 @@
 The fused graph comes from :mod:`enplace.coarsen.fusion`. Where section 5.2 and Algorithm 2 leave
 room, this is what we do:
 
-- A cluster's memory is the sum of its ops' variables and outputs, as in equation 6.
+- An op's memory is its variables and outputs, as in equation 6; a cluster takes, with its ops, all
+  that they are colocated with (section 6.1).
 - ``back_cost`` (equation 8) uses the average link, because the successors are not placed yet; all
   other transfers use the link between the two devices.
 - A transfer is a task on the sending and on the receiving device (section 6.1). It takes the first
@@ -25,7 +26,8 @@ from numba import njit
 
 from enplace.coarsen import GroupedGraph, cpd_topo, fuse, group_graph, mean_link
 from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.settle import arranged, best_of, position_by, settle
+from enplace.placers.room import Claims, claim, claims_of, needed_bytes
+from enplace.placers.settle import arranged, best_of, inverse, position_by, settle
 from enplace.placers.slots import all_free_from, empty_slots, free_from, occupy
 from enplace.plan import Plan
 from enplace.problem import Problem
@@ -41,9 +43,7 @@ def order_place(problem: Problem, options: PlaceOptions) -> Plan:
     options.check_cancelled()
     graph = group_graph(problem, group)
     order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
-    gpus = np.array(problem.cluster.gpus)
-    capacity = problem.cluster.capacity_bytes[gpus]
-    device = gpus[fill_in_order(graph.memory_bytes[order], capacity)]
+    device = fill_in_order(claims_of(problem, group), order, np.array(problem.cluster.gpus))
     return _finish(problem, group, order, device, "order-place", options)
 
 
@@ -55,7 +55,7 @@ def celeritas(problem: Problem, options: PlaceOptions) -> Plan:
     graph = group_graph(problem, group)
     order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
     device = adjust(problem, graph, order)
-    return _finish(problem, group, order, device[order], "celeritas", options)
+    return _finish(problem, group, order, device, "celeritas", options)
 
 
 def _finish(
@@ -66,26 +66,26 @@ def _finish(
     method: str,
     options: PlaceOptions,
 ) -> Plan:
-    """Carry the clusters' devices, given in cluster order, over to the ops."""
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    position = position_by(problem, rank[group].astype(np.float64))
-    placed = settle(problem, device[rank[group]], position)
+    """Carry the clusters' devices over to the ops."""
+    position = position_by(problem, inverse(order)[group].astype(np.float64))
+    placed = settle(problem, device[group], position)
     return best_of(problem, arranged(problem, placed, position, method), options).plan
 
 
-def fill_in_order(memory_bytes: IntArray, capacity_bytes: IntArray) -> IntArray:
-    """Number of the device for each cluster in turn; the fullest is left behind for good.
+def fill_in_order(claims: Claims, order: IntArray, gpus: IntArray) -> IntArray:
+    """Device of each cluster, placed in turn; the fullest device is left behind for good.
 
     Once the last device is full too, the one with the most memory left takes the next cluster.
     """
-    room, current = capacity_bytes.astype(np.int64), 0
-    device = np.empty(len(memory_bytes), dtype=np.int64)
-    for i, size in enumerate(memory_bytes.tolist()):
-        while current < len(room) and size > room[current]:
+    current = 0
+    device = np.empty(len(order), dtype=np.int64)
+    for cluster in order.tolist():
+        size = needed_bytes(claims, cluster)
+        while current < len(gpus) and size > claims.room_bytes[gpus[current]]:
             current += 1
-        device[i] = current if current < len(room) else int(np.argmax(room))
-        room[device[i]] -= size
+        roomiest = gpus[np.argmax(claims.room_bytes[gpus])]
+        device[cluster] = gpus[current] if current < len(gpus) else roomiest
+        claim(claims, cluster, device[cluster])
     return device
 
 
@@ -102,28 +102,27 @@ def adjust(problem: Problem, graph: GroupedGraph, order: IntArray) -> IntArray:
     back_cost = np.zeros(n)
     np.maximum.at(back_cost, graph.source, graph.edge_us(*mean_link(cluster)))
     by_target = np.argsort(graph.target, kind="stable")
-    at = np.ix_(gpus, gpus)
-    chosen = _adjust(
+    return _adjust(
         order,
-        np.where(np.isfinite(graph.time_us[:, gpus]), graph.time_us[:, gpus], 0.0),
-        graph.memory_bytes,
+        gpus,
+        np.where(np.isfinite(graph.time_us), graph.time_us, 0.0),
+        claims_of(problem, graph.group),
         back_cost,
         np.searchsorted(graph.target[by_target], np.arange(n + 1)),
         graph.source[by_target],
         graph.tensors[by_target],
         graph.edge_bytes[by_target],
-        cluster.b0_us[at],
-        cluster.b1_us_per_byte[at],
-        cluster.capacity_bytes[gpus],
+        cluster.b0_us,
+        cluster.b1_us_per_byte,
     )
-    return gpus[chosen]
 
 
 @njit(cache=True, nogil=True)
 def _adjust(
     order: IntArray,
+    gpus: IntArray,
     time_us: FloatArray,
-    memory_bytes: IntArray,
+    claims: Claims,
     back_cost_us: FloatArray,
     in_ptr: IntArray,
     in_source: IntArray,
@@ -131,10 +130,9 @@ def _adjust(
     in_bytes: IntArray,
     b0_us: FloatArray,
     b1_us_per_byte: FloatArray,
-    capacity_bytes: IntArray,
 ) -> IntArray:  # pragma: no cover - compiled
-    n_devices = len(capacity_bytes)
-    slots, room = empty_slots(n_devices), capacity_bytes.copy()
+    n_devices = len(b0_us)
+    slots = empty_slots(n_devices)
     device, finish = np.zeros(len(order), dtype=np.int64), np.zeros(len(order))
     last = -1
     for node in order:
@@ -144,13 +142,15 @@ def _adjust(
             a = device[in_source[first + i]]
             cost[i] = in_tensors[first + i] * b0_us[a] + in_bytes[first + i] * b1_us_per_byte[a]
         est = np.full(n_devices, np.inf)
-        for d in range(n_devices):
-            if room[d] >= memory_bytes[node]:
+        needed = needed_bytes(claims, node)
+        for d in gpus:
+            if claims.room_bytes[d] >= needed:
                 ready = 0.0
                 for i in range(end - first):
                     ready = max(ready, finish[in_source[first + i]] + cost[i, d])
                 est[d] = free_from(slots, d, ready, time_us[node, d])
-        last = _pick(est, room, last, back_cost_us[node])
+        last = _pick(est, gpus, claims.room_bytes, last, back_cost_us[node])
+        claim(claims, node, last)
         ready = 0.0
         for i in range(end - first):
             sender, sent = device[in_source[first + i]], finish[in_source[first + i]]
@@ -165,18 +165,17 @@ def _adjust(
         finish[node] = start + time_us[node, last]
         slots = occupy(slots, last, start, finish[node])
         device[node] = last
-        room[last] -= memory_bytes[node]
     return device
 
 
 @njit(cache=True, nogil=True)
 def _pick(
-    est_us: FloatArray, room_bytes: IntArray, last: int, back_cost_us: float
+    est_us: FloatArray, gpus: IntArray, room_bytes: IntArray, last: int, back_cost_us: float
 ) -> int:  # pragma: no cover - compiled
     """Lines 11 to 18 of Algorithm 2: stay unless another device wins more than back_cost."""
     earliest = int(np.argmin(est_us))
     if np.isinf(est_us[earliest]):
-        return int(np.argmax(room_bytes))
+        return int(gpus[np.argmax(room_bytes[gpus])])
     if last < 0 or est_us[last] - est_us[earliest] > back_cost_us:
         return earliest
     return last

@@ -6,7 +6,7 @@ earliest. Beyond the paper, as the machine model demands:
 - Transfers occupy the channels of their link, once for each tensor and destination, in the first
   gap that all channels of the link share.
 - Free ops (constants, variables) are placed with the op they follow, and the first op of a
-  placement unit decides for all.
+  placement unit decides for all. What may be on one device only is there from the start.
 - Ops that take no time need no gap.
 - A device counts as full when its variables plus the highest running estimate of live tensors
   exceed its memory. The estimate frees a tensor once its last consumer is placed. An op for which
@@ -166,14 +166,18 @@ def list_schedule(
     """
     position = position_by(problem, -rank_us)
     work = _prepare(problem, position, unit, memory_share)
-    n_devices, n_units = problem.cluster.n_devices, len(work.unit_bytes)
+    n_devices = problem.cluster.n_devices
+    pinned = work.allowed.sum(axis=1) == 1
+    unit_device = np.where(pinned, np.argmax(work.allowed, axis=1), -1)
+    weights = np.zeros(n_devices, dtype=np.int64)
+    np.add.at(weights, unit_device[pinned], work.unit_bytes[pinned])
     state = State(
-        unit_device=np.full(n_units, -1, dtype=np.int64),
+        unit_device=unit_device,
         start_us=np.zeros(problem.profile.n_ops),
         finish_us=np.zeros(problem.profile.n_ops),
         arrival_us=np.full((problem.profile.n_tensors, n_devices), -1.0),
         uses_left=work.tensor_uses.copy(),
-        weights=np.zeros(n_devices, dtype=np.int64),
+        weights=weights,
         live=np.zeros(n_devices, dtype=np.int64),
         live_peak=np.zeros(n_devices, dtype=np.int64),
         channel_ready_us=np.zeros(len(problem.cluster.channels)),

@@ -5,6 +5,7 @@ import numpy as np
 from enplace.coarsen import find_leaders
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.placers.registry import PlaceOptions, placer
+from enplace.placers.room import claim, claims_of, needed_bytes
 from enplace.placers.settle import best_of, natural_position, settle, unordered
 from enplace.plan import Plan
 from enplace.problem import Problem
@@ -17,7 +18,8 @@ def m_topo(problem: Problem, options: PlaceOptions) -> Plan:
 
     The share is the total, variables and outputs, divided by the devices and rounded down, plus the
     largest op's; a device's own memory if that is less. Constants and variables are counted with
-    the op they follow. The last device takes what is left.
+    the op they follow, and colocated ops with the first of them. The last device takes what is
+    left.
     """
     device = settle(problem, fill(problem, natural_position(problem)))
     return best_of(problem, unordered(problem, device, "m-topo"), options).plan
@@ -27,14 +29,17 @@ def fill(problem: Problem, position: IntArray) -> IntArray:
     """Wished device of each op; shape (n_ops,)."""
     leader, memory = find_leaders(problem, position), op_memory_bytes(problem)
     team_bytes = np.bincount(leader, weights=memory, minlength=len(memory))
-    gpus = problem.cluster.gpus
-    share = int(memory.sum()) // len(gpus) + team_bytes.max()
-    limit = np.minimum(share, problem.cluster.capacity_bytes[gpus])
+    gpus, claims = problem.cluster.gpus, claims_of(problem, leader)
+    share = int(memory.sum()) // len(gpus) + int(team_bytes.max())
+    # What pins have taken counts towards a device's share.
+    capacity = problem.cluster.capacity_bytes
+    claims.room_bytes[:] -= np.maximum(capacity - share, 0)
     wish = np.empty(len(memory), dtype=np.int64)
-    current, used = 0, 0.0
+    current = 0
     for op in np.argsort(position).tolist():
-        if used + team_bytes[op] > limit[current] and current < len(gpus) - 1:
-            current, used = current + 1, 0.0
+        full = needed_bytes(claims, op) > claims.room_bytes[gpus[current]]
+        if full and current < len(gpus) - 1:
+            current += 1
         wish[op] = gpus[current]
-        used += team_bytes[op]
+        claim(claims, op, gpus[current])
     return wish

@@ -1,11 +1,13 @@
 """Celeritas: the rules of Algorithm 2 by hand, and the kernel against a slow reference."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from enplace.coarsen import cpd_topo, group_graph, mean_link
 from enplace.placers import place
 from enplace.placers.celeritas import adjust, fill_in_order
+from enplace.placers.room import claims_of
 from enplace.problem import Problem
 from enplace.simulate import simulate
 
@@ -20,10 +22,19 @@ def placed(problem):
 
 
 def reference_adjust(problem, graph, order):
-    """Algorithm 2 with lists: devices are the GPUs, each with its busy intervals."""
+    """Algorithm 2 with lists: devices are the GPUs, each with its busy intervals.
+
+    The ops are the nodes; of a colocation group, the first takes the memory of all (section 6.1).
+    """
     cluster, devices = problem.cluster, problem.cluster.gpus
     busy = {d: [] for d in devices}
-    room = {d: int(cluster.capacity_bytes[d]) for d in devices}
+    unit_bytes = np.bincount(problem.unit, weights=graph.memory_bytes).astype(int).tolist()
+    room = {d: int(cluster.capacity_bytes[d]) for d in range(cluster.n_devices)}
+    decided = set()
+    for unit, allowed in enumerate(problem.unit_allowed):
+        if allowed.sum() == 1:
+            decided.add(unit)
+            room[int(np.argmax(allowed))] -= unit_bytes[unit]
     mean, device, finish, last = mean_link(cluster), {}, {}, None
     edges = list(zip(graph.source, graph.target, graph.tensors, graph.edge_bytes, strict=True))
 
@@ -43,12 +54,13 @@ def reference_adjust(problem, graph, order):
     for node in order.tolist():
         back = max((n * mean[0] + s * mean[1] for a, _, n, s in edges if a == node), default=0.0)
         inputs = [(a, n, s) for a, b, n, s in edges if b == node]
-        est = {}
+        est, unit = {}, int(problem.unit[node])
+        needed = 0 if unit in decided else unit_bytes[unit]
         for d in devices:
             ready = max(
                 (finish[a] + send_us(n, s, device[a], d) for a, n, s in inputs), default=0.0
             )
-            has_room = room[d] >= graph.memory_bytes[node]
+            has_room = room[d] >= needed
             est[d] = slot([d], ready, time_us(node, d)) if has_room else np.inf
         best = min(devices, key=lambda d: est[d])
         if np.isinf(est[best]):
@@ -68,7 +80,8 @@ def reference_adjust(problem, graph, order):
         begin = slot([last], ready, time_us(node, last))
         device[node], finish[node] = last, begin + time_us(node, last)
         busy[last] += [(begin, finish[node])] if finish[node] > begin else []
-        room[last] -= int(graph.memory_bytes[node])
+        room[last] -= needed
+        decided.add(unit)
     return [device[node] for node in range(graph.n_groups)]
 
 
@@ -92,12 +105,31 @@ def test_a_full_device_hands_over_to_the_next():
     assert placed(Problem(profile, gpus(2, b0=50.0, capacity=1000))) == [0, 0, 1, 1]
 
 
+def filled(sizes, capacities):
+    """Devices that Order-Place gives to nodes of these sizes, one after another."""
+    problem = Problem(line([1.0] * len(sizes), [], persistent=sizes), gpus(len(capacities)))
+    claims = claims_of(problem, np.arange(len(sizes)))
+    claims.room_bytes[:] = capacities
+    return fill_in_order(claims, np.arange(len(sizes)), np.arange(len(capacities))).tolist()
+
+
 def test_with_all_devices_full_the_emptiest_takes_the_rest():
-    assert fill_in_order(np.array([6, 6, 6, 6, 1]), np.array([10, 14])).tolist() == [0, 1, 1, 0, 1]
+    assert filled([6, 6, 6, 6, 1], [10, 14]) == [0, 1, 1, 0, 1]
 
 
 def test_order_place_never_returns_to_a_device():
-    assert fill_in_order(np.array([6, 5, 1, 4]), np.array([10, 10])).tolist() == [0, 1, 1, 1]
+    assert filled([6, 5, 1, 4], [10, 10]) == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("method", ["celeritas", "order-place", "m-topo", "heft"])
+@pytest.mark.parametrize("constraint", ["group", "pin"])
+def test_memory_of_what_must_share_a_device_is_taken_at_once(method, constraint):
+    """The rest of a group, or what is pinned, comes later and finds its room kept."""
+    group = ["g", "", "g"] if constraint == "group" else ["", "", ""]
+    profile = line([10.0] * 3, [(0, 1, 0), (1, 2, 0)], persistent=[100, 800, 500], colocation=group)
+    pins = {2: 0} if constraint == "pin" else {}
+    problem = Problem(profile, gpus(2, capacity=1000), pins)
+    assert simulate(problem, place(problem, method)).fits
 
 
 def test_order_place_uses_one_gpu_for_what_fits_it():
