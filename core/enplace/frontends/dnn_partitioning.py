@@ -5,6 +5,15 @@ Enplace wants bytes and a link instead. It takes the rate (bytes per ms) at whic
 sizes and costs agree, so that cost = b1 * bytes exactly; 2 GiB/s in the authors' operator files.
 Between two accelerators the paper writes to host memory and reads again: b1 is twice that, and the
 transfer occupies the bus of both. CPUs read and write host memory at no cost (section 3).
+
+Played through the machine model for a step time, such a graph costs more than by the paper's own
+sums, but for the last point:
+
+- A node's size is its weights and its activations. It becomes persistent bytes, and tensors in
+  flight count on top, so that a split which just fits by the paper's sum may not fit here.
+- What two accelerators read is written once by the paper and twice here, once for each.
+- Appendix B pays an edge of its own for every consumer of a node with uneven costs; here consumers
+  of equal cost on one device share a transfer. That costs less.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _BACKWARD = re.compile(r"gradients(_\d+)?|train_op|update|optimizer|\w+_grad")
 _TIME_STEP = re.compile(r"(t|time|step|timestep)_?\d+")
 _NUMBERED = re.compile(r"\w*[A-Za-z]_?\d+(_\d+)*[a-z]?")
 _BRANCH = re.compile(r"(b|branch)_?\d+[a-z]?", re.IGNORECASE)
-_HEAD = re.compile(r"att|softmax|logits|loss|projection", re.IGNORECASE)
+_HEAD = re.compile(r"attention|attn|\batt\b|softmax|logits|loss|projection", re.IGNORECASE)
 
 _NONE = -1
 

@@ -8,6 +8,7 @@ earliest. Beyond the paper, as the machine model demands:
 - Free ops (constants, variables) are placed with the op they follow, and the first op of a
   placement unit decides for all. What may be on one device only is there from the start.
 - Ops that take no time need no gap.
+- The mean transfer of the ranks is over the pairs of GPUs, which carry nearly all of them.
 - A device counts as full when its variables plus the highest running estimate of live tensors
   exceed its memory. The estimate frees a tensor once its last consumer is placed. An op for which
   all devices are full goes where the least is lacking. If the simulated step does not fit all the

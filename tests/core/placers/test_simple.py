@@ -103,3 +103,15 @@ def test_the_expert_deals_out_the_branches_of_a_cell():
 def test_without_scopes_the_expert_cuts_the_graph_in_order():
     problem = Problem(line([1.0] * 8, [(i, i + 1, 8) for i in range(7)]), gpus(2))
     assert place(problem, "expert").device.tolist() == [0] * 4 + [1] * 4
+
+
+def test_the_expert_takes_flatten_for_no_attention():
+    scopes = ["conv_1", "conv_2", "flatten", "dense_1", "dense_2"]
+    edges = [(i, i + 1, 8) for i in range(4)]
+    problem = Problem(line([10.0, 10, 1, 10, 10], edges, scopes=scopes), gpus(4))
+    assert place(problem, "expert").device.tolist() == [0, 1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("scope", ["attention", "decoder/self_attention", "att", "attn"])
+def test_attention_goes_with_the_last_layer(scope):
+    assert find_home(scope.split("/")).is_head
