@@ -21,8 +21,10 @@ def loaded_after(statement: str) -> set[str]:
 
 
 def library_modules() -> list[str]:
+    """All but those that live in a worker process with TensorFlow."""
     core = ROOT / "core"
-    paths = sorted((core / "enplace").rglob("*.py"))
+    worker = core / "enplace" / "tf"
+    paths = sorted(p for p in (core / "enplace").rglob("*.py") if worker not in p.parents)
     names = [".".join(path.relative_to(core).with_suffix("").parts) for path in paths]
     return [name.removesuffix(".__init__") for name in names]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QThreadPool, Signal
 from PySide6.QtGui import QUndoCommand, QUndoStack
 
 from enplace.cluster import Cluster
@@ -63,6 +63,9 @@ class Document(QObject):
     """Another plan is current, or the current one has another schedule."""
     selection_changed = Signal()
     hover_changed = Signal()
+    previewed = Signal(object, int)
+    """The ops and the device of a :meth:`preview_soon` that can now be had at once."""
+    _worked_out = Signal(object, object, object)
     file_changed = Signal()
     """``path``, ``modified`` or what can be undone changed."""
     noticed = Signal(str)
@@ -84,6 +87,7 @@ class Document(QObject):
         self.undo_stack.indexChanged.connect(self.file_changed)
         self._saved = True
         self._previews: dict[tuple[frozenset[int], int], Preview] = {}
+        self._worked_out.connect(self._keep_preview)
 
     # What is open
 
@@ -305,21 +309,32 @@ class Document(QObject):
         """Step time and memory if these ops ran on a device; changes nothing."""
         key = (frozenset(ops), device)
         if key not in self._previews:
-            if len(self._previews) >= PREVIEW_LIMIT:
-                self._previews.clear()
-            self._previews[key] = self._simulate_move(ops, device)
+            assert self._state is not None
+            self._keep_preview(self._state, key, _preview_of(self._state, *key))
         return self._previews[key]
 
-    def _simulate_move(self, ops: Collection[int], device: int) -> Preview:
-        assert self._state is not None
-        assert self.current is not None
-        before = self.current.schedule
-        try:
-            after = edits.moved_schedule(self._state, ops, device)
-        except EnplaceError as error:
-            return Preview(np.inf, np.inf, before.peak_bytes, False, str(error))
-        step_us = after.makespan_us
-        return Preview(step_us, step_us - before.makespan_us, after.peak_bytes, after.fits)
+    def preview_soon(self, ops: Collection[int], device: int) -> None:
+        """Work a preview out beside the window; :attr:`previewed` follows, unless the plan changed.
+
+        The window simulates nothing itself that nobody is waiting for.
+        """
+        state, key = self._state, (frozenset(ops), device)
+        assert state is not None
+        if key in self._previews:
+            self.previewed.emit(*key)
+        else:
+            QThreadPool.globalInstance().start(
+                lambda: self._worked_out.emit(state, key, _preview_of(state, *key))
+            )
+
+    def _keep_preview(
+        self, state: State, key: tuple[frozenset[int], int], preview: Preview
+    ) -> None:
+        if state is self._state:
+            if len(self._previews) >= PREVIEW_LIMIT:
+                self._previews.clear()
+            self._previews[key] = preview
+            self.previewed.emit(*key)
 
     # Undo
 
@@ -378,3 +393,14 @@ class _Change(QUndoCommand):
 
     def undo(self) -> None:
         self._document._show(self._old)
+
+
+def _preview_of(state: State, ops: frozenset[int], device: int) -> Preview:
+    assert state.current is not None
+    before = state.current.schedule
+    try:
+        after = edits.moved_schedule(state, ops, device)
+    except EnplaceError as error:
+        return Preview(np.inf, np.inf, before.peak_bytes, False, str(error))
+    step_us = after.makespan_us
+    return Preview(step_us, step_us - before.makespan_us, after.peak_bytes, after.fits)

@@ -9,14 +9,14 @@ from PySide6.QtWidgets import QGridLayout, QMenu, QWidget
 
 from enplace.profile import IntArray
 from enplace.text import ms, size
-from enplace_studio.document import Document, Preview
+from enplace_studio.document import Document
 from enplace_studio.inspector.facts import where
 from enplace_studio.inspector.widgets import DeviceButton
 from enplace_studio.panel import plain_tip
 
-MOST_PREVIEWED = 9
-"""Eight GPUs and their host; of more devices, only the one below the pointer is tried out."""
 PREVIEW_DELAY_MS = 120
+_MOST_WIDE = 9
+"""Eight GPUs and their host; the buttons of more devices are narrow."""
 _UNCHANGED_US = 0.5
 
 
@@ -32,7 +32,7 @@ class DeviceGrid(QWidget):
         self._selection = frozenset(ops.tolist())
         assert document.problem is not None
         n_devices = document.problem.cluster.n_devices
-        compact = n_devices > MOST_PREVIEWED
+        compact = n_devices > _MOST_WIDE
         columns = 4 if compact else 2
         grid = QGridLayout(self)
         grid.setContentsMargins(0, 0, 0, 0)
@@ -43,14 +43,14 @@ class DeviceGrid(QWidget):
         self._mark_present()
         self._timer = QTimer(self, singleShot=True, interval=PREVIEW_DELAY_MS)
         self._timer.timeout.connect(self._preview_next)
-        self._waiting = [b for b in self.buttons if not b.isChecked()] if not compact else []
+        self._waiting = [b.device for b in self.buttons if not b.isChecked()]
+        document.previewed.connect(self._show_preview)
         if document.current is not None and self._waiting:
             self._timer.start()
 
     def _make_button(self, device: int, compact: bool) -> DeviceButton:
         button = DeviceButton(device, self._document.device_label(device), compact)
         button.clicked.connect(partial(self.chosen.emit, device))
-        button.hovered.connect(self._preview)
         button.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         button.customContextMenuRequested.connect(partial(self._open_menu, button))
         button.setEnabled(self._document.current is not None)
@@ -64,19 +64,16 @@ class DeviceGrid(QWidget):
                 button.setChecked(n_here == len(self._ops))
 
     def _preview_next(self) -> None:
-        """Try one device out, then let the window breathe."""
-        if self._waiting:
-            self._preview(self._waiting.pop(0).device)
-        if self._waiting:
-            self._timer.start(0)
+        """Have one device tried out; its answer asks for the next."""
+        if self._waiting and self._document.current is not None:
+            self._document.preview_soon(self._selection, self._waiting.pop(0))
 
-    def _preview(self, device: int) -> None:
+    def _show_preview(self, ops: frozenset[int], device: int) -> None:
         button = self.buttons[device]
-        if button.isChecked() or self._document.current is None:
+        if ops != self._selection or button.isChecked():
             return
-        self._show_preview(button, self._document.preview(self._selection, device))
-
-    def _show_preview(self, button: DeviceButton, preview: Preview) -> None:
+        self._preview_next()
+        preview = self._document.preview(ops, device)
         if preview.why_not:
             button.setEnabled(False)
             button.set_note("not here")

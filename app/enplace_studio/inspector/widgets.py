@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QRectF, QSize, Qt
 from PySide6.QtGui import (
     QColor,
-    QEnterEvent,
     QFont,
     QFontMetricsF,
     QPainter,
@@ -63,9 +62,6 @@ class DeviceButton(QAbstractButton):
     Checked means that the selection is there.
     """
 
-    hovered = Signal(int)
-    """The pointer came over it; the device number."""
-
     def __init__(
         self, device: int, name: str, compact: bool, parent: QWidget | None = None
     ) -> None:
@@ -90,14 +86,11 @@ class DeviceButton(QAbstractButton):
         """Where the selection is follows from the plan, not from the click."""
 
     def sizeHint(self) -> QSize:
-        return QSize(round((56 if self.compact else 110) * theme.scale), round(30 * theme.scale))
+        width, height = (60, 38) if self.compact else (110, 30)
+        return QSize(round(width * theme.scale), round(height * theme.scale))
 
     def minimumSizeHint(self) -> QSize:
         return QSize(round(44 * theme.scale), self.sizeHint().height())
-
-    def enterEvent(self, event: QEnterEvent) -> None:
-        self.hovered.emit(self.device)
-        super().enterEvent(event)
 
     def changeEvent(self, event: QEvent) -> None:
         if event.type() == QEvent.Type.EnabledChange:
@@ -136,19 +129,28 @@ class DeviceButton(QAbstractButton):
         painter.drawRoundedRect(QRectF(6, area.height() * 0.25, 3, area.height() * 0.5), 1.5, 1.5)
 
     def _paint_text(self, painter: QPainter, inner: QRectF) -> None:
+        """Paint name and note side by side, or below each other where there is no room."""
         tokens = theme.tokens
-        font = theme.font(11 if self.compact else 12, QFont.Weight.Medium)
+        name_font = theme.font(11 if self.compact else 12, QFont.Weight.Medium)
+        note_font = theme.font(10 if self.compact else 11, QFont.Weight.Medium)
+        name, note = QRectF(inner), QRectF(inner)
+        if self.compact and self.note:
+            name.setBottom(inner.center().y() + 1)
+            note.setTop(inner.center().y() - 1)
+        elif not self.compact:
+            note.setLeft(inner.left() + QFontMetricsF(name_font).horizontalAdvance(self.text()) + 6)
+        color = tokens.text if self.isEnabled() else tokens.faint
+        self._paint_line(painter, name, self.text(), name_font, color, _LEFT)
+        color = {"good": tokens.good, "bad": tokens.bad}.get(self._role, tokens.dim)
+        self._paint_line(
+            painter, note, self.note, note_font, color, _LEFT if self.compact else _RIGHT
+        )
+
+    @staticmethod
+    def _paint_line(
+        painter: QPainter, area: QRectF, text: str, font: QFont, color: QColor, align: int
+    ) -> None:
         painter.setFont(font)
-        painter.setPen(tokens.text if self.isEnabled() else tokens.faint)
-        metrics = QFontMetricsF(font)
+        painter.setPen(color)
         elide = Qt.TextElideMode.ElideMiddle
-        painter.drawText(inner, _LEFT, metrics.elidedText(self.text(), elide, inner.width()))
-        inner.setLeft(inner.left() + metrics.horizontalAdvance(self.text()) + 6)
-        if not self.compact and inner.width() > 0:
-            font = theme.font(11, QFont.Weight.Medium)
-            painter.setFont(font)
-            painter.setPen({"good": tokens.good, "bad": tokens.bad}.get(self._role, tokens.dim))
-            note = QFontMetricsF(font).elidedText(
-                self.note, Qt.TextElideMode.ElideRight, inner.width()
-            )
-            painter.drawText(inner, _RIGHT, note)
+        painter.drawText(area, align, QFontMetricsF(font).elidedText(text, elide, area.width()))

@@ -65,18 +65,23 @@ def test_a_device_that_an_op_cannot_use_says_why(open_view, qtbot):
     assert "cannot run" in cpu.toolTip()
 
 
-def test_with_many_devices_only_the_one_below_the_pointer_is_tried(open_view, qtbot):
+def test_every_one_of_many_devices_says_what_a_move_costs(open_view, qtbot):
     profile = profile_of({"a": 1, "b": 1})
     document = document_of(profile, cluster_of(12), {"a": 0, "b": 0})
-    tried = []
-    preview = document.preview
-    document.preview = lambda ops, device: tried.append(device) or preview(ops, device)
     view = open_view(document)
     select(view, document, [1], qtbot)
-    assert not view.where._timer.isActive()
-    view.where.buttons[5].hovered.emit(5)
-    assert tried == [5]
-    assert "step time" in view.where.buttons[5].toolTip()
+    qtbot.waitUntil(lambda: all("step time" in b.toolTip() for b in view.where.buttons[1:]))
+    assert view.where.buttons[11].note
+
+
+def test_an_answer_about_an_earlier_plan_is_dropped(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [1], qtbot)
+    document.preview_soon([1], 1)
+    document.place([1], 1)
+    qtbot.waitUntil(lambda: view.where.buttons[0].note == "+0.012 ms")
+    assert view.where.buttons[1].note == ""
 
 
 def test_pin_unpin_and_colocate(open_view, qtbot):
