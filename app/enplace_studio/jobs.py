@@ -12,11 +12,11 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QProcess, Qt, QTimer, Signal
 
+from enplace import wire
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import Profile
-from enplace_studio import wire
-from enplace_studio.wire import Message
+from enplace.wire import Message
 
 TICK_MS = 80
 CANCEL_MS = 800

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, BinaryIO
 
+from enplace import wire
 from enplace.errors import EnplaceError
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place, placers
 from enplace.profile import Profile, make_profile
-from enplace_studio import wire
-from enplace_studio.wire import Message
+from enplace.wire import Message
 
 REPORT_EVERY_S = 0.08
 WARM_UP_S = 0.1

@@ -1,6 +1,7 @@
-"""Messages between the studio and its solver process: a JSON head and numpy arrays, never pickle.
+"""Messages between processes: a JSON head and numpy arrays, never pickle.
 
-A message is the lengths of its two parts (8 bytes each, little endian), the head, and an npz.
+A message is the lengths of its two parts (8 bytes each, little endian), the head, and an npz. The
+studio speaks so with its solver, and whoever needs TensorFlow with the process that has it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enplace.clusters import cluster_from_json, cluster_to_json
+from enplace.disk import dump_json
+from enplace.errors import EnplaceError
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import Profile
 
 _LENGTHS = struct.Struct("<QQ")
+_MAX_BYTES = 1 << 40
+"""No part of a message is longer; eight letters of a text, read as a length, always are."""
 
 Arrays = Mapping[str, NDArray[Any]]
+
+
+class WireError(EnplaceError):
+    """The other process sent something that is no message."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,8 @@ class Message:
 
 def encode(message: Message) -> bytes:
     """The bytes of a message."""
-    head = json.dumps({"do": message.do, **message.details}).encode()
+    # A lone surrogate, as in a path that is no UTF-8, becomes the escape that JSON has for it.
+    head = dump_json({"do": message.do, **message.details}).encode(errors="backslashreplace")
     packed = io.BytesIO()
     if message.arrays:
         np.savez(packed, **message.arrays)  # type: ignore[arg-type]
@@ -45,10 +55,16 @@ def encode(message: Message) -> bytes:
 
 
 def take(buffer: bytearray) -> Message | None:
-    """Take the first whole message out of a buffer; None while it is not all there."""
+    """Take the first whole message out of a buffer; None while it is not all there.
+
+    Raises
+    ------
+    WireError
+        If the buffer begins with anything but a message.
+    """
     if len(buffer) < _LENGTHS.size:
         return None
-    n_head, n_blob = _LENGTHS.unpack_from(buffer)
+    n_head, n_blob = _lengths(buffer)
     end = _LENGTHS.size + n_head + n_blob
     if len(buffer) < end:
         return None
@@ -59,16 +75,33 @@ def take(buffer: bytearray) -> Message | None:
 
 
 def read(stream: BinaryIO) -> Message | None:
-    """Wait for the next message of a stream; None at its end."""
+    """Wait for the next message of a stream; None at its end, also if that cuts one short.
+
+    Raises
+    ------
+    WireError
+        If something else comes.
+    """
     lengths = stream.read(_LENGTHS.size)
     if len(lengths) < _LENGTHS.size:
         return None
-    n_head, n_blob = _LENGTHS.unpack(lengths)
-    return _decode(stream.read(n_head), stream.read(n_blob))
+    n_head, n_blob = _lengths(lengths)
+    head, blob = stream.read(n_head), stream.read(n_blob)
+    return _decode(head, blob) if len(blob) == n_blob and len(head) == n_head else None
+
+
+def _lengths(start: bytes | bytearray) -> tuple[int, int]:
+    n_head, n_blob = _LENGTHS.unpack_from(start)
+    if max(n_head, n_blob) > _MAX_BYTES:
+        raise WireError(f"not a message but {bytes(start[:40])!r}")
+    return n_head, n_blob
 
 
 def _decode(head: bytes, blob: bytes) -> Message:
-    details = json.loads(head)
+    try:
+        details = json.loads(head)
+    except ValueError:
+        raise WireError(f"not a message but {head[:40]!r}") from None
     arrays: dict[str, NDArray[Any]] = {}
     if blob:
         with np.load(io.BytesIO(blob), allow_pickle=False) as packed:
@@ -76,17 +109,18 @@ def _decode(head: bytes, blob: bytes) -> Message:
     return Message(details.pop("do"), details, arrays)
 
 
-def profile_message(profile: Profile) -> Message:
-    """The profile that the next problems are about."""
+def profile_message(profile: Profile, do: str = "profile", measured: bool = False) -> Message:
+    """A message that carries a profile; what was measured with it, which may be long, if asked."""
     values = {f.name: getattr(profile, f.name) for f in fields(profile)}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    texts = {n: v for n, v in values.items() if n not in arrays and n != "measured"}
-    return Message("profile", texts, arrays)
+    details = {n: v for n, v in values.items() if n not in arrays}
+    details["measured"] = dict(profile.measured) if measured else {}
+    return Message(do, details, arrays)
 
 
 def profile_from(message: Message) -> Profile:
     """The profile of such a message."""
-    texts = {n: v if n == "name" else tuple(v) for n, v in message.details.items()}
+    texts = {n: tuple(v) if isinstance(v, list) else v for n, v in message.details.items()}
     return Profile(**texts, **message.arrays)  # type: ignore[arg-type]
 
 
@@ -114,17 +148,11 @@ def problem_from(profile: Profile, data: Mapping[str, Any]) -> Problem:
 def plan_message(do: str, plan: Plan, details: Mapping[str, Any]) -> Message:
     """A message that carries a plan."""
     head = {"method": plan.method, "policy": plan.policy, "links": plan.links}
-    facts = {key: _plain(value) for key, value in plan.facts.items()}
     arrays = {"device": plan.device, "position": plan.position}
-    return Message(do, {**details, "plan": {**head, "facts": facts}}, arrays)
+    return Message(do, {**details, "plan": {**head, "facts": dict(plan.facts)}}, arrays)
 
 
 def plan_from(message: Message) -> Plan:
     """The plan that a message carries."""
     device, position = message.arrays["device"], message.arrays["position"]
     return Plan(device, position, **message.details["plan"])
-
-
-def _plain(value: Any) -> Any:
-    """A numpy scalar or array as JSON knows it."""
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value

@@ -1,11 +1,12 @@
+import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 
-from enplace_studio import wire
-from enplace_studio.wire import Message
+from enplace import wire
+from enplace.wire import Message, WireError
 from problems import cluster_of, plan_of, planned_problems, profile_of
 
 
@@ -52,3 +53,24 @@ def test_an_array_of_objects_is_refused():
     bad = Message("profile", {}, {"device": np.array([{}], dtype=object)})
     with pytest.raises(ValueError, match="allow_pickle"):
         through(bad)
+
+
+def test_what_was_measured_travels_if_asked():
+    measured = {"step_time_us": np.float64(12.5), "op_deviation": np.array([0.1, np.nan])}
+    profile = replace(profile_of({"a": 1}), measured=measured)
+    arrived = wire.profile_from(through(wire.profile_message(profile, "done", measured=True)))
+    assert arrived.measured["step_time_us"] == 12.5
+    np.testing.assert_array_equal(arrived.measured["op_deviation"], [0.1, np.nan])
+    assert not wire.profile_from(through(wire.profile_message(profile))).measured
+
+
+def test_text_between_messages_is_told_from_a_message():
+    with pytest.raises(WireError, match="step 1: loss"):
+        wire.take(bytearray(b"step 1: loss 0.25 and so on"))
+
+
+def test_a_stream_that_breaks_off_ends_with_its_last_whole_message():
+    whole = wire.encode(Message("x", {"path": "caf\udce9"}))
+    for n_bytes in range(len(whole)):
+        assert wire.read(io.BytesIO(whole[:n_bytes])) is None
+    assert wire.read(io.BytesIO(whole)).details == {"path": "caf\udce9"}
