@@ -1,0 +1,136 @@
+"""What a real run of a plan showed, beside what was predicted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from enplace.cluster import Cluster
+from enplace.clusters import cluster_from_json, cluster_to_json
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import FloatArray, IntArray, Profile
+from enplace.wire import Message, plan_from, plan_message
+
+NOT_SEEN = -1
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRun:
+    """Some steps of a plan on real devices.
+
+    Attributes
+    ----------
+    profile, plan, cluster
+        What ran, and the devices that the plan's numbers mean.
+    step_times_us : float array, shape (n_steps,)
+        Each step by the wall clock, without tracing.
+    op_time_us : float array, shape (n_ops,)
+        Median of the traced steps; NaN where an op left no row.
+    op_start_us, op_finish_us : float array, shape (n_ops,)
+        In the traced step of median length, from its start; NaN where an op left no row.
+    op_device : int array, shape (n_ops,)
+        Where each op really ran; :data:`NOT_SEEN` where it is in no partition.
+    ops_checked, ops_on_planned_device : int
+        Ops of the plan that are in the partitions that TensorFlow ran, and those of them where the
+        plan has them.
+    order_violations : int
+        Ops that started before the one that the plan puts ahead of them on their device.
+    loss_difference, weights_difference : float
+        Largest difference to the same steps unplaced, grappler off; NaN if there is no loss.
+    stock_step_time_us : float
+        Median step of TensorFlow by itself: grappler on, no plan.
+    predicted_step_time_us : float
+        What the simulator said.
+    facts : mapping
+        What else a person may ask; plain data.
+    """
+
+    profile: Profile
+    plan: Plan
+    cluster: Cluster
+    step_times_us: FloatArray
+    op_time_us: FloatArray
+    op_start_us: FloatArray
+    op_finish_us: FloatArray
+    op_device: IntArray
+    ops_checked: int
+    ops_on_planned_device: int
+    order_violations: int
+    loss_difference: float
+    weights_difference: float
+    stock_step_time_us: float
+    predicted_step_time_us: float
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for value in vars(self).values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+    @property
+    def step_time_us(self) -> float:
+        """Median step."""
+        return float(np.median(self.step_times_us))
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures of the run; those of single ops stay out."""
+        return {
+            "steps": len(self.step_times_us),
+            "step_time_us": self.step_time_us,
+            **{name: _finite(getattr(self, name)) for name in _FIGURES},
+            "facts": dict(self.facts),
+        }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no word for what is not known but null."""
+    return value if math.isfinite(value) else None
+
+
+_FIGURES = (
+    "predicted_step_time_us",
+    "stock_step_time_us",
+    "ops_checked",
+    "ops_on_planned_device",
+    "order_violations",
+    "loss_difference",
+    "weights_difference",
+)
+
+
+def with_measured_costs(run: MeasuredRun) -> Profile:
+    """The profile with the op times of a run taken in, for the kind of device that each op ran on.
+
+    Ops that left no row keep their cost (FastT's adaptive cost model, section 4).
+    """
+    time_us = run.profile.time_us.copy()
+    seen = np.flatnonzero(np.isfinite(run.op_time_us) & (run.op_device != NOT_SEEN))
+    device = run.op_device[seen]
+    time_us[seen, run.cluster.kind[device]] = run.op_time_us[seen] * run.cluster.speed[device]
+    return run.profile.with_costs(time_us)
+
+
+def run_message(run: MeasuredRun, do: str = "done") -> Message:
+    """A message that carries a run; its profile stays with those who asked for it."""
+    carried = plan_message(do, run.plan, {"cluster": cluster_to_json(run.cluster)})
+    values = {f.name: getattr(run, f.name) for f in fields(run)}
+    figures = {name: values[name] for name in (*_FIGURES, "facts")}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    return Message(do, {**carried.details, "run": figures}, {**carried.arrays, **arrays})
+
+
+def run_from(message: Message, problem: Problem) -> MeasuredRun:
+    """The run of such a message, with the problem that was asked about."""
+    arrays = {n: v for n, v in message.arrays.items() if n not in ("device", "position")}
+    return MeasuredRun(
+        problem.profile,
+        plan_from(message),
+        cluster_from_json(message.details["cluster"]),
+        **arrays,  # type: ignore[arg-type]
+        **message.details["run"],
+    )
