@@ -11,7 +11,7 @@ from benchmarks.report import figure, median_s, title
 from benchmarks.synthetic import transformer_36k
 from enplace.clusters import presets
 from enplace.frontends import read_profile
-from enplace.placers import PlaceOptions, place, placers
+from enplace.placers import STEP_TIME, PlaceOptions, place, placers
 from enplace.problem import Problem
 from enplace.samples import samples
 from enplace.simulate import simulate
@@ -26,7 +26,7 @@ def main() -> None:
     title(
         f"Placing {problem.profile.n_ops:,} ops, {problem.profile.n_edges:,} edges on 4 GPUs, warm"
     )
-    for method in placers():
+    for method in placers(STEP_TIME):
         seconds = median_s(lambda m=method: place(problem, m, options=PlaceOptions()), repeats=5)
         target = "under 2 s (the paper: 95 s)" if method == "celeritas" else ""
         figure(method, f"{seconds:.2f} s", target)
@@ -39,7 +39,7 @@ def main() -> None:
 def _step_times(paths: list[Path], cluster: str) -> None:
     """Step time of each method on each profile, in ms; * does not fit."""
     title(f"Predicted step time in ms on '{cluster}' (* does not fit)")
-    methods = list(placers())
+    methods = list(placers(STEP_TIME))
     print(f"{'':<28}" + "".join(f"{method:>13}" for method in methods) + f"{'bound':>10}")
     ratios = []
     for path in paths:

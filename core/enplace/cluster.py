@@ -214,6 +214,11 @@ class Cluster:
         found = [d for d, device in enumerate(self.devices) if device.kind == "gpu"]
         return found or list(range(self.n_devices))
 
+    @property
+    def cpus(self) -> list[int]:
+        """Numbers of the devices beside :attr:`gpus`."""
+        return [d for d in range(self.n_devices) if d not in self.gpus]
+
     def scaled(self, compute: float = 1.0, links: float = 1.0) -> Cluster:
         """The same cluster with faster compute and links (Pesto's Fig. 8 sweeps).
 

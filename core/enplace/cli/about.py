@@ -35,7 +35,7 @@ SOLVER_PROGRAMS = {"CBC": "cbc", "CPLEX": "cplex", "Gurobi": "gurobi_cl"}
 @command("methods")
 def methods() -> Answer:
     """List the placers, and the paper each comes from."""
-    from enplace.placers import DEFAULT_METHOD, placers
+    from enplace.placers import DEFAULT_METHODS, placers
 
     found = [
         {
@@ -48,12 +48,13 @@ def methods() -> Answer:
         }
         for placer in placers().values()
     ]
-    rows = [["method", "", "what it is", "source"]]
+    rows = [["method", "", "for", "what it is", "source"]]
     for placer in placers().values():
-        mark = "default" if placer.name == DEFAULT_METHOD else ""
+        mark = "default" if placer.name in DEFAULT_METHODS.values() else ""
         note = "" if placer.installed else f" (cannot run here: {placer.why_not})"
-        rows.append([placer.name, mark, placer.title + note, placer.source])
-    return Answer({"methods": found}, table(rows, "llll"))
+        serves = ", ".join(placer.objectives)
+        rows.append([placer.name, mark, serves, placer.title + note, placer.source])
+    return Answer({"methods": found}, table(rows, "lllll"))
 
 
 @command("clusters")

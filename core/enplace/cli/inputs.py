@@ -230,21 +230,26 @@ def find_device(text: str, cluster: Cluster, option: str) -> int:
     )
 
 
-def method_names(text: str | None) -> list[str]:
-    """Methods of ``a,b,c``; all that are installed by default.
+def method_names(text: str | None, objective: str) -> list[str]:
+    """Methods of ``a,b,c``; by default all that are installed and serve the objective.
 
     Raises
     ------
     EnplaceError
-        If there is no such method.
+        If there is no such method, or it serves another objective.
     """
     from enplace.placers import placers
 
-    known = placers()
+    known = placers(objective)
     if text is None:
         return [name for name, placer in known.items() if placer.installed]
     names = list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     for name in names:
+        if name in placers() and name not in known:
+            raise EnplaceError(
+                f"method '{name}' does not serve objective '{objective}'; "
+                f"use one of {', '.join(known)}"
+            )
         if name not in known:
             raise EnplaceError(f"there is no method '{name}'; use one of {', '.join(known)}")
     if not names:

@@ -167,10 +167,10 @@ constraint_options = _all(
 solver_options = _all(
     click.option(
         "--objective",
-        type=click.Choice(["step-time"]),
+        type=click.Choice(["step-time", "throughput"]),
         default="step-time",
         show_default=True,
-        help="What to make small.",
+        help="What to make best: the time of one step, or the samples a pipeline takes in.",
     ),
     click.option(
         "--time-limit",

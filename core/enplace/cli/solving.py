@@ -61,14 +61,15 @@ def place(
     """
     for path in (output, schedule_file):
         check_output(path, profile)
-    (chosen,) = method_names(method) if method else _default_method()
+    wanted = _default_method(objective) if method is None else method
+    (chosen,) = method_names(wanted, objective)
     problem = read_problem(profile, **wishes)
     with progress_bar(1) as (begin, report):
         begin(chosen)
         schedule = _solve(problem, chosen, time_limit, seed, report)
     written = _write(schedule, output, schedule_file)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    return _answer(schedule, written, objective=objective, seed=seed, **files)
+    return _answer(schedule, written, seed=seed, **files)
 
 
 @command("simulate")
@@ -135,7 +136,7 @@ def compare(
 
     Goes on when one of them fails. Exit status 1 if none has a plan that fits.
     """
-    names = method_names(methods)
+    names = method_names(methods, objective)
     problem = read_problem(profile, **wishes)
     schedules, failures = {}, {}
     with progress_bar(len(names)) as (begin, report):
@@ -170,10 +171,10 @@ def compare(
     )
 
 
-def _default_method() -> list[str]:
-    from enplace.placers import DEFAULT_METHOD
+def _default_method(objective: str) -> str:
+    from enplace.placers import DEFAULT_METHODS
 
-    return [DEFAULT_METHOD]
+    return DEFAULT_METHODS[objective]
 
 
 def _solve(

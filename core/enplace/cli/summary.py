@@ -9,6 +9,7 @@ from enplace.cli.answer import table
 from enplace.text import device_label, ms, percent, seconds, size
 
 if TYPE_CHECKING:
+    from enplace.plan import Plan
     from enplace.problem import Problem
     from enplace.schedule import Schedule
 
@@ -50,7 +51,7 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
         "method": plan.method,
         "policy": plan.policy,
         "links": plan.links,
-        "objective": "step-time",
+        **_pipeline_numbers(plan),
         "step_time_us": schedule.makespan_us,
         "expert_step_time_us": expert.makespan_us if expert else None,
         "lower_bound": schedule.lower_bound_us,
@@ -77,6 +78,33 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
     }
 
 
+def _pipeline_numbers(plan: Plan) -> dict[str, Any]:
+    """What a plan for a pipeline adds; see :mod:`enplace.placers.max_load`."""
+    if "time_per_sample_us" not in plan.facts:
+        return {"objective": "step-time"}
+    return {
+        "objective": "throughput",
+        "time_per_sample_us": finite(plan.facts["time_per_sample_us"]),
+        "time_per_sample_bound_us": finite(plan.facts.get("bound_us")),
+        "proven": plan.facts.get("proven") is True,
+        "ideals": finite(plan.facts.get("ideals")),
+    }
+
+
+def _pipeline_facts(plan: Plan) -> list[list[str]]:
+    found = _pipeline_numbers(plan)
+    load_us = found.get("time_per_sample_us")
+    if load_us is None:
+        return []
+    proof = "no contiguous split has less"
+    if not found["proven"]:
+        bound_us = found["time_per_sample_bound_us"]
+        proof = f"{proof} than {ms(bound_us)}" if bound_us else ""
+    elif found["ideals"]:
+        proof += f": {found['ideals']:,.0f} ideals searched"
+    return [["time per sample", ms(load_us), proof]]
+
+
 def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
     """How much shorter or longer than the expert's: ``"−19.8 %"``."""
     if expert is None or expert.makespan_us <= 0:
@@ -92,10 +120,11 @@ def describe(schedule: Schedule, expert: Schedule | None) -> str:
     if solved is not None:
         head += f", solved in {seconds(solved)}"
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
-    facts = [["step time", ms(schedule.makespan_us), ""]]
+    facts = _pipeline_facts(plan)
+    facts.append(["step time", ms(schedule.makespan_us), ""])
     if expert is not None and plan.method != "expert":
         change = against_expert(schedule, expert)
-        facts[0][2] = f"{change} against the expert's {ms(expert.makespan_us)}"
+        facts[-1][2] = f"{change} against the expert's {ms(expert.makespan_us)}"
     facts += [
         ["gap", percent(schedule.gap), f"proven not below {ms(schedule.lower_bound_us)}"],
         [

@@ -3,11 +3,31 @@
 import importlib
 import pkgutil
 
-from enplace.placers.registry import PlaceOptions, Placer, Progress, place, placers
+from enplace.placers.registry import (
+    STEP_TIME,
+    THROUGHPUT,
+    PlaceOptions,
+    Placer,
+    Progress,
+    place,
+    placers,
+)
 
 DEFAULT_METHOD = "enplace"
+DEFAULT_METHODS = {STEP_TIME: DEFAULT_METHOD, THROUGHPUT: "max-load-dp"}
+"""The method for each objective if a person names none."""
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["DEFAULT_METHOD", "PlaceOptions", "Placer", "Progress", "place", "placers"]
+__all__ = [
+    "DEFAULT_METHOD",
+    "DEFAULT_METHODS",
+    "STEP_TIME",
+    "THROUGHPUT",
+    "PlaceOptions",
+    "Placer",
+    "Progress",
+    "place",
+    "placers",
+]

@@ -10,6 +10,9 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.plan import Plan, check_plan
 from enplace.problem import Problem
 
+STEP_TIME, THROUGHPUT = "step-time", "throughput"
+"""Objectives: the makespan of one step, and the time per sample of a pipeline."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -115,7 +118,7 @@ class Placer:
     title: str
     source: str
     run: Run
-    objectives: tuple[str, ...] = ("step-time",)
+    objectives: tuple[str, ...] = (STEP_TIME,)
     capabilities: tuple[str, ...] = ()
     why_not: str = ""
 
@@ -128,20 +131,29 @@ _registry: dict[str, Placer] = {}
 
 
 def placer(
-    name: str, *, title: str, source: str = "", capabilities: tuple[str, ...] = ()
+    name: str,
+    *,
+    title: str,
+    source: str = "",
+    objectives: tuple[str, ...] = (STEP_TIME,),
+    capabilities: tuple[str, ...] = (),
 ) -> Callable[[Run], Run]:
     """Register a function as a method; its module must lie in this package to be found."""
 
     def register(run: Run) -> Run:
-        _registry[name] = Placer(name, title, source, run, capabilities=capabilities)
+        _registry[name] = Placer(name, title, source, run, objectives, capabilities)
         return run
 
     return register
 
 
-def placers() -> dict[str, Placer]:
-    """All methods by name, in alphabetical order."""
-    return dict(sorted(_registry.items()))
+def placers(objective: str | None = None) -> dict[str, Placer]:
+    """All methods by name, in alphabetical order, or those that serve an objective."""
+    return {
+        name: placer
+        for name, placer in sorted(_registry.items())
+        if objective is None or objective in placer.objectives
+    }
 
 
 def place(problem: Problem, method: str, *, options: PlaceOptions | None = None) -> Plan:

@@ -8,7 +8,7 @@ import pytest
 
 from enplace.cli import run
 from enplace.clusters import presets
-from enplace.placers import DEFAULT_METHOD, placers
+from enplace.placers import DEFAULT_METHODS, placers
 
 
 def test_methods_as_json_have_exactly_the_promised_keys(enplace):
@@ -18,9 +18,10 @@ def test_methods_as_json_have_exactly_the_promised_keys(enplace):
     assert all(set(entry) == keys for entry in found["methods"])
 
 
-def test_methods_mark_the_default(enplace):
+def test_methods_mark_the_default_of_each_objective(enplace):
     lines = enplace("methods").out.splitlines()
-    assert [line.split()[0] for line in lines if " default " in line] == [DEFAULT_METHOD]
+    marked = [line.split()[0] for line in lines if " default " in line]
+    assert marked == list(DEFAULT_METHODS.values())
 
 
 def test_clusters_lists_every_preset(enplace):

@@ -8,6 +8,7 @@ from enplace.clusters import cluster_from
 from enplace.files import read_plan
 from enplace.frontends import read_profile
 from enplace.problem import Problem
+from enplace.samples import samples
 
 from .conftest import MIB, OPS, machine, model
 
@@ -276,3 +277,21 @@ def test_compare_answers_no_if_nothing_fits(enplace, folder):
     done = enplace("compare", "p.json", "--cluster", "tight.json", "--methods", "single")
     assert done.status == 1
     assert " no " in done.out
+
+
+def test_throughput_says_time_per_sample_and_proof(enplace, tmp_path):
+    bert = str(next(s.path for s in samples() if s.name == "bert-3-training"))
+    words = ["place", bert, "--cluster", "from-file", "--objective", "throughput"]
+    found = enplace(*words, "--json").document
+    assert (found["objective"], found["method"]) == ("throughput", "max-load-dp")
+    assert round(found["time_per_sample_us"] / 1000, 2) == 65.30
+    assert found["proven"]
+    assert "no contiguous split has less: 2,774 ideals searched" in enplace(*words).out
+
+
+def test_a_method_for_another_objective_is_refused(enplace):
+    bert = str(next(s.path for s in samples() if s.name == "bert-3-training"))
+    words = ["--cluster", "from-file", "--objective", "throughput", "--method", "heft"]
+    done = enplace("place", bert, *words)
+    assert done.status == 2
+    assert "method 'heft' does not serve objective 'throughput'" in done.err

@@ -1,0 +1,163 @@
+"""From ops to the nodes that a contiguous split chooses between (appendix B).
+
+Forward ops that must share a device become one node, and so do backward ops; a node stands for
+the forward ops together with the backward ops of the same placement units. Backward nodes without
+a forward one get an artificial forward node, connected as a mirror image of the backward graph.
+Then strongly connected nodes, and nodes that cost nothing and have one neighbour, are merged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from enplace.coarsen.grouped import op_memory_bytes
+from enplace.frontends.scopes import BACKWARD, UPDATE
+from enplace.maxload.load import send_us
+from enplace.problem import BoolArray, Problem
+from enplace.profile import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """A graph of nodes, each a set of ops that go to one device.
+
+    Attributes
+    ----------
+    node : int array, shape (n_ops,)
+        Node of each op.
+    source, target : int array, shape (n_edges,)
+        Edges of the forward graph, without cycles, each once.
+    accelerator_us, cpu_us : float array, shape (n_nodes,)
+        Compute time on either kind of device; inf where an op cannot run.
+    memory_bytes : int array, shape (n_nodes,)
+    net_ptr, net_node : int arrays
+        Nodes that make or consume a set of tensors, the same for all of the set:
+        ``net_node[net_ptr[i] : net_ptr[i + 1]]``.
+    net_us : float array, shape (n_nets,)
+        What the tensors of a net cost every accelerator that has some but not all of its nodes.
+    """
+
+    node: IntArray
+    source: IntArray
+    target: IntArray
+    accelerator_us: FloatArray
+    cpu_us: FloatArray
+    memory_bytes: IntArray
+    net_ptr: IntArray
+    net_node: IntArray
+    net_us: FloatArray
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.memory_bytes)
+
+
+def contract(problem: Problem) -> Nodes:
+    """Contract a problem's ops to nodes."""
+    label, edges = _forward_graph(problem, backward_ops(problem))
+    label, edges = _strongly_connected(label, edges)
+    label, edges = _without_free_nodes(problem, label, edges)
+    return _nodes(problem, label, edges)
+
+
+def backward_ops(problem: Problem) -> BoolArray:
+    """Ops of the backward pass, as the input says or else by their scopes; shape (n_ops,)."""
+    profile = problem.profile
+    backward = np.zeros(profile.n_ops, dtype=bool)
+    known = profile.measured.get("backward")
+    if known is not None:
+        backward[np.array(known, dtype=np.int64)] = True
+        return backward
+    return np.array([scope.split("/")[0] in (BACKWARD, UPDATE) for scope in profile.scopes])
+
+
+def _forward_graph(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray]:
+    """Label of each op, and edges between labels, shape (n_edges, 2).
+
+    The label of a unit's forward ops is also that of its backward ops, so an orphaned backward
+    node and its artificial forward image are one label from the start.
+    """
+    profile = problem.profile
+    label = problem.unit.astype(np.int64)
+    has_forward = np.zeros(problem.n_units, dtype=bool)
+    has_forward[label[~backward]] = True
+    a, b = profile.edge_source, profile.edge_op
+    forward = ~backward[a] & ~backward[b]
+    edges = [np.stack([label[a[forward]], label[b[forward]]], axis=1)]
+    both = backward[a] & backward[b]
+    orphaned = both & ~(has_forward[label[a]] & has_forward[label[b]])
+    edges.append(np.stack([label[b[orphaned]], label[a[orphaned]]], axis=1))
+    return label, _tidy(np.concatenate(edges))
+
+
+def _tidy(edges: IntArray) -> IntArray:
+    """Each edge once, none from a node to itself."""
+    found: IntArray = np.unique(edges[edges[:, 0] != edges[:, 1]].reshape(-1, 2), axis=0)
+    return found
+
+
+def _relabel(label: IntArray, edges: IntArray, new: IntArray) -> tuple[IntArray, IntArray]:
+    return new[label], _tidy(new[edges])
+
+
+def _strongly_connected(label: IntArray, edges: IntArray) -> tuple[IntArray, IntArray]:
+    n = int(label.max()) + 1
+    graph = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    _, component = connected_components(graph, directed=True, connection="strong")
+    return _relabel(label, edges, component.astype(np.int64))
+
+
+def _without_free_nodes(
+    problem: Problem, label: IntArray, edges: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Merge nodes that take no time into their one neighbour."""
+    work_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0).max(axis=1)
+    while True:
+        n = int(label.max()) + 1
+        free = np.bincount(label, weights=work_us, minlength=n) == 0
+        free &= np.bincount(edges.ravel(), minlength=n) == 1
+        merged = edges[free[edges].any(axis=1)]
+        if not len(merged):
+            return label, edges
+        graph = coo_array((np.ones(len(merged)), (merged[:, 0], merged[:, 1])), shape=(n, n))
+        _, new = connected_components(graph, directed=False)
+        label, edges = _relabel(label, edges, new.astype(np.int64))
+
+
+def _nodes(problem: Problem, label: IntArray, edges: IntArray) -> Nodes:
+    profile, cluster = problem.profile, problem.cluster
+    n = int(label.max()) + 1
+    # The sizes in the 2020 inputs hold a node's activations already.
+    whole = "backward" in profile.measured
+    memory = np.zeros(n, dtype=np.int64)
+    np.add.at(memory, label, profile.persistent_bytes if whole else op_memory_bytes(problem))
+    ptr, pins, cost = _nets(problem, label)
+    on_gpu, on_cpu = (_slowest_us(problem, d, label, n) for d in (cluster.gpus, cluster.cpus))
+    return Nodes(label, edges[:, 0], edges[:, 1], on_gpu, on_cpu, memory, ptr, pins, cost)
+
+
+def _slowest_us(problem: Problem, devices: list[int], label: IntArray, n: int) -> FloatArray:
+    """Time of each node; of unequal devices the slowest counts: any of them may get it."""
+    if not devices:
+        return np.full(n, np.inf)
+    slowest = problem.time_us[:, devices].max(axis=1)
+    return np.bincount(label, weights=slowest, minlength=n).astype(np.float64)
+
+
+def _nets(problem: Problem, label: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+    profile, cost = problem.profile, send_us(problem)
+    pins: dict[tuple[int, ...], float] = {}
+    for tensor in range(profile.n_tensors):
+        readers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
+        ends = {int(label[profile.tensor_op[tensor]]), *label[readers].tolist()}
+        if len(ends) > 1 and cost[tensor] > 0:
+            key = tuple(sorted(ends))
+            pins[key] = pins.get(key, 0.0) + float(cost[tensor])
+    sizes = np.array([len(key) for key in pins], dtype=np.int64)
+    ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    flat = np.array([node for key in pins for node in key], dtype=np.int64)
+    return ptr, flat, np.array(list(pins.values()), dtype=np.float64)

@@ -1,0 +1,129 @@
+"""Splits for pipelines: the paper's figures, cases by hand, and the search against trying all."""
+
+import itertools
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from enplace.clusters import cluster_from
+from enplace.errors import DoesNotFitError
+from enplace.frontends import read_profile
+from enplace.maxload import device_loads_us, max_load_us, split_exactly, split_in_order
+from enplace.maxload.contract import contract
+from enplace.placers import place
+from enplace.problem import Problem
+from enplace.samples import samples
+from problems import cluster_of, profile_of
+
+
+@pytest.fixture(scope="module")
+def bert():
+    """BERT-3, training, operators: Table 1 of the paper."""
+    profile = read_profile(next(s.path for s in samples() if s.name == "bert-3-training"))
+    return Problem(profile, cluster_from("from-file", profile))
+
+
+def test_the_optimum_and_the_ideals_of_table_1(bert):
+    split = split_exactly(bert)
+    assert split.n_ideals == 2774
+    assert round(split.load_us / 1000, 2) == 65.30
+    assert max_load_us(bert, split.device) == pytest.approx(split.load_us, rel=1e-9)
+    assert split.bound_us == split.load_us
+
+
+def test_with_too_many_ideals_the_best_of_some_orders_is_taken(bert):
+    split = split_exactly(bert, limit=100)
+    assert not split.optimal
+    assert split.bound_us < split.load_us
+    assert split.load_us >= split_exactly(bert).load_us
+    assert split.load_us <= split_in_order(bert).load_us
+
+
+def test_a_tensor_is_paid_once_by_its_maker_and_once_by_each_reader():
+    profile = profile_of(
+        {"a": 10, "b": 20, "c": 30, "d": 5}, [("a", "b", 3), ("a", "c", 3), ("a", "d", 3)]
+    )
+    problem = Problem(profile, cluster_of(3, b0_us=1.0, b1_us_per_byte=1.0))
+    assert device_loads_us(problem, np.array([0, 1, 1, 2])).tolist() == [14, 54, 9]
+    assert device_loads_us(problem, np.array([0, 0, 0, 0])).tolist() == [65, 0, 0]
+
+
+def test_a_chain_is_cut_where_the_halves_are_even_and_little_is_sent():
+    times = {"a": 10, "b": 10, "c": 10, "d": 10}
+    profile = profile_of(times, [("a", "b", 1), ("b", "c", 5), ("c", "d", 1)])
+    split = split_exactly(Problem(profile, cluster_of(2, b0_us=0.0)))
+    assert split.device.tolist() == [0, 0, 1, 1]
+    assert split.load_us == 25
+
+
+def test_without_any_contiguous_split_the_plan_still_says_where_ops_go():
+    """The middle op needs a CPU, and what is around it may not be apart."""
+    profile = profile_of(
+        {"a": 1, "c": 1},
+        [("a", "b", 1), ("b", "c", 1)],
+        cpu={"b": 1},
+        colocation={"a": "g", "c": "g"},
+    )
+    plan = place(Problem(profile, cluster_of(1, cpu_lanes=1)), "max-load-dp")
+    assert plan.device.tolist() == [0, 0, 1]
+    assert not plan.facts["proven"]
+
+
+def test_forward_and_backward_ops_of_a_group_stay_together(bert):
+    nodes = contract(bert)
+    for unit in range(bert.n_units):
+        assert len(np.unique(nodes.node[bert.unit == unit])) == 1
+    graph = nx.DiGraph(zip(nodes.source.tolist(), nodes.target.tolist(), strict=True))
+    assert nx.is_directed_acyclic_graph(graph)
+
+
+@st.composite
+def small_problems(draw):
+    n = draw(st.integers(2, 6))
+    names = "abcdef"[:n]
+    sizes = draw(st.lists(st.integers(0, 9), min_size=n, max_size=n))
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=9))
+    times = draw(st.lists(st.integers(0, 20), min_size=n, max_size=n))
+    memory = draw(st.lists(st.integers(0, 40), min_size=n, max_size=n))
+    profile = profile_of(
+        dict(zip(names, times, strict=True)),
+        [(names[i], names[j], sizes[i]) for i, j in chosen],
+        persistent=dict(zip(names, memory, strict=True)),
+    )
+    room = draw(st.sampled_from([60, 120, 10_000]))
+    try:
+        return Problem(profile, cluster_of(draw(st.integers(1, 3)), capacity_bytes=room))
+    except DoesNotFitError:
+        reject()
+
+
+def best_of_all(problem):
+    """The least maximum load over all placements whose devices can be put in order."""
+    profile, n_devices = problem.profile, problem.cluster.n_devices
+    size = profile.persistent_bytes.copy()
+    np.add.at(size, profile.tensor_op, profile.tensor_bytes)
+    best = np.inf
+    for devices in itertools.product(range(n_devices), repeat=profile.n_ops):
+        device = np.array(devices)
+        ends = device[profile.edge_source], device[profile.edge_op]
+        between = nx.DiGraph((a, b) for a, b in zip(*ends, strict=True) if a != b)
+        held = np.bincount(device, weights=size, minlength=n_devices)
+        if nx.is_directed_acyclic_graph(between) and (held <= problem.cluster.capacity_bytes).all():
+            best = min(best, max_load_us(problem, device))
+    return best
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=small_problems())
+def test_the_search_finds_what_trying_all_finds(problem):
+    expected = best_of_all(problem)
+    split = split_exactly(problem)
+    assert split.load_us == pytest.approx(expected)
+    if np.isfinite(expected):
+        assert max_load_us(problem, split.device) == pytest.approx(split.load_us)
+        assert split_in_order(problem).load_us >= split.load_us * (1 - 1e-9)
+        assert split_in_order(problem).bound_us <= split.load_us * (1 + 1e-9)
