@@ -40,6 +40,8 @@ from enplace.wire import (
 # The folder it is started in comes not before the libraries: -P.
 COMMAND = (sys.executable, "-P", "-m", "enplace.tf.worker")
 
+ADD_TENSORFLOW = "pip install 'enplace[tensorflow]'"
+
 TAIL_LINES = 40
 """So many of the last lines that a process wrote are shown where it failed."""
 

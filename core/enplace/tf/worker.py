@@ -1,0 +1,169 @@
+"""The process that has TensorFlow: it reads one job from its input and answers on its output.
+
+:mod:`enplace.worker` tells what is said. TensorFlow is imported once the devices are known.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.util
+import io
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import BinaryIO
+
+from enplace import wire
+from enplace.errors import EnplaceError
+from enplace.measured import run_message
+from enplace.source import source_from_json
+from enplace.wire import Message
+from enplace.worker import ADD_TENSORFLOW, Report
+
+Send = Callable[[Message], None]
+
+
+def main() -> None:
+    """Do one job for the process that started this one, and end with it."""
+    hear, send = _claim_streams()
+    faulthandler.enable()
+    values, job = _receive(hear)
+    threading.Thread(target=_end_with, args=(hear,), name="listener", daemon=True).start()
+    send(_answer(job, values, send))
+    sys.stderr.flush()
+    os._exit(0)  # a script's own threads may go on for ever
+
+
+def _claim_streams() -> tuple[BinaryIO, Send]:
+    """Keep the connection for messages: a script reads nothing, and prints to standard error."""
+    hear, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(line_buffering=True)  # a crash loses nothing that was printed
+
+    def send(message: Message) -> None:
+        try:
+            out.write(wire.encode(message))
+            out.flush()
+        except BrokenPipeError:
+            os._exit(1)
+
+    return hear, send
+
+
+def _receive(hear: BinaryIO) -> tuple[list[Message], Message]:
+    """The values that the job is about, and the job."""
+    values: list[Message] = []
+    while message := wire.read(hear):
+        if "source" in message.details:
+            return values, message
+        values.append(message)
+    os._exit(0)
+
+
+def _end_with(hear: BinaryIO) -> None:
+    """Wait until whoever asked is gone; end, with all that was started."""
+    hear.read()
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(0)
+
+
+def _answer(job: Message, values: list[Message], send: Send) -> Message:
+    def report(message: str, fraction: float | None = None) -> None:
+        send(Message("progress", {"message": message, "fraction": fraction}))
+
+    try:
+        report("Starting TensorFlow")
+        _start_tensorflow(job.details["devices"])
+        if job.do == "profile":
+            return _profile(job, report)
+        return _run(job, values, report)
+    except BaseException as error:
+        return _failure(error)
+
+
+def _start_tensorflow(devices: str) -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # other kernels than the graph names
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    if devices.lower().startswith("cpu:"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    if importlib.util.find_spec("tensorflow") is None:
+        raise EnplaceError(f"TensorFlow is not installed; run: {ADD_TENSORFLOW}")
+    try:
+        importlib.import_module("tensorflow")
+    except Exception as error:
+        traceback.print_exc()
+        raise EnplaceError(
+            f"TensorFlow is installed but does not start ({_brief(error)}); "
+            f"install it anew: {ADD_TENSORFLOW}"
+        ) from None
+
+
+def _profile(job: Message, report: Report) -> Message:
+    from enplace.tf.devices import parse_devices
+    from enplace.tf.load import load
+    from enplace.tf.profile import profile_step
+
+    details = job.details
+    step = load(source_from_json(details["source"]), report)
+    devices = parse_devices(details["devices"])
+    profile = profile_step(step, devices, details["steps"], details["warm_ups"], report)
+    origin = {"source": details["source"], "devices": details["devices"]}
+    profile = replace(profile, measured={**profile.measured, **origin})
+    return wire.profile_message(profile, "done", measured=True)
+
+
+def _run(job: Message, values: list[Message], report: Report) -> Message:
+    from enplace.tf.devices import parse_devices
+    from enplace.tf.load import load
+    from enplace.tf.run import run_plan
+
+    details = job.details
+    problem = wire.problem_from(wire.profile_from(values[0]), details["problem"])
+    step = load(source_from_json(details["source"]), report)
+    run = run_plan(
+        step,
+        problem,
+        wire.plan_from(job),
+        parse_devices(details["devices"]),
+        details["steps"],
+        ordered=details["order"],
+        progress=report,
+    )
+    return run_message(run)
+
+
+def _failure(error: BaseException) -> Message:
+    kind = "WorkerError"
+    if isinstance(error, EnplaceError):
+        why = str(error)
+        kind = next(c.__name__ for c in type(error).__mro__ if c.__module__ == "enplace.errors")
+    elif isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
+        why = (
+            f"TensorFlow ran out of memory ({_brief(error)}); "
+            f"take a smaller batch, or more or larger devices"
+        )
+        kind = "DoesNotFitError"
+    else:
+        traceback.print_exception(error)
+        why = f"TensorFlow failed: {_brief(error)}"
+    return Message("failed", {"why": why, "kind": kind})
+
+
+def _brief(error: BaseException) -> str:
+    """The kind of an error and its first line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+if __name__ == "__main__":
+    main()
