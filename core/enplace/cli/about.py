@@ -23,7 +23,7 @@ from enplace.text import device_label, factor, rate, size
 if TYPE_CHECKING:
     from enplace.cluster import Cluster
 
-LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "tqdm")
+LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "regex", "tqdm")
 EXTRAS = {
     "studio": ("PySide6", "pygraphviz", "pyqtgraph"),
     "tensorflow": ("tensorflow",),

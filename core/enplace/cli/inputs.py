@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import regex
 
 from enplace.errors import (
     EnplaceError,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from enplace.profile import Profile
 
 SHOWN = 3
+MATCH_S = 5
+"""So long one regex may take over all names."""
 
 
 class OtherGraphError(PlanError):
@@ -197,16 +201,30 @@ def _matching(pattern: str, profile: Profile, option: str) -> list[int]:
     if pattern in profile.index:
         return [profile.index[pattern]]
     try:
-        regex = re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
+        found = _search(pattern, profile.op_names)
+    except (regex.error, RecursionError, OverflowError) as error:
         raise ProblemError(f"{option} {pattern!r}: not a regex ({error}); mend it") from None
-    found = [op for op, name in enumerate(profile.op_names) if regex.search(name)]
+    except TimeoutError:
+        raise ProblemError(
+            f"{option} {pattern!r}: still matching after {MATCH_S} s; write it without repeats of "
+            f"repeats, such as (a+)+"
+        ) from None
     if not found:
         raise ProblemError(
             f"{option} {pattern!r} matches none of the {count(profile.n_ops, 'op')} of "
             f"'{profile.name}'; check the spelling (names are like '{profile.op_names[0]}')"
         )
     return found
+
+
+def _search(pattern: str, names: Sequence[str]) -> list[int]:
+    """Numbers of the names that a regex matches; TimeoutError if that takes very long."""
+    expression, end_s = regex.compile(pattern), time.monotonic() + MATCH_S
+    return [
+        number
+        for number, name in enumerate(names)
+        if expression.search(name, timeout=max(end_s - time.monotonic(), 1e-3))
+    ]
 
 
 def find_device(text: str, cluster: Cluster, option: str) -> int:

@@ -153,3 +153,11 @@ def test_names_with_markup_and_quotes_pass_through_every_export(enplace, folder,
         text = (folder / "out").read_text(encoding="utf-8")
         assert "<script" not in text
         assert '<b>"odd"' not in text
+
+
+def test_a_regex_that_never_ends_is_stopped(enplace, folder, monkeypatch):
+    monkeypatch.setattr("enplace.cli.inputs.MATCH_S", 0.1)
+    (folder / "long.json").write_text(json.dumps(model(["a" * 60 + "!", "loss"])))
+    done = enplace("place", "long.json", "--cluster", "c.json", "--pin", "^(a|aa)+$=0")
+    assert done.status == 2
+    assert "still matching after 0.1 s" in done.err
