@@ -1,0 +1,90 @@
+"""Run a plan, learn from what was measured, and solve again: FastT's adaptive cost model.
+
+Yi et al., Fast Training of Deep Learning Models over Multiple GPUs: a new strategy is activated if
+the updated costs promise a faster step, and rolled back if it measures slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from enplace.measured import MeasuredRun, with_measured_costs
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.simulate import simulate
+
+Run = Callable[[Problem, Plan], MeasuredRun]
+Solve = Callable[[Problem], Plan]
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A plan that was run.
+
+    Attributes
+    ----------
+    kept : bool
+        Whether it measured faster than all before it.
+    """
+
+    plan: Plan
+    run: MeasuredRun
+    kept: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """The plans that were run, one after the other.
+
+    Attributes
+    ----------
+    trials : tuple of Trial
+        The first is the plan that tuning began with.
+    problem : Problem
+        With all costs that were measured.
+    settled : bool
+        Whether it ended because the measured costs promise no faster plan.
+    """
+
+    trials: tuple[Trial, ...]
+    problem: Problem
+    settled: bool
+
+    @property
+    def best(self) -> Trial:
+        """The fastest plan by measurement."""
+        return next(trial for trial in reversed(self.trials) if trial.kept)
+
+
+def tune(problem: Problem, plan: Plan, run: Run, solve: Solve, rounds: int) -> Tuning:
+    """Improve a plan by measurement.
+
+    Parameters
+    ----------
+    run, solve : callables
+        Run a plan on real devices, and find a plan for a problem.
+    rounds : int
+        At most so many new plans are run.
+    """
+    tuning = Tuning((Trial(plan, run(problem, plan), kept=True),), problem, settled=False)
+    for _ in range(rounds):
+        tuning = _learn(tuning)
+        new = solve(tuning.problem)
+        if not _promises_more(tuning, new):
+            return replace(tuning, settled=True)
+        measured = run(tuning.problem, new)
+        kept = measured.step_time_us < tuning.best.run.step_time_us
+        tuning = replace(tuning, trials=(*tuning.trials, Trial(new, measured, kept)))
+    return _learn(tuning)
+
+
+def _learn(tuning: Tuning) -> Tuning:
+    """Take the costs of the last run in."""
+    costs = with_measured_costs(tuning.trials[-1].run)
+    return replace(tuning, problem=replace(tuning.problem, profile=costs))
+
+
+def _promises_more(tuning: Tuning, new: Plan) -> bool:
+    now, then = (simulate(tuning.problem, plan).makespan_us for plan in (tuning.best.plan, new))
+    return then < now
