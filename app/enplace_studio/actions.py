@@ -40,6 +40,8 @@ class Action:
         Actions of one menu with the same number stand together.
     checked : callable, optional
         For actions that switch something on and off.
+    why_not : callable, optional
+        For actions that a person may miss: why it cannot be done now; empty if it can.
     """
 
     id: str
@@ -50,6 +52,7 @@ class Action:
     enabled: Callable[[MainWindow], bool] = lambda window: True
     group: int = 0
     checked: Callable[[MainWindow], bool] | None = None
+    why_not: Callable[[MainWindow], str] | None = None
 
 
 def _open(window: MainWindow) -> bool:
@@ -69,7 +72,18 @@ def _several(window: MainWindow) -> bool:
 
 
 def _solvable(window: MainWindow) -> bool:
-    return _open(window) and bool(window.solver.methods) and not window.solver.busy
+    idle = not window.solver.busy and not window.is_measuring
+    return _open(window) and bool(window.solver.methods) and idle
+
+
+def _was_run(window: MainWindow) -> bool:
+    current = window.document.current
+    return current is not None and current.run is not None
+
+
+def _was_measured(window: MainWindow) -> bool:
+    problem = window.document.problem
+    return problem is not None and "step_time_us" in problem.profile.measured
 
 
 def _edit(change: Callable[[Document, Collection[int]], bool]) -> Callable[[MainWindow], bool]:
@@ -120,6 +134,8 @@ def _mode_action(mode: str, title: str) -> Action:
 # fmt: off
 ACTIONS: tuple[Action, ...] = (
     Action("open", "Open…", "File", ("Ctrl+O",), lambda w: w.files.ask_open()),
+    Action("open-model", "Open a model…", "File", ("Ctrl+Shift+O",),
+           lambda w: w.measuring.open_model(), lambda w: not w.is_measuring),
     Action("start", "Start page", "File", (), lambda w: w.files.close(), _open),
     Action("save", "Save", "File", ("Ctrl+S",), lambda w: w.files.save(), _open, 1),
     Action("save-as", "Save as…", "File", ("Ctrl+Shift+S",),
@@ -152,13 +168,22 @@ ACTIONS: tuple[Action, ...] = (
            lambda w: w.solver.cancel(), lambda w: w.solver.busy),
     Action("compare", "Compare methods", "Plan", ("Ctrl+Shift+C",),
            lambda w: w.solving.compare(), _solvable),
+    Action("run", "Run on this machine…", "Plan", ("Ctrl+R",),
+           lambda w: w.measuring.run_current(), lambda w: not w.why_no_run(), 1,
+           why_not=lambda w: w.why_no_run()),
+    Action("cancel-run", "Cancel the measurement", "Plan", (),
+           lambda w: w.measuring.cancel(), lambda w: w.is_measuring, 1),
+    Action("take-costs", "Take measured costs", "Plan", (),
+           lambda w: w.measuring.take_costs(), _was_run, 1),
+    Action("profile-page", "How it was measured…", "Plan", (),
+           lambda w: w.measuring.show_profile(), _was_measured, 1),
     Action("cluster", "Choose cluster…", "Plan", ("Ctrl+L",),
-           lambda w: w.solving.choose_cluster(), _open, 1),
+           lambda w: w.solving.choose_cluster(), _open, 2),
     Action("edit-cluster", "Edit cluster…", "Plan", (),
-           lambda w: w.solving.edit_cluster(), _open, 1),
-    Action("rename-plan", "Rename plan…", "Plan", ("F2",), lambda w: w.ask_rename(), _planned, 2),
+           lambda w: w.solving.edit_cluster(), _open, 2),
+    Action("rename-plan", "Rename plan…", "Plan", ("F2",), lambda w: w.ask_rename(), _planned, 3),
     Action("remove-plan", "Remove plan", "Plan", (),
-           lambda w: w.remove_plan(), _planned, 2),
+           lambda w: w.remove_plan(), _planned, 3),
     Action("fit", "Fit to window", "View", ("0",), lambda w: w.call_view("fit"), _open, 1),
     Action("focus", "Go to selection", "View", ("F",),
            lambda w: w.call_view("focus_selection"), _selected, 1),

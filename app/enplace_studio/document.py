@@ -6,7 +6,7 @@ No widgets. Every request that changes the state is one step of undo with a titl
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from PySide6.QtGui import QUndoCommand, QUndoStack
 from enplace.cluster import Cluster
 from enplace.errors import EnplaceError
 from enplace.groups import Grouping, group_ops, name_ops
+from enplace.measured import MeasuredRun
+from enplace.plan import Plan
 from enplace.problem import Problem
-from enplace.profile import IntArray
+from enplace.profile import IntArray, Profile
 from enplace.schedule import Schedule
 from enplace.text import count, device_label, ms
 from enplace_studio import state as edits
@@ -272,6 +274,20 @@ class Document(QObject):
             "change speeds",
             lambda state: edits.set_cluster(state, state.cluster, compute, links),
             merge=True,
+        )
+
+    def take_costs(self, entry: PlanEntry, profile: Profile) -> bool:
+        """Go on with the costs that a plan's run measured; all plans are simulated again."""
+        title = f"take the measured costs of “{entry.name}”"
+        notice = "Took the measured costs"
+        return self._edit(title, lambda state: edits.set_profile(state, profile), notice)
+
+    def set_run(self, plan: Plan, run: MeasuredRun) -> bool:
+        """Keep what was measured when a plan of the list ran."""
+        entry = next((entry for entry in self.plans if entry.plan is plan), None)
+        return entry is not None and self._edit(
+            f"measure “{entry.name}”",
+            lambda state: edits.swap_entry(state, entry, replace(entry, run=run)),
         )
 
     def add_plan(self, entry: PlanEntry, choose: bool = True) -> bool:

@@ -12,11 +12,13 @@ from enplace.clusters import cluster_from
 from enplace.errors import EnplaceError
 from enplace.files import PlanFile, complete_plan, read_plan, write_atomically, write_plan
 from enplace.groups import Grouping
+from enplace.profile import Profile
 from enplace.samples import Sample, samples
 from enplace.text import count
 from enplace_studio import session
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
+from enplace_studio.machine import is_model
 from enplace_studio.session import Opened, RecentFiles, Recovery
 
 PLAN_FILTER = "Plans (*.json)"
@@ -32,6 +34,8 @@ class Filing(QWidget):
 
     done = Signal(str)
     failed = Signal(str)
+    model_named = Signal(object)
+    """The path of a model: there is no profile of it yet."""
 
     def __init__(
         self, document: Document, recent: RecentFiles, recovery: Recovery, parent: QWidget
@@ -54,6 +58,9 @@ class Filing(QWidget):
 
     def open_path(self, path: Path) -> bool:
         """Open any readable file; a bundled sample opens on its own cluster."""
+        if is_model(path):
+            self.model_named.emit(path)
+            return False
         for sample in samples():
             if sample.path == path.resolve():
                 return self.open_sample(sample)
@@ -61,6 +68,10 @@ class Filing(QWidget):
         if opened:
             self.recent.add(path)
         return opened
+
+    def open_profile(self, profile: Profile) -> bool:
+        """Open what was just measured; no file holds it yet."""
+        return self._open(lambda: session.open_profile(profile), saved=False)
 
     def _open(self, read: Callable[[], Opened], saved: bool = True) -> bool:
         if not self.may_leave():

@@ -28,12 +28,14 @@ class Header(QWidget):
     solve_pressed = Signal()
     compare_pressed = Signal()
     cluster_pressed = Signal()
+    run_pressed = Signal()
 
     def __init__(self, document: Document, solver: Solver) -> None:
         super().__init__()
         self.setObjectName("header")
         self._document, self._solver = document, solver
         self._method = ""
+        self._measuring = False
         self.time_limit_s = USUAL_TIME_LIMIT_S
         self._name, self._size = label("", "heading"), ElidedLabel("dim")
         self.cluster_button = button("", self.cluster_pressed.emit)
@@ -43,6 +45,7 @@ class Header(QWidget):
         self.solve_button = button("Solve", self.solve_pressed.emit, kind="accent")
         self.compare_button = button("Compare", self.compare_pressed.emit)
         self.compare_button.setToolTip("Run the other methods too and add a row for each")
+        self.run_button = button("Run on this machine", self.run_pressed.emit)
         self.export_button = button("Export  ▾")
         self._lay_out()
         for signal in (document.opened, document.problem_changed, solver.changed):
@@ -63,7 +66,13 @@ class Header(QWidget):
 
     @property
     def _right(self) -> tuple[QPushButton, ...]:
-        return self.method_button, self.solve_button, self.compare_button, self.export_button
+        return (
+            self.method_button,
+            self.solve_button,
+            self.compare_button,
+            self.run_button,
+            self.export_button,
+        )
 
     @property
     def method(self) -> str:
@@ -110,13 +119,25 @@ class Header(QWidget):
         self.method_button.setText(f"{short_title(self._solver.title(self.method))}{limit}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))
 
+    def show_run(self, why_not: str, measuring: bool) -> None:
+        """Whether the plan can run here, and why not; while something runs, nothing is solved."""
+        self.run_button.setEnabled(not why_not)
+        self.run_button.setToolTip(plain_tip(why_not or "Run this plan and measure it"))
+        if measuring != self._measuring:
+            self._measuring = measuring
+            self.refresh()
+
     def _show_solve(self, pinned: bool) -> None:
         busy = self._solver.busy
         self.solve_button.setText(
             "Stop, keep the best" if busy else "Solve around my pins" if pinned else "Solve"
         )
-        self.solve_button.setEnabled(busy or bool(self._solver.methods))
-        self.compare_button.setEnabled(bool(self._solver.methods) and not busy)
+        ready = bool(self._solver.methods) and not self._measuring
+        self.solve_button.setEnabled(busy or ready)
+        self.solve_button.setToolTip(
+            "Solving would disturb the measurement" if self._measuring else ""
+        )
+        self.compare_button.setEnabled(ready and not busy)
 
     def _fill_methods(self) -> None:
         self.method_menu.clear()

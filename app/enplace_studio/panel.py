@@ -6,11 +6,13 @@ import html
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import (
+    QFormLayout,
     QFrame,
     QHBoxLayout,
     QLabel,
     QScrollArea,
     QSizePolicy,
+    QSpinBox,
     QVBoxLayout,
     QWidget,
 )
@@ -139,3 +141,27 @@ def plain_tip(text: str) -> str:
     """A tooltip that shows a text as it is, even where a name in it looks like HTML."""
     shown = html.escape(text, quote=False)
     return f'<p style="white-space: pre-wrap">{shown}</p>' if text else ""
+
+
+def number_field(low: int, high: int, value: int) -> QSpinBox:
+    """A whole number to type; the arrow keys and the wheel change it too."""
+    made = QSpinBox(minimum=low, maximum=high, value=value)
+    made.setGroupSeparatorShown(True)
+    made.lineEdit().setTextMargins(7, 0, 7, 0)  # a style sheet's padding does not reach it
+    return made
+
+
+class Form(QFormLayout):
+    """Names on the left, fields as wide as there is room on the right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setHorizontalSpacing(16)
+        self.setVerticalSpacing(8)
+        self.setFieldGrowthPolicy(QFormLayout.FieldGrowthPolicy.AllNonFixedFieldsGrow)
+
+    def add(self, name: str, field: QWidget) -> None:
+        """Add a row; its name stands in the middle of the field's height."""
+        shown = label(name)
+        shown.setMinimumHeight(field.sizeHint().height())
+        self.addRow(shown, field)

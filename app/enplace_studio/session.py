@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 RECENT_LIMIT = 10
 AUTOSAVE_MS = 1000
 
-FILE_FILTER = "Models and projects (*.enplace *.json *.json.gz);;All files (*)"
+FILE_FILTER = "Profiles and projects (*.enplace *.json *.json.gz);;All files (*)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +76,17 @@ def open_file(path: Path, cluster: Cluster | None = None) -> Opened:
         profile = project.profile
     else:
         profile = read_profile(path)
+    return open_profile(profile, cluster)
+
+
+def open_profile(profile: Profile, cluster: Cluster | None = None) -> Opened:
+    """A profile without plans, on a cluster as in :func:`open_file`.
+
+    Raises
+    ------
+    ProblemError
+        If the profile cannot run on the cluster.
+    """
     return Opened(first_state(profile, cluster or _usual_cluster(profile)))
 
 

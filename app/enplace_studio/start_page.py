@@ -27,6 +27,7 @@ class StartPage(QScrollArea):
     sample_chosen = Signal(object)
     file_chosen = Signal(object)
     open_pressed = Signal()
+    model_pressed = Signal()
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +61,8 @@ class StartPage(QScrollArea):
             "Press Solve, look at the plan, move what you know better, solve around it, export it.",
             "It opens Enplace profiles and projects (.enplace), profiles as JSON, GPU profiles "
             "(.json.gz) and operator graphs of Tarnawski et al. 2020 (.json).",
-            "None of this needs TensorFlow; Help › TensorFlow says how to add it.",
+            "With TensorFlow beside it, it profiles your own model too: a training script, a Keras "
+            "model, a SavedModel. Drop it here.",
         ):
             shown = label(line, "dim")
             shown.setWordWrap(True)
@@ -69,7 +71,12 @@ class StartPage(QScrollArea):
         row.addLayout(texts, 1)
         row.addSpacing(24)
         self.open_button = button("Open…", self.open_pressed.emit, kind="accent")
-        row.addWidget(self.open_button, 0, Qt.AlignmentFlag.AlignTop)
+        self.model_button = button("Open a model…", self.model_pressed.emit)
+        buttons = QVBoxLayout()
+        buttons.addWidget(self.open_button)
+        buttons.addWidget(self.model_button)
+        buttons.addStretch()
+        row.addLayout(buttons)
         return row
 
     def _cards(self) -> QGridLayout:

@@ -13,6 +13,7 @@ import numpy as np
 
 from enplace.cluster import Cluster
 from enplace.errors import EnplaceError, PlanError
+from enplace.measured import MeasuredRun
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import IntArray, Profile
@@ -30,6 +31,8 @@ class PlanEntry:
         What a person calls it, and a few words beside it.
     origin : PlanEntry or None
         The plan this one was edited from; its schedule is drawn as a ghost.
+    run : MeasuredRun or None
+        What was measured when the plan ran on this machine.
     """
 
     name: str
@@ -37,6 +40,7 @@ class PlanEntry:
     schedule: Schedule
     note: str = ""
     origin: PlanEntry | None = None
+    run: MeasuredRun | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +165,8 @@ def _with_plan(state: State, plan: Plan) -> State:
         return state
     schedule = simulate(state.problem, plan)
     if current.origin is not None:
-        return swap_entry(state, current, replace(current, plan=plan, schedule=schedule))
+        edited = replace(current, plan=plan, schedule=schedule, run=None)
+        return swap_entry(state, current, edited)
     name = unused_name(state, f"{current.name}, edited")
     entry = PlanEntry(name, plan, schedule, "edited by hand", origin=current)
     at = state.plans.index(current) + 1
@@ -271,21 +276,39 @@ def set_cluster(state: State, cluster: Cluster, compute: float, links: float) ->
         old.together,
         frozenset((op, d) for op, d in old.forbidden if d < scaled.n_devices),
     )
+    return _played_again(replace(state, cluster=cluster), problem, compute, links)
+
+
+def set_profile(state: State, profile: Profile) -> State:
+    """Take other costs of the same graph; plans that they rule out are left out.
+
+    Raises
+    ------
+    ProblemError
+        If the profile cannot run on the cluster.
+    """
+    problem = replace(state.problem, profile=profile)
+    return _played_again(state, problem, state.compute_scale, state.link_scale)
+
+
+def _played_again(state: State, problem: Problem, compute: float, links: float) -> State:
+    """The state with another problem; its plans are simulated on that."""
     moved: dict[PlanEntry, PlanEntry | None] = {}
     for entry in state.plans:  # an origin stands before its edit
-        moved[entry] = _on_cluster(entry, problem, moved)
+        moved[entry] = _played(entry, problem, moved)
     current = moved.get(state.current) if state.current else None
     plans = tuple(entry for entry in moved.values() if entry)
     current = current or (plans[0] if plans else None)
-    return State(problem, cluster, compute, links, plans, current)
+    return State(problem, state.cluster, compute, links, plans, current)
 
 
-def _on_cluster(
+def _played(
     entry: PlanEntry, problem: Problem, moved: Mapping[PlanEntry, PlanEntry | None]
 ) -> PlanEntry | None:
-    """The plan on another cluster with the constraints it was made under; None if it cannot be."""
+    """The plan with other costs, under the constraints it was made under; None if it cannot be."""
+    old = entry.schedule.problem
     try:
-        own = replace(entry.schedule.problem, cluster=problem.cluster)
+        own = replace(old, profile=problem.profile, cluster=problem.cluster)
         same = own.pins == problem.pins and own.together == problem.together
         schedule = simulate(
             problem if same and own.forbidden == problem.forbidden else own, entry.plan
@@ -294,8 +317,13 @@ def _on_cluster(
         return None
     origin = entry.origin
     if origin is not None:
-        origin = moved[origin] if origin in moved else _on_cluster(origin, problem, moved)
-    return replace(entry, schedule=schedule, origin=origin)
+        origin = moved[origin] if origin in moved else _played(origin, problem, moved)
+    run = entry.run if _same_names(old.cluster, problem.cluster) else None
+    return replace(entry, schedule=schedule, origin=origin, run=run)
+
+
+def _same_names(one: Cluster, other: Cluster) -> bool:
+    return [d.name for d in one.devices] == [d.name for d in other.devices]
 
 
 def with_plan(state: State, entry: PlanEntry, choose: bool) -> State:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import resources
+
 from PySide6.QtGui import QColor, QPalette
 from PySide6.QtWidgets import QApplication
 
@@ -66,6 +68,15 @@ QLineEdit, QComboBox, QSpinBox, QDoubleSpinBox, QPlainTextEdit {{
 }}
 QLineEdit:focus, QComboBox:focus, QSpinBox:focus, QPlainTextEdit:focus {{ border-color: {accent}; }}
 
+QComboBox QLineEdit {{ background: transparent; border: none; padding: 0; }}
+QSpinBox {{ padding: 5px 0; }}
+QSpinBox QLineEdit {{ background: transparent; border: none; padding: 0; }}
+QSpinBox::up-button, QSpinBox::down-button {{ width: 0; border: none; }}
+QComboBox::drop-down {{ border: none; width: 24px; }}
+QComboBox::down-arrow {{ image: url("{chevron}"); width: 12px; height: 12px; }}
+QComboBox QAbstractItemView {{ padding: 4px; }}
+QCheckBox {{ spacing: 8px; }}
+
 QListView, QTableView, QTreeView {{
     background: {panel}; border: 1px solid {line}; border-radius: 6px; outline: none;
     gridline-color: {line}; alternate-background-color: {lane};
@@ -129,7 +140,10 @@ def make_sheet(theme: Theme) -> str:
     """The style sheet with the theme's colours and sizes."""
     sizes = {f"px{size}": round(size * theme.scale) for size in (11, 12, 15, 16, 22)}
     hover = theme.tokens.accent.lighter(112) if theme.dark else theme.tokens.accent.darker(108)
-    return _SHEET.format(**css_colors(theme.tokens), **sizes, accent_hover=hover.name())
+    chevron = resources.files("enplace_resources") / "icons" / "chevron.svg"
+    return _SHEET.format(
+        **css_colors(theme.tokens), **sizes, accent_hover=hover.name(), chevron=chevron
+    )
 
 
 def make_palette(theme: Theme) -> QPalette:

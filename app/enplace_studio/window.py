@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QByteArray, QSettings, Qt, QTimer
-from PySide6.QtGui import QAction, QCloseEvent, QKeySequence
+from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QKeySequence
 from PySide6.QtWidgets import (
     QApplication,
     QInputDialog,
@@ -28,13 +29,17 @@ from enplace_studio.document import Document
 from enplace_studio.filing import Filing
 from enplace_studio.header import Header
 from enplace_studio.jobs import Solver
+from enplace_studio.machine import TENSORFLOW_COMMAND, tensorflow_state, why_no_run
 from enplace_studio.messages import Banner, Toast
-from enplace_studio.panel import named
+from enplace_studio.panel import named, plain_tip
 from enplace_studio.session import RecentFiles, Recovery
 from enplace_studio.solving import Solving
 from enplace_studio.start_page import StartPage
 from enplace_studio.status import StatusLine
 from enplace_studio.theme import MODES, theme
+
+if TYPE_CHECKING:
+    from enplace_studio.tensorflow.measuring import Measuring
 
 LAYOUT_VERSION = 1
 USUAL_SIZE = (1440, 900)
@@ -68,15 +73,6 @@ PANES = (
 )
 
 
-TENSORFLOW_COMMAND = "pip install 'enplace[tensorflow]'"
-
-
-def tensorflow_state() -> str:
-    """Whether TensorFlow is installed beside the studio; looks only, without importing it."""
-    found = importlib.util.find_spec("tensorflow") is not None
-    return f"TensorFlow is {'installed' if found else 'not installed'} beside the studio."
-
-
 class MainWindow(QMainWindow):
     """One document and everything around it.
 
@@ -97,6 +93,7 @@ class MainWindow(QMainWindow):
         super().__init__()
         self.setWindowTitle("Enplace")
         self.setContentsMargins(MARGIN, 0, MARGIN, 0)
+        self.setAcceptDrops(True)
         self.settings, self.recent = settings, RecentFiles(settings)
         self.document, self.solver = Document(self), Solver(self)
         self.recovery = Recovery(self.document, recovery_folder)
@@ -129,6 +126,7 @@ class MainWindow(QMainWindow):
         column.setContentsMargins(GAP_HALF, GRIP_HEIGHT, GAP_HALF, 0)
         column.addWidget(self.banner)
         column.addWidget(self.pages, 1)
+        self._column = column
         self.setCentralWidget(centre)
         self.status_line = StatusLine(self.document, self.solver)
         self.statusBar().setSizeGripEnabled(False)
@@ -138,6 +136,44 @@ class MainWindow(QMainWindow):
         self.solving = Solving(self.document, self.solver, self.header, self)
         self.setCorner(Qt.Corner.BottomLeftCorner, _LEFT)
         self.setCorner(Qt.Corner.BottomRightCorner, _RIGHT)
+
+    @cached_property
+    def measuring(self) -> Measuring:
+        """What needs TensorFlow; its code is imported when it is first used."""
+        from enplace_studio.tensorflow.measuring import Measuring
+
+        made = Measuring(self.document, self.files, self)
+        made.done.connect(self.toast.say)
+        made.failed.connect(self.banner.show_error)
+        made.changed.connect(self.refresh_actions)
+        self._column.insertWidget(0, made.strip)
+        return made
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether a worker profiles a model or runs a plan."""
+        return "measuring" in self.__dict__ and self.measuring.busy
+
+    def why_no_run(self) -> str:
+        """Why the current plan cannot run on this machine now; empty if it can."""
+        if self.is_measuring:
+            return "A measurement is running. Wait until it ends, or cancel it."
+        if self.solver.busy:
+            return "The solver is at work and would disturb the measurement. Wait, or stop it."
+        return why_no_run(self.document)
+
+    def _show_result(self) -> None:
+        """Make the card of measured runs once there is one to show; it follows the document."""
+        current = self.document.current
+        if current is None or current.run is None or "result" in self.views:
+            return
+        from enplace_studio.tensorflow.result import ResultCard
+
+        card = ResultCard(self.document)
+        card.costs_wanted.connect(self.actions_by_id["take-costs"].trigger)
+        card.again_wanted.connect(self.actions_by_id["run"].trigger)
+        self.views["result"] = card
+        self.views["plans"].add_below(card)  # type: ignore[attr-defined]
 
     def _build_views(self) -> None:
         """Make the panes when the first model is opened; the start page needs none of them."""
@@ -192,6 +228,7 @@ class MainWindow(QMainWindow):
     def _make_menus(self) -> None:
         for title in MENUS:
             menu = self.menuBar().addMenu(title)
+            menu.setToolTipsVisible(True)
             specs = [spec for spec in ACTIONS if spec.menu == title]
             for before, spec in zip([None, *specs], specs, strict=False):
                 if before is not None and spec.group != before.group:
@@ -228,6 +265,11 @@ class MainWindow(QMainWindow):
         self.start_page.sample_chosen.connect(self.files.open_sample)
         self.start_page.file_chosen.connect(self.files.open_path)
         self.start_page.open_pressed.connect(self.files.ask_open)
+        self.start_page.model_pressed.connect(self.actions_by_id["open-model"].trigger)
+        self.header.run_pressed.connect(self.actions_by_id["run"].trigger)
+        self.files.model_named.connect(lambda path: self.measuring.open_model(path))
+        for signal in (document.opened, document.current_changed):
+            signal.connect(self._show_result)
 
     def _restore(self) -> None:
         self.resize(*USUAL_SIZE)
@@ -245,6 +287,8 @@ class MainWindow(QMainWindow):
         for spec in ACTIONS:
             action = self.actions_by_id[spec.id]
             action.setEnabled(spec.enabled(self))
+            if spec.why_not:
+                action.setToolTip(plain_tip(spec.why_not(self)))
             if spec.checked:
                 action.setChecked(spec.checked(self))
         stack, problem = self.document.undo_stack, self.document.problem
@@ -252,6 +296,7 @@ class MainWindow(QMainWindow):
         self.actions_by_id["redo"].setText(f"Redo {stack.redoText()}".strip())
         pinned = problem is not None and bool(problem.pins)
         self.actions_by_id["solve"].setText("Solve around my pins" if pinned else "Solve")
+        self.header.show_run(self.why_no_run(), self.is_measuring)
 
     def _on_solver_changed(self) -> None:
         if self.actions_by_id["cancel"].isEnabled() != self.solver.busy:
@@ -363,9 +408,9 @@ class MainWindow(QMainWindow):
         box.setWindowTitle("TensorFlow")
         box.setText(tensorflow_state())
         box.setInformativeText(
-            "Opening, solving and exporting never need it. Only a training script that uses an "
-            "exported plan does.\n\nTo add it, run this in the environment of your script:\n"
-            f"{TENSORFLOW_COMMAND}"
+            "Opening a model, profiling it and running a plan need it, and so does a training "
+            "script that uses an exported plan. Looking at profiles, solving and exporting never "
+            f"do.\n\nTo add it, run:\n{TENSORFLOW_COMMAND}"
         )
         box.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         box.exec()
@@ -386,6 +431,17 @@ class MainWindow(QMainWindow):
             self._wanted_docks = {n for n, dock in self.docks.items() if not dock.isHidden()}
             self.settings.setValue("window/state", self.saveState(LAYOUT_VERSION))
 
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if _dropped_path(event) is not None:
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        """Open what is dropped: a profile, a project or a model."""
+        if (path := _dropped_path(event)) is not None:
+            event.acceptProposedAction()
+            # Once the other program knows that the drop is over.
+            QTimer.singleShot(0, self, lambda: self.files.open_path(path))
+
     def closeEvent(self, event: QCloseEvent) -> None:
         if not self.files.may_leave():
             event.ignore()
@@ -393,6 +449,14 @@ class MainWindow(QMainWindow):
         self._remember_docks()
         self.settings.setValue("window/geometry", self.saveGeometry())
         self.settings.setValue("method", self.header.method)
+        if self.is_measuring:
+            self.measuring.close_job()
         self.solver.close()
         self.recovery.close()
         event.accept()
+
+
+def _dropped_path(event: QDropEvent) -> Path | None:
+    """The file that is dropped, if it is one of this machine."""
+    urls = event.mimeData().urls()
+    return Path(urls[0].toLocalFile()) if urls and urls[0].isLocalFile() else None

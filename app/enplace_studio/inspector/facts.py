@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.groups import Grouping, name_ops
+from enplace.measured import MeasuredRun
 from enplace.problem import Problem
 from enplace.profile import CONTROL, KINDS, IntArray, Profile
 from enplace.schedule import Schedule
 from enplace.text import count, device_label, ms, size
+from enplace_studio.prediction import compared, total_times
 
 LARGEST = 4
 _MOST_NAMES = 2
@@ -137,6 +139,24 @@ def op_facts(problem: Problem, schedule: Schedule | None, op: int) -> list[tuple
     if schedule is not None:
         start, finish = float(schedule.op_start_us[op]), float(schedule.op_finish_us[op])
         facts.append(("runs from", f"{ms(start)} to {ms(finish)}"))
+    return facts
+
+
+def measured_facts(schedule: Schedule, run: MeasuredRun, ops: IntArray) -> list[tuple[str, str]]:
+    """Labels and values for what was measured of the ops."""
+    seen = ops[np.isfinite(run.op_time_us[ops])]
+    if not len(seen):
+        return [("compute time", "not seen in the run")]
+    facts = [("compute time", compared(*total_times(schedule, run, seen)))]
+    if len(seen) < len(ops):
+        facts.append(("seen in the run", f"{len(seen):,} of {count(len(ops), 'op')}"))
+    start_us, finish_us = run.op_start_us[seen], run.op_finish_us[seen]
+    if np.isfinite(start_us).any():
+        facts.append(("ran from", f"{ms(np.nanmin(start_us))} to {ms(np.nanmax(finish_us))}"))
+    known = run.op_device[ops] >= 0
+    elsewhere = int((known & (run.op_device[ops] != schedule.plan.device[ops])).sum())
+    if elsewhere:
+        facts.append(("not where planned", count(elsewhere, "op")))
     return facts
 
 

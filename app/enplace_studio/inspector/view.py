@@ -17,7 +17,13 @@ from enplace.problem import Problem
 from enplace.profile import IntArray
 from enplace.text import ms, size
 from enplace_studio.document import Document
-from enplace_studio.inspector.facts import largest_outgoing, op_facts, place_sentence, totals
+from enplace_studio.inspector.facts import (
+    largest_outgoing,
+    measured_facts,
+    op_facts,
+    place_sentence,
+    totals,
+)
 from enplace_studio.inspector.where import DeviceGrid
 from enplace_studio.inspector.widgets import Line
 from enplace_studio.panel import Column, Panel, label, paragraph, plain_tip
@@ -92,6 +98,10 @@ class InspectorView(Panel):
         self._add_actions(self._actions(problem, ops))
         if len(ops) == 1:
             self._add_lines("This op", op_facts(problem, schedule, int(ops[0])))
+        current = self._document.current
+        if current is not None and current.run is not None:
+            facts = measured_facts(current.schedule, current.run, ops)
+            self._add_lines("Measured on this machine", facts)
         tensors = largest_outgoing(problem, self._document.grouping, ops)
         if tensors:
             self._add_heading("Largest tensors")

@@ -37,11 +37,22 @@ class PlanCard(QAbstractButton):
     def notes(self) -> list[str]:
         """What the second line may say, most important first; it shows what there is room for."""
         schedule = self.entry.schedule
-        first = f"gap {percent(schedule.gap)}" if schedule.fits else "does not fit"
+        first = [f"gap {percent(schedule.gap)}"] if schedule.fits else []
+        unfit = [] if schedule.fits else ["does not fit"]
         stale = [self.stale] if self.stale else []
+        run = self.entry.run
+        measured = [f"measured {ms(run.step_time_us)}"] if run is not None else []
         note = [self.entry.note] if self.entry.note else []
         peak = f"peak {size(int(schedule.peak_bytes.max()))}"
-        return [*stale, first, *note, f"{size(sent_bytes(schedule))} sent", peak]
+        return [
+            *stale,
+            *unfit,
+            *measured,
+            *first,
+            *note,
+            f"{size(sent_bytes(schedule))} sent",
+            peak,
+        ]
 
     def sizeHint(self) -> QSize:
         return QSize(round(220 * theme.scale), round(52 * theme.scale))

@@ -12,6 +12,7 @@ from enplace.problem import Problem
 from enplace.schedule import Schedule
 from enplace.text import count, device_label, ms, percent, size
 from enplace_studio.document import Document, PlanEntry
+from enplace_studio.prediction import compared
 
 MOST_MEMORY_LINES = 4
 """More devices than these are summed up in one line of a comparison."""
@@ -64,6 +65,8 @@ def tooltip(document: Document, entry: PlanEntry) -> str:
         f"{transfers}, {size(sent_bytes(schedule))} in all",
         f"peak memory: {peak_text(schedule) or 'next to nothing'}",
     ]
+    if entry.run is not None:
+        lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
     if not schedule.fits:
         over = schedule.peak_bytes - schedule.problem.cluster.capacity_bytes
         worst = int(np.argmax(over))
@@ -91,6 +94,7 @@ def compare(document: Document, first: PlanEntry, second: PlanEntry) -> list[Dif
     spent = [float((s.transfer_finish_us - s.transfer_start_us).sum()) for s in both]
     lines = [
         _line("step time", [ms(step) for step in steps], steps),
+        *_measured_lines(first, second),
         _line("against expert", [_against(document, entry) for entry in (first, second)]),
         _line("gap to the bound", [percent(schedule.gap) for schedule in both]),
         _line("transfers", [f"{len(schedule.transfer_tensor):,}" for schedule in both]),
@@ -102,6 +106,16 @@ def compare(document: Document, first: PlanEntry, second: PlanEntry) -> list[Dif
         moved = int(np.count_nonzero(first.plan.device != second.plan.device))
         lines.append(Difference("ops elsewhere", (f"{moved:,}", "")))
     return lines
+
+
+def _measured_lines(first: PlanEntry, second: PlanEntry) -> list[Difference]:
+    """The measured step times, where there is one."""
+    if first.run is None and second.run is None:
+        return []
+    runs = [first.run, second.run]
+    steps = [run.step_time_us for run in runs if run is not None]
+    texts = ["–" if run is None else ms(run.step_time_us) for run in runs]
+    return [_line("measured", texts, steps if len(steps) == 2 else None)]
 
 
 def _against(document: Document, entry: PlanEntry) -> str:

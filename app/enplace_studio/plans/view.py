@@ -82,10 +82,11 @@ class PlansView(Panel):
 
     def add_on_top(self, widget: QWidget) -> None:
         """Put something above the list, as wide as the cards of the list."""
-        row = QHBoxLayout()
-        row.setContentsMargins(0, 0, 4, 0)
-        row.addWidget(widget)
-        self.body.insertLayout(0, row)
+        self.body.insertLayout(0, _as_wide_as_cards(widget))
+
+    def add_below(self, widget: QWidget) -> None:
+        """Put something below the list, as wide as the cards of the list."""
+        self.body.addLayout(_as_wide_as_cards(widget))
 
     # Comparing
 
@@ -162,3 +163,10 @@ class PlansView(Panel):
         editor.blockSignals(True)  # losing the focus ends the editing once more
         if not self._document.rename_plan(card.entry, editor.text()):
             self._later.start()
+
+
+def _as_wide_as_cards(widget: QWidget) -> QHBoxLayout:
+    row = QHBoxLayout()
+    row.setContentsMargins(0, 0, 4, 0)
+    row.addWidget(widget)
+    return row

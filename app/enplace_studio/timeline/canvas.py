@@ -20,6 +20,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QApplication, QToolTip, QWidget
 
+from enplace.measured import MeasuredRun
 from enplace.profile import FloatArray, IntArray
 from enplace.schedule import Schedule
 from enplace.simulate import critical_path
@@ -33,7 +34,12 @@ from enplace_studio.timeline.gestures import EXTEND, Band, Gesture, Move, Pan
 from enplace_studio.timeline.rows import Place, Row, arrange, rows_of
 from enplace_studio.timeline.scale import TimeScale
 from enplace_studio.timeline.trace import Trace, summary, trace_path
-from enplace_studio.timeline.waiting import describe_gap, describe_op, describe_transfer
+from enplace_studio.timeline.waiting import (
+    describe_gap,
+    describe_measured,
+    describe_op,
+    describe_transfer,
+)
 
 ZOOM_STEP = 1.25
 PAN_SHARE = 0.12
@@ -92,6 +98,11 @@ class TimelineCanvas(QWidget):
     def schedule(self) -> Schedule | None:
         return self.document.schedule
 
+    @property
+    def run(self) -> MeasuredRun | None:
+        """What was measured when the current plan ran."""
+        return self.document.current.run if self.document.current else None
+
     def _open(self) -> None:
         self.marker_us = None
         self.scroll_px = 0.0
@@ -104,7 +115,7 @@ class TimelineCanvas(QWidget):
         self.rows, self._ghosts = [], {}
         if self.schedule is not None:
             grouping = self.document.grouping
-            self.rows = rows_of(self.schedule, grouping.group if grouping else None)
+            self.rows = rows_of(self.schedule, grouping.group if grouping else None, self.run)
             self._ghosts = self._ghost_curves()
             self._path_timer.start()
         else:
@@ -148,9 +159,10 @@ class TimelineCanvas(QWidget):
             self.update()
 
     def _end_us(self) -> float:
-        """The last moment worth showing: the end of the step or of its ghost."""
+        """The last moment worth showing: the end of the step, of its ghost or of its run."""
         baseline = self.document.baseline
         ends = [s.makespan_us for s in (self.schedule, baseline) if s is not None]
+        ends += [float(row.finish_us.max()) for row in self.rows if row.measured]
         return max(ends, default=1.0)
 
     # Geometry
@@ -221,8 +233,9 @@ class TimelineCanvas(QWidget):
         return QRectF(self._left, top, self.scale.width_px, place.height)
 
     def lanes_of(self, device: int) -> list[QRectF]:
-        """The lanes of a device."""
-        return [self.row_area(i) for i, row in enumerate(self.rows) if row.device == device]
+        """The lanes of a device in the plan."""
+        lanes = enumerate(self.rows)
+        return [self.row_area(i) for i, row in lanes if row.is_planned and row.device == device]
 
     def time_at(self, at: QPointF) -> float:
         return self.scale.time(at.x() - self._left)
@@ -237,9 +250,10 @@ class TimelineCanvas(QWidget):
         return index if index >= 0 and y <= self.places[index].bottom + 4 else None
 
     def device_at(self, at: QPointF) -> int | None:
-        """Device of the lane below the pointer."""
+        """Device of the lane below the pointer, if ops can be dragged there."""
         index = self.row_at(at)
-        return self.rows[index].device if index is not None and self.rows[index].is_device else None
+        planned = index is not None and self.rows[index].is_planned
+        return self.rows[index].device if index is not None and planned else None
 
     def bar_at(self, at: QPointF) -> tuple[Row, int] | None:
         """The row and the op or transfer number below the pointer."""
@@ -305,7 +319,7 @@ class TimelineCanvas(QWidget):
         if area.bottom() < 0 or area.top() > self.height():
             return
         self._paint_title(painter, row, area)
-        if row.device in self._ghosts and row.title:
+        if row.is_planned and row.device in self._ghosts and row.title:
             ghost = QRectF(area.left(), area.top() - 3, area.width(), 2)
             paint.draw_ghost(painter, self._ghosts[row.device], ghost, edges_us)
         chosen = self._chosen.get(index)
@@ -330,9 +344,9 @@ class TimelineCanvas(QWidget):
         line = area.adjusted(0, -4, 0, 4)
         align = Qt.AlignmentFlag.AlignVCenter
         title_px, all_px = self._gutter
-        weight = QFont.Weight.DemiBold if row.is_device else QFont.Weight.Normal
-        painter.setFont(theme.font(12 if not row.thin else 11, weight))
-        painter.setPen(tokens.text if row.is_device else tokens.dim)
+        weight = QFont.Weight.DemiBold if row.is_planned else QFont.Weight.Normal
+        painter.setFont(theme.font(12 if row.is_planned and not row.thin else 11, weight))
+        painter.setPen(tokens.text if row.is_planned else tokens.dim)
         line.setLeft(0)
         line.setWidth(title_px)
         painter.drawText(line, align, self._title(row))
@@ -424,9 +438,9 @@ class TimelineCanvas(QWidget):
             self.update()
 
     def _begin(self, start: QPointF, at: QPointF) -> Gesture:
-        """Up or down from a bar moves it; anything else is a rubber band."""
+        """Up or down from a planned bar moves it; anything else is a rubber band."""
         op, way = self.op_at(start), at - start
-        if op is None or abs(way.x()) > abs(way.y()):
+        if op is None or abs(way.x()) > abs(way.y()) or self.device_at(start) is None:
             return Band(self, start)
         if op not in self.document.selection:
             self.document.select([op])
@@ -475,12 +489,21 @@ class TimelineCanvas(QWidget):
     def tip_at(self, at: QPointF) -> str:
         """What is below the pointer, in words."""
         found, index = self.bar_at(at), self.row_at(at)
-        if self.schedule is None or index is None or at.x() < self._left:
+        if self.schedule is None or index is None:
             return ""
+        row = self.rows[index]
+        if at.x() < self._left:
+            return row.tip
         if found is None:
-            row = self.rows[index]
-            return describe_gap(self.schedule, row, self.time_at(at)) if row.is_device else ""
-        row, number = found
+            return describe_gap(self.schedule, row, self.time_at(at)) if row.is_planned else ""
+        return self._describe(row, found[1])
+
+    def _describe(self, row: Row, number: int) -> str:
+        """What a bar is."""
+        assert self.schedule is not None
+        if row.measured:
+            assert self.run is not None
+            return describe_measured(self.schedule, self.run, number)
         describe = describe_op if row.is_device else describe_transfer
         return describe(self.schedule, number)
 

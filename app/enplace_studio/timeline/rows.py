@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enplace.cluster import Cluster
+from enplace.measured import MeasuredRun
 from enplace.profile import FloatArray, IntArray
 from enplace.schedule import Schedule
-from enplace.text import device_label, size
+from enplace.text import device_label, ms, size
+from enplace_studio.prediction import device_times, error_text
 from enplace_studio.timeline.busy import BusyCurve
 
 MAX_CHANNEL_ROWS = 6
@@ -21,6 +23,9 @@ MAX_CHANNEL_ROWS = 6
 
 NEXT_TO_NOTHING = 0.02
 """A CPU that is busy for less of the step than this gets a thin lane."""
+
+MEASURED_SHARE = 0.65
+"""A measured lane is lower than the planned one it belongs to."""
 
 BoolArray = NDArray[np.bool_]
 
@@ -44,6 +49,10 @@ class Row:
         Which of two shades a bar has.
     channels : int
         How many channels share the row.
+    measured : bool
+        Whether it shows what was measured, not what is planned.
+    tip : str
+        What there is to say about the row as a whole.
     """
 
     title: str
@@ -55,10 +64,17 @@ class Row:
     finish_us: FloatArray
     odd: BoolArray
     channels: int = 1
+    measured: bool = False
+    tip: str = ""
 
     @property
     def is_device(self) -> bool:
         return self.device >= 0
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether it is the lane of a device in the plan: what ops can be dragged to."""
+        return self.is_device and not self.measured
 
     @cached_property
     def curves(self) -> tuple[BusyCurve, BusyCurve]:
@@ -98,18 +114,24 @@ class Row:
         return since_us, next_bar if next_bar < len(self.number) else None
 
 
-def rows_of(schedule: Schedule, group: IntArray | None = None) -> list[Row]:
+def rows_of(
+    schedule: Schedule, group: IntArray | None = None, run: MeasuredRun | None = None
+) -> list[Row]:
     """All rows from top to bottom; the channels of a pair stand below its first device.
 
     Parameters
     ----------
     group : int array, shape (n_ops,), optional
         The shade changes where the group does; without groups, at every bar.
+    run : MeasuredRun, optional
+        Its ops stand below the lane of each device.
     """
     channels = _channel_rows(schedule)
     rows: list[Row] = []
     for device in range(schedule.problem.cluster.n_devices):
         rows += _device_rows(schedule, device, group)
+        if run is not None:
+            rows += _measured_rows(schedule, run, device, group)
         rows += [row for first, row in channels if first == device]
     return rows
 
@@ -136,6 +158,31 @@ def _device_rows(schedule: Schedule, device: int, group: IntArray | None) -> Ite
             finish_us=finish,
             odd=_alternate(ops if group is None else group[ops]),
         )
+
+
+def _measured_rows(
+    schedule: Schedule, run: MeasuredRun, device: int, group: IntArray | None
+) -> Iterator[Row]:
+    """One row with what ran on a device in the traced step; none where nothing did."""
+    length_us = run.op_finish_us - run.op_start_us
+    ops = np.flatnonzero((run.op_device == device) & (length_us > 0))
+    if not len(ops):
+        return
+    ops = ops[np.argsort(run.op_start_us[ops], kind="stable")]
+    name = device_label(schedule.problem.cluster.devices[device].name)
+    predicted_us, measured_us = device_times(schedule, run, device)
+    yield Row(
+        title=f"{name} measured",
+        note=error_text(predicted_us, measured_us),
+        device=device,
+        thin=measured_us < NEXT_TO_NOTHING * schedule.makespan_us,
+        number=ops,
+        start_us=run.op_start_us[ops],
+        finish_us=run.op_finish_us[ops],
+        odd=_alternate(ops if group is None else group[ops]),
+        measured=True,
+        tip=f"{name} computed for {ms(measured_us)}, predicted {ms(predicted_us)}",
+    )
 
 
 def _alternate(key: IntArray) -> BoolArray:
@@ -240,12 +287,18 @@ def arrange(rows: Sequence[Row], height_px: int, scale: float = 1.0) -> list[Pla
     """
     gap = round(5 * scale)
     thin = round(9 * scale)
-    full = sum(not row.thin for row in rows)
-    room = height_px - gap * len(rows) - thin * (len(rows) - full)
-    tall = min(max(room // max(full, 1), round(16 * scale)), round(34 * scale))
+    n_thin = sum(row.thin for row in rows)
+    full = sum(_share(row) for row in rows if not row.thin)
+    room = height_px - gap * len(rows) - thin * n_thin
+    tall = min(max(int(room / max(full, 1)), round(16 * scale)), round(34 * scale))
     places, top = [], 0
     for row in rows:
-        height = thin if row.thin else tall
+        height = thin if row.thin else round(_share(row) * tall)
         places.append(Place(top, height))
         top += height + gap
     return places
+
+
+def _share(row: Row) -> float:
+    """Height of a row against that of a planned lane."""
+    return MEASURED_SHARE if row.measured else 1.0

@@ -27,6 +27,8 @@ def trace_path(path: CriticalPath, rows: Sequence[Row]) -> Trace:
     number = path.number
     where = np.full(len(number), -1)
     for index, row in enumerate(rows):
+        if row.measured:
+            continue
         known = np.zeros(number.max() + 1, dtype=bool)
         known[row.number[row.number < len(known)]] = True
         where[known[number] & (path.is_transfer != row.is_device)] = index

@@ -5,9 +5,10 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QHBoxLayout, QScrollBar, QWidget
 
-from enplace.text import ms
+from enplace.text import ms, percent
 from enplace_studio.document import Document
 from enplace_studio.panel import Panel, label, plain_tip
+from enplace_studio.prediction import step_error
 from enplace_studio.timeline.canvas import TimelineCanvas
 
 
@@ -37,10 +38,14 @@ class TimelineView(Panel):
 
     def _show_legend(self) -> None:
         schedule, baseline = self._document.schedule, self._document.baseline
-        if schedule is None:
+        if schedule is None or self._document.current is None:
             self.set_legend("")
             return
-        step = ms(schedule.makespan_us)
+        step, run = ms(schedule.makespan_us), self._document.current.run
+        if run is not None:
+            off = step_error(schedule, run)
+            shown = "" if off is None else f" ({percent(off, signed=True)})"
+            step += f" predicted{shown}, {ms(run.step_time_us)} measured"
         if baseline is not None:
             delta_us = schedule.makespan_us - baseline.makespan_us
             step += f"   {ms(delta_us, signed=True)} since your edits"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from enplace.measured import MeasuredRun
 from enplace.profile import CONTROL
 from enplace.schedule import Schedule
 from enplace.text import device_label, elide_middle, ms, size
+from enplace_studio.prediction import error_text, total_times
 from enplace_studio.timeline.rows import Row
 
 NAME_LENGTH = 70
@@ -26,6 +28,21 @@ def describe_op(schedule: Schedule, op: int) -> str:
             why_then(schedule, op),
         ]
     )
+
+
+def describe_measured(schedule: Schedule, run: MeasuredRun, op: int) -> str:
+    """What was measured of an op, beside what was predicted."""
+    profile = schedule.problem.profile
+    start, finish = float(run.op_start_us[op]), float(run.op_finish_us[op])
+    lines = [
+        elide_middle(profile.op_names[op], NAME_LENGTH),
+        f"{profile.op_types[op]} on {_device(schedule, int(run.op_device[op]))}, measured",
+        f"{ms(finish - start)} in this step, starting at {start / 1000:,.3f} ms",
+    ]
+    predicted_us, measured_us = total_times(schedule, run, np.array([op]))
+    if off := error_text(predicted_us, measured_us):
+        lines.append(f"{ms(measured_us)} over the traced steps, {off} ({ms(predicted_us)})")
+    return "\n".join(lines)
 
 
 def describe_gap(schedule: Schedule, row: Row, time_us: float) -> str:

@@ -1,0 +1,58 @@
+"""What TensorFlow could do here, told without importing any of it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from enplace_studio.document import Document
+
+TENSORFLOW_COMMAND = "pip install 'enplace[tensorflow]'"
+
+MODEL_SUFFIXES = (".py", ".keras", ".h5", ".hdf5", ".meta", ".pb", ".pbtxt")
+"""Files that are models, not profiles."""
+
+
+def has_tensorflow() -> bool:
+    """Whether TensorFlow is installed beside the studio; looks only, without importing it."""
+    return importlib.util.find_spec("tensorflow") is not None
+
+
+def tensorflow_state() -> str:
+    """The same as a sentence."""
+    return f"TensorFlow is {'' if has_tensorflow() else 'not '}installed beside the studio."
+
+
+def is_model(path: Path) -> bool:
+    """Whether a file is for TensorFlow to open: a script, a saved model or a graph."""
+    return path.is_dir() or path.suffix.lower() in MODEL_SUFFIXES
+
+
+def model_source(document: Document) -> Mapping[str, Any] | None:
+    """The model that the open profile was measured on, where it says so."""
+    problem = document.problem
+    source = problem.profile.measured.get("source") if problem is not None else None
+    return source if isinstance(source, Mapping) and source.get("path") else None
+
+
+def why_no_run(document: Document) -> str:
+    """Why the current plan cannot run on this machine, and the mend; empty if it can."""
+    source = model_source(document)
+    if document.current is None:
+        return "There is no plan to run yet. Press Solve first."
+    if source is None:
+        return (
+            "This profile does not say which model it was measured on. "
+            "Open the model itself with File › Open a model, then run its plans."
+        )
+    if not has_tensorflow():
+        return (
+            "TensorFlow is not installed beside the studio. "
+            f"To add it, run {TENSORFLOW_COMMAND} and start the studio again."
+        )
+    path = Path(str(source["path"]))
+    if source.get("kind") != "module" and not path.exists():
+        return f"{path} is not there any more. Put it back, or open the model from its new place."
+    return ""

@@ -1,0 +1,48 @@
+"""How far a prediction is off what was measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from enplace.measured import MeasuredRun
+from enplace.profile import FloatArray, IntArray
+from enplace.schedule import Schedule
+from enplace.text import ms, percent
+
+
+def prediction_error(predicted_us: float, measured_us: float) -> float | None:
+    """The prediction against the measurement, as a fraction; −0.05 is predicted 5 % too short."""
+    return predicted_us / measured_us - 1 if measured_us > 0 else None
+
+
+def predicted_times(schedule: Schedule) -> FloatArray:
+    """Compute time of each op in the schedule; shape (n_ops,)."""
+    return schedule.op_finish_us - schedule.op_start_us
+
+
+def total_times(schedule: Schedule, run: MeasuredRun, ops: IntArray) -> tuple[float, float]:
+    """Predicted and measured compute time of those of the ops that were seen to run."""
+    seen = ops[np.isfinite(run.op_time_us[ops])]
+    return float(predicted_times(schedule)[seen].sum()), float(run.op_time_us[seen].sum())
+
+
+def device_times(schedule: Schedule, run: MeasuredRun, device: int) -> tuple[float, float]:
+    """Predicted and measured compute time of what ran on a device."""
+    return total_times(schedule, run, np.flatnonzero(run.op_device == device))
+
+
+def step_error(schedule: Schedule, run: MeasuredRun) -> float | None:
+    """How far the predicted step is off the measured one."""
+    return prediction_error(schedule.makespan_us, run.step_time_us)
+
+
+def error_text(predicted_us: float, measured_us: float) -> str:
+    """``prediction −3.2 %``; empty where nothing was measured."""
+    error = prediction_error(predicted_us, measured_us)
+    return "" if error is None else f"prediction {percent(error, signed=True)}"
+
+
+def compared(predicted_us: float, measured_us: float) -> str:
+    """``4.4 ms, prediction −3.2 %``."""
+    off = error_text(predicted_us, measured_us)
+    return f"{ms(measured_us)}, {off}" if off else ms(measured_us)

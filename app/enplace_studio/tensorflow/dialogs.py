@@ -1,0 +1,131 @@
+"""Short questions and reports: whether code may run, and why a worker ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtGui import QFontDatabase, QGuiApplication
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QDialog,
+    QHBoxLayout,
+    QPlainTextEdit,
+    QVBoxLayout,
+    QWidget,
+)
+
+from enplace.text import elide_middle
+from enplace_studio.messages import button
+from enplace_studio.panel import Form, label, number_field, plain_tip
+from enplace_studio.theme import theme
+
+WIDTH = 460
+MARGIN = 20
+NAME_LENGTH = 64
+LINES_WIDTH, LINES_HEIGHT = 680, 180
+STEPS, MOST_STEPS = 20, 10_000
+
+
+class Question(QDialog):
+    """A heading, some sentences and a row of buttons; the accent button accepts."""
+
+    def __init__(self, title: str, heading: str, accept: str, leave: str, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(title)
+        self.setMinimumWidth(round(WIDTH * theme.scale))
+        heading_label = label(heading, "heading")
+        heading_label.setWordWrap(True)
+        self.accept_button = button(accept, self.accept, kind="accent")
+        self.leave_button = button(leave, self.reject)
+        self.body = QVBoxLayout()
+        self.body.setSpacing(8)
+        self.buttons = QHBoxLayout()
+        self.buttons.addStretch(1)
+        self.buttons.addWidget(self.leave_button)
+        self.buttons.addWidget(self.accept_button)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(MARGIN, MARGIN, MARGIN, MARGIN - 4)
+        layout.setSpacing(12)
+        layout.addWidget(heading_label)
+        layout.addLayout(self.body, 1)
+        layout.addSpacing(4)
+        layout.addLayout(self.buttons)
+
+    def say(self, text: str, role: str = "") -> None:
+        """Add a sentence."""
+        made = label(text, role)
+        made.setWordWrap(True)
+        self.body.addWidget(made)
+
+    def quote(self, text: str) -> None:
+        """Add a name that may be long."""
+        made = label(elide_middle(text, NAME_LENGTH), "title")
+        made.setToolTip(plain_tip(text))
+        self.body.addWidget(made)
+
+
+class TrustQuestion(Question):
+    """Asks, once for each folder, whether what is in it may run."""
+
+    def __init__(self, what: str, folder: Path, parent: QWidget) -> None:
+        super().__init__(
+            "Trust this folder?",
+            "Do you trust the code in this folder?",
+            "Trust the folder and go on",
+            "Don’t run it",
+            parent,
+        )
+        self.quote(str(folder))
+        self.say(what)
+        self.say(
+            "It runs with your rights: it can read and change your files and use the network, "
+            "just as if you started it yourself. Enplace remembers your answer for this folder."
+        )
+        self.leave_button.setDefault(True)
+
+
+class FailureReport(Question):
+    """Why a worker ended, the last it wrote, and a way to start again."""
+
+    def __init__(self, doing: str, why: str, last_lines: str, parent: QWidget) -> None:
+        super().__init__("It did not work", doing, "Start again", "Close", parent)
+        self.why = why[:1].upper() + why[1:] + ("" if why.endswith(".") else ".")
+        self.say(self.why)
+        self.say("The studio and your work are as they were.", "dim")
+        if last_lines.strip():
+            self._add_lines(last_lines)
+
+    def _add_lines(self, text: str) -> None:
+        self.body.addWidget(label("The last lines it wrote", "dim"))
+        lines = QPlainTextEdit(text, readOnly=True)
+        lines.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        lines.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
+        lines.setAccessibleName("The last lines it wrote")
+        lines.setMinimumHeight(round(LINES_HEIGHT * theme.scale))
+        self.setMinimumWidth(round(LINES_WIDTH * theme.scale))
+        lines.verticalScrollBar().setValue(lines.verticalScrollBar().maximum())
+        self.body.addWidget(lines, 1)
+        clipboard = QGuiApplication.clipboard()
+        self.buttons.insertWidget(0, button("Copy", lambda: clipboard.setText(text), kind="link"))
+
+
+class RunQuestion(Question):
+    """How long to run a plan, and whether to keep its order."""
+
+    def __init__(self, plan: str, where: str, remark: str, parent: QWidget) -> None:
+        heading = f"Run “{elide_middle(plan, 40)}” on this machine"
+        super().__init__("Run on this machine", heading, "Run", "Cancel", parent)
+        self.say(
+            "Runs training steps as planned, and again as they are, on the same batches; then says "
+            "what each op took, where it ran, in what order, and whether the result is the same."
+        )
+        if remark:
+            self.say(remark, "dim")
+        self.steps = number_field(1, MOST_STEPS, STEPS)
+        self.order = QCheckBox("Keep the plan’s order of ops on each device")
+        self.order.setChecked(True)
+        fields = Form()
+        fields.add("Devices", label(where))
+        fields.add("Steps", self.steps)
+        fields.add("", self.order)
+        self.body.addLayout(fields)

@@ -1,0 +1,144 @@
+"""What a profile says about its own measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from enplace.cluster import Cluster
+from enplace.clusters import cluster_from_json
+from enplace.errors import EnplaceError
+from enplace.frontends import recorded_plan
+from enplace.problem import Problem
+from enplace.profile import FloatArray, Profile
+from enplace.simulate import simulate
+from enplace.text import device_label, ms, percent, rate
+
+
+@dataclass(frozen=True, eq=False)
+class Deviations:
+    """How much ops vary from step to step.
+
+    Attributes
+    ----------
+    deviation : float array, shape (n,)
+        Standard deviation over mean of each op that was timed often enough, rising.
+    time_us : float array, shape (n,)
+        Their compute times.
+    """
+
+    deviation: FloatArray
+    time_us: FloatArray
+
+    def curve(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Deviations, and the share of the weights that lies at or below each."""
+        share = np.cumsum(weights) / max(float(weights.sum()), 1e-12)
+        return np.append(0.0, self.deviation), np.append(0.0, share)
+
+    def within(self, weights: FloatArray, share: float) -> float:
+        """The deviation that so much of the weights stays within."""
+        xs, shares = self.curve(weights)
+        return float(xs[min(int(np.searchsorted(shares, share)), len(xs) - 1)])
+
+
+@dataclass(frozen=True, eq=False)
+class LinkFit:
+    """Measured transfers between two devices, and the line b0 + b1 * bytes through them."""
+
+    source: int
+    title: str
+    size_bytes: FloatArray
+    time_us: FloatArray
+    b0_us: float
+    b1_us_per_byte: float
+    r2: float
+
+    @property
+    def said(self) -> str:
+        """``12 µs + 25 GB/s, R² 0.998``."""
+        speed = rate(1e6 / self.b1_us_per_byte) if self.b1_us_per_byte > 0 else "no cost by size"
+        return f"{ms(self.b0_us)} + bytes at {speed}, R² {self.r2:.3f}"
+
+
+def deviations(profile: Profile) -> Deviations | None:
+    """How steady the ops are; None where that was not measured."""
+    found = profile.measured.get("op_deviation")
+    if not isinstance(found, Mapping):
+        return None
+    pairs = [
+        (float(value), float(np.nanmin(profile.time_us[profile.index[name]])))
+        for name, value in found.items()
+        if name in profile.index and isinstance(value, int | float)
+    ]
+    values = np.array([pair for pair in sorted(pairs) if np.isfinite(pair).all()])
+    return Deviations(values[:, 0], values[:, 1]) if len(values) else None
+
+
+def link_fits(profile: Profile) -> list[LinkFit]:
+    """The measured links; empty where none were measured, as between logical CPUs."""
+    found = profile.measured.get("links")
+    cluster = local_cluster(profile)
+    if not isinstance(found, list) or cluster is None:
+        return []
+    return [fit for value in found if (fit := _link_fit(value, cluster)) is not None]
+
+
+def _link_fit(value: Any, cluster: Cluster) -> LinkFit | None:
+    """A measured link; None for what is not one."""
+    try:
+        source, target = str(value["from"]), str(value["to"])
+        size, time = (np.array(value[key], dtype=np.float64) for key in ("sizes", "times_us"))
+        numbers = (float(value[key]) for key in ("b0_us", "b1_us_per_byte", "r2"))
+        title = f"{device_label(source)} → {device_label(target)}"
+        fit = LinkFit(cluster.index[source], title, size, time, *numbers)
+    except (KeyError, TypeError, ValueError):
+        return None
+    usable = len(size) > 1 and size.shape == time.shape and (size > 0).all() and (time > 0).all()
+    return fit if usable else None
+
+
+def local_cluster(profile: Profile) -> Cluster | None:
+    """The devices that the profile was measured on."""
+    found = profile.measured.get("cluster")
+    try:
+        return cluster_from_json(found) if found else None
+    except EnplaceError:
+        return None
+
+
+def simulated_step_us(profile: Profile) -> float | None:
+    """The step as the simulator sees the placement that the profile was measured under."""
+    cluster = local_cluster(profile)
+    if cluster is None:
+        return None
+    try:
+        return simulate(Problem(profile, cluster), recorded_plan(profile, cluster)).makespan_us
+    except EnplaceError:
+        return None
+
+
+def step_facts(profile: Profile, simulated_us: float | None) -> list[tuple[str, str]]:
+    """Labels and values: the step, how well it is simulated, the calibration, how often."""
+    measured = profile.measured
+    facts = []
+    step_us = measured.get("step_time_us")
+    if isinstance(step_us, int | float) and step_us > 0:
+        facts.append(("measured step", ms(step_us)))
+        if simulated_us is not None:
+            off = percent(simulated_us / step_us - 1, signed=True)
+            facts.append(("simulated, as it was placed", f"{ms(simulated_us)}, {off}"))
+    for key, name in (
+        ("launch_gap_us", "launch gap of a kernel"),
+        ("op_overhead_us", "overhead of an op"),
+    ):
+        if isinstance(gap := measured.get(key), int | float):
+            facts.append((f"{name}, calibrated", f"{gap:.2f} µs"))
+    for key, name in (("steps", "traced steps"), ("warm_ups", "warm-ups")):
+        if isinstance(number := measured.get(key), int):
+            facts.append((name, f"{number:,}"))
+    if isinstance(version := measured.get("tensorflow"), str):
+        facts.append(("TensorFlow", version))
+    return facts

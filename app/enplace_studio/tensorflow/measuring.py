@@ -1,0 +1,253 @@
+"""What the window does with TensorFlow: opens models, profiles them, runs plans, takes costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QWidget
+
+from enplace import wire
+from enplace.errors import EnplaceError
+from enplace.measured import run_from, with_measured_costs
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import Profile
+from enplace.source import Source, source_from_json
+from enplace.text import ms
+from enplace.trust import folder_of, is_trusted, needs_trust, trust
+from enplace.wire import Message
+from enplace.worker import profile_job, run_job
+from enplace_studio.aside import aside
+from enplace_studio.document import Document, PlanEntry
+from enplace_studio.filing import Filing
+from enplace_studio.machine import model_source, why_no_run
+from enplace_studio.tensorflow.devices import devices_for, devices_title
+from enplace_studio.tensorflow.dialogs import FailureReport, RunQuestion, TrustQuestion
+from enplace_studio.tensorflow.job import WorkerJob
+from enplace_studio.tensorflow.open_model import OpenModel, ProfileRequest
+from enplace_studio.tensorflow.strip import JobStrip
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """A job for a worker, so that it can be started again.
+
+    Attributes
+    ----------
+    title, failed : str
+        What the strip says while it runs, and the heading where it failed.
+    finish : callable
+        Takes the worker's answer.
+    """
+
+    title: str
+    failed: str
+    messages: tuple[Message, ...]
+    finish: Callable[[Message], None]
+
+
+class Measuring(QWidget):
+    """One worker at a time; a widget only so that its dialogs have a parent.
+
+    Signals ``done`` and ``failed`` carry one line for the person.
+    """
+
+    done = Signal(str)
+    failed = Signal(str)
+    changed = Signal()
+    """A worker started or ended."""
+
+    def __init__(self, document: Document, files: Filing, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.hide()
+        self._document, self._files = document, files
+        self.strip = JobStrip()
+        self.job: WorkerJob | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self.job is not None
+
+    def cancel(self) -> None:
+        if self.job is not None:
+            self.job.cancel()
+
+    def close_job(self) -> None:
+        """End the worker; the window closes."""
+        job, self.job = self.job, None
+        if job is not None:
+            job.close()
+
+    # Profiling
+
+    def open_model(self, path: Path | None = None) -> None:
+        """Ask for a model and how to profile it."""
+        dialog = OpenModel(path, self.window())
+        if dialog.exec() and dialog.request is not None:
+            self.profile(dialog.request)
+
+    def profile(self, request: ProfileRequest) -> None:
+        """Profile a model; it opens when that is done."""
+        source, name = request.source, request.source.name
+        if not self._trusted(source, "profile"):
+            return
+        self._start(
+            _Task(
+                f"Profiling {name}",
+                f"{name} could not be profiled",
+                profile_job(
+                    source, request.devices, request.steps, request.warm_ups, request.batch_sizes
+                ),
+                lambda message: self._profiled(request, message),
+            )
+        )
+
+    def _profiled(self, request: ProfileRequest, message: Message) -> None:
+        profile = aside(lambda: _with_source(wire.profile_from(message), request))
+        if self._document.modified:  # no question out of nowhere
+            title = f"The profile of {request.source.name} is ready"
+            self.strip.offer(title, lambda: self._open(profile, request.source))
+        else:
+            self._open(profile, request.source)
+
+    def _open(self, profile: Profile, source: Source) -> None:
+        if self._files.open_profile(profile):
+            self.strip.clear()
+            if source.kind != "module":
+                self._files.recent.add(Path(source.path))
+
+    def show_profile(self) -> None:
+        """How the open profile was measured, and how well."""
+        from enplace_studio.tensorflow.profile_page import ProfilePage
+
+        assert self._document.problem is not None
+        ProfilePage(self._document.problem.profile, self.window()).exec()
+
+    # Running
+
+    def run_current(self) -> None:
+        """Run the current plan and keep what was measured with it."""
+        entry, source = self._document.current, model_source(self._document)
+        if entry is None or source is None or why_no_run(self._document):
+            return
+        cluster = self._document.cluster
+        assert cluster is not None
+        where = devices_title(cluster)
+        question = RunQuestion(entry.name, where, self._remark(), self.window())
+        model = source_from_json(dict(source))
+        if question.exec() and self._trusted(model, "run the plan"):
+            self._run(entry, model, question.steps.value(), question.order.isChecked())
+
+    def _remark(self) -> str:
+        """What makes the run something else than the plan was made for."""
+        document = self._document
+        assert document.cluster is not None
+        assert document.problem is not None
+        measured = document.problem.profile.measured.get("cluster")
+        name = measured.get("name") if isinstance(measured, dict) else None
+        if name is None or name == document.cluster.name:
+            return ""
+        return (
+            f"The plan was made for {document.cluster.name}. Here it runs on what this machine "
+            "has, so times will differ."
+        )
+
+    def _run(self, entry: PlanEntry, source: Source, steps: int, order: bool) -> None:
+        document = self._document
+        assert document.cluster is not None
+        problem = replace(entry.schedule.problem, cluster=document.cluster)
+        devices = devices_for(document.cluster, problem.profile.measured)
+        self._start(
+            _Task(
+                f"Running “{entry.name}”",
+                f"“{entry.name}” could not be run",
+                run_job(source, devices, steps, order, problem, entry.plan),
+                lambda message: self._ran(entry.plan, problem, message),
+            )
+        )
+
+    def _ran(self, plan: Plan, problem: Problem, message: Message) -> None:
+        run = aside(lambda: run_from(message, problem))
+        self.strip.clear()
+        if self._document.set_run(plan, run):
+            self.done.emit(f"A step takes {ms(run.step_time_us)} on this machine")
+        else:
+            self.done.emit("The plan that ran is not open any more; its measurement is left out")
+
+    def take_costs(self) -> None:
+        """Use what ops took in the current plan's run as their costs."""
+        entry, problem = self._document.current, self._document.problem
+        if entry is None or entry.run is None or problem is None:
+            return
+        try:
+            profile = with_measured_costs(replace(entry.run, profile=problem.profile))
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return
+        self._document.take_costs(entry, profile)
+
+    # Jobs
+
+    def _trusted(self, source: Source, purpose: str) -> bool:
+        """Whether a model's code may run; asks where nobody knows yet."""
+        if not needs_trust(source) or is_trusted(source.path):
+            return True
+        folder = folder_of(source)
+        what = f"To {purpose}, Enplace {_what_runs(source)}."
+        if not TrustQuestion(what, folder, self.window()).exec():
+            return False
+        try:
+            trust(folder)
+        except EnplaceError as error:  # it may run, only nobody will remember
+            self.failed.emit(str(error))
+        return True
+
+    def _start(self, task: _Task) -> None:
+        if self.job is not None:
+            self.failed.emit("a measurement is running already; wait until it ends, or cancel it")
+            return
+        job = self.job = WorkerJob(task.messages, self)
+        job.done.connect(lambda message: self._on_done(task, message))
+        job.failed.connect(lambda why, lines: self._on_failed(task, why, lines))
+        job.cancelled.connect(lambda: self._on_cancelled(task))
+        self.strip.show_job(task.title, job)
+        job.start()
+        self.changed.emit()
+
+    def _forget_job(self) -> None:
+        job, self.job = self.job, None
+        if job is not None:
+            job.deleteLater()
+        self.strip.clear()
+        self.changed.emit()
+
+    def _on_done(self, task: _Task, message: Message) -> None:
+        self._forget_job()
+        try:
+            task.finish(message)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+
+    def _on_failed(self, task: _Task, why: str, last_lines: str) -> None:
+        self._forget_job()
+        if FailureReport(task.failed, why, last_lines, self.window()).exec():
+            self._start(task)
+
+    def _on_cancelled(self, task: _Task) -> None:
+        self._forget_job()
+        self.done.emit(f"{task.title}: cancelled")
+
+
+def _what_runs(source: Source) -> str:
+    if source.kind in ("script", "module"):
+        return f"runs {source.command}"
+    return f"loads {Path(source.path).name}, which can hold code of its own"
+
+
+def _with_source(profile: Profile, request: ProfileRequest) -> Profile:
+    """The profile, saying where it comes from."""
+    known = {"source": request.source.to_json(), "devices": request.devices}
+    return replace(profile, measured={**known, **profile.measured})

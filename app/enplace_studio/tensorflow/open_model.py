@@ -1,0 +1,282 @@
+"""The dialog that opens a model: which one, how to call it, on what to profile it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import (
+    QComboBox,
+    QDialog,
+    QFileDialog,
+    QHBoxLayout,
+    QLineEdit,
+    QVBoxLayout,
+    QWidget,
+)
+
+from enplace.errors import EnplaceError
+from enplace.source import MAX_BATCH, Source, source_of
+from enplace_studio.machine import MODEL_SUFFIXES, TENSORFLOW_COMMAND, has_tensorflow
+from enplace_studio.messages import button
+from enplace_studio.panel import Form, label, number_field, paragraph, set_role
+from enplace_studio.tensorflow.devices import DeviceChoice
+from enplace_studio.theme import theme
+
+WIDTH = 560
+STEPS, WARM_UPS = 100, 10
+MOST_STEPS = 10_000
+
+LOSSES = (
+    "sparse_categorical_crossentropy",
+    "categorical_crossentropy",
+    "binary_crossentropy",
+    "mean_squared_error",
+    "mean_absolute_error",
+)
+OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "adagrad")
+
+WHAT_HAPPENS = {
+    "script": "A training script. It runs, unchanged, until its first training steps; those are "
+    "taken out of it and profiled.",
+    "module": "A training module. It runs, unchanged, until its first training steps; those are "
+    "taken out of it and profiled.",
+    "keras": "A Keras model. It is trained on made-up batches of the shape it wants.",
+    "saved-model": "A SavedModel. Its signature is profiled; with a loss, a training step of it.",
+    "tf1": "A TensorFlow 1 graph. Its training op is profiled, or else its last ops.",
+    "trace": "A recorded trace. It holds the measurements already; nothing runs.",
+}
+
+FIELDS = {
+    "script": ("arguments",),
+    "module": ("arguments",),
+    "keras": ("loss", "optimizer", "batch_size"),
+    "saved-model": ("signature", "loss", "optimizer", "batch_size"),
+    "tf1": ("batch_size",),
+    "trace": (),
+}
+"""What there is to say about a model of each kind."""
+
+_TEACHING = (
+    "A training script (.py), a Keras model (.keras, .h5), a SavedModel’s folder, a TensorFlow 1 "
+    "graph (.meta, .pb, .pbtxt), or a recorded trace. Drop it on the window, or choose it here."
+)
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """What to profile, where, and how long."""
+
+    source: Source
+    devices: str
+    steps: int
+    warm_ups: int
+    batch_sizes: tuple[int, ...]
+
+
+class OpenModel(QDialog):
+    """Asks for a model; after it is accepted, :attr:`request` says what to do."""
+
+    def __init__(self, path: Path | None, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setWindowTitle("Open a model")
+        self.setMinimumWidth(round(WIDTH * theme.scale))
+        self.request: ProfileRequest | None = None
+        self.path = QLineEdit(placeholderText="The model’s file or folder")
+        self.path.setAccessibleName("Model")
+        self.what = paragraph("")
+        self.arguments = QLineEdit(placeholderText="--batch 32 --layers 2")
+        self.loss, self.optimizer = _choice(LOSSES), _choice(OPTIMIZERS)
+        self.batch_size = number_field(0, MAX_BATCH, 0)
+        self.batch_size.setSpecialValueText("the model’s own")
+        self.signature = QLineEdit(placeholderText="serving_default")
+        self.devices = DeviceChoice()
+        self.steps = number_field(1, MOST_STEPS, STEPS)
+        self.warm_ups = number_field(0, MOST_STEPS, WARM_UPS)
+        self.batch_sizes = QLineEdit(placeholderText="only the model’s own")
+        self.profile_button = button("Profile", self.accept, kind="accent")
+        self.heading = label("Profile it", "title")
+        self.heading.setContentsMargins(0, 8, 0, 0)
+        self.hint = paragraph(
+            "Several small batch sizes, such as 8, 16, 32, tell what a batch needs that does not "
+            "fit one device."
+        )
+        self.form = Form()
+        self._lay_out()
+        self.path.textChanged.connect(self._look)
+        self.path.setText(str(path) if path else "")
+        self._look()
+
+    # Construction
+
+    def _lay_out(self) -> None:
+        choose = QHBoxLayout()
+        choose.addWidget(self.path, 1)
+        choose.addWidget(button("File…", self._ask_file))
+        choose.addWidget(button("Folder…", self._ask_folder))
+        rows: list[tuple[str, QWidget]] = [
+            ("Arguments", self.arguments),
+            ("Signature", self.signature),
+            ("Loss", self.loss),
+            ("Optimiser", self.optimizer),
+            ("Batch size", self.batch_size),
+        ]
+        for name, field in rows:
+            self.form.add(name, field)
+        self.form.addRow(self.heading)
+        rows = [
+            ("Devices", self.devices),
+            ("Traced steps", self.steps),
+            ("Warm-ups", self.warm_ups),
+            ("Batch sizes", self.batch_sizes),
+            ("", self.hint),
+        ]
+        for name, field in rows:
+            self.form.add(name, field)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(20, 20, 20, 16)
+        layout.setSpacing(12)
+        layout.addLayout(choose)
+        layout.addWidget(self.what)
+        layout.addLayout(self.form)
+        self.missing = paragraph(
+            "TensorFlow is not installed beside the studio. To add it, run\n"
+            f"{TENSORFLOW_COMMAND}\nand open the model again."
+        )
+        self.missing.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.missing.setVisible(not has_tensorflow())
+        layout.addWidget(self.missing)
+        layout.addStretch()
+        layout.addLayout(self._buttons())
+
+    def _buttons(self) -> QHBoxLayout:
+        row = QHBoxLayout()
+        row.addStretch(1)
+        row.addWidget(button("Cancel", self.reject))
+        row.addWidget(self.profile_button)
+        self.profile_button.setDefault(True)
+        return row
+
+    # What is chosen
+
+    def _ask_file(self) -> None:
+        pattern = " ".join(f"*{suffix}" for suffix in MODEL_SUFFIXES)
+        name, _ = QFileDialog.getOpenFileName(
+            self, "Open a model", self._start(), f"Models ({pattern});;All files (*)"
+        )
+        if name:
+            self.path.setText(name)
+
+    def _ask_folder(self) -> None:
+        if name := QFileDialog.getExistingDirectory(self, "Open a SavedModel", self._start()):
+            self.path.setText(name)
+
+    def _start(self) -> str:
+        """Where a file dialog begins."""
+        return str(Path(self.path.text()).parent) if self.path.text() else ""
+
+    def _look(self) -> None:
+        """Tell the kind of what is chosen, and ask for what belongs to it."""
+        source, why = self._source({})
+        kind = source.kind if source else ""
+        set_role(self.what, "bad" if why else "dim")
+        self.what.setText(why or WHAT_HAPPENS.get(kind, _TEACHING))
+        asked = FIELDS.get(kind, ())
+        for name in {name for names in FIELDS.values() for name in names}:
+            self.form.setRowVisible(getattr(self, name), name in asked)
+        typed = self.loss.lineEdit()
+        assert typed is not None
+        typed.setPlaceholderText("none: inference only" if kind == "saved-model" else "")
+        if kind == "keras" and not self.loss.currentText():
+            self.loss.setCurrentIndex(0)
+            self.optimizer.setCurrentIndex(0)
+        elif kind == "saved-model" and self.loss.currentIndex() == 0:
+            self.loss.setCurrentIndex(-1)
+        self._show_measuring(kind)
+        self.profile_button.setText("Open" if kind == "trace" else "Profile")
+        self.profile_button.setEnabled(source is not None and has_tensorflow())
+        self.adjustSize()
+
+    def _show_measuring(self, kind: str) -> None:
+        """A trace was measured already."""
+        shown = bool(kind) and kind != "trace"
+        for field in (
+            self.heading, self.devices, self.steps, self.warm_ups, self.batch_sizes, self.hint,
+        ):  # fmt: skip
+            self.form.setRowVisible(field, shown)
+
+    def _source(self, options: dict[str, object]) -> tuple[Source | None, str]:
+        """What is named, or why it is no model; neither while nothing is."""
+        text = self.path.text().strip()
+        if not text:
+            return None, ""
+        try:
+            return source_of(str(Path(text).expanduser()), **options), ""
+        except EnplaceError as error:
+            return None, f"{error}."
+
+    def _options(self, kind: str) -> dict[str, object]:
+        values = {
+            "arguments": lambda: _words(self.arguments.text()),
+            "loss": self.loss.currentText,
+            "optimizer": self.optimizer.currentText,
+            "batch_size": self.batch_size.value,
+            "signature": self.signature.text,
+        }
+        return {name: values[name]() for name in FIELDS[kind]}
+
+    def accept(self) -> None:
+        """Take what was typed, or say what is wrong with it."""
+        source, why = self._source({})
+        try:
+            if source is not None:
+                source, why = self._source(self._options(source.kind))
+            sizes = _whole_numbers(self.batch_sizes.text())
+        except ValueError as error:
+            source, why = None, str(error)
+        if source is None:
+            set_role(self.what, "bad")
+            self.what.setText(why)
+            return
+        self.request = ProfileRequest(
+            source, self.devices.text, self.steps.value(), self.warm_ups.value(), sizes
+        )
+        super().accept()
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """Arguments as a shell takes them apart.
+
+    Raises
+    ------
+    ValueError
+        A sentence for the person.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        raise ValueError("A quotation mark in the arguments has no partner.") from None
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    """Numbers between commas or spaces.
+
+    Raises
+    ------
+    ValueError
+        A sentence for the person.
+    """
+    words = text.replace(",", " ").split()
+    if wrong := [word for word in words if not word.isdigit() or int(word) == 0]:
+        raise ValueError(f"Batch sizes are whole numbers such as 8, 16, 32, not “{wrong[0]}”.")
+    return tuple(map(int, words))
+
+
+def _choice(values: tuple[str, ...]) -> QComboBox:
+    """Values to choose from, or to type another."""
+    made = QComboBox(editable=True)
+    made.addItems(values)
+    made.setCurrentIndex(-1)
+    return made

@@ -1,0 +1,98 @@
+"""How the open profile was measured: the step, the steadiness of its ops, the links."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+
+from enplace.profile import Profile
+from enplace.text import count, percent
+from enplace_studio.aside import aside
+from enplace_studio.header import model_title
+from enplace_studio.inspector.widgets import Line
+from enplace_studio.messages import button
+from enplace_studio.panel import Column, Panel, label, paragraph
+from enplace_studio.tensorflow import facts
+from enplace_studio.tensorflow.plots import DeviationPlot, LinkPlot
+from enplace_studio.theme import theme
+
+SIZE = (900, 560)
+MOST_LINKS = 6
+
+
+class ProfilePage(QDialog):
+    """Facts above, two plots below them."""
+
+    def __init__(self, profile: Profile, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setWindowTitle("How it was measured")
+        self.resize(*(round(length * theme.scale) for length in SIZE))
+        simulated_us = aside(lambda: facts.simulated_step_us(profile))
+        self.lines = facts.step_facts(profile, simulated_us)
+        self.deviations, self.links = facts.deviations(profile), facts.link_fits(profile)
+        column = Column()
+        body = column.fill(spacing=10)
+        body.addWidget(label(f"How {model_title(profile.name)} was measured", "heading"))
+        body.addWidget(self._step_panel())
+        plots = QHBoxLayout()
+        plots.setSpacing(10)
+        plots.addWidget(self._deviation_panel(), 1)
+        plots.addWidget(self._link_panel(), 1)
+        body.addLayout(plots, 1)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(16, 16, 16, 14)
+        layout.addWidget(column, 1)
+        layout.addWidget(button("Close", self.accept), 0, Qt.AlignmentFlag.AlignRight)
+
+    def _step_panel(self) -> Panel:
+        panel = Panel("Step")
+        grid = QGridLayout()
+        grid.setHorizontalSpacing(28)
+        grid.setVerticalSpacing(2)
+        for number, (name, value) in enumerate(self.lines):
+            grid.addWidget(label(value, "number"), 0, number)
+            grid.addWidget(label(name, "dim"), 1, number)
+        grid.setColumnStretch(len(self.lines), 1)
+        panel.body.addLayout(grid)
+        if not self.lines:
+            panel.body.addWidget(paragraph("The profile does not say how long its step took."))
+        return panel
+
+    def _deviation_panel(self) -> Panel:
+        panel, found = Panel("How steady the ops are"), self.deviations
+        if found is None:
+            panel.body.addWidget(
+                paragraph("Not measured. Profile the model itself to see how its ops vary.")
+            )
+            panel.body.addStretch()
+            return panel
+        panel.set_legend("solid: ops · dashed: their compute time")
+        panel.body.addWidget(DeviationPlot(found), 1)
+        half = percent(found.within(found.time_us, 0.5))
+        panel.body.addWidget(
+            paragraph(
+                "Share of the ops that vary by at most so much from step to step (standard "
+                f"deviation over mean, {count(len(found.deviation), 'op')}). Half of the compute "
+                f"time is in ops that stay within {half}."
+            )
+        )
+        return panel
+
+    def _link_panel(self) -> Panel:
+        panel = Panel("What transfers cost")
+        if not self.links:
+            panel.body.addWidget(
+                paragraph(
+                    "No links were measured. Logical CPU devices share their memory, so sending "
+                    "costs next to nothing there; plans use the links of the chosen cluster."
+                )
+            )
+            panel.body.addStretch()
+            return panel
+        panel.set_legend("dots: measured · line: latency + bytes / bandwidth")
+        panel.body.addWidget(LinkPlot(self.links), 1)
+        for fit in self.links[:MOST_LINKS]:
+            panel.body.addWidget(Line(fit.title, fit.said))
+        if len(self.links) > MOST_LINKS:
+            panel.body.addWidget(paragraph(f"and {len(self.links) - MOST_LINKS} more"))
+        return panel

@@ -1,0 +1,160 @@
+"""What was measured when the current plan ran, beside what was predicted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+
+from enplace.measured import MeasuredRun
+from enplace.schedule import Schedule
+from enplace.text import count, ms, percent
+from enplace_studio.document import Document
+from enplace_studio.messages import button
+from enplace_studio.panel import label, plain_tip, set_role
+from enplace_studio.prediction import step_error
+
+CLOSE = 0.05
+"""An error of the predicted step up to this is what the papers call accurate."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of the card; ``role`` is that of its value."""
+
+    name: str
+    value: str
+    role: str = "plain"
+    tip: str = ""
+
+
+class ResultCard(QFrame):
+    """Hidden where the current plan has not been run."""
+
+    costs_wanted = Signal()
+    again_wanted = Signal()
+
+    def __init__(self, document: Document) -> None:
+        super().__init__()
+        self.setProperty("card", True)
+        self._document = document
+        self.step, self.off = label("", "number"), label("", "dim")
+        self.take_button = button("Take measured costs", self.costs_wanted.emit)
+        self.take_button.setToolTip(
+            plain_tip(
+                "Use what each op took here as its cost from now on. All plans are simulated "
+                "again; Undo takes it back."
+            )
+        )
+        self.again_button = button("Run again", self.again_wanted.emit, kind="link")
+        self.facts = QWidget()
+        self._lay_out()
+        document.current_changed.connect(self.refresh)
+        document.opened.connect(self.refresh)
+        self.refresh()
+
+    def _lay_out(self) -> None:
+        head = QHBoxLayout()
+        head.addWidget(label("Measured here", "title"))
+        head.addStretch(1)
+        head.addWidget(self.step)
+        buttons = QHBoxLayout()
+        buttons.addWidget(self.take_button, 1)
+        buttons.addWidget(self.again_button)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(12, 8, 12, 12)
+        layout.setSpacing(6)
+        layout.addLayout(head)
+        layout.addWidget(self.off)
+        layout.addWidget(self.facts)
+        layout.addSpacing(2)
+        layout.addLayout(buttons)
+
+    def refresh(self) -> None:
+        """Show the current plan's run, if any."""
+        current = self._document.current
+        self.setVisible(current is not None and current.run is not None)
+        if current is None or current.run is None:
+            return
+        self.step.setText(ms(current.run.step_time_us))
+        error = step_error(current.schedule, current.run)
+        set_role(self.off, "good" if error is not None and abs(error) <= CLOSE else "dim")
+        self.off.setText(said_of_prediction(current.schedule, error))
+        self._show(facts_of(current.run))
+
+    def _show(self, facts: list[Fact]) -> None:
+        """Put a new table in the place of the old one."""
+        old, self.facts = self.facts, _table(facts)
+        layout = self.layout()
+        assert layout is not None
+        layout.replaceWidget(old, self.facts)
+        old.hide()
+        old.deleteLater()
+
+
+def _table(facts: list[Fact]) -> QWidget:
+    """Names on the left, values on the right."""
+    made = QWidget()
+    grid = QGridLayout(made)
+    grid.setContentsMargins(0, 0, 0, 0)
+    grid.setHorizontalSpacing(10)
+    grid.setVerticalSpacing(4)
+    grid.setColumnStretch(0, 1)
+    for line, fact in enumerate(facts):
+        name, value = label(fact.name, "dim"), label(fact.value, fact.role)
+        value.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        for column, shown in enumerate((name, value)):
+            shown.setToolTip(plain_tip(fact.tip))
+            grid.addWidget(shown, line, column)
+    return made
+
+
+def said_of_prediction(schedule: Schedule, error: float | None) -> str:
+    """``predicted 148.9 ms, 1.5 % too short``."""
+    shown = f"predicted {ms(schedule.makespan_us)}"
+    if error is None:
+        return shown
+    if abs(error) < 5e-4:
+        return f"{shown}, exactly so"
+    return f"{shown}, {percent(abs(error))} too {'short' if error < 0 else 'long'}"
+
+
+def facts_of(run: MeasuredRun) -> list[Fact]:
+    """What a run proves and how it compares, one line each."""
+    lines = [
+        Fact(
+            "ops on their device",
+            f"{run.ops_on_planned_device:,} of {run.ops_checked:,}",
+            "good" if run.ops_on_planned_device == run.ops_checked else "bad",
+            "Ops of the graph that really ran, and those on the device the plan gives them",
+        ),
+        Fact(
+            "out of order",
+            count(run.order_violations, "op"),
+            "good" if run.order_violations == 0 else "bad",
+            "Ops that started before one that the plan puts ahead of them on their device",
+        ),
+        Fact(
+            "loss difference",
+            difference(run.loss_difference),
+            "good" if run.loss_difference == 0 else "bad",
+            "Against the same steps without a plan, on the same batches",
+        ),
+        Fact("steps", f"{len(run.step_times_us):,}"),
+    ]
+    if run.stock_step_time_us > 0:
+        change = percent(run.stock_step_time_us / run.step_time_us - 1, signed=True)
+        tip = "A step of TensorFlow by itself, with its own optimiser of graphs and no plan"
+        lines.append(
+            Fact("TensorFlow alone", f"{ms(run.stock_step_time_us)}, {change}", "plain", tip)
+        )
+    return lines
+
+
+def difference(value: float) -> str:
+    """A difference of losses: ``0``, ``2e−07``."""
+    if not math.isfinite(value):
+        return "not known"
+    return "0" if value == 0 else f"{value:.1e}".replace("-", "−")

@@ -1,0 +1,89 @@
+"""The line above the panes that says what a worker does, how long it has taken, and stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout
+
+from enplace.text import seconds
+from enplace_studio.messages import button
+from enplace_studio.panel import ElidedLabel, label
+from enplace_studio.tensorflow.job import WorkerJob
+
+BAR_STEPS = 1000
+
+
+class JobStrip(QFrame):
+    """Hidden while there is no job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setProperty("card", True)
+        self._job: WorkerJob | None = None
+        self._accept: Callable[[], None] = self.clear
+        self.title, self.said = label("", "title"), ElidedLabel("dim")
+        self.elapsed = label("", "dim")
+        self.bar = QProgressBar(textVisible=False)
+        self.bar.setAccessibleName("Progress")
+        self.open_button = button("Open", lambda: self._accept(), kind="accent")
+        self.cancel_button = button("Cancel", self._cancel)
+        texts = QHBoxLayout()
+        texts.setSpacing(10)
+        texts.addWidget(self.title)
+        texts.addWidget(self.said, 1)
+        texts.addStretch()
+        texts.addWidget(self.elapsed)
+        left = QVBoxLayout()
+        left.setSpacing(6)
+        left.addLayout(texts)
+        left.addWidget(self.bar)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(12, 8, 8, 8)
+        layout.setSpacing(12)
+        layout.addLayout(left, 1)
+        layout.addWidget(self.open_button)
+        layout.addWidget(self.cancel_button)
+        self.hide()
+
+    def show_job(self, title: str, job: WorkerJob) -> None:
+        """Follow a job until :meth:`clear`."""
+        self._job = job
+        self._show(title, "Cancel", offers=False)
+        job.ticked.connect(self._refresh)
+        self._refresh()
+
+    def offer(self, title: str, accept: Callable[[], None]) -> None:
+        """Say that a result is there, and wait until the person wants to see it."""
+        self._job, self._accept = None, accept
+        self._show(title, "Discard", offers=True)
+        self.said.set_text("")
+        self.elapsed.setText("")
+
+    def _show(self, title: str, leave: str, offers: bool) -> None:
+        self.title.setText(title)
+        self.cancel_button.setText(leave)
+        self.cancel_button.setEnabled(True)
+        self.open_button.setVisible(offers)
+        self.bar.setVisible(not offers)
+        self.show()
+
+    def clear(self) -> None:
+        self._job = None
+        self.hide()
+
+    def _cancel(self) -> None:
+        if self._job is None:
+            self.clear()
+            return
+        self.cancel_button.setEnabled(False)
+        self._job.cancel()
+
+    def _refresh(self) -> None:
+        if (job := self._job) is None:
+            return
+        self.said.set_text(job.said)
+        self.elapsed.setText(seconds(job.seconds))
+        self.bar.setRange(0, 0 if job.fraction is None else BAR_STEPS)
+        if job.fraction is not None:
+            self.bar.setValue(round(BAR_STEPS * min(max(job.fraction, 0.0), 1.0)))

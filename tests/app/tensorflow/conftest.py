@@ -1,0 +1,72 @@
+"""A window whose worker is a fake one, so that no test needs TensorFlow."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QSettings
+from PySide6.QtWidgets import QDialog, QMessageBox
+
+from enplace import worker
+from enplace_studio import machine
+from enplace_studio.tensorflow.dialogs import TrustQuestion
+from enplace_studio.theme import theme
+from enplace_studio.window import MainWindow
+
+FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
+
+
+@pytest.fixture(autouse=True)
+def fake_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Jobs go to the fake worker, TensorFlow seems to be there, and nobody's trust is touched."""
+    monkeypatch.setattr(worker, "COMMAND", (sys.executable, str(FAKE_WORKER)))
+    monkeypatch.setattr(machine, "has_tensorflow", lambda: True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Callable[[str], Path]:
+    """Make the file of a model; its name tells the fake worker what to do."""
+
+    def make(name: str) -> Path:
+        path = tmp_path / "models" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("train()\n")
+        return path
+
+    return make
+
+
+@pytest.fixture
+def window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MainWindow]:
+    """A window that solves nothing by itself."""
+    theme.set_mode("light")
+    settings = QSettings(str(tmp_path / "studio.ini"), QSettings.Format.IniFormat)
+    made = MainWindow(settings, tmp_path / "recovery")
+    monkeypatch.setattr(made.solver, "solve", lambda *_, **__: None)
+    made.show()
+    yield made
+    monkeypatch.setattr(QMessageBox, "question", lambda *_: QMessageBox.StandardButton.Discard)
+    made.close()
+    made.deleteLater()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[QDialog]:
+    """Accept every dialog of this folder at once; what was asked is kept."""
+    kept: list[QDialog] = []
+
+    def accept(dialog: QDialog) -> int:
+        kept.append(dialog)
+        dialog.accept()
+        return dialog.result()
+
+    monkeypatch.setattr(QDialog, "exec", accept)
+    return kept
+
+
+@pytest.fixture
+def distrusting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The person does not trust the folder."""
+    monkeypatch.setattr(TrustQuestion, "exec", lambda dialog: 0)

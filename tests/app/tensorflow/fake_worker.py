@@ -1,0 +1,159 @@
+"""A worker without TensorFlow: the name of the model says what it does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from enplace import wire
+from enplace.cluster import Cluster, Device, Link
+from enplace.clusters import cluster_to_json
+from enplace.measured import MeasuredRun, run_message
+from enplace.profile import make_profile
+from enplace.simulate import simulate
+from enplace.wire import Message
+
+SLOWER = 1.25
+"""Every op takes so much longer than its profile says."""
+
+NAMES = ("a", "b", "c")
+
+
+def main():
+    values, job = {}, None
+    while job is None:
+        message = wire.read(sys.stdin.buffer)
+        if "source" in message.details:
+            job = message
+        else:
+            values[message.do] = message
+    name = Path(job.details["source"]["path"]).stem
+    say(Message("progress", {"message": "Step 1 of 2", "fraction": 0.5}))
+    if name in TRICKS:
+        TRICKS[name](job)
+    elif job.do == "profile":
+        say(wire.profile_message(profile(), "done", measured=True))
+    else:
+        say(run_message(run(wire.profile_from(values["profile"]), job)))
+
+
+def say(message):
+    sys.stdout.buffer.write(wire.encode(message))
+    sys.stdout.buffer.flush()
+
+
+def write_errors():
+    for number in range(60):
+        print(f"line {number}", file=sys.stderr)
+    sys.stderr.flush()
+
+
+def crash(job):
+    write_errors()
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave(job):
+    write_errors()
+    os._exit(3)
+
+
+def refuse(job):
+    write_errors()
+    say(Message("failed", {"why": "mine.py: takes no training step", "kind": "FileError"}))
+
+
+def babble(job):
+    sys.stdout.write("Epoch 1 of 10, loss 0.25\n")
+    sys.stdout.flush()
+    time.sleep(60)
+
+
+def sleep_deaf(job):
+    """Neither this process nor the one it starts listens to anybody."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    say(Message("progress", {"message": f"{os.getpid()} {child.pid}", "fraction": None}))
+    time.sleep(60)
+
+
+def crash_once(job):
+    """Works when it is started again."""
+    mark = Path(job.details["source"]["path"]).with_suffix(".tried")
+    if mark.exists():
+        say(wire.profile_message(profile(), "done", measured=True))
+        return
+    mark.touch()
+    crash(job)
+
+
+TRICKS = {
+    "crash": crash,
+    "leave": leave,
+    "refuse": refuse,
+    "babble": babble,
+    "deaf": sleep_deaf,
+    "again": crash_once,
+}
+
+
+def cpus():
+    devices = tuple(Device(f"CPU:{d}", "cpu", 1 << 30) for d in range(2))
+    links = (Link(0, 1, 1.0, 0.0, (0,)), Link(1, 0, 1.0, 0.0, (1,)))
+    return Cluster("2 logical CPUs", devices, ("0-1", "1-0"), links)
+
+
+def profile():
+    """A chain of three ops of 1 ms each, measured on one of two logical CPUs."""
+    return make_profile(
+        "mine",
+        op_names=NAMES,
+        op_types=["MatMul"] * 3,
+        scopes=["x", "x", "y"],
+        time_us=np.array([[np.nan, 1000.0]] * 3),
+        persistent_bytes=[0] * 3,
+        temporary_bytes=[0] * 3,
+        colocation=[""] * 3,
+        edge_source=[0, 1],
+        edge_output=[0, 0],
+        edge_op=[1, 2],
+        edge_bytes=[8, 8],
+        measured={
+            "cluster": cluster_to_json(cpus()),
+            "op_devices": dict.fromkeys(NAMES, "CPU:0"),
+            "op_deviation": dict(zip(NAMES, (0.01, 0.02, 0.2), strict=True)),
+            "step_time_us": 3000.0,
+        },
+    )
+
+
+def run(known, job):
+    problem = wire.problem_from(known, job.details["problem"])
+    plan = wire.plan_from(job)
+    schedule = simulate(problem, plan)
+    return MeasuredRun(
+        profile=known,
+        plan=plan,
+        cluster=problem.cluster,
+        step_times_us=np.full(job.details["steps"], SLOWER * schedule.makespan_us),
+        op_time_us=SLOWER * (schedule.op_finish_us - schedule.op_start_us),
+        op_start_us=SLOWER * schedule.op_start_us,
+        op_finish_us=SLOWER * schedule.op_finish_us,
+        op_device=plan.device.copy(),
+        ops_checked=known.n_ops,
+        ops_on_planned_device=known.n_ops,
+        order_violations=0,
+        loss_difference=0.0,
+        weights_difference=0.0,
+        stock_step_time_us=2 * schedule.makespan_us,
+        predicted_step_time_us=schedule.makespan_us,
+        facts={},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+import pytest
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QWidget
+
+from enplace.clusters import cluster_to_json
+from enplace_studio.tensorflow import open_model
+from enplace_studio.tensorflow.devices import DeviceChoice, devices_for
+from enplace_studio.tensorflow.dialogs import FailureReport
+from enplace_studio.tensorflow.open_model import FIELDS, OpenModel
+from problems import cluster_of
+
+
+@pytest.fixture
+def parent(qtbot):
+    made = QWidget()
+    qtbot.addWidget(made)
+    return made
+
+
+@pytest.fixture
+def ask(parent, model):
+    """Open the dialog for a model of this name."""
+    return lambda name: OpenModel(model(name) if name else None, parent)
+
+
+def shown_fields(dialog):
+    names = {name for names in FIELDS.values() for name in names}
+    return {name for name in names if dialog.form.isRowVisible(getattr(dialog, name))}
+
+
+def test_it_teaches_what_can_be_opened(ask):
+    dialog = ask("")
+    assert "SavedModel" in dialog.what.text()
+    assert not dialog.profile_button.isEnabled()
+    assert shown_fields(dialog) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("train.py", {"arguments"}),
+        ("model.keras", {"loss", "optimizer", "batch_size"}),
+        ("graph.pbtxt", {"batch_size"}),
+    ],
+)
+def test_it_asks_for_what_belongs_to_the_kind_of_model(ask, name, fields):
+    dialog = ask(name)
+    assert shown_fields(dialog) == fields
+    assert dialog.profile_button.isEnabled()
+
+
+def test_a_saved_model_is_inference_unless_there_is_a_loss(parent, model):
+    folder = model("saved_model.pb").parent
+    dialog = OpenModel(folder, parent)
+    assert shown_fields(dialog) == {"signature", "loss", "optimizer", "batch_size"}
+    dialog.accept()
+    assert (dialog.request.source.kind, dialog.request.source.loss) == ("saved-model", "")
+
+
+def test_what_was_typed_becomes_the_request(ask):
+    dialog = ask("train.py")
+    dialog.arguments.setText("--name 'two words' --batch 8")
+    dialog.batch_sizes.setText("8, 16 32")
+    dialog.steps.setValue(30)
+    dialog.accept()
+    request = dialog.request
+    assert request.source.arguments == ("--name", "two words", "--batch", "8")
+    assert (request.steps, request.warm_ups, request.batch_sizes) == (30, 10, (8, 16, 32))
+    assert request.devices == dialog.devices.text
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "said"),
+    [("batch_sizes", "8, many", "many"), ("arguments", "--name 'half", "quotation mark")],
+)
+def test_a_slip_is_explained_and_nothing_starts(ask, field, text, said):
+    dialog = ask("train.py")
+    getattr(dialog, field).setText(text)
+    dialog.accept()
+    assert dialog.request is None
+    assert said in dialog.what.text()
+
+
+def test_a_file_that_is_no_model_is_explained(ask):
+    dialog = ask("notes.txt")
+    assert "notes.txt" in dialog.what.text()
+    assert not dialog.profile_button.isEnabled()
+
+
+def test_without_tensorflow_it_says_how_to_add_it(ask, monkeypatch):
+    monkeypatch.setattr(open_model, "has_tensorflow", lambda: False)
+    dialog = ask("train.py")
+    assert not dialog.profile_button.isEnabled()
+    assert not dialog.missing.isHidden()
+    assert "pip install" in dialog.missing.text()
+
+
+def test_a_cluster_file_can_be_chosen(qtbot, tmp_path):
+    choice = DeviceChoice()
+    qtbot.addWidget(choice)
+    choice.add_file(tmp_path / "hosts.json")
+    assert choice.text == str(tmp_path / "hosts.json")
+    assert choice.currentText() == "Hosts of hosts.json"
+
+
+def test_a_plan_runs_on_the_devices_it_was_measured_on_or_else_on_as_many():
+    measured = {"devices": "hosts.json", "cluster": cluster_to_json(cluster_of(2))}
+    assert devices_for(cluster_of(2), measured) == "hosts.json"
+    assert devices_for(cluster_of(3), measured) == "gpu:3"
+    assert devices_for(cluster_of(2), {}) == "gpu:2"
+
+
+def test_the_failure_report_shows_and_copies_the_last_lines(parent):
+    report = FailureReport("train.py could not be profiled", "it crashed", "one\ntwo", parent)
+    assert report.why == "It crashed."
+    assert report.findChild(QPlainTextEdit).toPlainText() == "one\ntwo"
+    copy = next(b for b in report.findChildren(QPushButton) if b.text() == "Copy")
+    copy.click()
+    assert QGuiApplication.clipboard().text() == "one\ntwo"
+
+
+def test_without_lines_the_report_is_a_sentence(parent):
+    report = FailureReport("train.py could not be profiled", "no train step.", "", parent)
+    assert report.findChild(QPlainTextEdit) is None

@@ -1,0 +1,48 @@
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys
+import tempfile
+from pathlib import Path
+from PySide6.QtCore import QSettings
+from enplace.samples import samples
+from enplace_studio.application import make_application
+from enplace_studio.window import MainWindow
+
+app = make_application()
+folder = Path(tempfile.mkdtemp())
+window = MainWindow(QSettings(str(folder / "s.ini"), QSettings.Format.IniFormat), folder / "r")
+window.solver.solve = lambda *_, **__: None
+window.show()
+window.files.open_sample(samples()[0])
+app.processEvents()
+print(*sys.modules)
+window.measuring
+import enplace_studio.tensorflow.profile_page
+print(*sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """Modules after a sample is open, and after the part for TensorFlow was used."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    before, after = done.stdout.splitlines()
+    return set(before.split()), set(after.split())
+
+
+def test_the_studio_never_imports_tensorflow(loaded):
+    for modules in loaded:
+        assert not {"tensorflow", "keras"} & {name.partition(".")[0] for name in modules}
+        assert not any(name.startswith("enplace.tf") for name in modules)
+
+
+def test_its_part_for_tensorflow_and_the_plots_are_not_imported_before_they_are_used(loaded):
+    before, after = loaded
+    late = {"enplace_studio.tensorflow", "enplace.worker", "pyqtgraph"}
+    assert not late & before
+    assert late <= after

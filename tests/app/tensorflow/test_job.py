@@ -1,0 +1,101 @@
+import time
+
+import psutil
+import pytest
+
+from enplace.source import source_of
+from enplace.worker import profile_job
+from enplace_studio.tensorflow.job import WorkerJob
+
+PATIENCE_MS = 20_000
+
+
+@pytest.fixture
+def start(model, qtbot):
+    """Start the job that profiles a model of this name."""
+    started = []
+
+    def start_it(name):
+        job = WorkerJob(profile_job(source_of(str(model(name))), "cpu:2", 10, 1))
+        started.append(job)
+        job.start()
+        return job
+
+    yield start_it
+    for job in started:
+        job.close()
+
+
+def ended(process):
+    """Whether a process is over, be it that nobody has asked for its status yet."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def processes_of(job, qtbot):
+    """The deaf worker and the process it started."""
+    qtbot.waitUntil(lambda: job.said.replace(" ", "").isdigit(), timeout=PATIENCE_MS)
+    return [psutil.Process(int(number)) for number in job.said.split()]
+
+
+def failure(qtbot, job):
+    with qtbot.waitSignal(job.failed, timeout=PATIENCE_MS) as failed:
+        pass
+    return failed.args
+
+
+def test_progress_and_the_result_arrive(start, qtbot):
+    job = start("mine.py")
+    with qtbot.waitSignal(job.done, timeout=PATIENCE_MS) as done:
+        pass
+    assert done.args[0].details["op_names"] == ["a", "b", "c"]
+    assert (job.said, job.fraction) == ("Step 1 of 2", 0.5)
+
+
+def test_a_crash_is_named_and_brings_the_last_lines(start, qtbot):
+    why, lines = failure(qtbot, start("crash.py"))
+    assert "SIGSEGV" in why
+    assert lines.splitlines() == [f"line {number}" for number in range(20, 60)]
+
+
+def test_a_process_that_ends_itself_is_reported_as_such(start, qtbot):
+    why, lines = failure(qtbot, start("leave.py"))
+    assert "exit status 3" in why
+    assert lines
+
+
+def test_a_fault_of_the_input_is_one_line_without_noise(start, qtbot):
+    assert failure(qtbot, start("refuse.py")) == ["mine.py: takes no training step", ""]
+
+
+def test_words_among_the_messages_are_no_riddle(start, qtbot):
+    why, _ = failure(qtbot, start("babble.py"))
+    assert "Epoch 1" in why
+
+
+def test_cancel_ends_a_deaf_worker_and_its_child_within_a_second(start, qtbot):
+    job = start("deaf.py")
+    processes = processes_of(job, qtbot)
+    began_s = time.monotonic()
+    with qtbot.waitSignal(job.cancelled, timeout=1000):
+        job.cancel()
+    assert time.monotonic() - began_s < 1
+    qtbot.waitUntil(lambda: all(map(ended, processes)), timeout=1000)
+
+
+def test_closing_says_nothing_and_leaves_no_process(start, qtbot):
+    job = start("deaf.py")
+    processes = processes_of(job, qtbot)
+    with qtbot.assertNotEmitted(job.failed), qtbot.assertNotEmitted(job.cancelled):
+        job.close()
+    qtbot.waitUntil(lambda: all(map(ended, processes)), timeout=1000)
+
+
+def test_a_worker_that_cannot_start_says_so(start, qtbot, monkeypatch):
+    from enplace import worker
+
+    monkeypatch.setattr(worker, "COMMAND", ("/nowhere/python",))
+    why, _ = failure(qtbot, start("mine.py"))
+    assert "does not start" in why

@@ -1,0 +1,259 @@
+import pytest
+from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
+from PySide6.QtGui import QDropEvent
+from PySide6.QtWidgets import QLabel
+
+from enplace_studio import machine
+from enplace_studio.session import entry_for
+from enplace_studio.tensorflow.dialogs import FailureReport, RunQuestion, TrustQuestion
+from enplace_studio.tensorflow.open_model import OpenModel
+from problems import plan_of
+
+PATIENCE_MS = 20_000
+PREDICTED_US, MEASURED_US = 3000, 3750
+"""The fake worker runs each op a quarter slower than predicted."""
+
+
+def kinds(dialogs):
+    return [type(dialog) for dialog in dialogs]
+
+
+def add_plan(window, name="mine", devices=("a", "b", "c")):
+    problem = window.document.problem
+    plan = plan_of(problem, dict.fromkeys(devices, 0))
+    window.document.add_plan(entry_for(problem, name, plan))
+    return window.document.current
+
+
+@pytest.fixture
+def opened(window, model, asked, qtbot):
+    """A window with a model that was just profiled."""
+    with qtbot.waitSignal(window.document.opened, timeout=PATIENCE_MS):
+        window.files.open_path(model("mine.py"))
+    return window
+
+
+@pytest.fixture
+def ran(opened, qtbot):
+    """The same with a plan that ran."""
+    add_plan(opened)
+    with qtbot.waitSignal(opened.document.current_changed, timeout=PATIENCE_MS):
+        opened.header.run_button.click()
+    return opened
+
+
+def test_a_script_is_profiled_and_its_profile_opens(opened, asked, model):
+    assert kinds(asked) == [OpenModel, TrustQuestion]
+    profile = opened.document.problem.profile
+    assert profile.name == "mine"
+    assert profile.measured["source"]["path"] == str(model("mine.py"))
+    assert profile.measured["devices"] == "cpu:2"
+    assert opened.document.cluster.name == "2 logical CPUs"
+    assert opened.document.modified
+    assert opened.recent.paths() == [model("mine.py")]
+    assert not opened.measuring.strip.isVisible()
+
+
+def test_the_trust_question_names_folder_and_code_and_is_asked_once(opened, asked, qtbot, model):
+    question = asked[1]
+    shown = " ".join(found.text() for found in question.findChildren(QLabel))
+    assert "models" in shown
+    assert "mine.py" in shown
+    with qtbot.waitSignal(opened.measuring.changed, timeout=PATIENCE_MS):
+        opened.measuring.open_model(model("other.py"))
+    assert kinds(asked).count(TrustQuestion) == 1
+    opened.measuring.close_job()
+
+
+def test_nothing_runs_in_a_folder_that_is_not_trusted(window, model, asked, distrusting):
+    window.measuring.open_model(model("mine.py"))
+    assert not window.is_measuring
+
+
+def test_a_dropped_script_asks_how_to_profile_it(window, model, asked, qtbot, distrusting):
+    data = QMimeData()
+    data.setUrls([QUrl.fromLocalFile(str(model("mine.py")))])
+    copy, left, none = Qt.DropAction.CopyAction, Qt.MouseButton.LeftButton, Qt.KeyboardModifier
+    event = QDropEvent(QPointF(9, 9), copy, data, left, none.NoModifier)
+    window.dropEvent(event)
+    qtbot.waitUntil(lambda: kinds(asked) == [OpenModel])
+    assert asked[0].path.text() == str(model("mine.py"))
+
+
+def test_unsaved_work_is_not_interrupted_by_a_profile_that_is_ready(opened, model, qtbot):
+    before = opened.document.problem
+    strip = opened.measuring.strip
+    opened.measuring.open_model(model("mine.py"))
+    qtbot.waitUntil(strip.open_button.isVisible, timeout=PATIENCE_MS)
+    assert opened.document.problem is before
+    assert "ready" in strip.title.text()
+    strip.cancel_button.click()
+    assert not strip.isVisible()
+    assert opened.document.problem is before
+
+
+def test_a_crash_is_reported_and_start_again_works(window, model, asked, qtbot):
+    with qtbot.waitSignal(window.document.opened, timeout=PATIENCE_MS):
+        window.measuring.open_model(model("again.py"))
+    report = asked[-1]
+    assert isinstance(report, FailureReport)
+    assert "SIGSEGV" in report.why
+    assert window.document.problem is not None
+
+
+def test_cancel_is_heard_and_the_window_is_as_before(window, model, asked, qtbot):
+    window.measuring.open_model(model("deaf.py"))
+    assert window.is_measuring
+    strip = window.measuring.strip
+    assert strip.isVisible()
+    assert not window.header.run_button.isEnabled()
+    with qtbot.waitSignal(window.measuring.changed, timeout=1000):
+        strip.cancel_button.click()
+    assert not strip.isVisible()
+    assert not window.is_measuring
+    assert "cancelled" in window.toast.text
+
+
+def test_closing_the_window_ends_the_worker(window, model, asked, qtbot):
+    window.measuring.open_model(model("deaf.py"))
+    process = window.measuring.job._process
+    window.close()
+    assert process.processId() == 0
+
+
+def test_while_something_is_measured_nothing_is_solved(opened, model, asked):
+    opened.solver.methods = {"expert": None}
+    opened.measuring.open_model(model("deaf.py"))
+    assert not opened.actions_by_id["solve"].isEnabled()
+    assert not opened.header.solve_button.isEnabled()
+    assert "disturb" in opened.header.solve_button.toolTip()
+    opened.measuring.close_job()
+    opened.solver.methods = {}
+
+
+# Whether a plan can run here
+
+
+def test_a_plan_needs_the_model_it_was_made_for(opened):
+    assert "no plan" in opened.header.run_button.toolTip()
+    add_plan(opened)
+    assert opened.header.run_button.isEnabled()
+    assert opened.actions_by_id["run"].isEnabled()
+
+
+def test_without_tensorflow_the_tooltip_says_how_to_add_it(opened, monkeypatch):
+    monkeypatch.setattr(machine, "has_tensorflow", lambda: False)
+    add_plan(opened)
+    assert not opened.header.run_button.isEnabled()
+    assert machine.TENSORFLOW_COMMAND in opened.header.run_button.toolTip()
+    assert machine.TENSORFLOW_COMMAND in opened.actions_by_id["run"].toolTip()
+
+
+def test_a_profile_from_elsewhere_says_that_its_model_is_not_known(window):
+    from enplace_studio.state import first_state
+    from problems import cluster_of, profile_of
+
+    window.document.open(first_state(profile_of({"a": 10, "b": 10, "c": 1}), cluster_of(2)))
+    add_plan(window)
+    assert "does not say which model" in window.header.run_button.toolTip()
+
+
+def test_a_model_that_was_moved_away_is_missed(opened, model):
+    model("mine.py").unlink()
+    add_plan(opened)
+    assert "not there any more" in opened.header.run_button.toolTip()
+
+
+# Running
+
+
+def test_the_run_is_kept_with_its_plan_and_undone(ran, asked):
+    assert isinstance(asked[-1], RunQuestion)
+    run = ran.document.current.run
+    assert run.step_time_us == MEASURED_US
+    assert len(run.step_times_us) == asked[-1].steps.value()
+    assert ran.document.schedule.makespan_us == PREDICTED_US
+    ran.document.undo_stack.undo()
+    assert ran.document.current.run is None
+    assert not ran.views["result"].isVisible()
+
+
+def test_the_timeline_shows_the_run_below_the_plan_in_the_same_scale(ran):
+    canvas = ran.views["timeline"].canvas
+    planned, measured = canvas.rows[:2]
+    assert (planned.title, measured.title) == ("CPU 0", "CPU 0 measured")
+    assert measured.note == "prediction −20.0 %"
+    assert canvas.places[1].top > canvas.places[0].bottom
+    assert canvas.scale.end_us >= MEASURED_US
+    ends = [canvas.scale.x(row.finish_us.max()) for row in (planned, measured)]
+    assert ends[1] / ends[0] == pytest.approx(MEASURED_US / PREDICTED_US)
+
+
+def test_the_card_says_what_the_run_proves(ran):
+    card = ran.views["result"]
+    assert card.isVisible()
+    assert card.step.text() == "3.8 ms"
+    assert card.off.text() == "predicted 3.0 ms, 20.0 % too short"
+    shown = [found.text() for found in card.facts.findChildren(QLabel)]
+    facts = dict(zip(shown[::2], shown[1::2], strict=True))
+    assert facts["ops on their device"] == "3 of 3"
+    assert facts["out of order"] == "0 ops"
+    assert facts["loss difference"] == "0"
+    assert facts["TensorFlow alone"] == "6.0 ms, +60.0 %"
+
+
+def test_the_inspector_compares_each_op(ran, qtbot):
+    from enplace_studio.inspector.widgets import Line
+
+    ran.document.select([1])
+    inspector = ran.views["inspector"]
+
+    def values():
+        return {line.left: line.right for line in inspector.findChildren(Line)}
+
+    qtbot.waitUntil(lambda: "compute time" in values())
+    assert values()["compute time"] == "1.2 ms, prediction −20.0 %"
+    assert values()["ran from"] == "1.2 ms to 2.5 ms"
+
+
+def test_measured_costs_are_taken_in_and_given_back(ran):
+    add_plan(ran, "second")
+    first = ran.document.plans[0]
+    ran.document.choose_plan(first)
+    ran.views["result"].take_button.click()
+    assert ran.document.schedule.makespan_us == MEASURED_US
+    assert [e.schedule.makespan_us for e in ran.document.plans] == [MEASURED_US] * 2
+    assert ran.document.current.run is not None
+    assert ran.views["result"].off.text() == "predicted 3.8 ms, exactly so"
+    assert "Took the measured costs" in ran.toast.text
+    ran.document.undo_stack.undo()
+    assert [e.schedule.makespan_us for e in ran.document.plans] == [PREDICTED_US] * 2
+
+
+def test_an_edited_plan_has_not_been_run(ran):
+    ran.document.place([2], 1)
+    assert ran.document.current.run is None
+    assert ran.document.current.origin.run is not None
+
+
+def test_the_measurement_of_a_plan_that_is_gone_is_left_out(opened, qtbot):
+    entry = add_plan(opened)
+    opened.header.run_button.click()
+    opened.document.remove_plan(entry)
+    with qtbot.waitSignal(opened.measuring.done, timeout=PATIENCE_MS):
+        pass
+    assert "not open any more" in opened.toast.text
+    assert opened.document.plans == []
+
+
+def test_a_run_that_fails_leaves_the_plan_and_says_why(opened, model, asked, qtbot, monkeypatch):
+    add_plan(opened)
+    source = dict(opened.document.problem.profile.measured["source"])
+    source["path"] = str(model("leave.py"))
+    opened.document.problem.profile.measured["source"].update(source)
+    monkeypatch.setattr(FailureReport, "exec", lambda report: asked.append(report) or 0)
+    opened.header.run_button.click()
+    qtbot.waitUntil(lambda: isinstance(asked[-1], FailureReport), timeout=PATIENCE_MS)
+    assert "exit status 3" in asked[-1].why
+    assert opened.document.current.run is None
+    assert not opened.is_measuring

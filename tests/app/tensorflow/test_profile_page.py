@@ -1,0 +1,113 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PySide6.QtWidgets import QLabel, QWidget
+
+from enplace.clusters import cluster_to_json
+from enplace_studio.inspector.widgets import Line
+from enplace_studio.tensorflow.facts import deviations, link_fits, step_facts
+from enplace_studio.tensorflow.plots import DeviationPlot, LinkPlot
+from enplace_studio.tensorflow.profile_page import ProfilePage
+from enplace_studio.theme import theme
+from problems import cluster_of, profile_of
+
+SIZES = [4096 * 4**i for i in range(9)]
+
+
+@pytest.fixture
+def profile():
+    """Two ops of 10 and 30 µs on one GPU; links of 12 µs and 25 GB/s."""
+    made = profile_of({"a": 10, "b": 30}, [("a", "b", 8)])
+    link = {
+        "from": "GPU:0",
+        "to": "GPU:1",
+        "sizes": SIZES,
+        "times_us": [12 + 4e-5 * size for size in SIZES],
+        "b0_us": 12.0,
+        "b1_us_per_byte": 4e-5,
+        "r2": 0.9991,
+    }
+    measured = {
+        "cluster": cluster_to_json(cluster_of(2)),
+        "op_devices": {"a": "GPU:0", "b": "GPU:0"},
+        "op_deviation": {"a": 0.1, "b": 0.02},
+        "links": [link],
+        "step_time_us": 50.0,
+        "launch_gap_us": 1.5,
+    }
+    return replace(made, measured=measured)
+
+
+@pytest.fixture
+def page(qtbot):
+    def open_page(profile):
+        parent = QWidget()
+        qtbot.addWidget(parent)
+        made = ProfilePage(profile, parent)
+        made.parent_kept = parent
+        return made
+
+    return open_page
+
+
+def texts(page):
+    return " ".join(found.text() for found in page.findChildren(QLabel))
+
+
+def test_the_deviations_are_sorted_and_weighed(profile):
+    found = deviations(profile)
+    assert found.deviation.tolist() == [0.02, 0.1]
+    assert found.curve(np.ones(2))[1].tolist() == [0, 0.5, 1]
+    assert found.curve(found.time_us)[1].tolist() == [0, 0.75, 1]
+    assert found.within(found.time_us, 0.5) == 0.02
+
+
+def test_the_step_is_compared_with_the_simulator(page, profile):
+    lines = dict(page(profile).lines)
+    assert lines["measured step"] == "0.050 ms"
+    assert lines["simulated, as it was placed"] == "0.040 ms, −20.0 %"
+    assert lines["launch gap of a kernel, calibrated"] == "1.50 µs"
+
+
+def test_it_plots_what_was_measured(page, profile):
+    made = page(profile)
+    assert made.findChild(DeviationPlot) is not None
+    assert made.findChild(LinkPlot) is not None
+    (line,) = made.findChildren(Line)
+    assert (line.left, line.right) == ("GPU 0 → GPU 1", "0.012 ms + bytes at 25 GB/s, R² 0.999")
+    assert "stay within 2.0 %" in texts(made)
+
+
+def test_logical_cpus_have_no_links_and_the_page_says_why(page, profile):
+    measured = {key: value for key, value in profile.measured.items() if key != "links"}
+    made = page(replace(profile, measured=measured))
+    assert made.findChild(LinkPlot) is None
+    assert "share their memory" in texts(made)
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        {},
+        {"op_deviation": {"gone": 0.1}, "links": [{"from": "GPU:0"}], "step_time_us": "soon"},
+        {"op_deviation": {"a": float("nan")}, "links": 3, "cluster": {"devices": []}},
+    ],
+)
+def test_a_profile_that_says_little_or_nonsense_still_opens(page, profile, measured):
+    bare = replace(profile, measured=measured)
+    assert deviations(bare) is None
+    assert link_fits(bare) == []
+    assert step_facts(bare, None) == []
+    assert "Not measured" in texts(page(bare))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_draws_in_both_themes(page, profile, dark):
+    theme.set_mode("dark" if dark else "light")
+    try:
+        made = page(profile)
+        made.resize(700, 420)
+        assert not made.grab().isNull()
+    finally:
+        theme.set_mode("light")
