@@ -89,6 +89,12 @@ class Link:
 class Cluster:
     """Devices, channels, and one link for every ordered pair of devices.
 
+    Attributes
+    ----------
+    hosts : tuple of (str, str)
+        Where TensorFlow's servers listen: task, such as ``/job:worker/task:0``, and its
+        ``name:port``. Empty if all devices are of one machine.
+
     Raises
     ------
     ClusterError
@@ -100,6 +106,7 @@ class Cluster:
     channels: tuple[str, ...]
     links: tuple[Link, ...]
     description: str = ""
+    hosts: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.devices) <= MAX_DEVICES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from functools import cache
 from importlib.resources import files as resource_files
 from typing import Any
@@ -28,6 +29,9 @@ from enplace.profile import KINDS, UNPRINTABLE, Profile
 NAME, VERSION = "enplace-cluster", 1
 
 KIND_PAIRS = tuple(f"{a}-{b}" for a in KINDS for b in KINDS)
+
+_TASK = re.compile(r"/job:\w+/task:\d+")
+_ADDRESS = re.compile(r"[^\s/]+:\d{1,5}")
 
 _LINK_KEYS = {"b0_us", "b1_us_per_byte", "channels"}
 
@@ -61,6 +65,7 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
             }
             for link in cluster.links
         ],
+        **({"hosts": dict(cluster.hosts)} if cluster.hosts else {}),
     }
 
 
@@ -86,6 +91,7 @@ def cluster_from_json(data: Any, where: str = "") -> Cluster:
         ``devices``; ``links`` from one device or several to others; ``default_links`` by kinds,
         such as ``"gpu-gpu"``, for the pairs that no link names. A link without ``channels`` has its
         own channel, called ``"A->B"``. ``channels`` may list all channels in the order to show.
+        ``hosts`` has the address of each task, ``{"/job:worker/task:0": "name:port"}``.
     where : str
         Place of ``data`` in its file, for messages.
 
@@ -98,7 +104,7 @@ def cluster_from_json(data: Any, where: str = "") -> Cluster:
     check_format(obj, NAME, VERSION)
     only(
         obj,
-        {"format", "name", "description", "devices", "channels", "links", "default_links"},
+        {"format", "name", "description", "devices", "channels", "links", "default_links", "hosts"},
         where,
     )
     at = f"{where}." if where else ""
@@ -128,7 +134,19 @@ def cluster_from_json(data: Any, where: str = "") -> Cluster:
             )
             for (a, b), link in links.items()
         ),
+        hosts=_hosts(obj, at),
     )
+
+
+def _hosts(obj: dict[str, Any], at: str) -> tuple[tuple[str, str], ...]:
+    hosts = take(obj, "hosts", dict, at, {})
+    for task, address in hosts.items():
+        if not (_TASK.fullmatch(task) and isinstance(address, str) and _ADDRESS.fullmatch(address)):
+            raise FileError(
+                f"{at}hosts: {shown(task)}: {shown(address)} is not like "
+                f'"/job:worker/task:0": "name:port"; mend it'
+            )
+    return tuple(hosts.items())
 
 
 def _device(value: Any, where: str) -> Device:

@@ -174,7 +174,9 @@ def _hosts(path: str) -> Devices:
             f"rename '{cluster.devices[0].name}', or use cpu:N or gpu:N for this machine"
         )
     cpus = max((_index(name) + 1 for name in names if ":CPU:" in name), default=1)
-    return Devices(path, cluster, _config({"CPU": cpus}, cluster.n_devices))
+    config = _config({"CPU": cpus}, cluster.n_devices)
+    config.use_per_session_threads = False  # sessions of a server share its threads
+    return Devices(path, cluster, config)
 
 
 def _index(device: str) -> int:

@@ -1,0 +1,179 @@
+"""A plan written into a graph: a device for every op, and the order as control edges."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from enplace.errors import DeadlockError
+from enplace.tf.graph import node_of
+
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
+
+HOST_ONLY = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional", "IteratorV2")
+"""Ops that bring batches."""
+
+_FED = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
+_NOT_ORDERED = frozenset({"Const", *_FED, *VARIABLES})
+"""Ops that do no work when the step runs; they hold nobody up."""
+
+_INTO_SECTION, _OUT_OF_SECTION = ("Enter", "RefEnter", "Switch", "RefSwitch"), ("Exit", "RefExit")
+_SEARCH = 64
+"""So many ops are looked at to find that data already implies an edge."""
+
+
+def place_graph(
+    graph_def: GraphDef,
+    device_of: Mapping[str, str],
+    order: Sequence[Sequence[str]] | None = None,
+    host: str = "/device:CPU:0",
+) -> GraphDef:
+    """A copy of a flat graph with devices, and the order of each device as control edges.
+
+    Parameters
+    ----------
+    device_of : mapping of str to str
+        TensorFlow's device by op. Ops that it lacks go to the host if they bring batches, else to
+        their first placed producer or consumer. What reads or writes a variable stays with it.
+    order : sequence of sequences of str, optional
+        For each device its ops, first to last.
+    host : str
+        The device that batches come from.
+
+    Raises
+    ------
+    DeadlockError
+        If the order contradicts the graph; names the ops that would wait for each other.
+    """
+    placed = GraphDef()
+    placed.CopyFrom(graph_def)
+    devices = complete_devices(placed, device_of, host)
+    for node in placed.node:
+        node.device = devices[node.name]
+        # Devices say it all; a group that disagrees with them would be an error.
+        node.attr.pop("_class", None)
+    if order is not None:
+        _add_order(placed, [_kept(names, devices, device_of) for names in order])
+    return placed
+
+
+def _kept(
+    names: Iterable[str], devices: Mapping[str, str], device_of: Mapping[str, str]
+) -> list[str]:
+    return [name for name in names if name in devices and devices[name] == device_of.get(name)]
+
+
+def complete_devices(
+    graph_def: GraphDef, device_of: Mapping[str, str], host: str
+) -> dict[str, str]:
+    """A device for every node; see :func:`place_graph`."""
+    nodes = {node.name: node for node in graph_def.node}
+    consumers = consumers_of(graph_def)
+    found: dict[str, str] = {}
+    for name in _sorted(nodes):
+        node = nodes[name]
+        near = [*map(node_of, node.input)]
+        around = [found[n] for n in near] + [
+            device_of[n] for n in consumers[name] if n in device_of
+        ]
+        if name in device_of:
+            found[name] = device_of[name]
+        elif node.op in HOST_ONLY or node.op in _FED or not around:
+            found[name] = host
+        else:
+            found[name] = around[0]
+    return found | _beside_variables(nodes, found)
+
+
+def _beside_variables(nodes: Mapping[str, NodeDef], devices: Mapping[str, str]) -> dict[str, str]:
+    """The device of the variable for all that takes its handle or its reference."""
+    return {
+        name: devices[node_of(tensor)]
+        for name, node in nodes.items()
+        for tensor in node.input
+        if tensor[0] != "^" and nodes[node_of(tensor)].op in VARIABLES
+    }
+
+
+def consumers_of(graph_def: GraphDef) -> dict[str, list[str]]:
+    """Who takes an output of each node, or waits for it."""
+    consumers: dict[str, list[str]] = defaultdict(list)
+    for node in graph_def.node:
+        for tensor in node.input:
+            consumers[node_of(tensor)].append(node.name)
+    return consumers
+
+
+def ordered_ops(graph_def: GraphDef) -> set[str]:
+    """Ops that an order can speak of: those that do work, and that always run.
+
+    An op inside a loop or a branch made of TF1's Switch and Merge cannot be waited for from
+    outside.
+    """
+    consumers = consumers_of(graph_def)
+    ops = {node.name: node.op for node in graph_def.node}
+    waiting = [name for name, op in ops.items() if op in _INTO_SECTION]
+    inside: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in inside:
+            inside.add(name)
+            if ops[name] not in _OUT_OF_SECTION:
+                waiting += consumers[name]
+    return {name for name, op in ops.items() if op not in _NOT_ORDERED and name not in inside}
+
+
+def _add_order(placed: GraphDef, order: Iterable[Sequence[str]]) -> None:
+    """Let each op wait for the one ahead of it, unless data sees to that already."""
+    nodes = {node.name: node for node in placed.node}
+    can = ordered_ops(placed)
+    pairs = [pair for names in order for pair in pairwise([n for n in names if n in can])]
+    rank = {name: i for i, name in enumerate(_sorted(nodes, pairs))}
+    before = {name: [*map(node_of, node.input)] for name, node in nodes.items()}
+    for first, then in pairs:
+        if not _implied(first, then, before, rank):
+            nodes[then].input.append(f"^{first}")
+        before[then].append(first)
+
+
+def _sorted(nodes: Mapping[str, NodeDef], pairs: Iterable[tuple[str, str]] = ()) -> list[str]:
+    """A topological order of the nodes in which the first of each pair is ahead of the second."""
+    before = {
+        # What a loop of TF1 hands to its own next round is no obstacle to this one.
+        name: [n for n in map(node_of, node.input) if nodes[n].op != "NextIteration"]
+        for name, node in nodes.items()
+    }
+    for first, then in pairs:
+        before[then].append(first)
+    try:
+        return list(TopologicalSorter(before).static_order())
+    except CycleError as error:
+        raise DeadlockError(_describe(error.args[1])) from None
+
+
+def _describe(cycle: Sequence[str]) -> str:
+    shown = [f"'{name}'" for name in cycle[:4]] + ["..."] * (len(cycle) > 5)
+    return (
+        f"the plan's order contradicts the graph: {', '.join(shown)} and '{cycle[-1]}' again would "
+        f"wait for each other; place the model anew, or run without the order"
+    )
+
+
+def _implied(
+    first: str, then: str, before: Mapping[str, Sequence[str]], rank: Mapping[str, int]
+) -> bool:
+    """Whether an op is known to end before another starts, as far as a short search tells."""
+    waiting, seen = [then], {then}
+    while waiting and len(seen) < _SEARCH:
+        for name in before[waiting.pop()]:
+            if name == first:
+                return True
+            if rank[name] > rank[first] and name not in seen:
+                seen.add(name)
+                waiting.append(name)
+    return False

@@ -1,0 +1,266 @@
+"""Run a plan on real devices, prove that it ran so, and compare it with TensorFlow by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+
+from enplace.errors import EnplaceError
+from enplace.exports.python_snippet import tensorflow_devices
+from enplace.measured import MeasuredRun
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import FloatArray
+from enplace.schedule import Schedule
+from enplace.simulate import simulate
+from enplace.tf.check import check_placement, count_violations, not_in_plan, op_times_us
+from enplace.tf.devices import Devices, DevicesError, short_name
+from enplace.tf.hosts import serving
+from enplace.tf.rewrite import ordered_ops, place_graph
+from enplace.tf.step import OpenStep, Step
+
+WARM_UPS, TRACED = 5, 10
+
+Progress = Callable[[str, float | None], None]
+Values = list[NDArray[Any]]
+
+
+class RunError(EnplaceError):
+    """TensorFlow refuses to run the placed graph."""
+
+
+@dataclass
+class _Steps:
+    """What some steps gave."""
+
+    times_us: list[float] = field(default_factory=list)
+    losses: list[Values] = field(default_factory=list)
+    variables: dict[str, NDArray[Any]] = field(default_factory=dict)
+    traces: list[Any] = field(default_factory=list)
+
+
+def run_plan(
+    step: Step,
+    problem: Problem,
+    plan: Plan,
+    devices: Devices,
+    steps: int,
+    ordered: bool = True,
+    progress: Progress = lambda message, fraction: None,
+) -> MeasuredRun:
+    """Run some steps placed, then the same steps unplaced, then as TensorFlow would by itself.
+
+    All three have the same threads. The unplaced run leaves the graph alone as the placed one does
+    (grappler off), so that nothing but placement and order can make their results differ.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its cluster says which devices the plan's numbers mean.
+    ordered : bool
+        Whether each device follows the plan's order, or TensorFlow's own.
+
+    Raises
+    ------
+    PlanError, DeadlockError
+        If the plan breaks a constraint or its order contradicts the graph.
+    DevicesError
+        If the plan uses a device that is not there.
+    RunError
+        If TensorFlow refuses the placed graph.
+    """
+    schedule = simulate(problem, plan if ordered else replace(plan, policy="fifo"))
+    names = problem.profile.op_names
+    at = tensorflow_devices(problem.cluster)
+    device_of = {name: at[d] for name, d in zip(names, plan.device.tolist(), strict=True)}
+    order = device_orders(schedule) if ordered and plan.policy != "fifo" else []
+    ops_in_order = [[names[op] for op in ops] for ops in order]
+    with serving(devices) as target:
+        placed_graph = place_graph(step.graph_def, device_of, ops_in_order, devices.host)
+
+        def go(what: str, part: int, **how: Any) -> _Steps:
+            told = _share(progress, what, part / 3, 1 / 3)
+            return _run(step, steps, told, target=target, **how)
+
+        used = sorted(set(device_of.values()))
+        placed = go(
+            "Running the plan", 0, graph=placed_graph, config=devices.config, used=used, trace=True
+        )
+        plain = go("Running without the plan", 1, config=_anywhere(devices.config))
+        stock = go("Running TensorFlow by itself", 2, config=_stock(devices.config))
+    check = check_placement(placed.traces[0].partition_graphs, step, names, plan.device, at)
+    times = [op_times_us(trace.step_stats, problem.profile.index) for trace in placed.traces]
+    can = ordered_ops(step.graph_def)
+    in_order = [[op for op in ops if names[op] in can] for ops in order]
+    start, finish = times[_median_step(times)]
+    return MeasuredRun(
+        profile=problem.profile,
+        plan=plan,
+        cluster=problem.cluster,
+        step_times_us=np.array(placed.times_us),
+        op_time_us=_median([end - begin for begin, end in times]),
+        op_start_us=start,
+        op_finish_us=finish,
+        op_device=check.op_device,
+        ops_checked=check.checked,
+        ops_on_planned_device=check.as_planned,
+        order_violations=sum(count_violations(begin, in_order) for begin, _ in times),
+        loss_difference=_difference(_flat(placed.losses), _flat(plain.losses)),
+        weights_difference=_difference([*placed.variables.values()], [*plain.variables.values()]),
+        stock_step_time_us=float(np.median(stock.times_us)),
+        predicted_step_time_us=schedule.makespan_us,
+        facts={
+            "devices": devices.text,
+            "ordered": bool(order),
+            "warm_ups": WARM_UPS,
+            "traced_steps": len(times),
+            "unplaced_step_time_us": float(np.median(plain.times_us)),
+            "order_edges": _n_inputs(placed_graph) - _n_inputs(step.graph_def),
+            "losses": list(step.losses),
+            "not_in_plan": not_in_plan(step, names),
+            **check.facts,
+            "tensorflow": tf.__version__,
+        },
+    )
+
+
+def device_orders(schedule: Schedule) -> list[list[int]]:
+    """The ops of each device in the order of a schedule.
+
+    Where several ops run at once, on a host with many lanes, there is none: control edges can say
+    only that one op ends before another starts.
+    """
+    cluster, plan = schedule.problem.cluster, schedule.plan
+    key = plan.position if plan.policy == "strict" else schedule.op_start_us
+    by_time = np.lexsort((plan.position, schedule.op_finish_us, key))
+    return [
+        by_time[plan.device[by_time] == device].tolist() if lanes == 1 else []
+        for device, lanes in enumerate(cluster.lanes.tolist())
+    ]
+
+
+def _run(
+    step: Step,
+    steps: int,
+    progress: Progress,
+    *,
+    target: str,
+    config: ConfigProto,
+    graph: GraphDef | None = None,
+    used: Sequence[str] = (),
+    trace: bool = False,
+) -> _Steps:
+    """Run warm-ups and steps from the recorded variables; then trace some more if asked."""
+    done = _Steps()
+    try:
+        with OpenStep(step, graph, config, target) as opened:
+            _check_devices(opened, used)
+            for i in range(WARM_UPS + steps):
+                _one(opened, done)
+                progress("", (i + 1) / (WARM_UPS + steps))
+            done.times_us = done.times_us[WARM_UPS:]
+            done.variables = {name: opened.variable(name) for name in step.variables}
+            for _ in range(TRACED if trace else 0):
+                done.traces.append(_traced(opened))
+    except tf.errors.ResourceExhaustedError:
+        raise
+    except (tf.errors.OpError, ValueError) as error:
+        raise RunError(f"TensorFlow refuses the graph: {_first_line(error)}") from error
+    return done
+
+
+def _first_line(error: Exception) -> str:
+    """What TensorFlow says, without its heading and the listings that follow."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if line and not line.endswith("error:")), "no reason given")
+
+
+def _one(opened: OpenStep, done: _Steps) -> None:
+    begin = time.perf_counter_ns()
+    outputs = dict(zip(opened.step.outputs, opened.run(), strict=True))
+    done.times_us.append((time.perf_counter_ns() - begin) / 1e3)
+    done.losses.append(
+        [outputs[n] if n in outputs else opened.variable(n) for n in opened.step.losses]
+    )
+
+
+def _traced(opened: OpenStep) -> Any:
+    metadata = tf.compat.v1.RunMetadata()
+    full = tf.compat.v1.RunOptions.FULL_TRACE
+    opened.run(tf.compat.v1.RunOptions(trace_level=full, output_partition_graphs=True), metadata)
+    return metadata
+
+
+def _check_devices(opened: OpenStep, used: Sequence[str]) -> None:
+    there = {short_name(device.name) for device in opened.session.list_devices()}
+    if lacking := [device for device in used if device not in there]:
+        raise DevicesError(
+            f"the plan uses {lacking[0]}, which is not here ({', '.join(sorted(there))} are); "
+            f"choose other devices, or place the model for these"
+        )
+
+
+def _anywhere(config: ConfigProto) -> ConfigProto:
+    """Leaves it to TensorFlow where ops run."""
+    free = ConfigProto()
+    free.CopyFrom(config)
+    free.allow_soft_placement = True
+    return free
+
+
+def _stock(config: ConfigProto) -> ConfigProto:
+    """TensorFlow's own ways with a graph, on the same devices and threads."""
+    free = _anywhere(config)
+    free.ClearField("graph_options")
+    return free
+
+
+def _share(progress: Progress, message: str, start: float, share: float) -> Progress:
+    return lambda _, fraction: progress(message, start + share * (fraction or 0.0))
+
+
+def _median_step(times: Sequence[tuple[FloatArray, FloatArray]]) -> int:
+    """Number of the traced step of median length."""
+    lengths = [np.nanmax(finish, initial=0.0) for _, finish in times]
+    return int(np.argsort(lengths)[len(lengths) // 2])
+
+
+def _median(values: Sequence[FloatArray]) -> FloatArray:
+    """Over the steps; an op that left no row in some of them has the median of the others."""
+    stacked = np.array(values)
+    seen = np.isfinite(stacked).any(axis=0)
+    found = np.full(stacked.shape[1], np.nan)
+    found[seen] = np.nanmedian(stacked[:, seen], axis=0)
+    return found
+
+
+def _flat(losses: Sequence[Values]) -> Values:
+    return [value for values in losses for value in values]
+
+
+def _difference(ours: Values, theirs: Values) -> float:
+    """Largest absolute difference; 0 where both are the same number, infinite or none alike."""
+    if not ours:
+        return float("nan")
+    return max(_largest(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def _largest(a: NDArray[Any], b: NDArray[Any]) -> float:
+    if a.dtype.kind not in "fiucb":
+        return 0.0 if np.array_equal(a, b) else float("inf")
+    same = (a == b) | ((a != a) & (b != b))
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    off = np.abs(a.astype(wide) - b.astype(wide))[~same]
+    return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0))
+
+
+def _n_inputs(graph_def: GraphDef) -> int:
+    return sum(len(node.input) for node in graph_def.node)
