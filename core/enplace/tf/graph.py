@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.convert_to_constants import disable_lower_using_switch_merge
 from tensorflow.python.grappler.tf_optimizer import OptimizeGraph
 from tensorflow.python.training.saver import export_meta_graph
@@ -21,6 +22,11 @@ _COMPILED = ("api_implements", "_XlaMustCompile", "_noinline")
 _CALL_PART = re.compile(r"(Stateful)?PartitionedCall(_\d+)?$")
 _INLINED = re.compile(r"Func/.*/(input|output)/_\d+$")
 """Identities that inlining leaves where the arguments and results of a call were."""
+
+WRAPPER = "OptionalFromValue"
+"""Wraps several tensors in one; Keras hands over its logs so."""
+
+_WAITING = ("NoOp", "Identity", "IdentityN")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +56,20 @@ class FlatGraph:
 
 
 def flatten(function: ConcreteFunction) -> FlatGraph:
-    """Inline all calls of a traced function, leave out what no output needs, and tidy the names."""
+    """Inline all calls of a traced function, leave out what no output needs, and tidy the names.
+
+    Devices that the function asked for are forgotten. What ``IdentityN`` passes on is taken from
+    where it comes from: Keras optimisers let all gradients pass through one such op, which would
+    gather them on one device.
+    """
     graph = function.graph
     arguments = [t.op.name for t in function.inputs]
     outputs = [t.name for t in function.outputs]
     effects = [op.name for op in graph.control_outputs]
     graph_def = _inlined(function, [*arguments, *outputs, *effects])
-    outputs = _without_inlined_identities(graph_def, outputs)
-    _keep_needed(graph_def, [*arguments, *map(node_of, outputs), *effects])
+    outputs = _without_passing_ops(graph_def, outputs)
+    effects = _effects(graph_def, effects)
+    keep_needed(graph_def, [*arguments, *map(node_of, outputs), *effects])
     names = _tidy_names(graph_def, _capture_names(function))
     rename(graph_def, names)
     n_captures = len(function.captured_inputs)
@@ -68,7 +80,7 @@ def flatten(function: ConcreteFunction) -> FlatGraph:
         tuple(inputs[:split]),
         tuple(inputs[split:]),
         tuple(names[node_of(t)] + t[len(node_of(t)) :] for t in outputs),
-        tuple(dict.fromkeys(names[name] for name in effects)),
+        tuple(names[name] for name in effects),
     )
 
 
@@ -88,7 +100,8 @@ def rename(graph_def: GraphDef, names: dict[str, str]) -> None:
 
 def _inlined(function: ConcreteFunction, keep: Iterable[str]) -> GraphDef:
     graph_def = disable_lower_using_switch_merge(function.graph.as_graph_def())
-    for node in _all_nodes(graph_def):
+    for node in all_nodes(graph_def):
+        node.device = ""
         for key in _COMPILED:
             node.attr.pop(key, None)
     for body in graph_def.library.function:
@@ -104,42 +117,98 @@ def _inlined(function: ConcreteFunction, keep: Iterable[str]) -> GraphDef:
     return OptimizeGraph(config, meta)
 
 
-def _all_nodes(graph_def: GraphDef) -> Iterator[Any]:
+def all_nodes(graph_def: GraphDef) -> Iterator[Any]:
+    """The nodes of a graph and of the functions in its library."""
     yield from graph_def.node
     for body in graph_def.library.function:
         yield from body.node_def
 
 
-def _without_inlined_identities(graph_def: GraphDef, outputs: list[str]) -> list[str]:
-    """Connect consumers to what such an Identity passes on; the outputs where they come from.
+def _without_passing_ops(graph_def: GraphDef, outputs: list[str]) -> list[str]:
+    """Connect consumers to what a passing op hands on; the outputs where they come from.
 
-    Whoever consumed it waits for all that the Identity waited for.
+    Whoever consumed it waits for all that the passing op waited for.
     """
     nodes = {node.name: node for node in graph_def.node}
-    passing = {
-        name for name, node in nodes.items() if node.op == "Identity" and _INLINED.match(name)
-    }
+    passing = {name for name, node in nodes.items() if _only_passes(node)}
     idle = _idle_nodes(graph_def)
 
     def origin(tensor: str) -> tuple[str, list[str]]:
         waits: list[str] = []
         while node_of(tensor) in passing:
-            tensor, *more = nodes[node_of(tensor)].input
-            waits += more
+            inputs = nodes[node_of(tensor)].input
+            waits += [wait for wait in inputs if wait[0] == "^"]
+            tensor = inputs[int(tensor.partition(":")[2] or 0)]
         return tensor, waits
 
+    # Passing ops keep their inputs until all consumers are connected.
     for node in graph_def.node:
-        found = [origin(tensor) for tensor in node.input if tensor[0] != "^"]
-        data = [tensor for tensor, _ in found]
-        waits = [tensor for tensor in node.input if tensor[0] == "^"]
-        waits += [wait for _, more in found for wait in more]
-        # What brings the batch waits for nothing of the step, and a data edge says it all.
-        done = idle | {node_of(tensor) for tensor in data}
-        del node.input[:]
-        node.input.extend([*data, *sorted({wait for wait in waits if node_of(wait) not in done})])
+        if node.name not in passing:
+            _connect(node, origin, idle)
         # Inlining leaves colocation with nodes that are no more.
         node.attr.pop("_class", None)
-    return [_numbered(origin(tensor)[0]) for tensor in outputs]
+    return _without_waits(graph_def, [_numbered(origin(tensor)[0]) for tensor in outputs])
+
+
+def _without_waits(graph_def: GraphDef, outputs: list[str]) -> list[str]:
+    """The outputs from where they are computed.
+
+    A traced function passes them through identities that wait until all its effects have happened.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+
+    def computed(tensor: str) -> str:
+        while nodes[node_of(tensor)].op == "Identity":
+            tensor = nodes[node_of(tensor)].input[0]
+        return _numbered(tensor)
+
+    outputs = [computed(tensor) for tensor in outputs]
+    for node in (nodes[node_of(tensor)] for tensor in outputs):
+        if node.op == WRAPPER:
+            data = [computed(tensor) for tensor in node.input if tensor[0] != "^"]
+            del node.input[:]
+            node.input.extend(data)
+    return outputs
+
+
+def _only_passes(node: Any) -> bool:
+    return node.op == "IdentityN" or (node.op == "Identity" and bool(_INLINED.match(node.name)))
+
+
+def _connect(node: Any, origin: Callable[[str], tuple[str, list[str]]], idle: set[str]) -> None:
+    """Let a node consume the origins of its inputs."""
+    found = [origin(tensor) for tensor in node.input if tensor[0] != "^"]
+    data = [tensor for tensor, _ in found]
+    waits = [tensor for tensor in node.input if tensor[0] == "^"]
+    waits += [wait for _, more in found for wait in more]
+    # What brings the batch waits for nothing of the step, and a data edge says it all.
+    done = idle | {node_of(tensor) for tensor in data}
+    del node.input[:]
+    node.input.extend([*data, *sorted({wait for wait in waits if node_of(wait) not in done})])
+
+
+def _effects(graph_def: GraphDef, wanted: Iterable[str]) -> list[str]:
+    """The ops with an effect that these wait for, in the graph's order.
+
+    A call that was inlined leaves an op that does nothing but wait for all of its effects; across
+    devices such a wait is a transfer.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    seen: set[str] = set()
+    waiting = list(wanted)
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            if nodes[name].op in _WAITING:
+                waiting += map(node_of, nodes[name].input)
+    return [node.name for node in graph_def.node if node.name in seen and has_effect(node.op)]
+
+
+def has_effect(op_type: str) -> bool:
+    """Whether running such an op changes anything."""
+    definition = op_def_registry.get(op_type)
+    return definition is None or (definition.is_stateful and op_type != "ReadVariableOp")
 
 
 def _idle_nodes(graph_def: GraphDef) -> set[str]:
@@ -156,7 +225,7 @@ def _numbered(tensor: str) -> str:
     return tensor if ":" in tensor else f"{tensor}:0"
 
 
-def _keep_needed(graph_def: GraphDef, wanted: Iterable[str]) -> None:
+def keep_needed(graph_def: GraphDef, wanted: Iterable[str]) -> None:
     """Drop every node that none of the wanted needs."""
     nodes = {node.name: node for node in graph_def.node}
     needed: set[str] = set()

@@ -18,10 +18,16 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto, OptimizerOptions
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.framework.importer import import_graph_def
 
+from enplace.errors import EnplaceError
+
 Batch = tuple[NDArray[Any], ...]
 
 _INITIALISER = "enplace_initial_values"
 _BATCHES = "enplace_batches"
+
+
+class LoadError(EnplaceError):
+    """A model cannot be taken apart into a step; the message says why, and the mend."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +45,9 @@ class Step:
     batches : tuple of tuple of array
         What the successive steps consume; after the last comes the first again.
     inputs : tuple of str
-        The placeholder that each part of a batch feeds; empty if an iterator brings them.
+        The placeholders that the first parts of a batch feed.
     iterator : str
-        The placeholder of the iterator that brings the batches; empty if there is none.
+        The placeholder of the iterator that brings the other parts; empty if there is none.
     outputs : tuple of str
         Tensors whose values a person may want: ``node:output``.
     targets : tuple of str
@@ -104,6 +110,7 @@ class OpenStep:
         step = self.step
         batch = step.batches[self._count % len(step.batches)] if step.batches else ()
         self._count += 1
+        # An iterator brings the rest of the batch.
         feeds = {f"{name}:0": value for name, value in zip(step.inputs, batch, strict=False)}
         fetches = (list(step.outputs), list(step.targets))
         values, _ = self.session.run(fetches, feeds, options=options, run_metadata=metadata)
@@ -118,10 +125,11 @@ class OpenStep:
         if not self.step.iterator:
             import_graph_def(graph_def, name="")
             return None
-        with tf.device("/CPU:0"):
+        n_fed = len(self.step.inputs)
+        with tf.device(_batch_device(graph_def, self.step.iterator)):
             parts = [
                 tf.compat.v1.placeholder(value.dtype, (None, *value.shape), f"{_BATCHES}_{i}")
-                for i, value in enumerate(self.step.batches[0])
+                for i, value in enumerate(self.step.batches[0][n_fed:])
             ]
             dataset = tf.data.Dataset.from_tensor_slices(tuple(parts)).repeat()
             iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
@@ -130,7 +138,7 @@ class OpenStep:
         )
         feeds = {
             part: np.stack([batch[i] for batch in self.step.batches])
-            for i, part in enumerate(parts)
+            for i, part in enumerate(parts, n_fed)
         }
         return iterator.initializer, feeds
 
@@ -159,6 +167,14 @@ class OpenStep:
             self.session.run(assign, {fed: value})
         if refill:
             self.session.run(refill[0], refill[1])
+
+
+def _batch_device(graph_def: GraphDef, iterator: str) -> str:
+    """Where a placed graph takes the batches from the iterator, else the host."""
+    for node in graph_def.node:
+        if node.device and iterator in node.input:
+            return str(node.device)
+    return "/CPU:0"
 
 
 def plain_config(devices: Mapping[str, int] | None = None, soft: bool = False) -> ConfigProto:

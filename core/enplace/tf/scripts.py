@@ -1,0 +1,264 @@
+"""Training scripts: run unchanged until they train, then their step is taken out of them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cache, wraps
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+
+from enplace.source import Source
+from enplace.tf.capture import N_BATCHES, batch_of, step_of
+from enplace.tf.graph import all_nodes
+from enplace.tf.step import Batch, LoadError, Step
+
+MAX_EAGER_GRADIENTS = 10
+"""A script that took gradients eagerly so often trains so."""
+
+_UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
+_GRADIENTS = ("gradient_tape/", "gradients/")
+
+
+class _EnoughError(BaseException):
+    """Ends the script; no ``except Exception`` of its own holds it up."""
+
+
+def load_script(source: Source) -> Step:
+    """Run a script or module until it has trained for a few steps; what such a step does.
+
+    Raises
+    ------
+    LoadError
+        If the script ends, or fails, before it trains; or trains in a way that has no graph.
+    """
+    recorder = Recorder(source.name, _place_in(source))
+    with plain_keras(), recorder.hooked():
+        try:
+            _run(source)
+        except _EnoughError:
+            raise
+        except SystemExit as end:
+            recorder.ended(_why_ended(source, end))
+        except BaseException as error:
+            recorder.ended(_why_failed(source, error))
+    return recorder.step()
+
+
+class Recorder:
+    """Watches for the first training function that is called, and records what it is called with.
+
+    Parameters
+    ----------
+    name : str
+        What a person calls the model.
+    place : callable
+        Names the line of the script that runs now.
+    """
+
+    def __init__(self, name: str, place: Callable[[], str]) -> None:
+        self._name = name
+        self._place = place
+        self._function: ConcreteFunction | None = None
+        self._found: Step | None = None
+        self._batches: list[Batch] = []
+        self._n_eager_gradients = 0
+        self._why_not = ""
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Watch every call of a traced function and every gradient; go on here after enough."""
+        call, gradient = ConcreteFunction._call_flat, tf.GradientTape.gradient
+
+        @wraps(call)
+        def watched_call(
+            function: ConcreteFunction, tensor_inputs: Sequence[Any], captured_inputs: Sequence[Any]
+        ) -> Any:
+            if tf.executing_eagerly():
+                self._saw(function, tensor_inputs)
+            return call(function, tensor_inputs, captured_inputs)
+
+        @wraps(gradient)
+        def watched_gradient(*args: Any, **kwargs: Any) -> Any:
+            if tf.executing_eagerly():
+                self._saw_eager_gradient()
+            return gradient(*args, **kwargs)
+
+        with (
+            patch.object(ConcreteFunction, "_call_flat", watched_call),
+            patch.object(tf.GradientTape, "gradient", watched_gradient),
+            suppress(_EnoughError),
+        ):
+            yield
+
+    def ended(self, why: str) -> None:
+        """Remember why the script ended by itself, unless something was wrong before."""
+        self._why_not = self._why_not or why
+
+    def step(self) -> Step:
+        """The step of the training function, with all batches.
+
+        Raises
+        ------
+        LoadError
+            If there is none.
+        """
+        if self._found is None:
+            raise LoadError(self._why_not or self._why_never())
+        return replace(self._found, batches=self._batches)
+
+    def _saw(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
+        if self._is_done():
+            # The script's own ``except:`` went on after the end.
+            raise _EnoughError
+        if self._function is None and _trains(function):
+            self._function = function
+            self._take(function, inputs)
+        elif function is self._function:
+            self._batches.append(batch_of(inputs))
+        if self._is_done():
+            raise _EnoughError
+
+    def _is_done(self) -> bool:
+        found = self._found
+        enough = found is not None and (found.iterator or len(self._batches) >= N_BATCHES)
+        return bool(self._why_not or enough)
+
+    def _take(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
+        """Take the step now: when the script has ended, its variables are no more."""
+        try:
+            self._found = step_of(self._name, function, [inputs])
+        except LoadError as error:
+            self._why_not = f"{self._place()}: {error}"
+        else:
+            self._batches = list(self._found.batches)
+
+    def _saw_eager_gradient(self) -> None:
+        self._n_eager_gradients += 1
+        if self._function is None and self._n_eager_gradients >= MAX_EAGER_GRADIENTS:
+            self._why_not = self._why_eager()
+            raise _EnoughError
+
+    def _why_never(self) -> str:
+        if self._n_eager_gradients:
+            return self._why_eager()
+        if not tf.executing_eagerly():
+            return (
+                f"{self._name}: it trains in a TensorFlow 1 session; let it save its graph with "
+                f"tf.compat.v1.train.export_meta_graph('model.meta') and open that"
+            )
+        return (
+            f"{self._name}: it ended and never trained: no model.fit, and no call of a tf.function "
+            f"that takes gradients and updates variables; open the script that trains"
+        )
+
+    def _why_eager(self) -> str:
+        return (
+            f"{self._place()}: gradients are taken eagerly, so that training has no graph; put "
+            f"@tf.function before the function that does a training step, or leave out "
+            f"run_eagerly=True"
+        )
+
+
+@cache
+def _trains(function: ConcreteFunction) -> bool:
+    """Whether a traced function takes gradients and updates variables."""
+    nodes = list(all_nodes(function.graph.as_graph_def()))
+    updates = any(node.op.startswith(_UPDATES) for node in nodes)
+    return updates and any(node.name.startswith(_GRADIENTS) for node in nodes)
+
+
+@contextmanager
+def plain_keras() -> Iterator[None]:
+    """Let Keras make a graph of ops of one step: no compilation, no loop over several steps."""
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    import keras
+
+    # Keras tells by identity whether a model has a ``compile`` of its own.
+    trainer = next(kind for kind in keras.Model.__mro__ if "compile" in vars(kind))
+    compile_model = keras.Model.compile
+    signature = inspect.signature(compile_model)
+
+    @wraps(compile_model)
+    def plain_compile(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.arguments.update(jit_compile=False, steps_per_execution=1)
+        return compile_model(*given.args, **given.kwargs)
+
+    with patch.object(trainer, "compile", plain_compile):
+        yield
+
+
+def _run(source: Source) -> None:
+    """Run a script as ``python SCRIPT`` does, a module as ``python -m MODULE`` does."""
+    is_script = source.kind == "script"
+    first = str(Path(source.path).parent) if is_script else os.getcwd()
+    with (
+        patch.object(sys, "argv", [source.path, *source.arguments]),
+        patch.object(sys, "path", [first, *sys.path]),
+    ):
+        if is_script:
+            runpy.run_path(source.path, run_name="__main__")
+        else:
+            runpy.run_module(source.path, run_name="__main__", alter_sys=True)
+
+
+def _place_in(source: Source) -> Callable[[], str]:
+    """Names the script and its line that runs now."""
+
+    def place() -> str:
+        frames = traceback.walk_stack(None)
+        return _innermost(source, [(frame, line) for frame, line in frames][::-1])
+
+    return place
+
+
+def _innermost(source: Source, frames: Sequence[tuple[FrameType, int]]) -> str:
+    """The innermost of some frames that is the script's own, as ``train.py, line 7``."""
+    lines = [line for frame, line in frames if _is_of(source, frame)]
+    name = Path(source.path).name
+    return f"{name}, line {lines[-1]}" if lines else name
+
+
+def _is_of(source: Source, frame: FrameType) -> bool:
+    if source.kind == "module":
+        return frame.f_globals.get("__name__") == "__main__" and "__spec__" in frame.f_globals
+    return os.path.abspath(frame.f_code.co_filename) == source.path
+
+
+def _why_ended(source: Source, end: SystemExit) -> str:
+    place = _innermost(source, list(traceback.walk_tb(end.__traceback__)))
+    if end.code == 2:
+        given = " ".join(source.arguments) or "none"
+        return (
+            f"{place}: the script refused its arguments (given: {given}); what it printed says "
+            f"why, give it the arguments that it needs"
+        )
+    said = f" ({end.code})" if end.code else ""
+    return f"{place}: the script ended by itself before it trained{said}; let it go on until then"
+
+
+def _why_failed(source: Source, error: BaseException) -> str:
+    """Print the script's own traceback; the reason in one line."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = [i for i, (frame, _) in enumerate(frames) if _is_of(source, frame)]
+    trace = error.__traceback__
+    for _ in range(own[0] if own else 0):
+        trace = trace and trace.tb_next
+    traceback.print_exception(error.with_traceback(trace))
+    place = _innermost(source, frames)
+    if isinstance(error, ModuleNotFoundError):
+        return f"{place}: it needs the module '{error.name}', which is not installed; install it"
+    said = str(error).strip().partition("\n")[0]
+    return f"{place}: it failed before it trained: {type(error).__name__}: {said}; mend the script"
