@@ -15,9 +15,13 @@ from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import ElidedLabel, label, plain_tip
+from enplace_studio.theme import theme
 
 TIME_LIMITS_S = (2, 5, 10, 30, 60, 300)
 USUAL_TIME_LIMIT_S = 10
+NARROW_PX = 1180
+"""A header narrower than this has no room for long names of buttons."""
+RUN, RUN_SHORT = "Run on this machine", "Run here"
 CLUSTER_SHARE = 0.24
 """How much of the window's width the cluster's name may take."""
 
@@ -45,7 +49,8 @@ class Header(QWidget):
         self.solve_button = button("Solve", self.solve_pressed.emit, kind="accent")
         self.compare_button = button("Compare", self.compare_pressed.emit)
         self.compare_button.setToolTip("Run the other methods too and add a row for each")
-        self.run_button = button("Run on this machine", self.run_pressed.emit)
+        self.run_button = button(RUN, self.run_pressed.emit)
+        self.run_button.setAccessibleName(RUN)
         self.export_button = button("Export  ▾")
         self._lay_out()
         for signal in (document.opened, document.problem_changed, solver.changed):
@@ -90,6 +95,8 @@ class Header(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        narrow = self.width() < NARROW_PX * theme.scale
+        self.run_button.setText(RUN_SHORT if narrow else RUN)
         if self._document.cluster is not None:
             self._show_cluster(self._document.cluster)
 

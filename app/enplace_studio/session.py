@@ -24,6 +24,7 @@ from enplace.profile import Profile
 from enplace.simulate import simulate
 from enplace_studio.aside import aside
 from enplace_studio.document import Document
+from enplace_studio.kept_runs import run_from_json, run_to_json
 from enplace_studio.state import PlanEntry, State, first_state
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ def _open_project(project: Project, path: Path) -> Opened:
         project.forbidden,
     )
     entries = [entry_for(problem, name, plan) for name, plan in project.plans]
-    entries = _with_details(entries, shell.get("plans"))
+    entries = _with_details(problem, entries, shell.get("plans"))
     at = shell.get("current")
     current = entries[at] if isinstance(at, int) and 0 <= at < len(entries) else None
     state = State(problem, project.cluster, compute, links, tuple(entries), current)
@@ -132,8 +133,8 @@ def _scales(value: Any) -> tuple[float, float]:
     return 1.0, 1.0
 
 
-def _with_details(entries: list[PlanEntry], details: Any) -> list[PlanEntry]:
-    """Give rows their notes and origins back; an origin always stands before its edit."""
+def _with_details(problem: Problem, entries: list[PlanEntry], details: Any) -> list[PlanEntry]:
+    """Give rows their notes, runs and origins back; an origin always stands before its edit."""
     done: list[PlanEntry] = []
     known = (
         details
@@ -144,7 +145,8 @@ def _with_details(entries: list[PlanEntry], details: Any) -> list[PlanEntry]:
         detail = detail if isinstance(detail, dict) else {}
         at = detail.get("origin")
         origin = done[at] if isinstance(at, int) and 0 <= at < len(done) else None
-        done.append(replace(entry, note=str(detail.get("note", "")), origin=origin))
+        run = run_from_json(detail["run"], problem, entry.plan) if "run" in detail else None
+        done.append(replace(entry, note=str(detail.get("note", "")), origin=origin, run=run))
     return done
 
 
@@ -169,10 +171,7 @@ def to_project(state: State, view: Mapping[str, Any]) -> Project:
     shell = {
         "scale": [state.compute_scale, state.link_scale],
         "current": numbers.get(state.current) if state.current else None,
-        "plans": [
-            {"note": entry.note, "origin": numbers.get(entry.origin) if entry.origin else None}
-            for entry in state.plans
-        ],
+        "plans": [_details(entry, numbers) for entry in state.plans],
     }
     return Project(
         state.problem.profile,
@@ -183,6 +182,12 @@ def to_project(state: State, view: Mapping[str, Any]) -> Project:
         tuple((entry.name, entry.plan) for entry in state.plans),
         {**view, "studio": shell},
     )
+
+
+def _details(entry: PlanEntry, numbers: Mapping[PlanEntry, int]) -> dict[str, Any]:
+    """What a row is beside its plan."""
+    details = {"note": entry.note, "origin": numbers.get(entry.origin) if entry.origin else None}
+    return details | ({"run": run_to_json(entry.run)} if entry.run else {})
 
 
 def save(document: Document, path: Path) -> None:

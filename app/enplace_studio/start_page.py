@@ -70,7 +70,7 @@ class StartPage(QScrollArea):
         row = QHBoxLayout()
         row.addLayout(texts, 1)
         row.addSpacing(24)
-        self.open_button = button("Open…", self.open_pressed.emit, kind="accent")
+        self.open_button = button("Open a profile…", self.open_pressed.emit, kind="accent")
         self.model_button = button("Open a model…", self.model_pressed.emit)
         buttons = QVBoxLayout()
         buttons.addWidget(self.open_button)

@@ -171,9 +171,10 @@ def _measured_rows(
     ops = ops[np.argsort(run.op_start_us[ops], kind="stable")]
     name = device_label(schedule.problem.cluster.devices[device].name)
     predicted_us, measured_us = device_times(schedule, run, device)
+    off = error_text(predicted_us, measured_us)
     yield Row(
         title=f"{name} measured",
-        note=error_text(predicted_us, measured_us),
+        note=off,
         device=device,
         thin=measured_us < NEXT_TO_NOTHING * schedule.makespan_us,
         number=ops,
@@ -181,7 +182,7 @@ def _measured_rows(
         finish_us=run.op_finish_us[ops],
         odd=_alternate(ops if group is None else group[ops]),
         measured=True,
-        tip=f"{name} computed for {ms(measured_us)}, predicted {ms(predicted_us)}",
+        tip=f"{name} computed for {ms(measured_us)}, predicted {ms(predicted_us)}: {off}",
     )
 
 

@@ -1,8 +1,10 @@
 """A window whose worker is a fake one, so that no test needs TensorFlow."""
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from PySide6.QtCore import QSettings
@@ -64,6 +66,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[QDialog]:
 
     monkeypatch.setattr(QDialog, "exec", accept)
     return kept
+
+
+@pytest.fixture(scope="session")
+def fake() -> ModuleType:
+    """The fake worker's own code, for tests that need its answers and not its process."""
+    spec = importlib.util.spec_from_file_location("fake_worker", FAKE_WORKER)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture

@@ -1,10 +1,16 @@
+import json
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 from PySide6.QtWidgets import QLabel
 
+from enplace.source import source_of
 from enplace_studio import machine
-from enplace_studio.session import entry_for
+from enplace_studio.kept_runs import run_from_json, run_to_json
+from enplace_studio.session import entry_for, open_file
 from enplace_studio.tensorflow.dialogs import FailureReport, RunQuestion, TrustQuestion
 from enplace_studio.tensorflow.open_model import OpenModel
 from problems import plan_of
@@ -26,43 +32,45 @@ def add_plan(window, name="mine", devices=("a", "b", "c")):
 
 
 @pytest.fixture
-def opened(window, model, asked, qtbot):
-    """A window with a model that was just profiled."""
-    with qtbot.waitSignal(window.document.opened, timeout=PATIENCE_MS):
-        window.files.open_path(model("mine.py"))
+def opened(window, fake, model, asked):
+    """A window with a profile as the worker answers it."""
+    source = source_of(str(model("mine.py"))).to_json()
+    profile = fake.profile()
+    measured = {**profile.measured, "source": source, "devices": "cpu:2"}
+    window.files.open_profile(replace(profile, measured=measured))
     return window
 
 
 @pytest.fixture
-def ran(opened, qtbot):
+def ran(opened, fake):
     """The same with a plan that ran."""
-    add_plan(opened)
-    with qtbot.waitSignal(opened.document.current_changed, timeout=PATIENCE_MS):
-        opened.header.run_button.click()
+    entry = add_plan(opened)
+    opened.document.set_run(entry.plan, fake.run(opened.document.problem, entry.plan, 20))
     return opened
 
 
-def test_a_script_is_profiled_and_its_profile_opens(opened, asked, model):
+def test_a_script_is_profiled_and_its_profile_opens(window, asked, model, qtbot):
+    with qtbot.waitSignal(window.document.opened, timeout=PATIENCE_MS):
+        window.files.open_path(model("mine.py"))
     assert kinds(asked) == [OpenModel, TrustQuestion]
-    profile = opened.document.problem.profile
+    profile = window.document.problem.profile
     assert profile.name == "mine"
     assert profile.measured["source"]["path"] == str(model("mine.py"))
     assert profile.measured["devices"] == "cpu:2"
-    assert opened.document.cluster.name == "2 logical CPUs"
-    assert opened.document.modified
-    assert opened.recent.paths() == [model("mine.py")]
-    assert not opened.measuring.strip.isVisible()
+    assert window.document.cluster.name == "2 logical CPUs"
+    assert window.document.modified
+    assert window.recent.paths() == [model("mine.py")]
+    assert not window.measuring.strip.isVisible()
 
 
-def test_the_trust_question_names_folder_and_code_and_is_asked_once(opened, asked, qtbot, model):
-    question = asked[1]
+def test_the_trust_question_names_folder_and_code_and_is_asked_once(window, asked, model):
+    for name in ("deaf.py", "crash.py"):
+        window.measuring.open_model(model(name))
+        window.measuring.close_job()
+    (question,) = [dialog for dialog in asked if isinstance(dialog, TrustQuestion)]
     shown = " ".join(found.text() for found in question.findChildren(QLabel))
-    assert "models" in shown
-    assert "mine.py" in shown
-    with qtbot.waitSignal(opened.measuring.changed, timeout=PATIENCE_MS):
-        opened.measuring.open_model(model("other.py"))
-    assert kinds(asked).count(TrustQuestion) == 1
-    opened.measuring.close_job()
+    assert str(model("deaf.py").parent)[-20:] in shown
+    assert "runs deaf.py" in shown
 
 
 def test_nothing_runs_in_a_folder_that_is_not_trusted(window, model, asked, distrusting):
@@ -167,12 +175,19 @@ def test_a_model_that_was_moved_away_is_missed(opened, model):
 # Running
 
 
-def test_the_run_is_kept_with_its_plan_and_undone(ran, asked):
-    assert isinstance(asked[-1], RunQuestion)
-    run = ran.document.current.run
+def test_the_button_runs_the_plan_and_keeps_what_was_measured(opened, asked, qtbot):
+    add_plan(opened)
+    with qtbot.waitSignal(opened.document.current_changed, timeout=PATIENCE_MS):
+        opened.header.run_button.click()
+    assert kinds(asked) == [RunQuestion, TrustQuestion]
+    run = opened.document.current.run
     assert run.step_time_us == MEASURED_US
-    assert len(run.step_times_us) == asked[-1].steps.value()
-    assert ran.document.schedule.makespan_us == PREDICTED_US
+    assert len(run.step_times_us) == asked[0].steps.value()
+    assert opened.document.schedule.makespan_us == PREDICTED_US
+    assert "3.8 ms" in opened.toast.text
+
+
+def test_a_measurement_is_undone(ran):
     ran.document.undo_stack.undo()
     assert ran.document.current.run is None
     assert not ran.views["result"].isVisible()
@@ -257,3 +272,33 @@ def test_a_run_that_fails_leaves_the_plan_and_says_why(opened, model, asked, qtb
     assert "exit status 3" in asked[-1].why
     assert opened.document.current.run is None
     assert not opened.is_measuring
+
+
+def test_a_run_is_saved_with_the_project_and_comes_back(ran, tmp_path):
+    before = ran.document.current.run
+    path = tmp_path / "mine.enplace"
+    assert ran.files.save_to(path)
+    after = open_file(path).state.current.run
+    assert after.step_time_us == before.step_time_us
+    for name in ("op_time_us", "op_start_us", "op_finish_us", "op_device"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+    assert after.loss_difference == 0
+
+
+def test_an_op_that_was_not_seen_stays_unseen_in_a_project(ran):
+    run, plan = ran.document.current.run, ran.document.current.plan
+    unseen = replace(run, op_time_us=np.array([np.nan, 1.0, 2.0]))
+    kept = json.loads(json.dumps(run_to_json(unseen), allow_nan=False))
+    again = run_from_json(kept, ran.document.problem, plan)
+    np.testing.assert_array_equal(again.op_time_us, unseen.op_time_us)
+
+
+@pytest.mark.parametrize("damage", [None, {}, {"arrays": {}}, {"arrays": {"op_time_us": [1]}}])
+def test_a_damaged_run_is_left_out(ran, damage):
+    assert run_from_json(damage, ran.document.problem, ran.document.current.plan) is None
+
+
+def test_a_run_of_another_number_of_ops_is_left_out(ran):
+    kept = run_to_json(ran.document.current.run)
+    kept["arrays"]["op_time_us"].append(1.0)
+    assert run_from_json(kept, ran.document.problem, ran.document.current.plan) is None

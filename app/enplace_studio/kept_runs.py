@@ -1,0 +1,59 @@
+"""Measured runs as a project file keeps them: plain JSON beside the plans."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from enplace.errors import EnplaceError
+from enplace.measured import MeasuredRun, run_from, run_message
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import FloatArray
+from enplace.wire import Message
+
+_OF_PLAN = ("device", "position")
+_DIGITS = 3
+"""Of times in µs; nobody measures picoseconds."""
+
+
+def run_to_json(run: MeasuredRun) -> dict[str, Any]:
+    """All of a run but what the project holds anyway: its profile and its plan."""
+    message = run_message(run)
+    arrays = {name: _plain(array) for name, array in message.arrays.items() if name not in _OF_PLAN}
+    figures = {name: _known(value) for name, value in message.details["run"].items()}
+    return {**message.details, "run": figures, "arrays": arrays}
+
+
+def run_from_json(data: Any, problem: Problem, plan: Plan) -> MeasuredRun | None:
+    """The run of a plan; None for what is damaged or belongs to other ops."""
+    try:
+        arrays = {name: _array(values) for name, values in data["arrays"].items()}
+        arrays |= {name: getattr(plan, name) for name in _OF_PLAN}
+        run = run_from(Message("done", data, arrays), problem)
+    except (AttributeError, KeyError, TypeError, ValueError, EnplaceError):
+        return None
+    by_op = (run.op_time_us, run.op_start_us, run.op_finish_us, run.op_device)
+    fits = all(array.shape == (problem.profile.n_ops,) for array in by_op)
+    return run if fits and len(run.step_times_us) else None
+
+
+def _plain(array: Any) -> list[Any]:
+    """Numbers with null for NaN, which JSON does not know."""
+    if array.dtype.kind != "f":
+        return list(array.tolist())
+    return [_known(value) for value in array.round(_DIGITS).tolist()]
+
+
+def _known(value: Any) -> Any:
+    """The value, or null where it is NaN."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _array(values: list[Any]) -> FloatArray | Any:
+    """Whole numbers as such; all else as floats, with NaN for null."""
+    if all(type(value) is int for value in values):
+        return np.array(values, dtype=np.int64)
+    return np.array(values, dtype=np.float64)
