@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
+import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from enplace.errors import DeadlockError
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import FloatArray, IntArray
 from enplace.tf.graph import node_of
 
 VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
@@ -75,7 +80,7 @@ def complete_devices(
     nodes = {node.name: node for node in graph_def.node}
     consumers = consumers_of(graph_def)
     found: dict[str, str] = {}
-    for name in _sorted(nodes):
+    for name in _sorted(graph_def):
         node = nodes[name]
         near = [*map(node_of, node.input)]
         around = [found[n] for n in near] + [
@@ -128,12 +133,56 @@ def ordered_ops(graph_def: GraphDef) -> set[str]:
     return {name for name, op in ops.items() if op not in _NOT_ORDERED and name not in inside}
 
 
+def device_orders(
+    graph_def: GraphDef, problem: Problem, plan: Plan, rank: FloatArray | IntArray
+) -> list[list[str]]:
+    """The ops of each device, first to last; none at all if the plan is one without order.
+
+    Only a plan of policy ``strict`` is taken at its word. The positions of others are priorities,
+    which an op cannot make use of before its inputs are there. A host where several ops run at once
+    has no order: control edges can say only that one op ends before another starts.
+
+    Parameters
+    ----------
+    rank : array, shape (n_ops,)
+        Smaller is earlier; ties by position.
+    """
+    if plan.policy == "fifo":
+        return []
+    names = problem.profile.op_names
+    order = [names[op] for op in np.lexsort((plan.position, rank)).tolist()]
+    if plan.policy != "strict":
+        order = _follow(graph_def, order)
+    device = dict(zip(names, plan.device.tolist(), strict=True))
+    lists: list[list[str]] = [[] for _ in range(problem.cluster.n_devices)]
+    for name in order:
+        if problem.cluster.lanes[device[name]] == 1:
+            lists[device[name]].append(name)
+    return lists
+
+
+def _follow(graph_def: GraphDef, names: Sequence[str]) -> list[str]:
+    """The names in an order that the graph allows, with whoever may go and comes first ahead."""
+    rank = {name: i for i, name in enumerate(names)}
+    sorter = TopologicalSorter(_before(graph_def))
+    sorter.prepare()
+    ready: list[tuple[int, str]] = []
+    order = []
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heapq.heappush(ready, (rank.get(name, -1), name))
+        _, name = heapq.heappop(ready)
+        order.append(name)
+        sorter.done(name)
+    return [name for name in order if name in rank]
+
+
 def _add_order(placed: GraphDef, order: Iterable[Sequence[str]]) -> None:
     """Let each op wait for the one ahead of it, unless data sees to that already."""
     nodes = {node.name: node for node in placed.node}
     can = ordered_ops(placed)
     pairs = [pair for names in order for pair in pairwise([n for n in names if n in can])]
-    rank = {name: i for i, name in enumerate(_sorted(nodes, pairs))}
+    rank = {name: i for i, name in enumerate(_sorted(placed, pairs))}
     before = {name: [*map(node_of, node.input)] for name, node in nodes.items()}
     for first, then in pairs:
         if not _implied(first, then, before, rank):
@@ -141,13 +190,18 @@ def _add_order(placed: GraphDef, order: Iterable[Sequence[str]]) -> None:
         before[then].append(first)
 
 
-def _sorted(nodes: Mapping[str, NodeDef], pairs: Iterable[tuple[str, str]] = ()) -> list[str]:
-    """A topological order of the nodes in which the first of each pair is ahead of the second."""
-    before = {
-        # What a loop of TF1 hands to its own next round is no obstacle to this one.
-        name: [n for n in map(node_of, node.input) if nodes[n].op != "NextIteration"]
-        for name, node in nodes.items()
+def _before(graph_def: GraphDef) -> dict[str, list[str]]:
+    """What each node waits for; what a loop of TF1 hands to its own next round is not counted."""
+    turns = {node.name for node in graph_def.node if node.op == "NextIteration"}
+    return {
+        node.name: [name for name in map(node_of, node.input) if name not in turns]
+        for node in graph_def.node
     }
+
+
+def _sorted(graph_def: GraphDef, pairs: Iterable[tuple[str, str]] = ()) -> list[str]:
+    """A topological order of the nodes in which the first of each pair is ahead of the second."""
+    before = _before(graph_def)
     for first, then in pairs:
         before[then].append(first)
     try:

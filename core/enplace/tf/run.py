@@ -19,12 +19,11 @@ from enplace.measured import MeasuredRun
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import FloatArray
-from enplace.schedule import Schedule
 from enplace.simulate import simulate
 from enplace.tf.check import check_placement, count_violations, not_in_plan, op_times_us
 from enplace.tf.devices import Devices, DevicesError, short_name
 from enplace.tf.hosts import serving
-from enplace.tf.rewrite import ordered_ops, place_graph
+from enplace.tf.rewrite import device_orders, ordered_ops, place_graph
 from enplace.tf.step import OpenStep, Step
 
 WARM_UPS, TRACED = 5, 10
@@ -81,10 +80,10 @@ def run_plan(
     names = problem.profile.op_names
     at = tensorflow_devices(problem.cluster)
     device_of = {name: at[d] for name, d in zip(names, plan.device.tolist(), strict=True)}
-    order = device_orders(schedule) if ordered and plan.policy != "fifo" else []
-    ops_in_order = [[names[op] for op in ops] for ops in order]
+    rank = plan.position if plan.policy == "strict" else schedule.op_start_us
+    order = device_orders(step.graph_def, problem, plan, rank) if ordered else []
     with serving(devices) as target:
-        placed_graph = place_graph(step.graph_def, device_of, ops_in_order, devices.host)
+        placed_graph = place_graph(step.graph_def, device_of, order, devices.host)
 
         def go(what: str, part: int, **how: Any) -> _Steps:
             told = _share(progress, what, part / 3, 1 / 3)
@@ -99,7 +98,7 @@ def run_plan(
     check = check_placement(placed.traces[0].partition_graphs, step, names, plan.device, at)
     times = [op_times_us(trace.step_stats, problem.profile.index) for trace in placed.traces]
     can = ordered_ops(step.graph_def)
-    in_order = [[op for op in ops if names[op] in can] for ops in order]
+    in_order = [[problem.profile.index[name] for name in ops if name in can] for ops in order]
     start, finish = times[_median_step(times)]
     return MeasuredRun(
         profile=problem.profile,
@@ -130,21 +129,6 @@ def run_plan(
             "tensorflow": tf.__version__,
         },
     )
-
-
-def device_orders(schedule: Schedule) -> list[list[int]]:
-    """The ops of each device in the order of a schedule.
-
-    Where several ops run at once, on a host with many lanes, there is none: control edges can say
-    only that one op ends before another starts.
-    """
-    cluster, plan = schedule.problem.cluster, schedule.plan
-    key = plan.position if plan.policy == "strict" else schedule.op_start_us
-    by_time = np.lexsort((plan.position, schedule.op_finish_us, key))
-    return [
-        by_time[plan.device[by_time] == device].tolist() if lanes == 1 else []
-        for device, lanes in enumerate(cluster.lanes.tolist())
-    ]
 
 
 def _run(
