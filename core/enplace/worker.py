@@ -20,10 +20,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from enplace import errors
-from enplace.errors import CancelledError, EnplaceError
+from enplace.cluster import Cluster
+from enplace.clusters import cluster_from_json
+from enplace.errors import CancelledError, ClusterError, EnplaceError
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.source import Source
@@ -41,6 +44,8 @@ from enplace.wire import (
 COMMAND = (sys.executable, "-P", "-m", "enplace.tf.worker")
 
 ADD_TENSORFLOW = "pip install 'enplace[tensorflow]'"
+
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 TAIL_LINES = 40
 """So many of the last lines that a process wrote are shown where it failed."""
@@ -74,6 +79,33 @@ class WorkerError(EnplaceError):
     def details(self) -> dict[str, Any]:
         """For ``--json``."""
         return {"last_lines": self.last_lines.splitlines()}
+
+
+def usual_devices() -> str:
+    """What a model is most likely profiled on here."""
+    return "gpu:all" if _NVIDIA_DRIVER.exists() else "cpu:2"
+
+
+def devices_for(cluster: Cluster, measured: Mapping[str, Any]) -> str:
+    """The devices of this machine that a plan for a cluster needs.
+
+    Parameters
+    ----------
+    measured : mapping
+        That of the profile: where the plan's devices are those it was measured on, those are meant.
+
+    Raises
+    ------
+    ClusterError
+        If they are those of several hosts that nobody named.
+    """
+    asked, found = measured.get("devices"), measured.get("cluster")
+    if asked and found and cluster_from_json(found).index == cluster.index:
+        return str(asked)
+    if host := next((name for name in cluster.index if name.startswith("/job:")), ""):
+        raise ClusterError(f"'{host}' is on another host; give the cluster's file with --devices")
+    kind = "gpu" if any(device.kind == "gpu" for device in cluster.devices) else "cpu"
+    return f"{kind}:{sum(device.kind == kind for device in cluster.devices)}"
 
 
 def profile_job(

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
-from enplace.cli import about, converting, solving
+from enplace.cli import about, converting, measuring, solving
 from enplace.cli.answer import BAD_INPUT, FAULT, INTERRUPTED, NO, cli
 from enplace.errors import (
     DeadlockError,
@@ -30,7 +30,7 @@ from enplace.errors import (
     UnplaceableOpError,
 )
 
-__all__ = ["about", "converting", "main", "run", "solving"]
+__all__ = ["about", "converting", "main", "measuring", "run", "solving"]
 
 ANSWER_IS_NO = (DoesNotFitError, UnplaceableOpError, DeadlockError)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
@@ -79,6 +79,8 @@ def one_line(text: str) -> str:
 
 def _refuse(error: Exception, message: str, status: int, as_json: bool) -> int:
     print(f"enplace: {one_line(message)}", file=sys.stderr)
+    for line in getattr(error, "last_lines", "").splitlines():
+        print(f"  | {one_line(line)}", file=sys.stderr)
     if as_json:
         details: dict[str, Any] = getattr(error, "details", {})
         document = {"error": one_line(message), "kind": type(error).__name__, **details}

@@ -118,10 +118,7 @@ def doctor() -> Answer:
     solvers |= {name: shutil.which(program) for name, program in SOLVER_PROGRAMS.items()}
     healthy = cache["writable"] and "missing" not in versions.values()
     rows = [[name, version] for name, version in versions.items()]
-    rows += [
-        [f"extra {e['name']}", "installed" if e["installed"] else f"missing: {e['install']}"]
-        for e in extras
-    ]
+    rows += [[f"extra {extra['name']}", _describe_extra(extra)] for extra in extras]
     hint = "" if cache["writable"] else ", not writable: set NUMBA_CACHE_DIR to a folder that is"
     rows.append(["compiled code", f"{cache['folder']}{hint}"])
     rows.append(["display", display or "none: the studio needs one"])
@@ -152,8 +149,15 @@ def _extra(name: str, modules: tuple[str, ...]) -> dict[str, Any]:
         "name": name,
         "installed": not missing,
         "missing": missing,
+        "versions": {module: _version(module) for module in modules if module not in missing},
         "install": f"pip install 'enplace[{name}]'",
     }
+
+
+def _describe_extra(extra: dict[str, Any]) -> str:
+    if not extra["installed"]:
+        return f"missing: {extra['install']}"
+    return ", ".join(f"{module} {version or ''}" for module, version in extra["versions"].items())
 
 
 def _cache() -> dict[str, Any]:

@@ -58,8 +58,8 @@ def import_(input_file: str, output: str | None, plan_file: str | None, cluster:
         _write_recorded(profile, cluster, plan_file)
     files = [path for path in (output, plan_file) if path]
     return Answer(
-        _describe(profile) | {"profile_file": output, "placement_file": plan_file},
-        f"{_describe_text(profile)}\nWritten to {' and '.join(files)}.",
+        profile_numbers(profile) | {"profile_file": output, "placement_file": plan_file},
+        f"{describe_profile(profile)}\nWritten to {' and '.join(files)}.",
     )
 
 
@@ -75,7 +75,8 @@ def _write_recorded(profile: Profile, cluster: str, plan_file: str) -> None:
     write_plan(plan_file, problem, plan, simulate(problem, plan))
 
 
-def _describe(profile: Profile) -> dict[str, Any]:
+def profile_numbers(profile: Profile) -> dict[str, Any]:
+    """What a profile holds, as plain data."""
     return {
         "name": profile.name,
         "fingerprint": profile.fingerprint,
@@ -87,7 +88,8 @@ def _describe(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _describe_text(profile: Profile) -> str:
+def describe_profile(profile: Profile) -> str:
+    """The same as a sentence."""
     parts = [
         count(profile.n_ops, "op"),
         count(profile.n_edges, "edge"),

@@ -99,7 +99,7 @@ plan_argument = click.argument("plan", type=FILE)
 def cluster_option(required: bool, default: str = "") -> Decorator:
     """``--cluster``, and ``--scale-compute`` and ``--scale-links`` for it."""
     also = f" [default: {default}]" if default else ""
-    return _all(
+    return all_of(
         click.option(
             "--cluster",
             type=ClusterType(),
@@ -132,7 +132,9 @@ solver_options: Decorator
 """``--objective``, ``--time-limit``, ``--seed``."""
 
 
-def _all(*options: Decorator) -> Decorator:
+def all_of(*options: Decorator) -> Decorator:
+    """Several options as one decorator."""
+
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
             function = option(function)
@@ -141,7 +143,7 @@ def _all(*options: Decorator) -> Decorator:
     return decorate
 
 
-constraint_options = _all(
+constraint_options = all_of(
     click.option(
         "--pin",
         "pins",
@@ -164,7 +166,7 @@ constraint_options = _all(
     ),
 )
 
-solver_options = _all(
+solver_options = all_of(
     click.option(
         "--objective",
         type=click.Choice(["step-time", "throughput"]),

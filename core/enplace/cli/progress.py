@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from enplace.text import ms
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from enplace.placers import Progress
+
+
+_FORM = "{desc}  |{bar:24}| {elapsed}"
 
 
 @contextmanager
@@ -23,9 +28,6 @@ def progress_bar(
     begin, report : callables
         ``begin(name)`` when a method starts; ``report`` is what placers call with their progress.
     """
-    from tqdm import tqdm
-
-    tqdm.monitor_interval = 0  # its thread would outlive a short command
     done = -1
 
     def begin(name: str) -> None:
@@ -39,6 +41,25 @@ def progress_bar(
         bar.n = max(done, 0) + (progress.fraction or 0.0)
         bar.set_description_str(f"{progress.message}{best}")
 
-    form = "{desc}  |{bar:24}| {elapsed}"
-    with tqdm(total=methods, disable=None, leave=False, bar_format=form) as bar:
+    with _bar(methods) as bar:
         yield begin, report
+
+
+@contextmanager
+def work_bar() -> Iterator[Callable[[str, float | None], None]]:
+    """A bar over one job elsewhere; yields what is called with its progress."""
+    with _bar(1) as bar:
+
+        def report(message: str, fraction: float | None) -> None:
+            bar.n = fraction or bar.n
+            bar.set_description_str(message)
+
+        yield report
+
+
+def _bar(total: float) -> tqdm[Any]:
+    """A bar that leaves nothing behind."""
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0  # its thread would outlive a short command
+    return tqdm(total=total, disable=None, leave=False, bar_format=_FORM)

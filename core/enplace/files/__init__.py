@@ -11,6 +11,7 @@ from enplace.files.plans import (
     PlanFile,
     complete_plan,
     read_plan,
+    read_plan_alone,
     read_plan_cluster,
     write_plan,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "Project",
     "complete_plan",
     "read_plan",
+    "read_plan_alone",
     "read_plan_cluster",
     "read_project",
     "write_atomically",

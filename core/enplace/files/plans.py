@@ -8,6 +8,7 @@ decides who gets a channel first, is kept too.
 from __future__ import annotations
 
 import heapq
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from enplace.disk import (
     dump_json,
     is_object,
     naming,
+    number,
     parse_json,
     read_bytes,
     shown,
@@ -31,7 +33,7 @@ from enplace.disk import (
 from enplace.errors import FileError
 from enplace.plan import Plan
 from enplace.problem import Problem
-from enplace.profile import IntArray, Profile
+from enplace.profile import KINDS, IntArray, Profile, make_profile
 from enplace.schedule import Schedule
 
 NAME, VERSION = "enplace-plan", 1
@@ -147,6 +149,52 @@ def read_plan_cluster(path: str | os.PathLike[str]) -> Cluster:
     """
     with naming(path):
         return cluster_from_json(take(_load(path), "cluster", dict, ""), "cluster")
+
+
+def read_plan_alone(path: str | os.PathLike[str]) -> tuple[Problem, Plan, float]:
+    """Read a plan without the profile that it was made for.
+
+    Returns
+    -------
+    problem : Problem
+        The plan's ops, without edges and with a microsecond each, and the plan's cluster.
+    plan : Plan
+    predicted_step_time_us : float
+        What the file says; NaN if nothing.
+
+    Raises
+    ------
+    FileError, ClusterError
+        If the file is damaged or no plan.
+    """
+    with naming(path):
+        data = _load(path)
+        cluster = cluster_from_json(take(data, "cluster", dict, ""), "cluster")
+        names = list(_placements(data, cluster.index, cluster.name))
+        graph, told = (take(data, key, dict, "", {}) for key in ("profile", "predicted"))
+        profile = _bare_profile(take(graph, "name", str, "profile", ""), names)
+        known = "step_time_us" in told
+        predicted_us = number(told, "step_time_us", "predicted") if known else math.nan
+    problem = Problem(profile, cluster)
+    return problem, read_plan(path, problem).plan, predicted_us
+
+
+def _bare_profile(name: str, op_names: list[str]) -> Profile:
+    n_ops = len(op_names)
+    return make_profile(
+        name,
+        op_names=op_names,
+        op_types=[""] * n_ops,
+        scopes=[""] * n_ops,
+        time_us=np.ones((n_ops, len(KINDS))),
+        persistent_bytes=[0] * n_ops,
+        temporary_bytes=[0] * n_ops,
+        colocation=[""] * n_ops,
+        edge_source=[],
+        edge_output=[],
+        edge_op=[],
+        edge_bytes=[],
+    )
 
 
 def _load(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -125,11 +125,16 @@ def _profile(job: Message, report: Report) -> Message:
 def _run(job: Message, values: list[Message], report: Report) -> Message:
     from enplace.tf.devices import parse_devices
     from enplace.tf.load import load
+    from enplace.tf.matching import check_same_graph, with_edges_of
     from enplace.tf.run import run_plan
 
     details = job.details
-    problem = wire.problem_from(wire.profile_from(values[0]), details["problem"])
+    profile = wire.profile_from(values[0])
     step = load(source_from_json(details["source"]), report)
+    check_same_graph(step, profile)
+    if not any(profile.op_types):
+        profile = with_edges_of(step, profile)
+    problem = wire.problem_from(profile, details["problem"])
     run = run_plan(
         step,
         problem,

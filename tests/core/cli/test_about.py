@@ -56,6 +56,14 @@ def test_doctor_tells_versions_extras_and_the_cache(enplace):
     assert done.status == (0 if found["cache"]["writable"] else 1)
 
 
+def test_doctor_tells_the_version_of_tensorflow_or_how_to_add_it(enplace, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr("enplace.cli.about._version", lambda name: "9.8.7")
+    assert "tensorflow 9.8.7" in enplace("doctor").out
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "missing: pip install 'enplace[tensorflow]'" in enplace("doctor").out
+
+
 def test_doctor_answers_no_where_compiled_code_cannot_be_kept(enplace, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))

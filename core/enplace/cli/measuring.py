@@ -1,0 +1,376 @@
+"""``profile``, ``run``, ``tune``: what needs TensorFlow, which runs in a process of its own."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from enplace.cli.answer import NO, YES, Answer, command, table
+from enplace.cli.converting import describe_profile, profile_numbers
+from enplace.cli.inputs import check_output, method_names, read_problem_and_plan
+from enplace.cli.options import FILE, POSITIVE, MethodType, all_of, plan_argument
+from enplace.cli.progress import work_bar
+from enplace.cli.summary import finite
+from enplace.text import count, ms, percent
+
+if TYPE_CHECKING:
+    from enplace.measured import MeasuredRun
+    from enplace.placers import Progress
+    from enplace.plan import Plan
+    from enplace.problem import Problem
+    from enplace.source import Source
+    from enplace.tuning import Tuning
+
+Report = Callable[[str, float | None], None]
+
+_OPTIONS = {
+    "--loss": "What to train a saved model with, such as 'mse'; needs --optimizer too.",
+    "--optimizer": "What to train a saved model with, such as 'adam'; needs --loss too.",
+    "--signature": "Which signature of a SavedModel.",
+}
+
+model_options = all_of(
+    click.argument("model", type=FILE),
+    click.option(
+        "--arg",
+        "arguments",
+        multiple=True,
+        metavar="WORD",
+        help="A word of the script's own command line; repeat it: --arg --batch --arg 16.",
+    ),
+    *(click.option(name, default="", metavar="NAME", help=text) for name, text in _OPTIONS.items()),
+    click.option(
+        "--batch-size",
+        type=click.IntRange(1, 1 << 24),
+        default=None,
+        metavar="N",
+        help="Of the batches made up for a saved model. [default: the model's own]",
+    ),
+    click.option(
+        "--devices",
+        metavar="DEVICES",
+        help="gpu:all, gpu:2, cpu:2 (logical CPUs) or a cluster file with hosts.",
+    ),
+    click.option(
+        "--trust", is_flag=True, help="MODEL's code may run; do not ask whether you trust it."
+    ),
+)
+
+run_options = all_of(
+    plan_argument,
+    click.option(
+        "--steps",
+        type=click.IntRange(1, 100_000),
+        default=20,
+        show_default=True,
+        help="How many steps to measure.",
+    ),
+    click.option(
+        "--no-order", is_flag=True, help="Leave the order of the ops on a device to TensorFlow."
+    ),
+)
+
+
+class _SizesType(click.ParamType):  # type: ignore[type-arg]
+    """Whole numbers with commas between them."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> tuple[int, ...]:
+        try:
+            sizes = tuple(sorted({int(part) for part in str(value).split(",")}))
+        except ValueError:
+            self.fail(f"'{value}' is not a list such as 8,16,32", param, ctx)
+        if sizes[0] < 1:
+            self.fail("a batch has at least one sample", param, ctx)
+        return sizes
+
+
+@command("profile")
+@model_options
+@click.option(
+    "-o", "--output", type=FILE, required=True, metavar="P.enplace", help="Write the profile."
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(1, 100_000),
+    default=100,
+    show_default=True,
+    help="How many steps to trace.",
+)
+@click.option(
+    "--warm-ups",
+    type=click.IntRange(0, 100_000),
+    default=10,
+    show_default=True,
+    help="How many steps to leave out at first.",
+)
+@click.option(
+    "--batch-sizes",
+    type=_SizesType(),
+    metavar="A,B,C",
+    help="Estimate the costs of a batch that fits no device from these (Celeritas, 4.2).",
+)
+def profile(
+    output: str,
+    steps: int,
+    warm_ups: int,
+    batch_sizes: tuple[int, ...] | None,
+    devices: str | None,
+    trust: bool,
+    **model: Any,
+) -> Answer:
+    """Measure what each op of MODEL takes on the devices of this machine.
+
+    MODEL is a training script (.py) or module, a Keras model, a SavedModel's folder, or a
+    TensorFlow 1 graph. A script is run unchanged until it trains.
+    """
+    from enplace import worker
+    from enplace.files import write_profile
+    from enplace.wire import profile_from
+
+    source = _source(model, trust)
+    check_output(output, source.path)
+    where = devices or worker.usual_devices()
+    with work_bar() as report:
+        job = worker.profile_job(source, where, steps, warm_ups, batch_sizes or ())
+        measured = profile_from(worker.do_work(job, report))
+    write_profile(output, measured)
+    return Answer(
+        profile_numbers(measured) | {"devices": where, "profile_file": output},
+        f"{describe_profile(measured)}\nWritten to {output}.",
+    )
+
+
+@command("run")
+@model_options
+@run_options
+@click.option(
+    "--profile",
+    "profile_file",
+    type=FILE,
+    metavar="P.enplace",
+    help="The profile that the plan was made for; without it, the plan's file must do.",
+)
+def run(
+    plan: str,
+    steps: int,
+    no_order: bool,
+    profile_file: str | None,
+    devices: str | None,
+    trust: bool,
+    **model: Any,
+) -> Answer:
+    """Run MODEL with PLAN applied, and measure it.
+
+    The same steps also run without the plan, to prove that the result is the same, and as
+    TensorFlow runs them by itself. Exit status 1 if it did not run as planned.
+    """
+    from enplace.files import read_plan_alone
+    from enplace.worker import devices_for
+
+    predicted_us = None
+    if profile_file:
+        problem, chosen = read_problem_and_plan(profile_file, plan, None)
+    else:
+        problem, chosen, predicted_us = read_plan_alone(plan)
+    source = _source(model, trust, problem)
+    where = devices or devices_for(problem.cluster, problem.profile.measured)
+    with work_bar() as report:
+        measured = _run_once(source, where, steps, not no_order, report)(problem, chosen)
+    if predicted_us is not None:
+        measured = replace(measured, predicted_step_time_us=predicted_us)
+    return Answer(
+        run_numbers(measured) | {"model": source.path, "devices": where, "placement_file": plan},
+        describe_run(measured, where),
+        YES if as_planned(measured) else NO,
+    )
+
+
+@command("tune")
+@model_options
+@run_options
+@click.option(
+    "--profile",
+    "profile_file",
+    type=FILE,
+    required=True,
+    metavar="P.enplace",
+    help="The profile that the plan was made for.",
+)
+@click.option(
+    "-o", "--output", type=FILE, required=True, metavar="better.json", help="Write the best plan."
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="How many new plans to try at most.",
+)
+@click.option("--method", type=MethodType(), metavar="METHOD", help="'enplace methods' lists them.")
+@click.option(
+    "--time-limit", type=POSITIVE, metavar="SECONDS", help="Stop each search then, with its best."
+)
+def tune(
+    plan: str,
+    steps: int,
+    no_order: bool,
+    profile_file: str,
+    output: str,
+    rounds: int,
+    method: str | None,
+    time_limit: float | None,
+    devices: str | None,
+    trust: bool,
+    **model: Any,
+) -> Answer:
+    """Improve PLAN for MODEL by measurement.
+
+    Runs it, takes the measured costs, solves again and runs the new plan; keeps whichever measures
+    faster, and stops when the costs promise no more (FastT's adaptive cost model).
+    """
+    from enplace import tuning
+    from enplace.files import write_plan
+    from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, place
+    from enplace.simulate import simulate
+    from enplace.worker import devices_for
+
+    check_output(output, profile_file)
+    problem, first = read_problem_and_plan(profile_file, plan, None)
+    (chosen,) = method_names(method or DEFAULT_METHOD, STEP_TIME)
+    source = _source(model, trust, problem)
+    where = devices or devices_for(problem.cluster, problem.profile.measured)
+
+    with work_bar() as report:
+
+        def tell(progress: Progress) -> None:
+            report(progress.message, progress.fraction)
+
+        def solve(problem: Problem) -> Plan:
+            options = PlaceOptions(time_limit_s=time_limit, progress=tell)
+            return place(problem, chosen, options=options)
+
+        measure = _run_once(source, where, steps, not no_order, report)
+        tuned = tuning.tune(problem, first, measure, solve, rounds)
+    best = tuned.best.plan
+    write_plan(output, tuned.problem, best, simulate(tuned.problem, best))
+    return Answer(
+        _tuning_numbers(tuned) | {"devices": where, "placement_file": output},
+        f"{_describe_tuning(tuned)}\n\nThe plan is in {output}.",
+    )
+
+
+def _source(model: dict[str, Any], trust: bool, problem: Problem | None = None) -> Source:
+    """The model a person names, called as its profile was, once its code may run.
+
+    Raises
+    ------
+    FileError, TrustError
+        If it is no model, or nobody said that its code may run.
+    """
+    from enplace.source import source_of
+
+    options = {key: value for key, value in model.items() if key != "model" and value}
+    known = problem.profile.measured.get("source") if problem else None
+    found = source_of(model["model"])
+    if isinstance(known, dict) and known.get("kind") == found.kind:
+        options = {key: known[key] for key in known.keys() - {"path", "kind"}} | options
+    source = source_of(model["model"], **options)
+    _check_trust(source, trust)
+    return source
+
+
+def _check_trust(source: Source, trusted: bool) -> None:
+    """Ask on a terminal whether a model's code may run; refuse where nobody can be asked."""
+    from enplace.trust import TrustError, folder_of, is_trusted, needs_trust, trust
+
+    if trusted or not needs_trust(source) or is_trusted(source.path):
+        return
+    what = f"{source.path}: this runs the code of the model"
+    if not _can_ask():
+        raise TrustError(f"{what}; if you trust it, add --trust")
+    if not click.confirm(f"{what}. Do you trust all in {folder_of(source)}?", err=True):
+        raise TrustError(f"{source.path}: not trusted, so nothing was run")
+    trust(folder_of(source))
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _run_once(
+    source: Source, devices: str, steps: int, order: bool, report: Report
+) -> Callable[[Problem, Plan], MeasuredRun]:
+    """Runs plans on real devices."""
+    from enplace.measured import run_from
+    from enplace.worker import do_work, run_job
+
+    def measure(problem: Problem, plan: Plan) -> MeasuredRun:
+        job = run_job(source, devices, steps, order, problem, plan)
+        return run_from(do_work(job, report), problem)
+
+    return measure
+
+
+def as_planned(run: MeasuredRun) -> bool:
+    """Whether every op ran where the plan has it, in the plan's order."""
+    return run.ops_on_planned_device == run.ops_checked and not run.order_violations
+
+
+def run_numbers(run: MeasuredRun) -> dict[str, Any]:
+    """The figures of a run; null where there is none."""
+    figures = {
+        key: finite(value) if isinstance(value, float) else value
+        for key, value in run.to_json().items()
+    }
+    return {"profile": run.profile.name, "method": run.plan.method, **figures} | {
+        "as_planned": as_planned(run)
+    }
+
+
+def describe_run(run: MeasuredRun, devices: str) -> str:
+    """The same for a person."""
+    steps = count(len(run.step_times_us), "step")
+    head = f"{run.profile.name} on {devices}, {run.plan.method}, {steps}"
+    step_us, stock_us = run.step_time_us, run.stock_step_time_us
+    error = percent(run.predicted_step_time_us / step_us - 1, signed=True)
+    against = percent(step_us / stock_us - 1, signed=True)
+    rows = [
+        ["step time", ms(step_us), f"predicted {ms(run.predicted_step_time_us)}, {error}"],
+        ["TensorFlow by itself", ms(stock_us), f"the plan: {against}"],
+        ["ops where planned", f"{run.ops_on_planned_device:,}", f"of {run.ops_checked:,}"],
+        ["out of order", f"{run.order_violations:,}", ""],
+        ["loss differs by", _difference(run.loss_difference), "from the run without the plan"],
+        ["weights differ by", _difference(run.weights_difference), ""],
+    ]
+    return f"{head}\n\n{table(rows, 'lrl')}"
+
+
+def _difference(value: float) -> str:
+    return f"{value:.2g}" if math.isfinite(value) else "unknown"
+
+
+def _tuning_numbers(tuned: Tuning) -> dict[str, Any]:
+    return {
+        "step_time_us": tuned.best.run.step_time_us,
+        "first_step_time_us": tuned.trials[0].run.step_time_us,
+        "settled": tuned.settled,
+        "rounds": [{"kept": trial.kept, **run_numbers(trial.run)} for trial in tuned.trials],
+    }
+
+
+def _describe_tuning(tuned: Tuning) -> str:
+    rows = [["", "plan", "predicted", "measured", ""]]
+    for number, trial in enumerate(tuned.trials):
+        predicted, measured = trial.run.predicted_step_time_us, trial.run.step_time_us
+        kept = "best" if trial is tuned.best else "kept" if trial.kept else "slower, rolled back"
+        label = f"round {number}" if number else "at first"
+        rows.append([label, trial.plan.method, ms(predicted), ms(measured), kept])
+    end = "The measured costs promise no faster plan." if tuned.settled else ""
+    return "\n".join(filter(None, [table(rows, "llrrl"), end]))

@@ -1,0 +1,103 @@
+"""Stands for the process with TensorFlow: its answers are made up from the job, without any."""
+
+import os
+import sys
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from enplace import wire
+from enplace.clusters import cluster_to_json
+from enplace.measured import MeasuredRun, run_message
+from enplace.profile import make_profile
+from enplace.simulate import simulate
+from enplace.wire import Message
+from problems import cluster_of
+
+OPS = ["encoder/MatMul", "decoder/MatMul", "loss"]
+COSTS_US = (100.0, 100.0, 1.0)
+
+
+def profile_of(details):
+    """A step of three ops, whatever the model."""
+    n_ops = len(OPS)
+    ends = np.array([[a, 0, b, 4] for a, b in pairwise(range(n_ops))]).T
+    return make_profile(
+        "fake",
+        op_names=OPS,
+        op_types=["MatMul"] * n_ops,
+        scopes=[""] * n_ops,
+        time_us=np.array([COSTS_US] * 2).T,
+        persistent_bytes=[4] * n_ops,
+        temporary_bytes=[0] * n_ops,
+        colocation=[""] * n_ops,
+        edge_source=ends[0],
+        edge_output=ends[1],
+        edge_op=ends[2],
+        edge_bytes=ends[3],
+        measured={
+            "step_time_us": 201.0,
+            "source": details["source"],
+            "devices": details["devices"],
+            "cluster": cluster_to_json(cluster_of(2)),
+        },
+    )
+
+
+def run_of(problem, plan, details, wrong):
+    """A run in which everything takes twice as long as predicted."""
+    schedule = simulate(problem, plan)
+    n_ops = problem.profile.n_ops
+    return MeasuredRun(
+        profile=problem.profile,
+        plan=plan,
+        cluster=problem.cluster,
+        step_times_us=np.full(details["steps"], 2 * schedule.makespan_us),
+        op_time_us=2 * (schedule.op_finish_us - schedule.op_start_us),
+        op_start_us=2 * schedule.op_start_us,
+        op_finish_us=2 * schedule.op_finish_us,
+        op_device=plan.device.copy(),
+        ops_checked=n_ops,
+        ops_on_planned_device=n_ops - wrong,
+        order_violations=wrong,
+        loss_difference=float("nan") if wrong else 0.0,
+        weights_difference=0.0,
+        stock_step_time_us=400.0,
+        predicted_step_time_us=schedule.makespan_us,
+        facts={"devices": details["devices"], "ordered": details["order"]},
+    )
+
+
+def main(mode):
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+
+    def send(message):
+        out.write(wire.encode(message))
+        out.flush()
+
+    values = []
+    while "source" not in (job := wire.read(sys.stdin.buffer)).details:
+        values.append(job)
+    send(Message("progress", {"message": "Starting TensorFlow", "fraction": None}))
+    print("the script says hello")
+    if mode == "crash":
+        print("about to go wrong", flush=True)
+        os.abort()
+    if mode == "hang":
+        time.sleep(60)
+    if job.do == "profile":
+        profile = profile_of(job.details)
+        send(wire.profile_message(profile, "done", measured=True))
+    else:
+        problem = wire.problem_from(wire.profile_from(values[0]), job.details["problem"])
+        costs = np.array([COSTS_US] * 2).T
+        problem = replace(problem, profile=problem.profile.with_costs(costs))
+        run = run_of(problem, wire.plan_from(job), job.details, int(mode == "wrong"))
+        send(run_message(run))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

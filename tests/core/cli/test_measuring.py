@@ -1,0 +1,258 @@
+"""``profile``, ``run``, ``tune``, with a process that only stands for TensorFlow."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from enplace import worker
+from enplace.frontends import read_profile
+from enplace.trust import is_trusted
+
+FAKE = Path(__file__).with_name("fake_worker.py")
+TESTS = FAKE.parents[2]
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch, tmp_path):
+    """Choose how the process behaves; trust of others is out of reach."""
+
+    def behave(mode):
+        monkeypatch.setattr(worker, "COMMAND", (sys.executable, str(FAKE), mode))
+
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setattr(platformdirs, "user_config_dir", lambda name: str(tmp_path / "settings"))
+    behave("well")
+    return behave
+
+
+@pytest.fixture
+def script(folder):
+    (folder / "train.py").write_text("raise SystemExit('never run by these tests')\n")
+    return folder / "train.py"
+
+
+@pytest.fixture
+def profiled(enplace, script, folder):
+    assert enplace("profile", "train.py", "-o", "P.enplace", "--trust").status == 0
+    done = enplace("place", "P.enplace", "--cluster", "local", "-o", "plan.json")
+    assert done.status == 0
+    return folder
+
+
+def test_profile_writes_what_the_process_measured(enplace, script, folder):
+    words = ["--devices", "cpu:2", "--arg", "--batch", "--arg", "16", "--trust", "--json"]
+    done = enplace("profile", "train.py", "-o", "P.enplace", *words)
+    assert done.status == 0
+    assert (done.document["ops"], done.document["devices"]) == (3, "cpu:2")
+    measured = read_profile("P.enplace").measured
+    assert measured["source"]["arguments"] == ["--batch", "16"]
+    assert measured["devices"] == "cpu:2"
+
+
+def test_nothing_but_the_answer_is_printed(enplace, script):
+    done = enplace("profile", "train.py", "-o", "P.enplace", "--trust")
+    assert done.err == ""
+    assert "3 ops" in done.out
+    assert "hello" not in done.out
+
+
+def test_run_reports_what_was_promised(enplace, profiled):
+    done = enplace("run", "train.py", "plan.json", "--steps", "7", "--trust", "--json")
+    assert done.status == 0
+    found = done.document
+    assert found["steps"] == 7
+    assert found["step_time_us"] == 2 * found["predicted_step_time_us"] > 0
+    assert (found["ops_checked"], found["ops_on_planned_device"]) == (3, 3)
+    assert (found["order_violations"], found["loss_difference"]) == (0, 0)
+
+
+def test_without_a_profile_the_prediction_is_that_of_the_plan(enplace, profiled):
+    plan = json.loads((profiled / "plan.json").read_text())
+    plan["predicted"]["step_time_us"] = 123.5
+    (profiled / "plan.json").write_text(json.dumps(plan))
+    alone = enplace("run", "train.py", "plan.json", "--trust", "--json").document
+    with_profile = enplace(
+        "run", "train.py", "plan.json", "--profile", "P.enplace", "--trust", "--json"
+    ).document
+    assert alone["predicted_step_time_us"] == 123.5
+    assert with_profile["predicted_step_time_us"] != 123.5
+
+
+def test_run_tells_a_person_the_same(enplace, profiled):
+    lines = enplace("run", "train.py", "plan.json", "--trust").out.splitlines()
+    assert any(line.startswith("ops where planned") and "of 3" in line for line in lines)
+    assert any("loss differs by" in line for line in lines)
+
+
+def test_a_run_that_went_otherwise_is_a_no(enplace, profiled, fake):
+    fake("wrong")
+    done = enplace("run", "train.py", "plan.json", "--trust", "--json")
+    assert done.status == 1
+    assert done.document["as_planned"] is False
+    assert done.document["loss_difference"] is None
+    assert enplace("run", "train.py", "plan.json", "--trust").status == 1
+
+
+def test_a_run_is_called_as_its_profile_was(enplace, script, folder):
+    enplace("profile", "train.py", "-o", "P.enplace", "--trust", "--arg", "deep")
+    enplace("place", "P.enplace", "--cluster", "local", "-o", "plan.json")
+    seen = []
+
+    def spy(source, *rest):
+        seen.append(source.arguments)
+        return run_job(source, *rest)
+
+    run_job = worker.run_job
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "run_job", spy)
+        enplace("run", "train.py", "plan.json", "--trust", "--profile", "P.enplace")
+        enplace("run", "train.py", "plan.json", "--trust")
+        words = ["--profile", "P.enplace", "--arg", "wide"]
+        enplace("run", "train.py", "plan.json", "--trust", *words)
+    assert seen == [("deep",), (), ("wide",)]
+
+
+def test_tune_writes_the_best_plan_and_tells_each_round(enplace, profiled):
+    enplace("place", "P.enplace", "--cluster", "local", "-o", "bad.json", "--method", "round-robin")
+    words = ["--profile", "P.enplace", "--trust", "-o", "better.json", "--method", "heft"]
+    done = enplace("tune", "train.py", "bad.json", *words, "--json")
+    assert done.status == 0
+    assert [entry["kept"] for entry in done.document["rounds"]] == [True, True]
+    assert done.document["step_time_us"] < done.document["first_step_time_us"]
+    assert done.document["settled"]
+    assert enplace("simulate", "P.enplace", "better.json").status == 0
+    text = enplace("tune", "train.py", "better.json", *words).out
+    assert "at first" in text
+    assert "no faster plan" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["profile", "nonesuch.py", "-o", "P.enplace"], "nonesuch.py: there is no such file"),
+        (["profile", "train.py", "-o", "nowhere/P.enplace"], "no folder 'nowhere'"),
+        (["profile", "train.py", "-o", "train.py"], "is also an input"),
+        (["profile", "train.py", "-o", "P.enplace", "--loss", "mse"], "no optimizer"),
+        (["profile", "train.py", "-o", "P.enplace", "--batch-sizes", "8,x"], "such as 8,16,32"),
+        (["profile", "train.py", "-o", "P.enplace", "--batch-sizes", "0"], "at least one"),
+        (["run", "train.py", "nonesuch.json"], "nonesuch.json"),
+        (["run", "train.py", "train.py"], "train.py"),
+        (["run", "train.py", "p.json"], "p.json"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_runs(enplace, script, fake, words, hint):
+    fake("crash")
+    done = enplace(*words, "--trust")
+    assert done.status == 2
+    assert hint in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_crash_is_one_line_and_the_last_that_was_written(enplace, script, folder, fake):
+    fake("crash")
+    (folder / "P.enplace").write_bytes(b"precious")
+    done = enplace("profile", "train.py", "-o", "P.enplace", "--trust", "--json")
+    assert done.status == 2
+    first, *rest = done.err.splitlines()
+    assert first.startswith("enplace: TensorFlow crashed (SIGABRT)")
+    assert rest == ["  | the script says hello", "  | about to go wrong"]
+    assert done.document["last_lines"] == ["the script says hello", "about to go wrong"]
+    assert (folder / "P.enplace").read_bytes() == b"precious"
+
+
+def test_an_interrupt_leaves_the_output_alone(script, folder):
+    """The command in a process of its own gets the signal that Ctrl-C sends."""
+    (folder / "P.enplace").write_bytes(b"precious")
+    command = f"({sys.executable!r}, {str(FAKE)!r}, 'hang')"
+    code = (
+        f"import sys; from enplace import worker; worker.COMMAND = {command}\n"
+        "take = worker.take\n"
+        "def told(buffer):\n"
+        "    message = take(buffer)\n"
+        "    if message: print('working', flush=True)\n"
+        "    return message\n"
+        "worker.take = told\n"
+        "from enplace.cli import main; sys.argv[1:] = "
+        "['profile', 'train.py', '-o', 'P.enplace', '--trust']; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "working\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert err.strip() == ""
+    assert (folder / "P.enplace").read_bytes() == b"precious"
+
+
+# Trust
+
+
+def test_code_of_others_does_not_run_where_nobody_can_be_asked(enplace, script, fake):
+    fake("crash")
+    done = enplace("profile", "train.py", "-o", "P.enplace")
+    assert done.status == 2
+    assert "add --trust" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_yes_is_remembered_for_the_folder(enplace, script, folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr("enplace.cli.measuring._can_ask", lambda: True)
+    monkeypatch.setattr("click.confirm", lambda text, err: asked.append(text) or True)
+    for _ in range(2):
+        assert enplace("profile", "train.py", "-o", "P.enplace").status == 0
+    assert len(asked) == 1
+    assert str(folder) in asked[0]
+    assert is_trusted(folder / "other.py")
+
+
+def test_a_no_runs_nothing_and_is_asked_again(enplace, script, folder, fake, monkeypatch):
+    fake("crash")
+    monkeypatch.setattr("enplace.cli.measuring._can_ask", lambda: True)
+    monkeypatch.setattr("click.confirm", lambda text, err: False)
+    done = enplace("profile", "train.py", "-o", "P.enplace")
+    assert done.status == 2
+    assert "nothing was run" in done.err
+    assert not is_trusted(script)
+
+
+@pytest.mark.parametrize(("typed", "status"), [("y\n", 0), ("\n", 2), ("n\n", 2)])
+def test_the_question_on_a_terminal(script, folder, typed, status):
+    """In a pseudo-terminal, as a person sees it: no is what Enter means."""
+    master, slave = os.openpty()
+    command = f"({sys.executable!r}, {str(FAKE)!r}, 'well')"
+    code = (
+        f"import sys; from enplace import worker; worker.COMMAND = {command}\n"
+        "from enplace.cli import main; sys.argv[1:] = "
+        "['profile', 'train.py', '-o', 'P.enplace', '--json']; main()"
+    )
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(folder / "config")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=slave,
+        stderr=slave,
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+    os.write(master, typed.encode())
+    out, _ = process.communicate(timeout=30)
+    os.close(slave)
+    said = os.read(master, 1 << 16).decode()
+    os.close(master)
+    assert process.returncode == status
+    assert "[y/N]" in said
+    json.loads(out)  # the question does not disturb the answer
+    assert (folder / "P.enplace").exists() == (status == 0)
+
+
+def test_trust_on_the_command_line_is_for_this_once(enplace, script):
+    assert enplace("profile", "train.py", "-o", "P.enplace", "--trust").status == 0
+    assert not is_trusted(script)
