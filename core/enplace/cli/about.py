@@ -157,7 +157,9 @@ def _extra(name: str, modules: tuple[str, ...]) -> dict[str, Any]:
 def _describe_extra(extra: dict[str, Any]) -> str:
     if not extra["installed"]:
         return f"missing: {extra['install']}"
-    return ", ".join(f"{module} {version or ''}" for module, version in extra["versions"].items())
+    return ", ".join(
+        f"{module} {version or ''}".rstrip() for module, version in extra["versions"].items()
+    )
 
 
 def _cache() -> dict[str, Any]:
