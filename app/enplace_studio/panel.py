@@ -164,4 +164,5 @@ class Form(QFormLayout):
         """Add a row; its name stands in the middle of the field's height."""
         shown = label(name)
         shown.setMinimumHeight(field.sizeHint().height())
+        shown.setBuddy(field)
         self.addRow(shown, field)

@@ -443,13 +443,14 @@ class MainWindow(QMainWindow):
             QTimer.singleShot(0, self, lambda: self.files.open_path(path))
 
     def closeEvent(self, event: QCloseEvent) -> None:
-        if not self.files.may_leave():
+        used = "measuring" in self.__dict__
+        if not self.files.may_leave() or (used and not self.measuring.may_leave()):
             event.ignore()
             return
         self._remember_docks()
         self.settings.setValue("window/geometry", self.saveGeometry())
         self.settings.setValue("method", self.header.method)
-        if self.is_measuring:
+        if used:
             self.measuring.close_job()
         self.solver.close()
         self.recovery.close()

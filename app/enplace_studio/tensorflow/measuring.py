@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QMessageBox, QWidget
 
 from enplace import wire
 from enplace.errors import EnplaceError
@@ -74,6 +74,20 @@ class Measuring(QWidget):
     def cancel(self) -> None:
         if self.job is not None:
             self.job.cancel()
+
+    def may_leave(self) -> bool:
+        """Whether nothing is under way or waits to be opened, or the person gives it up."""
+        if self.strip.isHidden():
+            return True
+        choice = QMessageBox.StandardButton
+        answer = QMessageBox.question(
+            self.window(),
+            "Close all the same?",
+            f"{self.strip.title.text()}. Close all the same, and give it up?",
+            choice.Discard | choice.Cancel,
+            choice.Cancel,
+        )
+        return answer == choice.Discard
 
     def close_job(self) -> None:
         """End the worker; the window closes."""

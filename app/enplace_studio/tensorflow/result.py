@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from PySide6.QtCore import Qt, Signal
@@ -128,7 +129,13 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
             "ops on their device",
             f"{run.ops_on_planned_device:,} of {run.ops_checked:,}",
             "good" if run.ops_on_planned_device == run.ops_checked else "bad",
-            "Ops of the graph that really ran, and those on the device the plan gives them",
+            "\n".join(
+                [
+                    "Ops that really ran, and those of them on the device the plan gives them",
+                    *_reasons(run, "elsewhere", "elsewhere"),
+                    *_reasons(run, "not_run", "did not run as ops"),
+                ]
+            ),
         ),
         Fact(
             "out of order",
@@ -144,6 +151,9 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
         ),
         Fact("steps", f"{len(run.step_times_us):,}"),
     ]
+    if run.facts.get("ordered") is False:
+        tip = "The plan's devices were kept, its order was not asked for"
+        lines[1] = Fact("order", "TensorFlow’s own", "plain", tip)
     if run.stock_step_time_us > 0:
         change = percent(run.stock_step_time_us / run.step_time_us - 1, signed=True)
         tip = "A step of TensorFlow by itself, with its own optimiser of graphs and no plan"
@@ -151,6 +161,16 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
             Fact("TensorFlow alone", f"{ms(run.stock_step_time_us)}, {change}", "plain", tip)
         )
     return lines
+
+
+def _reasons(run: MeasuredRun, key: str, what: str) -> list[str]:
+    """How many ops something befell, and why, where the run says so."""
+    told = run.facts.get(key)
+    reasons = told.get("reasons") if isinstance(told, Mapping) else None
+    if not isinstance(reasons, Mapping) or not reasons:
+        return []
+    said = "; ".join(f"{number:,} {reason}" for reason, number in reasons.items())
+    return [f"{what}: {said}"]
 
 
 def difference(value: float) -> str:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
-from PySide6.QtWidgets import QLabel
+from PySide6.QtWidgets import QLabel, QMessageBox
 
 from enplace.source import source_of
 from enplace_studio import machine
@@ -16,6 +16,7 @@ from enplace_studio.tensorflow.open_model import OpenModel
 from problems import plan_of
 
 PATIENCE_MS = 20_000
+BUTTON = QMessageBox.StandardButton
 PREDICTED_US, MEASURED_US = 3000, 3750
 """The fake worker runs each op a quarter slower than predicted."""
 
@@ -122,11 +123,15 @@ def test_cancel_is_heard_and_the_window_is_as_before(window, model, asked, qtbot
     assert "cancelled" in window.toast.text
 
 
-def test_closing_the_window_ends_the_worker(window, model, asked, qtbot):
+@pytest.mark.parametrize(("choice", "closes"), [(BUTTON.Cancel, False), (BUTTON.Discard, True)])
+def test_closing_the_window_asks_and_ends_the_worker(
+    window, model, asked, monkeypatch, choice, closes
+):
     window.measuring.open_model(model("deaf.py"))
     process = window.measuring.job._process
-    window.close()
-    assert process.processId() == 0
+    monkeypatch.setattr(QMessageBox, "question", lambda *_: choice)
+    assert window.close() is closes
+    assert (process.processId() == 0) is closes
 
 
 def test_while_something_is_measured_nothing_is_solved(opened, model, asked):
@@ -215,6 +220,22 @@ def test_the_card_says_what_the_run_proves(ran):
     assert facts["out of order"] == "0 ops"
     assert facts["loss difference"] == "0"
     assert facts["TensorFlow alone"] == "6.0 ms, +60.0 %"
+
+
+def test_the_card_says_that_the_order_was_left_to_tensorflow_and_what_did_not_run(ran):
+    left_out = {"count": 2, "reasons": {"a constant": 2}, "ops": ["x", "y"]}
+    run = replace(ran.document.current.run, facts={"ordered": False, "not_run": left_out})
+    ran.document.set_run(ran.document.current.plan, run)
+    labels = ran.views["result"].facts.findChildren(QLabel)
+    assert "TensorFlow’s own" in [found.text() for found in labels]
+    assert "did not run as ops: 2 a constant" in labels[0].toolTip()
+
+
+def test_a_narrow_header_has_a_short_name_for_running(opened):
+    opened.resize(1440, 800)
+    assert opened.header.run_button.text() == "Run on this machine"
+    opened.resize(1000, 800)
+    assert opened.header.run_button.text() == "Run here"
 
 
 def test_the_inspector_compares_each_op(ran, qtbot):
