@@ -3,16 +3,34 @@
 import os
 import select
 import signal
+import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import pytest
 
 from enplace import worker
-from enplace.errors import CancelledError, CostError, DoesNotFitError, EnplaceError
-from enplace.wire import Message, WireError
-from enplace.worker import WorkerError, do_work, why_it_ended
+from enplace.clusters import cluster_to_json
+from enplace.errors import (
+    CancelledError,
+    ClusterError,
+    CostError,
+    DoesNotFitError,
+    EnplaceError,
+)
+from enplace.source import Source
+from enplace.wire import Message, WireError, encode
+from enplace.worker import (
+    ADD_TENSORFLOW,
+    WorkerError,
+    devices_for,
+    do_work,
+    profile_job,
+    why_it_ended,
+)
+from problems import cluster_of
 
 JOB = (Message("profile", {"source": {}}),)
 SPEAK = """
@@ -254,3 +272,104 @@ def test_no_file_stays_open(work):
     work("send('done')")
     fails(work, "os._exit(1)")
     assert count() == before
+
+
+# The process itself, with something else in the place of TensorFlow
+
+
+@pytest.fixture
+def with_tensorflow(monkeypatch, tmp_path):
+    """Let a process find some Python where TensorFlow should be."""
+
+    def put(code):
+        (tmp_path / "tensorflow.py").write_text(textwrap.dedent(code))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    return put
+
+
+MODEL = Source("train.py", "script")
+REAL_JOB = profile_job(MODEL, "cpu:2", steps=1, warm_ups=0)
+
+
+def test_without_tensorflow_one_line_says_how_to_add_it(monkeypatch):
+    code = (
+        "import runpy, sys; sys.modules['tensorflow'] = None; "
+        "runpy.run_module('enplace.tf.worker', run_name='__main__')"
+    )
+    monkeypatch.setattr(worker, "COMMAND", (sys.executable, "-c", code))
+    with pytest.raises(EnplaceError) as caught:
+        do_work(REAL_JOB)
+    assert str(caught.value) == f"TensorFlow is not installed; run: {ADD_TENSORFLOW}"
+
+
+def test_a_tensorflow_that_does_not_start_is_told_with_its_reason(with_tensorflow):
+    with_tensorflow("raise ImportError('libcudart.so is missing\\nand more')")
+    with pytest.raises(
+        EnplaceError, match=r"does not start \(ImportError: libcudart.so is missing\)"
+    ):
+        do_work(REAL_JOB)
+
+
+def test_what_libraries_and_children_print_goes_to_the_noise(with_tensorflow):
+    with_tensorflow(
+        """
+        import os, sys
+        print("a library prints")
+        os.system("echo a child prints")
+        os.write(1, b"straight to the stream\\n")
+        assert sys.stdin.read() == ""  # the job is not there to be read by a script
+        os._exit(9)
+        """
+    )
+    with pytest.raises(WorkerError, match="exit status 9") as caught:
+        do_work(REAL_JOB)
+    lines = ["a library prints", "a child prints", "straight to the stream"]
+    assert caught.value.last_lines.splitlines() == lines
+
+
+def test_the_process_ends_with_whoever_started_it(with_tensorflow, tmp_path):
+    with_tensorflow(
+        f"""
+        import os, time
+        pid = os.fork()
+        if pid:
+            open({str(tmp_path / "pids")!r}, "w").write(f"{{os.getpid()}} {{pid}}")
+            print("there", flush=True)
+        time.sleep(60)
+        """
+    )
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        worker.COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+    )
+    process.stdin.write(b"".join(map(encode, REAL_JOB)))
+    process.stdin.flush()
+    assert process.stderr.readline() == b"there\n"
+    process.stdin.close()
+    process.wait(timeout=5)
+    process.stdout.close()
+    process.stderr.close()
+    assert all(is_gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+def test_the_folder_it_is_started_in_hides_no_library(with_tensorflow, monkeypatch, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "queue.py").write_text("raise RuntimeError('not the library')")
+    monkeypatch.chdir(folder)
+    with_tensorflow("raise ImportError('enough')")
+    with pytest.raises(EnplaceError, match="enough"):
+        do_work(REAL_JOB)
+
+
+def test_a_plan_of_this_machine_runs_on_as_many_devices():
+    assert devices_for(cluster_of(4), {}) == "gpu:4"
+    pair = cluster_of(2)
+    known = {"cluster": cluster_to_json(pair), "devices": "gpu:all"}
+    assert devices_for(pair, known) == "gpu:all"
+    assert devices_for(cluster_of(3), known) == "gpu:3"
+    host = replace(pair.devices[0], name="/job:worker/task:0/device:GPU:0")
+    hosts = replace(pair, devices=(host, pair.devices[1]))
+    with pytest.raises(ClusterError, match="--devices"):
+        devices_for(hosts, {})

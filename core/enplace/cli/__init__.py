@@ -29,10 +29,14 @@ from enplace.errors import (
     EnplaceWarning,
     UnplaceableOpError,
 )
+from enplace.text import elide_middle
 
 __all__ = ["about", "converting", "main", "measuring", "run", "solving"]
 
 ANSWER_IS_NO = (DoesNotFitError, UnplaceableOpError, DeadlockError)
+MAX_LINE = 200
+"""Longer lines of another process are cut."""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
@@ -80,7 +84,7 @@ def one_line(text: str) -> str:
 def _refuse(error: Exception, message: str, status: int, as_json: bool) -> int:
     print(f"enplace: {one_line(message)}", file=sys.stderr)
     for line in getattr(error, "last_lines", "").splitlines():
-        print(f"  | {one_line(line)}", file=sys.stderr)
+        print(f"  | {elide_middle(one_line(line), MAX_LINE)}", file=sys.stderr)
     if as_json:
         details: dict[str, Any] = getattr(error, "details", {})
         document = {"error": one_line(message), "kind": type(error).__name__, **details}

@@ -18,11 +18,15 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from enplace import wire
-from enplace.errors import EnplaceError
+from enplace.errors import EnplaceError, PlanError
 from enplace.measured import run_message
+from enplace.profile import Profile
 from enplace.source import source_from_json
+from enplace.text import count
 from enplace.wire import Message
 from enplace.worker import ADD_TENSORFLOW, Report
+
+_SHOWN = 3
 
 Send = Callable[[Message], None]
 
@@ -30,7 +34,7 @@ Send = Callable[[Message], None]
 def main() -> None:
     """Do one job for the process that started this one, and end with it."""
     hear, send = _claim_streams()
-    faulthandler.enable()
+    faulthandler.enable(all_threads=False)
     values, job = _receive(hear)
     threading.Thread(target=_end_with, args=(hear,), name="listener", daemon=True).start()
     send(_answer(job, values, send))
@@ -114,8 +118,8 @@ def _profile(job: Message, report: Report) -> Message:
     from enplace.tf.profile import profile_step
 
     details = job.details
+    devices = parse_devices(details["devices"])  # quick to refuse
     step = load(source_from_json(details["source"]), report)
-    devices = parse_devices(details["devices"])
     profile = profile_step(step, devices, details["steps"], details["warm_ups"], report)
     origin = {"source": details["source"], "devices": details["devices"]}
     profile = replace(profile, measured={**profile.measured, **origin})
@@ -125,26 +129,35 @@ def _profile(job: Message, report: Report) -> Message:
 def _run(job: Message, values: list[Message], report: Report) -> Message:
     from enplace.tf.devices import parse_devices
     from enplace.tf.load import load
-    from enplace.tf.matching import check_same_graph, with_edges_of
     from enplace.tf.run import run_plan
 
     details = job.details
+    devices = parse_devices(details["devices"])
     profile = wire.profile_from(values[0])
     step = load(source_from_json(details["source"]), report)
-    check_same_graph(step, profile)
-    if not any(profile.op_types):
-        profile = with_edges_of(step, profile)
+    _check_same_graph({node.name for node in step.graph_def.node}, profile)
     problem = wire.problem_from(profile, details["problem"])
     run = run_plan(
         step,
         problem,
         wire.plan_from(job),
-        parse_devices(details["devices"]),
+        devices,
         details["steps"],
         ordered=details["order"],
         progress=report,
     )
     return run_message(run)
+
+
+def _check_same_graph(nodes: set[str], profile: Profile) -> None:
+    """Refuse a plan that places ops which the model's step does not have."""
+    if lacking := [name for name in profile.op_names if name not in nodes]:
+        names = ", ".join(lacking[:_SHOWN]) + (", ..." if len(lacking) > _SHOWN else "")
+        raise PlanError(
+            f"the plan was made for another graph: the model has no {names} "
+            f"({count(len(lacking), 'op')} of {profile.n_ops:,}); give the arguments that it was "
+            f"profiled with, or profile and place it again"
+        )
 
 
 def _failure(error: BaseException) -> Message:
