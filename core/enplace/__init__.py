@@ -1,3 +1,18 @@
 """Decide where every op of a TensorFlow model runs, and in what order, on several GPUs."""
 
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def apply(path: str | os.PathLike[str], order: bool = True) -> Any:
+    """Run the training of this process as ``plan.json`` says; see :func:`enplace.tf.apply.apply`.
+
+    Call it at the beginning of a training script, which needs no other change.
+    """
+    # TensorFlow is imported now, and by nobody who does not call this.
+    return importlib.import_module("enplace.tf.apply").apply(path, order)

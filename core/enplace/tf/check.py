@@ -65,7 +65,10 @@ def check_placement(
         TensorFlow's short name of each device.
     """
     ran = {
-        node.name: (node.op, short_name(node.device)) for graph in partitions for node in graph.node
+        node.name: (node.op, short_name(node.device))
+        for graph in partitions
+        for node in graph.node
+        if node.op not in _FED_AND_FETCHED
     }
     number = {device: i for i, device in enumerate(devices)}
     # A device that the plan's cluster lacks has the number after the last.
@@ -98,7 +101,11 @@ def _reasons(step: Step, names: Iterable[str], ran: Iterable[str]) -> dict[str, 
             return "fed"
         if name not in needed:
             return "no result needs it"
-        return "a constant, copied to its consumers" if name in copied else "left out by TensorFlow"
+        return (
+            "a constant, copied to its consumers"
+            if name in copied
+            else "left out or renamed by TensorFlow"
+        )
 
     return {name: reason(name) for name in names}
 
@@ -121,8 +128,6 @@ def _added(ran: Mapping[str, tuple[str, str]], known: set[str]) -> dict[str, int
     new = {name: op for name, (op, _) in ran.items() if name not in known}
     types = Counter("copies of constants" if _COPY in name else op for name, op in new.items())
     transfers = sum(types.pop(op, 0) for op in _TRANSFERS)
-    for op in _FED_AND_FETCHED:
-        types.pop(op, None)
     return {"ends of transfers": transfers, **dict(sorted(types.items()))}
 
 

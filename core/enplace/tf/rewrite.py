@@ -114,6 +114,11 @@ def consumers_of(graph_def: GraphDef) -> dict[str, list[str]]:
     return consumers
 
 
+def count_inputs(graph_def: GraphDef) -> int:
+    """Data and control edges into all nodes."""
+    return sum(len(node.input) for node in graph_def.node)
+
+
 def ordered_ops(graph_def: GraphDef) -> set[str]:
     """Ops that an order can speak of: those that do work, and that always run.
 

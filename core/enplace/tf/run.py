@@ -23,7 +23,7 @@ from enplace.simulate import simulate
 from enplace.tf.check import check_placement, count_violations, not_in_plan, op_times_us
 from enplace.tf.devices import Devices, DevicesError, short_name
 from enplace.tf.hosts import serving
-from enplace.tf.rewrite import device_orders, ordered_ops, place_graph
+from enplace.tf.rewrite import count_inputs, device_orders, ordered_ops, place_graph
 from enplace.tf.step import OpenStep, Step
 
 WARM_UPS, TRACED = 5, 10
@@ -122,7 +122,7 @@ def run_plan(
             "warm_ups": WARM_UPS,
             "traced_steps": len(times),
             "unplaced_step_time_us": float(np.median(plain.times_us)),
-            "order_edges": _n_inputs(placed_graph) - _n_inputs(step.graph_def),
+            "order_edges": count_inputs(placed_graph) - count_inputs(step.graph_def),
             "losses": list(step.losses),
             "not_in_plan": not_in_plan(step, names),
             **check.facts,
@@ -244,7 +244,3 @@ def _largest(a: NDArray[Any], b: NDArray[Any]) -> float:
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     off = np.abs(a.astype(wide) - b.astype(wide))[~same]
     return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0))
-
-
-def _n_inputs(graph_def: GraphDef) -> int:
-    return sum(len(node.input) for node in graph_def.node)

@@ -1,0 +1,296 @@
+"""A plan applied in the process of an unchanged training script: ``enplace.apply("plan.json")``.
+
+Every call of a traced function passes one private method of TensorFlow's ``ConcreteFunction``.
+There, a function whose ops are those of the plan is exchanged for one that is placed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+
+from enplace.cluster import Cluster, Device
+from enplace.errors import EnplaceWarning
+from enplace.exports.python_snippet import tensorflow_devices
+from enplace.files.plans import read_plan_alone
+from enplace.tf.check import Check, check_placement
+from enplace.tf.devices import DevicesError, short_name, task_of
+from enplace.tf.exchange import (
+    Movers,
+    bound_ops,
+    function_name,
+    function_of,
+    variables_by_placeholder,
+)
+from enplace.tf.graph import FlatGraph, all_nodes, flatten
+from enplace.tf.rewrite import count_inputs, device_orders, place_graph
+from enplace.tf.step import Step, plain_config
+
+_HOST = "/device:CPU:0"
+_ALIKE = 0.5
+"""A function that has so large a part of the plan's ops was meant by it."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedFunction:
+    """What was done to one traced function.
+
+    Attributes
+    ----------
+    name : str
+        The function's.
+    order_edges, variables_moved : int
+        Control edges that keep the order; variables that were elsewhere before.
+    bound : tuple of str
+        Ops that use something that cannot move, such as the iterator that brings the batches, and
+        stay with it, whatever the plan says.
+    check : Check
+        What TensorFlow ran in the first step, compared with the plan.
+    """
+
+    name: str
+    order_edges: int
+    variables_moved: int
+    bound: tuple[str, ...]
+    check: Check
+
+    def __str__(self) -> str:
+        kept = f"; bound to where their data is: {', '.join(self.bound)}" if self.bound else ""
+        return (
+            f"{self.name}: {self.check.as_planned} of {self.check.checked} ops run where the plan "
+            f"has them, {self.order_edges} control edges keep the order, "
+            f"{self.variables_moved} variables moved{kept}"
+        )
+
+
+@dataclass(eq=False)
+class Application:
+    """A plan that is applied to whatever functions have its ops. Print it after training.
+
+    Attributes
+    ----------
+    path : str
+        The plan's file.
+    functions : list of PlacedFunction
+        One for each traced function that runs placed; none before training begins.
+    mismatches : list of str
+        One line for each function that has many of the plan's ops, but not just these, and is left
+        alone.
+    """
+
+    path: str
+    functions: list[PlacedFunction] = field(default_factory=list)
+    mismatches: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [*map(str, self.functions), *self.mismatches]
+        return "\n".join(lines) or f"{self.path}: no function with the plan's ops has run yet"
+
+
+def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
+    """Run the training of this process as a plan says, from now on.
+
+    Call it before training, and before anything of TensorFlow runs if the plan needs logical
+    devices. Functions whose ops are exactly those of the plan run placed, with their variables
+    moved to their devices; all others run as they are.
+
+    Parameters
+    ----------
+    path : path-like
+        A ``plan.json``.
+    order : bool
+        Whether each device follows the plan's order.
+
+    Returns
+    -------
+    Application
+        Tells what was done; it is filled in as functions run for the first time.
+
+    Raises
+    ------
+    FileError, ClusterError
+        If the file is damaged or no plan.
+    DevicesError
+        If this process does not have the plan's devices.
+    """
+    application = Application(os.fspath(path))
+    placer = _Placer(application, order)
+    _make_devices(placer.problem.cluster)
+    call = ConcreteFunction._call_flat
+
+    @wraps(call)
+    def placed_call(
+        function: ConcreteFunction, tensor_inputs: Sequence[Any], captured_inputs: Sequence[Any]
+    ) -> Any:
+        placed = placer.placed(function) if tf.executing_eagerly() else None
+        if placed is None:
+            return call(function, tensor_inputs, placer.present(captured_inputs))
+        return placer.run(placed, lambda: call(placed, tensor_inputs, placed.captured_inputs))
+
+    ConcreteFunction._call_flat = placed_call
+    atexit.register(_say_if_unused, application)
+    return application
+
+
+def _say_if_unused(application: Application) -> None:
+    if not application.functions and not application.mismatches:
+        print(f"enplace: not used: {application}", file=sys.stderr)
+
+
+class _Placer:
+    """Exchanges functions, and remembers which."""
+
+    def __init__(self, application: Application, ordered: bool) -> None:
+        self._application = application
+        self.problem, self._plan, _ = read_plan_alone(application.path)
+        self._ordered = ordered
+        names = self.problem.profile.op_names
+        self._devices = tensorflow_devices(self.problem.cluster)
+        self._planned = {
+            name: self._devices[device]
+            for name, device in zip(names, self._plan.device.tolist(), strict=True)
+        }
+        self._movers = Movers()
+        self._known: WeakKeyDictionary[ConcreteFunction, ConcreteFunction | None] = (
+            WeakKeyDictionary()
+        )
+        self._new: dict[ConcreteFunction, Callable[[Sequence[GraphDef]], None]] = {}
+        self._options = context.FunctionCallOptions(config_proto=plain_config())
+
+    def present(self, captured: Sequence[Any]) -> list[Any]:
+        """What a function captured, with the present handles of variables that were moved."""
+        return [self._movers.present(tensor) for tensor in captured]
+
+    def placed(self, function: ConcreteFunction) -> ConcreteFunction | None:
+        """What to call in place of a function; None if it is not the plan's."""
+        if function not in self._known:
+            self._known[function] = self._find(function)
+        return self._known[function]
+
+    def run(self, placed: ConcreteFunction, call: Callable[[], Any]) -> Any:
+        """Call a placed function: nothing rewritten, and devices as they are given."""
+        running = context.context()
+        usual, running.function_call_options = running.function_call_options, self._options
+        report = self._new.pop(placed, None)
+        try:
+            if report is None:
+                return call()
+            running.enable_graph_collection()
+            result = call()
+            report(running.export_run_metadata().partition_graphs)
+            running.disable_graph_collection()
+            return result
+        finally:
+            running.function_call_options = usual
+
+    def _find(self, function: ConcreteFunction) -> ConcreteFunction | None:
+        n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
+        if n_nodes < _ALIKE * len(self._planned):
+            return None  # far too small; no need to flatten it
+        flat = flatten(function)
+        theirs = {node.name for node in flat.graph_def.node}
+        lacking = sorted(self._planned.keys() - theirs)
+        new = sorted(theirs - self._planned.keys() - {*flat.arguments, *flat.captures})
+        if not lacking and not new:
+            return self._exchange(function, flat)
+        if len(lacking) <= (1 - _ALIKE) * len(self._planned):
+            self._tell_mismatch(function_name(function), lacking, new)
+        return None
+
+    def _tell_mismatch(self, name: str, lacking: Sequence[str], new: Sequence[str]) -> None:
+        kinds = ((lacking, "ops of the plan are missing"), (new, "ops are new"))
+        parts = [f"{len(ops)} {what} ('{ops[0]}')" for ops, what in kinds if ops]
+        line = (
+            f"{self._application.path} does not fit the function {name}, which runs as it is: "
+            f"{', '.join(parts)}; profile the model as it is now and place it anew"
+        )
+        self._application.mismatches.append(line)
+        warnings.warn(line, EnplaceWarning, stacklevel=2)
+
+    def _exchange(self, function: ConcreteFunction, flat: FlatGraph) -> ConcreteFunction:
+        variables = variables_by_placeholder(function, flat)
+        bound = bound_ops(function, flat, variables, _HOST)
+        n_moved = sum(
+            self._movers.move(variable, self._planned[name])
+            for name, variable in variables.items()
+            if name in self._planned
+        )
+        captured = self.present(function.captured_inputs)
+        function.set_external_captures(captured)
+        plan, graph_def = self._plan, flat.graph_def
+        order = device_orders(graph_def, self.problem, plan, plan.position) if self._ordered else []
+        placed_graph = place_graph(graph_def, self._planned | bound, order, _HOST)
+        placed = function_of(function, flat, placed_graph, captured)
+
+        def report(partitions: Sequence[GraphDef]) -> None:
+            self._application.functions.append(
+                PlacedFunction(
+                    function_name(function),
+                    count_inputs(placed_graph) - count_inputs(graph_def),
+                    n_moved,
+                    tuple(op for op, at in bound.items() if at != self._planned.get(op, at)),
+                    check_placement(
+                        partitions,
+                        _step_of(flat),
+                        self.problem.profile.op_names,
+                        plan.device,
+                        self._devices,
+                    ),
+                )
+            )
+
+        self._new[placed] = report
+        return placed
+
+
+def _step_of(flat: FlatGraph) -> Step:
+    inputs = (*flat.arguments, *flat.captures)
+    return Step(
+        "", flat.graph_def, {}, (), inputs, outputs=flat.outputs, targets=flat.control_outputs
+    )
+
+
+def _make_devices(cluster: Cluster) -> None:
+    """Make the logical CPUs and GPUs that the plan names, unless they are there."""
+    wanted = tensorflow_devices(cluster)
+    if task := next(filter(None, map(task_of, wanted)), ""):
+        raise DevicesError(
+            f"the plan has devices of several hosts ({task}); run it with 'enplace run'"
+        )
+    with suppress(RuntimeError):  # TensorFlow is running already; perhaps it has them
+        for kind in ("CPU", "GPU"):
+            pairs = zip(cluster.devices, wanted, strict=True)
+            of_kind = [device for device, name in pairs if f":{kind}:" in name]
+            _split(kind, of_kind)
+    there = {short_name(device.name) for device in tf.config.list_logical_devices()}
+    if lacking := [name for name in wanted if name not in there]:
+        raise DevicesError(
+            f"the plan uses {lacking[0]}, which this process lacks ({', '.join(sorted(there))} are "
+            f"there); place the model for the devices of this machine, and call enplace.apply at "
+            f"the beginning of the script"
+        )
+
+
+def _split(kind: str, devices: Sequence[Device]) -> None:
+    """Logical devices where there are fewer real ones, as evenly as they go."""
+    physical = tf.config.list_physical_devices(kind)
+    if not 0 < len(physical) < len(devices):
+        return
+    least = min(device.capacity_bytes for device in devices)
+    logical = tf.config.LogicalDeviceConfiguration(least >> 20 if kind == "GPU" else None)
+    share, more = divmod(len(devices), len(physical))
+    for i, device in enumerate(physical):
+        tf.config.set_logical_device_configuration(device, [logical] * (share + (i < more)))
