@@ -12,6 +12,7 @@ from PySide6.QtCore import QObject, QProcess, QTimer, Signal
 
 from enplace import errors, wire, worker
 from enplace.wire import Message, WireError
+from enplace_studio.aside import aside
 
 KILL_AFTER_MS = 400
 """How long a worker may take to end once it is told to."""
@@ -77,12 +78,12 @@ class WorkerJob(QObject):
 
     def start(self) -> None:
         """Start the process; its input stays open, so that it ends when the studio does."""
+        said = aside(lambda: b"".join(map(wire.encode, self.messages)))
         program, *arguments = worker.COMMAND
         self._started_s = time.monotonic()
         self._process.start(program, arguments)
         self._group = self._process.processId()
-        for message in self.messages:
-            self._process.write(wire.encode(message))
+        self._process.write(said)
         self._tick.start()
 
     def cancel(self) -> None:
