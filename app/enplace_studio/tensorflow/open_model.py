@@ -19,7 +19,12 @@ from PySide6.QtWidgets import (
 
 from enplace.errors import EnplaceError
 from enplace.source import MAX_BATCH, Source, source_of
-from enplace_studio.machine import MODEL_SUFFIXES, TENSORFLOW_COMMAND, has_tensorflow
+from enplace_studio.machine import (
+    MODEL_SUFFIXES,
+    TENSORFLOW_COMMAND,
+    has_tensorflow,
+    tensorflow_state,
+)
 from enplace_studio.messages import button
 from enplace_studio.panel import Form, label, number_field, paragraph, set_role
 from enplace_studio.tensorflow.devices import DeviceChoice
@@ -141,9 +146,8 @@ class OpenModel(QDialog):
         layout.addLayout(choose)
         layout.addWidget(self.what)
         layout.addLayout(self.form)
-        self.missing = paragraph(
-            "TensorFlow is not installed beside the studio. To add it, run\n"
-            f"{TENSORFLOW_COMMAND}\nand open the model again."
+        self.missing = label(
+            f"{tensorflow_state()}\nTo add it, run {TENSORFLOW_COMMAND} and open the model again."
         )
         self.missing.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.missing.setVisible(not has_tensorflow())

@@ -26,7 +26,7 @@ class JobStrip(QFrame):
         self.elapsed = label("", "dim")
         self.bar = QProgressBar(textVisible=False)
         self.bar.setAccessibleName("Progress")
-        self.open_button = button("Open", lambda: self._accept(), kind="accent")
+        self.open_button = button("Open", lambda: self._accept())
         self.cancel_button = button("Cancel", self._cancel)
         texts = QHBoxLayout()
         texts.setSpacing(10)
