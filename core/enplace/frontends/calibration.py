@@ -1,4 +1,7 @@
-"""The launch gap: what a kernel costs a stream beyond its own time, from the measured step."""
+"""What an op costs a device beyond its own time, from the measured step.
+
+On a GPU that is the launch gap of every kernel; on a CPU, what the executor does for every op.
+"""
 
 from __future__ import annotations
 
@@ -13,52 +16,70 @@ from enplace.profile import KINDS, FloatArray, IntArray, Profile
 from enplace.simulate import simulate
 
 TYPICAL_GAP_US = 1.5
-LEAST_GAP_US, LARGEST_GAP_US = 0.5, 4.0
+GAP_LIMITS_US = {"gpu": (0.5, 4.0), "cpu": (0.0, 50.0)}
 """Gaps beyond these say that something else took the time, and are clipped."""
+
+KEYS = {"gpu": "launch_gap_us", "cpu": "op_overhead_us"}
 
 _ROUNDS = 4
 
 
-def calibrate(profile: Profile, n_kernels: IntArray, cluster: Cluster) -> Profile:
-    """Add a launch gap per kernel so that the simulated step takes as long as the measured one.
+def calibrate(
+    profile: Profile, n_launches: IntArray, cluster: Cluster, kind: str = "gpu"
+) -> Profile:
+    """Add a gap per kernel, or per op, so that the simulated step takes as long as the measured.
 
-    Only a step on one GPU tells the gap: two logical GPUs disturb each other, there it is
-    :data:`TYPICAL_GAP_US`.
+    Only a step on one GPU tells the launch gap: two logical GPUs disturb each other, there it is
+    :data:`TYPICAL_GAP_US`. On a CPU, where tracing makes ops slower than they are, their times are
+    scaled down if they alone take longer than the step.
 
     Parameters
     ----------
     profile : Profile
-        With bare kernel times, ``step_time_us`` and ``op_devices`` in ``measured``.
-    n_kernels : int array, shape (n_ops,)
-        Kernels that each op launches in a step.
+        With bare times, ``step_time_us`` and ``op_devices`` in ``measured``.
+    n_launches : int array, shape (n_ops,)
+        Kernels that each op launches in a step; on a CPU 1 for an op that runs, else 0.
     cluster : Cluster
         The devices it was measured on.
+    kind : str
+        Which of :data:`~enplace.profile.KINDS` it ran on.
 
     Returns
     -------
     Profile
-        With gaps in ``time_us`` and ``launch_gap_us`` in ``measured``.
+        With gaps in ``time_us``, and the gap in ``measured`` under its key of :data:`KEYS`.
     """
+    if kind == "cpu":
+        profile = _without_tracing(profile, cluster)
     used = {d for d in profile.measured["op_devices"].values() if d.startswith("GPU")}
-    gap = (
-        _fit(profile, n_kernels, cluster) if len(used) == 1 and n_kernels.any() else TYPICAL_GAP_US
-    )
-    gap = float(np.clip(gap, LEAST_GAP_US, LARGEST_GAP_US))
-    measured = dict(profile.measured) | {"launch_gap_us": gap}
-    return replace(profile, time_us=_with_gap(profile, n_kernels, gap), measured=measured)
+    gap = TYPICAL_GAP_US
+    if n_launches.any() and (kind == "cpu" or len(used) == 1):
+        gap = _fit(profile, n_launches, cluster, kind)
+    gap = float(np.clip(gap, *GAP_LIMITS_US[kind]))
+    measured = dict(profile.measured) | {KEYS[kind]: gap}
+    return replace(profile, time_us=_with_gap(profile, n_launches, gap, kind), measured=measured)
 
 
-def _fit(profile: Profile, n_kernels: IntArray, cluster: Cluster) -> float:
+def _without_tracing(profile: Profile, cluster: Cluster) -> Profile:
+    """Times scaled down to the step where they alone take longer."""
+    longer = _step_us(profile, cluster) / profile.measured["step_time_us"]
+    return profile.with_costs(profile.time_us / longer) if longer > 1 else profile
+
+
+def _fit(profile: Profile, n_launches: IntArray, cluster: Cluster, kind: str) -> float:
     """Gap at which the simulated step equals the measured one; the step is nearly linear in it."""
-    gap, total = TYPICAL_GAP_US, int(n_kernels.sum())
+    gap, total = TYPICAL_GAP_US, int(n_launches.sum())
     for _ in range(_ROUNDS):
-        trial = profile.with_costs(_with_gap(profile, n_kernels, gap))
-        step_us = simulate(Problem(trial, cluster), recorded_plan(trial, cluster)).makespan_us
-        gap = max(0.0, gap + (profile.measured["step_time_us"] - step_us) / total)
+        trial = profile.with_costs(_with_gap(profile, n_launches, gap, kind))
+        gap = max(0.0, gap + (profile.measured["step_time_us"] - _step_us(trial, cluster)) / total)
     return gap
 
 
-def _with_gap(profile: Profile, n_kernels: IntArray, gap_us: float) -> FloatArray:
+def _step_us(profile: Profile, cluster: Cluster) -> float:
+    return simulate(Problem(profile, cluster), recorded_plan(profile, cluster)).makespan_us
+
+
+def _with_gap(profile: Profile, n_launches: IntArray, gap_us: float, kind: str) -> FloatArray:
     time_us = profile.time_us.copy()
-    time_us[:, KINDS.index("gpu")] += gap_us * n_kernels
+    time_us[:, KINDS.index(kind)] += gap_us * n_launches
     return time_us

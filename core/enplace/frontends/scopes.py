@@ -17,6 +17,12 @@ INPUT = "input"
 """Scope of the ops that bring the batch."""
 
 _GRADIENT_PART = re.compile(r".*_grad(_\d+)?$")
+_TAPE = re.compile(r"gradient_tape(_\d+)?$")
+_OPTIMIZER = re.compile(
+    r"(adam|adamw|adamax|nadam|sgd|rmsprop|adagrad|adadelta|adafactor|ftrl|lion|muon|lamb)(_\d+)?$",
+    re.IGNORECASE,
+)
+_VARIABLE_TYPES = ("VarHandleOp", "VariableV2", "Variable", "Placeholder")
 _UPDATE_TYPE = re.compile(r"^(Resource|Sparse)?(Apply|Assign|Scatter)")
 
 Edge = tuple[int, int, int, int, bool]
@@ -35,8 +41,46 @@ def scopes_of(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Edge]) -> list
     scopes = [_own_scope(node, names, blocks) for node in nodes]
     _name_slots(nodes, names, scopes)
     _name_updates(nodes, edges, scopes)
-    _spread(nodes, edges, scopes)
+    ends = [(source, target) for source, _, target, _, _ in edges]
+    _spread([node["name"] for node in nodes], ends, scopes)
     return [scope or "" for scope in scopes]
+
+
+def traced_scopes(nodes: Sequence[tuple[str, str]], edges: Sequence[Sequence[int]]) -> list[str]:
+    """Scope of every op of a traced TensorFlow 2 function.
+
+    Parameters
+    ----------
+    nodes : sequence of (str, str)
+        Name and type of each op.
+    edges : sequence of (source, output, consumer, ...)
+
+    Returns
+    -------
+    list of str
+        Forward ops keep their name scope; those of a gradient tape are under ``gradients/``, those
+        that write variables under ``update/``. A variable belongs where it is first read.
+    """
+    names = {name: op for op, (name, _) in enumerate(nodes)}
+    ends = [(edge[0], edge[2]) for edge in edges]
+    scopes = [_traced_scope(name, kind, names) for name, kind in nodes]
+    _spread([name for name, _ in nodes], ends, scopes)
+    return [scope or "" for scope in scopes]
+
+
+def _traced_scope(name: str, kind: str, names: Mapping[str, int]) -> str | None:
+    """Scope that a traced op's name gives, None if it says nothing or is a variable's."""
+    parts = name.split("/")
+    if kind.startswith("Iterator"):
+        return INPUT
+    if kind in _VARIABLE_TYPES:
+        return None
+    if _TAPE.match(parts[0]):
+        # gradient_tape/dense/MatMul/MatMul_1: the op dense/MatMul, and its gradient's own op.
+        return "/".join([BACKWARD, *parts[1:-2]]) if len(parts) > 3 else BACKWARD
+    if _UPDATE_TYPE.match(kind) or _OPTIMIZER.match(parts[0]):
+        return UPDATE
+    return "/".join(_name_parts(parts, names)) or None
 
 
 def _own_scope(
@@ -130,17 +174,17 @@ def _name_updates(
 
 
 def _spread(
-    nodes: Sequence[Mapping[str, Any]], edges: Sequence[Edge], scopes: list[str | None]
+    names: Sequence[str], edges: Sequence[tuple[int, int]], scopes: list[str | None]
 ) -> None:
     """Name the rest after neighbours: what feeds an update is part of it, else by producer."""
-    producers: list[list[int]] = [[] for _ in nodes]
-    consumers: list[list[int]] = [[] for _ in nodes]
-    for source, _, target, _, _ in edges:
+    producers: list[list[int]] = [[] for _ in names]
+    consumers: list[list[int]] = [[] for _ in names]
+    for source, target in edges:
         producers[target].append(source)
         consumers[source].append(target)
     order = _order(producers, consumers)
     for op in reversed(order):
-        if scopes[op] is None and not nodes[op]["name"].startswith(BACKWARD):
+        if scopes[op] is None and not names[op].startswith(BACKWARD):
             found = _first_scope(consumers[op], scopes)
             scopes[op] = found if found and found.startswith(UPDATE) else None
     for op in order:

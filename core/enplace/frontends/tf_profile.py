@@ -16,8 +16,6 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from enplace.cluster import Cluster, Device, Link
 from enplace.clusters import cluster_to_json
@@ -25,6 +23,7 @@ from enplace.disk import check_format, is_object, number, shown, take, whole
 from enplace.errors import DanglingEdgeError, FileError
 from enplace.frontends.calibration import calibrate
 from enplace.frontends.scopes import scopes_of
+from enplace.frontends.ties import colocation_groups
 from enplace.profile import CONTROL, MAX_BYTES, MAX_TIME_US, Profile, make_profile
 
 NAME, VERSION = "tf-op-profile", 1
@@ -141,7 +140,7 @@ def _times(node: dict[str, Any]) -> tuple[float, float]:
 def _colocation(
     nodes: list[dict[str, Any]], edges: list[tuple[int, int, int, int, bool]]
 ) -> list[str]:
-    """Groups of the graph joined along by-reference edges; a group is called like its first op."""
+    """Groups of the graph, joined along by-reference edges."""
     ops_of: dict[str, int] = {node["name"]: op for op, node in enumerate(nodes)}
     ties = [
         (ops_of.setdefault(group, op), op)
@@ -149,16 +148,7 @@ def _colocation(
         for group in node["colocate"]
     ]
     ties += [(source, target) for source, _, target, _, by_reference in edges if by_reference]
-    n = len(nodes)
-    ends = np.array(ties, dtype=np.int64).reshape(-1, 2)
-    _, label = connected_components(
-        coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n)), directed=False
-    )
-    size = np.bincount(label, minlength=n)
-    first: dict[int, str] = {}
-    for node, group in zip(nodes, label.tolist(), strict=True):
-        first.setdefault(group, node["name"])
-    return [first[group] if size[group] > 1 else "" for group in label.tolist()]
+    return colocation_groups([node["name"] for node in nodes], ties)
 
 
 def _measured(

@@ -1,0 +1,29 @@
+"""Colocation groups from pairs of ops that must share a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+
+def colocation_groups(names: Sequence[str], ties: Sequence[tuple[int, int]]) -> list[str]:
+    """Group of each op, called like its first op; empty for an op that is tied to none.
+
+    Parameters
+    ----------
+    ties : sequence of (int, int)
+        Numbers of ops that must share a device.
+    """
+    n = len(names)
+    ends = np.array(ties, dtype=np.int64).reshape(-1, 2)
+    _, label = connected_components(
+        coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n)), directed=False
+    )
+    size = np.bincount(label, minlength=n)
+    first: dict[int, str] = {}
+    for name, group in zip(names, label.tolist(), strict=True):
+        first.setdefault(group, name)
+    return [first[group] if size[group] > 1 else "" for group in label.tolist()]
