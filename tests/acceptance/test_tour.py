@@ -1,27 +1,16 @@
 """The README's tour of the command line, run as a person would type it."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from enplace.files import write_profile
 from enplace.frontends import read_profile
 from enplace.samples import samples
+from readme import commands, shell
 
-README = Path(__file__).parents[2] / "README.md"
 CLUSTER, SAMPLE = "v100-2-pcie", "transformer-6-16-2048"
-
-
-def commands() -> list[str]:
-    """Every ``enplace`` line of the README, comments taken off."""
-    lines = README.read_text(encoding="utf-8").splitlines()
-    typed = [line.partition("#")[0].strip() for line in lines if line.startswith("    enplace ")]
-    return [line for line in typed if not line.startswith("enplace studio")]
 
 
 def as_typed(command: str) -> str:
@@ -39,22 +28,8 @@ def desk(tmp_path_factory):
     return folder
 
 
-def shell(command: str, folder: Path) -> subprocess.CompletedProcess:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = os.environ | {"PATH": path}
-    return subprocess.run(
-        command,
-        shell=True,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_the_tour_of_the_readme_works_from_start_to_end(desk):
-    tour = commands()
+    tour = commands(with_tensorflow=False)
     assert {command.split()[1] for command in tour} >= {
         "import",
         "clusters",

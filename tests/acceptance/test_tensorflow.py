@@ -1,0 +1,125 @@
+"""From a model as it is to a measured run of a plan, typed as a person would.
+
+TensorFlow runs where it always does, in processes of its own, on two logical CPUs.
+"""
+
+import json
+import time
+
+import pytest
+
+from enplace.errors import CancelledError
+from enplace.source import source_of
+from enplace.trust import trust
+from enplace.worker import do_work, profile_job
+from readme import commands, shell
+
+TRAIN = """
+import argparse
+import tensorflow as tf
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=4)
+batch = parser.parse_args().batch
+x, y = tf.random.normal((batch, 8), seed=1), tf.random.normal((batch, 4), seed=2)
+weights = [
+    tf.Variable(tf.random.normal((a, b), stddev=0.1, seed=3), name=f"layer_{i}/weights")
+    for i, (a, b) in enumerate([(8, 64), (64, 64), (64, 4)])
+]
+
+@tf.function
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        for w in weights[:-1]:
+            x = tf.nn.relu(x @ w)
+        loss = tf.reduce_mean(tf.square(x @ weights[-1] - y))
+    for w, gradient in zip(weights, tape.gradient(loss, weights)):
+        w.assign_sub(0.1 * gradient)
+    return loss
+
+for step in range(10):
+    print("loss", float(train_step(x, y)))
+"""
+
+FIT = """
+import keras
+import numpy as np
+
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.layers.Dense(16, activation="relu"), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.fit(np.ones((64, 8), "f4"), np.ones((64, 1), "f4"), batch_size=8, epochs=2, verbose=0)
+"""
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """A folder with both scripts, which the person trusts."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "fit.py").write_text(FIT)
+    trust(tmp_path)
+    return tmp_path
+
+
+def typed(command, folder):
+    """What a command that must succeed says, as JSON."""
+    done = shell(f"{command} --json", folder)
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def test_the_commands_of_the_readme_work_from_start_to_end(desk):
+    found = {command.split()[1]: typed(command, desk) for command in commands(True)}
+    assert list(found) == ["profile", "place", "run", "tune"]
+    assert found["profile"]["measured_step_time_us"] > 0
+    check_run(found["run"])
+    assert found["run"]["step_time_us"] > 0
+    assert found["run"]["predicted_step_time_us"] > 0
+    assert found["tune"]["step_time_us"] <= found["tune"]["first_step_time_us"]
+
+
+@pytest.mark.parametrize("script", ["train.py", "fit.py"])
+def test_a_plan_that_splits_the_model_changes_nothing_but_where_it_runs(desk, script):
+    typed(f"enplace profile {script} -o P.enplace --devices cpu:2 --steps 10", desk)
+    typed("enplace place P.enplace --cluster local --method round-robin -o plan.json", desk)
+    devices = {entry["device"] for entry in json.loads((desk / "plan.json").read_text())["ops"]}
+    assert devices == {"CPU:0", "CPU:1"}
+    check_run(typed(f"enplace run {script} plan.json --steps 20", desk))
+
+
+def check_run(run):
+    assert run["steps"] == 20
+    assert run["ops_on_planned_device"] == run["ops_checked"] > 20
+    assert run["order_violations"] == 0
+    assert run["loss_difference"] == 0
+    assert run["weights_difference"] == 0
+
+
+ENDLESS = """
+import tensorflow as tf
+
+@tf.function
+def for_ever():
+    return tf.while_loop(lambda i: i < 2, lambda i: i * 1, [1])
+
+open("begun", "w").close()
+for_ever()
+"""
+
+
+def test_cancelling_ends_even_a_call_of_tensorflow_within_a_second(desk, monkeypatch):
+    (desk / "endless.py").write_text(ENDLESS)
+    monkeypatch.chdir(desk)
+    asked = []
+
+    def cancelled():
+        if not asked and (desk / "begun").exists():
+            asked.append(time.monotonic())
+        return bool(asked)
+
+    job = profile_job(source_of("endless.py"), "cpu:2", steps=10, warm_ups=1)
+    with pytest.raises(CancelledError):
+        do_work(job, cancelled=cancelled)
+    assert time.monotonic() - asked[0] < 1

@@ -1,0 +1,31 @@
+"""The commands of the README, for tests that type them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).parents[1] / "README.md"
+TENSORFLOW = "\n### TensorFlow\n"
+
+
+def commands(with_tensorflow: bool) -> list[str]:
+    """Every ``enplace`` line up to the section on TensorFlow, or of that; comments taken off."""
+    before, _, after = README.read_text(encoding="utf-8").partition(TENSORFLOW)
+    lines = (after if with_tensorflow else before).splitlines()
+    typed = [line.partition("#")[0].strip() for line in lines if line.startswith("    enplace ")]
+    return [line for line in typed if not line.startswith("enplace studio")]
+
+
+def shell(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
+    """Type a command."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env={**os.environ, "PATH": path, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
