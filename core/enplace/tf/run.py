@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,9 @@ from enplace.tf.rewrite import count_inputs, device_orders, ordered_ops, place_g
 from enplace.tf.step import OpenStep, Step
 
 WARM_UPS, TRACED = 5, 10
+
+_HEADING = re.compile(r"Graph execution error:|Detected at node|Node: |File \"|<stack traces")
+"""Lines of an error that do not say what is wrong."""
 
 Progress = Callable[[str, float | None], None]
 Values = list[NDArray[Any]]
@@ -83,16 +87,14 @@ def run_plan(
     rank = plan.position if plan.policy == "strict" else schedule.op_start_us
     order = device_orders(step.graph_def, problem, plan, rank) if ordered else []
     with serving(devices) as target:
+        _check_devices(target, devices, sorted(set(device_of.values())))
         placed_graph = place_graph(step.graph_def, device_of, order, devices.host)
 
         def go(what: str, part: int, **how: Any) -> _Steps:
             told = _share(progress, what, part / 3, 1 / 3)
             return _run(step, steps, told, target=target, **how)
 
-        used = sorted(set(device_of.values()))
-        placed = go(
-            "Running the plan", 0, graph=placed_graph, config=devices.config, used=used, trace=True
-        )
+        placed = go("Running the plan", 0, graph=placed_graph, config=devices.config, trace=True)
         plain = go("Running without the plan", 1, config=_anywhere(devices.config))
         stock = go("Running TensorFlow by itself", 2, config=_stock(devices.config))
     check = check_placement(placed.traces[0].partition_graphs, step, names, plan.device, at)
@@ -139,14 +141,12 @@ def _run(
     target: str,
     config: ConfigProto,
     graph: GraphDef | None = None,
-    used: Sequence[str] = (),
     trace: bool = False,
 ) -> _Steps:
     """Run warm-ups and steps from the recorded variables; then trace some more if asked."""
     done = _Steps()
     try:
         with OpenStep(step, graph, config, target) as opened:
-            _check_devices(opened, used)
             for i in range(WARM_UPS + steps):
                 _one(opened, done)
                 progress("", (i + 1) / (WARM_UPS + steps))
@@ -162,9 +162,10 @@ def _run(
 
 
 def _first_line(error: Exception) -> str:
-    """What TensorFlow says, without its heading and the listings that follow."""
+    """What TensorFlow says, without its heading and the listings around."""
     lines = [line.strip() for line in str(error).splitlines()]
-    return next((line for line in lines if line and not line.endswith("error:")), "no reason given")
+    said = [line for line in lines if line and not _HEADING.match(line)]
+    return (said or ["no reason given"])[0]
 
 
 def _one(opened: OpenStep, done: _Steps) -> None:
@@ -183,8 +184,9 @@ def _traced(opened: OpenStep) -> Any:
     return metadata
 
 
-def _check_devices(opened: OpenStep, used: Sequence[str]) -> None:
-    there = {short_name(device.name) for device in opened.session.list_devices()}
+def _check_devices(target: str, devices: Devices, used: Sequence[str]) -> None:
+    with tf.compat.v1.Session(target, tf.Graph(), devices.config) as session:
+        there = {short_name(device.name) for device in session.list_devices()}
     if lacking := [device for device in used if device not in there]:
         raise DevicesError(
             f"the plan uses {lacking[0]}, which is not here ({', '.join(sorted(there))} are); "

@@ -1,0 +1,131 @@
+"""Plans run on two logical CPUs exactly as they say, and change nothing of the result."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from enplace.errors import DeadlockError
+from enplace.measured import NOT_SEEN, run_from, run_message
+from enplace.placers import place
+from enplace.tf.devices import DevicesError, parse_devices
+from enplace.tf.run import TRACED, RunError, run_plan
+from steps import STYLES, problem_of, scattered_plan, step_of_script
+
+N_STEPS = 20
+
+
+@pytest.fixture(scope="module")
+def two_cpus():
+    return parse_devices("cpu:2")
+
+
+@pytest.fixture(scope="module")
+def all_steps(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scripts")
+    return {style: step_of_script(folder, style) for style in STYLES}
+
+
+def assert_exact(run):
+    assert run.ops_checked > 100
+    assert run.ops_on_planned_device == run.ops_checked
+    assert run.order_violations == 0
+    assert run.loss_difference == 0.0
+    assert run.weights_difference == 0.0
+    assert len(run.step_times_us) == N_STEPS
+    assert min(run.step_time_us, run.stock_step_time_us, run.predicted_step_time_us) > 0
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("policy", ["strict", "priority"])
+def test_a_scattered_plan_runs_exactly_as_it_says(style, policy, all_steps, two_cpus):
+    step = all_steps[style]
+    problem = problem_of(step, two_cpus.cluster)
+    plan = scattered_plan(problem, policy=policy)
+    run = run_plan(step, problem, plan, two_cpus, N_STEPS)
+    assert_exact(run)
+    assert run.facts["ordered"]
+    assert run.facts["order_edges"] > 50
+    assert set(np.unique(run.op_device)) == {NOT_SEEN, 0, 1}
+    assert run.facts["not_in_plan"]["count"] == 0
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_plan_of_a_placer_runs_exactly_as_it_says(style, all_steps, two_cpus):
+    step = all_steps[style]
+    problem = problem_of(step, two_cpus.cluster)
+    assert_exact(run_plan(step, problem, place(problem, "heft"), two_cpus, N_STEPS))
+
+
+def test_what_was_measured_is_whole_and_travels(all_steps, two_cpus):
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+    plan = scattered_plan(problem)
+    shares = []
+    run = run_plan(step, problem, plan, two_cpus, 5, progress=lambda _, share: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
+    assert run.facts["traced_steps"] == TRACED
+    ran = run.op_device != NOT_SEEN
+    not_run = run.facts["not_run"]
+    assert np.isfinite(run.op_time_us[ran]).all()
+    assert (run.op_finish_us[ran] >= run.op_start_us[ran]).all()
+    assert np.nanmin(run.op_start_us) == 0
+    assert int((~ran).sum()) == not_run["count"]
+    assert not_run["reasons"]["fed"] == 2
+    assert sum(not_run["reasons"].values()) == not_run["count"]
+    arrived = run_from(run_message(run), problem)
+    assert arrived.to_json() == run.to_json()
+
+
+def test_without_order_only_the_devices_are_fixed(all_steps, two_cpus):
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+    run = run_plan(step, problem, scattered_plan(problem), two_cpus, 5, ordered=False)
+    assert run.facts["order_edges"] == 0
+    assert not run.facts["ordered"]
+    assert run.ops_on_planned_device == run.ops_checked
+    assert run.loss_difference == 0.0
+
+
+def test_ops_that_the_plan_does_not_know_are_told_and_run_beside_the_others(all_steps, two_cpus):
+    step = all_steps["custom"]
+    known = problem_of(step, two_cpus.cluster)
+    graph_def = type(step.graph_def)()
+    graph_def.CopyFrom(step.graph_def)
+    loss = step.losses[0].partition(":")[0]
+    graph_def.node.add(name="doubled", op="AddV2", input=[loss, loss]).attr["T"].type = 1
+    larger = replace(step, graph_def=graph_def, outputs=(*step.outputs, "doubled:0"))
+    run = run_plan(larger, known, scattered_plan(known), two_cpus, 5)
+    assert run.facts["not_in_plan"]["ops"] == ["doubled"]
+    assert run.ops_on_planned_device == run.ops_checked
+
+
+def test_a_strict_order_against_the_graph_is_refused(all_steps, two_cpus):
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+    plan = scattered_plan(problem, policy="strict")
+    turned = replace(plan, position=plan.position[::-1].copy())
+    with pytest.raises(DeadlockError, match="order"):
+        run_plan(step, problem, turned, two_cpus, 5)
+
+
+def test_devices_that_are_not_there_are_named(all_steps, two_cpus):
+    step = all_steps["custom"]
+    problem = problem_of(step, replace(two_cpus.cluster, devices=_renamed(two_cpus.cluster)))
+    with pytest.raises(DevicesError, match=r"/device:CPU:7, which is not here"):
+        run_plan(step, problem, scattered_plan(problem), two_cpus, 5)
+
+
+def _renamed(cluster):
+    first, second = cluster.devices
+    return first, replace(second, name="CPU:7")
+
+
+def test_what_tensorflow_refuses_is_told_in_one_line(all_steps, two_cpus):
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+    broken = replace(step, targets=(*step.targets, "nothing"))
+    with pytest.raises(RunError, match=r"^TensorFlow refuses the graph: .*nothing") as caught:
+        run_plan(broken, problem, scattered_plan(problem), two_cpus, 5)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,133 @@
+"""Small training steps for tests that need TensorFlow, and problems about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from enplace.cluster import Cluster
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import CONTROL, KINDS, Profile, make_profile
+from enplace.source import source_of
+from enplace.tf.graph import node_of
+from enplace.tf.load import load
+from enplace.tf.rewrite import VARIABLES
+from enplace.tf.step import Step
+
+MODEL = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+keras.utils.clear_session()
+keras.utils.set_random_seed(3)
+rng = np.random.default_rng(0)
+x, y = rng.random((80, 4)).astype("float32"), rng.integers(0, 3, 80)
+layers = keras.layers
+model = keras.Sequential([
+    keras.Input((4,)), layers.Dense(8, "relu"), layers.Dropout(0.2), layers.Dense(3)
+])
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+losses = []
+"""
+
+FIT = """
+class Watch(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs):
+        losses.append(float(logs["loss"]))
+
+model.compile("adam", loss_of)
+model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Watch()])
+weights = model.get_weights()
+"""
+
+CUSTOM = """
+optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+optimizer.build(model.trainable_variables)
+
+@tf.function
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_of(y, model(x, training=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+
+for i in range(20):
+    at = slice(8 * (i % 10), 8 * (i % 10) + 8)
+    losses.append(float(train_step(tf.constant(x[at]), tf.constant(y[at]))))
+weights = model.get_weights()
+"""
+
+STYLES = {"fit": FIT, "custom": CUSTOM}
+
+
+def write_script(folder: Path, style: str, head: str = "", foot: str = "") -> Path:
+    """A training script of one of :data:`STYLES`; both collect ``losses`` of 20 steps."""
+    path = folder / f"{style}.py"
+    path.write_text(head + MODEL + STYLES[style] + foot)
+    return path
+
+
+def step_of_script(folder: Path, style: str) -> Step:
+    """The step of such a script."""
+    return load(source_of(str(write_script(folder, style))))
+
+
+def profile_of_step(step: Step) -> Profile:
+    """A profile with 10 us for each op, in which variables keep their readers and writers."""
+    nodes = {node.name: node for node in step.graph_def.node}
+    index = {name: op for op, name in enumerate(nodes)}
+    edges = [
+        (
+            index[node_of(tensor)],
+            CONTROL if tensor[0] == "^" else int(tensor.partition(":")[2] or 0),
+            index[name],
+        )
+        for name, node in nodes.items()
+        for tensor in node.input
+    ]
+    source, output, target = np.array(edges).T
+    n_ops = len(nodes)
+    return make_profile(
+        step.name,
+        op_names=list(nodes),
+        op_types=[node.op for node in nodes.values()],
+        scopes=[""] * n_ops,
+        time_us=np.full((n_ops, len(KINDS)), (np.nan, 10.0)),
+        persistent_bytes=[0] * n_ops,
+        temporary_bytes=[0] * n_ops,
+        colocation=[_variable_of(name, step) for name in nodes],
+        edge_source=source,
+        edge_output=output,
+        edge_op=target,
+        edge_bytes=np.zeros(len(source), dtype=np.int64),
+    )
+
+
+def _variable_of(name: str, step: Step) -> str:
+    nodes = {node.name: node for node in step.graph_def.node}
+    data = [node_of(tensor) for tensor in nodes[name].input if tensor[0] != "^"]
+    return next((n for n in (name, *data) if nodes[n].op in VARIABLES), "")
+
+
+def scattered_plan(problem: Problem, seed: int = 0, **settings: str) -> Plan:
+    """Units anywhere, and one of the orders that the graph allows."""
+    rng = np.random.default_rng(seed)
+    unit_device = rng.integers(0, problem.cluster.n_devices, problem.n_units)
+    profile = problem.profile
+    depth = np.zeros(profile.n_ops)
+    for op in profile.topological_order.tolist():
+        edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+        depth[op] = depth[profile.edge_source[edges]].max(initial=-1.0) + 1.0
+    order = np.lexsort((rng.random(profile.n_ops), depth))
+    position = np.empty(profile.n_ops, dtype=np.int64)
+    position[order] = np.arange(profile.n_ops)
+    return Plan(unit_device[problem.unit], position, "scattered", **settings)
+
+
+def problem_of(step: Step, cluster: Cluster) -> Problem:
+    """A step on a cluster, at :func:`profile_of_step`'s costs."""
+    return Problem(profile_of_step(step), cluster)
