@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from PySide6.QtWidgets import QComboBox, QFileDialog
 
 from enplace.cluster import Cluster
-from enplace.clusters import cluster_from_json
+from enplace.profile import Profile
 from enplace.text import count
+from enplace_studio.tensorflow.facts import local_cluster
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -55,23 +54,22 @@ class DeviceChoice(QComboBox):
         self._last = self.currentIndex()
 
 
-def devices_for(cluster: Cluster, measured: Mapping[str, Any]) -> str:
+def devices_for(cluster: Cluster, profile: Profile) -> str:
     """The devices of this machine that a plan for a cluster needs.
 
-    Parameters
-    ----------
-    measured : mapping
-        That of the profile: where the plan's devices are those it was measured on, those are meant.
+    Where they are those that the profile was measured on, they are called as they were then.
     """
-    asked, found = measured.get("devices"), measured.get("cluster")
-    if asked and found and _names(cluster_from_json(found)) == _names(cluster):
-        return str(asked)
+    asked, measured_on = profile.measured.get("devices"), local_cluster(profile)
+    if isinstance(asked, str) and measured_on and _names(measured_on) == _names(cluster):
+        return asked
     kind = "gpu" if cluster.gpus else "cpu"
     return f"{kind}:{sum(device.kind == kind for device in cluster.devices)}"
 
 
 def devices_title(cluster: Cluster) -> str:
     """The same as a person says it."""
+    if any(name.startswith("/job:") for name in _names(cluster)):
+        return f"{count(cluster.n_devices, 'device')} on several hosts"
     if cluster.gpus:
         return count(len(cluster.gpus), "GPU")
     return count(cluster.n_devices, "logical CPU device")

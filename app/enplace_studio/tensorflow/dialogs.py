@@ -112,7 +112,7 @@ class FailureReport(Question):
 class RunQuestion(Question):
     """How long to run a plan, and whether to keep its order."""
 
-    def __init__(self, plan: str, where: str, remark: str, parent: QWidget) -> None:
+    def __init__(self, plan: str, command: str, where: str, remark: str, parent: QWidget) -> None:
         heading = f"Run “{elide_middle(plan, 40)}” on this machine"
         super().__init__("Run on this machine", heading, "Run", "Cancel", parent)
         self.say(
@@ -125,6 +125,9 @@ class RunQuestion(Question):
         self.order = QCheckBox("Keep the plan’s order of ops on each device")
         self.order.setChecked(True)
         fields = Form()
+        model = label(elide_middle(command, NAME_LENGTH))
+        model.setToolTip(plain_tip(command))
+        fields.add("Model", model)
         fields.add("Devices", label(where))
         fields.add("Steps", self.steps)
         fields.add("", self.order)

@@ -144,16 +144,19 @@ class Measuring(QWidget):
 
     def run_current(self) -> None:
         """Run the current plan and keep what was measured with it."""
-        entry, source = self._document.current, model_source(self._document)
-        if entry is None or source is None or why_no_run(self._document):
+        entry, cluster = self._document.current, self._document.cluster
+        data = model_source(self._document)
+        if entry is None or cluster is None or data is None or why_no_run(self._document):
             return
-        cluster = self._document.cluster
-        assert cluster is not None
-        where = devices_title(cluster)
-        question = RunQuestion(entry.name, where, self._remark(), self.window())
-        model = source_from_json(dict(source))
-        if question.exec() and self._trusted(model, "run the plan"):
-            self._run(entry, model, question.steps.value(), question.order.isChecked())
+        try:
+            source = source_from_json(dict(data))
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return
+        where, remark = devices_title(cluster), self._remark()
+        question = RunQuestion(entry.name, source.command, where, remark, self.window())
+        if question.exec() and self._trusted(source, "run the plan"):
+            self._run(entry, source, question.steps.value(), question.order.isChecked())
 
     def _remark(self) -> str:
         """What makes the run something else than the plan was made for."""
@@ -173,7 +176,7 @@ class Measuring(QWidget):
         document = self._document
         assert document.cluster is not None
         problem = replace(entry.schedule.problem, cluster=document.cluster)
-        devices = devices_for(document.cluster, problem.profile.measured)
+        devices = devices_for(document.cluster, problem.profile)
         self._start(
             _Task(
                 f"Running “{entry.name}”",
@@ -220,8 +223,8 @@ class Measuring(QWidget):
         return True
 
     def _start(self, task: _Task) -> None:
-        if self.job is not None:
-            self.failed.emit("a measurement is running already; wait until it ends, or cancel it")
+        if not self.strip.isHidden():
+            self.failed.emit(f"{self.strip.title.text()}; let it end, open it, or give it up first")
             return
         job = self.job = WorkerJob(task.messages, self)
         job.done.connect(lambda message: self._on_done(task, message))

@@ -121,39 +121,43 @@ class OpenModel(QDialog):
         choose.addWidget(self.path, 1)
         choose.addWidget(button("File…", self._ask_file))
         choose.addWidget(button("Folder…", self._ask_folder))
-        rows: list[tuple[str, QWidget]] = [
-            ("Arguments", self.arguments),
-            ("Signature", self.signature),
-            ("Loss", self.loss),
-            ("Optimiser", self.optimizer),
-            ("Batch size", self.batch_size),
-        ]
-        for name, field in rows:
-            self.form.add(name, field)
-        self.form.addRow(self.heading)
-        rows = [
-            ("Devices", self.devices),
-            ("Traced steps", self.steps),
-            ("Warm-ups", self.warm_ups),
-            ("Batch sizes", self.batch_sizes),
-            ("", self.hint),
-        ]
-        for name, field in rows:
-            self.form.add(name, field)
+        self._fill_form()
+        self.missing = label(
+            f"{tensorflow_state()}\nTo add it, run {TENSORFLOW_COMMAND} and open the model again."
+        )
+        self.missing.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.missing.setVisible(not has_tensorflow())
         layout = QVBoxLayout(self)
         layout.setContentsMargins(20, 20, 20, 16)
         layout.setSpacing(12)
         layout.addLayout(choose)
         layout.addWidget(self.what)
         layout.addLayout(self.form)
-        self.missing = label(
-            f"{tensorflow_state()}\nTo add it, run {TENSORFLOW_COMMAND} and open the model again."
-        )
-        self.missing.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self.missing.setVisible(not has_tensorflow())
         layout.addWidget(self.missing)
         layout.addStretch()
         layout.addLayout(self._buttons())
+
+    def _fill_form(self) -> None:
+        """The model's own fields, then how to measure it."""
+        of_model: tuple[tuple[str, QWidget], ...] = (
+            ("Arguments", self.arguments),
+            ("Signature", self.signature),
+            ("Loss", self.loss),
+            ("Optimiser", self.optimizer),
+            ("Batch size", self.batch_size),
+        )
+        of_profile: tuple[tuple[str, QWidget], ...] = (
+            ("Devices", self.devices),
+            ("Traced steps", self.steps),
+            ("Warm-ups", self.warm_ups),
+            ("Batch sizes", self.batch_sizes),
+            ("", self.hint),
+        )
+        for name, field in of_model:
+            self.form.add(name, field)
+        self.form.addRow(self.heading)
+        for name, field in of_profile:
+            self.form.add(name, field)
 
     def _buttons(self) -> QHBoxLayout:
         row = QHBoxLayout()

@@ -96,6 +96,8 @@ def test_unsaved_work_is_not_interrupted_by_a_profile_that_is_ready(opened, mode
     qtbot.waitUntil(strip.open_button.isVisible, timeout=PATIENCE_MS)
     assert opened.document.problem is before
     assert "ready" in strip.title.text()
+    opened.measuring.open_model(model("mine.py"))
+    assert "is ready" in opened.banner.text
     strip.cancel_button.click()
     assert not strip.isVisible()
     assert opened.document.problem is before
@@ -175,6 +177,14 @@ def test_a_model_that_was_moved_away_is_missed(opened, model):
     model("mine.py").unlink()
     add_plan(opened)
     assert "not there any more" in opened.header.run_button.toolTip()
+
+
+def test_a_damaged_source_is_explained(opened):
+    opened.document.problem.profile.measured["source"]["kind"] = "spell"
+    add_plan(opened)
+    opened.header.run_button.click()
+    assert "spell" in opened.banner.text
+    assert not opened.is_measuring
 
 
 # Running
