@@ -27,7 +27,8 @@ _FED = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
 _NOT_ORDERED = frozenset({"Const", *_FED, *VARIABLES})
 """Ops that do no work when the step runs; they hold nobody up."""
 
-_INTO_SECTION, _OUT_OF_SECTION = ("Enter", "RefEnter", "Switch", "RefSwitch"), ("Exit", "RefExit")
+_ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
+_SWITCH, _MERGE = ("Switch", "RefSwitch"), ("Merge", "RefMerge")
 _SEARCH = 64
 """So many ops are looked at to find that data already implies an edge."""
 
@@ -82,10 +83,8 @@ def complete_devices(
     found: dict[str, str] = {}
     for name in _sorted(graph_def):
         node = nodes[name]
-        near = [*map(node_of, node.input)]
-        around = [found[n] for n in near] + [
-            device_of[n] for n in consumers[name] if n in device_of
-        ]
+        around = [found[n] for n in map(node_of, node.input) if n in found]
+        around += [device_of[n] for n in consumers[name] if n in device_of]
         if name in device_of:
             found[name] = device_of[name]
         elif node.op in HOST_ONLY or node.op in _FED or not around:
@@ -120,22 +119,48 @@ def count_inputs(graph_def: GraphDef) -> int:
 
 
 def ordered_ops(graph_def: GraphDef) -> set[str]:
-    """Ops that an order can speak of: those that do work, and that always run.
+    """Ops that an order can speak of: those that do work, and that run just once in every step.
 
-    An op inside a loop or a branch made of TF1's Switch and Merge cannot be waited for from
-    outside.
+    An op in a loop or a branch made of TF1's control flow cannot be waited for from outside.
     """
+    outside = {node.name for node in graph_def.node} - _in_loops(graph_def)
+    conditions = _conditions(graph_def)
+    return {
+        node.name
+        for node in graph_def.node
+        if node.op not in _NOT_ORDERED and node.name in outside and not conditions[node.name]
+    }
+
+
+def _in_loops(graph_def: GraphDef) -> set[str]:
     consumers = consumers_of(graph_def)
     ops = {node.name: node.op for node in graph_def.node}
-    waiting = [name for name, op in ops.items() if op in _INTO_SECTION]
+    waiting = [name for name, op in ops.items() if op in _ENTER]
     inside: set[str] = set()
     while waiting:
         name = waiting.pop()
         if name not in inside:
             inside.add(name)
-            if ops[name] not in _OUT_OF_SECTION:
+            if ops[name] not in _EXIT:
                 waiting += consumers[name]
-    return {name for name, op in ops.items() if op not in _NOT_ORDERED and name not in inside}
+    return inside
+
+
+def _conditions(graph_def: GraphDef) -> dict[str, set[tuple[str, int]]]:
+    """The predicates, and their outcomes, under which each node runs; none if it always does."""
+    nodes = {node.name: node for node in graph_def.node}
+    found: dict[str, set[tuple[str, int]]] = {}
+    for name in _sorted(graph_def):
+        under: set[tuple[str, int]] = set()
+        for tensor in nodes[name].input:
+            source = nodes[node_of(tensor)]
+            under |= found.get(source.name, set())
+            if source.op in _SWITCH and tensor[0] != "^":
+                under.add((source.input[1], int(tensor.partition(":")[2] or 0)))
+        if nodes[name].op in _MERGE:
+            under = {(of, outcome) for of, outcome in under if (of, 1 - outcome) not in under}
+        found[name] = under
+    return found
 
 
 def device_orders(

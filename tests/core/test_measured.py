@@ -1,0 +1,72 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from enplace import wire
+from enplace.measured import NOT_SEEN, MeasuredRun, run_from, run_message, with_measured_costs
+from enplace.problem import Problem
+from problems import cluster_of, plan_of, profile_of
+
+NAN = float("nan")
+
+
+def a_run(**changes):
+    profile = profile_of({"a": 10, "b": 20}, [("a", "b", 8)], cpu={"a": 50, "host": 5})
+    problem = Problem(profile, cluster_of(2, speeds=[2.0, 1.0], cpu_lanes=1))
+    run = MeasuredRun(
+        profile,
+        plan_of(problem, {"a": 0, "b": 1, "host": 2}, policy="strict"),
+        problem.cluster,
+        step_times_us=np.array([30.0, 100.0, 32.0]),
+        op_time_us=np.array([4.0, 21.0, NAN]),
+        op_start_us=np.array([0.0, 5.0, NAN]),
+        op_finish_us=np.array([4.0, 26.0, NAN]),
+        op_device=np.array([0, 1, NOT_SEEN]),
+        ops_checked=2,
+        ops_on_planned_device=2,
+        order_violations=0,
+        loss_difference=NAN,
+        weights_difference=0.0,
+        stock_step_time_us=28.0,
+        predicted_step_time_us=31.0,
+        facts={"devices": "gpu:2"},
+    )
+    return problem, replace(run, **changes)
+
+
+def test_a_run_survives_the_journey():
+    problem, run = a_run()
+    arrived = run_from(wire.take(bytearray(wire.encode(run_message(run)))), problem)
+    assert arrived.to_json() == run.to_json()
+    assert arrived.profile is problem.profile
+    assert arrived.cluster == run.cluster
+    assert (arrived.plan.policy, arrived.plan.method) == ("strict", run.plan.method)
+    for name in ("op_time_us", "op_start_us", "op_finish_us", "op_device", "step_times_us"):
+        np.testing.assert_array_equal(getattr(arrived, name), getattr(run, name))
+    np.testing.assert_array_equal(arrived.plan.device, run.plan.device)
+    assert np.isnan(arrived.loss_difference)
+
+
+def test_its_figures_are_json_and_what_is_not_known_is_null():
+    _, run = a_run()
+    figures = json.loads(json.dumps(run.to_json(), allow_nan=False))
+    assert figures["loss_difference"] is None
+    assert figures["steps"] == 3
+    assert figures["step_time_us"] == 32.0
+    expected = {"predicted_step_time_us", "ops_checked", "ops_on_planned_device"}
+    assert expected < figures.keys()
+
+
+def test_measured_costs_are_those_of_a_device_of_speed_one():
+    _, run = a_run()
+    profile = with_measured_costs(run)
+    np.testing.assert_array_equal(profile.time_us, [[8.0, 50.0], [21.0, NAN], [NAN, 5.0]])
+    assert profile.fingerprint == run.profile.fingerprint
+
+
+@pytest.mark.parametrize("changes", [{"op_device": np.array([NOT_SEEN] * 3)}])
+def test_costs_of_ops_that_were_not_seen_stay(changes):
+    _, run = a_run(**changes)
+    np.testing.assert_array_equal(with_measured_costs(run).time_us, run.profile.time_us)
