@@ -9,12 +9,12 @@ from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.convert_to_constants import disable_lower_using_switch_merge
 from tensorflow.python.grappler.tf_optimizer import OptimizeGraph
-from tensorflow.python.training.saver import export_meta_graph
 
 _COMPILED = ("api_implements", "_XlaMustCompile", "_noinline")
 """Attributes that keep a function call from being inlined."""
@@ -27,6 +27,7 @@ WRAPPER = "OptionalFromValue"
 """Wraps several tensors in one; Keras hands over its logs so."""
 
 _WAITING = ("NoOp", "Identity", "IdentityN")
+_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +108,7 @@ def _inlined(function: ConcreteFunction, keep: Iterable[str]) -> GraphDef:
     for body in graph_def.library.function:
         for key in _COMPILED:
             body.attr.pop(key, None)
-    meta = export_meta_graph(graph_def=graph_def, graph=function.graph)
+    meta = MetaGraphDef(graph_def=graph_def)
     meta.collection_def["train_op"].node_list.value.extend(keep)
     config = ConfigProto()
     rewrite = config.graph_options.rewrite_options
@@ -145,8 +146,9 @@ def _without_passing_ops(graph_def: GraphDef, outputs: list[str]) -> list[str]:
     for node in graph_def.node:
         if node.name not in passing:
             _connect(node, origin, idle)
-        # Inlining leaves colocation with nodes that are no more.
+        # Inlining leaves colocation with nodes that are no more, and names of this trace.
         node.attr.pop("_class", None)
+        node.ClearField("experimental_debug_info")
     return _without_waits(graph_def, [_numbered(origin(tensor)[0]) for tensor in outputs])
 
 
@@ -208,7 +210,7 @@ def _effects(graph_def: GraphDef, wanted: Iterable[str]) -> list[str]:
 def has_effect(op_type: str) -> bool:
     """Whether running such an op changes anything."""
     definition = op_def_registry.get(op_type)
-    return definition is None or (definition.is_stateful and op_type != "ReadVariableOp")
+    return definition is None or (definition.is_stateful and op_type not in _READS)
 
 
 def _idle_nodes(graph_def: GraphDef) -> set[str]:

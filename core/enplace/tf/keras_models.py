@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -41,8 +42,8 @@ def _read(source: Source) -> Any:
         return keras.saving.load_model(source.path, compile=not source.loss)
     except Exception as error:
         raise LoadError(
-            f"{source.path}: Keras cannot read it: {_said(error)}; if the model has classes of its "
-            f"own, open the script that trains it"
+            f"{source.path}: Keras cannot read it: {_said(error)}; give loss and optimiser, or, "
+            f"if the model has classes of its own, open the script that trains it"
         ) from None
 
 
@@ -58,6 +59,10 @@ def _compile(model: Any, source: Source) -> list[str]:
             f"{source.path}: the model was saved without loss and optimiser; give them, such as "
             f"--loss mean_squared_error --optimizer adam"
         )
+    if Path(source.path).suffix != ".keras" and not source.loss:
+        # Keras takes the optimiser of an HDF5 file for one of no variables.
+        optimizer = model.optimizer.from_config(model.optimizer.get_config())
+        model.compile(optimizer, model.loss)
     return [_loss_name(loss) for loss in tf.nest.flatten(model.loss)]
 
 

@@ -24,8 +24,17 @@ from enplace.tf.capture import N_BATCHES, batch_of, step_of
 from enplace.tf.graph import all_nodes
 from enplace.tf.step import Batch, LoadError, Step
 
-MAX_EAGER_GRADIENTS = 10
-"""A script that took gradients eagerly so often trains so."""
+MAX_OTHER_STEPS = 10
+"""A script that took gradients eagerly, or ran a session, so often trains so."""
+
+_EAGERLY = (
+    "gradients are taken eagerly, so that training has no graph; put @tf.function before the "
+    "function that does a training step, or leave out run_eagerly=True"
+)
+_IN_SESSION = (
+    "it trains in a TensorFlow 1 session; let it save its graph with "
+    "tf.compat.v1.train.export_meta_graph('model.meta') and open that"
+)
 
 _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 _GRADIENTS = ("gradient_tape/", "gradients/")
@@ -73,13 +82,14 @@ class Recorder:
         self._function: ConcreteFunction | None = None
         self._found: Step | None = None
         self._batches: list[Batch] = []
-        self._n_eager_gradients = 0
+        self._other_steps: list[str] = []
         self._why_not = ""
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
         """Watch every call of a traced function and every gradient; go on here after enough."""
         call, gradient = ConcreteFunction._call_flat, tf.GradientTape.gradient
+        session, run = tf.compat.v1.Session, tf.compat.v1.Session.run
 
         @wraps(call)
         def watched_call(
@@ -92,12 +102,18 @@ class Recorder:
         @wraps(gradient)
         def watched_gradient(*args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly():
-                self._saw_eager_gradient()
+                self._saw_other_step(_EAGERLY)
             return gradient(*args, **kwargs)
+
+        @wraps(run)
+        def watched_run(*args: Any, **kwargs: Any) -> Any:
+            self._saw_other_step(_IN_SESSION)
+            return run(*args, **kwargs)
 
         with (
             patch.object(ConcreteFunction, "_call_flat", watched_call),
             patch.object(tf.GradientTape, "gradient", watched_gradient),
+            patch.object(session, "run", watched_run),
             suppress(_EnoughError),
         ):
             yield
@@ -144,30 +160,21 @@ class Recorder:
         else:
             self._batches = list(self._found.batches)
 
-    def _saw_eager_gradient(self) -> None:
-        self._n_eager_gradients += 1
-        if self._function is None and self._n_eager_gradients >= MAX_EAGER_GRADIENTS:
-            self._why_not = self._why_eager()
+    def _saw_other_step(self, why: str) -> None:
+        """Give up a script that goes on training in a way that cannot be recorded."""
+        if self._function is not None:
+            return
+        self._other_steps.append(f"{self._place()}: {why}")
+        if len(self._other_steps) >= MAX_OTHER_STEPS:
+            self._why_not = self._other_steps[-1]
             raise _EnoughError
 
     def _why_never(self) -> str:
-        if self._n_eager_gradients:
-            return self._why_eager()
-        if not tf.executing_eagerly():
-            return (
-                f"{self._name}: it trains in a TensorFlow 1 session; let it save its graph with "
-                f"tf.compat.v1.train.export_meta_graph('model.meta') and open that"
-            )
+        if self._other_steps:
+            return self._other_steps[-1]
         return (
             f"{self._name}: it ended and never trained: no model.fit, and no call of a tf.function "
             f"that takes gradients and updates variables; open the script that trains"
-        )
-
-    def _why_eager(self) -> str:
-        return (
-            f"{self._place()}: gradients are taken eagerly, so that training has no graph; put "
-            f"@tf.function before the function that does a training step, or leave out "
-            f"run_eagerly=True"
         )
 
 
@@ -260,5 +267,7 @@ def _why_failed(source: Source, error: BaseException) -> str:
     place = _innermost(source, frames)
     if isinstance(error, ModuleNotFoundError):
         return f"{place}: it needs the module '{error.name}', which is not installed; install it"
-    said = str(error).strip().partition("\n")[0]
+    lines = str(error).strip().splitlines() or [""]
+    # What AutoGraph adds begins with where; what went wrong comes last.
+    said = lines[-1] if lines[0].startswith("in user code") else lines[0]
     return f"{place}: it failed before it trained: {type(error).__name__}: {said}; mend the script"

@@ -126,10 +126,10 @@ class OpenStep:
             import_graph_def(graph_def, name="")
             return None
         n_fed = len(self.step.inputs)
-        with tf.device(_batch_device(graph_def, self.step.iterator)):
+        with tf.name_scope(_BATCHES), tf.device(_batch_device(graph_def, self.step.iterator)):
             parts = [
-                tf.compat.v1.placeholder(value.dtype, (None, *value.shape), f"{_BATCHES}_{i}")
-                for i, value in enumerate(self.step.batches[0][n_fed:])
+                tf.compat.v1.placeholder(value.dtype, (None, *value.shape))
+                for value in self.step.batches[0][n_fed:]
             ]
             dataset = tf.data.Dataset.from_tensor_slices(tuple(parts)).repeat()
             iterator = tf.compat.v1.data.make_initializable_iterator(dataset)

@@ -58,6 +58,7 @@ def load_tf1(source: Source) -> Step:
     graph_def = GraphDef()
     graph_def.CopyFrom(whole)
     keep_needed(graph_def, [*targets, *map(node_of, losses)])
+    _keep_colocation(graph_def)
     _explain(source.path, graph_def)
     iterator = _iterator(source.path, graph_def)
     placeholders = [node for node in graph_def.node if node.op == "Placeholder"]
@@ -170,6 +171,15 @@ def _downstream(nodes: Any, names: list[str]) -> set[str]:
             seen.add(name)
             waiting += consumers[name]
     return seen
+
+
+def _keep_colocation(graph_def: GraphDef) -> None:
+    """Leave out colocation with nodes that were."""
+    kept = {f"loc:@{node.name}".encode() for node in graph_def.node}
+    for node in graph_def.node:
+        if "_class" in node.attr:
+            classes = [value for value in node.attr["_class"].list.s if value in kept]
+            node.attr["_class"].list.s[:] = classes
 
 
 def _explain(path: str, graph_def: GraphDef) -> None:
