@@ -13,7 +13,7 @@ from enplace.cluster import Cluster
 from enplace.clusters import cluster_from_json, cluster_to_json
 from enplace.plan import Plan
 from enplace.problem import Problem
-from enplace.profile import FloatArray, IntArray, Profile
+from enplace.profile import KINDS, FloatArray, IntArray, Profile
 from enplace.wire import Message, plan_from, plan_message
 
 NOT_SEEN = -1
@@ -106,12 +106,16 @@ _FIGURES = (
 def with_measured_costs(run: MeasuredRun) -> Profile:
     """The profile with the op times of a run taken in, for the kind of device that each op ran on.
 
-    Ops that left no row keep their cost (FastT's adaptive cost model, section 4).
+    Ops that left no row keep their cost (FastT's adaptive cost model, section 4). Rows on a CPU do
+    not hold what the executor adds to every op, so that stays as it was calibrated.
     """
     time_us = run.profile.time_us.copy()
     seen = np.flatnonzero(np.isfinite(run.op_time_us) & (run.op_device != NOT_SEEN))
     device = run.op_device[seen]
-    time_us[seen, run.cluster.kind[device]] = run.op_time_us[seen] * run.cluster.speed[device]
+    kind = run.cluster.kind[device]
+    overhead_us = float(run.profile.measured.get("op_overhead_us", 0.0))
+    time_us[seen, kind] = run.op_time_us[seen] * run.cluster.speed[device]
+    time_us[seen, kind] += np.where(kind == KINDS.index("cpu"), overhead_us, 0.0)
     return run.profile.with_costs(time_us)
 
 

@@ -94,3 +94,12 @@ def test_no_more_plans_run_than_allowed(problem):
     run = machine([100, 100], slower_when_apart=3)
     tune(problem, plan_of(problem, {"a": 0, "b": 0}), run, solve, rounds=2)
     assert len(run.steps) == 3
+
+
+def test_what_the_executor_adds_to_every_op_stays(problem):
+    cpus = replace(problem.cluster.devices[0], name="CPU:0", kind="cpu")
+    cluster = replace(problem.cluster, devices=(cpus, replace(cpus, name="CPU:1")))
+    profile = replace(profile_of({}, cpu={"a": 105, "b": 105}), measured={"op_overhead_us": 5.0})
+    problem = Problem(profile, cluster)
+    tuning = tune(problem, plan_of(problem, {"a": 0, "b": 0}), machine([70, 30]), solve, rounds=1)
+    assert tuning.problem.profile.time_us[:, 1].tolist() == [75, 35]

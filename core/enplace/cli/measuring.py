@@ -15,7 +15,6 @@ from enplace.cli.converting import describe_profile, profile_numbers
 from enplace.cli.inputs import check_output, method_names, read_problem_and_plan
 from enplace.cli.options import FILE, POSITIVE, MethodType, all_of, plan_argument
 from enplace.cli.progress import work_bar
-from enplace.cli.summary import finite
 from enplace.text import count, ms, percent
 
 if TYPE_CHECKING:
@@ -325,13 +324,8 @@ def as_planned(run: MeasuredRun) -> bool:
 
 def run_numbers(run: MeasuredRun) -> dict[str, Any]:
     """The figures of a run; null where there is none."""
-    figures = {
-        key: finite(value) if isinstance(value, float) else value
-        for key, value in run.to_json().items()
-    }
-    return {"profile": run.profile.name, "method": run.plan.method, **figures} | {
-        "as_planned": as_planned(run)
-    }
+    names = {"profile": run.profile.name, "method": run.plan.method}
+    return names | run.to_json() | {"as_planned": as_planned(run)}
 
 
 def describe_run(run: MeasuredRun, devices: str) -> str:
@@ -339,10 +333,9 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
     steps = count(len(run.step_times_us), "step")
     head = f"{run.profile.name} on {devices}, {run.plan.method}, {steps}"
     step_us, stock_us = run.step_time_us, run.stock_step_time_us
-    error = percent(run.predicted_step_time_us / step_us - 1, signed=True)
     against = percent(step_us / stock_us - 1, signed=True)
     rows = [
-        ["step time", ms(step_us), f"predicted {ms(run.predicted_step_time_us)}, {error}"],
+        ["step time", ms(step_us), _prediction(run)],
         ["TensorFlow by itself", ms(stock_us), f"the plan: {against}"],
         ["ops where planned", f"{run.ops_on_planned_device:,}", f"of {run.ops_checked:,}"],
         ["out of order", f"{run.order_violations:,}", ""],
@@ -350,6 +343,14 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         ["weights differ by", _difference(run.weights_difference), ""],
     ]
     return f"{head}\n\n{table(rows, 'lrl')}"
+
+
+def _prediction(run: MeasuredRun) -> str:
+    predicted_us = run.predicted_step_time_us
+    if not math.isfinite(predicted_us):
+        return ""
+    error = percent(predicted_us / run.step_time_us - 1, signed=True)
+    return f"predicted {ms(predicted_us)}, {error}"
 
 
 def _difference(value: float) -> str:

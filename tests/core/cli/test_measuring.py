@@ -84,6 +84,17 @@ def test_without_a_profile_the_prediction_is_that_of_the_plan(enplace, profiled)
     assert with_profile["predicted_step_time_us"] != 123.5
 
 
+def test_a_plan_that_predicts_nothing_runs_all_the_same(enplace, profiled):
+    plan = json.loads((profiled / "plan.json").read_text())
+    del plan["predicted"]
+    (profiled / "plan.json").write_text(json.dumps(plan))
+    done = enplace("run", "train.py", "plan.json", "--trust", "--json")
+    assert done.document["predicted_step_time_us"] is None
+    text = enplace("run", "train.py", "plan.json", "--trust").out
+    assert "predicted" not in text
+    assert "nan" not in text
+
+
 def test_run_tells_a_person_the_same(enplace, profiled):
     lines = enplace("run", "train.py", "plan.json", "--trust").out.splitlines()
     assert any(line.startswith("ops where planned") and "of 3" in line for line in lines)
