@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.measured import MeasuredRun
-from enplace.profile import FloatArray, IntArray
+from enplace.profile import KINDS, FloatArray, IntArray
 from enplace.schedule import Schedule
 from enplace.text import ms, percent
 
@@ -16,8 +16,15 @@ def prediction_error(predicted_us: float, measured_us: float) -> float | None:
 
 
 def predicted_times(schedule: Schedule) -> FloatArray:
-    """Compute time of each op in the schedule; shape (n_ops,)."""
-    return schedule.op_finish_us - schedule.op_start_us
+    """Compute time of each op in the schedule, as a trace would show it; shape (n_ops,).
+
+    Rows on a CPU do not hold what the executor adds to every op; the profile's costs do.
+    """
+    cluster, device = schedule.problem.cluster, schedule.plan.device
+    overhead_us = float(schedule.problem.profile.measured.get("op_overhead_us", 0.0))
+    on_cpu = cluster.kind[device] == KINDS.index("cpu")
+    added_us = np.where(on_cpu, overhead_us / cluster.speed[device], 0.0)
+    return np.maximum(schedule.op_finish_us - schedule.op_start_us - added_us, 0.0)
 
 
 def total_times(schedule: Schedule, run: MeasuredRun, ops: IntArray) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QLabel, QMessageBox
 from enplace.source import source_of
 from enplace_studio import machine
 from enplace_studio.kept_runs import run_from_json, run_to_json
+from enplace_studio.prediction import total_times
 from enplace_studio.session import entry_for, open_file
 from enplace_studio.tensorflow.dialogs import FailureReport, RunQuestion, TrustQuestion
 from enplace_studio.tensorflow.open_model import OpenModel
@@ -260,6 +261,14 @@ def test_the_inspector_compares_each_op(ran, qtbot):
     qtbot.waitUntil(lambda: "compute time" in values())
     assert values()["compute time"] == "1.2 ms, prediction −20.0 %"
     assert values()["ran from"] == "1.2 ms to 2.5 ms"
+
+
+def test_what_the_executor_adds_to_an_op_is_no_error_of_the_prediction(ran):
+    """A row of a trace holds an op's own time; its cost also holds the calibrated overhead."""
+    document = ran.document
+    document.problem.profile.measured["op_overhead_us"] = 250.0
+    predicted_us, measured_us = total_times(document.schedule, document.current.run, np.arange(3))
+    assert (predicted_us, measured_us) == (2250, MEASURED_US)
 
 
 def test_measured_costs_are_taken_in_and_given_back(ran):
