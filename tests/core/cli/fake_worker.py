@@ -9,12 +9,11 @@ from itertools import pairwise
 import numpy as np
 
 from enplace import wire
-from enplace.clusters import cluster_to_json
+from enplace.clusters import cluster_to_json, presets
 from enplace.measured import MeasuredRun, run_message
 from enplace.profile import make_profile
 from enplace.simulate import simulate
 from enplace.wire import Message
-from problems import cluster_of
 
 OPS = ["encoder/MatMul", "decoder/MatMul", "loss"]
 COSTS_US = (100.0, 100.0, 1.0)
@@ -41,7 +40,7 @@ def profile_of(details):
             "step_time_us": 201.0,
             "source": details["source"],
             "devices": details["devices"],
-            "cluster": cluster_to_json(cluster_of(2)),
+            "cluster": cluster_to_json(presets()["pcie-2"]),
         },
     )
 

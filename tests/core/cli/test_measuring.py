@@ -15,7 +15,6 @@ from enplace.frontends import read_profile
 from enplace.trust import is_trusted
 
 FAKE = Path(__file__).with_name("fake_worker.py")
-TESTS = FAKE.parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +24,6 @@ def fake(monkeypatch, tmp_path):
     def behave(mode):
         monkeypatch.setattr(worker, "COMMAND", (sys.executable, str(FAKE), mode))
 
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setattr(platformdirs, "user_config_dir", lambda name: str(tmp_path / "settings"))
     behave("well")
     return behave
@@ -63,7 +61,8 @@ def test_nothing_but_the_answer_is_printed(enplace, script):
 
 
 def test_run_reports_what_was_promised(enplace, profiled):
-    done = enplace("run", "train.py", "plan.json", "--steps", "7", "--trust", "--json")
+    words = ["--profile", "P.enplace", "--steps", "7", "--trust", "--json"]
+    done = enplace("run", "train.py", "plan.json", *words)
     assert done.status == 0
     found = done.document
     assert found["steps"] == 7
