@@ -1,12 +1,13 @@
 """What a person points at is told apart, or refused with the mend."""
 
 import re
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enplace.errors import EnplaceError, FileError
+from enplace.errors import FileError
 from enplace.source import Source, source_from_json, source_of
 
 TRACE = b"\x0a\x80\x01\x0a\x7e\x0a\x2d/job:localhost/replica:0/task:0/device:CPU:0"
@@ -107,9 +108,6 @@ def test_a_source_survives_the_journey(source):
     st.sampled_from([None, 3.5, -1, [], [1], {}, "?"]),
 )
 def test_a_spoilt_source_is_refused_or_whole(source, key, value):
-    try:
+    with suppress(FileError):
         read = source_from_json(source.to_json() | {key: value})
-    except EnplaceError as error:
-        assert "source" in str(error)
-    else:
         assert source_from_json(read.to_json()) == read

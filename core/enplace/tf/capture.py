@@ -30,6 +30,9 @@ GET_NEXT = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional
 _LOSS_VARIABLE = "loss/total"
 """End of the name of the variable where Keras sums up the loss."""
 
+_GRADIENTS = ("gradient_tape", "gradients")
+"""What TensorFlow calls the scope of a backward pass."""
+
 _SEED = 87_654_321
 
 _EXPLAINED = {
@@ -70,6 +73,7 @@ def step_of(name: str, function: ConcreteFunction, calls: Sequence[Sequence[Any]
     variables = {n: _become_variable(nodes[n], t) for n, t in resources.items() if _is_variable(t)}
     iterator = _only_iterator(graph_def, set(resources) - set(variables))
     fix_seeds(graph_def)
+    _check_loop(graph_def)
     _check_size(name, graph_def)
     batches = [batch_of(call) for call in calls]
     if iterator:
@@ -161,6 +165,22 @@ def _why_not(consumer: NodeDef, name: str) -> str:
     found = (text for part, text in _EXPLAINED.items() if part in consumer.op)
     text = next(found, "a resource that is neither a variable nor an iterator; move it out, do not")
     return f"the training step uses {text} inside the step ('{name}', op {consumer.op})"
+
+
+def _check_loop(graph_def: GraphDef) -> None:
+    """Refuse a training loop that is one op as a whole: there is nothing to place."""
+    inside = (node.name for body in graph_def.library.function for node in body.node_def)
+    outside = (node.name for node in graph_def.node)
+    if any(map(is_of_gradient, inside)) and not any(map(is_of_gradient, outside)):
+        raise LoadError(
+            "the whole training loop, or all of its gradients, is inside one loop op; let the "
+            "tf.function do one step, and call it once for each batch"
+        )
+
+
+def is_of_gradient(name: str) -> bool:
+    """Whether an op of this name belongs to a backward pass."""
+    return any(part in _GRADIENTS for part in name.split("/"))
 
 
 def _check_size(name: str, graph_def: GraphDef) -> None:

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 from enplace.source import Source
-from enplace.tf.capture import N_BATCHES, batch_of, step_of
+from enplace.tf.capture import N_BATCHES, batch_of, is_of_gradient, step_of
 from enplace.tf.graph import all_nodes
 from enplace.tf.step import Batch, LoadError, Step
 
@@ -37,7 +37,6 @@ _IN_SESSION = (
 )
 
 _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
-_GRADIENTS = ("gradient_tape/", "gradients/")
 
 
 class _EnoughError(BaseException):
@@ -157,6 +156,11 @@ class Recorder:
             self._found = step_of(self._name, function, [inputs])
         except LoadError as error:
             self._why_not = f"{self._place()}: {error}"
+        except Exception as error:
+            # The script is not to blame for what TensorFlow says here.
+            traceback.print_exception(error)
+            said = str(error).strip().partition("\n")[0]
+            self._why_not = f"{self._place()}: this training step cannot be taken apart: {said}"
         else:
             self._batches = list(self._found.batches)
 
@@ -183,7 +187,7 @@ def _trains(function: ConcreteFunction) -> bool:
     """Whether a traced function takes gradients and updates variables."""
     nodes = list(all_nodes(function.graph.as_graph_def()))
     updates = any(node.op.startswith(_UPDATES) for node in nodes)
-    return updates and any(node.name.startswith(_GRADIENTS) for node in nodes)
+    return updates and any(is_of_gradient(node.name) for node in nodes)
 
 
 @contextmanager

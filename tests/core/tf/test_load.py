@@ -240,6 +240,14 @@ def test_what_cannot_leave_the_script_is_explained_with_its_line(tmp_path):
     )
 
 
+def test_a_training_loop_inside_a_function_is_explained(tmp_path):
+    text = LOOP.replace(
+        "for i in range(6):\n    losses.append(train_step(x[8 * i:8 * i + 8], y[8 * i:8 * i + 8]))",
+        "@tf.function\ndef train():\n    for _ in tf.range(6):\n        train_step(x, y)\ntrain()",
+    )
+    assert "call it once for each batch" in refusal(script(tmp_path, text))
+
+
 def test_a_model_that_runs_eagerly_is_explained(tmp_path):
     model, _, _ = MODELS["dropout"]
     lines = "model.compile('adam', 'mse', run_eagerly=True)\nmodel.fit(x, y, epochs=9, verbose=0)"
