@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -40,6 +40,9 @@ from enplace.tf.rewrite import count_inputs, device_orders, place_graph
 from enplace.tf.step import Step, plain_config
 
 _HOST = "/device:CPU:0"
+_ours: WeakSet[ConcreteFunction] = WeakSet()
+"""Placed functions, which another plan leaves alone."""
+
 _ALIKE = 0.5
 """A function that has so large a part of the plan's ops was meant by it."""
 
@@ -176,6 +179,8 @@ class _Placer:
 
     def placed(self, function: ConcreteFunction) -> ConcreteFunction | None:
         """What to call in place of a function; None if it is not the plan's."""
+        if function in _ours:
+            return None
         if function not in self._known:
             self._known[function] = self._find(function)
         return self._known[function]
@@ -252,6 +257,7 @@ class _Placer:
                 )
             )
 
+        _ours.add(placed)
         self._new[placed] = report
         return placed
 

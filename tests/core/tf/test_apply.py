@@ -1,0 +1,131 @@
+"""``enplace.apply`` in a script of its own process, which is how people use it."""
+
+import json
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+from enplace.files.plans import write_plan
+from enplace.simulate import simulate
+from enplace.tf.devices import parse_devices
+from steps import STYLES, problem_of, scattered_plan, step_of_script, write_script
+
+PLACED = """
+import enplace
+applied = enplace.apply("plan.json")
+"""
+TWO_PLANS = """
+import enplace
+applied = enplace.apply("plan.json", order=False)
+other = enplace.apply("other.json")
+"""
+TELL = """
+import json
+variables = [variable.value for variable in model.variables]
+found = {
+    "losses": losses,
+    "weights": [weight.tolist() for weight in weights],
+    "devices": [variable.device.rpartition("device:")[2] for variable in variables],
+}
+for each in applied.functions:
+    counts = each.check.checked, each.check.as_planned, each.order_edges, each.variables_moved
+    found.update(zip(("checked", "as_planned", "order_edges", "moved"), counts))
+found["said"] = str(applied)
+if "other" in globals():
+    found["other"] = [len(other.functions), str(other)]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A folder with a ``plan.json`` for each style."""
+    folders = {}
+    for style in STYLES:
+        folder = folders[style] = tmp_path_factory.mktemp(style)
+        step = step_of_script(folder, style)
+        problem = problem_of(step, parse_devices("cpu:2").cluster)
+        plan = scattered_plan(problem, seed=1, policy="strict")
+        write_plan(folder / "plan.json", problem, plan, simulate(problem, plan))
+    return folders
+
+
+def run_plain(folder, style):
+    """Losses and weights of the script by itself, in this process, which rewrites nothing."""
+    found = runpy.run_path(str(write_script(folder, style)), run_name="__main__")
+    return found["losses"], [weight.tolist() for weight in found["weights"]]
+
+
+def run_placed(folder, style, head=PLACED):
+    """What the script finds in a process of its own, and what it prints to standard error."""
+    done = run_python(folder, str(write_script(folder, style, head, TELL)))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def run_python(folder, *words):
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_an_unchanged_script_trains_as_before_and_where_the_plan_says(style, planned):
+    placed, _ = run_placed(planned[style], style)
+    losses, weights = run_plain(planned[style], style)
+    assert len(losses) == 20
+    assert placed["losses"] == losses
+    assert placed["weights"] == weights
+    assert placed["as_planned"] == placed["checked"] > 100
+    assert placed["order_edges"] > 50
+    assert placed["moved"] > 0
+    assert set(placed["devices"]) == {"CPU:0", "CPU:1"}
+    said = f"{placed['checked']} of {placed['checked']} ops run where the plan has them"
+    assert said in placed["said"]
+
+
+def test_a_plan_of_another_model_is_one_line_and_without_order_there_are_no_edges(planned):
+    folder = planned["custom"]
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["ops"][-1]["op"] = "no_more"
+    (folder / "other.json").write_text(json.dumps(plan))
+    placed, stderr = run_placed(folder, "custom", TWO_PLANS)
+    n_functions, said = placed["other"]
+    assert n_functions == 0
+    assert "1 ops of the plan are missing ('no_more'), 1 ops are new" in said
+    assert len([line for line in stderr.splitlines() if "does not fit" in line]) == 1
+    assert placed["as_planned"] == placed["checked"] > 100
+    assert placed["order_edges"] == 0
+
+
+TROUBLE = """
+import enplace
+from enplace.errors import EnplaceError
+def tell(path):
+    try:
+        return enplace.apply(path)
+    except EnplaceError as error:
+        print(error)
+tell("hosts.json")
+import tensorflow as tf
+tf.zeros(1)
+tell("plan.json")
+applied = tell("one.json")
+"""
+
+
+def test_trouble_is_explained_in_a_line(planned):
+    folder = planned["fit"]
+    text = (folder / "plan.json").read_text()
+    (folder / "hosts.json").write_text(text.replace('"CPU:', '"/job:worker/task:0/device:CPU:'))
+    one = json.loads(text.replace('"CPU:1"', '"CPU:0"'))
+    one["cluster"].update(devices=one["cluster"]["devices"][:1], links=[], channels=[])
+    (folder / "one.json").write_text(json.dumps(one))
+    done = run_python(folder, "-c", TROUBLE)
+    assert done.returncode == 0, done.stderr
+    hosts, late = done.stdout.splitlines()
+    assert "run it with 'enplace run'" in hosts
+    assert "uses /device:CPU:1, which this process lacks" in late
+    assert "at the beginning of the script" in late
+    assert "enplace: not used: one.json: no function with the plan's ops" in done.stderr

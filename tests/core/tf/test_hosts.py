@@ -1,0 +1,79 @@
+"""Two servers on this machine stand for two hosts; nothing of them stays."""
+
+import json
+import socket
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from enplace.errors import EnplaceError
+from enplace.tf.devices import parse_devices
+from enplace.tf.hosts import HostsError, serving
+from enplace.tf.run import run_plan
+from steps import problem_of, scattered_plan, step_of_script
+
+TASKS = ("/job:worker/task:0", "/job:worker/task:1")
+
+
+def hosts(folder, tasks=TASKS, **more):
+    path = folder / "cluster.json"
+    devices = [
+        {"name": f"{task}/device:CPU:0", "kind": "cpu", "capacity_bytes": 1 << 30} for task in tasks
+    ]
+    links = {"cpu-cpu": {"b0_us": 200, "b1_us_per_byte": 0.001}}
+    path.write_text(json.dumps({"devices": devices, "default_links": links, **more}))
+    return parse_devices(str(path))
+
+
+def servers():
+    """Server processes that this one started."""
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "enplace.tf.hosts" in " ".join(child.cmdline())
+    ]
+
+
+def test_a_plan_runs_across_two_hosts_exactly_as_it_says(tmp_path):
+    devices = hosts(tmp_path)
+    step = step_of_script(tmp_path, "fit")
+    problem = problem_of(step, devices.cluster)
+    run = run_plan(step, problem, scattered_plan(problem, policy="strict"), devices, 20)
+    assert run.ops_on_planned_device == run.ops_checked > 100
+    assert set(run.op_device.tolist()) == {-1, 0, 1}
+    assert run.order_violations == 0
+    assert run.loss_difference == 0.0
+    assert run.weights_difference == 0.0
+    assert not servers()
+
+
+def test_servers_that_listen_already_are_joined(tmp_path):
+    addresses = {task: f"127.0.0.1:{port}" for task, port in zip(TASKS, (4001, 4002), strict=True)}
+    with serving(hosts(tmp_path, hosts=addresses)) as target:
+        assert target == "grpc://127.0.0.1:4001"
+        assert not servers()
+
+
+def test_a_task_without_an_address_is_named(tmp_path):
+    devices = hosts(tmp_path, hosts={TASKS[0]: "127.0.0.1:4001"})
+    with pytest.raises(HostsError, match=r"no address for /job:worker/task:1"), serving(devices):
+        pass
+
+
+def test_servers_end_with_whoever_needed_them(tmp_path):
+    alone = hosts(tmp_path, TASKS[:1])
+    with suppress(EnplaceError), serving(alone) as target:
+        assert target.startswith("grpc://127.0.0.1:")
+        assert len(servers()) == 1
+        raise EnplaceError("enough")
+    assert not servers()
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("enplace.tf.hosts._free_ports", lambda count: [port] * count)
+        with pytest.raises(HostsError, match=r"server of /job:worker/task:0 did not start: .+"):
+            serving(hosts(tmp_path, TASKS[:1])).__enter__()
+    assert not servers()
