@@ -49,39 +49,31 @@ def load_tf1(source: Source) -> Step:
         If the file is no graph, or needs something that is not in it.
     """
     meta = _read(Path(source.path))
-    whole = meta.graph_def
-    for node in all_nodes(whole):
-        node.device = ""
-    fix_seeds(whole)
-    graph = _imported(source.path, whole)
+    graph = _imported(source.path, meta.graph_def)
     targets, losses = _wanted(meta, graph)
-    graph_def = GraphDef()
-    graph_def.CopyFrom(whole)
-    keep_needed(graph_def, [*targets, *map(node_of, losses)])
-    _keep_colocation(graph_def)
+    graph_def = _needed(meta.graph_def, [*targets, *map(node_of, losses)])
     _explain(source.path, graph_def)
     iterator = _iterator(source.path, graph_def)
-    placeholders = [node for node in graph_def.node if node.op == "Placeholder"]
-    inputs = [graph.get_tensor_by_name(f"{node.name}:0") for node in placeholders]
+    placeholders = [node.name for node in graph_def.node if node.op == "Placeholder"]
+    inputs = [graph.get_tensor_by_name(f"{name}:0") for name in placeholders]
     batches = made_up_batches(inputs, source.batch_size)
     with tf.compat.v1.Session(graph=graph, config=plain_config(soft=True)) as session:
-        variables = _initial_values(source.path, graph_def, whole, session)
+        variables = _initial_values(source.path, graph_def, meta.graph_def, session)
         if iterator:
-            batches = _drawn(source.path, iterator, graph_def, whole, session, batches[0])
+            batches = _drawn(source.path, iterator, graph_def, session, batches[0])
             _become_placeholder(iterator)
+    updates = [node for node in graph_def.node if _UPDATES.match(node.op)]
     return Step(
         source.name,
         graph_def,
         variables,
         batches,
-        inputs=tuple(node.name for node in placeholders),
+        inputs=tuple(placeholders),
         iterator=iterator.name if iterator else "",
         outputs=losses,
         targets=targets,
         losses=losses if targets else (),
-        trainable=frozenset(
-            node_of(node.input[0]) for node in graph_def.node if _UPDATES.match(node.op)
-        ),
+        trainable=frozenset(node_of(node.input[0]) for node in updates),
     )
 
 
@@ -109,6 +101,10 @@ def _parse(message: Message, content: bytes, is_text: bool) -> bool:
 
 
 def _imported(path: str, graph_def: GraphDef) -> tf.Graph:
+    """The graph without devices, its random ops with seeds."""
+    for node in all_nodes(graph_def):
+        node.device = ""
+    fix_seeds(graph_def)
     graph = tf.Graph()
     try:
         with graph.as_default():
@@ -173,13 +169,17 @@ def _downstream(nodes: Any, names: list[str]) -> set[str]:
     return seen
 
 
-def _keep_colocation(graph_def: GraphDef) -> None:
-    """Leave out colocation with nodes that were."""
+def _needed(whole: GraphDef, wanted: list[str]) -> GraphDef:
+    """The part of a graph that these need, without colocation with what is left out."""
+    graph_def = GraphDef()
+    graph_def.CopyFrom(whole)
+    keep_needed(graph_def, wanted)
     kept = {f"loc:@{node.name}".encode() for node in graph_def.node}
     for node in graph_def.node:
         if "_class" in node.attr:
             classes = [value for value in node.attr["_class"].list.s if value in kept]
             node.attr["_class"].list.s[:] = classes
+    return graph_def
 
 
 def _explain(path: str, graph_def: GraphDef) -> None:
@@ -252,7 +252,6 @@ def _drawn(
     path: str,
     iterator: NodeDef,
     graph_def: GraphDef,
-    whole: GraphDef,
     session: tf.compat.v1.Session,
     fed: Batch,
 ) -> list[Batch]:
@@ -264,9 +263,9 @@ def _drawn(
             f"and export it again"
         )
     starts = [
-        node.name
-        for node in whole.node
-        if node.op == "MakeIterator" and node_of(node.input[1]) == iterator.name
+        op.name
+        for op in session.graph.get_operations()
+        if op.type == "MakeIterator" and op.inputs[1].op.name == iterator.name
     ]
     parts = session.graph.get_operation_by_name(getters[0].name).outputs
     batches: list[Batch] = []
