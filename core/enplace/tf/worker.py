@@ -155,8 +155,8 @@ def _check_same_graph(nodes: set[str], profile: Profile) -> None:
         names = ", ".join(lacking[:_SHOWN]) + (", ..." if len(lacking) > _SHOWN else "")
         raise PlanError(
             f"the plan was made for another graph: the model has no {names} "
-            f"({count(len(lacking), 'op')} of {profile.n_ops:,}); call the model as it was profiled "
-            f"(--profile knows how), or profile and place it again"
+            f"({count(len(lacking), 'op')} of {profile.n_ops:,}); call the model as it was when it "
+            f"was profiled (--profile knows how), or profile and place it again"
         )
 
 
