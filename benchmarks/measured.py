@@ -84,7 +84,7 @@ def _arguments(words: tuple[str, ...]) -> list[str]:
 
 def _enplace(*words: str) -> dict[str, Any]:
     """Run a command; its JSON document."""
-    command = [sys.executable, "-m", "enplace.cli", *words, "--json"]
+    command = [str(Path(sys.executable).with_name("enplace")), *words, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\nended with {done.returncode}: {done.stderr.strip()}")

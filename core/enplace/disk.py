@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import secrets
+import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +22,13 @@ from enplace.profile import UNPRINTABLE
 MAX_FILE_BYTES = 512 << 20
 """No input is larger than this, unpacked."""
 
+_MENDS = {
+    errno.ENOSPC: "make room on the disk",
+    errno.EFBIG: "allow larger files (ulimit -f)",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "choose a file that is no link in a circle",
+}
+
 GZIP_MAGIC = b"\x1f\x8b"
 
 _T = TypeVar("_T")
@@ -28,26 +38,40 @@ _TYPE_NAMES = {str: "a text", dict: "an object", list: "a list", bool: "true or 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write a whole file or leave the old one: temporary file, fsync, rename.
 
+    What is no regular file, such as a pipe or ``/dev/null``, is written to as it is. An old file's
+    permissions stay.
+
     Raises
     ------
     FileError
         If the folder cannot be written.
     """
     content = data.encode() if isinstance(data, str) else data
-    target = Path(path)
-    target = target.resolve() if target.is_symlink() else target
+    try:
+        target = Path(path).resolve()
+        if target.exists() and not target.is_file():
+            target.write_bytes(content)
+        else:
+            _replace(target, content)
+    except (OSError, RuntimeError) as error:
+        code = error.errno if isinstance(error, OSError) else errno.ELOOP
+        mend = _MENDS.get(code or 0, "choose a folder you may write to")
+        raise FileError(f"{path}: cannot write: {os.strerror(code or 0)}; {mend}") from None
+
+
+def _replace(target: Path, content: bytes) -> None:
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}")
     try:
         with open(temporary, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, temporary)
         os.replace(temporary, target)
-    except OSError as error:
+    except OSError:
         temporary.unlink(missing_ok=True)
-        raise FileError(
-            f"{path}: cannot write: {error.strerror}; choose a folder you may write to"
-        ) from None
+        raise
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -90,7 +114,14 @@ def parse_json(content: bytes) -> Any:
         If it is not JSON in UTF-8.
     """
     try:
-        return json.loads(content.decode("utf-8-sig"))
+        text = content.decode("utf-8-sig")
+        value = json.loads(text, object_pairs_hook=_object)
+        if _HALF_CHARACTER.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise FileError(f"a text holds half of a character ({half!a}); write it whole") from None
     except json.JSONDecodeError as error:
         raise FileError(
             f"line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); "
@@ -102,12 +133,26 @@ def parse_json(content: bytes) -> Any:
         raise FileError("a number is too long or the nesting too deep; export again") from None
 
 
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        raise FileError(f"an object holds {shown(double)} twice; keep one of them")
+    return found
+
+
 def dump_json(value: Any, *, indent: int | None = None) -> str:
     """JSON text of plain data that may hold numpy numbers."""
     separators = (",", ":") if indent is None else None
-    return json.dumps(
-        value, indent=indent, separators=separators, ensure_ascii=False, default=_plain
-    )
+    try:
+        return json.dumps(
+            value, indent=indent, separators=separators, ensure_ascii=False, default=_plain
+        )
+    except RecursionError:
+        raise FileError("something in it is nested too deep to be written; flatten it") from None
 
 
 def _plain(value: Any) -> Any:

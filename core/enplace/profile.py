@@ -38,6 +38,7 @@ MAX_NAME = 4096
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 MAX_TIME_US = 1e12
 MAX_BYTES = 1 << 50
+MAX_TOTAL_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,6 +317,9 @@ def _check_costs(profile: Profile) -> None:
                 f"use 0 to 2^50 bytes"
             )
     size = profile.tensor_bytes
+    held = (profile.persistent_bytes, profile.temporary_bytes, size)
+    if sum(float(np.abs(part.astype(np.float64)).sum()) for part in held) > MAX_TOTAL_BYTES:
+        raise CostError("all bytes together are over 2^60; no machine holds that, mend the sizes")
     if (tensor := _first((size < 0) | (size > MAX_BYTES))) is not None:
         raise CostError(
             f"op '{profile.op_names[profile.tensor_op[tensor]]}', output "

@@ -55,7 +55,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         with _notes_on_stderr():
             status = cli.main(list(arguments), "enplace", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return int(status or 0)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from enplace.cli.answer import Answer, command
-from enplace.cli.inputs import check_output, read_problem_and_plan
+from enplace.cli.inputs import check_outputs, read_problem_and_plan
 from enplace.cli.options import FILE, ClusterType, cluster_option, plan_argument, profile_argument
 from enplace.cli.summary import finite
 from enplace.text import count, ms, size
@@ -49,8 +49,7 @@ def import_(input_file: str, output: str | None, plan_file: str | None, cluster:
 
     if not output and not plan_file:
         raise click.UsageError("name a file to write: -o P.enplace, or --plan plan.json")
-    check_output(output, input_file)
-    check_output(plan_file, input_file)
+    check_outputs((output, plan_file), input_file)
     profile = read_profile(input_file)
     if output:
         write_profile(output, profile)
@@ -123,7 +122,7 @@ def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> An
     from enplace.files import write_atomically
     from enplace.simulate import simulate
 
-    check_output(output, profile, plan)
+    check_outputs((output,), profile, plan, choice["cluster"])
     schedule = simulate(*read_problem_and_plan(profile, plan, **choice))
     write_atomically(output, EXPORTERS[form](schedule))
     written = os.path.getsize(output)

@@ -153,16 +153,25 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
-def check_output(output: str | None, *inputs: str) -> None:
-    """Refuse a file that cannot be written, or that would replace an input, before the work.
+def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
+    """Refuse a file that cannot be written, is an input or two outputs at once, before the work.
 
     Raises
     ------
     FileError
         Names the file and the mend.
     """
-    if output is None:
-        return
+    given = [output for output in outputs if output is not None]
+    for number, output in enumerate(given):
+        _check_output(output, [i for i in inputs if i is not None])
+        again = os.path.realpath(output) in map(os.path.realpath, given[:number])
+        if again and (os.path.isfile(output) or not os.path.exists(output)):
+            raise FileError(f"{output}: is named for two outputs; write them to two files")
+
+
+def _check_output(output: str, inputs: Sequence[str]) -> None:
+    if output in ("", "-"):
+        raise FileError(f"'{output}' is no file; name one, or /dev/stdout for the terminal")
     path = Path(output)
     if not path.parent.is_dir():
         raise FileError(f"{output}: there is no folder '{path.parent}'; make it first")

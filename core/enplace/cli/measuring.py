@@ -12,7 +12,7 @@ import click
 
 from enplace.cli.answer import NO, YES, Answer, command, table
 from enplace.cli.converting import describe_profile, profile_numbers
-from enplace.cli.inputs import check_output, method_names, read_problem_and_plan
+from enplace.cli.inputs import check_outputs, method_names, read_problem_and_plan
 from enplace.cli.options import FILE, POSITIVE, MethodType, all_of, plan_argument
 from enplace.cli.progress import work_bar
 from enplace.text import count, ms, percent
@@ -134,7 +134,7 @@ def profile(
     from enplace.wire import profile_from
 
     source = _source(model, trust)
-    check_output(output, source.path)
+    check_outputs((output,), source.path)
     where = devices or worker.usual_devices()
     with work_bar() as report:
         job = worker.profile_job(source, where, steps, warm_ups, batch_sizes or ())
@@ -240,7 +240,7 @@ def tune(
     from enplace.simulate import simulate
     from enplace.worker import devices_for
 
-    check_output(output, profile_file)
+    check_outputs((output,), profile_file)
     problem, first = read_problem_and_plan(profile_file, plan, None)
     (chosen,) = method_names(method or DEFAULT_METHOD, STEP_TIME)
     source = _source(model, trust, problem)

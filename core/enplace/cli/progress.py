@@ -38,7 +38,8 @@ def progress_bar(
 
     def report(progress: Progress) -> None:
         best = f", {ms(progress.objective_us)}" if progress.objective_us else ""
-        bar.n = max(done, 0) + (progress.fraction or 0.0)
+        if progress.fraction is not None:  # a better plan says nothing of how far the search is
+            bar.n = max(done, 0) + progress.fraction
         bar.set_description_str(f"{progress.message}{best}")
 
     with _bar(methods) as bar:

@@ -10,7 +10,7 @@ import click
 from enplace.cli import summary
 from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.inputs import (
-    check_output,
+    check_outputs,
     method_names,
     read_problem,
     read_problem_and_plan,
@@ -59,8 +59,7 @@ def place(
 
     Exit status 1 if the plan does not fit in memory; it is written all the same.
     """
-    for path in (output, schedule_file):
-        check_output(path, profile)
+    check_outputs((output, schedule_file), profile, wishes["cluster"])
     wanted = _default_method(objective) if method is None else method
     (chosen,) = method_names(wanted, objective)
     problem = read_problem(profile, **wishes)
@@ -102,8 +101,7 @@ def simulate(
     """
     from enplace.simulate import simulate as play
 
-    for path in (schedule_file, trace_file):
-        check_output(path, profile, plan)
+    check_outputs((schedule_file, trace_file), profile, plan, choice["cluster"])
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
     chosen = replace(chosen, policy=policy or chosen.policy, links=links or chosen.links)
     problem = without_split_groups(problem, chosen)

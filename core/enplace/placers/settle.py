@@ -203,7 +203,7 @@ def report(schedule: Schedule, options: PlaceOptions) -> None:
     options.progress(
         Progress(
             options.seconds,
-            f"{schedule.plan.method}: a better plan",
+            "a better plan",
             incumbent=schedule.plan,
             objective_us=schedule.makespan_us,
             bound_us=schedule.lower_bound_us,

@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import os
+import stat
 import zipfile
 
 import pytest
@@ -161,3 +163,70 @@ def test_a_regex_that_never_ends_is_stopped(enplace, folder, monkeypatch):
     done = enplace("place", "long.json", "--cluster", "c.json", "--pin", "^(a|aa)+$=0")
     assert done.status == 2
     assert "still matching after 0.1 s" in done.err
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(enplace, folder):
+    os.mkfifo("pipe")
+    end = os.open("pipe", os.O_RDWR | os.O_NONBLOCK)
+    done = enplace("place", "p.json", "--cluster", "c.json", "--method", "single", "-o", "pipe")
+    assert done.status == 0
+    assert stat.S_ISFIFO(os.stat("pipe").st_mode)
+    assert os.read(end, 1) == b"{"
+    os.close(end)
+
+
+def test_an_old_file_keeps_its_permissions(enplace, folder):
+    (folder / "plan.json").touch(mode=0o600)
+    enplace("place", "p.json", "--cluster", "c.json", "--method", "single", "-o", "plan.json")
+    assert stat.S_IMODE(os.stat("plan.json").st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-o", "c.json"], "c.json: is also an input"),
+        (["-o", "s.json", "--schedule", "s.json"], "s.json: is named for two outputs"),
+        (["-o", "s.json", "--schedule", "./s.json"], "is named for two outputs"),
+        (["-o", ""], "'' is no file"),
+        (["-o", "-"], "'-' is no file"),
+    ],
+)
+def test_outputs_never_replace_inputs_or_each_other(enplace, folder, words, said):
+    before = (folder / "c.json").read_text()
+    done = enplace("place", "p.json", "--cluster", "c.json", "--method", "single", *words)
+    assert done.status == 2
+    assert said in done.err
+    assert (folder / "c.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"ops": [], "ops": []}', 'an object holds "ops" twice'),
+        ('{"ops": [], "edges": [], "measured": {"x": "\\ud800"}}', "half of a character"),
+    ],
+)
+def test_json_that_readers_would_understand_differently_is_refused(enplace, folder, text, said):
+    (folder / "odd.json").write_text(text)
+    done = enplace("import", "odd.json", "-o", "out.enplace")
+    assert done.status == 2
+    assert said in done.err
+    assert "odd.json" in done.err
+
+
+def test_sizes_that_no_machine_holds_are_refused(enplace, folder):
+    data = model([f"op{i}" for i in range(2000)])
+    for op in data["ops"]:
+        op["persistent_bytes"] = 1 << 50
+    (folder / "huge.json").write_text(json.dumps(data))
+    done = enplace("import", "huge.json", "-o", "out.enplace")
+    assert done.status == 2
+    assert "all bytes together" in done.err
+
+
+def test_a_link_in_a_circle_is_told(enplace, folder):
+    os.symlink("a", "b")
+    os.symlink("b", "a")
+    done = enplace("place", "p.json", "--cluster", "c.json", "--method", "single", "-o", "a")
+    assert done.status == 2
+    assert "no link in a circle" in done.err
