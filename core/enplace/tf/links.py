@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from scipy.stats import theilslopes
 
 from enplace.cluster import Cluster
 from enplace.profile import FloatArray
 from enplace.tf.devices import Devices
+from enplace.tf.fit import fit_line
+from enplace.tf.transfers import measure_transfers
 
 SIZES = tuple(1 << power for power in range(12, 29, 2))
 """4 KiB to 256 MiB."""
@@ -27,8 +28,15 @@ REPEATS = 10
 Report = Callable[[str, float | None], None]
 
 
-def measure_links(devices: Devices, progress: Report) -> tuple[Cluster, list[dict[str, Any]]]:
+def measure_links(
+    devices: Devices, progress: Report, target: str = ""
+) -> tuple[Cluster, list[dict[str, Any]]]:
     """The cluster with its links as measured, and what was measured for each.
+
+    Parameters
+    ----------
+    target : str
+        The server to connect to, where the devices are of several hosts.
 
     Returns
     -------
@@ -37,6 +45,8 @@ def measure_links(devices: Devices, progress: Report) -> tuple[Cluster, list[dic
     list of dict
         ``from``, ``to``, ``sizes`` (bytes), ``times_us``, ``b0_us``, ``b1_us_per_byte``, ``r2``.
     """
+    if devices.tasks:
+        return measure_transfers(devices, target, progress)
     cluster = devices.cluster
     kinds = [device.kind for device in cluster.devices]
     # A host has one memory: copies among its CPUs, or on one chip, are no transfers.
@@ -95,13 +105,3 @@ def _median_us(session: Any, op: Any) -> float:
         session.run(op)
         times_us.append((time.perf_counter_ns() - begin) / 1e3)
     return float(np.median(times_us[2:]))
-
-
-def fit_line(sizes: FloatArray, times_us: FloatArray) -> tuple[float, float, float]:
-    """Latency, time per byte and R² of a line that stray measurements do not bend (Theil-Sen)."""
-    slope, intercept, _, _ = theilslopes(times_us, sizes)
-    slope, intercept = max(float(slope), 0.0), max(float(intercept), 0.0)
-    left = times_us - (intercept + slope * sizes)
-    spread = times_us - times_us.mean()
-    r2 = 1.0 - float((left**2).sum() / max((spread**2).sum(), 1e-12))
-    return intercept, slope, r2

@@ -23,6 +23,7 @@ from enplace.frontends.ties import colocation_groups
 from enplace.profile import CONTROL, Profile, make_profile
 from enplace.tf.devices import Devices
 from enplace.tf.graph import node_of
+from enplace.tf.hosts import serving
 from enplace.tf.links import measure_links
 from enplace.tf.shapes import tensor_shapes
 from enplace.tf.step import OpenStep, Step
@@ -54,8 +55,9 @@ def profile_step(
         standard deviation by op), ``peak_bytes`` by device, ``cluster``, ``links``, ``steps``,
         ``warm_ups`` and ``op_overhead_us`` or ``launch_gap_us``.
     """
-    times_us, traces = _run(step, _one_thread(devices), steps, warm_ups, progress)
-    cluster, links = measure_links(devices, progress)
+    with serving(devices) as target:
+        times_us, traces = _run(step, _one_thread(devices), target, steps, warm_ups, progress)
+        cluster, links = measure_links(devices, progress, target)
     ops = op_traces(traces)
     measured = {
         "step_time_us": float(np.median(times_us)),
@@ -91,12 +93,12 @@ def _one_thread(devices: Devices) -> ConfigProto:
 
 
 def _run(
-    step: Step, config: ConfigProto, steps: int, warm_ups: int, progress: Report
+    step: Step, config: ConfigProto, target: str, steps: int, warm_ups: int, progress: Report
 ) -> tuple[list[float], list[Any]]:
     """Times of untraced steps, and the statistics of as many traced ones."""
     full = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
     times_us, traces = [], []
-    with OpenStep(step, config=config) as opened:
+    with OpenStep(step, config=config, target=target) as opened:
         for i in range(warm_ups + steps):
             begin = time.perf_counter_ns()
             opened.run()

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from enplace.errors import EnplaceError
+from enplace.tf import transfers
 from enplace.tf.devices import parse_devices
 from enplace.tf.hosts import HostsError, serving
 from enplace.tf.run import run_plan
@@ -61,13 +62,22 @@ def test_a_task_without_an_address_is_named(tmp_path):
         pass
 
 
-def test_servers_end_with_whoever_needed_them(tmp_path):
-    alone = hosts(tmp_path, TASKS[:1])
-    with suppress(EnplaceError), serving(alone) as target:
+def test_transfers_are_measured_and_servers_end_with_whoever_needed_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(transfers, "SIZES", (1 << 12, 1 << 16, 1 << 22))
+    devices = hosts(tmp_path)
+    with suppress(EnplaceError), serving(devices) as target:
         assert target.startswith("grpc://127.0.0.1:")
-        assert len(servers()) == 1
+        assert len(servers()) == len(TASKS)
+        cluster, measured = transfers.measure_transfers(devices, target, lambda *_: None)
         raise EnplaceError("enough")
     assert not servers()
+    assert [(each["from"], each["to"]) for each in measured] == [
+        (devices.cluster.devices[a].name, devices.cluster.devices[b].name)
+        for a, b in ((0, 1), (1, 0))
+    ]
+    for link, each in zip(cluster.links, measured, strict=True):
+        assert each["times_us"][-1] > each["times_us"][0] > 0
+        assert link.b1_us_per_byte == each["b1_us_per_byte"] > 0
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path, monkeypatch):
