@@ -118,6 +118,8 @@ def _profile(job: Message, report: Report) -> Message:
     from enplace.tf.profile import profile_step
 
     details = job.details
+    if details["batch_sizes"]:
+        raise EnplaceError("costs cannot be estimated from several batch sizes yet; give one")
     devices = parse_devices(details["devices"])  # quick to refuse
     step = load(source_from_json(details["source"]), report)
     profile = profile_step(step, devices, details["steps"], details["warm_ups"], report)
