@@ -9,7 +9,9 @@ import pytest
 
 from enplace.files.plans import write_plan
 from enplace.simulate import simulate
+from enplace.source import source_of
 from enplace.tf.devices import parse_devices
+from enplace.tf.load import load
 from steps import STYLES, problem_of, scattered_plan, step_of_script, write_script
 
 PLACED = """
@@ -83,6 +85,13 @@ def test_an_unchanged_script_trains_as_before_and_where_the_plan_says(style, pla
     assert set(placed["devices"]) == {"CPU:0", "CPU:1"}
     said = f"{placed['checked']} of {placed['checked']} ops run where the plan has them"
     assert said in placed["said"]
+
+
+def test_a_script_that_applies_a_plan_is_loaded_as_if_it_did_not(planned):
+    folder = planned["custom"]
+    plain = step_of_script(folder, "custom")
+    with_plan = load(source_of(str(write_script(folder, "custom", PLACED))))
+    assert with_plan.graph_def == plain.graph_def
 
 
 def test_a_plan_of_another_model_is_one_line_and_without_order_there_are_no_edges(planned):
