@@ -139,7 +139,9 @@ def test_the_launch_gap_makes_the_simulated_step_the_measured_one(tmp_path: Path
     assert profile.time_us[3, 0] == pytest.approx(2 * 11.75)
 
 
-@pytest.mark.parametrize(("step_us", "gap"), [(1.0, GAP_LIMITS_US["gpu"][0]), (5000.0, GAP_LIMITS_US["gpu"][1])])
+@pytest.mark.parametrize(
+    ("step_us", "gap"), [(1.0, GAP_LIMITS_US["gpu"][0]), (5000.0, GAP_LIMITS_US["gpu"][1])]
+)
 def test_a_gap_no_gpu_has_is_clipped(tmp_path: Path, step_us: float, gap: float) -> None:
     assert read(tmp_path, tf_profile(step_us)).measured["launch_gap_us"] == gap
 
