@@ -106,17 +106,28 @@ _FIGURES = (
 def with_measured_costs(run: MeasuredRun) -> Profile:
     """The profile with the op times of a run taken in, for the kind of device that each op ran on.
 
-    Ops that left no row keep their cost (FastT's adaptive cost model, section 4). Rows on a CPU do
-    not hold what the executor adds to every op, so that stays as it was calibrated.
+    Ops that left no row keep their cost (FastT's adaptive cost model, section 4). Rows hold neither
+    what the executor adds to every op on a CPU nor the gap before each kernel on a GPU; both stay
+    as they were calibrated.
     """
     time_us = run.profile.time_us.copy()
     seen = np.flatnonzero(np.isfinite(run.op_time_us) & (run.op_device != NOT_SEEN))
     device = run.op_device[seen]
     kind = run.cluster.kind[device]
-    overhead_us = float(run.profile.measured.get("op_overhead_us", 0.0))
-    time_us[seen, kind] = run.op_time_us[seen] * run.cluster.speed[device]
-    time_us[seen, kind] += np.where(kind == KINDS.index("cpu"), overhead_us, 0.0)
+    own_us = run.op_time_us[seen] * run.cluster.speed[device]
+    time_us[seen, kind] = own_us + _added_us(run.profile)[seen, kind]
     return run.profile.with_costs(time_us)
+
+
+def _added_us(profile: Profile) -> FloatArray:
+    """What was calibrated beyond the rows of each op, by kind of device; shape (n_ops, 2)."""
+    measured = profile.measured
+    kernels = measured.get("op_kernels") or {}
+    added_us = np.zeros((profile.n_ops, len(KINDS)))
+    n_kernels = np.array([kernels.get(name, 0) for name in profile.op_names])
+    added_us[:, KINDS.index("gpu")] = n_kernels * float(measured.get("launch_gap_us", 0.0))
+    added_us[:, KINDS.index("cpu")] = float(measured.get("op_overhead_us", 0.0))
+    return added_us
 
 
 def run_message(run: MeasuredRun, do: str = "done") -> Message:

@@ -70,3 +70,10 @@ def test_measured_costs_are_those_of_a_device_of_speed_one():
 def test_costs_of_ops_that_were_not_seen_stay(changes):
     _, run = a_run(**changes)
     np.testing.assert_array_equal(with_measured_costs(run).time_us, run.profile.time_us)
+
+
+def test_what_rows_do_not_hold_stays_as_it_was_calibrated():
+    _, run = a_run(op_device=np.array([2, 1, NOT_SEEN]))
+    measured = {"op_overhead_us": 3.0, "launch_gap_us": 1.5, "op_kernels": {"b": 2}}
+    profile = with_measured_costs(replace(run, profile=replace(run.profile, measured=measured)))
+    np.testing.assert_array_equal(profile.time_us, [[10.0, 7.0], [24.0, NAN], [NAN, 5.0]])

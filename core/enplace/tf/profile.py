@@ -67,6 +67,7 @@ def profile_step(
             for name, trace in ops.items()
             if trace.kernel_us or trace.host_us
         },
+        "op_kernels": {name: trace.n_kernels for name, trace in ops.items() if trace.n_kernels},
         "peak_bytes": {_named(name, devices): peak for name, peak in peak_bytes(traces).items()},
         "cluster": cluster_to_json(cluster),
         "links": links,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from enplace.tf.devices import Devices, DevicesError, short_name
 from enplace.tf.hosts import serving
 from enplace.tf.rewrite import count_inputs, device_orders, ordered_ops, place_graph
 from enplace.tf.step import OpenStep, Step
+from enplace.tf.trace import OpTrace, op_traces
 
 WARM_UPS, TRACED = 5, 10
 
@@ -107,7 +108,7 @@ def run_plan(
         plan=plan,
         cluster=problem.cluster,
         step_times_us=np.array(placed.times_us),
-        op_time_us=_median([end - begin for begin, end in times]),
+        op_time_us=_medians(op_traces(trace.step_stats for trace in placed.traces), names),
         op_start_us=start,
         op_finish_us=finish,
         op_device=check.op_device,
@@ -219,13 +220,10 @@ def _median_step(times: Sequence[tuple[FloatArray, FloatArray]]) -> int:
     return int(np.argsort(lengths)[len(lengths) // 2])
 
 
-def _median(values: Sequence[FloatArray]) -> FloatArray:
-    """Over the steps; an op that left no row in some of them has the median of the others."""
-    stacked = np.array(values)
-    seen = np.isfinite(stacked).any(axis=0)
-    found = np.full(stacked.shape[1], np.nan)
-    found[seen] = np.nanmedian(stacked[:, seen], axis=0)
-    return found
+def _medians(traces: Mapping[str, OpTrace], names: Sequence[str]) -> FloatArray:
+    """Time of each op: of its kernels where it has some, else in the executor."""
+    rows = [traces.get(name, OpTrace()) for name in names]
+    return np.array([np.median(row.kernel_us or row.host_us or [np.nan]) for row in rows])
 
 
 def _flat(losses: Sequence[Values]) -> Values:
