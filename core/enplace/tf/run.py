@@ -82,55 +82,71 @@ def run_plan(
         If TensorFlow refuses the placed graph.
     """
     schedule = simulate(problem, plan if ordered else replace(plan, policy="fifo"))
-    names = problem.profile.op_names
     at = tensorflow_devices(problem.cluster)
-    device_of = {name: at[d] for name, d in zip(names, plan.device.tolist(), strict=True)}
+    placed_on = dict(zip(problem.profile.op_names, (at[d] for d in plan.device), strict=True))
     rank = plan.position if plan.policy == "strict" else schedule.op_start_us
     order = device_orders(step.graph_def, problem, plan, rank) if ordered else []
+    graph = place_graph(step.graph_def, placed_on, order, devices.host)
     with serving(devices) as target:
-        _check_devices(target, devices, sorted(set(device_of.values())))
-        placed_graph = place_graph(step.graph_def, device_of, order, devices.host)
+        _check_devices(target, devices, sorted(set(placed_on.values())))
 
         def go(what: str, part: int, **how: Any) -> _Steps:
             told = _share(progress, what, part / 3, 1 / 3)
             return _run(step, steps, told, target=target, **how)
 
-        placed = go("Running the plan", 0, graph=placed_graph, config=devices.config, trace=True)
+        placed = go("Running the plan", 0, graph=graph, config=devices.config, trace=True)
         plain = go("Running without the plan", 1, config=_anywhere(devices.config))
         stock = go("Running TensorFlow by itself", 2, config=_stock(devices.config))
-    check = check_placement(placed.traces[0].partition_graphs, step, names, plan.device, at)
-    times = [op_times_us(trace.step_stats, problem.profile.index) for trace in placed.traces]
-    can = ordered_ops(step.graph_def)
-    in_order = [[problem.profile.index[name] for name in ops if name in can] for ops in order]
+    facts = {
+        "devices": devices.text,
+        "ordered": bool(order),
+        "warm_ups": WARM_UPS,
+        "traced_steps": len(placed.traces),
+        "unplaced_step_time_us": float(np.median(plain.times_us)),
+        "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
+        "losses": list(step.losses),
+        "tensorflow": tf.__version__,
+    }
+    run = _seen(step, problem, plan, order, placed)
+    return replace(
+        run,
+        loss_difference=_difference(_flat(placed.losses), _flat(plain.losses)),
+        weights_difference=_difference([*placed.variables.values()], [*plain.variables.values()]),
+        stock_step_time_us=float(np.median(stock.times_us)),
+        predicted_step_time_us=schedule.makespan_us,
+        facts={**facts, **run.facts},
+    )
+
+
+def _seen(
+    step: Step, problem: Problem, plan: Plan, order: Sequence[Sequence[str]], placed: _Steps
+) -> MeasuredRun:
+    """What the partitions and traces of the placed steps show; nothing is compared yet."""
+    profile, at = problem.profile, tensorflow_devices(problem.cluster)
+    first = placed.traces[0]
+    check = check_placement(first.partition_graphs, step, profile.op_names, plan.device, at)
+    times = [op_times_us(trace.step_stats, profile.index) for trace in placed.traces]
     start, finish = times[_median_step(times)]
+    can = ordered_ops(step.graph_def)
+    in_order = [[profile.index[name] for name in names if name in can] for names in order]
+    traces = op_traces(trace.step_stats for trace in placed.traces)
     return MeasuredRun(
-        profile=problem.profile,
+        profile=profile,
         plan=plan,
         cluster=problem.cluster,
         step_times_us=np.array(placed.times_us),
-        op_time_us=_medians(op_traces(trace.step_stats for trace in placed.traces), names),
+        op_time_us=_medians(traces, profile.op_names),
         op_start_us=start,
         op_finish_us=finish,
         op_device=check.op_device,
         ops_checked=check.checked,
         ops_on_planned_device=check.as_planned,
         order_violations=sum(count_violations(begin, in_order) for begin, _ in times),
-        loss_difference=_difference(_flat(placed.losses), _flat(plain.losses)),
-        weights_difference=_difference([*placed.variables.values()], [*plain.variables.values()]),
-        stock_step_time_us=float(np.median(stock.times_us)),
-        predicted_step_time_us=schedule.makespan_us,
-        facts={
-            "devices": devices.text,
-            "ordered": bool(order),
-            "warm_ups": WARM_UPS,
-            "traced_steps": len(times),
-            "unplaced_step_time_us": float(np.median(plain.times_us)),
-            "order_edges": count_inputs(placed_graph) - count_inputs(step.graph_def),
-            "losses": list(step.losses),
-            "not_in_plan": not_in_plan(step, names),
-            **check.facts,
-            "tensorflow": tf.__version__,
-        },
+        loss_difference=np.nan,
+        weights_difference=np.nan,
+        stock_step_time_us=np.nan,
+        predicted_step_time_us=np.nan,
+        facts={"not_in_plan": not_in_plan(step, profile.op_names), **check.facts},
     )
 
 
