@@ -41,7 +41,8 @@ class MeasuredRun:
     order_violations : int
         Ops that started before the one that the plan puts ahead of them on their device.
     loss_difference, weights_difference : float
-        Largest difference to the same steps unplaced, grappler off; NaN if there is no loss.
+        Largest difference to the same steps unplaced, grappler off; of an inference, the first is
+        that of its outputs. NaN if there is nothing to compare.
     stock_step_time_us : float
         Median step of TensorFlow by itself: grappler on, no plan.
     predicted_step_time_us : float

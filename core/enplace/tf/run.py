@@ -104,7 +104,7 @@ def run_plan(
         "traced_steps": len(placed.traces),
         "unplaced_step_time_us": float(np.median(plain.times_us)),
         "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
-        "losses": list(step.losses),
+        "compared": list(_compared(step)),
         "tensorflow": tf.__version__,
     }
     run = _seen(step, problem, plan, order, placed)
@@ -189,9 +189,13 @@ def _one(opened: OpenStep, done: _Steps) -> None:
     begin = time.perf_counter_ns()
     outputs = dict(zip(opened.step.outputs, opened.run(), strict=True))
     done.times_us.append((time.perf_counter_ns() - begin) / 1e3)
-    done.losses.append(
-        [outputs[n] if n in outputs else opened.variable(n) for n in opened.step.losses]
-    )
+    wanted = _compared(opened.step)
+    done.losses.append([outputs[n] if n in outputs else opened.variable(n) for n in wanted])
+
+
+def _compared(step: Step) -> Sequence[str]:
+    """The losses; of an inference, all that it gives."""
+    return step.losses or step.outputs
 
 
 def _traced(opened: OpenStep) -> Any:

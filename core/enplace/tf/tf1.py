@@ -101,9 +101,10 @@ def _parse(message: Message, content: bytes, is_text: bool) -> bool:
 
 
 def _imported(path: str, graph_def: GraphDef) -> tf.Graph:
-    """The graph without devices, its random ops with seeds."""
+    """The graph without devices, loops and branches single ops, random ops with seeds."""
     for node in all_nodes(graph_def):
         node.device = ""
+        node.attr.pop("_lower_using_switch_merge", None)
     fix_seeds(graph_def)
     graph = tf.Graph()
     try:

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from enplace.errors import DeadlockError
 from enplace.measured import NOT_SEEN, run_from, run_message
 from enplace.placers import place
+from enplace.source import source_of
 from enplace.tf.devices import DevicesError, parse_devices
+from enplace.tf.load import load
 from enplace.tf.run import TRACED, RunError, run_plan
 from steps import STYLES, problem_of, scattered_plan, step_of_script
 
@@ -129,3 +132,28 @@ def test_what_tensorflow_refuses_is_told_in_one_line(all_steps, two_cpus):
     with pytest.raises(RunError, match=r"^TensorFlow refuses the graph: .*nothing") as caught:
         run_plan(broken, problem, scattered_plan(problem), two_cpus, 5)
     assert "\n" not in str(caught.value)
+
+
+def test_an_inference_is_compared_by_all_that_it_gives(all_steps, two_cpus):
+    step = replace(all_steps["custom"], losses=())
+    problem = problem_of(step, two_cpus.cluster)
+    run = run_plan(step, problem, scattered_plan(problem), two_cpus, 5)
+    assert run.facts["compared"] == list(step.outputs)
+    assert run.loss_difference == 0.0
+
+
+def test_a_graph_of_tf1_with_a_loop_and_variables_by_reference(tmp_path, two_cpus):
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        v1.set_random_seed(1)
+        x = v1.placeholder(tf.float32, (8, 4), "x")
+        weight = v1.get_variable("weight", (4, 4), use_resource=False)
+        _, h = tf.while_loop(lambda i, _: i < 3, lambda i, h: (i + 1, tf.tanh(h)), [0, x @ weight])
+        v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(h @ weight, name="loss"))
+        v1.train.export_meta_graph(str(tmp_path / "model.meta"), graph=graph)
+    step = load(source_of(str(tmp_path / "model.meta")))
+    problem = problem_of(step, two_cpus.cluster)
+    run = run_plan(step, problem, scattered_plan(problem, policy="strict"), two_cpus, N_STEPS)
+    assert run.ops_on_planned_device == run.ops_checked > 20
+    assert set(run.facts["not_run"]["reasons"]) <= {"fed", "a constant, copied to its consumers"}
+    assert (run.order_violations, run.loss_difference, run.weights_difference) == (0, 0.0, 0.0)
