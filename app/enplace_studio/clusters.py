@@ -40,8 +40,10 @@ LINK_COLUMNS = ("From", "To", "Latency, µs", "Bandwidth, GB/s", "Channels")
 
 
 def cluster_title(cluster: Cluster) -> str:
-    """What a person calls a cluster: the beginning of its description."""
-    return re.split(r"[,.:(] ?(?!\d)", cluster.description, maxsplit=1)[0].strip() or cluster.name
+    """The beginning of a cluster's description, and whether it was edited."""
+    title = re.split(r"[,.:(] ?(?!\d)", cluster.description, maxsplit=1)[0].strip()
+    is_edited = presets().get(cluster.name, cluster) != cluster
+    return (title or cluster.name) + (", edited" if is_edited else "")
 
 
 def family(cluster: Cluster) -> str:

@@ -141,10 +141,14 @@ class Document(QObject):
         return self._state is not None and not (self._saved and self.undo_stack.isClean())
 
     def against_expert(self, schedule: Schedule) -> float | None:
-        """Change of step time against the expert plan, as a fraction; −0.2 is 20 % faster."""
-        if self.expert is None or self.expert.schedule.makespan_us == 0:
+        """Change of step time against the expert plan, as a fraction; −0.2 is 20 % faster.
+
+        None without an expert plan that fits: what cannot run is no reference.
+        """
+        expert = self.expert.schedule if self.expert else None
+        if expert is None or expert.makespan_us == 0 or not expert.fits:
             return None
-        return schedule.makespan_us / self.expert.schedule.makespan_us - 1
+        return schedule.makespan_us / expert.makespan_us - 1
 
     def describe(self, ops: Collection[int]) -> str:
         """What a person calls these ops."""

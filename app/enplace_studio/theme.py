@@ -81,6 +81,8 @@ class Theme(QObject):
     def font(self, size: int = 12, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
         """A font of ``size`` pixels on a usual system, larger where the system's text is larger."""
         font = QFont(self.family)
+        # Inter would show the x between two digits of a name as ×.
+        font.setFeature(QFont.Tag("calt"), 0)
         font.setPixelSize(max(1, round(size * self.scale)))
         font.setWeight(weight)
         return font

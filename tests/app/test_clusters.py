@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
@@ -103,3 +104,11 @@ def test_export_and_import(editor, monkeypatch, tmp_path):
     path.write_text("{")
     editor._import()
     assert "c.json" in editor._fault.text()
+
+
+def test_an_edited_preset_says_so():
+    pesto = presets()["pesto"]
+    smaller = replace(
+        pesto, devices=(replace(pesto.devices[0], capacity_bytes=1 << 31), *pesto.devices[1:])
+    )
+    assert cluster_title(smaller) == f"{cluster_title(pesto)}, edited"

@@ -26,7 +26,8 @@ from enplace_studio.theme import theme
 MOST_CHIPS = 24
 _H, _GAP, _PAD, _SWATCH = 26, 6, 8, 11
 _WIDEST = 180
-_HINT = "drag a group onto a device, or press 1 … 8"
+_MOST_KEYS = 8
+"""Number keys that pin; see the actions."""
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,26 @@ class DeviceBar(QWidget):
             items.append(_Item("crosses devices", theme.tokens.bad, dashed=True))
         return items
 
+    def _hint(self) -> str:
+        """How to overrule a placement; only keys that do something are named."""
+        assert self.document.problem is not None
+        keys = min(self.document.problem.cluster.n_devices, _MOST_KEYS)
+        return f"drag a group onto a device, or press 1 … {keys}" if keys > 1 else ""
+
     def _lay_out(self) -> None:
         """Flow the items over as many lines as they need."""
         metrics = QFontMetricsF(theme.font(12, QFont.Weight.Medium))
         left = top = 0
         self._placed = []
-        for item in [*self._items(), _Item(_HINT)] if self._items() else []:
+        items = self._items()
+        hint = _Item(self._hint()) if items else None
+        for item in [*items, hint] if hint else []:
             mark = 0 if item.color is None else 30 if item.dashed else _SWATCH + 6
             wide = int(metrics.horizontalAdvance(item.text)) + 2
             wide = wide if item.device is None else min(wide, _WIDEST)
             width = wide + mark + 2 * _PAD
             if left and left + width > self.width():
-                if item.text == _HINT:
+                if item is hint:
                     break
                 left, top = 0, top + _H + 2
             self._placed.append((QRect(left, top, width, _H), item))

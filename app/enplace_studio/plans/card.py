@@ -45,8 +45,8 @@ class PlanCard(QAbstractButton):
         note = [self.entry.note] if self.entry.note else []
         peak = f"peak {size(int(schedule.peak_bytes.max()))}"
         return [
-            *stale,
             *unfit,
+            *stale,
             *measured,
             *first,
             *note,

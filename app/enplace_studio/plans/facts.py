@@ -21,7 +21,7 @@ MOST_MEMORY_LINES = 4
 def standing(document: Document, entry: PlanEntry) -> tuple[str, str]:
     """The step time against the expert's, and the role of a label that says so."""
     change = document.against_expert(entry.schedule)
-    if entry is document.expert:
+    if entry is document.expert and entry.schedule.fits:
         return "reference", "dim"
     if change is None:
         return "", "dim"

@@ -383,3 +383,8 @@ def test_repainting_loses_no_reference_to_none(view):
     for _ in range(400):
         view.canvas.update()
     assert sys.getrefcount(None) > before - 200
+
+
+def test_the_legend_names_only_number_keys_that_do_something(view):
+    n_devices = view.document.problem.cluster.n_devices
+    assert [item.text for _, item in view.devices._placed][-1].endswith(f"press 1 … {n_devices}")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
@@ -154,3 +156,14 @@ def test_no_plans_say_how_to_make_one(open_view):
     view = open_view(Document())
     view.grab()
     assert view.cards == []
+
+
+def test_a_plan_that_does_not_fit_is_no_reference():
+    profile = profile_of({"a": 10, "b": 10}, persistent={"a": 600, "b": 600})
+    document = document_of(profile, cluster_of(2, capacity_bytes=1000), {"a": 0, "b": 0})
+    add_plan(document, "spread", {"a": 0, "b": 1})
+    expert = replace(document.plans[0], plan=replace(document.plans[0].plan, method="expert"))
+    document.open(replace(document.state, plans=(expert, document.plans[1])))
+    assert document.expert is not None
+    assert standing(document, document.expert) == ("", "dim")
+    assert standing(document, document.plans[1]) == ("", "dim")
