@@ -38,8 +38,9 @@ class Watch(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs):
         losses.append(float(logs["loss"]))
 
-model.compile("adam", loss_of)
+model.compile("adam", loss_of, jit_compile=globals().get("compiled", False))
 model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[Watch()])
+losses.append(model.evaluate(x, y, batch_size=8, verbose=0))
 weights = model.get_weights()
 """
 
@@ -58,6 +59,7 @@ def train_step(x, y):
 for i in range(20):
     at = slice(8 * (i % 10), 8 * (i % 10) + 8)
     losses.append(float(train_step(tf.constant(x[at]), tf.constant(y[at]))))
+losses.append(float(loss_of(y, model(x))))
 weights = model.get_weights()
 """
 
@@ -65,7 +67,10 @@ STYLES = {"fit": FIT, "custom": CUSTOM}
 
 
 def write_script(folder: Path, style: str, head: str = "", foot: str = "") -> Path:
-    """A training script of one of :data:`STYLES`; both collect ``losses`` of 20 steps."""
+    """A training script of one of :data:`STYLES`; both collect ``losses`` of 20 steps and a test.
+
+    If the head says ``compiled = True``, Keras is asked to compile the whole step.
+    """
     path = folder / f"{style}.py"
     path.write_text(head + MODEL + STYLES[style] + foot)
     return path

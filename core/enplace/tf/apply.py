@@ -9,9 +9,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -23,7 +22,6 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 from enplace.cluster import Cluster, Device
-from enplace.errors import EnplaceWarning
 from enplace.exports.python_snippet import tensorflow_devices
 from enplace.files.plans import read_plan_alone
 from enplace.tf.check import Check, check_placement
@@ -37,9 +35,12 @@ from enplace.tf.exchange import (
 )
 from enplace.tf.graph import FlatGraph, all_nodes, flatten
 from enplace.tf.rewrite import count_inputs, device_orders, place_graph
+from enplace.tf.scripts import plain_keras
 from enplace.tf.step import Step, plain_config
 
 _HOST = "/device:CPU:0"
+_for_good = ExitStack()
+
 _ours: WeakSet[ConcreteFunction] = WeakSet()
 """Placed functions, which another plan leaves alone."""
 
@@ -106,8 +107,9 @@ class Application:
 def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     """Run the training of this process as a plan says, from now on.
 
-    Call it before training, and before anything of TensorFlow runs if the plan needs logical
-    devices. Functions whose ops are exactly those of the plan run placed, with their variables
+    Call it before a model is compiled, and before anything of TensorFlow runs if the plan needs
+    logical devices. Keras then makes graphs of ops, of one step each, as it does when a script is
+    profiled. Functions whose ops are exactly those of the plan run placed, with their variables
     moved to their devices; all others run as they are.
 
     Parameters
@@ -132,6 +134,8 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     application = Application(os.fspath(path))
     placer = _Placer(application, order)
     _make_devices(placer.problem.cluster)
+    # What is compiled as a whole cannot use variables of several devices.
+    _for_good.enter_context(plain_keras())
     call = ConcreteFunction._call_flat
 
     @wraps(call)
@@ -223,7 +227,7 @@ class _Placer:
             f"{', '.join(parts)}; profile the model as it is now and place it anew"
         )
         self._application.mismatches.append(line)
-        warnings.warn(line, EnplaceWarning, stacklevel=2)
+        print(f"enplace: {line}", file=sys.stderr)
 
     def _exchange(self, function: ConcreteFunction, flat: FlatGraph) -> ConcreteFunction:
         variables = variables_by_placeholder(function, flat)

@@ -79,7 +79,12 @@ def _duration_us(row: Any) -> float:
 
 
 def tensor_bytes(description: Any) -> int:
-    """Bytes of a tensor by its shape; what was allocated may be shared with another."""
+    """Bytes of a tensor by its shape; what was allocated may be shared with another.
+
+    None where the row tells no type, as those of what arrives from another host.
+    """
+    if not description.dtype:
+        return 0
     dtype = tf.as_dtype(description.dtype)
     if dtype.base_dtype in (tf.resource, tf.variant, tf.string):
         return 0

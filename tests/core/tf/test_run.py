@@ -149,7 +149,7 @@ def test_a_graph_of_tf1_with_a_loop_and_variables_by_reference(tmp_path, two_cpu
         x = v1.placeholder(tf.float32, (8, 4), "x")
         weight = v1.get_variable("weight", (4, 4), use_resource=False)
         _, h = tf.while_loop(lambda i, _: i < 3, lambda i, h: (i + 1, tf.tanh(h)), [0, x @ weight])
-        v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(h @ weight, name="loss"))
+        v1.train.GradientDescentOptimizer(0.1).minimize(tf.nn.l2_loss(h @ weight, name="loss"))
         v1.train.export_meta_graph(str(tmp_path / "model.meta"), graph=graph)
     step = load(source_of(str(tmp_path / "model.meta")))
     problem = problem_of(step, two_cpus.cluster)
