@@ -81,7 +81,7 @@ def _duration_us(row: Any) -> float:
 def tensor_bytes(description: Any) -> int:
     """Bytes of a tensor by its shape; what was allocated may be shared with another.
 
-    None where the row tells no type, as those of what arrives from another host.
+    0 where the row tells no type, as those of what arrives from another host.
     """
     if not description.dtype:
         return 0

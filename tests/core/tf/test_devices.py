@@ -1,9 +1,12 @@
 import json
 import os
+from importlib.resources import files as resource_files
 
+import jsonschema
 import pytest
 import tensorflow as tf
 
+from enplace.clusters import cluster_from_json, cluster_text
 from enplace.errors import FileError
 from enplace.tf import devices as module
 from enplace.tf.devices import DevicesError, parse_devices, short_name, task_of
@@ -77,6 +80,16 @@ def test_devices_of_hosts_keep_their_names(tmp_path):
     assert found.tasks == ["/job:worker/task:0", "/job:worker/task:1"]
     assert found.host == WORKERS[0]
     assert found.config.device_count["CPU"] == 2
+
+
+def test_addresses_stay_with_the_cluster(tmp_path):
+    hosts = {"/job:worker/task:0": "10.0.0.1:2222", "/job:worker/task:1": "b.lan:2222"}
+    cluster = parse_devices(hosts_file(tmp_path, WORKERS, hosts=hosts)).cluster
+    assert dict(cluster.hosts) == hosts
+    data = json.loads(cluster_text(cluster))
+    assert cluster_from_json(data) == cluster
+    schema = (resource_files("enplace_resources") / "cluster.schema.json").read_text()
+    jsonschema.validate(data, json.loads(schema))
 
 
 @pytest.mark.parametrize(
