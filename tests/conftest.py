@@ -3,6 +3,7 @@
 Unexpected Python warnings and Qt warnings fail a test too; pyproject.toml turns that on.
 """
 
+import gc
 import os
 import sys
 import threading
@@ -19,6 +20,22 @@ settings.load_profile("enplace")
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 GRACE_MS = 5000
+
+
+@pytest.fixture(autouse=True)
+def widgets_die_in_this_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Collect garbage only between the studio's tests, as the studio does in its own thread.
+
+    A thread that happened to collect a dropped widget would crash, there or much later.
+    """
+    if not {"app", "acceptance"} & set(request.path.parts):
+        yield
+        return
+    gc.disable()
+    gc.freeze()
+    yield
+    gc.collect()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from importlib import resources
@@ -9,7 +10,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 import platformdirs
-from PySide6.QtCore import QSettings
+from PySide6.QtCore import QObject, QSettings, QTimer
 from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QApplication
 
@@ -20,6 +21,7 @@ from enplace_studio.window import MainWindow
 
 NAME = "enplace"
 LOG_BYTES = 1 << 20
+COLLECT_MS = 1000
 
 
 def make_application() -> QApplication:
@@ -34,7 +36,27 @@ def make_application() -> QApplication:
     app.setWindowIcon(QIcon(str(icon)))
     theme.follow_system()
     apply_style(app, theme)
+    _Collector(app)
     return app
+
+
+class _Collector(QTimer):
+    """Collects garbage in this thread only: another that collected a widget would crash."""
+
+    def __init__(self, parent: QObject) -> None:
+        super().__init__(parent, interval=COLLECT_MS)
+        self.timeout.connect(self._collect)
+        gc.disable()
+        # What is loaded by now stays; looking through it each time would hold up the window.
+        gc.freeze()
+        self.start()
+
+    def _collect(self) -> None:
+        counts, limits = gc.get_count(), gc.get_threshold()
+        for generation in (2, 1, 0):
+            if counts[generation] > limits[generation]:
+                gc.collect(generation)
+                return
 
 
 def user_window() -> MainWindow:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
-from PySide6.QtCore import QObject, QThreadPool, Signal
+from PySide6.QtCore import QObject, QThreadPool, QTimer, Signal
 from PySide6.QtGui import QUndoCommand, QUndoStack
 
 from enplace.cluster import Cluster
@@ -30,6 +31,7 @@ __all__ = ["Document", "PlanEntry", "Preview"]
 
 UNDO_LIMIT = 100
 PREVIEW_LIMIT = 64
+PREVIEW_POLL_MS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +54,9 @@ class Preview:
     why_not: str = ""
 
 
+_WorkedOut = tuple[State, tuple[frozenset[int], int], Preview]
+
+
 class Document(QObject):
     """The open problem with its plans, the selection, and the undo stack."""
 
@@ -67,7 +72,6 @@ class Document(QObject):
     hover_changed = Signal()
     previewed = Signal(object, int)
     """The ops and the device of a :meth:`preview_soon` that can now be had at once."""
-    _worked_out = Signal(object, object, object)
     file_changed = Signal()
     """``path``, ``modified`` or what can be undone changed."""
     noticed = Signal(str)
@@ -89,7 +93,11 @@ class Document(QObject):
         self.undo_stack.indexChanged.connect(self.file_changed)
         self._saved = True
         self._previews: dict[tuple[frozenset[int], int], Preview] = {}
-        self._worked_out.connect(self._keep_preview)
+        # Threads see plain data only: Qt objects neither die nor are called in them.
+        self._worked_out: SimpleQueue[_WorkedOut] = SimpleQueue()
+        self._n_awaited = 0
+        self._awaiting = QTimer(self, interval=PREVIEW_POLL_MS)
+        self._awaiting.timeout.connect(self._take_previews)
 
     # What is open
 
@@ -343,9 +351,19 @@ class Document(QObject):
         if key in self._previews:
             self.previewed.emit(*key)
         else:
+            self._n_awaited += 1
+            self._awaiting.start()
+            results = self._worked_out
             QThreadPool.globalInstance().start(
-                lambda: self._worked_out.emit(state, key, _preview_of(state, *key))
+                lambda: results.put((state, key, _preview_of(state, *key)))
             )
+
+    def _take_previews(self) -> None:
+        while not self._worked_out.empty():
+            self._n_awaited -= 1
+            self._keep_preview(*self._worked_out.get())
+        if not self._n_awaited:
+            self._awaiting.stop()
 
     def _keep_preview(
         self, state: State, key: tuple[frozenset[int], int], preview: Preview
