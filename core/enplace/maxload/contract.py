@@ -4,6 +4,9 @@ Forward ops that must share a device become one node, and so do backward ops; a 
 the forward ops together with the backward ops of the same placement units. Backward nodes without
 a forward one get an artificial forward node, connected as a mirror image of the backward graph.
 Then strongly connected nodes, and nodes that cost nothing and have one neighbour, are merged.
+
+The paper merges those whatever memory they hold. Where the model does not fit one device, that can
+lose the only split that fits, so there only nodes without memory are merged.
 """
 
 from __future__ import annotations
@@ -114,11 +117,15 @@ def _strongly_connected(label: IntArray, edges: IntArray) -> tuple[IntArray, Int
 def _without_free_nodes(
     problem: Problem, label: IntArray, edges: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Merge nodes that take no time into their one neighbour."""
+    """Merge nodes that take no time, and no memory that matters, into their one neighbour."""
+    memory_bytes = _op_memory_bytes(problem)
+    if memory_bytes.sum() <= min(problem.cluster.capacity_bytes):
+        memory_bytes = np.zeros_like(memory_bytes)
     work_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0).max(axis=1)
     while True:
         n = int(label.max()) + 1
         free = np.bincount(label, weights=work_us, minlength=n) == 0
+        free &= np.bincount(label, weights=memory_bytes, minlength=n) == 0
         free &= np.bincount(edges.ravel(), minlength=n) == 1
         merged = edges[free[edges].any(axis=1)]
         if not len(merged):
@@ -129,15 +136,20 @@ def _without_free_nodes(
 
 
 def _nodes(problem: Problem, label: IntArray, edges: IntArray) -> Nodes:
-    profile, cluster = problem.profile, problem.cluster
+    cluster = problem.cluster
     n = int(label.max()) + 1
-    # The sizes in the 2020 inputs hold a node's activations already.
-    whole = "backward" in profile.measured
     memory = np.zeros(n, dtype=np.int64)
-    np.add.at(memory, label, profile.persistent_bytes if whole else op_memory_bytes(problem))
+    np.add.at(memory, label, _op_memory_bytes(problem))
     ptr, pins, cost = _nets(problem, label)
     on_gpu, on_cpu = (_slowest_us(problem, d, label, n) for d in (cluster.gpus, cluster.cpus))
     return Nodes(label, edges[:, 0], edges[:, 1], on_gpu, on_cpu, memory, ptr, pins, cost)
+
+
+def _op_memory_bytes(problem: Problem) -> IntArray:
+    profile = problem.profile
+    # The sizes in the 2020 inputs hold a node's activations already.
+    whole = "backward" in profile.measured
+    return profile.persistent_bytes if whole else op_memory_bytes(problem)
 
 
 def _slowest_us(problem: Problem, devices: list[int], label: IntArray, n: int) -> FloatArray:

@@ -94,7 +94,7 @@ def small_problems(draw):
         [(names[i], names[j], sizes[i]) for i, j in chosen],
         persistent=dict(zip(names, memory, strict=True)),
     )
-    room = 10_000  # merging costless nodes, as the paper does, disregards their memory
+    room = draw(st.sampled_from([60, 120, 10_000]))
     try:
         return Problem(profile, cluster_of(draw(st.integers(1, 3)), capacity_bytes=room))
     except DoesNotFitError:
