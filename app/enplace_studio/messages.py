@@ -12,6 +12,7 @@ from types import TracebackType
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
 from PySide6.QtWidgets import QApplication, QFrame, QHBoxLayout, QMessageBox, QPushButton, QWidget
 
+from enplace.text import shortened
 from enplace_studio.panel import label
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Banner(QFrame):
 
     def show_error(self, text: str) -> None:
         """Show one clear line."""
+        text = shortened(text)
         self._text.setText(text[:1].upper() + text[1:] + ("" if text.endswith(".") else "."))
         self.show()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from functools import cache
@@ -25,6 +24,7 @@ from enplace.disk import (
 )
 from enplace.errors import ClusterError, FileError
 from enplace.profile import KINDS, UNPRINTABLE, Profile
+from enplace.text import instead
 
 NAME, VERSION = "enplace-cluster", 1
 
@@ -276,9 +276,9 @@ def cluster_from(text: str, profile: Profile) -> Cluster:
     if text.endswith(".json") or os.sep in text:
         with naming(text):
             return cluster_from_json(parse_json(read_bytes(text)))
-    near = difflib.get_close_matches(text, presets(), n=1)
-    hint = f"did you mean '{near[0]}'?" if near else "see 'enplace clusters', or name a .json file"
-    raise ClusterError(f"there is no cluster '{text}'; {hint}")
+    raise ClusterError(
+        f"there is no cluster '{text}', nor is that a .json file; {instead(text, presets())}"
+    )
 
 
 def _carried(text: str, profile: Profile) -> Cluster:

@@ -18,6 +18,7 @@ import numpy as np
 
 from enplace.errors import EnplaceError, FileError
 from enplace.profile import UNPRINTABLE
+from enplace.text import instead
 
 MAX_FILE_BYTES = 512 << 20
 """No input is larger than this, unpacked."""
@@ -257,7 +258,7 @@ def only(obj: dict[str, Any], known: set[str], where: str) -> None:
     """
     if unknown := sorted(set(obj) - known):
         raise FileError(
-            f"{_at(where)}'{unknown[0][:60]}' means nothing here; use {', '.join(sorted(known))}"
+            f"{_at(where)}'{unknown[0]}' means nothing here; {instead(unknown[0], sorted(known))}"
         )
 
 

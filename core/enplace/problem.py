@@ -14,6 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from enplace.cluster import Cluster
 from enplace.errors import DoesNotFitError, PinConflictError, ProblemError, UnplaceableOpError
 from enplace.profile import KINDS, FloatArray, IntArray, Profile
+from enplace.text import count, size
 
 BoolArray = NDArray[np.bool_]
 
@@ -103,6 +104,14 @@ class Problem:
     def _name(self, op: int) -> str:
         return f"op '{self.profile.op_names[op]}'"
 
+    def _names(self, ops: IntArray) -> str:
+        """The ops of a unit, for a sentence on what they have."""
+        if len(ops) == 1:
+            return f"{self._name(int(ops[0]))} has"
+        return (
+            f"{self._name(int(ops[0]))} and the {count(len(ops) - 1, 'op')} colocated with it have"
+        )
+
     def _check_numbers(self) -> None:
         ops = list(self.pins) + [op for group in self.together for op in group]
         ops += [op for op, _ in self.forbidden]
@@ -150,8 +159,7 @@ class Problem:
                     f"one device"
                 )
         raise UnplaceableOpError(
-            f"{self._name(int(members[0]))} and the {len(members) - 1} ops colocated with it "
-            f"have no device that all of them may use; loosen a pin, a forbidden device or the "
+            f"{self._names(members)} no device to go to; loosen a pin, a forbidden device or the "
             f"group"
         )
 
@@ -160,10 +168,10 @@ class Problem:
         largest = np.where(self.unit_allowed, capacity, 0).max(axis=1)
         too_big = np.flatnonzero(need > largest)
         if len(too_big):
-            op = int(np.flatnonzero(self.unit == too_big[0])[0])
+            members = np.flatnonzero(self.unit == too_big[0])
             raise DoesNotFitError(
-                f"{self._name(op)} and the ops colocated with it hold {_gib(need[too_big[0]])} of "
-                f"variables, more than the {_gib(largest[too_big[0]])} of any device it may use; "
+                f"{self._names(members)} variables of {size(need[too_big[0]])}, more than the "
+                f"{size(largest[too_big[0]])} of any device to go to; "
                 f"choose larger devices or split the variable"
             )
         sets, set_of = self.device_sets
@@ -175,7 +183,7 @@ class Problem:
             if total > room:
                 names = [self.cluster.devices[d].name for d in np.flatnonzero(devices)]
                 raise DoesNotFitError(
-                    f"variables of {_gib(total)} cannot fit the {_gib(room)} of "
+                    f"variables of {size(total)} cannot fit the {size(room)} of "
                     f"{', '.join(names)}; choose a larger cluster or loosen pins"
                 )
 
@@ -198,10 +206,6 @@ def _units(profile: Profile, together: tuple[tuple[int, ...], ...]) -> IntArray:
     unit: IntArray = rank[inverse]
     unit.flags.writeable = False
     return unit
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB"
 
 
 def find_ops(profile: Profile, names: Iterable[str]) -> list[int]:

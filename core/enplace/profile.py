@@ -277,6 +277,8 @@ def _check_lengths(profile: Profile) -> None:
 
 
 def _check_names(profile: Profile) -> None:
+    if len(profile.name) > MAX_NAME:
+        raise NameTooLongError(f"the model's name has over {MAX_NAME} characters; shorten it")
     for op, texts in enumerate(
         zip(profile.op_names, profile.op_types, profile.scopes, profile.colocation, strict=True)
     ):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
+from collections.abc import Collection
 
 MINUS = "−"
+MAX_WORD = 120
+MAX_LISTED = 24
+_LONG_WORD = re.compile(rf"\S{{{MAX_WORD + 1},}}")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -65,6 +71,25 @@ def elide_middle(text: str, length: int) -> str:
         return text
     tail = (length - 1) // 2
     return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def shortened(text: str) -> str:
+    """A message in which no word, such as a name from a file, is longer than a person reads."""
+    return _LONG_WORD.sub(lambda word: elide_middle(word[0], MAX_WORD), text)
+
+
+def instead(name: str, known: Collection[str]) -> str:
+    """What to use where a name is not known: the one that was meant, or some of those there are."""
+    near = difflib.get_close_matches(name[:MAX_WORD], known, n=1)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"use one of {listed(known)}"
+
+
+def listed(names: Collection[str]) -> str:
+    """Names one after the other; of very many, the first."""
+    some = list(names)[:MAX_LISTED]
+    return f"{', '.join(some)}{', ...' if len(names) > MAX_LISTED else ''}"
 
 
 def _decimals(value: float, significant: int) -> int:

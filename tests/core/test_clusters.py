@@ -55,7 +55,7 @@ def test_one_link_may_name_several_devices_and_both_ways() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (put("device", []), "'device' means nothing here; use channels, .*devices"),
+        (put("device", []), "'device' means nothing here; did you mean 'devices'"),
         (put("devices", 0, "memory", 5), r"devices\[0\]: 'memory' means nothing here"),
         (put("devices", 0, "kind", "tpu"), r"devices\[0\]: device 'GPU:0': kind 'tpu'"),
         (put("devices", 0, "capacity_bytes", 0), r"devices\[0\]: .*capacity_bytes is 0"),
@@ -143,7 +143,7 @@ def test_choosing_by_name_by_file_and_by_what_the_profile_carries(tmp_path: Path
     ("word", "message"),
     [
         ("pesta", "did you mean 'pesto'"),
-        ("???", "see 'enplace clusters'"),
+        ("???", "nor is that a .json file; use one of pesto"),
         ("none.json", "none.json: cannot read"),
         ("local", "does not say which devices it was measured on, so 'local'"),
     ],

@@ -98,6 +98,8 @@ def test_equal_names_are_told_apart_by_their_ids(tmp_path: Path) -> None:
     [
         ("nodes", {"id": 5}, "two have the id 5"),
         ("nodes", {"id": "x"}, r"nodes\[0\]\.id: must be a number"),
+        ("nodes", {"name": ["a"]}, r"nodes\[0\]\.name: must be a text"),
+        ("nodes", {"colorClass": {"a": 1}}, r"nodes\[0\]\.colorClass: must be a number or a text"),
         ("nodes", {"fpgaLatency": -1}, r"nodes\[0\]\.fpgaLatency: must be a number from 0"),
         ("nodes", {"fpgaLatency": math.nan}, r"nodes\[0\]\.fpgaLatency: .* not NaN"),
         ("nodes", {"supportedOnFpga": 2}, r"nodes\[0\]\.supportedOnFpga: must be true or false"),

@@ -49,7 +49,9 @@ def test_a_pin_to_a_forbidden_device() -> None:
 
 def test_a_group_without_a_common_device() -> None:
     profile = profile_of({"a": 1.0}, cpu={"b": 1.0}, colocation={"a": "g", "b": "g"})
-    with pytest.raises(UnplaceableOpError, match="op 'a' and the 1 ops colocated with it"):
+    with pytest.raises(
+        UnplaceableOpError, match="op 'a' and the 1 op colocated with it have no device"
+    ):
         Problem(profile, cluster_of(1, cpu_lanes=1))
 
 
@@ -68,14 +70,16 @@ def test_a_pin_to_a_device_that_does_not_exist() -> None:
 
 def test_variables_that_no_device_can_hold() -> None:
     profile = profile_of({"a": 1.0}, persistent={"a": 2 * GIB})
-    with pytest.raises(DoesNotFitError, match=r"op 'a' .* hold 2 GiB .* more than the 1 GiB"):
+    with pytest.raises(
+        DoesNotFitError, match=r"op 'a' has variables of 2.0 GiB, more than the 1.0 GiB"
+    ):
         Problem(profile, cluster_of(2))
 
 
 def test_variables_that_the_cluster_cannot_hold_together() -> None:
     profile = profile_of(dict.fromkeys("abc", 1.0), persistent=dict.fromkeys("abc", GIB))
     with pytest.raises(
-        DoesNotFitError, match="variables of 3 GiB cannot fit the 2 GiB of GPU:0, GPU:1"
+        DoesNotFitError, match=r"variables of 3\.0 GiB cannot fit the 2\.0 GiB of GPU:0, GPU:1"
     ):
         Problem(profile, cluster_of(2))
     assert Problem(profile, cluster_of(3)).n_units == 3
@@ -83,7 +87,7 @@ def test_variables_that_the_cluster_cannot_hold_together() -> None:
 
 def test_pins_can_make_memory_too_small() -> None:
     profile = profile_of(dict.fromkeys("ab", 1.0), persistent=dict.fromkeys("ab", GIB))
-    with pytest.raises(DoesNotFitError, match="cannot fit the 1 GiB of GPU:0"):
+    with pytest.raises(DoesNotFitError, match=r"cannot fit the 1\.0 GiB of GPU:0"):
         Problem(profile, cluster_of(2), pins={0: 0, 1: 0})
 
 

@@ -23,13 +23,14 @@ import click
 from enplace.cli import about, converting, measuring, solving
 from enplace.cli.answer import BAD_INPUT, FAULT, INTERRUPTED, NO, cli
 from enplace.errors import (
+    CancelledError,
     DeadlockError,
     DoesNotFitError,
     EnplaceError,
     EnplaceWarning,
     UnplaceableOpError,
 )
-from enplace.text import elide_middle
+from enplace.text import elide_middle, shortened
 
 __all__ = ["about", "converting", "main", "measuring", "run", "solving"]
 
@@ -58,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         return int(status or 0)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort, CancelledError):
         return INTERRUPTED
     except ANSWER_IS_NO as error:
         return _refuse(error, str(error), NO, as_json)
@@ -83,12 +84,13 @@ def one_line(text: str) -> str:
 
 
 def _refuse(error: Exception, message: str, status: int, as_json: bool) -> int:
-    print(f"enplace: {one_line(message)}", file=sys.stderr)
+    message = shortened(one_line(message))
+    print(f"enplace: {message}", file=sys.stderr)
     for line in getattr(error, "last_lines", "").splitlines():
         print(f"  | {elide_middle(one_line(line), MAX_LINE)}", file=sys.stderr)
     if as_json:
         details: dict[str, Any] = getattr(error, "details", {})
-        document = {"error": one_line(message), "kind": type(error).__name__, **details}
+        document = {"error": message, "kind": type(error).__name__, **details}
         print(json.dumps(document))
     return status
 

@@ -18,7 +18,7 @@ from enplace import __version__
 from enplace.cli.answer import NO, YES, Answer, command, table
 from enplace.cli.options import FILE, PresetType
 from enplace.errors import ClusterError, EnplaceError, FileError
-from enplace.text import device_label, factor, rate, size
+from enplace.text import device_label, factor, instead, rate, size
 
 if TYPE_CHECKING:
     from enplace.cluster import Cluster
@@ -68,7 +68,7 @@ def clusters(name: str | None) -> Answer:
 
     if name is not None:
         if name not in presets():
-            raise ClusterError(f"there is no preset '{name}'; use one of {', '.join(presets())}")
+            raise ClusterError(f"there is no preset '{name}'; {instead(name, presets())}")
         cluster = presets()[name]
         return Answer(cluster_to_json(cluster), _describe_cluster(cluster))
     found = [

@@ -20,7 +20,7 @@ from enplace.errors import (
     PlanError,
     ProblemError,
 )
-from enplace.text import count
+from enplace.text import count, instead, listed
 
 if TYPE_CHECKING:
     from enplace.cluster import Cluster
@@ -92,6 +92,7 @@ def read_problem_and_plan(
         If a file or a name is not usable.
     """
     from enplace.clusters import cluster_from
+    from enplace.disk import naming
     from enplace.files import complete_plan, read_plan, read_plan_cluster
     from enplace.frontends import read_profile
     from enplace.problem import Problem
@@ -111,8 +112,9 @@ def read_problem_and_plan(
             EnplaceWarning,
             stacklevel=2,
         )
-    problem = replace(problem, pins=found.pins)
-    return problem, complete_plan(problem, found)
+    with naming(plan_file):
+        problem = replace(problem, pins=found.pins)
+        return problem, complete_plan(problem, found)
 
 
 def without_split_groups(problem: Problem, plan: Plan) -> Problem:
@@ -252,8 +254,7 @@ def find_device(text: str, cluster: Cluster, option: str) -> int:
     if text.isascii() and text.isdigit() and int(text) < len(names):
         return int(text)
     raise ProblemError(
-        f"{option}: cluster '{cluster.name}' has no device '{text}'; use one of "
-        f"{', '.join(names[:16])}{', ...' if len(names) > 16 else ''}"
+        f"{option}: cluster '{cluster.name}' has no device '{text}'; use one of {listed(names)}"
     )
 
 
@@ -278,7 +279,7 @@ def method_names(text: str | None, objective: str) -> list[str]:
                 f"use one of {', '.join(known)}"
             )
         if name not in known:
-            raise EnplaceError(f"there is no method '{name}'; use one of {', '.join(known)}")
+            raise EnplaceError(f"there is no method '{name}'; {instead(name, known)}")
     if not names:
         raise EnplaceError(f"name at least one method of {', '.join(known)}")
     return names

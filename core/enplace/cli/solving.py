@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from enplace.cli import summary
-from enplace.cli.answer import NO, YES, Answer, command
+from enplace.cli.answer import INTERRUPTED, NO, YES, Answer, command
 from enplace.cli.inputs import (
     check_outputs,
     method_names,
@@ -30,7 +34,7 @@ from enplace.cli.options import (
     solver_options,
 )
 from enplace.cli.progress import progress_bar
-from enplace.errors import CancelledError, EnplaceError
+from enplace.errors import EnplaceError
 
 if TYPE_CHECKING:
     from enplace.problem import Problem
@@ -63,12 +67,16 @@ def place(
     wanted = _default_method(objective) if method is None else method
     (chosen,) = method_names(wanted, objective)
     problem = read_problem(profile, **wishes)
-    with progress_bar(1) as (begin, report):
+    with progress_bar(1) as (begin, report), _stopped_by_ctrl_c() as stopped:
         begin(chosen)
-        schedule = _solve(problem, chosen, time_limit, seed, report)
+        schedule = _solve(problem, chosen, time_limit, seed, report, stopped)
     written = _write(schedule, output, schedule_file)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    return _answer(schedule, written, seed=seed, **files)
+    answer = _answer(schedule, written, seed=seed, **files)
+    if stopped():
+        text = f"Stopped; this is the best plan so far.\n\n{answer.text}"
+        return Answer(answer.document, text, INTERRUPTED)
+    return answer
 
 
 @command("simulate")
@@ -137,13 +145,11 @@ def compare(
     names = method_names(methods, objective)
     problem = read_problem(profile, **wishes)
     schedules, failures = {}, {}
-    with progress_bar(len(names)) as (begin, report):
+    with progress_bar(len(names)) as (begin, report), _stopped_by_ctrl_c() as stopped:
         for name in names:
             begin(name)
             try:
-                schedules[name] = _solve(problem, name, time_limit, seed, report)
-            except CancelledError:
-                raise
+                schedules[name] = _solve(problem, name, time_limit, seed, report, stopped)
             except EnplaceError as error:
                 failures[name] = str(error)
     expert = schedules.get("expert") or summary.expert_schedule(problem)
@@ -165,7 +171,7 @@ def compare(
             ],
         },
         "\n".join([*([table] if schedules else []), *failed]),
-        YES if any(schedule.fits for schedule in schedules.values()) else NO,
+        INTERRUPTED if stopped() else YES if any(s.fits for s in schedules.values()) else NO,
     )
 
 
@@ -176,13 +182,37 @@ def _default_method(objective: str) -> str:
 
 
 def _solve(
-    problem: Problem, method: str, time_limit: float | None, seed: int, report: Any
+    problem: Problem,
+    method: str,
+    time_limit: float | None,
+    seed: int,
+    report: Any,
+    stopped: Callable[[], bool],
 ) -> Schedule:
     from enplace.placers import PlaceOptions, place
     from enplace.simulate import simulate
 
-    options = PlaceOptions(time_limit_s=time_limit, seed=seed, progress=report)
+    options = PlaceOptions(time_limit_s=time_limit, seed=seed, progress=report, cancelled=stopped)
     return simulate(problem, place(problem, method, options=options))
+
+
+@contextmanager
+def _stopped_by_ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C end a search with its best plan; pressed again, it ends the program."""
+    pressed = threading.Event()
+
+    def on_interrupt(*_: object) -> None:
+        pressed.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed.is_set
+        return
+    usual = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def _write(

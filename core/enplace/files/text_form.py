@@ -11,6 +11,16 @@ from enplace.errors import DanglingEdgeError, DuplicateOpError, FileError
 from enplace.profile import CONTROL, KINDS, MAX_BYTES, MAX_TIME_US, Profile, make_profile
 
 NAME, VERSION = "enplace-profile", 1
+OP_KEYS = {
+    "name",
+    "type",
+    "scope",
+    "time_us",
+    "persistent_bytes",
+    "temporary_bytes",
+    "colocation",
+}
+EDGE_KEYS = {"src", "output", "dst", "bytes", "control"}
 
 
 def profile_to_json(profile: Profile) -> dict[str, Any]:
@@ -66,6 +76,7 @@ def profile_from_json(data: dict[str, Any]) -> Profile:
         Names the op or edge by its place in the file.
     """
     check_format(data, NAME, VERSION)
+    only(data, {"format", "name", "ops", "edges", "measured"}, "")
     ops = [_op(value, f"ops[{i}]") for i, value in enumerate(take(data, "ops", list, ""))]
     index = {op["name"]: i for i, op in enumerate(ops)}
     if len(index) < len(ops):
@@ -94,6 +105,7 @@ def profile_from_json(data: dict[str, Any]) -> Profile:
 
 def _op(value: Any, where: str) -> dict[str, Any]:
     op = is_object(value, where)
+    only(op, OP_KEYS, where)
     name = take(op, "name", str, where)
     times = take(op, "time_us", dict, where)
     only(times, set(KINDS), f"{where}.time_us")
@@ -125,6 +137,7 @@ def _groups(op: dict[str, Any], where: str) -> list[str]:
 
 def _edge(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int, int]:
     edge = is_object(value, where)
+    only(edge, EDGE_KEYS, where)
     ends = []
     for key in ("src", "dst"):
         name = take(edge, key, str, where)

@@ -96,16 +96,18 @@ def _node(value: Any, where: str) -> dict[str, Any]:
     node = is_object(value, where)
     supported = _flag(node, "supportedOnFpga", where, True)
     colour = node.get("colorClass")
+    if not (colour is None or type(colour) in (int, str)):
+        raise FileError(f"{where}.colorClass: must be a number or a text, not {shown(colour)}")
     return {
         "id": whole(node, "id", where, low=-(2**53), high=2**53),
-        "name": str(node.get("name") or f"node{node['id']}"),
+        "name": take(node, "name", str, where, "") or f"node{node['id']}",
         "gpu_us": number(node, "fpgaLatency", where) * US_PER_MS if supported else math.nan,
         "cpu_us": number(node, "cpuLatency", where) * US_PER_MS
         if node.get("cpuLatency") is not None or not supported
         else math.nan,
         "size": round(number(node, "size", where, 0, high=MAX_BYTES)),
         "backward": _flag(node, "isBackwardNode", where, False),
-        "colour": "" if colour is None else f"colour {shown(colour)}",
+        "colour": "" if colour is None else f"colour {colour}",
     }
 
 
@@ -183,7 +185,7 @@ def _op_type(name: str) -> str:
 
 
 def _cluster(data: dict[str, Any], rate: float) -> Cluster:
-    accelerators = whole(data, "maxFPGAs", "", 1, high=200)
+    accelerators = whole(data, "maxFPGAs", "", 1, low=1, high=200)
     cpus = whole(data, "maxCPUs", "", 1, high=50)
     memory = max(1, whole(data, "maxSizePerFPGA", "", 2**34, high=MAX_BYTES))
     devices = [Device(f"GPU:{i}", "gpu", memory) for i in range(accelerators)]

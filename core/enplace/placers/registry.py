@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enplace.errors import CancelledError, EnplaceError
 from enplace.plan import Plan, check_plan
 from enplace.problem import Problem
+from enplace.text import instead
 
 STEP_TIME, THROUGHPUT = "step-time", "throughput"
 """Objectives: the makespan of one step, and the time per sample of a pipeline."""
@@ -200,7 +201,7 @@ class _Watch:
 
 def _find(method: str) -> Placer:
     if method not in _registry:
-        raise EnplaceError(f"there is no method '{method}'; use one of {', '.join(placers())}")
+        raise EnplaceError(f"there is no method '{method}'; {instead(method, placers())}")
     found = _registry[method]
     if not found.installed:
         raise EnplaceError(f"method '{method}' cannot run here: {found.why_not}")

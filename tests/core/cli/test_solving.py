@@ -1,12 +1,15 @@
 """``place``, ``simulate`` and ``compare``: what they print, write and answer."""
 
 import json
+import os
+import signal
 
 import pytest
 
 from enplace.clusters import cluster_from
 from enplace.files import read_plan
 from enplace.frontends import read_profile
+from enplace.placers import Progress, placers, registry
 from enplace.problem import Problem
 from enplace.samples import samples
 
@@ -134,7 +137,10 @@ def test_the_whole_name_of_an_op_pins_that_op_alone(enplace, folder):
         (("--pin", "loss=0", "--pin", "loss=1"), "already pinned to GPU:0"),
         (("--pin", "loss=0", "--forbid", "loss=0"), "forbidden"),
         (("--pin", "_0=0", "--pin", "_1=1", "--colocate", "Relu"), "colocated"),
-        (("--method", "guess"), "there is no method 'guess'"),
+        (("--method", "guess"), "there is no method 'guess'; use one of "),
+        (("--method", "hefft"), "did you mean 'heft'?"),
+        (("--method", "x" * 5000), "…"),
+        (("--cluster", "pesta"), "did you mean 'pesto'?"),
         (("--time-limit", "nan"), "not above zero"),
         (("--scale-links", "-2"), "not above zero"),
         (("--objective", "latency"), "'latency' is not"),
@@ -295,3 +301,41 @@ def test_a_method_for_another_objective_is_refused(enplace):
     done = enplace("place", bert, *words)
     assert done.status == 2
     assert "method 'heft' does not serve objective 'throughput'" in done.err
+
+
+@pytest.fixture
+def endless():
+    """A method that finds a plan and searches on until it is stopped; Ctrl-C comes at once."""
+
+    @registry.placer("endless", title="Endless")
+    def run(problem, options):
+        plan = placers()["single"].run(problem, options)
+        options.progress(Progress(0.0, "a plan", incumbent=plan))
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            options.check_cancelled()
+
+    yield
+    registry._registry.pop("endless")
+
+
+def test_ctrl_c_keeps_the_best_plan_so_far(enplace, folder, endless):
+    before = signal.getsignal(signal.SIGINT)
+    done = enplace(
+        "place", "p.json", "--cluster", "c.json", "--method", "endless", "-o", "plan.json"
+    )
+    assert done.status == 130
+    assert done.out.startswith("Stopped; this is the best plan so far.")
+    assert set(devices_of("plan.json").values()) == {0}
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_leaves_the_methods_out_that_did_not_run(enplace, folder, endless):
+    done = enplace(
+        "compare", "p.json", "--cluster", "c.json", "--methods", "heft,endless,celeritas", "--json"
+    )
+    assert done.status == 130
+    heft, stopped, late = done.document["methods"]
+    assert heft["error"] is None
+    assert stopped["error"] is None
+    assert late["error"] == "stopped before there was a plan"
