@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -27,6 +27,7 @@ from PySide6.QtWidgets import (
 
 from enplace.cluster import Cluster
 from enplace.clusters import cluster_from, cluster_from_json, cluster_text, cluster_to_json, presets
+from enplace.disk import naming, parse_json, read_bytes
 from enplace.errors import ClusterError, EnplaceError
 from enplace.files import write_atomically
 from enplace.profile import Profile
@@ -167,10 +168,8 @@ def read_cluster(path: Path) -> Cluster:
     EnplaceError
         One line with the file, the place in it and the mend.
     """
-    try:
-        return cluster_from_json(json.loads(path.read_bytes()), path.name)
-    except (OSError, ValueError) as error:
-        raise ClusterError(f"{path}: {error}; choose a cluster in Enplace's JSON format") from None
+    with naming(path):
+        return cluster_from_json(parse_json(read_bytes(path)))
 
 
 class ClusterEditor(QDialog):
@@ -266,6 +265,8 @@ class ClusterEditor(QDialog):
             links += [[a, b, *cost, f"{a}->{b}"] for a, b in ((name, other), (other, name))]
         _fill(self.devices, [*rows, [name, *model[1:]]])
         _fill(self.links, links)
+        self.devices.selectRow(len(rows))
+        self.devices.scrollToBottom()
 
     def remove_device(self) -> None:
         """Remove the chosen device, or the last, and its links."""
@@ -342,7 +343,7 @@ def _device_of(row: Sequence[str]) -> dict[str, Any]:
         "kind": kind,
         "capacity_bytes": round(_number(memory, where, "memory") * MIB),
         "speed": _number(speed, where, "speed"),
-        "lanes": int(_number(lanes, where, "lanes")),
+        "lanes": round(_number(lanes, where, "lanes")),
         "chip": chip,
     }
 
@@ -357,20 +358,22 @@ def _link_row(link: dict[str, Any]) -> list[str]:
 def _link_of(row: Sequence[str]) -> dict[str, Any]:
     source, target, latency, bandwidth, channels = row
     where = f"link {source} to {target}"
-    gigabytes = _number(bandwidth, where, "bandwidth")
-    if gigabytes <= 0:
-        raise ClusterError(f"{where}: bandwidth must be above 0 GB/s")
+    gigabytes = _number(bandwidth, where, "bandwidth", high=math.inf)
     return {
         "from": source,
         "to": target,
-        "b0_us": _number(latency, where, "latency"),
+        "b0_us": _number(latency, where, "latency", low=0),
         "b1_us_per_byte": 1e-3 / gigabytes,
         "channels": [name.strip() for name in channels.split(";") if name.strip()],
     }
 
 
-def _number(text: str, where: str, what: str) -> float:
+def _number(text: str, where: str, what: str, low: float = 1e-9, high: float = 1e12) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise ClusterError(f"{where}: {what} must be a number, not '{text}'") from None
+        value = math.nan
+    if not low <= value <= high:
+        least = "above 0" if low else "of 0 or more"
+        raise ClusterError(f"{where}: {what} must be a number {least}, not '{text}'")
+    return value

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QDateTime, QLocale, Signal
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
 from enplace.clusters import cluster_from
 from enplace.errors import EnplaceError
-from enplace.files import PlanFile, complete_plan, read_plan, write_atomically, write_plan
+from enplace.files import (
+    PlanFile,
+    complete_plan,
+    read_plan,
+    read_project,
+    write_atomically,
+    write_plan,
+)
 from enplace.groups import Grouping
 from enplace.profile import Profile
 from enplace.samples import Sample, samples
@@ -104,10 +111,13 @@ class Filing(QWidget):
     def offer_recovery(self) -> None:
         """After a crash: ask whether to go on with what was unsaved."""
         for path in self._recovery.leftovers():
+            changed = QDateTime.fromSecsSinceEpoch(int(path.stat().st_mtime))
+            when = QLocale.system().toString(changed, QLocale.FormatType.ShortFormat)
             answer = QMessageBox.question(
                 self.window(),
                 "Unsaved work found",
-                "Enplace ended without saving. Open the work it kept, or discard it?",
+                f"Enplace ended without saving{_model_in(path)}, last changed {when}. "
+                f"Open the work it kept, or discard it?",
                 _Button.Open | _Button.Discard | _Button.Cancel,
                 _Button.Open,
             )
@@ -240,3 +250,11 @@ class Filing(QWidget):
         box.addButton(_Button.Cancel)
         box.exec()
         return box.clickedButton() is place
+
+
+def _model_in(path: Path) -> str:
+    """The model of a project, for a sentence; nothing where the file is damaged."""
+    try:
+        return f" “{aside(lambda: read_project(path)).profile.name}”"
+    except EnplaceError:
+        return " its work"

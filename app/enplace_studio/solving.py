@@ -113,8 +113,8 @@ class Solving(QWidget):
             return
         if self._document.plans or job.method != FIRST_METHOD:
             self._document.add_plan(entry, job.choose)
-            if job.choose:
-                self._tell(entry)
+            if job.choose and self._document.current:
+                self._tell(self._document.current)
         else:
             self._document.begin_with(entry)
 

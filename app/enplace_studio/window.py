@@ -236,11 +236,25 @@ class MainWindow(QMainWindow):
                 menu.addAction(self.actions_by_id[spec.id])
             if title == "View":
                 self.view_menu = menu
+            if title == "File":
+                recent = QMenu("Open recent", menu)
+                menu.insertMenu(self.actions_by_id["start"], recent)
+                menu.aboutToShow.connect(lambda r=recent: self._fill_recent(r))
         self._before_panes = self.view_menu.insertSeparator(self.view_menu.actions()[0])
         export = QMenu(self)
         for form in ("plan", *EXPORTS, "graph"):
             export.addAction(self.actions_by_id[f"export-{form}"])
         self.header.export_button.setMenu(export)
+
+    def _fill_recent(self, menu: QMenu) -> None:
+        menu.clear()
+        paths = self.recent.paths()
+        for path in paths:
+            action = menu.addAction(path.name)
+            action.setToolTip(str(path))
+            action.triggered.connect(lambda _=False, path=path: self.files.open_path(path))
+        menu.setToolTipsVisible(True)
+        menu.setEnabled(bool(paths))
 
     def _connect(self) -> None:
         document, solver = self.document, self.solver

@@ -106,7 +106,7 @@ def subgroups(profile: Profile, ops: Collection[int] | IntArray, target: int = T
 
 
 def name_ops(profile: Profile, ops: Collection[int], grouping: Grouping) -> str:
-    """What a person calls a selection: ``"lstm 0 / t 24–27"``, ``"3 groups"``, ``"MatMul_12"``."""
+    """What a person calls a selection: ``"lstm 0"``, ``"3 groups"``, ``"MatMul of lstm 0"``."""
     chosen = np.unique(np.asarray(list(ops), dtype=np.int64))
     if len(chosen) == 0:
         return "nothing"
@@ -116,10 +116,9 @@ def name_ops(profile: Profile, ops: Collection[int], grouping: Grouping) -> str:
     )
     if whole:
         return grouping.names[groups[0]] if len(groups) == 1 else count(len(groups), "group")
-    if len(chosen) == 1:
-        return _leaf(profile.op_names[int(chosen[0])])
     within = f" of {grouping.names[groups[0]]}" if len(groups) == 1 and groups[0] >= 0 else ""
-    return count(len(chosen), "op") + within
+    what = _leaf(profile.op_names[chosen[0]]) if len(chosen) == 1 else count(len(chosen), "op")
+    return what + within
 
 
 # ---------------------------------------------------------------- names

@@ -77,8 +77,10 @@ def test_devices_are_added_with_their_links_and_removed_with_them(editor):
     [
         ("devices", 1, "tpu", "tpu"),
         ("devices", 2, "much", "memory must be a number"),
+        ("devices", 2, "-5", "device 'GPU:0': memory must be a number above 0, not '-5'"),
+        ("links", 2, "nan", "latency must be a number of 0 or more"),
         ("devices", 0, "GPU:1", "unique"),
-        ("links", 3, "0", "bandwidth must be above 0"),
+        ("links", 3, "0", "bandwidth must be a number above 0"),
         ("links", 4, "", "channel"),
     ],
 )

@@ -3,7 +3,7 @@ import sys
 import pytest
 from PySide6.QtCore import QSettings, Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
+from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QWidget
 
 from documents import add_plan
 from enplace.clusters import presets
@@ -71,7 +71,10 @@ def trigger(window, name):
 
 
 def answer(monkeypatch, button):
-    monkeypatch.setattr(QMessageBox, "question", lambda *_: button)
+    """Answer every question so; returns the questions that were asked."""
+    asked = []
+    monkeypatch.setattr(QMessageBox, "question", lambda *said: asked.append(said[2]) or button)
+    return asked
 
 
 def name_file(monkeypatch, path):
@@ -206,7 +209,11 @@ def test_a_saved_project_opens_again_from_the_recent_files(
     window.close()
     again = make_window()
     assert again.recent.paths() == [tmp_path / "mine.enplace"]
-    assert again.files.open_path(again.recent.paths()[0])
+    menu = next(m for m in again.menuBar().findChildren(QMenu) if m.title() == "Open recent")
+    again._fill_recent(menu)
+    assert [action.text() for action in menu.actions()] == ["mine.enplace"]
+    menu.actions()[0].trigger()
+    assert again.document.path == tmp_path / "mine.enplace"
     assert again.document.problem.pins == {2: 0}
 
 
@@ -349,8 +356,9 @@ def test_a_crashed_session_is_offered_and_opens_as_unsaved(window, make_window, 
     window.recovery._pool.waitForDone()
     window.recovery._lock.unlock()  # what the system does when a process ends
     again = make_window()
-    answer(monkeypatch, BUTTON.Open)
+    asked = answer(monkeypatch, BUTTON.Open)
     again.files.offer_recovery()
+    assert f"“{window.document.problem.profile.name}”, last changed" in asked[0]
     assert again.document.problem.pins == {2: 0}
     assert again.document.modified
 

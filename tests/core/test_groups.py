@@ -144,7 +144,7 @@ def test_a_selection_is_called_by_what_it_is():
     first = grouping.ops(0).tolist()
     assert name_ops(profile, first, grouping) == grouping.names[0]
     assert name_ops(profile, first + grouping.ops(1).tolist(), grouping) == "2 groups"
-    assert name_ops(profile, first[:1], grouping) == "op_0"
+    assert name_ops(profile, first[:1], grouping) == f"op_0 of {grouping.names[0]}"
     assert name_ops(profile, first[:3], grouping) == f"3 ops of {grouping.names[0]}"
     assert name_ops(profile, first[:1] + grouping.ops(1).tolist()[:1], grouping) == "2 ops"
     assert name_ops(profile, [], grouping) == "nothing"

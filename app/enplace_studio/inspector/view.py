@@ -148,6 +148,7 @@ class InspectorView(Panel):
             button.setToolTip(plain_tip(tip))
             button.setEnabled(enabled)
             button.setMinimumWidth(40)
+            button.setMinimumHeight(button.sizeHint().height())
             button.clicked.connect(lambda _, run=run: run())
             self.buttons[text.partition("   ")[0]] = button
             grid.addWidget(button, at // 2, at % 2)

@@ -48,7 +48,7 @@ class TimelineView(Panel):
             step += f" predicted{shown}, {ms(run.step_time_us)} measured"
         if baseline is not None:
             delta_us = schedule.makespan_us - baseline.makespan_us
-            step += f"   {ms(delta_us, signed=True)} since your edits"
+            step += f"   {ms(delta_us, signed=True)} since your edits (thin lines: before)"
         self.set_legend(f"{step}   ·   W A S D to move")
 
     def _show_summary(self, text: str) -> None:
