@@ -83,7 +83,8 @@ def _was_run(window: MainWindow) -> bool:
 
 def _was_measured(window: MainWindow) -> bool:
     problem = window.document.problem
-    return problem is not None and "step_time_us" in problem.profile.measured
+    told = ("step_time_us", "evaluation")
+    return problem is not None and any(key in problem.profile.measured for key in told)
 
 
 def _edit(change: Callable[[Document, Collection[int]], bool]) -> Callable[[MainWindow], bool]:

@@ -35,6 +35,8 @@ class MeasuredRun:
         In the traced step of median length, from its start; NaN where an op left no row.
     op_device : int array, shape (n_ops,)
         Where each op really ran; :data:`NOT_SEEN` where it is in no partition.
+    op_memory_bytes : int array, shape (n_ops,)
+        What each op held while it ran and gave to others of the profile; 0 where it left no row.
     ops_checked, ops_on_planned_device : int
         Ops of the plan that are in the partitions that TensorFlow ran, and those of them where the
         plan has them.
@@ -59,6 +61,7 @@ class MeasuredRun:
     op_start_us: FloatArray
     op_finish_us: FloatArray
     op_device: IntArray
+    op_memory_bytes: IntArray
     ops_checked: int
     ops_on_planned_device: int
     order_violations: int

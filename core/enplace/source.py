@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -34,6 +35,8 @@ _TRACE = re.compile(
 )
 
 MAX_BATCH = 1 << 24
+BATCH = "{batch}"
+"""In the arguments of a script, its batch size."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class Source:
     loss, optimizer : str
         What to train a saved model with, by the names that Keras knows.
     batch_size : int
-        Of made-up batches; 0 leaves it to the model.
+        Of made-up batches, and what :data:`BATCH` in a script's arguments stands for; 0 leaves it
+        to the model.
     signature : str
         Which one of a SavedModel; empty for its only or its default one.
     """
@@ -70,9 +74,14 @@ class Source:
         return self.path if self.kind == "module" else Path(self.path).stem
 
     @property
+    def words(self) -> list[str]:
+        """The arguments with the batch size filled in."""
+        return [word.replace(BATCH, str(self.batch_size)) for word in self.arguments]
+
+    @property
     def command(self) -> str:
         """The script as it is called in a shell."""
-        return shlex.join([Path(self.path).name, *self.arguments])
+        return shlex.join([Path(self.path).name, *self.words])
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -173,4 +182,26 @@ def _with(source: Source, options: dict[str, Any]) -> Source:
     if bool(source.loss) != bool(source.optimizer):
         given, lacking = ("loss", "optimizer") if source.loss else ("optimizer", "loss")
         raise FileError(f"{source.path}: there is a {given} but no {lacking}; give both or neither")
+    if any(BATCH in word for word in source.arguments) and not source.batch_size:
+        raise FileError(f"{source.path}: {BATCH} among its arguments needs a batch size; give one")
     return source
+
+
+def check_batch_sizes(source: Source, sizes: Sequence[int]) -> None:
+    """Refuse what a batch cannot be estimated from.
+
+    Raises
+    ------
+    FileError
+        Says what is missing.
+    """
+    if source.kind in ("script", "module") and not any(BATCH in w for w in source.arguments):
+        raise FileError(
+            f"{source.path}: where does it take its batch size? Write {BATCH} among its arguments, "
+            f"such as '--batch {BATCH}', so that it can be run with several"
+        )
+    if len(sizes) < 2 or not source.batch_size > max(sizes):
+        raise FileError(
+            f"{source.path}: a batch is estimated from at least two smaller ones; give its own "
+            f"batch size, and others below that"
+        )

@@ -111,7 +111,11 @@ def devices_for(cluster: Cluster, measured: Mapping[str, Any]) -> str:
 def profile_job(
     source: Source, devices: str, steps: int, warm_ups: int, batch_sizes: Sequence[int] = ()
 ) -> tuple[Message, ...]:
-    """What a worker is sent to profile a model; it answers with a profile message."""
+    """What a worker is sent to profile a model; it answers with a profile message.
+
+    Without ``steps`` it is the graph alone, with the sizes that are known and no times. With
+    ``batch_sizes`` it is estimated from these: :mod:`enplace.evaluation`.
+    """
     details = {
         "source": source.to_json(),
         "devices": devices,
@@ -123,14 +127,24 @@ def profile_job(
 
 
 def run_job(
-    source: Source, devices: str, steps: int, order: bool, problem: Problem, plan: Plan
+    source: Source,
+    devices: str,
+    steps: int,
+    order: bool,
+    problem: Problem,
+    plan: Plan,
+    compare: bool = True,
 ) -> tuple[Message, ...]:
-    """What a worker is sent to run a plan and measure it; it answers with a run message."""
+    """What a worker is sent to run a plan and measure it; it answers with a run message.
+
+    Unless ``compare``, the same steps are not run without the plan.
+    """
     details = {
         "source": source.to_json(),
         "devices": devices,
         "steps": steps,
         "order": order,
+        "compare": compare,
         "problem": problem_to_json(problem),
     }
     profile = profile_message(problem.profile, measured=True)

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from enplace.errors import CancelledError
+from enplace.frontends import read_profile
 from enplace.source import source_of
 from enplace.trust import trust
 from enplace.worker import do_work, profile_job
@@ -71,13 +72,22 @@ def typed(command, folder):
 
 
 def test_the_commands_of_the_readme_work_from_start_to_end(desk):
-    found = {command.split()[1]: typed(command, desk) for command in commands(True)}
-    assert list(found) == ["profile", "place", "run", "tune"]
+    said = [(command.split()[1], typed(command, desk)) for command in commands(True)]
+    assert [name for name, _ in said] == ["profile", "place", "run", "tune", "profile"]
+    found = dict(said[:-1])
     assert found["profile"]["measured_step_time_us"] > 0
     check_run(found["run"])
     assert found["run"]["step_time_us"] > 0
     assert found["run"]["predicted_step_time_us"] > 0
     assert found["tune"]["step_time_us"] <= found["tune"]["first_step_time_us"]
+    # The last one estimates a large batch: tensors are known exactly, times roughly.
+    profile = read_profile(str(desk / "P.enplace"))
+    evaluation = profile.measured["evaluation"]
+    assert evaluation["memory"]["mean"] < 0.1
+    assert evaluation["time"]["ops"] > 10
+    assert evaluation["step_time_us"] > 0
+    relu = profile.index["Relu"]
+    assert profile.tensor_bytes[profile.tensor_op == relu].tolist() == [512 * 64 * 4]
 
 
 @pytest.mark.parametrize("script", ["train.py", "fit.py"])

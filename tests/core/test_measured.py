@@ -24,6 +24,7 @@ def a_run(**changes):
         op_start_us=np.array([0.0, 5.0, NAN]),
         op_finish_us=np.array([4.0, 26.0, NAN]),
         op_device=np.array([0, 1, NOT_SEEN]),
+        op_memory_bytes=np.array([8, 0, 0]),
         ops_checked=2,
         ops_on_planned_device=2,
         order_violations=0,

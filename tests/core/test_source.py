@@ -84,6 +84,17 @@ def test_loss_and_optimizer_go_together(tmp_path):
         source_of(str(path), loss="mse")
 
 
+def test_a_batch_size_stands_where_the_arguments_have_its_place(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("pass")
+    source = source_of(str(path), arguments=["--batch={batch}", "--layers", "2"], batch_size=64)
+    assert source.words == ["--batch=64", "--layers", "2"]
+    assert source.command == "train.py --batch=64 --layers 2"
+    assert source.arguments == ("--batch={batch}", "--layers", "2")
+    with pytest.raises(FileError, match="needs a batch size"):
+        source_of(str(path), arguments=["{batch}"])
+
+
 TEXTS = st.text(st.characters(categories=("L", "N", "P")), max_size=8)
 SOURCES = st.builds(
     Source,

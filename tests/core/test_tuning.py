@@ -37,6 +37,7 @@ def machine(true_us, slower_when_apart=1.0):
             op_start_us=schedule.op_start_us.copy(),
             op_finish_us=schedule.op_finish_us.copy(),
             op_device=plan.device.copy(),
+            op_memory_bytes=np.zeros(2, dtype=np.int64),
             ops_checked=2,
             ops_on_planned_device=2,
             order_violations=0,

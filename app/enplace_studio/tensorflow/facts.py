@@ -120,6 +120,19 @@ def simulated_step_us(profile: Profile) -> float | None:
         return None
 
 
+def _evaluation_facts(found: Any) -> list[tuple[str, str]]:
+    """What the estimate of a large batch was worth (Celeritas, Table 5)."""
+    try:
+        sizes = ", ".join(f"{size:,}" for size in found["batch_sizes"])
+        return [
+            (f"a step of batch {found['batch_size']:,}", ms(found["step_time_us"])),
+            (f"memory off, from batches {sizes}", percent(found["memory"]["mean"])),
+            ("op times off", percent(found["time"]["mean"])),
+        ]
+    except (KeyError, TypeError, ValueError):
+        return []
+
+
 def step_facts(profile: Profile, simulated_us: float | None) -> list[tuple[str, str]]:
     """Labels and values: the step, how well it is simulated, the calibration, how often."""
     measured = profile.measured
@@ -130,6 +143,7 @@ def step_facts(profile: Profile, simulated_us: float | None) -> list[tuple[str, 
         if simulated_us is not None:
             off = percent(simulated_us / step_us - 1, signed=True)
             facts.append(("simulated, as it was placed", f"{ms(simulated_us)}, {off}"))
+    facts += _evaluation_facts(measured.get("evaluation"))
     for key, name in (
         ("launch_gap_us", "launch gap of a kernel"),
         ("op_overhead_us", "overhead of an op"),

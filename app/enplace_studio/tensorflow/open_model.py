@@ -55,8 +55,8 @@ WHAT_HAPPENS = {
 }
 
 FIELDS = {
-    "script": ("arguments",),
-    "module": ("arguments",),
+    "script": ("arguments", "batch_size"),
+    "module": ("arguments", "batch_size"),
     "keras": ("loss", "optimizer", "batch_size"),
     "saved-model": ("signature", "loss", "optimizer", "batch_size"),
     "tf1": ("batch_size",),
@@ -106,7 +106,7 @@ class OpenModel(QDialog):
         self.heading.setContentsMargins(0, 8, 0, 0)
         self.hint = paragraph(
             "Several small batch sizes, such as 8, 16, 32, tell what a batch needs that does not "
-            "fit one device."
+            "fit one device. In a script’s arguments, {batch} stands for the size."
         )
         self.form = Form()
         self._lay_out()

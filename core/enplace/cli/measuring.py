@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from enplace.placers import Progress
     from enplace.plan import Plan
     from enplace.problem import Problem
+    from enplace.profile import Profile
     from enplace.source import Source
     from enplace.tuning import Tuning
 
@@ -48,7 +49,8 @@ model_options = all_of(
         type=click.IntRange(1, 1 << 24),
         default=None,
         metavar="N",
-        help="Of the batches made up for a saved model. [default: the model's own]",
+        help="Of the batches made up for a saved model, or what {batch} in --arg stands for. "
+        "[default: the model's own]",
     ),
     click.option(
         "--devices",
@@ -113,7 +115,7 @@ class _SizesType(click.ParamType):  # type: ignore[type-arg]
     "--batch-sizes",
     type=_SizesType(),
     metavar="A,B,C",
-    help="Estimate the costs of a batch that fits no device from these (Celeritas, 4.2).",
+    help="Estimate a --batch-size that fits no device from these smaller ones (Celeritas, 4.2).",
 )
 def profile(
     output: str,
@@ -142,8 +144,29 @@ def profile(
     write_profile(output, measured)
     return Answer(
         profile_numbers(measured) | {"devices": where, "profile_file": output},
-        f"{describe_profile(measured)}\nWritten to {output}.",
+        "\n".join(
+            [describe_profile(measured), *_describe_evaluation(measured), f"Written to {output}."]
+        ),
     )
+
+
+def _describe_evaluation(profile: Profile) -> list[str]:
+    """What the estimate of a large batch was worth (Celeritas, Table 5); nothing of others."""
+    found = profile.measured.get("evaluation")
+    if found is None:
+        return []
+    sizes = ", ".join(f"{size:,}" for size in found["batch_sizes"])
+    used = count(found["devices_used"], "device")
+    rows = [["estimate", "mean deviation", "of the sum", "ops within 20 %"]]
+    rows += [
+        [what, *(percent(found[what][key]) for key in ("mean", "of_sum", "near"))]
+        for what in ("memory", "time")
+    ]
+    return [
+        f"\nBatch {found['batch_size']:,}, estimated from {sizes}; measured across {used} "
+        f"(Order-Place), {ms(found['step_time_us'])} a step",
+        f"{table(rows, 'lrrr')}\n",
+    ]
 
 
 @command("run")
@@ -332,17 +355,22 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
     """The same for a person."""
     steps = count(len(run.step_times_us), "step")
     head = f"{run.profile.name} on {devices}, {run.plan.method}, {steps}"
-    step_us, stock_us = run.step_time_us, run.stock_step_time_us
-    against = percent(step_us / stock_us - 1, signed=True)
     rows = [
-        ["step time", ms(step_us), _prediction(run)],
-        ["TensorFlow by itself", ms(stock_us), f"the plan: {against}"],
+        ["step time", ms(run.step_time_us), _prediction(run)],
+        ["TensorFlow by itself", *_by_itself(run)],
         ["ops where planned", f"{run.ops_on_planned_device:,}", f"of {run.ops_checked:,}"],
         ["out of order", f"{run.order_violations:,}", ""],
         ["loss differs by", _difference(run.loss_difference), "from the run without the plan"],
         ["weights differ by", _difference(run.weights_difference), ""],
     ]
     return f"{head}\n\n{table(rows, 'lrl')}"
+
+
+def _by_itself(run: MeasuredRun) -> tuple[str, str]:
+    if not math.isfinite(run.stock_step_time_us):
+        return "out of memory", "the model fits only with a plan"
+    change = run.step_time_us / run.stock_step_time_us - 1
+    return ms(run.stock_step_time_us), f"the plan: {percent(change, signed=True)}"
 
 
 def _prediction(run: MeasuredRun) -> str:

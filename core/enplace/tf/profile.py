@@ -83,6 +83,12 @@ def profile_step(
     return calibrate(profile, ran, cluster, "cpu")
 
 
+def graph_profile(step: Step, devices: Devices) -> Profile:
+    """The graph of a step with the sizes that are known before it runs, and no times."""
+    nowhere = {node.name: _device(None, devices) for node in step.graph_def.node}
+    return _assemble(step, {}, {"op_devices": nowhere})
+
+
 def _one_thread(devices: Devices) -> ConfigProto:
     """One op at a time on a CPU, so that none is slowed down by another."""
     config = ConfigProto()

@@ -19,7 +19,7 @@ from enplace.exports.python_snippet import tensorflow_devices
 from enplace.measured import MeasuredRun
 from enplace.plan import Plan
 from enplace.problem import Problem
-from enplace.profile import FloatArray
+from enplace.profile import FloatArray, IntArray, Profile
 from enplace.simulate import simulate
 from enplace.tf.check import check_placement, count_violations, not_in_plan, op_times_us
 from enplace.tf.devices import Devices, DevicesError, short_name
@@ -59,8 +59,12 @@ def run_plan(
     steps: int,
     ordered: bool = True,
     progress: Progress = lambda message, fraction: None,
+    compare: bool = True,
 ) -> MeasuredRun:
     """Run some steps placed, then the same steps unplaced, then as TensorFlow would by itself.
+
+    A model that fits only with the plan has nothing to be compared with: differences and the step
+    of TensorFlow by itself are NaN then, as they are unless ``compare``.
 
     All three have the same threads. The unplaced run leaves the graph alone as the placed one does
     (grappler off), so that nothing but placement and order can make their results differ.
@@ -95,14 +99,20 @@ def run_plan(
             return _run(step, steps, told, target=target, **how)
 
         placed = go("Running the plan", 0, graph=graph, config=devices.config, trace=True)
-        plain = go("Running without the plan", 1, config=_anywhere(devices.config))
-        stock = go("Running TensorFlow by itself", 2, config=_stock(devices.config))
+        others = [_Steps(), _Steps()]
+        if compare:
+            others = [
+                _if_it_fits(go, "Running without the plan", 1, config=_anywhere(devices.config)),
+                _if_it_fits(go, "Running TensorFlow by itself", 2, config=_stock(devices.config)),
+            ]
+    plain, stock = others
     facts = {
         "devices": devices.text,
         "ordered": bool(order),
         "warm_ups": WARM_UPS,
         "traced_steps": len(placed.traces),
-        "unplaced_step_time_us": float(np.median(plain.times_us)),
+        "unplaced_step_time_us": _median(plain.times_us),
+        "fits_without_plan": bool(plain.times_us and stock.times_us) if compare else None,
         "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
         "compared": list(_compared(step)),
         "tensorflow": tf.__version__,
@@ -112,7 +122,7 @@ def run_plan(
         run,
         loss_difference=_difference(_flat(placed.losses), _flat(plain.losses)),
         weights_difference=_difference([*placed.variables.values()], [*plain.variables.values()]),
-        stock_step_time_us=float(np.median(stock.times_us)),
+        stock_step_time_us=_median(stock.times_us) or np.nan,
         predicted_step_time_us=schedule.makespan_us,
         facts={**facts, **run.facts},
     )
@@ -139,6 +149,7 @@ def _seen(
         op_start_us=start,
         op_finish_us=finish,
         op_device=check.op_device,
+        op_memory_bytes=_memory_bytes(traces, profile),
         ops_checked=check.checked,
         ops_on_planned_device=check.as_planned,
         order_violations=sum(count_violations(begin, in_order) for begin, _ in times),
@@ -246,13 +257,34 @@ def _medians(traces: Mapping[str, OpTrace], names: Sequence[str]) -> FloatArray:
     return np.array([np.median(row.kernel_us or row.host_us or [np.nan]) for row in rows])
 
 
+def _memory_bytes(traces: Mapping[str, OpTrace], profile: Profile) -> IntArray:
+    """What each op held while it ran, and its tensors that others read."""
+    rows = [traces.get(name, OpTrace()) for name in profile.op_names]
+    held = np.array([row.temporary_bytes for row in rows], dtype=np.int64)
+    for op, output in zip(profile.tensor_op.tolist(), profile.tensor_output.tolist(), strict=True):
+        held[op] += rows[op].output_bytes.get(output, 0)
+    return held
+
+
+def _median(times_us: Sequence[float]) -> float | None:
+    return float(np.median(times_us)) if times_us else None
+
+
+def _if_it_fits(go: Callable[..., _Steps], what: str, part: int, **how: Any) -> _Steps:
+    """Steps without the plan; none where they run out of memory."""
+    try:
+        return go(what, part, **how)
+    except tf.errors.ResourceExhaustedError:
+        return _Steps()
+
+
 def _flat(losses: Sequence[Values]) -> Values:
     return [value for values in losses for value in values]
 
 
 def _difference(ours: Values, theirs: Values) -> float:
     """Largest absolute difference; 0 where both are the same number, infinite or none alike."""
-    if not ours:
+    if not ours or not theirs:
         return float("nan")
     return max(_largest(a, b) for a, b in zip(ours, theirs, strict=True))
 

@@ -217,7 +217,7 @@ def _run(source: Source) -> None:
     is_script = source.kind == "script"
     first = str(Path(source.path).parent) if is_script else os.getcwd()
     with (
-        patch.object(sys, "argv", [source.path, *source.arguments]),
+        patch.object(sys, "argv", [source.path, *source.words]),
         patch.object(sys, "path", [first, *sys.path]),
         # A plan that the script applies has no part in the model.
         patch.object(enplace, "apply", lambda path, order=True: None),
@@ -254,7 +254,7 @@ def _is_of(source: Source, frame: FrameType) -> bool:
 def _why_ended(source: Source, end: SystemExit) -> str:
     place = _innermost(source, list(traceback.walk_tb(end.__traceback__)))
     if end.code == 2:
-        given = " ".join(source.arguments) or "none"
+        given = " ".join(source.words) or "none"
         return (
             f"{place}: the script refused its arguments (given: {given}); what it printed says "
             f"why, give it the arguments that it needs"

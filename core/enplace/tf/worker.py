@@ -24,7 +24,7 @@ from enplace.profile import Profile
 from enplace.source import source_from_json
 from enplace.text import count
 from enplace.wire import Message
-from enplace.worker import ADD_TENSORFLOW, Report
+from enplace.worker import ADD_TENSORFLOW, Report, do_work
 
 _SHOWN = 3
 
@@ -85,6 +85,8 @@ def _answer(job: Message, values: list[Message], send: Send) -> Message:
         send(Message("progress", {"message": message, "fraction": fraction}))
 
     try:
+        if job.do == "profile" and job.details["batch_sizes"]:
+            return _evaluate(job, report)
         report("Starting TensorFlow")
         _start_tensorflow(job.details["devices"])
         if job.do == "profile":
@@ -115,16 +117,34 @@ def _start_tensorflow(devices: str) -> None:
 def _profile(job: Message, report: Report) -> Message:
     from enplace.tf.devices import parse_devices
     from enplace.tf.load import load
-    from enplace.tf.profile import profile_step
+    from enplace.tf.profile import graph_profile, profile_step
 
     details = job.details
-    if details["batch_sizes"]:
-        raise EnplaceError("costs cannot be estimated from several batch sizes yet; give one")
     devices = parse_devices(details["devices"])  # quick to refuse
     step = load(source_from_json(details["source"]), report)
-    profile = profile_step(step, devices, details["steps"], details["warm_ups"], report)
+    if details["steps"]:
+        profile = profile_step(step, devices, details["steps"], details["warm_ups"], report)
+    else:
+        profile = graph_profile(step, devices)
     origin = {"source": details["source"], "devices": details["devices"]}
     profile = replace(profile, measured={**profile.measured, **origin})
+    return wire.profile_message(profile, "done", measured=True)
+
+
+def _evaluate(job: Message, report: Report) -> Message:
+    """Other processes have TensorFlow then, one after the other."""
+    from enplace.evaluation import evaluate
+
+    details = job.details
+    profile = evaluate(
+        source_from_json(details["source"]),
+        details["batch_sizes"],
+        details["devices"],
+        details["steps"],
+        details["warm_ups"],
+        do_work,
+        report,
+    )
     return wire.profile_message(profile, "done", measured=True)
 
 
@@ -146,6 +166,7 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
         devices,
         details["steps"],
         ordered=details["order"],
+        compare=details["compare"],
         progress=report,
     )
     return run_message(run)

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 from PySide6.QtCore import QSettings
-from PySide6.QtWidgets import QDialog, QMessageBox
+from PySide6.QtWidgets import QApplication, QDialog, QMessageBox
 
 from enplace import worker
 from enplace_studio import machine
@@ -41,7 +41,9 @@ def model(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MainWindow]:
+def window(
+    qapp: QApplication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MainWindow]:
     """A window that solves nothing by itself."""
     theme.set_mode("light")
     settings = QSettings(str(tmp_path / "studio.ini"), QSettings.Format.IniFormat)

@@ -145,6 +145,7 @@ def run(problem, plan, n_steps):
         op_start_us=SLOWER * schedule.op_start_us,
         op_finish_us=SLOWER * schedule.op_finish_us,
         op_device=plan.device.copy(),
+        op_memory_bytes=np.zeros(n_ops, dtype=np.int64),
         ops_checked=n_ops,
         ops_on_planned_device=n_ops,
         order_violations=0,

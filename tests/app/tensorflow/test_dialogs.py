@@ -40,7 +40,7 @@ def test_it_teaches_what_can_be_opened(ask):
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
-        ("train.py", {"arguments"}),
+        ("train.py", {"arguments", "batch_size"}),
         ("model.keras", {"loss", "optimizer", "batch_size"}),
         ("graph.pbtxt", {"batch_size"}),
     ],

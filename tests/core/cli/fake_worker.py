@@ -58,6 +58,7 @@ def run_of(problem, plan, details, wrong):
         op_start_us=2 * schedule.op_start_us,
         op_finish_us=2 * schedule.op_finish_us,
         op_device=plan.device.copy(),
+        op_memory_bytes=np.zeros(n_ops, dtype=np.int64),
         ops_checked=n_ops,
         ops_on_planned_device=n_ops - wrong,
         order_violations=wrong,
