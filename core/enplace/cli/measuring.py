@@ -129,7 +129,8 @@ def profile(
     """Measure what each op of MODEL takes on the devices of this machine.
 
     MODEL is a training script (.py) or module, a Keras model, a SavedModel's folder, or a
-    TensorFlow 1 graph. A script is run unchanged until it trains.
+    TensorFlow 1 graph. A script is run unchanged until it trains. A recorded RunMetadata
+    (FULL_TRACE) holds the measurement already, so nothing runs.
     """
     from enplace import worker
     from enplace.files import write_profile
@@ -137,9 +138,10 @@ def profile(
 
     source = _source(model, trust)
     check_outputs((output,), source.path)
-    where = devices or worker.usual_devices()
+    is_recorded = source.kind == "trace"
+    where = None if is_recorded else devices or worker.usual_devices()
     with work_bar() as report:
-        job = worker.profile_job(source, where, steps, warm_ups, batch_sizes or ())
+        job = worker.profile_job(source, where or "", steps, warm_ups, batch_sizes or ())
         measured = profile_from(worker.do_work(job, report))
     write_profile(output, measured)
     return Answer(

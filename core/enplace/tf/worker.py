@@ -118,10 +118,17 @@ def _profile(job: Message, report: Report) -> Message:
     from enplace.tf.devices import parse_devices
     from enplace.tf.load import load
     from enplace.tf.profile import graph_profile, profile_step
+    from enplace.tf.recorded_trace import profile_of_trace
 
     details = job.details
+    source = source_from_json(details["source"])
+    if source.kind == "trace":
+        profile = profile_of_trace(source.path)
+        origin = {"source": details["source"]}
+        traced = replace(profile, measured={**profile.measured, **origin})
+        return wire.profile_message(traced, "done", measured=True)
     devices = parse_devices(details["devices"])  # quick to refuse
-    step = load(source_from_json(details["source"]), report)
+    step = load(source, report)
     if details["steps"]:
         profile = profile_step(step, devices, details["steps"], details["warm_ups"], report)
     else:
