@@ -47,6 +47,11 @@ def why_no_run(document: Document) -> str:
             "This profile does not say which model it was measured on. "
             "Open the model itself with File › Open a model, then run its plans."
         )
+    if source.get("kind") == "trace":
+        return (
+            "This profile is a recorded trace, which cannot run. "
+            "Open the model itself with File › Open a model, then run its plans."
+        )
     if not has_tensorflow():
         return (
             "TensorFlow is not installed beside the studio. "

@@ -180,6 +180,12 @@ def test_a_model_that_was_moved_away_is_missed(opened, model):
     assert "not there any more" in opened.header.run_button.toolTip()
 
 
+def test_a_recorded_trace_cannot_run_and_says_so(opened):
+    opened.document.problem.profile.measured["source"]["kind"] = "trace"
+    add_plan(opened)
+    assert "recorded trace, which cannot run" in opened.header.run_button.toolTip()
+
+
 def test_a_damaged_source_is_explained(opened):
     opened.document.problem.profile.measured["source"]["kind"] = "spell"
     add_plan(opened)
