@@ -15,7 +15,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from enplace.errors import DeadlockError
 from enplace.plan import Plan
 from enplace.problem import Problem
-from enplace.profile import FloatArray, IntArray
+from enplace.profile import KINDS, FloatArray, IntArray
 from enplace.tf.graph import node_of
 
 VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
@@ -166,18 +166,22 @@ def _conditions(graph_def: GraphDef) -> dict[str, set[tuple[str, int]]]:
 def device_orders(
     graph_def: GraphDef, problem: Problem, plan: Plan, rank: FloatArray | IntArray
 ) -> list[list[str]]:
-    """The ops of each device, first to last; none at all if the plan is one without order.
+    """The ops of each device, first to last; none at all where the plan asks for no order.
 
     Only a plan of policy ``strict`` is taken at its word. The positions of others are priorities,
-    which an op cannot make use of before its inputs are there. A host where several ops run at once
-    has no order: control edges can say only that one op ends before another starts.
+    which an op cannot make use of before its inputs are there. With policy ``fifo`` GPUs need no
+    order: they run one op at a time by themselves. Nothing but an order keeps a CPU of one lane to
+    that. One where several ops run at once has none: control edges can say only that one op ends
+    before another starts.
 
     Parameters
     ----------
     rank : array, shape (n_ops,)
         Smaller is earlier; ties by position.
     """
-    if plan.policy == "fifo":
+    kind, lanes = problem.cluster.kind, problem.cluster.lanes
+    has_order = (lanes == 1) & ((kind == KINDS.index("cpu")) | (plan.policy != "fifo"))
+    if not has_order.any() and plan.policy == "fifo":
         return []
     names = problem.profile.op_names
     order = [names[op] for op in np.lexsort((plan.position, rank)).tolist()]
@@ -186,7 +190,7 @@ def device_orders(
     device = dict(zip(names, plan.device.tolist(), strict=True))
     lists: list[list[str]] = [[] for _ in range(problem.cluster.n_devices)]
     for name in order:
-        if problem.cluster.lanes[device[name]] == 1:
+        if has_order[device[name]]:
             lists[device[name]].append(name)
     return lists
 

@@ -113,6 +113,16 @@ def test_a_plan_without_order_and_a_device_of_many_lanes_have_none():
     assert device_orders(graph, problem, lanes, lanes.position) == [[]]
 
 
+def test_without_order_a_cpu_of_one_lane_still_runs_one_op_at_a_time():
+    graph = graph_of({"a": [], "b": [], "c": []})
+    profile = profile_of({"b": 1, "c": 1}, cpu={"a": 1, "b": 1})
+    problem = Problem(profile, cluster_of(1, cpu_lanes=1))
+    on = {"a": 1, "b": 1, "c": 0}
+    device = np.array([on[name] for name in profile.op_names])
+    plan = Plan(device, np.argsort(list(profile.op_names)), "hand", policy="fifo")
+    assert device_orders(graph, problem, plan, plan.position) == [[], ["a", "b"]]
+
+
 def test_an_order_against_the_graph_names_the_ops():
     graph = graph_of({"a": [], "b": ["a"], "c": ["b"]})
     device_of = dict.fromkeys("abc", DEVICES[0])
