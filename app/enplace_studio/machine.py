@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from enplace.source import ADD_TENSORFLOW
 from enplace_studio.document import Document
-
-TENSORFLOW_COMMAND = "pip install 'enplace[tensorflow]'"
 
 MODEL_SUFFIXES = (".py", ".keras", ".h5", ".hdf5", ".meta", ".pb", ".pbtxt")
 """Files that are models, not profiles."""
@@ -55,7 +54,7 @@ def why_no_run(document: Document) -> str:
     if not has_tensorflow():
         return (
             "TensorFlow is not installed beside the studio. "
-            f"To add it, run {TENSORFLOW_COMMAND} and start the studio again."
+            f"To add it, run {ADD_TENSORFLOW} and start the studio again."
         )
     path = Path(str(source["path"]))
     if source.get("kind") != "module" and not path.exists():

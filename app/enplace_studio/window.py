@@ -23,13 +23,14 @@ from PySide6.QtWidgets import (
 )
 
 import enplace
+from enplace.source import ADD_TENSORFLOW
 from enplace_studio.actions import ACTIONS, EXPORTS, MENUS, Action
 from enplace_studio.docks import GAP_HALF, GRIP_HEIGHT, Dock
 from enplace_studio.document import Document
 from enplace_studio.filing import Filing
 from enplace_studio.header import Header
 from enplace_studio.jobs import Solver
-from enplace_studio.machine import TENSORFLOW_COMMAND, tensorflow_state, why_no_run
+from enplace_studio.machine import tensorflow_state, why_no_run
 from enplace_studio.messages import Banner, Toast
 from enplace_studio.panel import named, plain_tip
 from enplace_studio.session import RecentFiles, Recovery
@@ -424,7 +425,7 @@ class MainWindow(QMainWindow):
         box.setInformativeText(
             "Opening a model, profiling it and running a plan need it, and so does a training "
             "script that uses an exported plan. Looking at profiles, solving and exporting never "
-            f"do.\n\nTo add it, run:\n{TENSORFLOW_COMMAND}"
+            f"do.\n\nTo add it, run:\n{ADD_TENSORFLOW}"
         )
         box.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         box.exec()

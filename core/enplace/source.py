@@ -34,6 +34,7 @@ _TRACE = re.compile(
     rb"\A(" + _FIELD * 3 + rb"/(job|device|host|replica|task):|\s*step_stats\s*[{:])"
 )
 
+ADD_TENSORFLOW = "pip install 'enplace[tensorflow]'"
 MAX_BATCH = 1 << 24
 BATCH = "{batch}"
 """In the arguments of a script, its batch size."""

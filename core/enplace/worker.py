@@ -43,7 +43,6 @@ from enplace.wire import (
 # The folder it is started in comes not before the libraries: -P.
 COMMAND = (sys.executable, "-P", "-m", "enplace.tf.worker")
 
-ADD_TENSORFLOW = "pip install 'enplace[tensorflow]'"
 
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 

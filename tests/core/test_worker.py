@@ -20,10 +20,9 @@ from enplace.errors import (
     DoesNotFitError,
     EnplaceError,
 )
-from enplace.source import Source
+from enplace.source import ADD_TENSORFLOW, Source
 from enplace.wire import Message, WireError, encode
 from enplace.worker import (
-    ADD_TENSORFLOW,
     WorkerError,
     devices_for,
     do_work,

@@ -6,12 +6,9 @@ from pathlib import Path
 
 from PySide6.QtWidgets import QComboBox, QFileDialog
 
+from enplace import worker
 from enplace.cluster import Cluster
-from enplace.profile import Profile
 from enplace.text import count
-from enplace_studio.tensorflow.facts import local_cluster
-
-NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 _GPUS = {"gpu:all": "All GPUs", "gpu:2": "2 GPUs", "gpu:4": "4 GPUs"}
 _CPUS = {"cpu:2": "2 logical CPU devices", "cpu:4": "4 logical CPU devices", "cpu:1": "1 CPU"}
@@ -20,7 +17,7 @@ _FILE = "A cluster file with hosts…"
 
 def usual_devices() -> dict[str, str]:
     """Texts that name devices and what a person calls them, likeliest first."""
-    return {**_GPUS, **_CPUS} if NVIDIA_DRIVER.exists() else {**_CPUS, **_GPUS}
+    return {**_GPUS, **_CPUS} if worker.usual_devices() in _GPUS else {**_CPUS, **_GPUS}
 
 
 class DeviceChoice(QComboBox):
@@ -54,26 +51,10 @@ class DeviceChoice(QComboBox):
         self._last = self.currentIndex()
 
 
-def devices_for(cluster: Cluster, profile: Profile) -> str:
-    """The devices of this machine that a plan for a cluster needs.
-
-    Where they are those that the profile was measured on, they are called as they were then.
-    """
-    asked, measured_on = profile.measured.get("devices"), local_cluster(profile)
-    if isinstance(asked, str) and measured_on and _names(measured_on) == _names(cluster):
-        return asked
-    kind = "gpu" if cluster.gpus else "cpu"
-    return f"{kind}:{sum(device.kind == kind for device in cluster.devices)}"
-
-
 def devices_title(cluster: Cluster) -> str:
-    """The same as a person says it."""
-    if any(name.startswith("/job:") for name in _names(cluster)):
+    """The devices that a plan for a cluster needs, as a person says it."""
+    if any(name.startswith("/job:") for name in cluster.index):
         return f"{count(cluster.n_devices, 'device')} on several hosts"
     if cluster.gpus:
         return count(len(cluster.gpus), "GPU")
     return count(cluster.n_devices, "logical CPU device")
-
-
-def _names(cluster: Cluster) -> list[str]:
-    return [device.name for device in cluster.devices]

@@ -19,12 +19,12 @@ from enplace.source import Source, source_from_json
 from enplace.text import ms
 from enplace.trust import folder_of, is_trusted, needs_trust, trust
 from enplace.wire import Message
-from enplace.worker import profile_job, run_job
+from enplace.worker import devices_for, profile_job, run_job
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.filing import Filing
 from enplace_studio.machine import model_source, why_no_run
-from enplace_studio.tensorflow.devices import devices_for, devices_title
+from enplace_studio.tensorflow.devices import devices_title
 from enplace_studio.tensorflow.dialogs import FailureReport, RunQuestion, TrustQuestion
 from enplace_studio.tensorflow.job import WorkerJob
 from enplace_studio.tensorflow.open_model import OpenModel, ProfileRequest
@@ -176,7 +176,11 @@ class Measuring(QWidget):
         document = self._document
         assert document.cluster is not None
         problem = replace(entry.schedule.problem, cluster=document.cluster)
-        devices = devices_for(document.cluster, problem.profile)
+        try:
+            devices = devices_for(document.cluster, problem.profile.measured)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return
         self._start(
             _Task(
                 f"Running “{entry.name}”",

@@ -18,10 +18,9 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.errors import EnplaceError
-from enplace.source import MAX_BATCH, Source, source_of
+from enplace.source import ADD_TENSORFLOW, MAX_BATCH, Source, source_of
 from enplace_studio.machine import (
     MODEL_SUFFIXES,
-    TENSORFLOW_COMMAND,
     has_tensorflow,
     tensorflow_state,
 )
@@ -123,7 +122,7 @@ class OpenModel(QDialog):
         choose.addWidget(button("Folder…", self._ask_folder))
         self._fill_form()
         self.missing = label(
-            f"{tensorflow_state()}\nTo add it, run {TENSORFLOW_COMMAND} and open the model again."
+            f"{tensorflow_state()}\nTo add it, run {ADD_TENSORFLOW} and open the model again."
         )
         self.missing.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.missing.setVisible(not has_tensorflow())

@@ -23,10 +23,10 @@ from enplace import wire
 from enplace.errors import EnplaceError, PlanError
 from enplace.measured import run_message
 from enplace.profile import Profile
-from enplace.source import source_from_json
+from enplace.source import ADD_TENSORFLOW, source_from_json
 from enplace.text import count
 from enplace.wire import Message
-from enplace.worker import ADD_TENSORFLOW, Report, do_work
+from enplace.worker import Report, do_work
 
 _SHOWN = 3
 

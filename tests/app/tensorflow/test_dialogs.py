@@ -1,15 +1,11 @@
-from dataclasses import replace
-
 import pytest
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QWidget
 
-from enplace.clusters import cluster_to_json
 from enplace_studio.tensorflow import open_model
-from enplace_studio.tensorflow.devices import DeviceChoice, devices_for
+from enplace_studio.tensorflow.devices import DeviceChoice
 from enplace_studio.tensorflow.dialogs import FailureReport
 from enplace_studio.tensorflow.open_model import FIELDS, OpenModel
-from problems import cluster_of, profile_of
 
 
 @pytest.fixture
@@ -103,15 +99,6 @@ def test_a_cluster_file_can_be_chosen(qtbot, tmp_path):
     choice.add_file(tmp_path / "hosts.json")
     assert choice.text == str(tmp_path / "hosts.json")
     assert choice.currentText() == "Hosts of hosts.json"
-
-
-def test_a_plan_runs_on_the_devices_it_was_measured_on_or_else_on_as_many():
-    bare = profile_of({"a": 1})
-    measured = {"devices": "hosts.json", "cluster": cluster_to_json(cluster_of(2))}
-    profile = replace(bare, measured=measured)
-    assert devices_for(cluster_of(2), profile) == "hosts.json"
-    assert devices_for(cluster_of(3), profile) == "gpu:3"
-    assert devices_for(cluster_of(2), bare) == "gpu:2"
 
 
 def test_the_failure_report_shows_and_copies_the_last_lines(parent):

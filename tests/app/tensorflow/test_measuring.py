@@ -7,7 +7,7 @@ from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 from PySide6.QtWidgets import QLabel, QMessageBox
 
-from enplace.source import source_of
+from enplace.source import ADD_TENSORFLOW, source_of
 from enplace_studio import machine
 from enplace_studio.kept_runs import run_from_json, run_to_json
 from enplace_studio.prediction import total_times
@@ -161,8 +161,8 @@ def test_without_tensorflow_the_tooltip_says_how_to_add_it(opened, monkeypatch):
     monkeypatch.setattr(machine, "has_tensorflow", lambda: False)
     add_plan(opened)
     assert not opened.header.run_button.isEnabled()
-    assert machine.TENSORFLOW_COMMAND in opened.header.run_button.toolTip()
-    assert machine.TENSORFLOW_COMMAND in opened.actions_by_id["run"].toolTip()
+    assert ADD_TENSORFLOW in opened.header.run_button.toolTip()
+    assert ADD_TENSORFLOW in opened.actions_by_id["run"].toolTip()
 
 
 def test_a_profile_from_elsewhere_says_that_its_model_is_not_known(window):
