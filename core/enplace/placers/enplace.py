@@ -1,195 +1,343 @@
-"""Enplace's own method: the best list schedule, then a local search on the simulator.
+"""Enplace's own method: the best list schedule, then annealing of placement and order together.
 
-The search moves blocks of ops between devices: name scopes of every depth (forward part, backward
-part or both), runs of neighbouring ops in the order, and the blocks at either end of a transfer on
-the critical path. Every candidate is ordered by the upward ranks under its own placement and played
-on the true machine model, so what is reported is what the simulator says. A little worse is
-accepted at first, less and less as time runs out (threshold accepting, Dueck and Scheuer 1990).
+1. The quick methods of the registry are tried; the best of their plans is the first incumbent.
+2. Chains of ops that lose nothing by it are merged (:func:`enplace.coarsen.merge_chains`), and a
+   coarser graph is made besides, on which moves go further (:func:`enplace.coarsen.merge_batches`).
+3. Two threads move whole blocks (:mod:`enplace.search.blocks`): one on the coarser graph with
+   channels that serve the most urgent first, one on the finer with channels that serve first come,
+   first served. Halfway, both go on from the better outcome on the finer graph.
+4. Both anneal windows of the order (:mod:`enplace.search.windows`), each with its own seed; now and
+   then the one that lags goes on from the other's. Where channels that serve the most urgent first
+   win more than windows do, the first thread keeps moving blocks.
+
+Whatever they find is played on the graph of all ops, under every policy worth trying, before it
+counts. Memory over time, pins, colocation and devices of different kinds are part of every move.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from enplace.coarsen import merge_batches, merge_chains
 from enplace.placers.celeritas import celeritas, order_place
 from enplace.placers.expert import expert
 from enplace.placers.heft import heft
 from enplace.placers.m_topo import m_topo
 from enplace.placers.naive import single
 from enplace.placers.registry import PlaceOptions, Progress, placer
-from enplace.placers.settle import best_of, by_placed_rank, is_better, report
-from enplace.plan import Plan
-from enplace.problem import Problem
+from enplace.placers.settle import best_of, inverse, is_better, report
+from enplace.plan import LINK_POLICIES, Plan
+from enplace.problem import BoolArray, Problem
 from enplace.profile import IntArray
 from enplace.schedule import Schedule
-from enplace.simulate import critical_path, simulate
+from enplace.search import Level, make_level, move_blocks, sweep
+from enplace.simulate import simulate
 
 STARTS = (heft, expert, celeritas, order_place, m_topo, single)
 
-ROUNDS = 300
-"""Candidates tried when no time limit is given."""
+COARSE = 1500
+"""Ops of the coarser graph; a finer one of fewer ops is used for both."""
 
-THRESHOLD = 0.01
-"""How much worse than the current plan a candidate may be at first, as a share of it."""
+FINE = 16_000
+"""Most ops of the finer graph while blocks are moved; windows always use the finest."""
+
+THREADS = 2
+
+PHASES = (0.35, 0.55, 0.7, 0.85, 1.0)
+"""Share of the time at which each phase ends: blocks on two graphs, blocks on the finer, then
+windows; after each, what lags is dropped."""
+
+BLOCK_ROUNDS, WINDOWS = 100, 8
+"""Moves of blocks, and windows, that a thread tries in one turn."""
+
+TURNS = 5
+"""Turns that a thread takes in a phase when no time limit is given."""
+
+WIDTH, STRIDE, WINDOW_ROUNDS = 50, 25, 10_000
+HOT, COLD, SPREAD = 1.0, 0.025, 0.2
+"""Windows: ops in one and from one to the next, moves in one; temperatures in terms of the mean
+time of its ops, and the weight of the mean over the devices beside that of the last to end."""
+
+THRESHOLD = 0.005
+"""How much worse than the current plan a move of a block may be at first in the second phase."""
+
+LINKS = ("priority", "fifo")
+"""How channels serve while blocks are moved, for each thread."""
 
 TELL_S = 0.2
-"""Time between two words on how far the search is."""
+"""Time between two looks at what the threads have found."""
 
-PASSES = ("", "gradients", "update")
-"""First parts of scopes that say which pass an op belongs to, not which layer."""
 
-RUN_LENGTHS = (4, 16, 64, 256, 1024)
+@dataclass(frozen=True, eq=False)
+class State:
+    """An order and a placement on a level, and what the search makes of them."""
+
+    level: Level
+    order: IntArray
+    device: IntArray
+    makespan_us: float = np.inf
+    lacking_bytes: int = 0
+
+    @property
+    def key(self) -> tuple[int, float]:
+        return self.lacking_bytes, self.makespan_us
+
+
+Step = Callable[[State, int, float, BoolArray], State]
+"""One turn of a search: state, seed and share of the phase that is over in, state out."""
 
 
 @placer(
     "enplace",
     title="Enplace",
-    source="Enplace: local search from the best list schedule",
-    capabilities=("memory", "heterogeneous", "channels", "anytime"),
+    source="Enplace: annealing of blocks and windows, from the best list schedule",
+    capabilities=("memory", "heterogeneous", "channels", "anytime", "warm-start"),
 )
 def enplace(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule until the time limit, or for a fixed number of rounds."""
     best = best_of(problem, _starts(problem, options), options)
     if problem.cluster.n_devices == 1:
         return best.plan
-    return _search(problem, best, options).plan
+    return _Search(problem, best, options).run().plan
 
 
 def _starts(problem: Problem, options: PlaceOptions) -> Iterator[Plan]:
     """Plans of the quick methods, one after another."""
+    if options.start is not None:
+        yield replace(options.start, method="enplace")
     quiet = replace(options, progress=lambda progress: None)
     for method in STARTS:
         yield replace(method(problem, quiet), method="enplace")
 
 
-def _search(problem: Problem, start: Schedule, options: PlaceOptions) -> Schedule:
-    draw = np.random.default_rng(options.seed)
-    blocks = _Blocks(problem)
-    best = current = start
-    began, tried = options.seconds, 0
-    told = began
-    while (spent := _share_spent(options, began, tried)) < 1 and not options.cancelled():
-        if best.fits and best.gap <= 0:
-            break
-        tried += 1
-        if options.seconds - told > TELL_S:
-            told = options.seconds
-            options.progress(Progress(told, f"{tried:,} plans tried", fraction=spent))
-        device = blocks.moved(current, draw)
-        if device is None:
-            continue
-        plan = replace(current.plan, device=device, position=by_placed_rank(problem, device))
-        candidate = simulate(problem, plan)
-        limit = current.makespan_us * (1 + THRESHOLD * (1 - spent) ** 2)
-        if candidate.makespan_us > limit and best.fits:
-            continue
-        if best.fits and not candidate.fits:
-            continue
-        if best.fits or is_better(candidate, current):
-            current = candidate
-        if is_better(candidate, best):
-            best = candidate
-            report(best, options)
-    return best
+class _Search:
+    """The best schedule so far, and two threads that look for a better one."""
+
+    def __init__(self, problem: Problem, best: Schedule, options: PlaceOptions) -> None:
+        self.problem, self.best, self.options = problem, best, options
+        self.began = options.seconds
+        self.turns = 0
+
+    def run(self) -> Schedule:
+        """Go through the phases; the best schedule when they are over."""
+        finest = make_level(self.problem, merge_chains(self.problem))
+        fine = self._level(finest, FINE)
+        coarse = self._level(fine, COARSE)
+        states = [self._start(coarse), self._start(fine)]
+        states = self._phase(states, [_blocks(links) for links in LINKS], PHASES[0])
+        states = [
+            self._better(self._lifted(state, fine), self._start(fine), links)
+            for state, links in zip(states, LINKS, strict=True)
+        ]
+        states = self._phase(states, [_blocks(links, THRESHOLD) for links in LINKS], PHASES[1])
+        urgent, other = (self._lifted(state, finest) for state in states)
+        leader = min((self._replayed(state) for state in (urgent, other)), key=_key)
+        for end in PHASES[2:]:
+            if urgent.key < leader.key:
+                steps = [_blocks(LINKS[0]), _windows]
+                urgent, leader = self._phase([urgent, leader], steps, end)
+            else:
+                found = self._phase([leader, leader], [_windows, _windows], end)
+                leader = min(found, key=_key)
+        return self.best
+
+    def _level(self, finer: Level, most: int) -> Level:
+        if finer.problem.profile.n_ops <= most:
+            return finer
+        return make_level(self.problem, merge_batches(self.problem, most, critical=True))
+
+    def _start(self, level: Level) -> State:
+        """The best schedule so far, as nearly as the groups of a level allow."""
+        group, n = level.group, level.problem.profile.n_ops
+        order = np.asarray(level.problem.profile.topological_order)
+        if n == len(group):
+            order = np.argsort(self.best.plan.position[np.argsort(group)])
+        return State(level, order.copy(), level.device_of(self.best.plan.device))
+
+    def _lifted(self, state: State, level: Level) -> State:
+        """A state on a finer level: where its groups were, the ops go, in about their order."""
+        if state.level is level:
+            return state
+        device = level.device_of(state.device[state.level.group])
+        plan = state.level.plan(state.order, state.device, "strict", "fifo")
+        first = np.full(len(device), len(plan.position))
+        np.minimum.at(first, level.group, plan.position)
+        return State(level, _played(level, device, np.argsort(first, kind="stable")), device)
+
+    def _better(self, one: State, other: State, links: str) -> State:
+        """The state that moves of blocks should start from."""
+        look = _blocks(links, rounds=0)
+        return min((look(state, 0, 1.0, _going()) for state in (one, other)), key=_key)
+
+    def _replayed(self, state: State) -> State:
+        """A state in the order that windows should start from: its own, or that of a new play."""
+        again = replace(state, order=_played(state.level, state.device, state.order))
+        return min(
+            (_windows(one, 0, 1.0, _going(), n_windows=0) for one in (state, again)), key=_key
+        )
+
+    def _phase(self, states: list[State], steps: list[Step], end: float) -> list[State]:
+        """Let each thread take turns on its state until a share of the time is over."""
+        if self.options.stopped or self._is_enough():
+            return states
+        started, until = self._spent, end
+        stop = _going()
+        found: list[State] = list(states)
+
+        def work(thread: int) -> None:
+            turn = 0
+            while not stop[0]:
+                turn += 1
+                seed = (self.options.seed + (self.turns * THREADS + thread << 16) + turn) % 2**32
+                share = 1.0
+                if self.options.time_limit_s is not None:
+                    share = (self._spent - started) / max(until - started, 1e-9)
+                found[thread] = steps[thread](found[thread], seed, share, stop)
+                if self.options.time_limit_s is None and turn == TURNS:
+                    return
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            running = [pool.submit(work, thread) for thread in range(THREADS)]
+            try:
+                self._watch(running, found, stop, until)
+            finally:
+                stop[0] = True
+        for future in running:
+            future.result()
+        self.turns += 1
+        for state in found:
+            if not self.options.cancelled():
+                self._try(state)
+        return found
+
+    def _watch(
+        self, running: list[Future[None]], found: list[State], stop: BoolArray, until: float
+    ) -> None:
+        """Look at what the threads find, until the phase is over."""
+        seen: list[tuple[int, float]] = [state.key for state in found]
+        told = self.options.seconds
+        while not all(future.done() for future in running):
+            wait_s = TELL_S
+            if self.options.time_limit_s is not None:
+                left = (until - self._spent) * (self.options.time_limit_s - self.began)
+                wait_s = min(TELL_S, max(left, 0.0))
+            wait([future for future in running if not future.done()], wait_s)
+            if self.options.cancelled() or self._is_over(until) or self._is_enough():
+                stop[0] = True
+                return
+            if self.options.time_limit_s is None:
+                continue
+            for thread, state in enumerate(found):
+                if state.key < seen[thread]:
+                    seen[thread] = state.key
+                    self._try(state)
+            if self.options.seconds - told >= TELL_S:
+                told = self.options.seconds
+                self.options.progress(
+                    Progress(told, "looking for a better plan", fraction=min(1.0, self._spent))
+                )
+
+    def _try(self, state: State) -> None:
+        """Play what a thread has found on the graph of all ops, under every policy."""
+        if not np.isfinite(state.makespan_us):
+            return
+        for policy, links in (("strict", "fifo"), ("priority", "fifo"), ("priority", "priority")):
+            plan = state.level.plan(state.order, state.device, policy, links)
+            schedule = simulate(self.problem, plan)
+            if is_better(schedule, self.best):
+                self.best = schedule
+                report(schedule, self.options)
+
+    def _is_enough(self) -> bool:
+        return self.best.fits and self.best.gap <= 0
+
+    @property
+    def _spent(self) -> float:
+        """Share of the time that is over; 0 without a limit."""
+        limit = self.options.time_limit_s
+        if limit is None:
+            return 0.0
+        return (self.options.seconds - self.began) / max(limit - self.began, 1e-9)
+
+    def _is_over(self, until: float) -> bool:
+        return self.options.time_limit_s is not None and self._spent >= until
 
 
-def _share_spent(options: PlaceOptions, began: float, tried: int) -> float:
-    """How much of the time or of the rounds is used up, 0 to 1."""
-    if options.time_limit_s is None:
-        return tried / ROUNDS
-    return (options.seconds - began) / max(options.time_limit_s - began, 1e-9)
+def _going() -> BoolArray:
+    """A flag that stops nothing."""
+    return np.zeros(1, dtype=bool)
 
 
-class _Blocks:
-    """Sets of placement units that may be worth moving together."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.by_scope = _scope_blocks(problem)
-        self.scopes_of_unit: dict[int, list[int]] = defaultdict(list)
-        for number, units in enumerate(self.by_scope):
-            for unit in units.tolist():
-                self.scopes_of_unit[unit].append(number)
-
-    def moved(self, current: Schedule, draw: np.random.Generator) -> IntArray | None:
-        """Devices of all ops after one move; None if the move changes nothing or is not allowed."""
-        kind = draw.random()
-        if kind < 0.4:
-            units, to = self._along_critical_path(current, draw)
-        elif kind < 0.7:
-            units, to = self.by_scope[draw.integers(len(self.by_scope))], -1
-        else:
-            units, to = self._run(current, draw), -1
-        if to < 0:
-            to = int(draw.integers(self.problem.cluster.n_devices))
-        units = units[self.problem.unit_allowed[units, to]]
-        moves = np.zeros(self.problem.n_units, dtype=bool)
-        moves[units] = True
-        device = current.plan.device.copy()
-        moving = moves[self.problem.unit] & (device != to)
-        if not moving.any():
-            return None
-        device[moving] = to
-        return device
-
-    def _run(self, current: Schedule, draw: np.random.Generator) -> IntArray:
-        """Neighbours in the order that run on one device."""
-        order = np.argsort(current.plan.position)
-        device = draw.integers(self.problem.cluster.n_devices)
-        mine = order[current.plan.device[order] == device]
-        if not len(mine):
-            return np.zeros(0, dtype=np.int64)
-        length = int(draw.choice(RUN_LENGTHS))
-        first = int(draw.integers(len(mine)))
-        return np.unique(self.problem.unit[mine[first : first + length]])
-
-    def _along_critical_path(
-        self, current: Schedule, draw: np.random.Generator
-    ) -> tuple[IntArray, int]:
-        """A block at one end of a transfer that the step waits for, and the other end's device."""
-        sent = _sent_on_path(current)
-        if not len(sent):
-            return self.by_scope[draw.integers(len(self.by_scope))], -1
-        transfer = sent[draw.integers(len(sent))]
-        profile = self.problem.profile
-        tensor = current.transfer_tensor[transfer]
-        to, origin = int(current.transfer_to[transfer]), int(current.transfer_from[transfer])
-        if draw.random() < 0.5:
-            return self._around(int(profile.tensor_op[tensor]), draw), to
-        users = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
-        users = users[current.plan.device[users] == to]
-        return self._around(int(users[draw.integers(len(users))]), draw), origin
-
-    def _around(self, op: int, draw: np.random.Generator) -> IntArray:
-        """A random one of the blocks that hold an op, or its own unit."""
-        unit = int(self.problem.unit[op])
-        numbers = self.scopes_of_unit.get(unit, [])
-        choice = int(draw.integers(-1, len(numbers)))
-        return np.array([unit]) if choice < 0 else self.by_scope[numbers[choice]]
+def _key(state: State) -> tuple[int, float]:
+    return state.key
 
 
-@lru_cache(maxsize=2)
-def _sent_on_path(schedule: Schedule) -> IntArray:
-    """Transfers on the critical path."""
-    path = critical_path(schedule)
-    return path.number[path.is_transfer]
+def _played(level: Level, device: IntArray, order: IntArray) -> IntArray:
+    """Order in which ops start if devices take the ready op that stands first in an order."""
+    schedule = simulate(level.problem, Plan(device.copy(), inverse(order), "enplace"))
+    natural = inverse(level.problem.profile.topological_order)
+    played: IntArray = np.lexsort((natural, schedule.op_start_us)).astype(np.int64)
+    return played
 
 
-def _scope_blocks(problem: Problem) -> list[IntArray]:
-    """Units of every scope, of every depth, for each pass alone and all passes together."""
-    members: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for unit, scope in zip(problem.unit.tolist(), problem.profile.scopes, strict=True):
-        head, _, rest = scope.partition("/")
-        name, side = (rest, head) if head in PASSES else (scope, "")
-        parts = name.split("/")
-        for depth in range(1, len(parts) + 1):
-            prefix = "/".join(parts[:depth])
-            members[prefix, side].add(unit)
-            members[prefix, "all"].add(unit)
-    found = {tuple(sorted(units)) for units in members.values()}
-    return [np.array(units, dtype=np.int64) for units in sorted(found)]
+def _blocks(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) -> Step:
+    """A search that moves blocks."""
+    policy = LINK_POLICIES.index(links)
+
+    def step(state: State, seed: int, share: float, stop: BoolArray) -> State:
+        problem = state.level.problem
+        order, device = state.order.copy(), state.device.copy()
+        makespan, lacking = move_blocks(
+            state.level.graph,
+            problem.cluster.lanes,
+            problem.cluster.lane_owner,
+            np.diff(problem.profile.in_ptr),
+            problem.profile.topological_order,
+            *state.level.blocks,
+            order,
+            device,
+            policy,
+            rounds,
+            threshold * (1 - min(1.0, share)) ** 2,
+            np.random.default_rng(seed),
+            stop,
+        )
+        if state.key < (lacking, makespan):
+            return state
+        return State(state.level, order, device, makespan, lacking)
+
+    return step
+
+
+def _windows(
+    state: State,
+    seed: int,
+    share: float,
+    stop: BoolArray,
+    n_windows: int = WINDOWS,
+) -> State:
+    """A search that anneals windows, from a random place on."""
+    n_ops = state.level.problem.profile.n_ops
+    order, device = state.order.copy(), state.device.copy()
+    draw = np.random.default_rng(seed)
+    first = int(draw.integers(n_ops))
+    makespan, lacking = sweep(
+        state.level.graph,
+        order,
+        device,
+        first,
+        WIDTH,
+        STRIDE,
+        min(n_windows, -(-n_ops // STRIDE)),
+        WINDOW_ROUNDS,
+        HOT,
+        COLD,
+        SPREAD,
+        draw,
+        stop,
+    )
+    return State(state.level, order, device, makespan, lacking)

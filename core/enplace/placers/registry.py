@@ -63,12 +63,15 @@ class PlaceOptions:
         Asked often; once true, the placer stops.
     progress : callable
         Told about every incumbent.
+    start : Plan or None
+        A plan to begin from, for the methods that can (``"warm-start"`` in their capabilities).
     """
 
     time_limit_s: float | None = None
     seed: int = 0
     cancelled: Callable[[], bool] = _never
     progress: Callable[[Progress], None] = _ignore
+    start: Plan | None = None
     started: float = field(default_factory=time.perf_counter)
 
     @property

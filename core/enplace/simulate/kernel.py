@@ -216,6 +216,9 @@ def _run(  # type: ignore[no-untyped-def]
     requested = np.zeros(n_transfers, np.int64)
     event_us, event_code = np.empty(n + n_transfers), np.empty(n + n_transfers, np.int64)
     n_events, n_waiting, finished = 0, 0, 0
+    changed = (
+        False  # whether a transfer was asked for, or ended, since channels were last looked at
+    )
     now = 0.0
 
     for op in range(n):
@@ -257,10 +260,13 @@ def _run(  # type: ignore[no-untyped-def]
                     _push_event(event_us, event_code, n_events, finish_us[op], op)
                     n_events += 1
         # (3) start transfers that wait for a channel
-        progress = n_waiting > 0 and not instant
+        progress = n_waiting > 0 and changed and not instant
+        changed = changed and instant
         while progress:
             progress = False
             for channel in range(n_channels):
+                if links == LINK_PRIORITY and queue_size[channel] == 0:
+                    continue
                 transfer = _next_transfer(
                     channel, links, channel_ptr, channel_queue,
                     ranked_transfer, queue, queue_size, requested,
@@ -300,6 +306,7 @@ def _run(  # type: ignore[no-untyped-def]
             code = _pop_event(event_us, event_code, n_events)
             n_events -= 1
             if code >= n:
+                changed = True
                 first, last = transfer_tensor[code - n], transfer_tensor[code - n] + 1
                 where = transfer_to[code - n]
             else:
@@ -341,9 +348,11 @@ def _run(  # type: ignore[no-untyped-def]
                         )
                         queue_size[channel] += 1
                         n_waiting += 1
+                        changed = True
                     else:
                         requested[transfer] = 1
                         n_waiting += 1
+                        changed = True
 
 
 def run(m: Machine) -> Times:

@@ -1,0 +1,89 @@
+"""Chains: ops that lose nothing when they run one after another on one device."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from enplace.problem import BoolArray, Problem
+from enplace.profile import IntArray
+
+
+def merge_chains(problem: Problem) -> IntArray:
+    """Join each op with its only producer, or its only consumer, where nothing is lost by it.
+
+    An op joins its only producer if that has no other consumer, or if the op takes no time; an op
+    that takes no time joins its only consumer. Groups of the first kind are entered only at their
+    root, those of the second left only there, so that contracting either closes no cycle; the
+    second are found after the first are contracted. Only ops that may use the same devices join.
+
+    Returns
+    -------
+    int array, shape (n_ops,)
+        Group of each op, numbered from 0 without gaps.
+    """
+    profile = problem.profile
+    works = np.isfinite(problem.time_us) & (problem.time_us > 0)
+    idle = ~works.any(axis=1)
+    device_set = problem.device_sets[1][problem.unit]
+    return _merge(
+        profile.topological_order,
+        np.asarray(idle),
+        device_set,
+        profile.edge_source,
+        profile.edge_op,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _merge(
+    order: IntArray, idle: BoolArray, device_set: IntArray, source: IntArray, target: IntArray
+) -> IntArray:  # pragma: no cover - compiled
+    n = len(order)
+    everyone = np.arange(n)
+    before, after = _only(n, everyone, source, target), _only(n, everyone, target, source)
+    root = np.arange(n)
+    for op in order:
+        producer = before[op]
+        if producer < 0 or device_set[producer] != device_set[op]:
+            continue
+        if idle[op] or after[producer] == op:
+            root[op] = root[producer]
+    busy = np.zeros(n, np.bool_)
+    for op in range(n):
+        busy[root[op]] |= not idle[op]
+    after = _only(n, root, target, source)
+    second = np.arange(n)
+    for op in order[::-1]:
+        if root[op] != op or busy[op] or after[op] < 0:
+            continue
+        if device_set[after[op]] == device_set[op]:
+            second[op] = second[after[op]]
+    number, count = np.full(n, -1), 0
+    group = np.empty(n, np.int64)
+    for op in range(n):
+        top = second[root[op]]
+        if number[top] < 0:
+            number[top] = count
+            count += 1
+        group[op] = number[top]
+    return group
+
+
+@njit(cache=True, nogil=True)
+def _only(
+    n: int, root: IntArray, source: IntArray, target: IntArray
+) -> IntArray:  # pragma: no cover - compiled
+    """Return the only group with an edge to each group, or -1 where there are none or several."""
+    found = np.full(n, -1)
+    several = np.zeros(n, np.bool_)
+    for edge in range(len(source)):
+        a, b = root[source[edge]], root[target[edge]]
+        if a == b:
+            continue
+        several[b] |= found[b] >= 0 and found[b] != a
+        found[b] = a
+    for node in range(n):
+        if several[node]:
+            found[node] = -1
+    return found

@@ -1,0 +1,147 @@
+"""Contraction: the problem whose ops are groups of ops, and the way back."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import CONTROL, IntArray, make_profile
+
+
+def contract(problem: Problem, group: IntArray) -> Problem:
+    """Make a problem in which each group is one op.
+
+    A group takes the time and the variables of its ops together. Tensors that leave it stay what
+    they are, so that each is still sent once; those that do not are memory it needs while it runs.
+    It may be where all its ops may be, and shares a device with every group that has a part of one
+    of its placement units.
+
+    Parameters
+    ----------
+    group : int array, shape (n_ops,)
+        Group of each op, numbered from 0 without gaps; contracting them must leave no cycle.
+
+    Raises
+    ------
+    CycleError
+        If it does.
+    """
+    profile, cluster = problem.profile, problem.cluster
+    n = int(group.max()) + 1
+    order = np.lexsort((_natural_position(problem), group))
+    first = order[np.searchsorted(group[order], np.arange(n))]
+    time_us = np.zeros((n, profile.time_us.shape[1]))
+    np.add.at(time_us, group, profile.time_us)
+    source, target = group[profile.edge_source], group[profile.edge_op]
+    leaves = source != target
+    control = profile.tensor_output[profile.edge_tensor] == CONTROL
+    contracted = make_profile(
+        profile.name,
+        op_names=[profile.op_names[op] for op in first.tolist()],
+        op_types=[profile.op_types[op] for op in first.tolist()],
+        scopes=[profile.scopes[op] for op in first.tolist()],
+        time_us=time_us,
+        persistent_bytes=_sums(profile.persistent_bytes, group, n),
+        temporary_bytes=_peak_inside(problem, group, order),
+        colocation=_together(problem, group, n),
+        edge_source=source[leaves],
+        edge_output=np.where(control, CONTROL, profile.edge_tensor)[leaves],
+        edge_op=target[leaves],
+        edge_bytes=profile.tensor_bytes[profile.edge_tensor][leaves],
+    )
+    return Problem(
+        contracted,
+        cluster,
+        pins={int(group[op]): device for op, device in problem.pins.items()},
+        forbidden=frozenset((int(group[op]), device) for op, device in problem.forbidden),
+    )
+
+
+def expand(problem: Problem, group: IntArray, plan: Plan) -> Plan:
+    """Give a plan of the contracted problem back to the ops: a group's ops run one after another.
+
+    Parameters
+    ----------
+    problem : Problem
+        The one that was contracted by ``group``.
+    """
+    order = np.lexsort((_natural_position(problem), plan.position[group]))
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    return Plan(plan.device[group], position, plan.method, policy=plan.policy, links=plan.links)
+
+
+def _natural_position(problem: Problem) -> IntArray:
+    order = problem.profile.topological_order
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    return position
+
+
+def _sums(values: IntArray, group: IntArray, n: int) -> IntArray:
+    total = np.zeros(n, dtype=np.int64)
+    np.add.at(total, group, values)
+    return total
+
+
+def _together(problem: Problem, group: IntArray, n: int) -> list[str]:
+    """Colocation group of each group: those with ops of one placement unit hang together."""
+    units = n + problem.unit
+    size = n + problem.n_units
+    links = coo_array((np.ones(len(group)), (group, units)), shape=(size, size))
+    _, label = connected_components(links, directed=False)
+    shared = np.bincount(label[:n], minlength=size) > 1
+    return [str(number) if shared[number] else "" for number in label[:n].tolist()]
+
+
+def _peak_inside(problem: Problem, group: IntArray, order: IntArray) -> IntArray:
+    """Most bytes that a group needs beside its variables and the tensors that leave it."""
+    profile = problem.profile
+    return _peaks(
+        order,
+        group,
+        profile.temporary_bytes,
+        profile.tensor_ptr,
+        profile.tensor_bytes,
+        profile.edge_ptr,
+        profile.edge_op,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _peaks(
+    order: IntArray,
+    group: IntArray,
+    temporary_bytes: IntArray,
+    tensor_ptr: IntArray,
+    tensor_bytes: IntArray,
+    edge_ptr: IntArray,
+    edge_op: IntArray,
+) -> IntArray:  # pragma: no cover - compiled
+    """Play each group's ops in turn; a tensor that stays inside dies with its last use."""
+    n_ops = len(order)
+    place = np.empty(n_ops, np.int64)
+    for i in range(n_ops):
+        place[order[i]] = i
+    dies = np.zeros(n_ops, np.int64)  # bytes that die after the op at a place
+    peak = np.zeros(group[order[n_ops - 1]] + 1, np.int64)
+    live, current = 0, -1
+    for i in range(n_ops):
+        op = order[i]
+        if group[op] != current:
+            live, current = 0, group[op]
+        for tensor in range(tensor_ptr[op], tensor_ptr[op + 1]):
+            last, inside = i, True
+            for edge in range(edge_ptr[tensor], edge_ptr[tensor + 1]):
+                inside &= group[edge_op[edge]] == current
+                last = max(last, place[edge_op[edge]])
+            if inside:
+                live += tensor_bytes[tensor]
+                dies[last] += tensor_bytes[tensor]
+        peak[current] = max(peak[current], live + temporary_bytes[op])
+        live -= dies[i]
+    return peak

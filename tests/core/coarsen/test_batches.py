@@ -1,0 +1,107 @@
+"""Batch merging: what the theorem promises, and the case that its printed form lets through."""
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.core.placers.problems import gpus, line, problems
+
+from enplace.coarsen import merge_batches
+from enplace.coarsen.batches import MEMORY_SHARE
+from enplace.problem import Problem
+
+quick = settings(deadline=None, max_examples=100)
+
+
+def contracted(problem, vertex):
+    """The graph of vertices, and which ops each holds."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(vertex.tolist())
+    profile = problem.profile
+    for a, b in zip(vertex[profile.edge_source], vertex[profile.edge_op], strict=True):
+        if a != b:
+            graph.add_edge(int(a), int(b))
+    return graph
+
+
+@quick
+@given(problem=problems(), target=st.integers(1, 8), critical=st.booleans())
+def test_merging_leaves_no_cycle_and_loses_no_op(problem, target, critical):
+    vertex = merge_batches(problem, target, critical=critical)
+    assert sorted(set(vertex.tolist())) == list(range(vertex.max() + 1))
+    assert nx.is_directed_acyclic_graph(contracted(problem, vertex))
+
+
+@quick
+@given(problem=problems(), target=st.integers(1, 8), critical=st.booleans())
+def test_only_ops_with_the_same_devices_are_merged(problem, target, critical):
+    vertex = merge_batches(problem, target, critical=critical)
+    allowed = problem.unit_allowed[problem.unit]
+    for number in range(vertex.max() + 1):
+        assert len(np.unique(allowed[vertex == number], axis=0)) == 1
+
+
+@st.composite
+def random_graphs(draw):
+    n = draw(st.integers(2, 30))
+    pairs = [(a, b) for a in range(n) for b in range(a + 1, n)]
+    edges = draw(st.lists(st.sampled_from(pairs), max_size=3 * n, unique=True))
+    costs = [draw(st.floats(0.1, 9.0)) for _ in range(n)]
+    sizes = [draw(st.integers(0, 100)) for _ in range(n)]
+    return line(costs, [(a, b, sizes[a]) for a, b in edges])
+
+
+@quick
+@given(profile=random_graphs(), target=st.integers(1, 10), critical=st.booleans())
+def test_the_target_is_reached_where_memory_and_devices_are_no_obstacle(profile, target, critical):
+    vertex = merge_batches(Problem(profile, gpus(2)), target, critical=critical)
+    assert vertex.max() + 1 <= target
+    assert nx.is_directed_acyclic_graph(contracted(Problem(profile, gpus(2)), vertex))
+
+
+def test_the_case_that_the_printed_theorem_lets_through():
+    """Two pairs with edges both ways: merging both at once would make a cycle of two vertices."""
+    edges = [(0, 2, 9), (1, 3, 9), (0, 3, 1), (1, 2, 1)]
+    problem = Problem(line([1.0] * 4, [(a, b, 5) for a, b, _ in edges]), gpus(2))
+    vertex = merge_batches(problem, 2)
+    assert vertex.max() + 1 <= 2
+    assert nx.is_directed_acyclic_graph(contracted(problem, vertex))
+
+
+def test_a_vertex_holds_no_more_than_its_share_of_memory():
+    profile = line([1.0] * 8, [(i, i + 1, 1) for i in range(7)], persistent=[100] * 8)
+    problem = Problem(profile, gpus(2, capacity=1200))
+    vertex = merge_batches(problem, 1)
+    held = np.bincount(vertex, profile.persistent_bytes)
+    assert held.max() <= MEMORY_SHARE * 1200
+
+
+def test_ops_without_edges_are_packed():
+    problem = Problem(line([1.0] * 40, []), gpus(2))
+    assert merge_batches(problem, 5).max() + 1 <= 5
+
+
+def test_colocated_ops_are_merged_first_where_that_closes_no_cycle():
+    edges = [(0, 1, 4), (1, 2, 4), (2, 3, 4)]
+    apart = line([1.0] * 4, edges, colocation=["v", "", "", "v"])
+    beside = line([1.0] * 4, edges, colocation=["", "v", "v", ""])
+    assert len(set(merge_batches(Problem(apart, gpus(2)), 4).tolist())) == 4
+    vertex = merge_batches(Problem(beside, gpus(2)), 4)
+    assert vertex[1] == vertex[2]
+
+
+def test_the_critical_variant_keeps_branches_apart():
+    """A long path of short transfers and a bundle of branches: the branches must stay parallel."""
+    n = 8
+    edges = [(0, i, 4) for i in range(1, n + 1)] + [(i, n + 1, 4) for i in range(1, n + 1)]
+    problem = Problem(line([1.0] + [10.0] * n + [1.0], edges), gpus(2))
+    vertex = merge_batches(problem, 4, critical=True)
+    work = np.bincount(vertex, problem.time_us[:, 0])
+    assert work.max() <= 0.6 * work.sum()
+
+
+@pytest.mark.parametrize("critical", [False, True])
+def test_a_graph_that_is_small_enough_is_left_alone(critical):
+    problem = Problem(line([1.0, 1.0], [(0, 1, 4)]), gpus(2))
+    assert merge_batches(problem, 2, critical=critical).tolist() == [0, 1]

@@ -1,0 +1,117 @@
+"""Contraction and its way back: what is conserved, and that nothing is gained by it."""
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.core.placers.problems import gpus, line, problems
+
+from enplace.coarsen import contract, expand, merge_batches, merge_chains
+from enplace.errors import CycleError
+from enplace.placers import place
+from enplace.plan import check_plan
+from enplace.problem import Problem
+from enplace.simulate import simulate
+
+quick = settings(deadline=None, max_examples=60)
+
+
+def allowed_work_us(problem):
+    """Time of all ops that may be on each device, together."""
+    allowed = problem.unit_allowed[problem.unit]
+    return np.where(allowed, problem.time_us, 0.0).sum(axis=0)
+
+
+@quick
+@given(problem=problems(), target=st.integers(1, 6))
+def test_times_and_bytes_are_conserved(problem, target):
+    group = merge_batches(problem, target)
+    small = contract(problem, group)
+    fine, coarse = problem.profile, small.profile
+    assert np.allclose(allowed_work_us(problem), allowed_work_us(small))
+    assert fine.persistent_bytes.sum() == coarse.persistent_bytes.sum()
+    assert coarse.temporary_bytes.max() >= fine.temporary_bytes.max()
+    crossing = group[fine.edge_source] != group[fine.edge_op]
+    sent = np.unique(fine.edge_tensor[crossing])
+    assert fine.tensor_bytes[sent].sum() == coarse.tensor_bytes.sum()
+
+
+@quick
+@given(problem=problems(), target=st.integers(1, 6))
+def test_a_plan_of_the_groups_is_a_plan_of_the_ops(problem, target):
+    group = merge_batches(problem, target)
+    small = contract(problem, group)
+    plan = place(small, "heft")
+    back = expand(problem, group, plan)
+    check_plan(problem, back)
+    assert (back.device == plan.device[group]).all()
+    profile = problem.profile
+    assert (back.position[profile.edge_source] < back.position[profile.edge_op]).all()
+
+
+@quick
+@given(problem=problems())
+def test_one_device_takes_no_longer_for_the_groups(problem):
+    """All on one device is the sum of all times, merged or not."""
+    single = problem.unit_allowed.all(axis=0) & (problem.cluster.lanes == 1)
+    if not single.any():
+        return
+    gpu = int(np.argmax(single))
+    group = merge_chains(problem)
+    small = contract(problem, group)
+    fine = simulate(problem, place_all(problem, gpu))
+    coarse = simulate(small, place_all(small, gpu))
+    assert coarse.makespan_us == pytest.approx(fine.makespan_us)
+    assert (coarse.peak_bytes >= 0).all()
+
+
+def place_all(problem, device):
+    plan = place(problem, "single")
+    return type(plan)(np.full(problem.profile.n_ops, device), plan.position.copy(), "all")
+
+
+@quick
+@given(problem=problems())
+def test_chains_leave_no_cycle(problem):
+    group = merge_chains(problem)
+    graph = nx.DiGraph()
+    graph.add_nodes_from(group.tolist())
+    a, b = group[problem.profile.edge_source], group[problem.profile.edge_op]
+    graph.add_edges_from((int(x), int(y)) for x, y in zip(a, b, strict=True) if x != y)
+    assert nx.is_directed_acyclic_graph(graph)
+
+
+def test_a_chain_becomes_one_op_and_a_branch_does_not():
+    problem = Problem(line([1.0] * 5, [(0, 1, 4), (1, 2, 4), (1, 3, 4), (2, 4, 4)]), gpus(2))
+    group = merge_chains(problem)
+    assert group[0] == group[1]
+    assert group[2] == group[4]
+    assert len(set(group.tolist())) == 3
+
+
+def test_a_constant_joins_its_only_consumer():
+    problem = Problem(line([0.0, 1.0, 1.0], [(0, 1, 4), (2, 1, 4)]), gpus(2))
+    group = merge_chains(problem)
+    assert group[0] == group[1]
+
+
+def test_pins_and_groups_are_carried_over():
+    profile = line([1.0] * 4, [(0, 1, 4), (2, 3, 4)], colocation=["v", "", "", "v"])
+    problem = Problem(profile, gpus(2), pins={1: 1})
+    small = contract(problem, np.array([0, 0, 1, 2]))
+    assert small.unit[0] == small.unit[2]
+    assert small.unit_allowed[small.unit[0]].tolist() == [False, True]
+
+
+def test_what_stays_inside_a_group_is_memory_while_it_runs():
+    profile = line([1.0] * 3, [(0, 1, 100), (1, 2, 7)])
+    small = contract(Problem(profile, gpus(2)), np.array([0, 0, 1]))
+    assert small.profile.temporary_bytes.tolist() == [100, 0]
+    assert small.profile.tensor_bytes.tolist() == [7]
+
+
+def test_groups_that_wait_for_each_other_are_refused():
+    problem = Problem(line([1.0] * 3, [(0, 1, 4), (1, 2, 4)]), gpus(2))
+    with pytest.raises(CycleError):
+        contract(problem, np.array([0, 1, 0]))

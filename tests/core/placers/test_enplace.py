@@ -1,0 +1,108 @@
+"""The default method: better than the quick ones, in time, the same again, from any plan."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.core.placers.problems import gpus, line, problems
+
+from enplace.clusters import presets
+from enplace.frontends import read_profile
+from enplace.placers import PlaceOptions, place, placers
+from enplace.problem import Problem
+from enplace.samples import samples
+from enplace.simulate import simulate
+
+slow_start = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+
+
+@slow_start
+@given(problem=problems())
+def test_it_is_never_worse_than_a_method_that_does_not_search(problem):
+    ours = simulate(problem, place(problem, "enplace"))
+    for name, other in placers("step-time").items():
+        if "anytime" in other.capabilities or not other.installed:
+            continue
+        theirs = simulate(problem, place(problem, name))
+        if theirs.fits:
+            assert ours.fits
+            assert ours.makespan_us <= theirs.makespan_us * (1 + 1e-12)
+
+
+def branches(n=40, depth=6):
+    """Branches of unequal length that meet in the end."""
+    costs, edges = [5.0], []
+    ends = []
+    for branch in range(n):
+        last = 0
+        for step in range(depth):
+            costs.append(3.0 + (7 * branch + 3 * step) % 11)
+            edges.append((last, len(costs) - 1, 20))
+            last = len(costs) - 1
+        ends.append(last)
+    costs.append(1.0)
+    edges += [(end, len(costs) - 1, 20) for end in ends]
+    return line(costs, edges)
+
+
+def test_it_keeps_to_its_deadline():
+    problem = Problem(branches(), gpus(3, b1=0.5))
+    place(problem, "enplace", options=PlaceOptions(time_limit_s=0.1))
+    started = time.perf_counter()
+    place(problem, "enplace", options=PlaceOptions(time_limit_s=2.0))
+    assert time.perf_counter() - started < 2.6
+
+
+def test_it_beats_the_list_schedule_it_starts_from():
+    problem = Problem(branches(), gpus(3, b1=0.5))
+    ours = simulate(problem, place(problem, "enplace"))
+    assert ours.makespan_us < simulate(problem, place(problem, "heft")).makespan_us
+
+
+def test_it_goes_on_from_a_plan_it_is_given():
+    problem = Problem(branches(), gpus(3, b1=0.5))
+    start = place(problem, "enplace", options=PlaceOptions(seed=5))
+    objectives = []
+    options = PlaceOptions(start=start, progress=lambda p: objectives.append(p.objective_us))
+    again = place(problem, "enplace", options=options)
+    reached = simulate(problem, start).makespan_us
+    assert objectives[0] == reached
+    assert simulate(problem, again).makespan_us <= reached
+
+
+def test_tight_memory_is_respected_while_it_searches():
+    profile = line([10.0] * 12, [(i, i + 2, 1) for i in range(10)], persistent=[100] * 12)
+    problem = Problem(profile, gpus(2, capacity=640))
+    schedule = simulate(problem, place(problem, "enplace"))
+    assert schedule.fits
+    assert (schedule.peak_bytes > 0).all()
+
+
+def test_moves_keep_pins_and_groups():
+    profile = branches(8, 3)
+    together = tuple(range(1, 7))
+    problem = Problem(profile, gpus(3, b1=0.5), pins={10: 2}, together=(together,))
+    device = place(problem, "enplace").device
+    assert device[10] == 2
+    assert len({int(device[op]) for op in together}) == 1
+
+
+@pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.path.name)
+def test_a_measured_profile_is_placed_better_than_by_hand(sample):
+    problem = Problem(read_profile(sample.path), presets()["pesto"])
+    ours = simulate(problem, place(problem, "enplace"))
+    hand = simulate(problem, place(problem, "expert"))
+    assert ours.fits
+    assert ours.makespan_us <= 0.95 * hand.makespan_us
+
+
+def test_what_it_reports_is_what_the_plan_takes():
+    problem = Problem(branches(), gpus(2, b1=0.5))
+    reports = []
+    plan = place(problem, "enplace", options=PlaceOptions(progress=reports.append))
+    last = [report for report in reports if report.incumbent is not None][-1]
+    assert last.objective_us == simulate(problem, plan).makespan_us
+    assert np.array_equal(last.incumbent.device, plan.device)
+    assert replace(plan, facts={}).method == "enplace"

@@ -1,0 +1,136 @@
+"""The searches against the simulator, which has the last word on every figure."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tests.problems import cluster_of, plan_of, planned_problems, profile_of
+
+from enplace.errors import DoesNotFitError
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.search import make_level, move_blocks, sweep
+from enplace.search.graph import lacking_bytes, make_graph, play, tails
+from enplace.simulate import simulate
+
+quick = settings(deadline=None, max_examples=100)
+
+
+def played(problem, order, device):
+    """What ``play`` says: makespan, finish times, and the bytes that are lacking."""
+    graph = make_graph(problem)
+    n_ops, n_devices = problem.profile.n_ops, problem.cluster.n_devices
+    finish = np.zeros(n_ops)
+    arrival = np.full((problem.profile.n_tensors, n_devices), -1.0)
+    sent = arrival.copy()
+    lanes, channels = np.zeros(graph.lane_end.max()), np.zeros(graph.n_channels)
+    last = play(
+        graph, order, n_ops, device, finish, arrival, sent, lanes, channels, np.zeros(n_devices)
+    )
+    return last, finish, lacking_bytes(graph, device, finish, arrival, sent)
+
+
+@quick
+@given(planned=planned_problems())
+def test_a_play_is_the_simulator_where_channels_and_chips_are_not_shared(planned):
+    problem, plan = planned
+    cluster = cluster_of(3, cpu_lanes=1, speeds=(1.0, 0.5, 2.0))
+    problem = Problem(problem.profile, cluster)
+    units = np.random.default_rng(plan.position.sum()).integers(0, 3, problem.n_units)
+    device = units[problem.unit]
+    order = np.arange(problem.profile.n_ops)
+    schedule = simulate(problem, Plan(device.copy(), order.copy(), "x", "strict", "fifo"))
+    last, finish, _ = played(problem, order, device)
+    assert last == pytest.approx(schedule.makespan_us)
+    assert finish == pytest.approx(schedule.op_finish_us)
+
+
+@quick
+@given(planned=planned_problems())
+def test_what_lacks_is_what_the_schedule_lacks(planned):
+    problem, plan = planned
+    tight = replace(
+        problem.cluster,
+        devices=tuple(replace(d, capacity_bytes=170) for d in problem.cluster.devices),
+    )
+    try:
+        problem = Problem(problem.profile, tight)
+    except DoesNotFitError:
+        return
+    schedule = simulate(problem, plan)
+    graph = make_graph(problem)
+    arrival = np.full((problem.profile.n_tensors, tight.n_devices), -1.0)
+    sent = arrival.copy()
+    arrival[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_finish_us
+    sent[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_start_us
+    lacking = lacking_bytes(graph, plan.device, schedule.op_finish_us.copy(), arrival, sent)
+    assert lacking == np.maximum(schedule.peak_bytes - tight.capacity_bytes, 0).sum()
+
+
+@quick
+@given(planned=planned_problems())
+def test_the_longest_tail_is_the_whole_schedule(planned):
+    """From the start of the first op on the critical path, the tail is the makespan."""
+    problem, _ = planned
+    problem = Problem(problem.profile, cluster_of(2))
+    units = np.arange(problem.n_units) % 2
+    device, order = units[problem.unit], np.arange(problem.profile.n_ops)
+    graph = make_graph(problem)
+    head = np.zeros(len(order))
+    lane_tail, channel_tail = np.zeros(graph.lane_end.max()), np.zeros(graph.n_channels)
+    tails(graph, order, 0, device, head, lane_tail, channel_tail)
+    last, finish, _ = played(problem, order, device)
+    start = finish - problem.time_us[order, device]
+    assert (start + head).max() == pytest.approx(last)
+
+
+@quick
+@given(planned=planned_problems())
+def test_windows_never_make_a_schedule_longer(planned):
+    problem, plan = planned
+    order, device = np.arange(problem.profile.n_ops), plan.device.copy()
+    before, _, lacked = played(problem, order, device)
+    makespan, lacks = sweep(
+        make_graph(problem), order, device, 0, 6, 3, 6, 50, 1.0, 0.05, 0.2,
+        np.random.default_rng(1), np.zeros(1, dtype=bool),
+    )  # fmt: skip
+    assert (lacks, makespan) <= (lacked, before * (1 + 1e-12))
+    assert makespan == pytest.approx(played(problem, order, device)[0])
+    assert problem.unit_allowed[problem.unit, device].all()
+    assert all(len(set(device[problem.unit == u].tolist())) == 1 for u in range(problem.n_units))
+    profile, position = problem.profile, np.argsort(order)
+    assert (position[profile.edge_source] < position[profile.edge_op]).all()
+
+
+def two_chains():
+    """Two chains that could run side by side, all on one device."""
+    times = {f"{side}{i}": 10.0 for side in "ab" for i in range(6)}
+    edges = [(f"{side}{i}", f"{side}{i + 1}", 1) for side in "ab" for i in range(5)]
+    problem = Problem(profile_of(times, edges), cluster_of(2))
+    return problem, plan_of(problem, dict.fromkeys(times, 0))
+
+
+def test_windows_move_a_chain_to_the_idle_device():
+    problem, plan = two_chains()
+    order, device = np.argsort(plan.position), plan.device.copy()
+    makespan, _ = sweep(
+        make_graph(problem), order, device, 0, 12, 6, 5, 2000, 1.0, 0.05, 0.2,
+        np.random.default_rng(0), np.zeros(1, dtype=bool),
+    )  # fmt: skip
+    assert makespan == 60.0
+
+
+@pytest.mark.parametrize("links", [0, 1])
+def test_blocks_move_a_chain_to_the_idle_device(links):
+    problem, plan = two_chains()
+    level = make_level(problem, np.arange(problem.profile.n_ops))
+    order, device = np.argsort(plan.position), plan.device.copy()
+    makespan, lacking = move_blocks(
+        level.graph, problem.cluster.lanes, problem.cluster.lane_owner,
+        np.diff(problem.profile.in_ptr), problem.profile.topological_order, *level.blocks,
+        order, device, links, 300, 0.0, np.random.default_rng(0), np.zeros(1, dtype=bool),
+    )  # fmt: skip
+    assert (makespan, lacking) == (60.0, 0)
+    strict = simulate(problem, Plan(device.copy(), np.argsort(order), "x", "strict", "fifo"))
+    assert strict.makespan_us == 60.0
