@@ -1,0 +1,1 @@
+"""Solvers of other people's, each in a process of its own."""

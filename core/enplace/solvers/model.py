@@ -1,0 +1,171 @@
+"""Mixed-integer programs as plain arrays, and how to write one down."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import coo_array
+
+from enplace.profile import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Minimise ``cost @ x`` where ``lower <= x <= upper`` and ``row_lower <= A @ x <= row_upper``.
+
+    Attributes
+    ----------
+    cost, lower, upper : float arrays, shape (n_variables,)
+    integral : bool array, shape (n_variables,)
+        Which variables are whole numbers.
+    row_ptr, column, value : arrays
+        A by rows (CSR).
+    row_lower, row_upper : float arrays, shape (n_rows,)
+    """
+
+    cost: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    integral: NDArray[np.bool_]
+    row_ptr: IntArray
+    column: IntArray
+    value: FloatArray
+    row_lower: FloatArray
+    row_upper: FloatArray
+
+    @property
+    def n_variables(self) -> int:
+        return len(self.cost)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.row_lower)
+
+
+def encode_model(model: Model, start: FloatArray | None) -> bytes:
+    """A model and a solution to start from, for :func:`decode_model` in another process."""
+    buffer = io.BytesIO()
+    arrays = {field.name: getattr(model, field.name) for field in fields(Model)}
+    np.savez(buffer, start=np.zeros(0) if start is None else start, **arrays)
+    return buffer.getvalue()
+
+
+def decode_model(data: bytes) -> tuple[Model, FloatArray | None]:
+    """Read what :func:`encode_model` wrote."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        model = Model(**{field.name: arrays[field.name] for field in fields(Model)})
+        start = arrays["start"]
+    return model, start if len(start) else None
+
+
+class ModelBuilder:
+    """Collects variables and rows, whole arrays at a time."""
+
+    def __init__(self) -> None:
+        self._cost: list[FloatArray] = []
+        self._lower: list[FloatArray] = []
+        self._upper: list[FloatArray] = []
+        self._integral: list[NDArray[np.bool_]] = []
+        self._row: list[IntArray] = []
+        self._column: list[IntArray] = []
+        self._value: list[FloatArray] = []
+        self._row_lower: list[FloatArray] = []
+        self._row_upper: list[FloatArray] = []
+        self._n_variables = self._n_rows = 0
+
+    def variables(
+        self,
+        *shape: int,
+        lower: ArrayLike = 0.0,
+        upper: ArrayLike = np.inf,
+        integral: bool = False,
+        cost: ArrayLike = 0.0,
+    ) -> IntArray:
+        """Add variables; returns their numbers in the shape wanted."""
+        size = int(np.prod(shape))
+        for into, value in ((self._cost, cost), (self._lower, lower), (self._upper, upper)):
+            into.append(np.broadcast_to(np.asarray(value, dtype=float), shape).ravel())
+        self._integral.append(np.full(size, integral))
+        first, self._n_variables = self._n_variables, self._n_variables + size
+        return np.arange(first, first + size, dtype=np.int64).reshape(shape)
+
+    def rows(
+        self,
+        terms: Sequence[tuple[ArrayLike, IntArray]],
+        lower: ArrayLike = -np.inf,
+        upper: ArrayLike = np.inf,
+    ) -> None:
+        """Add ``lower <= sum of coefficient * variable <= upper`` for each element of the arrays.
+
+        Parameters
+        ----------
+        terms : sequence of (coefficients, variables)
+            Broadcast against each other; the i-th row has the i-th element of each.
+        """
+        shape = np.broadcast_shapes(*(np.shape(part) for term in terms for part in term))
+        each = np.arange(int(np.prod(shape)))
+        for coefficient, variable in terms:
+            self._add(
+                each,
+                np.broadcast_to(variable, shape).ravel(),
+                np.broadcast_to(np.asarray(coefficient, dtype=float), shape).ravel(),
+            )
+        self._end_rows(len(each), lower, upper, shape)
+
+    def sums(
+        self,
+        n_rows: int,
+        terms: Sequence[tuple[IntArray, ArrayLike, IntArray]],
+        lower: ArrayLike = -np.inf,
+        upper: ArrayLike = np.inf,
+    ) -> None:
+        """Add rows of any length.
+
+        Parameters
+        ----------
+        terms : sequence of (rows, coefficients, variables)
+            Broadcast against each other; entries of one row and variable add up.
+        """
+        for row, coefficient, variable in terms:
+            shape = np.broadcast_shapes(np.shape(row), np.shape(coefficient), np.shape(variable))
+            self._add(
+                np.broadcast_to(row, shape).ravel(),
+                np.broadcast_to(variable, shape).ravel(),
+                np.broadcast_to(np.asarray(coefficient, dtype=float), shape).ravel(),
+            )
+        self._end_rows(n_rows, lower, upper, (n_rows,))
+
+    def model(self) -> Model:
+        """The model of all that was added."""
+        entries = (np.concatenate(self._row), np.concatenate(self._column))
+        shape = (self._n_rows, self._n_variables)
+        matrix = coo_array((np.concatenate(self._value), entries), shape=shape).tocsr()
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        return Model(
+            cost=np.concatenate(self._cost),
+            lower=np.concatenate(self._lower),
+            upper=np.concatenate(self._upper),
+            integral=np.concatenate(self._integral),
+            row_ptr=matrix.indptr.astype(np.int64),
+            column=matrix.indices.astype(np.int64),
+            value=matrix.data,
+            row_lower=np.concatenate(self._row_lower),
+            row_upper=np.concatenate(self._row_upper),
+        )
+
+    def _add(self, row: IntArray, column: IntArray, value: FloatArray) -> None:
+        self._row.append(row + self._n_rows)
+        self._column.append(column)
+        self._value.append(value)
+
+    def _end_rows(
+        self, n_rows: int, lower: ArrayLike, upper: ArrayLike, shape: tuple[int, ...]
+    ) -> None:
+        for into, value in ((self._row_lower, lower), (self._row_upper, upper)):
+            into.append(np.broadcast_to(np.asarray(value, dtype=float), shape).ravel())
+        self._n_rows += n_rows

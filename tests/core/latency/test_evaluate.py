@@ -1,0 +1,94 @@
+"""Latencies by hand, and pieces against what contiguity means."""
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enplace.latency import latency_us, split_into_pieces
+from enplace.problem import Problem
+from problems import cluster_of, planned_problems, profile_of
+
+
+def machine(n_gpus):
+    """GPUs and a CPU, 1 µs for each byte and nothing for a start."""
+    return cluster_of(n_gpus, b0_us=0.0, b1_us_per_byte=1.0, cpu_lanes=1)
+
+
+@pytest.fixture
+def diamond():
+    """A: 10 µs on a GPU; b and c, 20 and 30, read its 3 bytes; d, 5, reads 2 of b and 4 of c."""
+    edges = [("a", "b", 3), ("a", "c", 3), ("b", "d", 2), ("c", "d", 4)]
+    cpu = {"a": 100, "b": 200, "c": 300, "d": 50}
+    return Problem(profile_of({"a": 10, "b": 20, "c": 30, "d": 5}, edges, cpu=cpu), machine(2))
+
+
+@pytest.mark.parametrize(
+    ("device", "expected", "why"),
+    [
+        ([0, 0, 0, 0], 65, "one piece, nothing sent"),
+        ([2, 2, 2, 2], 100 + 300 + 50, "the CPU runs b and c at once and sends nothing"),
+        ([0, 0, 1, 0], 35 + 37 + 11, "GPU:0 is left for c: a and b are a piece, and d another"),
+        ([0, 1, 1, 1], 13 + 3 + 55, "a, then the rest in one piece"),
+        ([2, 0, 1, 2], 100 + (3 + 30 + 4) + 50, "c is the longer of two pieces at once"),
+    ],
+)
+def test_a_diamond(diamond, device, expected, why):
+    assert latency_us(diamond, np.array(device)) == expected, why
+
+
+def test_the_pieces_of_one_accelerator_come_one_after_the_other():
+    """Two independent ops are one piece, or two that take turns."""
+    problem = Problem(profile_of({"a": 10, "b": 20}), machine(1))
+    device = np.array([0, 0])
+    assert latency_us(problem, device) == 30
+    assert latency_us(problem, device, np.array([0, 1])) == 30
+    assert latency_us(problem, device, np.array([1, 0])) == 30
+
+
+def test_pieces_in_an_order_that_cannot_be_never_finish():
+    profile = profile_of({"a": 1, "b": 1, "c": 1}, [("a", "b", 1), ("b", "c", 1)])
+    problem = Problem(profile, machine(2))
+    device = np.array([0, 1, 0])
+    assert latency_us(problem, device, np.array([0, 0, 1])) == (1 + 1) + (1 + 1 + 1) + (1 + 1)
+    assert latency_us(problem, device, np.array([1, 0, 0])) == np.inf
+    assert latency_us(problem, device, np.array([0, 0, 0])) == np.inf
+
+
+def test_contiguous_sets_that_wait_for_each_other_are_split():
+    edges = [("a1", "b1", 1), ("b2", "a2", 1)]
+    profile = profile_of({"a1": 1, "a2": 1, "b1": 1, "b2": 1}, edges)
+    problem = Problem(profile, machine(2))
+    device = np.array([0, 0, 1, 1])
+    assert latency_us(problem, device, np.zeros(4, dtype=int)) == np.inf
+    assert np.isfinite(latency_us(problem, device))
+
+
+@settings(deadline=None)
+@given(planned=planned_problems())
+def test_pieces_run_to_the_end_and_are_contiguous(planned):
+    problem, plan = planned
+    profile, gpus = problem.profile, problem.cluster.gpus
+    piece = split_into_pieces(problem, plan.device)
+    assert np.isfinite(latency_us(problem, plan.device, piece))
+    graph = nx.DiGraph(zip(profile.edge_source.tolist(), profile.edge_op.tolist(), strict=True))
+    graph.add_nodes_from(range(profile.n_ops))
+    for gpu in gpus:
+        for number in range(piece[plan.device == gpu].max(initial=-1) + 1):
+            inside = set(np.flatnonzero((plan.device == gpu) & (piece == number)).tolist())
+            below = set().union(*(nx.descendants(graph, op) for op in inside))
+            above = set().union(*(nx.ancestors(graph, op) for op in inside))
+            assert below & above <= inside
+
+
+@settings(deadline=None)
+@given(planned=planned_problems(), seed=st.integers(0, 9))
+def test_no_latency_is_below_the_longest_path(planned, seed):
+    problem, plan = planned
+    fastest = problem.time_us.min(axis=1)
+    ahead = np.zeros(problem.profile.n_ops)
+    for op in problem.profile.topological_order:
+        before = problem.profile.edge_source[problem.profile.edge_op == op]
+        ahead[op] = fastest[op] + ahead[before].max(initial=0.0)
+    assert latency_us(problem, plan.device) >= ahead.max() - 1e-9
