@@ -96,7 +96,7 @@ def _pipeline_facts(plan: Plan) -> list[list[str]]:
     load_us = found.get("time_per_sample_us")
     if load_us is None:
         return []
-    proof = "no contiguous split has less"
+    proof = f"no {'' if plan.facts.get('contiguous') is False else 'contiguous '}split has less"
     if not found["proven"]:
         bound_us = found["time_per_sample_bound_us"]
         proof = f"{proof} than {ms(bound_us)}" if bound_us else ""

@@ -5,5 +5,16 @@ After Tarnawski et al. 2020, sections 3 and 5 and appendix B.
 
 from enplace.maxload.dp import Split, split_exactly, split_in_order
 from enplace.maxload.load import device_loads_us, max_load_us
+from enplace.maxload.search import Found, Limits, best_anywhere, best_contiguous
 
-__all__ = ["Split", "device_loads_us", "max_load_us", "split_exactly", "split_in_order"]
+__all__ = [
+    "Found",
+    "Limits",
+    "Split",
+    "best_anywhere",
+    "best_contiguous",
+    "device_loads_us",
+    "max_load_us",
+    "split_exactly",
+    "split_in_order",
+]

@@ -118,7 +118,7 @@ def _without_free_nodes(
     problem: Problem, label: IntArray, edges: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Merge nodes that take no time, and no memory that matters, into their one neighbour."""
-    memory_bytes = _op_memory_bytes(problem)
+    memory_bytes = whole_op_bytes(problem)
     if memory_bytes.sum() <= min(problem.cluster.capacity_bytes):
         memory_bytes = np.zeros_like(memory_bytes)
     work_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0).max(axis=1)
@@ -139,13 +139,14 @@ def _nodes(problem: Problem, label: IntArray, edges: IntArray) -> Nodes:
     cluster = problem.cluster
     n = int(label.max()) + 1
     memory = np.zeros(n, dtype=np.int64)
-    np.add.at(memory, label, _op_memory_bytes(problem))
-    ptr, pins, cost = _nets(problem, label)
+    np.add.at(memory, label, whole_op_bytes(problem))
+    ptr, pins, cost = nets_of(problem, label)
     on_gpu, on_cpu = (_slowest_us(problem, d, label, n) for d in (cluster.gpus, cluster.cpus))
     return Nodes(label, edges[:, 0], edges[:, 1], on_gpu, on_cpu, memory, ptr, pins, cost)
 
 
-def _op_memory_bytes(problem: Problem) -> IntArray:
+def whole_op_bytes(problem: Problem) -> IntArray:
+    """Weights and activations of each op, as the paper sums them; shape (n_ops,)."""
     profile = problem.profile
     # The sizes in the 2020 inputs hold a node's activations already.
     whole = "backward" in profile.measured
@@ -160,7 +161,8 @@ def _slowest_us(problem: Problem, devices: list[int], label: IntArray, n: int) -
     return np.bincount(label, weights=slowest, minlength=n).astype(np.float64)
 
 
-def _nets(problem: Problem, label: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+def nets_of(problem: Problem, label: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """Nets between labels of ops, as in :class:`Nodes`: pointers, labels and costs (µs)."""
     profile, cost = problem.profile, send_us(problem)
     pins: dict[tuple[int, ...], float] = {}
     for tensor in range(profile.n_tensors):

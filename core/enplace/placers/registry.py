@@ -28,7 +28,9 @@ class Progress:
     fraction : float or None
         How much of the work is done, 0 to 1, where that is known.
     incumbent : Plan or None
-        The best plan so far, with its step time in ``objective_us``.
+        The best plan so far.
+    objective_us : float or None
+        What the method makes small: step time, time per sample or latency of the best plan.
     bound_us : float or None
         A lower bound that the placer has proven.
     """

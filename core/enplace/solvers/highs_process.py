@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.profile import FloatArray
-from enplace.solvers.model import Model, decode_model
+from enplace.solvers.model import FloatArray, Model, decode_model
 
 OPTIMAL_GAP = 1e-6
 """Relative difference to the bound at which a solution counts as optimal."""

@@ -18,8 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from enplace.profile import FloatArray
-from enplace.solvers.model import Model, encode_model
+from enplace.solvers.model import FloatArray, Model, encode_model
 
 SOLVERS = {"HiGHS": "highs_process", "CBC": "pulp_process", "Gurobi": "pulp_process"}
 SOLVERS["CPLEX"] = "pulp_process"

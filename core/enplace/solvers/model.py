@@ -1,4 +1,7 @@
-"""Mixed-integer programs as plain arrays, and how to write one down."""
+"""Mixed-integer programs as plain arrays, and how to write one down.
+
+The processes of solvers import this, so it needs nothing that takes long to import.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array
 
-from enplace.profile import FloatArray, IntArray
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+Terms = tuple[IntArray, ArrayLike, IntArray]
+"""Rows, coefficients and variables, broadcast against each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +125,7 @@ class ModelBuilder:
     def sums(
         self,
         n_rows: int,
-        terms: Sequence[tuple[IntArray, ArrayLike, IntArray]],
+        terms: Sequence[Terms],
         lower: ArrayLike = -np.inf,
         upper: ArrayLike = np.inf,
     ) -> None:
@@ -141,19 +147,24 @@ class ModelBuilder:
 
     def model(self) -> Model:
         """The model of all that was added."""
-        entries = (np.concatenate(self._row), np.concatenate(self._column))
-        shape = (self._n_rows, self._n_variables)
-        matrix = coo_array((np.concatenate(self._value), entries), shape=shape).tocsr()
-        matrix.sum_duplicates()
-        matrix.eliminate_zeros()
+        row, column = np.concatenate(self._row), np.concatenate(self._column)
+        by_row = np.lexsort((column, row))
+        row, column = row[by_row], column[by_row]
+        value = np.concatenate(self._value)[by_row]
+        # Entries of one row and variable add up.
+        first = np.ones(len(row), dtype=bool)
+        first[1:] = (np.diff(row) != 0) | (np.diff(column) != 0)
+        starts = np.flatnonzero(first)
+        value = np.add.reduceat(value, starts) if len(value) else value
+        kept = starts[value != 0]
         return Model(
             cost=np.concatenate(self._cost),
             lower=np.concatenate(self._lower),
             upper=np.concatenate(self._upper),
             integral=np.concatenate(self._integral),
-            row_ptr=matrix.indptr.astype(np.int64),
-            column=matrix.indices.astype(np.int64),
-            value=matrix.data,
+            row_ptr=np.searchsorted(row[kept], np.arange(self._n_rows + 1)),
+            column=column[kept],
+            value=value[value != 0],
             row_lower=np.concatenate(self._row_lower),
             row_upper=np.concatenate(self._row_upper),
         )

@@ -1,0 +1,273 @@
+"""Simulated annealing for the largest load of a placement that need not be contiguous.
+
+A step moves one unit, makes two change places, gathers the units of one net, or moves a connected
+part of one device. Loads follow from how many units of each net a device has, in time proportional
+to the nets of what moves. A placement is judged by a norm of all loads, which unlike the largest of
+them also tells when a device that is not the busiest gets less to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from enplace.maxload.hypergraph import Hypergraph, held_bytes, loads_us
+from enplace.problem import BoolArray
+from enplace.profile import FloatArray, IntArray
+
+STEPS_AT_ONCE = 200_000
+"""Between two looks whether to stop: some tenths of a second."""
+
+STEPS_PER_UNIT, MOST_STEPS = 4000, 1_000_000
+"""Steps of one run; beyond, another run from the same start finds more than a longer one."""
+
+HOT, COLD = 0.03, 0.0003
+"""First and last temperature, as shares of the load."""
+
+SWAP, GATHER, CONNECTED = 0.15, 0.1, 0.3
+"""Shares of the kinds of step; the others move one unit."""
+
+MOST_MOVED = 48
+"""So many units move in one step at most."""
+
+
+class _Costs(NamedTuple):
+    """A :class:`Hypergraph` for the kernel, and the nets of each unit."""
+
+    unit_us: FloatArray
+    unit_bytes: FloatArray
+    capacity_bytes: FloatArray
+    pays: BoolArray
+    net_ptr: IntArray
+    net_unit: IntArray
+    net_us: FloatArray
+    unit_ptr: IntArray
+    unit_net: IntArray
+
+
+class _State(NamedTuple):
+    """Where units are, and what follows; ``present`` counts the units of a net on a device."""
+
+    device: IntArray
+    held_bytes: FloatArray
+    load_us: FloatArray
+    present: IntArray
+
+
+def anneal(
+    graph: Hypergraph, start: IntArray, stopped: Callable[[], bool], seed: int = 0
+) -> IntArray:
+    """The best placement found on the way from one that fits.
+
+    Parameters
+    ----------
+    start : int array, shape (n_units,)
+    stopped : callable
+        Asked every :data:`STEPS_AT_ONCE` steps; once true, the best so far is the answer.
+
+    Returns
+    -------
+    int array, shape (n_units,)
+    """
+    rng = np.random.default_rng(seed)
+    costs, device, best = _costs(graph), start.copy(), start.copy()
+    total = min(MOST_STEPS, STEPS_PER_UNIT * graph.n_units)
+    for first in range(0, total, STEPS_AT_ONCE):
+        if stopped():
+            break
+        steps = min(STEPS_AT_ONCE, total - first)
+        # Worked out anew each time, without what rounding left over the steps before.
+        best_us = float(loads_us(graph, best).max())
+        state = _state(graph, device)
+        hot, cold = (best_us * HOT * (COLD / HOT) ** (at / total) for at in (first, first + steps))
+        _anneal(costs, state, best, best_us, steps, hot, cold, rng)
+    return best
+
+
+def _costs(graph: Hypergraph) -> _Costs:
+    by_unit = np.argsort(graph.net_unit, kind="stable")
+    net_of_pin = np.repeat(np.arange(graph.n_nets), np.diff(graph.net_ptr))
+    return _Costs(
+        graph.unit_us,
+        graph.unit_bytes.astype(np.float64),
+        graph.capacity_bytes,
+        graph.pays,
+        graph.net_ptr,
+        graph.net_unit,
+        graph.net_us,
+        np.searchsorted(graph.net_unit[by_unit], np.arange(graph.n_units + 1)),
+        net_of_pin[by_unit],
+    )
+
+
+def _state(graph: Hypergraph, device: IntArray) -> _State:
+    """The state of a placement, which shares the array."""
+    count = np.zeros((graph.n_nets, graph.n_devices), dtype=np.int64)
+    net_of_pin = np.repeat(np.arange(graph.n_nets), np.diff(graph.net_ptr))
+    np.add.at(count, (net_of_pin, device[graph.net_unit]), 1)
+    return _State(device, held_bytes(graph, device), loads_us(graph, device), count)
+
+
+@njit(cache=True, nogil=True)
+def _anneal(
+    costs: _Costs,
+    state: _State,
+    best: IntArray,
+    best_us: float,
+    steps: int,
+    hot_us: float,
+    cold_us: float,
+    rng: np.random.Generator,
+) -> None:  # pragma: no cover - compiled
+    """Change a state step by step, and ``best`` whenever the largest load falls."""
+    units, targets = np.empty(MOST_MOVED, np.int64), np.empty(MOST_MOVED, np.int64)
+    sources = np.empty(MOST_MOVED, np.int64)
+    mark = np.full(len(state.device), -1, dtype=np.int64)
+    energy = _norm(state.load_us, best_us)
+    cooling = (cold_us / hot_us) ** (1.0 / steps) if hot_us > 0 else 1.0
+    temperature = hot_us
+    for step in range(steps):
+        temperature *= cooling
+        n = _choose(costs, state, units, targets, mark, step, rng)
+        moved, accepted = 0, True
+        for i in range(n):
+            if not np.isfinite(costs.unit_us[units[i], targets[i]]):
+                accepted = False
+                break
+            sources[i] = state.device[units[i]]
+            _move(costs, state, units[i], targets[i])
+            moved = i + 1
+        if accepted and np.all(state.held_bytes <= costs.capacity_bytes):
+            new = _norm(state.load_us, best_us)
+            accepted = new <= energy or rng.random() < np.exp((energy - new) / temperature)
+        else:
+            accepted = False
+        if not accepted:
+            for i in range(moved - 1, -1, -1):
+                _move(costs, state, units[i], sources[i])
+            continue
+        energy = new
+        if state.load_us.max() < best_us * (1 - 1e-12):
+            best_us = state.load_us.max()
+            best[:] = state.device
+            energy = _norm(state.load_us, best_us)
+
+
+@njit(cache=True, nogil=True)
+def _choose(
+    costs: _Costs,
+    state: _State,
+    units: IntArray,
+    targets: IntArray,
+    mark: IntArray,
+    step: int,
+    rng: np.random.Generator,
+) -> int:  # pragma: no cover - compiled
+    """Choose what moves and where to; returns how many units do."""
+    n_units, n_devices = costs.unit_us.shape
+    device = state.device
+    unit = rng.integers(0, n_units)
+    if rng.random() < 0.3:
+        busiest = np.argmax(state.load_us)
+        for _ in range(8):
+            if device[unit] != busiest:
+                unit = rng.integers(0, n_units)
+    target, lonely = rng.integers(0, n_devices), costs.unit_ptr[unit] == costs.unit_ptr[unit + 1]
+    net = -1 if lonely else _any_of(costs.unit_net, costs.unit_ptr, int(unit), rng)
+    if not lonely and rng.random() < 0.8:
+        near = device[_any_of(costs.net_unit, costs.net_ptr, net, rng)]
+        if near != device[unit]:
+            target = near
+    units[0], targets[0] = unit, target
+    kind = rng.random()
+    if kind < SWAP:
+        other = rng.integers(0, n_units)
+        units[1], targets[0], targets[1] = other, device[other], device[unit]
+        return 2 if other != unit else 1
+    if kind < SWAP + GATHER and not lonely:
+        first = costs.net_ptr[net]
+        n = min(costs.net_ptr[net + 1] - first, MOST_MOVED)
+        units[:n], targets[:n] = costs.net_unit[first : first + n], target
+        return int(n)
+    if kind < SWAP + GATHER + CONNECTED:
+        wanted = int(2.0 ** (1.0 + 4.5 * rng.random()))
+        n = _connected(costs, device, units, mark, step, wanted)
+        targets[:n] = target
+        return n
+    return 1
+
+
+@njit(cache=True, nogil=True)
+def _any_of(
+    values: IntArray, ptr: IntArray, row: int, rng: np.random.Generator
+) -> int:  # pragma: no cover - compiled
+    return int(values[rng.integers(ptr[row], ptr[row + 1])])
+
+
+@njit(cache=True, nogil=True)
+def _connected(
+    costs: _Costs, device: IntArray, units: IntArray, mark: IntArray, step: int, wanted: int
+) -> int:  # pragma: no cover - compiled
+    """Add to ``units[0]`` those near it on its device, breadth first; returns how many there are.
+
+    ``mark`` tells which units have been seen in a step.
+    """
+    n, at = 1, 0
+    mark[units[0]] = step
+    while at < n and n < wanted:
+        for edge in range(costs.unit_ptr[units[at]], costs.unit_ptr[units[at] + 1]):
+            net = costs.unit_net[edge]
+            for pin in range(costs.net_ptr[net], costs.net_ptr[net + 1]):
+                other = costs.net_unit[pin]
+                if n < wanted and mark[other] != step and device[other] == device[units[0]]:
+                    mark[other] = step
+                    units[n] = other
+                    n += 1
+        at += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _norm(load_us: FloatArray, scale_us: float) -> float:  # pragma: no cover - compiled
+    """16-norm of the loads; the scale keeps the powers within range."""
+    total = 0.0
+    for value in load_us:
+        share = value / scale_us if scale_us > 0 else 0.0
+        share *= share
+        share *= share
+        share *= share
+        total += share * share
+    return float(scale_us * total ** (1.0 / 16.0))
+
+
+@njit(cache=True, nogil=True)
+def _move(
+    costs: _Costs, state: _State, unit: int, target: int
+) -> None:  # pragma: no cover - compiled
+    """Move one unit; what it does to the loads is what :func:`loads_us` would say."""
+    source, load_us = state.device[unit], state.load_us
+    if source == target:
+        return
+    state.device[unit] = target
+    state.held_bytes[source] -= costs.unit_bytes[unit]
+    state.held_bytes[target] += costs.unit_bytes[unit]
+    load_us[source] -= costs.unit_us[unit, source]
+    load_us[target] += costs.unit_us[unit, target]
+    for edge in range(costs.unit_ptr[unit], costs.unit_ptr[unit + 1]):
+        net = costs.unit_net[edge]
+        count, size = state.present[net], costs.net_ptr[net + 1] - costs.net_ptr[net]
+        count[source] -= 1
+        count[target] += 1
+        if costs.pays[source]:
+            if count[source] == 0:
+                load_us[source] -= costs.net_us[net]
+            elif count[source] == size - 1:
+                load_us[source] += costs.net_us[net]
+        if costs.pays[target]:
+            if count[target] == size:
+                load_us[target] -= costs.net_us[net]
+            elif count[target] == 1:
+                load_us[target] += costs.net_us[net]

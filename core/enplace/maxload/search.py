@@ -1,0 +1,244 @@
+"""The least maximum load by annealing and integer programming (section 5.1.3, Fig. 6)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.maxload.anneal import anneal
+from enplace.maxload.contract import backward_ops
+from enplace.maxload.dp import split_exactly
+from enplace.maxload.hypergraph import Hypergraph, held_bytes, hypergraph_of, loads_us
+from enplace.maxload.program import (
+    Pass,
+    Program,
+    max_load_program,
+    placement_of,
+    values_of,
+)
+from enplace.problem import BoolArray, Problem
+from enplace.profile import IntArray
+from enplace.solvers.milp import Answer, solve_milp
+
+N_STARTS = 12
+"""Annealing starts so often; short runs from one start find more than a long one."""
+
+SMALL = 200
+"""With fewer choices of a device for a unit, the program alone is done sooner."""
+
+ANNEALING_SHARE = 0.4
+"""Annealing takes at most this share of the time, the program the rest."""
+
+PROVEN_GAP = 1e-5
+"""Relative difference to the bound that counts as none: solvers round."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A placement and what is known about it.
+
+    Attributes
+    ----------
+    device : int array, shape (n_ops,)
+    load_us : float
+        Load of the busiest device; inf if nothing that fits was found.
+    bound_us : float
+        No placement of this kind has a lower load.
+    why : str
+        What a person should know about the solver; mostly empty.
+    """
+
+    device: IntArray
+    load_us: float
+    bound_us: float
+    why: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Whether no placement of this kind is better."""
+        return self.load_us <= self.bound_us * (1 + PROVEN_GAP)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a search may take, and whom it tells.
+
+    Attributes
+    ----------
+    seconds : float
+    cancelled : callable
+        Asked often; once true, the search ends with what it has.
+    report : callable
+        Told of each better placement and bound.
+    """
+
+    seconds: float
+    cancelled: Callable[[], bool]
+    report: Callable[[Found], None]
+
+
+def best_anywhere(problem: Problem, limits: Limits, seed: int = 0, solver: str = "HiGHS") -> Found:
+    """The placement with the least maximum load; devices need not be contiguous (section 5.2).
+
+    The DP's contiguous split is annealed; the integer program goes on from the best of that.
+    """
+    started = time.monotonic()
+    graph = hypergraph_of(problem)
+    device = _start(problem, graph, seed)
+    search = _Search(problem, graph, limits)
+    search.offer(device)
+
+    def late() -> bool:
+        return limits.cancelled() or time.monotonic() - started > ANNEALING_SHARE * limits.seconds
+
+    worthwhile = graph.unit_us.size >= SMALL and search.feasible(device)
+    for number in range(N_STARTS if worthwhile else 0):
+        if late() or search.found.proven:
+            break
+        search.offer(anneal(graph, device, late, seed=N_STARTS * seed + number))
+    return search.solved((), limits.seconds - (time.monotonic() - started), solver)
+
+
+def best_contiguous(
+    problem: Problem, limits: Limits, seed: int = 0, solver: str = "HiGHS"
+) -> Found:
+    """The least maximum load if each device has contiguous forward and backward ops (Fig. 6).
+
+    Contiguous as in definition 3.1: devices may still take turns, which the DP does not let them.
+    """
+    started = time.monotonic()
+    graph, passes = hypergraph_of(problem), passes_of(problem)
+    search = _Search(problem, graph, limits)
+    device = _unit_device(problem, split_exactly(problem, seed).device)
+    if all(contiguous_units(each, device, graph.n_devices) for each in passes):
+        search.offer(device)
+    return search.solved(passes, limits.seconds - (time.monotonic() - started), solver)
+
+
+def passes_of(problem: Problem) -> list[Pass]:
+    """The forward and the backward ops, those that there are."""
+    profile, backward = problem.profile, backward_ops(problem)
+    return [
+        _pass_of(problem, ops)
+        for ops in (~backward, backward)
+        if ops[profile.edge_source[ops[profile.edge_op]]].any()
+    ]
+
+
+def _pass_of(problem: Problem, ops: BoolArray) -> Pass:
+    profile = problem.profile
+    order = profile.topological_order[ops[profile.topological_order]]
+    place = np.full(profile.n_ops, -1, dtype=np.int64)
+    place[order] = np.arange(len(order))
+    inside = ops[profile.edge_source] & ops[profile.edge_op]
+    edges = np.stack([place[profile.edge_source[inside]], place[profile.edge_op[inside]]], axis=1)
+    edges = np.unique(edges, axis=0)
+    return Pass(problem.unit[order], edges[:, 0], edges[:, 1])
+
+
+def contiguous_units(each: Pass, device: IntArray, n_devices: int) -> bool:
+    """Whether no path of a pass leaves a device and returns to it (definition 3.1).
+
+    Parameters
+    ----------
+    device : int array, shape (n_units,)
+    """
+    here = device[each.unit]
+    left = np.zeros((len(here), n_devices), dtype=bool)
+    for a, b in zip(each.source.tolist(), each.target.tolist(), strict=True):
+        left[b] |= left[a]
+        if here[a] != here[b]:
+            left[b, here[a]] = True
+    return not left[np.arange(len(here)), here].any()
+
+
+class _Search:
+    """The best placement so far, which only gets better."""
+
+    def __init__(self, problem: Problem, graph: Hypergraph, limits: Limits) -> None:
+        self._problem, self._graph, self._limits = problem, graph, limits
+        fastest = np.argmin(graph.unit_us, axis=1)
+        self._device: IntArray | None = None
+        self.found = Found(fastest[problem.unit], np.inf, _least_us(graph))
+
+    def feasible(self, device: IntArray) -> bool:
+        """Whether units are where they may be, and devices have the memory."""
+        allowed = np.isfinite(self._graph.unit_us[np.arange(len(device)), device]).all()
+        fits = (held_bytes(self._graph, device) <= self._graph.capacity_bytes).all()
+        return bool(allowed and fits)
+
+    def offer(self, device: IntArray) -> None:
+        """Keep a placement if it is better."""
+        if not self.feasible(device):
+            return
+        load_us = float(loads_us(self._graph, device).max())
+        if load_us < self.found.load_us * (1 - 1e-9):
+            self._device = device
+            self._tell(Found(device[self._problem.unit], load_us, self.found.bound_us))
+
+    def _tell(self, found: Found) -> None:
+        self.found = found
+        self._limits.report(found)
+
+    def solved(self, passes: tuple[Pass, ...] | list[Pass], seconds: float, solver: str) -> Found:
+        """Go on with the integer program."""
+        if self.found.proven or self._limits.cancelled() or seconds <= 0:
+            return self.found
+        start, scale_us = None, _scale_us(self._graph, self.found)
+        program = max_load_program(self._graph, scale_us, passes)
+        if self._device is not None:
+            start = values_of(program, self._device)
+
+        def take(answer: Answer) -> None:
+            self._take(program, answer)
+
+        answer = solve_milp(
+            program.model, start, seconds, self._limits.cancelled, take, solver=solver
+        )
+        take(answer)
+        best = self.found
+        return Found(best.device, best.load_us, best.bound_us, answer.why)
+
+    def _take(self, program: Program, answer: Answer) -> None:
+        if answer.values is not None:
+            self.offer(placement_of(program, answer.values))
+        best = self.found
+        bound_us = min(answer.bound * program.scale_us, best.load_us)
+        if bound_us > best.bound_us:
+            self._tell(Found(best.device, best.load_us, bound_us))
+
+
+def _scale_us(graph: Hypergraph, found: Found) -> float:
+    """About the size of a load, so that the model's numbers are neither large nor small."""
+    if np.isfinite(found.load_us) and found.load_us > 0:
+        return found.load_us
+    return float(np.where(np.isfinite(graph.unit_us), graph.unit_us, 0.0).sum()) or 1.0
+
+
+def _least_us(graph: Hypergraph) -> float:
+    """No load is lower: the largest unit's time where it is fastest."""
+    return float(graph.unit_us.min(axis=1).max())
+
+
+def _unit_device(problem: Problem, device: IntArray) -> IntArray:
+    """Device of each unit, of a placement that keeps units together."""
+    of_unit = np.zeros(problem.n_units, dtype=np.int64)
+    of_unit[problem.unit] = device
+    return of_unit
+
+
+def _start(problem: Problem, graph: Hypergraph, seed: int) -> IntArray:
+    """The DP's split, its units moved where they may be; else the largest to the most room."""
+    device = _unit_device(problem, split_exactly(problem, seed).device)
+    refused = ~problem.unit_allowed[np.arange(graph.n_units), device]
+    device[refused] = np.argmin(graph.unit_us[refused], axis=1)
+    if (held_bytes(graph, device) <= graph.capacity_bytes).all():
+        return device
+    room = graph.capacity_bytes.copy()
+    for unit in np.argsort(-graph.unit_bytes, kind="stable"):
+        device[unit] = np.argmax(np.where(problem.unit_allowed[unit], room, -np.inf))
+        room[device[unit]] -= graph.unit_bytes[unit]
+    return device
