@@ -16,6 +16,7 @@ from enplace import wire
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import Profile
+from enplace.simulate import remember_bound
 from enplace.wire import Message
 
 TICK_MS = 80
@@ -42,6 +43,8 @@ class Job:
     ----------
     choose : bool
         Whether the person wants to see the plan at once, not only in the list.
+    start : Plan or None
+        A plan to go on from.
     """
 
     number: int
@@ -49,6 +52,7 @@ class Job:
     method: str
     time_limit_s: float | None
     choose: bool
+    start: Plan | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,10 @@ class Report:
     ----------
     history : tuple of (float, float)
         Seconds and step time in µs of each better plan so far.
+    bounds : tuple of (float, float)
+        Seconds and value in µs of each better lower bound so far.
+    engines : tuple of str
+        Which part of the placer found each plan of the history; empty if it has no parts.
     """
 
     message: str
@@ -66,6 +74,8 @@ class Report:
     bound_us: float | None = None
     incumbent: Plan | None = None
     history: tuple[tuple[float, float], ...] = ()
+    bounds: tuple[tuple[float, float], ...] = ()
+    engines: tuple[str, ...] = ()
 
     @property
     def objective_us(self) -> float | None:
@@ -74,15 +84,21 @@ class Report:
 
     def then(self, said: Mapping[str, Any], plan: Plan | None) -> Report:
         """The report after a message; what it leaves out stays."""
-        history = self.history
+        history, bounds, engines = self.history, self.bounds, self.engines
         if (objective_us := said["objective_us"]) is not None:
             history = (*history, (said["seconds"], objective_us))
+            engines = (*engines, said["engine"])
+        bound_us = max(said["bound_us"] or 0.0, self.bound_us or 0.0) or None
+        if bound_us is not None and bound_us != self.bound_us:
+            bounds = (*bounds, (said["seconds"], bound_us))
         return Report(
             said["message"],
             self.fraction if said["fraction"] is None else said["fraction"],
-            said["bound_us"] or self.bound_us,
+            bound_us,
             plan or self.incumbent,
             history,
+            bounds,
+            engines,
         )
 
 
@@ -161,10 +177,15 @@ class Solver(QObject):
         methods: Sequence[str],
         time_limit_s: float | None = None,
         choose: bool = True,
+        start: Plan | None = None,
     ) -> None:
-        """Run methods on a problem, one after the other; ``solved`` tells of each plan."""
+        """Run methods on a problem, one after the other; ``solved`` tells of each plan.
+
+        Those that can go on from a plan begin with ``start``.
+        """
         for method in methods:
-            self._queue.append(Job(next(self._numbers), problem, method, time_limit_s, choose))
+            job = Job(next(self._numbers), problem, method, time_limit_s, choose, start)
+            self._queue.append(job)
         if not self.busy:
             self._next()
 
@@ -221,7 +242,10 @@ class Solver(QObject):
             "method": job.method,
             "time_limit_s": job.time_limit_s,
         }
-        self._send(Message("solve", details))
+        if job.start is None:
+            self._send(Message("solve", details))
+        else:
+            self._send(wire.plan_message("solve", job.start, details))
 
     def _send(self, message: Message) -> None:
         assert self._process is not None
@@ -248,6 +272,8 @@ class Solver(QObject):
         if message.do == "progress":
             plan = wire.plan_from(message) if "plan" in message.details else None
             self.report = self.report.then(message.details, plan)
+            if self.report.bound_us is not None:
+                remember_bound(job.problem, self.report.bound_us)
             return
         self._patience.stop()
         if message.do == "solved":

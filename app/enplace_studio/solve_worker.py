@@ -67,15 +67,17 @@ def _serve(inbox: queue.Queue[Message], cancelled: set[int], send: Send) -> None
         if message.do == "profile":
             profile = wire.profile_from(message)
         elif profile is not None:
-            _solve(profile, message.details, cancelled, send)
+            _solve(profile, message, cancelled, send)
 
 
-def _solve(profile: Profile, job: dict[str, Any], cancelled: set[int], send: Send) -> None:
+def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) -> None:
+    job = message.details
     number = job["job"]
     options = PlaceOptions(
         time_limit_s=job["time_limit_s"],
         cancelled=lambda: number in cancelled,
         progress=_Reporter(number, send),
+        start=wire.plan_from(message) if "plan" in job else None,
     )
     try:
         plan = place(wire.problem_from(profile, job["problem"]), job["method"], options=options)
@@ -103,8 +105,10 @@ class _Reporter:
         # A better plan that came too soon after the last message goes with this one.
         if self._best.incumbent is not None:
             fraction = progress.fraction
-            progress, self._best = replace(self._best, fraction=fraction), Progress(0.0, "")
-        keys = ("seconds", "message", "fraction", "objective_us", "bound_us")
+            bound_us = max(progress.bound_us or 0.0, self._best.bound_us or 0.0) or None
+            progress = replace(self._best, fraction=fraction, bound_us=bound_us)
+            self._best = Progress(0.0, "")
+        keys = ("seconds", "message", "fraction", "objective_us", "bound_us", "engine")
         details = {"job": self._job, **{key: getattr(progress, key) for key in keys}}
         if progress.incumbent is None:
             self._send(Message("progress", details))

@@ -22,6 +22,9 @@ from enplace_studio.jobs import Job, Solver
 FIRST_METHOD = "expert"
 """Its plan is the first to look at, and the one that the others are compared with."""
 
+POLISH_S = 30.0
+"""Time for making a plan better that is there already."""
+
 NOT_COMPARED = ("random", "round-robin")
 
 
@@ -63,6 +66,14 @@ class Solving(QWidget):
         else:
             self.failed.emit(f"no method here made “{entry.name}”; press Solve for a new plan")
 
+    def polish(self, entry: PlanEntry) -> None:
+        """Look for a better plan for half a minute, from this one on, with the pins as they are."""
+        problem = self._document.problem
+        if problem is None or self._solver.busy:
+            return
+        method = self._solver.default_method
+        self._solver.solve(problem, [method], POLISH_S, choose=True, start=entry.plan)
+
     def compare(self) -> None:
         """Add a row for each method that has none for these constraints yet."""
         problem = self._document.problem
@@ -98,6 +109,8 @@ class Solving(QWidget):
             self.failed.emit(str(error))
             return
         name, note = entry_name(self._solver.title(job.method), bool(job.problem.pins))
+        if job.start is not None:
+            note = "polished"
         self._simulated.emit(job, PlanEntry(name, plan, schedule, note))
 
     def _is_stale(self, job: Job) -> bool:

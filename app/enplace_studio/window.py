@@ -194,6 +194,7 @@ class MainWindow(QMainWindow):
         plans.add_on_top(live(self.document, self.solver))  # type: ignore[attr-defined]
         plans.export_requested.connect(self.files.ask_export_plan)  # type: ignore[attr-defined]
         plans.renewal_requested.connect(self.solving.renew)  # type: ignore[attr-defined]
+        plans.polish_requested.connect(self.solving.polish)  # type: ignore[attr-defined]
         # Sizes hold once the panes have been laid out.
         QTimer.singleShot(0, self, self._arrange_docks)
 

@@ -63,6 +63,21 @@ def test_cancelling_a_search_keeps_its_best_within_a_second(solver, qtbot):
     assert len(solved.args[1].device) == problem.profile.n_ops
 
 
+def test_a_search_goes_on_from_a_plan_and_tells_which_part_found_what(solver, qtbot):
+    from enplace.placers import place
+    from enplace.simulate import lower_bound_us, simulate
+
+    problem = wide_document(n_ops=120).problem
+    start = place(problem, "enplace")
+    with qtbot.waitSignal(solver.solved, timeout=PATIENCE_MS) as solved:
+        solver.solve(problem, ["enplace"], time_limit_s=1.0, start=start)
+        qtbot.waitUntil(lambda: solver.report.incumbent is not None, timeout=PATIENCE_MS)
+        assert solver.report.engines[0]
+    reached = simulate(problem, start).makespan_us
+    assert simulate(problem, solved.args[1]).makespan_us <= reached
+    assert lower_bound_us(problem) >= solver.report.bounds[-1][1] if solver.report.bounds else True
+
+
 def test_a_placer_that_does_not_listen_is_ended_and_its_best_kept(solver, problem, qtbot):
     """A job the process never heard of stands for one that never answers."""
     from dataclasses import replace

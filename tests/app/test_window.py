@@ -406,14 +406,31 @@ def test_a_running_search_shows_its_best_plan_against_the_expert(window, qtbot):
     solver.job = Job(1, window.document.problem, "enplace", 10.0, True)
     solver._started_s -= 5
     said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": 80e3}
-    solver.report = Report("").then(said, None).then({**said, "objective_us": None}, None)
+    said["engine"] = "blocks"
+    first = {**said, "objective_us": 95e3, "engine": "list schedules"}
+    report = Report("").then(first, None).then(said, None)
+    solver.report = report.then({**said, "objective_us": None, "bound_us": None}, None)
     solver.changed.emit()
     assert live.isVisible()
     assert live.step.text() == "90.0 ms"
     assert live.bound.text() == "proven not below 80.0 ms"
+    assert live.found_by.text() == "list schedules 95.0 ms → blocks 90.0 ms"
     solver.job = None
     solver.changed.emit()
     assert not live.isVisible()
+
+
+def test_a_plan_is_polished_from_its_menu(window, monkeypatch):
+    asked = []
+    monkeypatch.setattr(window.solver, "solve", lambda *args, **more: asked.append((args, more)))
+    card = window.views["plans"].cards[0]
+    (polish,) = [a for a in window.views["plans"].menu_of(card).actions() if "Polish" in a.text()]
+    polish.trigger()
+    ((problem, methods, limit_s), more) = asked[0]
+    assert problem is window.document.problem
+    assert methods == [window.solver.default_method]
+    assert limit_s == 30
+    assert more["start"] is card.entry.plan
 
 
 def test_a_plan_of_the_list_is_exported_from_its_menu(window, monkeypatch, tmp_path):

@@ -27,6 +27,7 @@ class PlansView(Panel):
     export_requested = Signal(object)
     """A :class:`PlanEntry` that the person wants to save as a file."""
     renewal_requested = Signal(object)
+    polish_requested = Signal(object)
     """A :class:`PlanEntry` whose method should run again, on the problem as it is now."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
@@ -128,6 +129,7 @@ class PlansView(Panel):
         menu = QMenu(card)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         actions: list[tuple[str, Callable[[], object]]] = [
+            ("Polish for 30 s", partial(self.polish_requested.emit, entry)),
             ("Rename", partial(self.edit_name, card)),
             ("Duplicate", partial(document.add_plan, entry)),
             ("Remove", partial(document.remove_plan, entry)),

@@ -117,6 +117,26 @@ def read_problem_and_plan(
         return problem, complete_plan(problem, found)
 
 
+def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
+    """Read a plan for a method to go on from; ops that it lacks are put beside their neighbours.
+
+    Raises
+    ------
+    EnplaceError
+        If the method cannot go on from a plan, or the file is not usable.
+    """
+    from enplace.disk import naming
+    from enplace.files import complete_plan, read_plan
+    from enplace.placers import placers
+
+    able = [name for name, placer in placers().items() if "warm-start" in placer.capabilities]
+    if method not in able:
+        raise EnplaceError(f"method '{method}' cannot go on from a plan; use {', '.join(able)}")
+    found = read_plan(plan_file, problem)
+    with naming(plan_file):
+        return complete_plan(problem, found)
+
+
 def without_split_groups(problem: Problem, plan: Plan) -> Problem:
     """The same problem without colocation groups, if the plan splits one, and a word of warning.
 

@@ -18,6 +18,7 @@ from enplace.cli.inputs import (
     method_names,
     read_problem,
     read_problem_and_plan,
+    read_start,
     without_split_groups,
 )
 from enplace.cli.options import (
@@ -37,6 +38,7 @@ from enplace.cli.progress import progress_bar
 from enplace.errors import EnplaceError
 
 if TYPE_CHECKING:
+    from enplace.plan import Plan
     from enplace.problem import Problem
     from enplace.schedule import Schedule
 
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 @click.option("--method", type=MethodType(), metavar="METHOD", help="'enplace methods' lists them.")
 @constraint_options
 @solver_options
+@click.option("--start", type=FILE, metavar="plan.json", help="A plan to make better.")
 @click.option("-o", "--output", type=FILE, metavar="plan.json", help="Write the plan.")
 @schedule_option
 def place(
@@ -55,6 +58,7 @@ def place(
     objective: str,
     time_limit: float | None,
     seed: int,
+    start: str | None,
     output: str | None,
     schedule_file: str | None,
     **wishes: Any,
@@ -67,9 +71,10 @@ def place(
     wanted = _default_method(objective) if method is None else method
     (chosen,) = method_names(wanted, objective)
     problem = read_problem(profile, **wishes)
+    first = None if start is None else read_start(problem, start, chosen)
     with progress_bar(1) as (begin, report), _stopped_by_ctrl_c() as stopped:
         begin(chosen)
-        schedule = _solve(problem, chosen, time_limit, seed, report, stopped)
+        schedule = _solve(problem, chosen, time_limit, seed, report, stopped, first)
     written = _write(schedule, output, schedule_file)
     files = {"placement_file": output, "schedule_file": schedule_file}
     answer = _answer(schedule, written, seed=seed, **files)
@@ -188,11 +193,14 @@ def _solve(
     seed: int,
     report: Any,
     stopped: Callable[[], bool],
+    start: Plan | None = None,
 ) -> Schedule:
     from enplace.placers import PlaceOptions, place
     from enplace.simulate import simulate
 
-    options = PlaceOptions(time_limit_s=time_limit, seed=seed, progress=report, cancelled=stopped)
+    options = PlaceOptions(
+        time_limit_s=time_limit, seed=seed, progress=report, cancelled=stopped, start=start
+    )
     return simulate(problem, place(problem, method, options=options))
 
 

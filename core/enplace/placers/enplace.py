@@ -10,32 +10,37 @@
    then the one that lags goes on from the other's. Where channels that serve the most urgent first
    win more than windows do, the first thread keeps moving blocks.
 
+5. On problems of a few hundred ops, CP-SAT has the rest of the time (:mod:`enplace.solvers.cp`): it
+   may find a better plan still, or prove how little there is to gain.
+
 Whatever they find is played on the graph of all ops, under every policy worth trying, before it
 counts. Memory over time, pins, colocation and devices of different kinds are part of every move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from enplace.coarsen import merge_batches, merge_chains
+from enplace.errors import PlanError
 from enplace.placers.celeritas import celeritas, order_place
 from enplace.placers.expert import expert
 from enplace.placers.heft import heft
 from enplace.placers.m_topo import m_topo
 from enplace.placers.naive import single
 from enplace.placers.registry import PlaceOptions, Progress, placer
-from enplace.placers.settle import best_of, inverse, is_better, report
-from enplace.plan import LINK_POLICIES, Plan
+from enplace.placers.settle import best_of, inverse, is_better, report, settle
+from enplace.plan import LINK_POLICIES, Plan, check_plan
 from enplace.problem import BoolArray, Problem
 from enplace.profile import IntArray
 from enplace.schedule import Schedule
 from enplace.search import Level, make_level, move_blocks, sweep
-from enplace.simulate import simulate
+from enplace.simulate import remember_bound, simulate
+from enplace.solvers.cp import solve_cp
 
 STARTS = (heft, expert, celeritas, order_place, m_topo, single)
 
@@ -68,6 +73,16 @@ THRESHOLD = 0.005
 LINKS = ("priority", "fifo")
 """How channels serve while blocks are moved, for each thread."""
 
+EXACT, EXACT_SHARE = 300, 0.4
+"""Most ops of a problem that CP-SAT is tried on, and the share of the time after which it starts.
+"""
+
+POLICIES = (("strict", "fifo"), ("priority", "fifo"), ("priority", "priority"))
+"""How devices and channels serve: each plan found is played under all of these."""
+
+LISTS, BLOCKS, WINDOWS_OF, CP_SAT = "list schedules", "blocks", "windows", "CP-SAT"
+"""What the parts of the search are called."""
+
 TELL_S = 0.2
 """Time between two looks at what the threads have found."""
 
@@ -81,6 +96,7 @@ class State:
     device: IntArray
     makespan_us: float = np.inf
     lacking_bytes: int = 0
+    engine: str = LISTS
 
     @property
     def key(self) -> tuple[int, float]:
@@ -99,7 +115,7 @@ Step = Callable[[State, int, float, BoolArray], State]
 )
 def enplace(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule until the time limit, or for a fixed number of rounds."""
-    best = best_of(problem, _starts(problem, options), options)
+    best = best_of(problem, _starts(problem, options), options, engine=LISTS)
     if problem.cluster.n_devices == 1:
         return best.plan
     return _Search(problem, best, options).run().plan
@@ -108,10 +124,19 @@ def enplace(problem: Problem, options: PlaceOptions) -> Plan:
 def _starts(problem: Problem, options: PlaceOptions) -> Iterator[Plan]:
     """Plans of the quick methods, one after another."""
     if options.start is not None:
-        yield replace(options.start, method="enplace")
+        yield _allowed(problem, replace(options.start, method="enplace", facts={}))
     quiet = replace(options, progress=lambda progress: None)
     for method in STARTS:
         yield replace(method(problem, quiet), method="enplace")
+
+
+def _allowed(problem: Problem, plan: Plan) -> Plan:
+    """A plan, or the nearest to it that respects pins and groups it was not made for."""
+    try:
+        check_plan(problem, plan)
+    except PlanError:
+        return replace(plan, device=settle(problem, plan.device.copy(), plan.position))
+    return plan
 
 
 class _Search:
@@ -121,6 +146,10 @@ class _Search:
         self.problem, self.best, self.options = problem, best, options
         self.began = options.seconds
         self.turns = 0
+        self.exact = problem.profile.n_ops <= EXACT
+        limit_s = options.time_limit_s
+        share = EXACT_SHARE if self.exact else 1.0
+        self.search_s = None if limit_s is None else share * max(limit_s - self.began, 1e-9)
 
     def run(self) -> Schedule:
         """Go through the phases; the best schedule when they are over."""
@@ -143,6 +172,8 @@ class _Search:
             else:
                 found = self._phase([leader, leader], [_windows, _windows], end)
                 leader = min(found, key=_key)
+        if self.exact:
+            self._prove()
         return self.best
 
     def _level(self, finer: Level, most: int) -> Level:
@@ -221,10 +252,8 @@ class _Search:
         seen: list[tuple[int, float]] = [state.key for state in found]
         told = self.options.seconds
         while not all(future.done() for future in running):
-            wait_s = TELL_S
-            if self.options.time_limit_s is not None:
-                left = (until - self._spent) * (self.options.time_limit_s - self.began)
-                wait_s = min(TELL_S, max(left, 0.0))
+            left_s = TELL_S if self.search_s is None else (until - self._spent) * self.search_s
+            wait_s = min(TELL_S, max(left_s, 0.0))
             wait([future for future in running if not future.done()], wait_s)
             if self.options.cancelled() or self._is_over(until) or self._is_enough():
                 stop[0] = True
@@ -245,26 +274,61 @@ class _Search:
         """Play what a thread has found on the graph of all ops, under every policy."""
         if not np.isfinite(state.makespan_us):
             return
-        for policy, links in (("strict", "fifo"), ("priority", "fifo"), ("priority", "priority")):
-            plan = state.level.plan(state.order, state.device, policy, links)
+        plans = (
+            state.level.plan(state.order, state.device, policy, links) for policy, links in POLICIES
+        )
+        self._keep(plans, state.engine)
+
+    def _keep(self, plans: Iterable[Plan], engine: str) -> None:
+        """Play plans of all ops, and keep one that is better than what there is."""
+        for plan in plans:
             schedule = simulate(self.problem, plan)
             if is_better(schedule, self.best):
                 self.best = schedule
-                report(schedule, self.options)
+                report(schedule, self.options, engine)
+
+    def _prove(self) -> None:
+        """Let CP-SAT look for a better plan and a better bound until the time is over."""
+        limit_s = self.options.time_limit_s
+        if limit_s is None or self.options.stopped or self._is_enough():
+            return
+
+        def stopped() -> bool:
+            return self.options.stopped or self._is_enough()
+
+        left_s = limit_s - self.options.seconds
+        for found in solve_cp(self.problem, self.best, left_s, stopped, THREADS):
+            if found.bound_us > self.best.lower_bound_us:
+                remember_bound(self.problem, found.bound_us)
+                self.best = replace(self.best, lower_bound_us=found.bound_us)
+            if found.plan is not None:
+                plans = (
+                    replace(found.plan, device=found.plan.device.copy(), policy=policy, links=links)
+                    for policy, links in POLICIES
+                )
+                self._keep(plans, CP_SAT)
+            self.options.progress(
+                Progress(
+                    self.options.seconds,
+                    found.why or "looking for a proof",
+                    fraction=min(1.0, self.options.seconds / limit_s),
+                    bound_us=found.bound_us,
+                    engine=CP_SAT,
+                )
+            )
 
     def _is_enough(self) -> bool:
         return self.best.fits and self.best.gap <= 0
 
     @property
     def _spent(self) -> float:
-        """Share of the time that is over; 0 without a limit."""
-        limit = self.options.time_limit_s
-        if limit is None:
+        """Share of the time for annealing that is over; 0 without a limit."""
+        if self.search_s is None:
             return 0.0
-        return (self.options.seconds - self.began) / max(limit - self.began, 1e-9)
+        return (self.options.seconds - self.began) / self.search_s
 
     def _is_over(self, until: float) -> bool:
-        return self.options.time_limit_s is not None and self._spent >= until
+        return self.search_s is not None and self._spent >= until
 
 
 def _going() -> BoolArray:
@@ -308,7 +372,7 @@ def _blocks(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) -> S
         )
         if state.key < (lacking, makespan):
             return state
-        return State(state.level, order, device, makespan, lacking)
+        return State(state.level, order, device, makespan, lacking, BLOCKS)
 
     return step
 
@@ -340,4 +404,4 @@ def _windows(
         draw,
         stop,
     )
-    return State(state.level, order, device, makespan, lacking)
+    return State(state.level, order, device, makespan, lacking, WINDOWS_OF)

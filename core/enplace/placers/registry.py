@@ -41,6 +41,7 @@ class Progress:
     incumbent: Plan | None = None
     objective_us: float | None = None
     bound_us: float | None = None
+    engine: str = ""
 
 
 def _never() -> bool:

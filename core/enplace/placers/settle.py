@@ -160,6 +160,7 @@ def best_of(
     candidates: Iterable[Plan],
     options: PlaceOptions,
     best: Schedule | None = None,
+    engine: str = "",
 ) -> Schedule:
     """Simulate candidates and keep the shortest one that fits in memory, if any does.
 
@@ -180,7 +181,7 @@ def best_of(
         schedule = simulate(problem, plan)
         if best is None or is_better(schedule, best):
             best = schedule
-            report(schedule, options)
+            report(schedule, options, engine)
     assert best is not None, "a placer offers at least one candidate"
     return best
 
@@ -198,8 +199,8 @@ def is_better(one: Schedule, other: Schedule) -> bool:
     return shorter or one.fits
 
 
-def report(schedule: Schedule, options: PlaceOptions) -> None:
-    """Tell the person about a new incumbent."""
+def report(schedule: Schedule, options: PlaceOptions, engine: str = "") -> None:
+    """Tell the person about a new incumbent, and which part of the placer found it."""
     options.progress(
         Progress(
             options.seconds,
@@ -207,5 +208,6 @@ def report(schedule: Schedule, options: PlaceOptions) -> None:
             incumbent=schedule.plan,
             objective_us=schedule.makespan_us,
             bound_us=schedule.lower_bound_us,
+            engine=engine,
         )
     )

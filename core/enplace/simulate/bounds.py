@@ -21,6 +21,7 @@ the devices have no more than that time to do their work.
 from __future__ import annotations
 
 from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba import njit
@@ -35,9 +36,21 @@ CELLS = 256
 """Heads and tails at which a window may begin or end."""
 
 
-@lru_cache(maxsize=8)
+_proven: WeakKeyDictionary[Problem, float] = WeakKeyDictionary()
+
+
+def remember_bound(problem: Problem, bound_us: float) -> None:
+    """Keep a bound that a solver has proven, for whoever asks for the problem's bound later."""
+    _proven[problem] = max(bound_us, _proven.get(problem, 0.0))
+
+
 def lower_bound_us(problem: Problem) -> float:
     """No schedule of the problem is shorter than this, on any device, in any order."""
+    return max(_cheap_bound_us(problem), _proven.get(problem, 0.0))
+
+
+@lru_cache(maxsize=8)
+def _cheap_bound_us(problem: Problem) -> float:
     time_us = _allowed_time_us(problem)
     unit_us = np.empty((problem.n_units, problem.cluster.n_devices))
     for device, column in enumerate(time_us.T):

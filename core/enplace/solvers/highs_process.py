@@ -9,13 +9,13 @@ Usage: python -m enplace.solvers.highs_process SECONDS THREADS
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from typing import Any
 
 import numpy as np
 
+from enplace.solvers.child import say
 from enplace.solvers.model import FloatArray, Model, decode_model
 
 OPTIMAL_GAP = 1e-6
@@ -51,11 +51,6 @@ def main() -> None:
         last["values"] = list(solver.getSolution().col_value)
     done = "optimal" if status == known.kOptimal else "stopped"
     say(status=done, bound=_finite(_bound(info, done)), **last)
-
-
-def say(**message: Any) -> None:
-    """Write one line."""
-    print(json.dumps(message), flush=True)
 
 
 def _bound(info: Any, status: str) -> float:

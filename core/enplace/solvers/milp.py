@@ -6,27 +6,28 @@ CPLEX through PuLP. A solver that is not installed is an answer, not an error.
 
 from __future__ import annotations
 
-import json
-import queue
-import subprocess
-import sys
-import threading
-import time
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from enplace.solvers.child import converse
 from enplace.solvers.model import FloatArray, Model, encode_model
 
 SOLVERS = {"HiGHS": "highs_process", "CBC": "pulp_process", "Gurobi": "pulp_process"}
 SOLVERS["CPLEX"] = "pulp_process"
 """The module that runs each solver."""
 
-_TICK_S = 0.05
-_GRACE_S = 2.0
-"""How much longer than its time limit a solver may take to say what it has."""
+
+COMMANDS = {"Gurobi": "gurobi_cl", "CPLEX": "cplex"}
+"""The programs of the solvers that are not libraries of Python."""
+
+
+def installed(solver: str) -> bool:
+    """Whether a solver can be expected to run here."""
+    return solver not in COMMANDS or shutil.which(COMMANDS[solver]) is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,68 +79,16 @@ def solve_milp(
     solver : str
         One of :data:`SOLVERS`.
     """
-    best, until = Answer("stopped"), time.monotonic() + deadline_s + _GRACE_S
+    best = Answer("stopped")
     if cancelled() or deadline_s <= 0:
         return best
-    # The folder it is started in comes not before the libraries: -P.
-    command = [sys.executable, "-P", "-m", f"enplace.solvers.{SOLVERS[solver]}"]
-    with subprocess.Popen(
-        [*command, str(deadline_s), str(threads), *([solver] if solver != "HiGHS" else [])],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=False,
-    ) as process:
-        lines, noise = _talk(process, encode_model(model, start))
-        try:
-            while time.monotonic() < until and not cancelled():
-                try:
-                    line = lines.get(timeout=_TICK_S)
-                except queue.Empty:
-                    continue
-                if line is None:
-                    why = noise[-1] if noise else f"{solver} ended without an answer"
-                    return replace(best, status="failed", why=why)
-                best = _better(best, line)
-                if "status" in line:
-                    return best
-                report(best)
-        finally:
-            process.kill()
+    arguments = [str(deadline_s), str(threads), *([solver] if solver != "HiGHS" else [])]
+    message = encode_model(model, start)
+    for line in converse(SOLVERS[solver], arguments, message, deadline_s, cancelled):
+        best = _better(best, line)
+        if "status" not in line:
+            report(best)
     return best
-
-
-def _talk(
-    process: subprocess.Popen[bytes], model: bytes
-) -> tuple[queue.Queue[dict[str, Any] | None], list[str]]:
-    """Send the model; what the process says, None at its end, and the lines of its errors."""
-    lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
-    noise: list[str] = []
-
-    def send(into: IO[bytes]) -> None:
-        try:
-            into.write(model)
-            into.close()
-        except OSError:
-            pass  # It has ended; its own last line says why.
-
-    def hear(said: IO[bytes]) -> None:
-        for line in said:
-            lines.put(json.loads(line))
-        listen.join()
-        lines.put(None)
-
-    def overhear(said: IO[bytes]) -> None:
-        noise.extend(line.decode(errors="replace").strip() for line in said)
-
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    listen = threading.Thread(target=overhear, args=[process.stderr], daemon=True)
-    listen.start()
-    threading.Thread(target=send, args=[process.stdin], daemon=True).start()
-    threading.Thread(target=hear, args=[process.stdout], daemon=True).start()
-    return lines, noise
 
 
 def _better(best: Answer, said: dict[str, Any]) -> Answer:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.solvers.highs_process import say
+from enplace.solvers.child import say
 from enplace.solvers.model import Model, decode_model
 
 COMMANDS = {"CBC": "PULP_CBC_CMD", "Gurobi": "GUROBI_CMD", "CPLEX": "CPLEX_CMD"}

@@ -17,7 +17,7 @@ from enplace.simulate.verify import find_faults
 from .problems import gpus, line, problems
 
 each_placer = pytest.mark.parametrize("method", list(placers()))
-LARGEST = {"max-load-ip": 8, "max-load-ip-noncontiguous": 8}
+LARGEST = {"max-load-ip": 8, "max-load-ip-noncontiguous": 8, "pesto": 5}
 """Ops of the random problems, where a method proves its plan in a process of its own."""
 
 

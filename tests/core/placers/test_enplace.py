@@ -72,6 +72,15 @@ def test_it_goes_on_from_a_plan_it_is_given():
     assert simulate(problem, again).makespan_us <= reached
 
 
+def test_a_plan_that_breaks_new_pins_is_bent_to_them():
+    problem = Problem(branches(8, 3), gpus(3, b1=0.5))
+    start = place(problem, "enplace")
+    elsewhere = (int(start.device[5]) + 1) % 3
+    pinned = Problem(problem.profile, problem.cluster, pins={5: elsewhere})
+    plan = place(pinned, "enplace", options=PlaceOptions(start=start))
+    assert plan.device[5] == elsewhere
+
+
 def test_tight_memory_is_respected_while_it_searches():
     profile = line([10.0] * 12, [(i, i + 2, 1) for i in range(10)], persistent=[100] * 12)
     problem = Problem(profile, gpus(2, capacity=640))

@@ -1,0 +1,106 @@
+"""CP-SAT on small problems: better plans, and bounds that hold for every plan.
+
+The solver runs in :mod:`~enplace.solvers.cpsat_process`; what the model is, is said there.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.schedule import Schedule
+from enplace.solvers.child import converse
+
+TICKS = 5_000_000
+"""Whole ticks that the hint's makespan is divided into."""
+
+MEMORY_UNIT_BYTES = 1 << 10
+"""Variables count in units of this size, rounded down."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What CP-SAT says.
+
+    Attributes
+    ----------
+    bound_us : float
+        No schedule of the problem is shorter.
+    plan : Plan or None
+        A placement and an order, where there is a new solution; not yet played.
+    status : str
+        Empty until the end; then ``optimal``, ``stopped``, ``missing`` or ``failed``.
+    why : str
+        What a person should know where the solver is missing or failed.
+    """
+
+    bound_us: float
+    plan: Plan | None = None
+    status: str = ""
+    why: str = ""
+
+
+def solve_cp(
+    problem: Problem,
+    hint: Schedule,
+    limit_s: float,
+    cancelled: Callable[[], bool],
+    threads: int = 2,
+) -> Iterator[Found]:
+    """Look for a schedule shorter than the hint, and for a bound above the hint's."""
+    tick_us = max(hint.makespan_us, 1e-6) / TICKS
+    arguments = [str(limit_s), str(threads)]
+    message = _encode(problem, hint, tick_us)
+    best_us = hint.lower_bound_us
+    for line in converse("cpsat_process", arguments, message, limit_s, cancelled):
+        # Times are rounded down: what the model cannot beat, no schedule can.
+        best_us = max(best_us, line.get("bound", 0.0) * tick_us)
+        plan = None
+        if "device" in line:
+            device = np.array(line["device"], dtype=np.int64)[problem.unit]
+            plan = _plan(problem, device, np.array(line["start"], dtype=np.float64))
+        yield Found(best_us, plan, line.get("status", ""), line.get("why", ""))
+
+
+def _plan(problem: Problem, device: np.ndarray, start: np.ndarray) -> Plan:
+    order = problem.profile.topological_order
+    natural = np.empty(len(order), dtype=np.int64)
+    natural[order] = np.arange(len(order))
+    position = np.empty(len(order), dtype=np.int64)
+    position[np.lexsort((natural, start))] = np.arange(len(order))
+    return Plan(device, position, "enplace", policy="strict", links="fifo")
+
+
+def _encode(problem: Problem, hint: Schedule, tick_us: float) -> bytes:
+    """Arrays for the process; times in whole ticks, rounded down."""
+    profile, cluster = problem.profile, problem.cluster
+    sends_us = cluster.b0_us + cluster.b1_us_per_byte * profile.tensor_bytes[:, None, None]
+    units = np.unique(problem.unit, return_index=True)[1]
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        horizon=TICKS + 1,
+        bound=int(hint.lower_bound_us / tick_us * (1 - 1e-9)),
+        allowed=problem.unit_allowed,
+        unit=problem.unit,
+        unit_weight=problem.unit_persistent_bytes // MEMORY_UNIT_BYTES,
+        capacity=-(-cluster.capacity_bytes // MEMORY_UNIT_BYTES),
+        time=np.floor(np.where(np.isfinite(problem.time_us), problem.time_us, 0.0) / tick_us),
+        lanes=cluster.lanes,
+        lane_owner=cluster.lane_owner,
+        tensor_op=profile.tensor_op,
+        edge_tensor=profile.edge_tensor,
+        edge_source=profile.edge_source,
+        edge_op=profile.edge_op,
+        send=np.floor(sends_us / tick_us),
+        route_ptr=cluster.route_ptr,
+        route=cluster.route,
+        hint_device=hint.plan.device[units],
+        hint_start=np.floor(hint.op_start_us / tick_us).astype(np.int64),
+    )
+    return buffer.getvalue()

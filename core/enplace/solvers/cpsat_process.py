@@ -1,0 +1,163 @@
+"""CP-SAT in a process of its own: the placement and schedule of a small problem.
+
+Arrays on standard input (see :mod:`enplace.solvers.cp`), JSON lines on standard output. Each line
+is an object with ``bound``, or with ``objective``, ``device`` (of each unit) and ``start`` (of each
+op), in whole ticks. The last one also has ``status``: ``optimal``, ``stopped`` or ``missing`` with
+``why``.
+
+The model relaxes the machine, so that its bound holds for every schedule: channels may carry
+tensors in any order, times are rounded down, and of memory only the variables count.
+
+Usage: python -m enplace.solvers.cpsat_process SECONDS THREADS
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import numpy as np
+
+from enplace.solvers.child import say
+
+
+def main() -> None:
+    """Solve the problem on standard input."""
+    limit_s, threads = float(sys.argv[1]), int(sys.argv[2])
+    data = dict(np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False))
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:
+        say(status="missing", why=f"{error}")
+        return
+    schedule = _Schedule(cp_model, data)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = limit_s
+    solver.parameters.num_workers = threads
+    solver.best_bound_callback = lambda bound: say(bound=float(bound))
+    status = solver.solve(schedule.model, schedule.teller())
+    done = "optimal" if status == cp_model.OPTIMAL else "stopped"
+    say(status=done, bound=float(solver.best_objective_bound))
+
+
+class _Schedule:
+    """The model: who is where, when each op starts, and which tensors are sent."""
+
+    def __init__(self, cp_model: Any, data: dict[str, Any]) -> None:
+        self.cp_model, self.data = cp_model, data
+        self.model = cp_model.CpModel()
+        self.horizon = int(data["horizon"])
+        self._place_units()
+        self._run_ops()
+        self._send_tensors()
+        self._hint()
+        self.model.minimize(self.makespan)
+
+    def _place_units(self) -> None:
+        allowed = self.data["allowed"]
+        self.on = [
+            {int(d): self.model.new_bool_var("") for d in np.flatnonzero(row)} for row in allowed
+        ]
+        for choices in self.on:
+            self.model.add_exactly_one(choices.values())
+        for d, capacity in enumerate(self.data["capacity"].tolist()):
+            held = [
+                (weight, self.on[unit][d])
+                for unit, weight in enumerate(self.data["unit_weight"].tolist())
+                if weight > 0 and d in self.on[unit]
+            ]
+            self.model.add(sum(weight * there for weight, there in held) <= capacity)
+
+    def _run_ops(self) -> None:
+        model, data = self.model, self.data
+        time, unit, owner = data["time"], data["unit"].tolist(), data["lane_owner"].tolist()
+        self.start = [model.new_int_var(0, self.horizon, "") for _ in unit]
+        self.end = [model.new_int_var(0, self.horizon, "") for _ in unit]
+        self.makespan = model.new_int_var(int(data["bound"]), self.horizon, "")
+        lanes: dict[int, list[Any]] = {}
+        for op, u in enumerate(unit):
+            for d, there in self.on[u].items():
+                took = int(time[op, d])
+                model.add(self.end[op] == self.start[op] + took).only_enforce_if(there)
+                if took > 0:
+                    lanes.setdefault(owner[d], []).append(
+                        model.new_optional_interval_var(
+                            self.start[op], took, self.end[op], there, ""
+                        )
+                    )
+            model.add(self.makespan >= self.end[op])
+        for d, intervals in lanes.items():
+            if data["lanes"][d] == 1:
+                model.add_no_overlap(intervals)
+            else:
+                model.add_cumulative(intervals, [1] * len(intervals), int(data["lanes"][d]))
+        for a, b in zip(data["edge_source"].tolist(), data["edge_op"].tolist(), strict=True):
+            model.add(self.start[b] >= self.end[a])
+
+    def _send_tensors(self) -> None:
+        model, data = self.model, self.data
+        unit = data["unit"].tolist()
+        users: dict[int, list[int]] = {}
+        for tensor, op in zip(data["edge_tensor"].tolist(), data["edge_op"].tolist(), strict=True):
+            users.setdefault(tensor, []).append(op)
+        carried: dict[int, list[Any]] = {}
+        for tensor, ops in users.items():
+            maker = int(data["tensor_op"][tensor])
+            home = self.on[unit[maker]]
+            for to in sorted({d for op in ops for d in self.on[unit[op]]}):
+                wanted = {unit[op]: op for op in ops if to in self.on[unit[op]]}
+                arrival = model.new_int_var(0, self.horizon, "")
+                for op in ops:
+                    if to in self.on[unit[op]] and unit[op] != unit[maker]:
+                        there = self.on[unit[op]][to]
+                        away = [there] if to not in home else [there, home[to].negated()]
+                        model.add(self.start[op] >= arrival).only_enforce_if(away)
+                for origin, at_home in home.items():
+                    if origin == to:
+                        continue
+                    sent = model.new_bool_var("")
+                    for u in wanted:
+                        if u != unit[maker]:
+                            model.add_bool_or(sent, at_home.negated(), self.on[u][to].negated())
+                    took = int(data["send"][tensor, origin, to])
+                    begin = model.new_int_var(0, self.horizon, "")
+                    model.add(begin >= self.end[maker]).only_enforce_if(sent)
+                    model.add(arrival >= begin + took).only_enforce_if(sent)
+                    if took > 0:
+                        interval = model.new_optional_fixed_size_interval_var(begin, took, sent, "")
+                        first, end = data["route_ptr"][origin * len(data["lanes"]) + to :][:2]
+                        for channel in data["route"][first:end].tolist():
+                            carried.setdefault(channel, []).append(interval)
+        for intervals in carried.values():
+            model.add_no_overlap(intervals)
+
+    def _hint(self) -> None:
+        for u, choices in enumerate(self.on):
+            for d, there in choices.items():
+                self.model.add_hint(there, int(self.data["hint_device"][u] == d))
+        for op, start in enumerate(self.data["hint_start"].tolist()):
+            self.model.add_hint(self.start[op], start)
+
+    def teller(self) -> Any:
+        """What tells of each solution."""
+        schedule = self
+
+        class Teller(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
+            def on_solution_callback(self) -> None:
+                device = [
+                    next(d for d, there in choices.items() if self.boolean_value(there))
+                    for choices in schedule.on
+                ]
+                say(
+                    objective=float(self.objective_value),
+                    bound=float(self.best_objective_bound),
+                    device=device,
+                    start=[self.value(start) for start in schedule.start],
+                )
+
+        return Teller()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Pesto's integer program: what it admits, and what it finds on cases small enough to check."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.core.placers.problems import gpus, line, problems
+
+from enplace.placers import PlaceOptions, place
+from enplace.placers.pesto import make_program
+from enplace.problem import Problem
+from enplace.simulate import simulate
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(problem=problems(10))
+def test_every_schedule_is_a_solution(problem):
+    """Theorem 3.1's easy half: a valid placement and order satisfies all constraints but memory."""
+    program = make_program(problem)
+    model = program.model
+    values = program.values(place(problem, "heft"))
+    rows = np.repeat(np.arange(model.n_rows), np.diff(model.row_ptr))
+    total = np.bincount(rows, model.value * values[model.column], model.n_rows)
+    memory = np.arange(model.n_rows) >= model.n_rows - problem.cluster.n_devices
+    off = np.maximum(model.row_lower - total, total - model.row_upper)
+    assert (off[~memory] <= 1e-6 * (1 + abs(total[~memory]))).all()
+    assert (values >= model.lower - 1e-9).all()
+    assert (values <= model.upper + 1e-9).all()
+
+
+def test_two_chains_run_side_by_side():
+    edges = [(0, 1, 1), (1, 2, 1), (3, 4, 1), (4, 5, 1)]
+    problem = Problem(line([5.0] * 6, edges), gpus(2))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20))
+    assert simulate(problem, plan).makespan_us == 15
+    assert plan.facts["solver_status"] == "optimal"
+    assert plan.facts["ilp_step_time_us"] == pytest.approx(15)
+
+
+def test_congestion_keeps_three_large_tensors_from_one_link():
+    """One op feeds three of 10 µs; a tensor takes 8 µs. Sent to one GPU they wait for each other.
+
+    With all on one GPU the step is 31 µs. One of the three elsewhere: 1 + 8 + 10 = 19 beside 21.
+    """
+    costs = [1.0, 10.0, 10.0, 10.0]
+    profile = line(costs, [(0, 1, 8), (0, 2, 8), (0, 3, 8)])
+    problem = Problem(profile, gpus(2, b0=0.0, b1=1.0))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20))
+    assert plan.facts["ilp_step_time_us"] == pytest.approx(21)
+    assert simulate(problem, plan).makespan_us == 21
+
+
+def test_four_gpus_are_told_apart_by_two_bits():
+    problem = Problem(line([6.0] * 4, []), gpus(4))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20))
+    assert sorted(plan.device.tolist()) == [0, 1, 2, 3]
+
+
+def test_three_gpus_never_spell_a_fourth():
+    problem = Problem(line([6.0] * 6, []), gpus(3))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20))
+    assert simulate(problem, plan).makespan_us == 12
+
+
+def test_memory_is_a_constraint_of_the_program():
+    profile = line([5.0] * 4, [(0, 1, 1), (2, 3, 1)], persistent=[400] * 4)
+    problem = Problem(profile, gpus(2, capacity=900))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20))
+    assert np.bincount(plan.device).tolist() == [2, 2]
+
+
+def test_a_large_graph_is_coarsened_and_says_so():
+    costs = [3.0 + i % 7 for i in range(120)]
+    edges = [(i, i + 4, 20) for i in range(116)]
+    problem = Problem(line(costs, edges), gpus(2, b1=0.1))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=3))
+    assert plan.facts["vertices"] <= 40
+    assert plan.facts["ilp_bound_us"] <= plan.facts["ilp_step_time_us"] * (1 + 1e-9)

@@ -1,0 +1,64 @@
+"""CP-SAT: bounds that hold, plans that are at least as good, and a solver that is not there."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.core.placers.problems import gpus, line, problems
+
+from enplace.placers import PlaceOptions, place
+from enplace.problem import Problem
+from enplace.simulate import lower_bound_us, simulate
+from enplace.solvers import cp
+from enplace.solvers.cp import solve_cp
+
+pytest.importorskip("ortools")
+
+
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@given(problem=problems(8))
+def test_its_bound_is_below_every_schedule_that_anyone_finds(problem):
+    hint = simulate(problem, place(problem, "single"))
+    best = min(
+        simulate(problem, place(problem, name)).makespan_us
+        for name in ("enplace", "heft", "expert")
+    )
+    found = list(solve_cp(problem, hint, 5.0, lambda: False))
+    assert found[-1].status in ("optimal", "stopped")
+    assert found[-1].bound_us <= best * (1 + 1e-6)
+    for one in found:
+        if one.plan is not None:
+            assert problem.unit_allowed[problem.unit, one.plan.device].all()
+            simulate(problem, one.plan)
+
+
+def test_a_gap_that_the_cheap_bound_leaves_is_closed():
+    """Five ops of 2 on two devices: the work says 5, whole ops say 6."""
+    problem = Problem(line([2.0] * 5, []), gpus(2))
+    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=8))
+    schedule = simulate(problem, plan)
+    assert schedule.makespan_us == 6
+    assert schedule.lower_bound_us == pytest.approx(6, rel=1e-5)
+    assert lower_bound_us(Problem(problem.profile, problem.cluster)) == 5
+
+
+def test_without_the_solver_the_search_goes_on_without_it(monkeypatch):
+    missing = iter([cp.Found(0.0, status="missing", why="No module named 'ortools'")])
+    monkeypatch.setattr("enplace.placers.enplace.solve_cp", lambda *_: missing)
+    problem = Problem(line([2.0] * 5, []), gpus(2))
+    said = []
+    options = PlaceOptions(time_limit_s=0.5, progress=lambda p: said.append(p.message))
+    assert simulate(problem, place(problem, "enplace", options=options)).makespan_us == 6
+    assert any("ortools" in line for line in said)
+
+
+def test_cancelling_ends_its_process_at_once():
+    costs = (3.0 + np.arange(60) % 7).tolist()
+    problem = Problem(line(costs, [(i, i + 5, 50) for i in range(55)]), gpus(3, b1=0.1))
+    hint = simulate(problem, place(problem, "heft"))
+    asked = []
+
+    def cancelled():
+        asked.append(True)
+        return len(asked) > 20
+
+    assert all(found.status != "optimal" for found in solve_cp(problem, hint, 600.0, cancelled))
