@@ -14,6 +14,9 @@ from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.simulate import simulate
 
+MARGIN = 0.01
+"""How much shorter a step must measure to count as faster: less is noise."""
+
 Run = Callable[[Problem, Plan], MeasuredRun]
 Solve = Callable[[Problem], Plan]
 
@@ -74,7 +77,7 @@ def tune(problem: Problem, plan: Plan, run: Run, solve: Solve, rounds: int) -> T
         if not _promises_more(tuning, new):
             return replace(tuning, settled=True)
         measured = run(tuning.problem, new)
-        kept = measured.step_time_us < tuning.best.run.step_time_us
+        kept = measured.step_time_us < (1 - MARGIN) * tuning.best.run.step_time_us
         tuning = replace(tuning, trials=(*tuning.trials, Trial(new, measured, kept)))
     return _learn(tuning)
 

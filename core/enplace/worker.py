@@ -64,6 +64,9 @@ _OUT_OF_MEMORY = (
     "MemoryError",
 )
 
+GAVE_UP_SAYING = "enplace: "
+"""How the last line of a process begins that ended itself with a reason."""
+
 Report = Callable[[str, float | None], None]
 
 
@@ -221,6 +224,9 @@ def why_it_ended(code: int, last_lines: str) -> str:
     last_lines : str
         The end of what it wrote to its standard error.
     """
+    last = last_lines.rpartition("\n")[2]
+    if code == 1 and last.startswith(GAVE_UP_SAYING):
+        return last.removeprefix(GAVE_UP_SAYING)
     if any(word in last_lines for word in _OUT_OF_MEMORY):
         return "TensorFlow ran out of memory; take a smaller batch, or more or larger devices"
     if code == -signal.SIGKILL:

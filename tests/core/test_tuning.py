@@ -72,6 +72,12 @@ def test_a_plan_that_measures_slower_is_rolled_back(problem):
     assert not tuning.settled
 
 
+def test_a_gain_that_may_be_noise_is_none(problem):
+    run = machine([100, 100], slower_when_apart=1.995)
+    tuning = tune(problem, plan_of(problem, {"a": 0, "b": 0}), run, solve, rounds=1)
+    assert [trial.kept for trial in tuning.trials] == [True, False]
+
+
 def test_a_plan_that_cannot_be_bettered_runs_once(problem):
     run = machine([100, 100])
     tuning = tune(problem, plan_of(problem, {"a": 0, "b": 1}), run, solve, rounds=5)

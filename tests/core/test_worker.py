@@ -310,6 +310,11 @@ def test_a_tensorflow_that_does_not_start_is_told_with_its_reason(with_tensorflo
         do_work(REAL_JOB)
 
 
+def test_a_process_that_gives_up_is_quoted():
+    why = "the server of /job:worker/task:1 does not answer any more"
+    assert why_it_ended(1, f"noise\nenplace: {why}") == why
+
+
 def test_what_libraries_and_children_print_goes_to_the_noise(with_tensorflow):
     with_tensorflow(
         """

@@ -55,6 +55,6 @@ def devices_title(cluster: Cluster) -> str:
     """The devices that a plan for a cluster needs, as a person says it."""
     if any(name.startswith("/job:") for name in cluster.index):
         return f"{count(cluster.n_devices, 'device')} on several hosts"
-    if cluster.gpus:
-        return count(len(cluster.gpus), "GPU")
+    if n_gpus := sum(device.kind == "gpu" for device in cluster.devices):
+        return count(n_gpus, "GPU")
     return count(cluster.n_devices, "logical CPU device")

@@ -145,7 +145,11 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
         placed = placer.placed(function) if tf.executing_eagerly() else None
         if placed is None:
             return call(function, tensor_inputs, placer.present(captured_inputs))
-        return placer.run(placed, lambda: call(placed, tensor_inputs, placed.captured_inputs))
+        try:
+            return placer.run(placed, lambda: call(placed, tensor_inputs, placed.captured_inputs))
+        except _CycleError:
+            free = placer.without_order(function)
+            return placer.run(free, lambda: call(free, tensor_inputs, free.captured_inputs))
 
     ConcreteFunction._call_flat = placed_call
     atexit.register(_say_if_unused, application)
@@ -155,6 +159,10 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
 def _say_if_unused(application: Application) -> None:
     if not application.functions and not application.mismatches:
         print(f"enplace: not used: {application}", file=sys.stderr)
+
+
+class _CycleError(Exception):
+    """TensorFlow fused ops that the plan's order keeps apart; nothing has run yet."""
 
 
 class _Placer:
@@ -197,13 +205,30 @@ class _Placer:
         try:
             if report is None:
                 return call()
-            running.enable_graph_collection()
-            result = call()
-            report(running.export_run_metadata().partition_graphs)
-            running.disable_graph_collection()
-            return result
+            return self._first(placed, report, call)
         finally:
             running.function_call_options = usual
+
+    def _first(
+        self,
+        placed: ConcreteFunction,
+        report: Callable[[Sequence[GraphDef]], None],
+        call: Callable[[], Any],
+    ) -> Any:
+        """Call a placed function for the first time, and look at what TensorFlow makes of it."""
+        running = context.context()
+        running.enable_graph_collection()
+        try:
+            result = call()
+        except tf.errors.InvalidArgumentError as error:
+            if "cycle" not in str(error):
+                raise
+            raise _CycleError(placed) from error
+        else:
+            report(running.export_run_metadata().partition_graphs)
+        finally:
+            running.disable_graph_collection()
+        return result
 
     def _find(self, function: ConcreteFunction) -> ConcreteFunction | None:
         n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
@@ -218,6 +243,19 @@ class _Placer:
         if len(lacking) <= (1 - _ALIKE) * len(self._planned):
             self._tell_mismatch(function_name(function), lacking, new)
         return None
+
+    def without_order(self, function: ConcreteFunction) -> ConcreteFunction:
+        """What to call in place of a function whose order TensorFlow cannot keep."""
+        print(
+            f"enplace: {function_name(function)}: TensorFlow fuses ops across the plan's order, "
+            f"which is left out; set TF_ENABLE_ONEDNN_OPTS=0 before TensorFlow is imported to "
+            f"keep it",
+            file=sys.stderr,
+        )
+        self._ordered = False
+        placed = self._exchange(function, flatten(function))
+        self._known[function] = placed
+        return placed
 
     def _tell_mismatch(self, name: str, lacking: Sequence[str], new: Sequence[str]) -> None:
         kinds = ((lacking, "ops of the plan are missing"), (new, "ops are new"))

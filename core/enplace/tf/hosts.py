@@ -6,14 +6,17 @@ the server of one task. A cluster file without addresses has all of its tasks on
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import tensorflow as tf
@@ -22,8 +25,15 @@ from enplace.clusters import cluster_text
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.tf.devices import Devices, parse_devices
+from enplace.worker import GAVE_UP_SAYING
 
 _READY = "serving"
+
+PATIENCE_S = 5.0
+"""Time for a server to take a connection."""
+
+LOOK_S = 2.0
+"""Time between two looks at the servers while a session runs."""
 
 
 class HostsError(EnplaceError):
@@ -47,10 +57,53 @@ def serving(devices: Devices) -> Iterator[str]:
     if not devices.tasks:
         yield ""
     elif devices.cluster.hosts:
-        yield f"grpc://{_addresses(devices)[0]}"
+        addresses = _addresses(devices)
+        for task, address in zip(devices.tasks, addresses, strict=True):
+            if not _answers(address):
+                raise HostsError(
+                    f"no server of {task} answers at {address}; start it there with: "
+                    f"python -m enplace.tf.hosts {devices.text} {task}"
+                )
+        with _watched(dict(zip(devices.tasks, addresses, strict=True))):
+            yield f"grpc://{addresses[0]}"
     else:
         with _servers(devices) as address:
             yield f"grpc://{address}"
+
+
+def _answers(address: str) -> bool:
+    """Whether anybody listens at an address."""
+    name, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((name.strip("[]"), int(port)), PATIENCE_S).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _watched(servers: Mapping[str, str]) -> Iterator[None]:
+    """End this process if a server is gone: a session would wait for it for ever."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            for task, address in servers.items():
+                if not (_answers(address) or _answers(address) or over.is_set()):
+                    give_up(f"the server of {task} at {address} does not answer any more")
+
+    threading.Thread(target=look, name="servers", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def give_up(why: str) -> NoReturn:
+    """End this process with a reason that whoever started it passes on."""
+    sys.stderr.write(f"\n{GAVE_UP_SAYING}{why}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _addresses(devices: Devices) -> list[str]:
@@ -75,7 +128,8 @@ def _servers(devices: Devices) -> Iterator[str]:
         ]
         for task, (server, log) in zip(devices.tasks, started, strict=True):
             _wait_for(task, server, log)
-        yield addresses[0]
+        with _watched(dict(hosts)):
+            yield addresses[0]
 
 
 @contextmanager

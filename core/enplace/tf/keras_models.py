@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ def _read(source: Source) -> Any:
     try:
         return keras.saving.load_model(source.path, compile=not source.loss)
     except Exception as error:
+        if source.path.endswith(".keras") and not zipfile.is_zipfile(source.path):
+            raise LoadError(f"{source.path}: damaged or no Keras model; save it again") from None
         raise LoadError(
             f"{source.path}: Keras cannot read it: {_said(error)}; give loss and optimiser, or, "
             f"if the model has classes of its own, open the script that trains it"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,13 +24,11 @@ from enplace.tf.check import check_placement, count_violations, not_in_plan, op_
 from enplace.tf.devices import Devices, DevicesError, short_name
 from enplace.tf.hosts import serving
 from enplace.tf.rewrite import count_inputs, device_orders, ordered_ops, place_graph
+from enplace.tf.said import what_it_says
 from enplace.tf.step import OpenStep, Step
 from enplace.tf.trace import OpTrace, op_traces
 
 WARM_UPS, TRACED = 5, 10
-
-_HEADING = re.compile(r"Graph execution error:|Detected at node|Node: |File \"|<stack traces")
-"""Lines of an error that do not say what is wrong."""
 
 Progress = Callable[[str, float | None], None]
 Values = list[NDArray[Any]]
@@ -66,8 +63,9 @@ def run_plan(
     A model that fits only with the plan has nothing to be compared with: differences and the step
     of TensorFlow by itself are NaN then, as they are unless ``compare``.
 
-    All three have the same threads. The unplaced run leaves the graph alone as the placed one does
-    (grappler off), so that nothing but placement and order can make their results differ.
+    The unplaced run has the same threads and leaves the graph alone as the placed one does
+    (grappler off), so that nothing but placement and order can make their results differ. The third
+    has what TensorFlow takes if nobody says anything: all cores, its own rewriting, one CPU.
 
     Parameters
     ----------
@@ -103,7 +101,7 @@ def run_plan(
         if compare:
             others = [
                 _if_it_fits(go, "Running without the plan", 1, config=_anywhere(devices.config)),
-                _if_it_fits(go, "Running TensorFlow by itself", 2, config=_stock(devices.config)),
+                _if_it_fits(go, "Running TensorFlow by itself", 2, config=_stock(devices)),
             ]
     plain, stock = others
     facts = {
@@ -185,15 +183,10 @@ def _run(
     except tf.errors.ResourceExhaustedError:
         raise
     except (tf.errors.OpError, ValueError) as error:
-        raise RunError(f"TensorFlow refuses the graph: {_first_line(error)}") from error
+        raise RunError(
+            f"TensorFlow refuses the graph: {what_it_says(error) or 'it gives no reason'}"
+        ) from error
     return done
-
-
-def _first_line(error: Exception) -> str:
-    """What TensorFlow says, without its heading and the listings around."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not _HEADING.match(line)]
-    return (said or ["no reason given"])[0]
 
 
 def _one(opened: OpenStep, done: _Steps) -> None:
@@ -234,10 +227,16 @@ def _anywhere(config: ConfigProto) -> ConfigProto:
     return free
 
 
-def _stock(config: ConfigProto) -> ConfigProto:
-    """TensorFlow's own ways with a graph, on the same devices and threads."""
-    free = _anywhere(config)
-    free.ClearField("graph_options")
+def _stock(devices: Devices) -> ConfigProto:
+    """TensorFlow as a person would start it: its own ways with a graph, and its own threads.
+
+    On several hosts the servers have their devices and threads already.
+    """
+    free = ConfigProto(allow_soft_placement=True)
+    free.gpu_options.allow_growth = True
+    if devices.tasks:
+        free = _anywhere(devices.config)
+        free.ClearField("graph_options")
     return free
 
 

@@ -32,6 +32,10 @@ _EAGERLY = (
     "gradients are taken eagerly, so that training has no graph; put @tf.function before the "
     "function that does a training step, or leave out run_eagerly=True"
 )
+_APART = (
+    "gradients are taken in a tf.function, but applied outside of it; apply them in the same "
+    "function, so that a training step is one graph"
+)
 _IN_SESSION = (
     "it trains in a TensorFlow 1 session; let it save its graph with "
     "tf.compat.v1.train.export_meta_graph('model.meta') and open that"
@@ -59,9 +63,11 @@ def load_script(source: Source) -> Step:
         except _EnoughError:
             raise
         except SystemExit as end:
-            recorder.ended(_why_ended(source, end))
+            recorder.ended(_why_ended(source, end), printed=True)
+        except (MemoryError, tf.errors.ResourceExhaustedError):
+            raise  # no fault of the script's
         except BaseException as error:
-            recorder.ended(_why_failed(source, error))
+            recorder.ended(_why_failed(source, error), printed=True)
     return recorder.step()
 
 
@@ -84,6 +90,7 @@ class Recorder:
         self._batches: list[Batch] = []
         self._other_steps: list[str] = []
         self._why_not = ""
+        self._printed = False
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
@@ -118,9 +125,10 @@ class Recorder:
         ):
             yield
 
-    def ended(self, why: str) -> None:
+    def ended(self, why: str, printed: bool = False) -> None:
         """Remember why the script ended by itself, unless something was wrong before."""
-        self._why_not = self._why_not or why
+        if not self._why_not:
+            self._why_not, self._printed = why, printed
 
     def step(self) -> Step:
         """The step of the training function, with all batches.
@@ -131,16 +139,19 @@ class Recorder:
             If there is none.
         """
         if self._found is None:
-            raise LoadError(self._why_not or self._why_never())
+            raise LoadError(self._why_not or self._why_never(), self._printed)
         return replace(self._found, batches=self._batches)
 
     def _saw(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
         if self._is_done():
             # The script's own ``except:`` went on after the end.
             raise _EnoughError
-        if self._function is None and _trains(function):
+        gradients, updates = _does(function)
+        if self._function is None and gradients and updates:
             self._function = function
             self._take(function, inputs)
+        elif gradients and not updates:
+            self._saw_other_step(_APART)
         elif function is self._function:
             self._batches.append(batch_of(inputs))
         if self._is_done():
@@ -184,11 +195,11 @@ class Recorder:
 
 
 @cache
-def _trains(function: ConcreteFunction) -> bool:
-    """Whether a traced function takes gradients and updates variables."""
+def _does(function: ConcreteFunction) -> tuple[bool, bool]:
+    """Whether a traced function takes gradients, and whether it updates variables."""
     nodes = list(all_nodes(function.graph.as_graph_def()))
-    updates = any(node.op.startswith(_UPDATES) for node in nodes)
-    return updates and any(is_of_gradient(node.name) for node in nodes)
+    gradients = any(is_of_gradient(node.name) for node in nodes)
+    return gradients, any(node.op.startswith(_UPDATES) for node in nodes)
 
 
 @contextmanager

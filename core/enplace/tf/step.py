@@ -27,7 +27,17 @@ _BATCHES = "enplace_batches"
 
 
 class LoadError(EnplaceError):
-    """A model cannot be taken apart into a step; the message says why, and the mend."""
+    """A model cannot be taken apart into a step; the message says why, and the mend.
+
+    Parameters
+    ----------
+    printed : bool
+        Whether what the model's own code printed says more.
+    """
+
+    def __init__(self, why: str, printed: bool = False) -> None:
+        super().__init__(why)
+        self.printed = printed
 
 
 @dataclass(frozen=True, eq=False)

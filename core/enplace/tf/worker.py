@@ -25,6 +25,7 @@ from enplace.measured import run_message
 from enplace.profile import Profile
 from enplace.source import ADD_TENSORFLOW, source_from_json
 from enplace.text import count
+from enplace.tf.said import what_it_says
 from enplace.wire import Message
 from enplace.worker import Report, do_work
 
@@ -118,7 +119,6 @@ def _answer(job: Message, values: list[Message], send: Send) -> Message:
 
 def _start_tensorflow(devices: str) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # other kernels than the graph names
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     if devices.lower().startswith("cpu:"):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -214,7 +214,9 @@ def _failure(error: BaseException) -> Message:
     kind = "WorkerError"
     if isinstance(error, EnplaceError):
         why = str(error)
-        kind = next(c.__name__ for c in type(error).__mro__ if c.__module__ == "enplace.errors")
+        if not getattr(error, "printed", False):
+            kinds = (c.__name__ for c in type(error).__mro__ if c.__module__ == "enplace.errors")
+            kind = next(kinds)
     elif isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
         why = (
             f"TensorFlow ran out of memory ({_brief(error)}); "
@@ -228,9 +230,9 @@ def _failure(error: BaseException) -> Message:
 
 
 def _brief(error: BaseException) -> str:
-    """The kind of an error and its first line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    """The kind of an error and what it says in one line."""
+    said = what_it_says(error)
+    return f"{type(error).__name__}: {said[:200]}" if said else type(error).__name__
 
 
 if __name__ == "__main__":

@@ -101,6 +101,15 @@ def test_a_cluster_file_can_be_chosen(qtbot, tmp_path):
     assert choice.currentText() == "Hosts of hosts.json"
 
 
+def test_cpus_are_not_called_gpus():
+    from enplace.clusters import presets
+    from enplace_studio.tensorflow.devices import devices_title
+    from problems import cluster_of
+
+    assert devices_title(presets()["cpu-2"]) == "2 logical CPU devices"
+    assert devices_title(cluster_of(2, cpu_lanes=1)) == "2 GPUs"
+
+
 def test_the_failure_report_shows_and_copies_the_last_lines(parent):
     report = FailureReport("train.py could not be profiled", "it crashed", "one\ntwo", parent)
     assert report.why == "It crashed."

@@ -45,7 +45,7 @@ def profile_of(details):
     )
 
 
-def run_of(problem, plan, details, wrong):
+def run_of(problem, plan, details, wrong, loss_difference=0.0):
     """A run in which everything takes twice as long as predicted."""
     schedule = simulate(problem, plan)
     n_ops = problem.profile.n_ops
@@ -62,7 +62,7 @@ def run_of(problem, plan, details, wrong):
         ops_checked=n_ops,
         ops_on_planned_device=n_ops - wrong,
         order_violations=wrong,
-        loss_difference=float("nan") if wrong else 0.0,
+        loss_difference=float("nan") if wrong else loss_difference,
         weights_difference=0.0,
         stock_step_time_us=400.0,
         predicted_step_time_us=schedule.makespan_us,
@@ -95,7 +95,8 @@ def main(mode):
         problem = wire.problem_from(wire.profile_from(values[0]), job.details["problem"])
         costs = np.array([COSTS_US] * 2).T
         problem = replace(problem, profile=problem.profile.with_costs(costs))
-        run = run_of(problem, wire.plan_from(job), job.details, int(mode == "wrong"))
+        differs = 0.5 if mode == "differs" else 0.0
+        run = run_of(problem, wire.plan_from(job), job.details, int(mode == "wrong"), differs)
         send(run_message(run))
 
 

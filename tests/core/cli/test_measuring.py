@@ -109,6 +109,15 @@ def test_a_run_that_went_otherwise_is_a_no(enplace, profiled, fake):
     assert enplace("run", "train.py", "plan.json", "--trust").status == 1
 
 
+def test_a_run_with_another_result_is_a_no(enplace, profiled, fake):
+    fake("differs")
+    done = enplace("run", "train.py", "plan.json", "--trust", "--json")
+    assert done.status == 1
+    assert done.document["as_planned"] is False
+    told = enplace("run", "train.py", "plan.json", "--trust")
+    assert "The result is not that of the run without the plan." in told.out
+
+
 def test_a_run_is_called_as_its_profile_was(enplace, script, folder):
     enplace("profile", "train.py", "-o", "P.enplace", "--trust", "--arg", "deep")
     enplace("place", "P.enplace", "--cluster", "local", "-o", "plan.json")

@@ -19,6 +19,17 @@ import enplace
 applied = enplace.apply("plan.json")
 compiled = True
 """
+CONVOLUTIONS = """
+import keras, numpy as np
+keras.utils.set_random_seed(1)
+image = keras.Input((8, 8, 3))
+sides = [keras.layers.Conv2D(4, 3, activation="relu")(image) for _ in range(2)]
+flat = keras.layers.Flatten()(keras.layers.Concatenate()(sides))
+model = keras.Model(image, keras.layers.Dense(3)(flat))
+model.compile("sgd", "mse")
+rng = np.random.default_rng(0)
+model.fit(rng.random((32, 8, 8, 3), "float32"), rng.random((32, 3), "float32"), verbose=0)
+"""
 TWO_PLANS = """
 import enplace
 applied = enplace.apply("plan.json", order=False)
@@ -86,6 +97,26 @@ def test_an_unchanged_script_trains_as_before_and_where_the_plan_says(style, pla
     assert set(placed["devices"]) == {"CPU:0", "CPU:1"}
     said = f"{placed['checked']} of {placed['checked']} ops run where the plan has them"
     assert said in placed["said"]
+
+
+def test_an_order_that_tensorflow_cannot_keep_is_left_out_and_said(tmp_path):
+    """With oneDNN on before the plan is applied, a convolution and its bias become one op."""
+    (tmp_path / "train.py").write_text(CONVOLUTIONS)
+    step = load(source_of(tmp_path / "train.py"))
+    problem = problem_of(step, parse_devices("cpu:2").cluster)
+    plan = scattered_plan(problem, seed=1, policy="strict")
+    write_plan(tmp_path / "plan.json", problem, plan, simulate(problem, plan))
+    apply = 'import enplace\napplied = enplace.apply("plan.json")\n'
+    kept = run_python(tmp_path, "-c", apply + CONVOLUTIONS + "print(applied)")
+    assert kept.returncode == 0, kept.stderr
+    assert "control edges keep the order" in kept.stdout
+    assert " 0 control edges" not in kept.stdout
+    late = run_python(
+        tmp_path, "-c", "import os; os.environ['TF_ENABLE_ONEDNN_OPTS'] = '1'\n"
+        f"import tensorflow\n{apply}{CONVOLUTIONS}print(applied)",
+    )  # fmt: skip
+    assert late.returncode == 0, late.stderr
+    assert " ops run where the plan has them" in late.stdout
 
 
 def test_a_script_that_applies_a_plan_is_loaded_as_if_it_did_not(planned):

@@ -2,7 +2,8 @@
 
 import json
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
+from threading import Event
 
 import psutil
 import pytest
@@ -50,10 +51,49 @@ def test_a_plan_runs_across_two_hosts_exactly_as_it_says(tmp_path):
 
 
 def test_servers_that_listen_already_are_joined(tmp_path):
-    addresses = {task: f"127.0.0.1:{port}" for task, port in zip(TASKS, (4001, 4002), strict=True)}
-    with serving(hosts(tmp_path, hosts=addresses)) as target:
-        assert target == "grpc://127.0.0.1:4001"
-        assert not servers()
+    with listening(2) as addresses:
+        named = dict(zip(TASKS, addresses, strict=True))
+        with serving(hosts(tmp_path, hosts=named)) as target:
+            assert target == f"grpc://{addresses[0]}"
+            assert not servers()
+
+
+@contextmanager
+def listening(count):
+    """Addresses where somebody listens."""
+    with ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        yield [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+
+
+def test_a_server_that_is_not_there_is_named_with_how_to_start_it(tmp_path):
+    with listening(1) as (first,), listening(1) as (gone,):
+        pass
+    with listening(1) as (first,):
+        devices = hosts(tmp_path, hosts=dict(zip(TASKS, (first, gone), strict=True)))
+        match = r"no server of /job:worker/task:1.*python -m"
+        with pytest.raises(HostsError, match=match), serving(devices):
+            pass
+
+
+def test_a_server_that_is_gone_ends_the_run_with_its_name(tmp_path, monkeypatch):
+    said, heard = [], Event()
+
+    def give_up(why):
+        said.append(why)
+        heard.set()
+
+    monkeypatch.setattr("enplace.tf.hosts.LOOK_S", 0.01)
+    monkeypatch.setattr("enplace.tf.hosts.give_up", give_up)
+    with listening(1) as (first,), ExitStack() as second:
+        (other,) = second.enter_context(listening(1))
+        named = dict(zip(TASKS, (first, other), strict=True))
+        with serving(hosts(tmp_path, hosts=named)):
+            second.close()
+            assert heard.wait(20)
+    assert said[0] == f"the server of /job:worker/task:1 at {other} does not answer any more"
 
 
 def test_a_task_without_an_address_is_named(tmp_path):

@@ -191,6 +191,18 @@ for i in range(100):
 """
 
 
+APART = """
+weight = tf.Variable(1.0)
+@tf.function
+def gradients():
+    with tf.GradientTape() as tape:
+        loss = weight * weight
+    return tape.gradient(loss, weight)
+for _ in range(20):
+    weight.assign_sub(0.1 * gradients())
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -204,6 +216,7 @@ for i in range(100):
             "import argparse\nargparse.ArgumentParser().parse_args(['--wrong'])",
             r"line 12: the script refused its arguments \(given: --a 1\)",
         ),
+        (APART, r"line 19: gradients are taken in a tf\.function, but applied outside of it"),
         ("def broken(:", r"SyntaxError: .*mend the script"),
         (
             "with tf.Graph().as_default(), tf.compat.v1.Session() as s:\n    s.run(tf.constant(1))",
@@ -216,6 +229,24 @@ def test_a_script_that_never_trains_is_explained(tmp_path, capsys, text, complai
     with pytest.raises(LoadError, match=complaint) as caught:
         load(source_of(path, arguments=["--a", "1"]))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [("print('no data', file=sys.stderr); 1 / 0", True), ("print('nothing')", False)],
+)
+def test_what_a_script_printed_is_shown_where_it_failed_itself(tmp_path, text, printed):
+    with pytest.raises(LoadError) as caught:
+        load(source_of(script(tmp_path, f"import sys\n{text}")))
+    assert caught.value.printed is printed
+
+
+@pytest.mark.parametrize(
+    "error", ["MemoryError()", "tf.errors.ResourceExhaustedError(0, 0, 'OOM')"]
+)
+def test_running_out_of_memory_is_no_fault_of_the_script(tmp_path, error):
+    with pytest.raises((MemoryError, tf.errors.ResourceExhaustedError)):
+        load(source_of(script(tmp_path, f"raise {error}")))
 
 
 def test_a_script_that_fails_shows_its_own_traceback(tmp_path, capsys):
@@ -327,7 +358,7 @@ def test_keras_files_that_cannot_train_are_explained(tmp_path, keras_file):
     assert "nonsense" in refusal(keras_file, loss="nonsense", optimizer="adam")
     broken = tmp_path / "broken.keras"
     broken.write_bytes(b"PK no zip")
-    assert "Keras cannot read it" in refusal(broken)
+    assert "damaged or no Keras model" in refusal(broken)
 
 
 # SavedModels
