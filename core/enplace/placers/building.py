@@ -60,7 +60,13 @@ class State(NamedTuple):
     channel_ready_us: FloatArray
 
 
-def prepare(problem: Problem, position: IntArray, unit: IntArray, memory_share: float) -> Work:
+def prepare(
+    problem: Problem,
+    position: IntArray,
+    unit: IntArray,
+    memory_share: float,
+    allowed: BoolArray | None = None,
+) -> Work:
     """Lay out what the kernels read; see :func:`enplace.placers.heft.list_schedule`."""
     profile, cluster = problem.profile, problem.cluster
     leader = find_leaders(problem, position)
@@ -71,15 +77,15 @@ def prepare(problem: Problem, position: IntArray, unit: IntArray, memory_share: 
     # Followers run at once: their outputs lie there from the start, like variables.
     unit_bytes = np.zeros(int(unit.max()) + 1, dtype=np.int64)
     np.add.at(unit_bytes, unit, profile.persistent_bytes + np.where(follows, output_bytes, 0))
-    allowed = np.zeros((len(unit_bytes), cluster.n_devices), dtype=bool)
-    allowed[unit] = problem.unit_allowed[problem.unit]
+    unit_allowed = np.zeros((len(unit_bytes), cluster.n_devices), dtype=bool)
+    unit_allowed[unit] = problem.unit_allowed[problem.unit] if allowed is None else allowed
     return Work(
         order=order[~follows[order]],
         follower=follower,
         follower_ptr=np.searchsorted(leader[follower], np.arange(profile.n_ops + 1)),
         time_us=problem.time_us,
         unit=unit,
-        allowed=allowed,
+        allowed=unit_allowed,
         in_ptr=profile.in_ptr,
         in_tensor=profile.edge_tensor[profile.in_edges],
         tensor_uses=np.diff(profile.edge_ptr),

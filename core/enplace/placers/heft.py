@@ -20,6 +20,8 @@ earliest. Beyond the paper, as the machine model demands:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numba import njit
 
@@ -42,19 +44,17 @@ from enplace.placers.registry import PlaceOptions, placer
 from enplace.placers.settle import (
     arranged,
     best_of,
+    best_that_fits,
     by_placed_rank,
-    is_better,
     is_enough,
     mean_rank_us,
     position_by,
-    report,
 )
 from enplace.placers.slots import Slots, empty_slots, occupy
 from enplace.plan import Plan
-from enplace.problem import Problem
+from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
 from enplace.schedule import Schedule
-from enplace.simulate import simulate
 
 VARIANTS = (
     (1.0, None),
@@ -66,9 +66,6 @@ VARIANTS = (
 )
 """Share of the mean transfers in the rank (the paper's 1, or none), and which edges are tied: none,
 or their ratio and their limit as a share of a GPU's even load."""
-
-MEMORY_SHARES = (1.0, 0.85, 0.7, 0.55)
-"""Memory to go by, as a share of the real one: less than all of it only if a step does not fit."""
 
 
 @placer(
@@ -95,27 +92,24 @@ def _improved(
     best: Schedule | None,
     options: PlaceOptions,
 ) -> Schedule:
-    """Try a variant, with ever less memory for as long as its step is short but does not fit."""
     n_gpus = len(problem.cluster.gpus)
     unit = problem.unit if tie is None else tie_heavy_edges(problem, tie[0], tie[1] / n_gpus)
     rank_us = mean_rank_us(problem, link_weight)
-    for share in MEMORY_SHARES:
-        device, start_us = list_schedule(problem, rank_us, unit, share)
-        orders = (position_by(problem, start_us), by_placed_rank(problem, device))
-        plans = [Plan(device.copy(), order, "heft", links="priority") for order in orders]
-        schedules = [simulate(problem, plan) for plan in plans]
-        found = min(schedules, key=lambda schedule: schedule.makespan_us)
-        if best is None or is_better(found, best):
-            best = found
-            report(best, options)
-        if options.stopped or (found.makespan_us >= best.makespan_us and best.fits):
-            break
-    assert best is not None
-    return best
+
+    def candidates(memory_share: float) -> Iterator[Plan]:
+        device, start_us = list_schedule(problem, rank_us, unit, memory_share)
+        for order in (position_by(problem, start_us), by_placed_rank(problem, device)):
+            yield Plan(device.copy(), order, "heft", links="priority")
+
+    return best_that_fits(problem, candidates, options, best)
 
 
 def list_schedule(
-    problem: Problem, rank_us: FloatArray, unit: IntArray, memory_share: float = 1.0
+    problem: Problem,
+    rank_us: FloatArray,
+    unit: IntArray,
+    memory_share: float = 1.0,
+    allowed: BoolArray | None = None,
 ) -> tuple[IntArray, FloatArray]:
     """Place ops by falling rank, each where it ends earliest.
 
@@ -127,6 +121,8 @@ def list_schedule(
         Ops of one unit share a device: ``problem.unit`` or coarser.
     memory_share : float
         How much of each device's memory may be used.
+    allowed : bool array, shape (n_ops, n_devices), optional
+        Where an op may go, the same for all ops of a unit; by default wherever the problem lets it.
 
     Returns
     -------
@@ -134,7 +130,7 @@ def list_schedule(
         The placement and when each op starts in the schedule built along with it.
     """
     position = position_by(problem, -rank_us)
-    work = prepare(problem, position, unit, memory_share)
+    work = prepare(problem, position, unit, memory_share, allowed)
     state = begin(problem, work)
     _list_schedule(work, state)
     return state.unit_device[unit], state.start_us

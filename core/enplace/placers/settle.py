@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from numba import njit
@@ -17,6 +17,10 @@ from enplace.simulate import simulate
 
 CLOSE_ENOUGH = 0.002
 """Gap to the lower bound below which no further candidate is tried."""
+
+
+MEMORY_SHARES = (1.0, 0.85, 0.7, 0.55)
+"""Memory to go by, as a share of the real one: less than all of it only if a step does not fit."""
 
 
 def settle(problem: Problem, wish: IntArray, position: IntArray | None = None) -> IntArray:
@@ -183,6 +187,33 @@ def best_of(
             best = schedule
             report(schedule, options, engine)
     assert best is not None, "a placer offers at least one candidate"
+    return best
+
+
+def best_that_fits(
+    problem: Problem,
+    candidates: Callable[[float], Iterable[Plan]],
+    options: PlaceOptions,
+    best: Schedule | None = None,
+) -> Schedule:
+    """Simulate candidates made for ever less memory, while they are short but do not fit.
+
+    Parameters
+    ----------
+    candidates : callable
+        Plans for a share of each device's memory, at least one.
+    best : Schedule, optional
+        What they need to beat.
+    """
+    for share in MEMORY_SHARES:
+        schedules = [simulate(problem, plan) for plan in candidates(share)]
+        found = min(schedules, key=lambda schedule: schedule.makespan_us)
+        if best is None or is_better(found, best):
+            best = found
+            report(best, options)
+        if options.stopped or (found.makespan_us >= best.makespan_us and best.fits):
+            break
+    assert best is not None
     return best
 
 
