@@ -24,7 +24,7 @@ import numpy as np
 from enplace.placers.heft import list_schedule
 from enplace.placers.registry import PlaceOptions, placer
 from enplace.placers.room import claims_of
-from enplace.placers.settle import best_that_fits, position_by, upward_rank_us
+from enplace.placers.settle import best_that_fits, position_by_start, upward_rank_us
 from enplace.plan import Plan
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
@@ -43,7 +43,7 @@ def dpos(problem: Problem, options: PlaceOptions) -> Plan:
 
     def candidates(memory_share: float) -> Iterator[Plan]:
         device, start_us = dpos_schedule(problem, rank_us, path, memory_share)
-        yield Plan(device, position_by(problem, start_us), "dpos", links="priority")
+        yield Plan(device, position_by_start(problem, start_us), "dpos", links="priority")
 
     return best_that_fits(problem, candidates, options).plan
 

@@ -45,7 +45,7 @@ from enplace.placers.settle import (
     arranged,
     best_of,
     best_that_fits,
-    by_placed_rank,
+    by_start_or_rank,
     is_enough,
     mean_rank_us,
     position_by,
@@ -98,8 +98,7 @@ def _improved(
 
     def candidates(memory_share: float) -> Iterator[Plan]:
         device, start_us = list_schedule(problem, rank_us, unit, memory_share)
-        for order in (position_by(problem, start_us), by_placed_rank(problem, device)):
-            yield Plan(device.copy(), order, "heft", links="priority")
+        return by_start_or_rank(problem, device, start_us, "heft")
 
     return best_that_fits(problem, candidates, options, best)
 

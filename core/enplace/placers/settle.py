@@ -79,6 +79,27 @@ def position_by(problem: Problem, key: FloatArray) -> IntArray:
     return inverse(np.lexsort((natural_position(problem), key)))
 
 
+def position_by_start(problem: Problem, start_us: FloatArray) -> IntArray:
+    """Order ops by when they start.
+
+    Schedulers let free ops start at once; what such an op consumes comes before it all the same.
+    """
+    profile = problem.profile
+    key = start_us.copy()
+    _push_on(profile.topological_order, profile.tensor_ptr, profile.edge_ptr, profile.edge_op, key)
+    return position_by(problem, key)
+
+
+@njit(cache=True, nogil=True)
+def _push_on(
+    order: IntArray, tensor_ptr: IntArray, edge_ptr: IntArray, edge_op: IntArray, key: FloatArray
+) -> None:  # pragma: no cover - compiled
+    """Raise keys until none falls along an edge."""
+    for op in order:
+        for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
+            key[edge_op[edge]] = max(key[edge_op[edge]], key[op])
+
+
 def mean_rank_us(problem: Problem, link_weight: float = 1.0) -> FloatArray:
     """Upward rank of HEFT: mean times over the devices, and every edge at the mean link's cost.
 
@@ -149,6 +170,17 @@ def arranged(problem: Problem, device: IntArray, position: IntArray, method: str
     for links in ("fifo", "priority"):
         for order in (by_rank, position):
             yield Plan(device.copy(), order.copy(), method, policy="priority", links=links)
+
+
+def by_start_or_rank(
+    problem: Problem, device: IntArray, start_us: FloatArray, method: str
+) -> Iterator[Plan]:
+    """Plans of a method that schedules: in the order of its start times, and by the placed ranks.
+
+    Channels serve the most urgent consumer first.
+    """
+    for order in (position_by_start(problem, start_us), by_placed_rank(problem, device)):
+        yield Plan(device.copy(), order, method, links="priority")
 
 
 def unordered(problem: Problem, device: IntArray, method: str) -> list[Plan]:
