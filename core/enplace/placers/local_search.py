@@ -26,7 +26,7 @@ def local_search(problem: Problem, options: PlaceOptions) -> Plan:
     """Descend from random placements until the time limit, or for a fixed number of rounds."""
     search, draw = Search(problem, "local-search", options), np.random.default_rng(options.seed)
     for _ in range(RESTARTS):
-        if not search.over:
+        if not search.is_over():
             descend(search, search.random(draw))
     return search.plan()
 
@@ -49,7 +49,7 @@ def descend(search: Search, device: IntArray) -> IntArray:
         moved, start = False, device
         for group in range(search.n_groups):
             for gpu in search.gpus[search.gpus != start[group]]:
-                if search.over:
+                if search.is_over():
                     return device
                 candidate = start.copy()
                 candidate[group] = gpu

@@ -32,7 +32,7 @@ def mcmc(problem: Problem, options: PlaceOptions) -> Plan:
     """Walk by chance, mostly downhill, until the time limit or for a fixed number of rounds."""
     search, draw = Search(problem, "mcmc", options), np.random.default_rng(options.seed)
     device = majority(search.group, expert(problem, quietly(options)).device, search.gpus)
-    while not search.over:
+    while not search.is_over():
         walk(search, device, draw)
         device = search.random(draw)
     return search.plan()
@@ -42,7 +42,7 @@ def walk(search: Search, device: IntArray, draw: np.random.Generator) -> None:
     """Run one chain until it stops improving or the search is over."""
     score = lowest = search.score(device)
     began = improved = search.share_spent
-    while not search.over:
+    while not search.is_over():
         proposal = device.copy()
         group = draw.integers(search.n_groups)
         proposal[group] = draw.choice(search.gpus[search.gpus != device[group]])

@@ -64,8 +64,7 @@ class Search:
             return self._tried / ROUNDS
         return self.options.seconds / max(self.options.time_limit_s, 1e-9)
 
-    @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether to stop; never before there is a plan."""
         if self.best is None:
             self.options.check_cancelled()
