@@ -27,6 +27,7 @@ LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "regex", "tqdm")
 EXTRAS = {
     "studio": ("PySide6", "pygraphviz", "pyqtgraph"),
     "tensorflow": ("tensorflow",),
+    "metis": ("pymetis",),
 }
 SOLVER_MODULES = {"HiGHS": "highspy", "OR-Tools": "ortools", "PuLP": "pulp"}
 SOLVER_PROGRAMS = {"CBC": "cbc", "CPLEX": "cplex", "Gurobi": "gurobi_cl"}

@@ -144,11 +144,12 @@ def placer(
     source: str = "",
     objectives: tuple[str, ...] = (STEP_TIME,),
     capabilities: tuple[str, ...] = (),
+    why_not: str = "",
 ) -> Callable[[Run], Run]:
     """Register a function as a method; its module must lie in this package to be found."""
 
     def register(run: Run) -> Run:
-        _registry[name] = Placer(name, title, source, run, objectives, capabilities)
+        _registry[name] = Placer(name, title, source, run, objectives, capabilities, why_not)
         return run
 
     return register

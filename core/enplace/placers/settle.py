@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from numba import njit
@@ -17,6 +17,10 @@ from enplace.simulate import simulate
 
 CLOSE_ENOUGH = 0.002
 """Gap to the lower bound below which no further candidate is tried."""
+
+
+MEMORY_SHARES = (1.0, 0.85, 0.7, 0.55)
+"""Memory to go by, as a share of the real one: less than all of it only if a step does not fit."""
 
 
 def settle(problem: Problem, wish: IntArray, position: IntArray | None = None) -> IntArray:
@@ -73,6 +77,27 @@ def inverse(order: IntArray) -> IntArray:
 def position_by(problem: Problem, key: FloatArray) -> IntArray:
     """Order ops by a key that never decreases along an edge; ties by the graph's own order."""
     return inverse(np.lexsort((natural_position(problem), key)))
+
+
+def position_by_start(problem: Problem, start_us: FloatArray) -> IntArray:
+    """Order ops by when they start.
+
+    Schedulers let free ops start at once; what such an op consumes comes before it all the same.
+    """
+    profile = problem.profile
+    key = start_us.copy()
+    _push_on(profile.topological_order, profile.tensor_ptr, profile.edge_ptr, profile.edge_op, key)
+    return position_by(problem, key)
+
+
+@njit(cache=True, nogil=True)
+def _push_on(
+    order: IntArray, tensor_ptr: IntArray, edge_ptr: IntArray, edge_op: IntArray, key: FloatArray
+) -> None:  # pragma: no cover - compiled
+    """Raise keys until none falls along an edge."""
+    for op in order:
+        for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
+            key[edge_op[edge]] = max(key[edge_op[edge]], key[op])
 
 
 def mean_rank_us(problem: Problem, link_weight: float = 1.0) -> FloatArray:
@@ -147,6 +172,17 @@ def arranged(problem: Problem, device: IntArray, position: IntArray, method: str
             yield Plan(device.copy(), order.copy(), method, policy="priority", links=links)
 
 
+def by_start_or_rank(
+    problem: Problem, device: IntArray, start_us: FloatArray, method: str
+) -> Iterator[Plan]:
+    """Plans of a method that schedules: in the order of its start times, and by the placed ranks.
+
+    Channels serve the most urgent consumer first.
+    """
+    for order in (position_by_start(problem, start_us), by_placed_rank(problem, device)):
+        yield Plan(device.copy(), order, method, links="priority")
+
+
 def unordered(problem: Problem, device: IntArray, method: str) -> list[Plan]:
     """The plan of a method that only places: devices take ops as they become ready.
 
@@ -183,6 +219,33 @@ def best_of(
             best = schedule
             report(schedule, options, engine)
     assert best is not None, "a placer offers at least one candidate"
+    return best
+
+
+def best_that_fits(
+    problem: Problem,
+    candidates: Callable[[float], Iterable[Plan]],
+    options: PlaceOptions,
+    best: Schedule | None = None,
+) -> Schedule:
+    """Simulate candidates made for ever less memory, while they are short but do not fit.
+
+    Parameters
+    ----------
+    candidates : callable
+        Plans for a share of each device's memory, at least one.
+    best : Schedule, optional
+        What they need to beat.
+    """
+    for share in MEMORY_SHARES:
+        schedules = [simulate(problem, plan) for plan in candidates(share)]
+        found = min(schedules, key=lambda schedule: schedule.makespan_us)
+        if best is None or is_better(found, best):
+            best = found
+            report(best, options)
+        if options.stopped or (found.makespan_us >= best.makespan_us and best.fits):
+            break
+    assert best is not None
     return best
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 from hypothesis import assume, given, settings
 
-from enplace.coarsen import find_leaders
 from enplace.placers import place
 from enplace.placers.heft import list_schedule
 from enplace.placers.settle import mean_rank_us, position_by
@@ -12,6 +11,7 @@ from enplace.profile import make_profile
 from enplace.simulate import simulate
 
 from .problems import GIB, gpus, line, problems
+from .reference import ListScheduler
 
 TIMES = [
     (14, 16, 9), (13, 19, 18), (11, 13, 19), (13, 8, 17), (12, 13, 10),
@@ -50,91 +50,13 @@ def test_upward_ranks_of_the_papers_example():
     assert np.allclose(mean_rank_us(papers_example()), expected, atol=1e-3)
 
 
-class Reference:
-    """Insertion-based list scheduling with lists and dicts, memory left out."""
-
-    def __init__(self, problem, rank_us):
-        self.problem, self.profile, self.cluster = problem, problem.profile, problem.cluster
-        self.position = position_by(problem, -rank_us)
-        self.leader = find_leaders(problem, self.position)
-        self.unit_device = {}
-        self.start, self.finish, self.arrival = {}, {}, {}
-        self.busy = {}
-
-    def run(self):
-        ops = [op for op in range(self.profile.n_ops) if self.leader[op] == op]
-        for op in sorted(ops, key=lambda op: self.position[op]):
-            self.place(op)
-        starts = [self.start.get(op, 0.0) for op in range(self.profile.n_ops)]
-        return [self.unit_device[u] for u in self.problem.unit.tolist()], starts
-
-    def gap(self, resources, ready, duration):
-        if not duration:
-            return ready
-        busy = [interval for r in resources for interval in self.busy.get(r, [])]
-        candidates = sorted([ready, *(end for _, end in busy if end > ready)])
-        return next(c for c in candidates if not any(c < e and b < c + duration for b, e in busy))
-
-    def inputs(self, op):
-        edges = self.profile.in_edges[self.profile.in_ptr[op] : self.profile.in_ptr[op + 1]]
-        tensors = self.profile.edge_tensor[edges].tolist()
-        return sorted(tensors, key=lambda t: self.finish.get(int(self.profile.tensor_op[t]), 0.0))
-
-    def send(self, op, device, keep):
-        """When all inputs are on a device; with ``keep``, book the transfers."""
-        ready, free = 0.0, {}
-        for tensor in self.inputs(op):
-            producer = int(self.profile.tensor_op[tensor])
-            origin = self.unit_device.get(self.problem.unit[producer], device)
-            there = self.finish.get(producer, 0.0)
-            if origin != device and (tensor, device) in self.arrival:
-                there = self.arrival[tensor, device]
-            elif origin != device:
-                link = next(
-                    k for k in self.cluster.links if (k.source, k.target) == (origin, device)
-                )
-                duration = link.b0_us + link.b1_us_per_byte * int(self.profile.tensor_bytes[tensor])
-                channels = [("channel", c) for c in link.channels]
-                asked = there if keep else max(there, *(free.get(c, 0.0) for c in channels))
-                begin = self.gap(channels, asked, duration)
-                there = begin + duration
-                for channel in channels:
-                    free[channel] = there
-                    if keep and duration > 0:
-                        self.busy.setdefault(channel, []).append((begin, there))
-                if keep:
-                    self.arrival[tensor, device] = there
-            ready = max(ready, there)
-        return ready
-
-    def lane(self, op, device, ready):
-        lanes = [("lane", device, i) for i in range(self.cluster.devices[device].lanes)]
-        starts = [self.gap([lane], ready, self.problem.time_us[op, device]) for lane in lanes]
-        return min(starts), lanes[starts.index(min(starts))]
-
-    def place(self, op):
-        unit, options = self.problem.unit[op], []
-        for device in range(self.cluster.n_devices):
-            fixed = self.unit_device.get(unit, device) == device
-            if fixed and self.problem.unit_allowed[unit, device]:
-                begin, _ = self.lane(op, device, self.send(op, device, keep=False))
-                options.append((begin + self.problem.time_us[op, device], device))
-        device = min(options)[1]
-        for member in np.flatnonzero(self.leader == op).tolist():
-            self.unit_device.setdefault(self.problem.unit[member], device)
-        self.start[op], lane = self.lane(op, device, self.send(op, device, keep=True))
-        self.finish[op] = self.start[op] + self.problem.time_us[op, device]
-        if self.finish[op] > self.start[op]:
-            self.busy.setdefault(lane, []).append((self.start[op], self.finish[op]))
-
-
 @settings(deadline=None, max_examples=80)
 @given(problem=problems())
 def test_the_kernel_is_the_reference(problem):
     assume(problem.cluster.capacity_bytes.min() >= GIB)
     rank = mean_rank_us(problem)
     device, start = list_schedule(problem, rank, problem.unit)
-    expected_device, expected_start = Reference(problem, rank).run()
+    expected_device, expected_start = ListScheduler(problem, position_by(problem, -rank)).run()
     assert device.tolist() == expected_device
     assert start.tolist() == expected_start
 

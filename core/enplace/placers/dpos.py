@@ -1,0 +1,154 @@
+"""DPOS: device placement and operation sequencing (FastT, section 5.1, Algorithm 1).
+
+Ops are taken by upward rank over the largest times and transfers. Those of the critical path go to
+a critical-path device, all others where they end earliest, into idle slots where they fit; the
+order is that of the start times. Slots, transfers, memory and free ops are those of
+:mod:`enplace.placers.heft`. Where the paper leaves room, this is what we do:
+
+- Critical-path devices are GPUs, and each op of the path takes its whole placement unit along.
+- A device is full for the path when the variables and outputs of all units on it exceed its memory.
+- Ops of the path that may not go there, or for which all are full, are placed like the others.
+- An op for which all devices are full goes where the least is lacking. If the simulated step does
+  not fit, the work is done again with less memory to go by.
+
+Theorem 1, step <= 2 * ideal + C_max, knows no queues: where transfers wait for a channel, the step
+may be longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from enplace.placers.heft import list_schedule
+from enplace.placers.registry import PlaceOptions, placer
+from enplace.placers.room import claims_of
+from enplace.placers.settle import best_that_fits, position_by_start, upward_rank_us
+from enplace.plan import Plan
+from enplace.problem import BoolArray, Problem
+from enplace.profile import FloatArray, IntArray
+
+
+@placer(
+    "dpos",
+    title="DPOS, FastT",
+    source="FastT (Middleware 2020), Algorithm 1",
+    capabilities=("memory", "heterogeneous", "channels"),
+)
+def dpos(problem: Problem, options: PlaceOptions) -> Plan:
+    """Keep the critical path on one device; all else goes where it ends earliest."""
+    rank_us = max_rank_us(problem)
+    path = critical_path_ops(problem, rank_us)
+
+    def candidates(memory_share: float) -> Iterator[Plan]:
+        device, start_us = dpos_schedule(problem, rank_us, path, memory_share)
+        yield Plan(device, position_by_start(problem, start_us), "dpos", links="priority")
+
+    return best_that_fits(problem, candidates, options).plan
+
+
+def dpos_schedule(
+    problem: Problem, rank_us: FloatArray, path: IntArray, memory_share: float = 1.0
+) -> tuple[IntArray, FloatArray]:
+    """Lines 5 to 22 of Algorithm 1.
+
+    Parameters
+    ----------
+    rank_us : float array, shape (n_ops,)
+        Upward ranks, see :func:`max_rank_us`.
+    path : int array
+        Ops of the critical path.
+    memory_share : float
+        How much of each device's memory may be used.
+
+    Returns
+    -------
+    device, start_us : arrays, shape (n_ops,)
+    """
+    unit_device = path_devices(problem, path, memory_share)
+    fixed = unit_device >= 0
+    allowed = problem.unit_allowed.copy()
+    allowed[fixed] = unit_device[fixed, None] == np.arange(problem.cluster.n_devices)
+    return list_schedule(problem, rank_us, problem.unit, memory_share, allowed[problem.unit])
+
+
+def max_rank_us(problem: Problem) -> FloatArray:
+    """Upward rank with the largest time of each op and the largest transfer of each tensor (5.1).
+
+    The transfers are over the pairs of GPUs, which carry nearly all of them.
+    """
+    runs = problem.unit_allowed[problem.unit]
+    work_us = np.where(runs, problem.time_us, 0.0).max(axis=1)
+    return upward_rank_us(problem, work_us, max_edge_us(problem))
+
+
+def max_edge_us(problem: Problem) -> FloatArray:
+    """Largest transfer time of each edge over the pairs of GPUs; shape (n_edges,)."""
+    profile, cluster = problem.profile, problem.cluster
+    size = profile.tensor_bytes[profile.edge_tensor]
+    largest = np.zeros(profile.n_edges)
+    links = {
+        (cluster.b0_us[a, b], cluster.b1_us_per_byte[a, b])
+        for a in cluster.gpus
+        for b in cluster.gpus
+    }
+    for b0, b1 in links:
+        np.maximum(largest, b0 + b1 * size, out=largest)
+    return largest
+
+
+def critical_path_ops(problem: Problem, rank_us: FloatArray) -> IntArray:
+    """From the op of the largest rank, always on to the successor of the largest (5.1)."""
+    profile = problem.profile
+    path = [int(np.argmax(rank_us))]
+    while True:
+        first, end = profile.tensor_ptr[path[-1]], profile.tensor_ptr[path[-1] + 1]
+        successors = profile.edge_op[profile.edge_ptr[first] : profile.edge_ptr[end]]
+        if not len(successors):
+            return np.array(path, dtype=np.int64)
+        path.append(int(successors[np.argmax(rank_us[successors])]))
+
+
+def path_devices(problem: Problem, path: IntArray, memory_share: float) -> IntArray:
+    """Critical-path devices: of those that are left, the one with the smallest average time (5.1).
+
+    It takes as many of the remaining ops of the path as its memory holds; then the next one is
+    chosen.
+
+    Returns
+    -------
+    int array, shape (n_units,)
+        Device of each unit on the path, -1 for all others.
+    """
+    claims = claims_of(problem, np.arange(problem.profile.n_ops))
+    room = claims.room_bytes - ((1 - memory_share) * problem.cluster.capacity_bytes).astype(
+        np.int64
+    )
+    unit_device = np.full(problem.n_units, -1, dtype=np.int64)
+    left = list(problem.cluster.gpus)
+    while left:
+        # Units that are pinned have their device; those that were taken are on the path no more.
+        open_ops = path[(claims.undecided & (unit_device < 0))[problem.unit[path]]]
+        taken = {d: _taken(problem, open_ops, d, claims.unit_bytes, int(room[d])) for d in left}
+        able = [d for d in left if taken[d].any()]
+        if not able:
+            break
+        best = min(able, key=lambda d: problem.time_us[open_ops[taken[d]], d].mean())
+        unit_device[problem.unit[open_ops[taken[best]]]] = best
+        left.remove(best)
+    return unit_device
+
+
+def _taken(
+    problem: Problem, ops: IntArray, device: int, unit_bytes: IntArray, room_bytes: int
+) -> BoolArray:
+    """Which ops a device takes before it is full; those it may not run are left out."""
+    unit = problem.unit[ops]
+    allowed = problem.unit_allowed[unit, device]
+    _, first = np.unique(unit, return_index=True)
+    needed = np.zeros(len(ops), dtype=np.int64)
+    needed[first] = unit_bytes[unit[first]]
+    fits = np.cumsum(np.where(allowed, needed, 0)) <= room_bytes
+    taken: BoolArray = allowed & fits
+    return taken

@@ -1,0 +1,65 @@
+"""FlexFlow's Markov chain Monte Carlo search (Jia, Zaharia and Aiken, MLSys 2019), for placement.
+
+A proposal moves one group of ops (:mod:`enplace.placers.search`) to another device, both drawn
+evenly. It is accepted with the Metropolis probability min(1, exp(beta * (current - proposed))),
+scores being what the simulator says. The chain begins with the expert's placement, and anew from a
+random one where it has not improved for half of the time that it has run.
+"""
+
+import numpy as np
+
+from enplace.placers.expert import expert
+from enplace.placers.registry import PlaceOptions, placer
+from enplace.placers.search import Search, quietly
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import IntArray
+
+BETA = 100.0
+"""How much worse a proposal may be: one per cent longer is accepted once in e times."""
+
+LEAST_SHARE = 0.1
+"""Share of the search that a chain runs at least before it begins anew."""
+
+
+@placer(
+    "mcmc",
+    title="MCMC, FlexFlow",
+    source="FlexFlow (MLSys 2019)",
+    capabilities=("memory", "heterogeneous", "channels", "anytime"),
+)
+def mcmc(problem: Problem, options: PlaceOptions) -> Plan:
+    """Walk by chance, mostly downhill, until the time limit or for a fixed number of rounds."""
+    search, draw = Search(problem, "mcmc", options), np.random.default_rng(options.seed)
+    device = majority(search.group, expert(problem, quietly(options)).device, search.gpus)
+    while not search.is_over():
+        walk(search, device, draw)
+        device = search.random(draw)
+    return search.plan()
+
+
+def walk(search: Search, device: IntArray, draw: np.random.Generator) -> None:
+    """Run one chain until it stops improving or the search is over."""
+    score = lowest = search.score(device)
+    began = improved = search.share_spent
+    while not search.is_over():
+        proposal = device.copy()
+        group = draw.integers(search.n_groups)
+        proposal[group] = draw.choice(search.gpus[search.gpus != device[group]])
+        found = search.score(proposal)
+        if draw.random() < np.exp(min(0.0, BETA * (score - found) / lowest)):
+            device, score = proposal, found
+        if score < lowest:
+            lowest, improved = score, search.share_spent
+        run, idle = search.share_spent - began, search.share_spent - improved
+        if run > LEAST_SHARE and idle > run / 2:
+            return
+
+
+def majority(group: IntArray, device: IntArray, gpus: IntArray) -> IntArray:
+    """The GPU that holds most ops of each group, the first of equals; shape (n_groups,)."""
+    held = np.zeros((int(group.max()) + 1, len(gpus)), dtype=np.int64)
+    for column, gpu in enumerate(gpus.tolist()):
+        held[:, column] = np.bincount(group[device == gpu], minlength=len(held))
+    found: IntArray = gpus[np.argmax(held, axis=1)]
+    return found

@@ -1,0 +1,209 @@
+"""Graph partitioners: METIS (Karypis and Kumar 1998) and Scotch (Pellegrini 2009).
+
+They cut the graph into one part for each GPU, as little transfer time as possible between the
+parts, each part of about the same work: the baselines of Celeritas (section 6.2) and of the 2020
+Tarnawski paper (section 6). Direction, order and memory mean nothing to them. Where the papers
+leave room, this is what we do:
+
+- A node is a placement unit with the free ops that follow it; its weight is its shortest time over
+  the devices. An edge weighs what its tensors take over the average link.
+- A GPU's share of the work is its share of the speed. Imbalance is METIS's default of 3 % and
+  Scotch's of 5 %.
+- If the step does not fit, the parts are balanced by memory instead, variables and outputs.
+- Neither knows pins: what may not be where it was put goes elsewhere.
+- Ops run in TensorFlow's own order, as nobody has scheduled them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from enplace.coarsen import find_leaders, group_graph, mean_link
+from enplace.errors import EnplaceError
+from enplace.placers.registry import PlaceOptions, placer
+from enplace.placers.settle import best_of, natural_position, settle, unordered
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import FloatArray, IntArray
+
+METIS_IMBALANCE = 30
+"""METIS's ufactor: by how many thousandths a part may exceed its share."""
+
+SCOTCH_IMBALANCE = 0.05
+
+SCOTCH = "scotch_gmap"
+"""The program's name in Debian, where another package has gmap."""
+
+_TOTAL = 10**8
+"""What weights add up to, so that sums of them fit into 32 bits."""
+
+
+class Weighted(NamedTuple):
+    """An undirected graph in compressed rows: each edge is in those of both its ends.
+
+    Attributes
+    ----------
+    ptr, neighbour : int arrays, shapes (n_nodes + 1,) and (2 * n_edges,)
+    node_weight, edge_weight : int arrays, shapes (n_nodes,) and (2 * n_edges,)
+        At least 1.
+    share : float array, shape (n_parts,)
+        How much of all node weight each part should have.
+    """
+
+    ptr: IntArray
+    neighbour: IntArray
+    node_weight: IntArray
+    edge_weight: IntArray
+    share: FloatArray
+
+
+Partition = Callable[[Weighted], IntArray]
+
+
+@placer(
+    "metis",
+    title="METIS, graph partitioning",
+    source="Karypis and Kumar (1998), as in Celeritas, section 6.2",
+    capabilities=("memory",),
+    why_not=""
+    if importlib.util.find_spec("pymetis")
+    else "pymetis is missing; run: pip install 'enplace[metis]'",
+)
+def metis(problem: Problem, options: PlaceOptions) -> Plan:
+    """Cut the graph into even parts with METIS, by recursive bisection or k-way as it sees fit."""
+    return _partitioned(problem, lambda graph: run_metis(graph, options.seed), "metis", options)
+
+
+@placer(
+    "scotch",
+    title="Scotch, graph partitioning",
+    source="Pellegrini (2009), as in Tarnawski et al. (NeurIPS 2020), section 6",
+    capabilities=("memory",),
+    why_not=""
+    if shutil.which(SCOTCH)
+    else f"the program {SCOTCH} is missing; run: apt install scotch",
+)
+def scotch(problem: Problem, options: PlaceOptions) -> Plan:
+    """Map the graph onto a complete graph of GPUs with Scotch's own program."""
+    return _partitioned(problem, run_scotch, "scotch", options)
+
+
+def _partitioned(
+    problem: Problem, partition: Partition, method: str, options: PlaceOptions
+) -> Plan:
+    best = best_of(problem, _parts(problem, partition, method, by_memory=False), options)
+    if not best.fits and not options.stopped:
+        plans = _parts(problem, partition, method, by_memory=True)
+        best = best_of(problem, plans, options, best)
+    return best.plan
+
+
+def _parts(
+    problem: Problem, partition: Partition, method: str, *, by_memory: bool
+) -> Iterator[Plan]:
+    gpus = np.array(problem.cluster.gpus)
+    node, graph = weighted_graph(problem, by_memory=by_memory)
+    part = partition(graph) if len(gpus) > 1 else np.zeros(len(graph.node_weight), dtype=np.int64)
+    yield from unordered(problem, settle(problem, gpus[part][node]), method)
+
+
+def weighted_graph(problem: Problem, *, by_memory: bool = False) -> tuple[IntArray, Weighted]:
+    """Lay out the graph for a partitioner.
+
+    Parameters
+    ----------
+    by_memory : bool
+        Whether nodes weigh their memory, not their time.
+
+    Returns
+    -------
+    node : int array, shape (n_ops,)
+        Node of each op.
+    graph : Weighted
+    """
+    unit = problem.unit[find_leaders(problem, natural_position(problem))]
+    node = np.unique(unit, return_inverse=True)[1].astype(np.int64)
+    grouped = group_graph(problem, node)
+    ends = np.concatenate([grouped.source, grouped.target])
+    others = np.concatenate([grouped.target, grouped.source])
+    edge_us = np.tile(grouped.edge_us(*mean_link(problem.cluster)), 2)
+    # Two nodes may send to each other; a partitioner wants one edge.
+    key, edge = np.unique(ends * grouped.n_groups + others, return_inverse=True)
+    weight = np.bincount(edge, weights=edge_us, minlength=len(key))
+    size = grouped.memory_bytes if by_memory else grouped.time_us.min(axis=1)
+    gpus = problem.cluster.gpus
+    of_gpu = problem.cluster.capacity_bytes if by_memory else problem.cluster.speed
+    return node, Weighted(
+        ptr=np.searchsorted(key // grouped.n_groups, np.arange(grouped.n_groups + 1)),
+        neighbour=key % grouped.n_groups,
+        node_weight=_whole(size.astype(np.float64)),
+        edge_weight=_whole(weight.astype(np.float64)),
+        share=of_gpu[gpus] / of_gpu[gpus].sum(),
+    )
+
+
+def _whole(weight: FloatArray) -> IntArray:
+    """Weights as whole numbers from 1 on that add up to about a fixed total."""
+    scaled: IntArray = np.ceil(weight * (_TOTAL / max(weight.sum(), 1e-9))).astype(np.int64)
+    return np.maximum(scaled, 1)
+
+
+def run_metis(graph: Weighted, seed: int) -> IntArray:
+    """Part of each node; shape (n_nodes,)."""
+    import pymetis
+
+    found = pymetis.part_graph(
+        len(graph.share),
+        pymetis.CSRAdjacency(graph.ptr, graph.neighbour),
+        vweights=graph.node_weight,
+        eweights=graph.edge_weight,
+        tpwgts=graph.share.tolist(),
+        options=pymetis.Options(ufactor=METIS_IMBALANCE, seed=seed),
+    )
+    return np.array(found.vertex_part, dtype=np.int64)
+
+
+def run_scotch(graph: Weighted) -> IntArray:
+    """Part of each node, from a process of its own; shape (n_nodes,).
+
+    Raises
+    ------
+    EnplaceError
+        If the program fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source, target, mapping = (Path(folder) / name for name in ("grf", "tgt", "map"))
+        source.write_text("\n".join(_scotch_lines(graph)) + "\n")
+        shares = np.maximum(np.round(1000 * graph.share), 1).astype(int)
+        target.write_text(f"cmpltw {len(shares)} {' '.join(map(str, shares))}\n")
+        words = [SCOTCH, f"-b{SCOTCH_IMBALANCE}", str(source), str(target), str(mapping)]
+        # With several threads, each run finds another answer.
+        alone = {**os.environ, "SCOTCH_PTHREAD_NUMBER": "1"}
+        done = subprocess.run(words, capture_output=True, text=True, env=alone)
+        if done.returncode or not mapping.exists():
+            said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            raise EnplaceError(f"scotch: {SCOTCH} failed ({said[-1]}); try another method")
+        rows = np.array(mapping.read_text().split()[1:], dtype=np.int64).reshape(-1, 2)
+    part = np.empty(len(graph.node_weight), dtype=np.int64)
+    part[rows[:, 0]] = rows[:, 1]
+    return part
+
+
+def _scotch_lines(graph: Weighted) -> Iterator[str]:
+    """Scotch's text format: a head, then for each node its weight, degree and weighted edges."""
+    yield "0"
+    yield f"{len(graph.node_weight)} {len(graph.neighbour)}"
+    yield "0 011"  # Numbers from 0 on; no labels, but weights of edges and of nodes.
+    for node, weight in enumerate(graph.node_weight.tolist()):
+        first, end = graph.ptr[node], graph.ptr[node + 1]
+        pairs = np.stack([graph.edge_weight[first:end], graph.neighbour[first:end]], axis=1)
+        yield f"{weight} {end - first} {' '.join(map(str, pairs.ravel().tolist()))}"

@@ -1,0 +1,112 @@
+"""Reinforcement learning in the manner of Mirhoseini et al. (ICLR 2018): a grouper and a placer.
+
+The grouper assigns nodes to blocks from their features, the placer blocks to devices; both are
+drawn from softmax policies, and trained together by REINFORCE. The reward is what the simulator
+says, with a penalty for lacking memory, so a sample takes milliseconds where the paper runs a step.
+Where we are simpler than the paper:
+
+- Nodes are groups of ops from Celeritas's fusion (:mod:`enplace.placers.search`), not ops.
+- The grouper is one linear layer on what :func:`features` tells. The placer is a table of logits
+  for each block and device, not a recurrent network: it learns one graph and has nothing to carry
+  over to another.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from enplace.coarsen import GroupedGraph, group_graph, mean_link
+from enplace.placers.registry import PlaceOptions, placer
+from enplace.placers.search import Search
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import FloatArray, IntArray
+
+BLOCKS = 32
+"""How many blocks the grouper knows."""
+
+WAVES = 8
+"""Features that tell where in the order a node is, as cosines of ever more periods."""
+
+BATCH = 10
+"""Placements drawn for one step of the gradient."""
+
+RATE = 1.0
+"""Step of the gradient, on rewards scaled to a deviation of one."""
+
+BASELINE = 0.9
+"""How much of the mean reward so far the baseline keeps with each batch."""
+
+FIRST_WEIGHT = 3.0
+"""Deviation of the grouper's first weights: large enough that neighbours start in one block."""
+
+
+@placer(
+    "rl",
+    title="Policy gradient",
+    source="after Mirhoseini et al. (ICLR 2018)",
+    capabilities=("memory", "heterogeneous", "channels", "anytime"),
+)
+def rl(problem: Problem, options: PlaceOptions) -> Plan:
+    """Learn where to place blocks until the time limit, or for a fixed number of rounds."""
+    search, draw = Search(problem, "rl", options), np.random.default_rng(options.seed)
+    known = features(problem, group_graph(problem, search.group))
+    weight = draw.normal(0.0, FIRST_WEIGHT, (known.shape[1], BLOCKS))
+    logit = np.zeros((BLOCKS, len(search.gpus)))
+    unit_us = search.score(search.random(draw))
+    baseline = -1.0
+    while not search.is_over():
+        to_block, to_gpu = softmax(known @ weight), softmax(logit)
+        blocks = np.array([sample(to_block, draw) for _ in range(BATCH)])
+        gpus = np.array([sample(to_gpu, draw) for _ in range(BATCH)])
+        reward = np.zeros(BATCH)
+        for i in range(BATCH):
+            reward[i] = -np.sqrt(search.score(search.gpus[gpus[i][blocks[i]]]) / unit_us)
+            if search.is_over():
+                return search.plan()
+        gain = (reward - baseline) / (reward.std() + 1e-9) / BATCH
+        baseline = BASELINE * baseline + (1 - BASELINE) * reward.mean()
+        for i in range(BATCH):
+            weight += RATE * gain[i] * known.T @ surprise(to_block, blocks[i]) / len(known)
+            logit += RATE * gain[i] * surprise(to_gpu, gpus[i])
+    return search.plan()
+
+
+def features(problem: Problem, graph: GroupedGraph) -> FloatArray:
+    """What the grouper knows of each node; shape (n_groups, n_features), each from 0 to 1 or so.
+
+    Its time, memory, and transfers in and out, as shares of the largest, and where in the order it
+    is: groups are numbered along the graph.
+    """
+    sent_us = graph.edge_us(*mean_link(problem.cluster))
+    columns = [
+        np.where(np.isfinite(graph.time_us), graph.time_us, 0.0).max(axis=1),
+        graph.memory_bytes.astype(np.float64),
+        np.bincount(graph.target, weights=sent_us, minlength=graph.n_groups),
+        np.bincount(graph.source, weights=sent_us, minlength=graph.n_groups),
+    ]
+    shares = [column / max(float(column.max()), 1e-9) for column in columns]
+    place = (np.arange(graph.n_groups) + 0.5) / graph.n_groups
+    waves = [np.cos(np.pi * period * place) for period in range(WAVES)]
+    return np.stack([*shares, *waves], axis=1)
+
+
+def softmax(score: FloatArray) -> FloatArray:
+    """Probabilities along each row."""
+    power = np.exp(score - score.max(axis=1, keepdims=True))
+    found: FloatArray = power / power.sum(axis=1, keepdims=True)
+    return found
+
+
+def sample(probability: FloatArray, draw: np.random.Generator) -> IntArray:
+    """Draw a column for each row."""
+    passed = np.cumsum(probability, axis=1) < draw.random((len(probability), 1))
+    column: IntArray = np.minimum(passed.sum(axis=1), probability.shape[1] - 1)
+    return column
+
+
+def surprise(probability: FloatArray, chosen: IntArray) -> FloatArray:
+    """Gradient of the log-probability of what was chosen, by the scores of each row."""
+    gradient = -probability
+    gradient[np.arange(len(chosen)), chosen] += 1
+    return gradient

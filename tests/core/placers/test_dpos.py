@@ -1,0 +1,84 @@
+"""DPOS: its critical path by hand, and the bound of Theorem 1."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enplace.placers import place
+from enplace.placers.dpos import critical_path_ops, dpos_schedule, max_edge_us, max_rank_us
+from enplace.placers.settle import upward_rank_us
+from enplace.problem import Problem
+from enplace.simulate import simulate
+
+from .problems import gpus, line
+
+
+def two_branches(**extra):
+    """A long branch 0, 1, 3, 5 and a short one 0, 2, 4, 5."""
+    edges = [(0, 1, 8), (0, 2, 8), (1, 3, 8), (2, 4, 8), (3, 5, 8), (4, 5, 8)]
+    return line([2.0, 9.0, 3.0, 9.0, 3.0, 2.0], edges, **extra)
+
+
+def test_ranks_count_the_slowest_device_and_the_slowest_link():
+    problem = Problem(two_branches(), gpus(2, b0=1.0, speeds=[1.0, 0.5]))
+    assert max_rank_us(problem).tolist() == [47, 42, 18, 23, 11, 4]
+
+
+def test_the_critical_path_follows_the_largest_ranks():
+    problem = Problem(two_branches(), gpus(2))
+    assert critical_path_ops(problem, max_rank_us(problem)).tolist() == [0, 1, 3, 5]
+
+
+def test_the_critical_path_runs_on_the_fastest_gpu():
+    problem = Problem(two_branches(), gpus(2, speeds=[1.0, 2.0]))
+    assert place(problem, "dpos").device[[0, 1, 3, 5]].tolist() == [1] * 4
+
+
+def test_a_path_too_large_for_one_device_goes_on_with_the_next():
+    profile = two_branches(persistent=[400, 400, 0, 400, 0, 400])
+    problem = Problem(profile, gpus(2, capacity=900))
+    plan = place(problem, "dpos")
+    assert plan.device[[0, 1, 3, 5]].tolist() == [0, 0, 1, 1]
+    assert simulate(problem, plan).fits
+
+
+def test_the_short_branch_runs_beside_the_path_if_that_pays():
+    near = place(Problem(two_branches(), gpus(2, b0=1.0)), "dpos").device
+    far = place(Problem(two_branches(), gpus(2, b0=30.0)), "dpos").device
+    assert near[[2, 4]].tolist() == [1, 1]
+    assert far.tolist() == [0] * 6
+
+
+@st.composite
+def without_queues(draw):
+    """Equal GPUs with ample memory, and graphs in which no transfer waits for a channel.
+
+    The theorem knows no queues. Either transfers take no time, or only one op sends anything.
+    """
+    n = draw(st.integers(1, 30))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    costs = rng.choice([0.5, 1.0, 3.0, 10.0, 42.5], n)
+    n_gpus, b0 = draw(st.integers(1, 4)), draw(st.sampled_from([0.0, 0.5, 5.0, 40.0]))
+    if b0:
+        edges = {(0, op) for op in range(1, n) if rng.random() < 0.7}
+    else:
+        edges = {
+            (int(before), op)
+            for op in range(1, n)
+            for before in rng.integers(max(0, op - 6), op, rng.integers(0, 4))
+        }
+    return Problem(line(costs, [(a, b, 8) for a, b in sorted(edges)]), gpus(n_gpus, b0=b0))
+
+
+@settings(deadline=None, max_examples=300)
+@given(without_queues())
+def test_theorem_1_bounds_the_step(problem):
+    """The ideal time is at least the longest path, and the work per device."""
+    rank, edge_us = max_rank_us(problem), max_edge_us(problem)
+    device, start = dpos_schedule(problem, rank, critical_path_ops(problem, rank))
+    step = (start + problem.time_us[np.arange(problem.profile.n_ops), device]).max()
+    work_us = problem.time_us.max(axis=1)
+    longest = upward_rank_us(problem, work_us, np.zeros_like(edge_us)).max()
+    c_max = upward_rank_us(problem, np.zeros_like(work_us), edge_us).max()
+    ideal = max(longest, work_us.sum() / problem.cluster.n_devices)
+    assert step <= 2 * ideal + c_max + 1e-9
