@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +21,7 @@ from enplace.maxload.program import (
 )
 from enplace.problem import BoolArray, Problem
 from enplace.profile import IntArray
+from enplace.solvers.beside import Beside
 from enplace.solvers.milp import Answer, solve_milp
 
 SMALL = 200
@@ -95,48 +93,17 @@ def best_anywhere(problem: Problem, limits: Limits, seed: int = 0, solver: str =
         return search.solved((), limits.seconds, solver)
     late = _after(started + limits.seconds, limits.cancelled)
     search.offer(anneal(graph, start, late, seed))
-    with _Annealing(graph, start, late, seed) as beside:
+
+    def again(number: int, stopped: Callable[[], bool]) -> IntArray:
+        return anneal(graph, start, stopped, seed + number * _SEEDS_APART)
+
+    with Beside(again, late) as beside:
         seconds = limits.seconds - (time.monotonic() - started)
         return search.solved((), seconds, solver, beside)
 
 
 def _after(deadline_s: float, cancelled: Callable[[], bool]) -> Callable[[], bool]:
     return lambda: cancelled() or time.monotonic() > deadline_s
-
-
-class _Annealing:
-    """A thread that anneals one start with one seed after the other."""
-
-    def __init__(
-        self, graph: Hypergraph, start: IntArray, stopped: Callable[[], bool], seed: int
-    ) -> None:
-        self._graph, self._start, self._stopped, self._seed = graph, start, stopped, seed
-        self._found: queue.SimpleQueue[IntArray] = queue.SimpleQueue()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> _Annealing:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def __call__(self) -> Iterator[IntArray]:
-        """What was found since the last call."""
-        while not self._found.empty():
-            yield self._found.get()
-
-    def _run(self) -> None:
-        for number in itertools.count(1):
-            if self._ended():
-                return
-            seed = self._seed + number * _SEEDS_APART
-            self._found.put(anneal(self._graph, self._start, self._ended, seed))
-
-    def _ended(self) -> bool:
-        return self._end.is_set() or self._stopped()
 
 
 def _nothing() -> Iterator[IntArray]:
