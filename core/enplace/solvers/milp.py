@@ -7,12 +7,15 @@ CPLEX through PuLP. A solver that is not installed is an answer, not an error.
 from __future__ import annotations
 
 import json
+import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
@@ -88,7 +91,7 @@ def solve_milp(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=False,
+        start_new_session=True,
     ) as process:
         lines, noise = _talk(process, encode_model(model, start))
         try:
@@ -105,8 +108,14 @@ def solve_milp(
                     return best
                 report(best)
         finally:
-            process.kill()
+            _kill(process)
     return best
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process, and with it the solver that PuLP started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _talk(
