@@ -169,10 +169,11 @@ constraint_options = all_of(
 solver_options = all_of(
     click.option(
         "--objective",
-        type=click.Choice(["step-time", "throughput"]),
+        type=click.Choice(["step-time", "throughput", "latency"]),
         default="step-time",
         show_default=True,
-        help="What to make best: the time of one step, or the samples a pipeline takes in.",
+        help="What to make best: the time of one step, the samples a pipeline takes in, or the "
+        "time of one query.",
     ),
     click.option(
         "--time-limit",

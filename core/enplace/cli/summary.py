@@ -51,7 +51,7 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
         "method": plan.method,
         "policy": plan.policy,
         "links": plan.links,
-        **_pipeline_numbers(plan),
+        **_objective_numbers(plan),
         "step_time_us": schedule.makespan_us,
         "expert_step_time_us": expert.makespan_us if expert else None,
         "lower_bound": schedule.lower_bound_us,
@@ -78,8 +78,15 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
     }
 
 
-def _pipeline_numbers(plan: Plan) -> dict[str, Any]:
-    """What a plan for a pipeline adds; see :mod:`enplace.placers.max_load`."""
+def _objective_numbers(plan: Plan) -> dict[str, Any]:
+    """What a plan for another objective adds: a pipeline's, or the latency of a query."""
+    if "latency_us" in plan.facts:
+        return {
+            "objective": "latency",
+            "latency_us": finite(plan.facts["latency_us"]),
+            "latency_bound_us": finite(plan.facts.get("bound_us")),
+            "proven": plan.facts.get("proven") is True,
+        }
     if "time_per_sample_us" not in plan.facts:
         return {"objective": "step-time"}
     return {
@@ -91,8 +98,14 @@ def _pipeline_numbers(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _pipeline_facts(plan: Plan) -> list[list[str]]:
-    found = _pipeline_numbers(plan)
+def _objective_facts(plan: Plan) -> list[list[str]]:
+    found = _objective_numbers(plan)
+    if found["objective"] == "latency" and found["latency_us"] is not None:
+        bound_us = found["latency_bound_us"]
+        proof = "no split has less" if found["proven"] else ""
+        if bound_us and not proof:
+            proof = f"no split has less than {ms(bound_us)}"
+        return [["latency of a query", ms(found["latency_us"]), proof]]
     load_us = found.get("time_per_sample_us")
     if load_us is None:
         return []
@@ -120,7 +133,7 @@ def describe(schedule: Schedule, expert: Schedule | None) -> str:
     if solved is not None:
         head += f", solved in {seconds(solved)}"
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
-    facts = _pipeline_facts(plan)
+    facts = _objective_facts(plan)
     facts.append(["step time", ms(schedule.makespan_us), ""])
     if expert is not None and plan.method != "expert":
         change = against_expert(schedule, expert)

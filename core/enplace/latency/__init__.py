@@ -4,5 +4,13 @@ Accelerators take a subgraph whole: all its inputs in, all its ops, all its outp
 """
 
 from enplace.latency.evaluate import latency_us, split_into_pieces
+from enplace.latency.search import Found, Limits, best_latency, greedy_split
 
-__all__ = ["latency_us", "split_into_pieces"]
+__all__ = [
+    "Found",
+    "Limits",
+    "best_latency",
+    "greedy_split",
+    "latency_us",
+    "split_into_pieces",
+]

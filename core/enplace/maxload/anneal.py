@@ -21,10 +21,10 @@ from enplace.profile import FloatArray, IntArray
 STEPS_AT_ONCE = 200_000
 """Between two looks whether to stop: some tenths of a second."""
 
-STEPS_PER_UNIT, MOST_STEPS = 4000, 1_000_000
+STEPS_PER_UNIT, MOST_STEPS = 8000, 1_500_000
 """Steps of one run; beyond, another run from the same start finds more than a longer one."""
 
-HOT, COLD = 0.03, 0.0003
+HOT, COLD = 0.03, 0.00003
 """First and last temperature, as shares of the load."""
 
 SWAP, GATHER, CONNECTED = 0.15, 0.1, 0.3

@@ -100,11 +100,14 @@ def _even_share_us(problem: Problem, nodes: Nodes) -> float:
 
 def depth_first_order(nodes: Nodes, rank: IntArray) -> IntArray:
     """Topological order that follows each branch as far as it can; ties by rank."""
-    n = nodes.n_nodes
-    by_rank = np.lexsort((rank[nodes.target], nodes.source))
-    target = nodes.target[by_rank]
-    ptr = np.searchsorted(nodes.source[by_rank], np.arange(n + 1))
-    return _depth_first(n, ptr, target, np.argsort(rank))
+    return topological_depth_first(nodes.n_nodes, nodes.source, nodes.target, rank)
+
+
+def topological_depth_first(n: int, source: IntArray, target: IntArray, rank: IntArray) -> IntArray:
+    """Nodes of any graph in such an order; shape (n,)."""
+    by_rank = np.lexsort((rank[target], source))
+    ptr = np.searchsorted(source[by_rank], np.arange(n + 1))
+    return _depth_first(n, ptr, target[by_rank], np.argsort(rank))
 
 
 @njit(cache=True, nogil=True)

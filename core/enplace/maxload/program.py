@@ -94,17 +94,31 @@ def max_load_program(graph: Hypergraph, scale_us: float, passes: Sequence[Pass] 
     if len(limited):
         share = graph.unit_bytes[:, None] / graph.capacity_bytes[limited]
         builder.sums(len(limited), [(np.arange(len(limited)), share, x[:, limited])], upper=1.0)
-    z = [_contiguous(builder, x, each) for each in passes]
+    z = [contiguity(builder, x[each.unit], each.source, each.target) for each in passes]
     return Program(graph, passes, scale_us, builder.model(), x, most, least, z, int(largest[0]))
 
 
-def _contiguous(builder: ModelBuilder, x: IntArray, each: Pass) -> IntArray:
-    z = builder.variables(len(each.unit), x.shape[1], upper=1.0)
-    here = x[each.unit]
-    a, b = each.source, each.target
+def contiguity(
+    builder: ModelBuilder, here: IntArray, source: IntArray, target: IntArray
+) -> IntArray:
+    """Add variables and rows that keep sets of nodes contiguous (Lemma 4.1).
+
+    Parameters
+    ----------
+    here : int array, shape (n_nodes, n_sets)
+        Variables that are 1 where a node is in a set.
+    source, target : int arrays, shape (n_edges,)
+
+    Returns
+    -------
+    int array, shape (n_nodes, n_sets)
+        The variables z.
+    """
+    z = builder.variables(*here.shape, upper=1.0)
     builder.rows([(1.0, z), (-1.0, here)], lower=0.0)
-    builder.rows([(1.0, z[a]), (-1.0, z[b])], lower=0.0)
-    builder.rows([(1.0, here[b]), (-1.0, here[a]), (-1.0, z[b])], lower=-1.0)
+    builder.rows([(1.0, z[source]), (-1.0, z[target])], lower=0.0)
+    after, before = here[target], here[source]
+    builder.rows([(1.0, after), (-1.0, before), (-1.0, z[target])], lower=-1.0)
     return z
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,16 +21,14 @@ from enplace.maxload.program import (
 )
 from enplace.problem import BoolArray, Problem
 from enplace.profile import IntArray
+from enplace.solvers.beside import Beside
 from enplace.solvers.milp import Answer, solve_milp
-
-N_STARTS = 12
-"""Annealing starts so often; short runs from one start find more than a long one."""
 
 SMALL = 200
 """With fewer choices of a device for a unit, the program alone is done sooner."""
 
-ANNEALING_SHARE = 0.4
-"""Annealing takes at most this share of the time, the program the rest."""
+_SEEDS_APART = 1 << 32
+"""Further than seeds that people give, so that runs of different seeds differ."""
 
 PROVEN_GAP = 1e-5
 """Relative difference to the bound that counts as none: solvers round."""
@@ -83,23 +81,33 @@ class Limits:
 def best_anywhere(problem: Problem, limits: Limits, seed: int = 0, solver: str = "HiGHS") -> Found:
     """The placement with the least maximum load; devices need not be contiguous (section 5.2).
 
-    The DP's contiguous split is annealed; the integer program goes on from the best of that.
+    The DP's contiguous split is annealed, and the integer program goes on from that. Beside it,
+    on another core, annealing starts again and again: many short runs find more than a long one.
     """
     started = time.monotonic()
     graph = hypergraph_of(problem)
-    device = _start(problem, graph, seed)
+    start = _start(problem, graph, seed)
     search = _Search(problem, graph, limits)
-    search.offer(device)
+    search.offer(start)
+    if graph.unit_us.size < SMALL or not search.feasible(start):
+        return search.solved((), limits.seconds, solver)
+    late = _after(started + limits.seconds, limits.cancelled)
+    search.offer(anneal(graph, start, late, seed))
 
-    def late() -> bool:
-        return limits.cancelled() or time.monotonic() - started > ANNEALING_SHARE * limits.seconds
+    def again(number: int, stopped: Callable[[], bool]) -> IntArray:
+        return anneal(graph, start, stopped, seed + number * _SEEDS_APART)
 
-    worthwhile = graph.unit_us.size >= SMALL and search.feasible(device)
-    for number in range(N_STARTS if worthwhile else 0):
-        if late() or search.found.proven:
-            break
-        search.offer(anneal(graph, device, late, seed=N_STARTS * seed + number))
-    return search.solved((), limits.seconds - (time.monotonic() - started), solver)
+    with Beside(again, late) as beside:
+        seconds = limits.seconds - (time.monotonic() - started)
+        return search.solved((), seconds, solver, beside)
+
+
+def _after(deadline_s: float, cancelled: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: cancelled() or time.monotonic() > deadline_s
+
+
+def _nothing() -> Iterator[IntArray]:
+    return iter(())
 
 
 def best_contiguous(
@@ -183,8 +191,14 @@ class _Search:
         self.found = found
         self._limits.report(found)
 
-    def solved(self, passes: tuple[Pass, ...] | list[Pass], seconds: float, solver: str) -> Found:
-        """Go on with the integer program."""
+    def solved(
+        self,
+        passes: Sequence[Pass],
+        seconds: float,
+        solver: str,
+        beside: Callable[[], Iterator[IntArray]] = _nothing,
+    ) -> Found:
+        """Go on with the integer program; meanwhile ``beside`` has placements now and then."""
         if self.found.proven or self._limits.cancelled() or seconds <= 0:
             return self.found
         start, scale_us = None, _scale_us(self._graph, self.found)
@@ -192,15 +206,22 @@ class _Search:
         if self._device is not None:
             start = values_of(program, self._device)
 
+        def stopped() -> bool:
+            for device in beside():
+                self.offer(device)
+            return self._limits.cancelled()
+
         def take(answer: Answer) -> None:
             self._take(program, answer)
 
-        answer = solve_milp(
-            program.model, start, seconds, self._limits.cancelled, take, solver=solver
-        )
+        answer = solve_milp(program.model, start, seconds, stopped, take, solver=solver)
         take(answer)
         best = self.found
-        return Found(best.device, best.load_us, best.bound_us, answer.why)
+        device = best.device
+        if answer.status == "optimal" and answer.values is not None:
+            # Of equals the program's own, which does not depend on how far annealing came.
+            device = placement_of(program, answer.values)[self._problem.unit]
+        return Found(device, best.load_us, best.bound_us, answer.why)
 
     def _take(self, program: Program, answer: Answer) -> None:
         if answer.values is not None:

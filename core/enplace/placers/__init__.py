@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 
 from enplace.placers.registry import (
+    LATENCY,
     STEP_TIME,
     THROUGHPUT,
     PlaceOptions,
@@ -14,7 +15,7 @@ from enplace.placers.registry import (
 )
 
 DEFAULT_METHOD = "enplace"
-DEFAULT_METHODS = {STEP_TIME: DEFAULT_METHOD, THROUGHPUT: "max-load-dp"}
+DEFAULT_METHODS = {STEP_TIME: DEFAULT_METHOD, THROUGHPUT: "max-load-dp", LATENCY: "latency-ip"}
 """The method for each objective if a person names none."""
 
 for _module in pkgutil.iter_modules(__path__):
@@ -23,6 +24,7 @@ for _module in pkgutil.iter_modules(__path__):
 __all__ = [
     "DEFAULT_METHOD",
     "DEFAULT_METHODS",
+    "LATENCY",
     "STEP_TIME",
     "THROUGHPUT",
     "PlaceOptions",

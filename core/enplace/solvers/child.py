@@ -7,12 +7,15 @@ line has ``status``.
 from __future__ import annotations
 
 import json
+import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 _TICK_S = 0.05
@@ -45,7 +48,7 @@ def converse(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=False,
+        start_new_session=True,
     ) as process:
         lines, noise = _talk(process, message)
         try:
@@ -61,7 +64,13 @@ def converse(
                 if "status" in line:
                     return
         finally:
-            process.kill()
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process, and with it the solver that PuLP started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _talk(

@@ -80,9 +80,8 @@ def _solver(highspy: Any, model: Model, start: FloatArray | None) -> Any:
     solver.setOptionValue("mip_rel_gap", OPTIMAL_GAP)
     solver.passModel(lp)
     if start is not None:
-        solution = highspy.HighsSolution()
-        solution.col_value = list(start)
-        solver.setSolution(solution)
+        known = np.flatnonzero(~np.isnan(start))
+        solver.setSolution(len(known), known.astype(np.int32), start[known])
     return solver
 
 

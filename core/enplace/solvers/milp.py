@@ -69,7 +69,7 @@ def solve_milp(
     Parameters
     ----------
     start : float array, shape (n_variables,), optional
-        A solution to start from.
+        A solution to start from; the solver works out what is NaN.
     deadline_s : float
         The process is stopped after so many seconds.
     cancelled : callable

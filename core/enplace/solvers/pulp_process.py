@@ -34,7 +34,8 @@ def main() -> None:
     problem, variables = to_pulp(pulp, model)
     if start is not None:
         for variable, value in zip(variables, start.tolist(), strict=True):
-            variable.setInitialValue(value)
+            if not np.isnan(value):
+                variable.setInitialValue(value)
     problem.solve(solver)
     if problem.sol_status == pulp.LpSolutionInfeasible:
         say(status="infeasible")

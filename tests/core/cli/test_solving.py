@@ -143,7 +143,7 @@ def test_the_whole_name_of_an_op_pins_that_op_alone(enplace, folder):
         (("--cluster", "pesta"), "did you mean 'pesto'?"),
         (("--time-limit", "nan"), "not above zero"),
         (("--scale-links", "-2"), "not above zero"),
-        (("--objective", "latency"), "'latency' is not"),
+        (("--objective", "beauty"), "'beauty' is not"),
         (("-o", "p.json"), "is also an input"),
         (("-o", "nowhere/plan.json"), "no folder 'nowhere'"),
         (("--schedule", "."), "is a folder"),
@@ -293,6 +293,22 @@ def test_throughput_says_time_per_sample_and_proof(enplace, tmp_path):
     assert round(found["time_per_sample_us"] / 1000, 2) == 65.30
     assert found["proven"]
     assert "no contiguous split has less: 2,774 ideals searched" in enplace(*words).out
+
+
+def test_latency_says_the_time_of_a_query(enplace):
+    bert = str(next(s.path for s in samples() if s.name == "bert-3-training"))
+    words = ["place", bert, "--cluster", "from-file", "--objective", "latency"]
+    found = enplace(*words, "--method", "greedy-latency", "--json").document
+    assert (found["objective"], found["method"]) == ("latency", "greedy-latency")
+    assert found["latency_us"] > 0
+    assert not found["proven"]
+    assert "latency of a query" in enplace(*words, "--method", "greedy-latency").out
+
+
+def test_a_placement_that_need_not_be_contiguous_says_so(enplace, folder):
+    words = ["place", "p.json", "--cluster", "c.json", "--objective", "throughput"]
+    method = ["--method", "max-load-ip-noncontiguous", "--time-limit", "2"]
+    assert "no split has less" in enplace(*words, *method).out
 
 
 def test_a_method_for_another_objective_is_refused(enplace):

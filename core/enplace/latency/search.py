@@ -1,0 +1,215 @@
+"""The least latency by annealing and integer programming (Figs. 3 and 4)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.latency.anneal import anneal, places_us
+from enplace.latency.evaluate import latency_us
+from enplace.latency.greedy import greedy_places
+from enplace.latency.groups import Groups, devices_of, groups_of, op_places
+from enplace.latency.program import Program, latency_program, placement_of, values_of
+from enplace.maxload.load import send_us
+from enplace.problem import Problem
+from enplace.profile import IntArray
+from enplace.solvers.beside import Beside
+from enplace.solvers.milp import Answer, solve_milp
+
+STEPS = 300_000
+"""Annealing steps of one run."""
+
+SMALL = 200
+"""With fewer choices of a place for an op, the program alone is done sooner."""
+
+PROVEN_GAP = 1e-5
+"""Relative difference to the bound that counts as none: solvers round."""
+
+_SEEDS_APART = 1 << 32
+"""Further than seeds that people give, so that runs of different seeds differ."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A placement and what is known about it.
+
+    Attributes
+    ----------
+    device : int array, shape (n_ops,)
+    piece : int array, shape (n_ops,)
+        Pieces of each accelerator in order; see :func:`~enplace.latency.evaluate.latency_us`.
+    latency_us : float
+        inf if nothing that fits was found.
+    bound_us : float
+        No placement with so many pieces has less.
+    why : str
+        What a person should know about the solver; mostly empty.
+    """
+
+    device: IntArray
+    piece: IntArray
+    latency_us: float
+    bound_us: float
+    why: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Whether no placement with so many pieces is better."""
+        return self.latency_us <= self.bound_us * (1 + PROVEN_GAP)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a search may take, and whom it tells.
+
+    Attributes
+    ----------
+    seconds : float
+    cancelled : callable
+        Asked often; once true, the search ends with what it has.
+    report : callable
+        Told of each better placement and bound.
+    """
+
+    seconds: float
+    cancelled: Callable[[], bool]
+    report: Callable[[Found], None]
+
+
+def greedy_split(problem: Problem) -> IntArray:
+    """Device of each op by the greedy baseline of section 7; shape (n_ops,)."""
+    groups = groups_of(problem)
+    place = greedy_places(groups)
+    able = groups.allowed[np.arange(groups.n_groups), place]
+    # What depends on each other both ways but is pinned apart cannot be together anywhere.
+    place[~able] = np.argmax(groups.allowed[~able], axis=1)
+    return devices_of(problem, op_places(groups, place))
+
+
+def best_latency(
+    problem: Problem, limits: Limits, q: int = 1, seed: int = 0, solver: str = "HiGHS"
+) -> Found:
+    """The placement with the least latency.
+
+    The greedy split is annealed, and the integer program goes on from that. Beside it, on another
+    core, annealing starts again and again.
+
+    Parameters
+    ----------
+    q : int
+        Contiguous pieces of each accelerator in each pass: 1 for Fig. 3, more for Fig. 4.
+    """
+    deadline_s = time.monotonic() + limits.seconds
+
+    def late() -> bool:
+        return limits.cancelled() or time.monotonic() > deadline_s
+
+    groups = groups_of(problem)
+    start = np.zeros((groups.n_groups, 2), dtype=np.int64)
+    start[:, 0] = greedy_places(groups)
+    search = _Search(problem, groups, limits, q)
+    search.offer(start)
+    if groups.op_us.size < SMALL or not np.isfinite(search.found.latency_us):
+        return search.solved(deadline_s, solver)
+    search.offer(anneal(groups, start, q, STEPS, late, seed))
+
+    def again(number: int, stopped: Callable[[], bool]) -> IntArray:
+        return anneal(groups, start, q, STEPS, stopped, seed + number * _SEEDS_APART)
+
+    with Beside(again, late) as beside:
+        return search.solved(deadline_s, solver, beside)
+
+
+def _nothing() -> Iterator[IntArray]:
+    return iter(())
+
+
+class _Search:
+    """The best placement so far, which only gets better."""
+
+    def __init__(self, problem: Problem, groups: Groups, limits: Limits, q: int) -> None:
+        self._problem, self._groups, self._limits, self._q = problem, groups, limits, q
+        n_ops = problem.profile.n_ops
+        anywhere = np.argmin(np.where(problem.unit_allowed, 0, 1), axis=1)[problem.unit]
+        self.found = Found(anywhere, np.zeros(n_ops, dtype=np.int64), np.inf, 0.0)
+        self._slot = self.found.piece
+        self._place: IntArray | None = None
+
+    def offer(self, place: IntArray) -> None:
+        """Keep places of groups, shape (n_groups, 2), if they are better."""
+        groups = self._groups
+        held = np.bincount(place[:, 0], groups.group_bytes, len(groups.capacity_bytes))
+        allowed = groups.allowed[np.arange(groups.n_groups), place[:, 0]].all()
+        if not allowed or (held > groups.capacity_bytes).any():
+            return
+        if places_us(groups, place, self._q) >= self.found.latency_us * (1 - 1e-9):
+            return
+        of_op = op_places(groups, place)
+        backward = np.empty(groups.n_ops, dtype=np.int64)
+        backward[groups.op] = groups.backward
+        device = devices_of(self._problem, of_op[:, 0])
+        if self._keep(device, backward * self._q + of_op[:, 1]):
+            self._place, self._slot = of_op[:, 0], of_op[:, 1]
+
+    def _keep(self, device: IntArray, piece: IntArray) -> bool:
+        """Keep a placement if the evaluator finds it better."""
+        us = latency_us(self._problem, device, piece)
+        better = us < self.found.latency_us * (1 - 1e-9)
+        if better:
+            self._tell(Found(device, piece, us, self.found.bound_us))
+        return better
+
+    def _tell(self, found: Found) -> None:
+        self.found = found
+        self._limits.report(found)
+
+    def solved(
+        self,
+        deadline_s: float,
+        solver: str,
+        beside: Callable[[], Iterator[IntArray]] = _nothing,
+    ) -> Found:
+        """Go on with the integer program; meanwhile ``beside`` has places now and then."""
+        seconds = deadline_s - time.monotonic()
+        if self._limits.cancelled() or seconds <= 0:
+            return self.found
+        start, enough_us = None, _serial_us(self._problem)
+        if np.isfinite(self.found.latency_us):
+            enough_us = max(1.001 * self.found.latency_us, 1e-3)
+        program = latency_program(self._problem, self._q, enough_us)
+        if self._place is not None:
+            unit_place = np.zeros(self._problem.n_units, dtype=np.int64)
+            unit_place[self._problem.unit] = self._place
+            start = values_of(program, self._problem, unit_place, self._slot)
+
+        def stopped() -> bool:
+            for place in beside():
+                self.offer(place)
+            return self._limits.cancelled()
+
+        def take(answer: Answer) -> None:
+            self._take(program, answer)
+
+        answer = solve_milp(program.model, start, seconds, stopped, take, solver=solver)
+        take(answer)
+        best = self.found
+        return Found(best.device, best.piece, best.latency_us, best.bound_us, answer.why)
+
+    def _take(self, program: Program, answer: Answer) -> None:
+        if answer.values is not None:
+            place, piece = placement_of(program, answer.values, self._problem)
+            self._keep(devices_of(self._problem, place[self._problem.unit]), piece)
+        best = self.found
+        bound_us = min(answer.bound * program.scale_us, best.latency_us)
+        if bound_us > best.bound_us:
+            self._tell(Found(best.device, best.piece, best.latency_us, bound_us))
+
+
+def _serial_us(problem: Problem) -> float:
+    """No latency is more, of any placement: everything one after the other, sent everywhere."""
+    work = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0).max(axis=1).sum()
+    ends = problem.profile.n_tensors + problem.profile.n_edges
+    return float(work + send_us(problem).max(initial=0.0) * ends) + 1.0
