@@ -5,7 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
-ALL = ("simulate", "place", "truth", "tarnawski2020", "startup", "repaint", "responsiveness")
+ALL = (
+    "simulate",
+    "place",
+    "search",
+    "truth",
+    "tarnawski2020",
+    "startup",
+    "repaint",
+    "responsiveness",
+)
 
 
 def main() -> int:

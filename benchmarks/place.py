@@ -35,10 +35,14 @@ def main() -> None:
         seconds = median_s(lambda m=method: place(problem, m, options=PlaceOptions()), repeats=5)
         target = "under 2 s (the paper: 95 s)" if method == "celeritas" else ""
         figure(method, f"{seconds:.2f} s", target)
-    paths = sorted(EXTERNAL.glob("*.json.gz")) or [sample.path for sample in samples()]
-    measured = [path for path in paths if "_gt_" not in path.name]
     for cluster in CLUSTERS:
-        _step_times(measured, cluster)
+        _step_times(measured_profiles(), cluster)
+
+
+def measured_profiles() -> list[Path]:
+    """All that is there; the bundled samples where there is nothing else."""
+    paths = sorted(EXTERNAL.glob("*.json.gz")) or [sample.path for sample in samples()]
+    return [path for path in paths if "_gt_" not in path.name]
 
 
 def _step_times(paths: list[Path], cluster: str) -> None:

@@ -28,8 +28,11 @@ import numpy as np
 from enplace.coarsen import merge_batches, merge_chains
 from enplace.errors import PlanError
 from enplace.placers.celeritas import celeritas, order_place
+from enplace.placers.dpos import dpos
 from enplace.placers.expert import expert
 from enplace.placers.heft import heft
+from enplace.placers.m_etf import m_etf
+from enplace.placers.m_sct import m_sct
 from enplace.placers.m_topo import m_topo
 from enplace.placers.naive import single
 from enplace.placers.registry import PlaceOptions, Progress, placer
@@ -42,7 +45,11 @@ from enplace.search import Level, make_level, move_blocks, sweep
 from enplace.simulate import remember_bound, simulate
 from enplace.solvers.cp import solve_cp
 
-STARTS = (heft, expert, celeritas, order_place, m_topo, single)
+STARTS = (celeritas, heft, expert, m_etf, dpos, order_place, m_topo, single)
+"""Methods that take a second at most, the quickest of the good ones first."""
+
+SMALL = 6000
+"""Most ops for which ``m-sct``, with its linear program, is a quick method too."""
 
 COARSE = 1500
 """Ops of the coarser graph; a finer one of fewer ops is used for both."""
@@ -126,7 +133,8 @@ def _starts(problem: Problem, options: PlaceOptions) -> Iterator[Plan]:
     if options.start is not None:
         yield _allowed(problem, replace(options.start, method="enplace", facts={}))
     quiet = replace(options, progress=lambda progress: None)
-    for method in STARTS:
+    small = problem.profile.n_ops <= SMALL
+    for method in (*STARTS, m_sct) if small else STARTS:
         yield replace(method(problem, quiet), method="enplace")
 
 

@@ -355,3 +355,28 @@ def test_ctrl_c_leaves_the_methods_out_that_did_not_run(enplace, folder, endless
     assert heft["error"] is None
     assert stopped["error"] is None
     assert late["error"] == "stopped before there was a plan"
+
+
+def test_a_search_goes_on_from_a_plan(enplace, planned, folder):
+    done = enplace(
+        "place", "p.json", "--cluster", "c.json", "--start", "plan.json",
+        "--time-limit", "0.5", "-o", "better.json", "--json",
+    )  # fmt: skip
+    first = json.loads(planned.read_text())["predicted"]["step_time_us"]
+    assert done.status == 0
+    assert done.document["step_time_us"] <= first * (1 + 1e-12)
+
+
+def test_a_method_that_cannot_go_on_from_a_plan_says_which_can(enplace, planned):
+    done = enplace(
+        "place", "p.json", "--cluster", "c.json", "--method", "heft", "--start", "plan.json"
+    )
+    assert done.status == 2
+    assert "method 'heft' cannot go on from a plan; use enplace" in done.err
+
+
+def test_a_damaged_plan_to_start_from_is_named(enplace, folder):
+    (folder / "bad.json").write_text("{")
+    done = enplace("place", "p.json", "--cluster", "c.json", "--start", "bad.json")
+    assert done.status == 2
+    assert "bad.json" in done.err

@@ -20,10 +20,10 @@ slow_start = settings(deadline=None, max_examples=25, suppress_health_check=[Hea
 
 @slow_start
 @given(problem=problems())
-def test_it_is_never_worse_than_a_method_that_does_not_search(problem):
+def test_it_is_never_worse_than_a_list_scheduler(problem):
     ours = simulate(problem, place(problem, "enplace"))
     for name, other in placers("step-time").items():
-        if "anytime" in other.capabilities or not other.installed:
+        if "anytime" in other.capabilities or name in ("metis", "scotch"):
             continue
         theirs = simulate(problem, place(problem, name))
         if theirs.fits:
