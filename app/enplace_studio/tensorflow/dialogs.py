@@ -109,16 +109,36 @@ class FailureReport(Question):
         self.buttons.insertWidget(0, button("Copy", lambda: clipboard.setText(text), kind="link"))
 
 
-class RunQuestion(Question):
-    """How long to run a plan, and whether to keep its order."""
+RUN, TUNE = "Run", "Tune"
+_WHAT_HAPPENS = {
+    RUN: "Runs training steps as planned, and again as they are, on the same batches; then says "
+    "what each op took, where it ran, in what order, and whether the result is the same.",
+    TUNE: "Runs the plan, solves again with the times that the ops really took, and runs the new "
+    "plan; up to three times. Whichever plan measures fastest is kept, the others are dropped.",
+}
 
-    def __init__(self, plan: str, command: str, where: str, remark: str, parent: QWidget) -> None:
-        heading = f"Run “{elide_middle(plan, 40)}” on this machine"
-        super().__init__("Run on this machine", heading, "Run", "Cancel", parent)
-        self.say(
-            "Runs training steps as planned, and again as they are, on the same batches; then says "
-            "what each op took, where it ran, in what order, and whether the result is the same."
-        )
+
+class RunQuestion(Question):
+    """How long to run a plan, and whether to keep its order.
+
+    Parameters
+    ----------
+    what : str
+        :data:`RUN` or :data:`TUNE`.
+    """
+
+    def __init__(
+        self,
+        plan: str,
+        command: str,
+        where: str,
+        remark: str,
+        parent: QWidget,
+        what: str = RUN,
+    ) -> None:
+        heading = f"{what} “{elide_middle(plan, 40)}” on this machine"
+        super().__init__(f"{what} on this machine", heading, what, "Cancel", parent)
+        self.say(_WHAT_HAPPENS[what])
         if remark:
             self.say(remark, "dim")
         self.steps = number_field(1, MOST_STEPS, STEPS)

@@ -37,9 +37,15 @@ class WorkerJob(QObject):
     """Why there is no result, and the last lines the worker wrote, where those help."""
     cancelled = Signal()
 
-    def __init__(self, messages: Sequence[Message], parent: QObject | None = None) -> None:
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        parent: QObject | None = None,
+        command: Sequence[str] = (),
+    ) -> None:
         super().__init__(parent)
         self.messages = tuple(messages)
+        self._command = tuple(command)
         self.said = "Starting TensorFlow"
         self.fraction: float | None = None
         self._out, self._errors = bytearray(), bytearray()
@@ -79,7 +85,7 @@ class WorkerJob(QObject):
     def start(self) -> None:
         """Start the process; its input stays open, so that it ends when the studio does."""
         said = aside(lambda: b"".join(map(wire.encode, self.messages)))
-        program, *arguments = worker.COMMAND
+        program, *arguments = self._command or worker.COMMAND
         self._started_s = time.monotonic()
         self._process.start(program, arguments)
         self._group = self._process.processId()

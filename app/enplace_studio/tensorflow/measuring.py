@@ -9,7 +9,7 @@ from pathlib import Path
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QMessageBox, QWidget
 
-from enplace import wire
+from enplace import tuning_process, wire
 from enplace.errors import EnplaceError
 from enplace.measured import run_from, with_measured_costs
 from enplace.plan import Plan
@@ -18,17 +18,28 @@ from enplace.profile import Profile
 from enplace.source import Source, source_from_json
 from enplace.text import ms
 from enplace.trust import folder_of, is_trusted, needs_trust, trust
+from enplace.tuning_process import tune_job
 from enplace.wire import Message
 from enplace.worker import devices_for, profile_job, run_job
+from enplace_studio import session
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.filing import Filing
 from enplace_studio.machine import model_source, why_no_run
 from enplace_studio.tensorflow.devices import devices_title
-from enplace_studio.tensorflow.dialogs import FailureReport, RunQuestion, TrustQuestion
+from enplace_studio.tensorflow.dialogs import (
+    RUN,
+    TUNE,
+    FailureReport,
+    RunQuestion,
+    TrustQuestion,
+)
 from enplace_studio.tensorflow.job import WorkerJob
 from enplace_studio.tensorflow.open_model import OpenModel, ProfileRequest
 from enplace_studio.tensorflow.strip import JobStrip
+
+ROUNDS = 3
+"""New plans that tuning tries at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +52,15 @@ class _Task:
         What the strip says while it runs, and the heading where it failed.
     finish : callable
         Takes the worker's answer.
+    command : tuple of str
+        Another process than the worker's.
     """
 
     title: str
     failed: str
     messages: tuple[Message, ...]
     finish: Callable[[Message], None]
+    command: tuple[str, ...] = ()
 
 
 class Measuring(QWidget):
@@ -144,6 +158,13 @@ class Measuring(QWidget):
 
     def run_current(self) -> None:
         """Run the current plan and keep what was measured with it."""
+        self._ask(RUN)
+
+    def tune_current(self) -> None:
+        """Improve the current plan by measurement (FastT's adaptive cost model)."""
+        self._ask(TUNE)
+
+    def _ask(self, what: str) -> None:
         entry, cluster = self._document.current, self._document.cluster
         data = model_source(self._document)
         if entry is None or cluster is None or data is None or why_no_run(self._document):
@@ -154,9 +175,10 @@ class Measuring(QWidget):
             self.failed.emit(str(error))
             return
         where, remark = devices_title(cluster), self._remark()
-        question = RunQuestion(entry.name, source.command, where, remark, self.window())
+        question = RunQuestion(entry.name, source.command, where, remark, self.window(), what)
         if question.exec() and self._trusted(source, "run the plan"):
-            self._run(entry, source, question.steps.value(), question.order.isChecked())
+            steps, order = question.steps.value(), question.order.isChecked()
+            (self._run if what == RUN else self._tune)(entry, source, steps, order)
 
     def _remark(self) -> str:
         """What makes the run something else than the plan was made for."""
@@ -189,6 +211,42 @@ class Measuring(QWidget):
                 lambda message: self._ran(entry.plan, problem, message),
             )
         )
+
+    def _tune(self, entry: PlanEntry, source: Source, steps: int, order: bool) -> None:
+        document = self._document
+        assert document.cluster is not None
+        problem = replace(entry.schedule.problem, cluster=document.cluster)
+        try:
+            devices = devices_for(document.cluster, problem.profile.measured)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return
+        self._start(
+            _Task(
+                f"Tuning “{entry.name}”",
+                f"“{entry.name}” could not be tuned",
+                tune_job(source, devices, steps, order, ROUNDS, problem, entry.plan),
+                lambda message: self._tuned(entry, problem, message),
+                tuning_process.COMMAND,
+            )
+        )
+
+    def _tuned(self, entry: PlanEntry, problem: Problem, message: Message) -> None:
+        rounds = message.details["rounds"]
+        run = aside(lambda: run_from(message, problem))
+        self.strip.clear()
+        if self._document.problem is None or entry not in self._document.plans:
+            self.done.emit("The plan that was tuned is not open any more; nothing has changed")
+            return
+        first, best = rounds[0]["step_time_us"], run.step_time_us
+        if sum(each["kept"] for each in rounds) == 1:
+            self._document.set_run(entry.plan, run)
+            tried = " The new one measured no faster and is dropped." if len(rounds) > 1 else ""
+            self.done.emit(f"“{entry.name}” is the fastest plan found: {ms(best)}.{tried}")
+            return
+        tuned = session.entry_for(self._document.problem, f"{entry.name}, tuned", run.plan)
+        self._document.add_plan(replace(tuned, run=run))
+        self.done.emit(f"Tuned: a step takes {ms(best)} instead of {ms(first)} on this machine")
 
     def _ran(self, plan: Plan, problem: Problem, message: Message) -> None:
         run = aside(lambda: run_from(message, problem))
@@ -230,7 +288,7 @@ class Measuring(QWidget):
         if not self.strip.isHidden():
             self.failed.emit(f"{self.strip.title.text()}; let it end, open it, or give it up first")
             return
-        job = self.job = WorkerJob(task.messages, self)
+        job = self.job = WorkerJob(task.messages, self, task.command)
         job.done.connect(lambda message: self._on_done(task, message))
         job.failed.connect(lambda why, lines: self._on_failed(task, why, lines))
         job.cancelled.connect(lambda: self._on_cancelled(task))

@@ -201,6 +201,7 @@ def run(
     TensorFlow runs them by itself. Exit status 1 if it did not run as planned.
     """
     from enplace.files import read_plan_alone
+    from enplace.tuning_process import runs_on
     from enplace.worker import devices_for
 
     predicted_us = None
@@ -211,7 +212,7 @@ def run(
     source = _source(model, trust, problem)
     where = devices or devices_for(problem.cluster, problem.profile.measured)
     with work_bar() as report:
-        measured = _run_once(source, where, steps, not no_order, report)(problem, chosen)
+        measured = runs_on(source, where, steps, not no_order, report)(problem, chosen)
     if predicted_us is not None:
         measured = replace(measured, predicted_step_time_us=predicted_us)
     return Answer(
@@ -268,6 +269,7 @@ def tune(
     from enplace.files import write_plan
     from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, place
     from enplace.simulate import simulate
+    from enplace.tuning_process import runs_on
     from enplace.worker import devices_for
 
     check_outputs((output,), profile_file)
@@ -285,7 +287,7 @@ def tune(
             options = PlaceOptions(time_limit_s=time_limit, progress=tell)
             return place(problem, chosen, options=options)
 
-        measure = _run_once(source, where, steps, not no_order, report)
+        measure = runs_on(source, where, steps, not no_order, report)
         tuned = tuning.tune(problem, first, measure, solve, rounds)
     best = tuned.best.plan
     write_plan(output, tuned.problem, best, simulate(tuned.problem, best))
@@ -331,20 +333,6 @@ def _check_trust(source: Source, trusted: bool) -> None:
 
 def _can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _run_once(
-    source: Source, devices: str, steps: int, order: bool, report: Report
-) -> Callable[[Problem, Plan], MeasuredRun]:
-    """Runs plans on real devices."""
-    from enplace.measured import run_from
-    from enplace.worker import do_work, run_job
-
-    def measure(problem: Problem, plan: Plan) -> MeasuredRun:
-        job = run_job(source, devices, steps, order, problem, plan)
-        return run_from(do_work(job, report), problem)
-
-    return measure
 
 
 def as_planned(run: MeasuredRun) -> bool:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from enplace.coarsen import find_leaders
 from enplace.placers.building import (
     State,
     Work,
@@ -119,7 +120,7 @@ def earliest_first(
         The placement and when each op starts in the schedule built along with it.
     """
     profile, cluster = problem.profile, problem.cluster
-    allowed = _gpus_first(problem)[problem.unit]
+    allowed = gpus_first(problem)[problem.unit]
     work = prepare(problem, natural_position(problem), problem.unit, memory_share, allowed)
     state = begin(problem, work)
     rank = np.full(profile.n_ops, -1, dtype=np.int64)
@@ -141,12 +142,21 @@ def earliest_first(
     return state.unit_device[problem.unit], state.start_us
 
 
-def _gpus_first(problem: Problem) -> BoolArray:
-    """Where units may go, without the CPUs if they may go to a GPU; shape (n_units, n_devices)."""
+def gpus_first(problem: Problem) -> BoolArray:
+    """Where units may go, without the CPUs if they may go to a GPU; shape (n_units, n_devices).
+
+    A unit that has a follower of an op on a CPU may be drawn there, and keeps its CPUs.
+    """
     allowed = problem.unit_allowed.copy()
-    some_gpu = allowed[:, problem.cluster.gpus].any(axis=1)
-    for cpu in problem.cluster.cpus:
-        allowed[some_gpu, cpu] = False
+    leader = find_leaders(problem, natural_position(problem))
+    drawn = ~allowed[:, problem.cluster.gpus].any(axis=1)
+    while True:
+        more = drawn.copy()
+        more[problem.unit[drawn[problem.unit[leader]]]] = True
+        if (more == drawn).all():
+            break
+        drawn = more
+    allowed[np.ix_(~drawn, problem.cluster.cpus)] = False
     return allowed
 
 

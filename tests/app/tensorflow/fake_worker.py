@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,13 @@ def main():
         say(wire.profile_message(profile(), "done", measured=True))
     else:
         problem = wire.problem_from(wire.profile_from(values["profile"]), job.details["problem"])
-        say(run_message(run(problem, wire.plan_from(job), job.details["steps"])))
+        plan = wire.plan_from(job)
+        measured = run(problem, plan, job.details["steps"])
+        if name == "relay":  # what changes devices takes long, whatever the profile says
+            apart = 1 + len(set(plan.device.tolist())) * 10
+            steps_us = np.full(job.details["steps"], 1000.0 * apart)
+            measured = replace(measured, step_times_us=steps_us)
+        say(run_message(measured))
 
 
 def say(message):

@@ -21,6 +21,7 @@ compiled = True
 """
 CONVOLUTIONS = """
 import keras, numpy as np
+keras.utils.clear_session()  # names begin anew
 keras.utils.set_random_seed(1)
 image = keras.Input((8, 8, 3))
 sides = [keras.layers.Conv2D(4, 3, activation="relu")(image) for _ in range(2)]

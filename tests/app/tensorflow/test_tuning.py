@@ -1,0 +1,85 @@
+"""Tuning from the studio, with the fake worker behind the process that tunes."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from enplace import tuning_process, worker
+from enplace.source import source_of
+from enplace_studio.session import entry_for
+from enplace_studio.tensorflow.dialogs import FailureReport, RunQuestion
+from problems import plan_of
+
+PATIENCE_MS = 60_000
+
+
+@pytest.fixture(autouse=True)
+def tuner(monkeypatch):
+    """The process that tunes asks the fake worker too."""
+    code = (
+        "from enplace import tuning_process, worker; "
+        f"worker.COMMAND = {worker.COMMAND!r}; tuning_process.SEARCH_S = 0.5; "
+        "tuning_process.main()"
+    )
+    monkeypatch.setattr(tuning_process, "COMMAND", (sys.executable, "-c", code))
+
+
+@pytest.fixture
+def planned(window, fake, model, asked):
+    """Opens a profile of a model and a plan for it."""
+
+    def open_with(name, devices):
+        source = source_of(str(model(name))).to_json()
+        profile = fake.profile()
+        measured = {**profile.measured, "source": source, "devices": "cpu:2"}
+        window.files.open_profile(replace(profile, measured=measured))
+        problem = window.document.problem
+        window.document.add_plan(entry_for(problem, "mine", plan_of(problem, devices)))
+        return window
+
+    return open_with
+
+
+def test_a_plan_that_cannot_be_bettered_keeps_its_measurement(planned, qtbot, asked):
+    window = planned("mine.py", {"a": 0, "b": 0, "c": 0})
+    with qtbot.waitSignal(window.measuring.done, timeout=PATIENCE_MS) as done:
+        window.measuring.tune_current()
+        assert window.measuring.strip.title.text() == "Tuning “mine”"
+    assert "fastest plan found" in done.args[0]
+    assert [entry.name for entry in window.document.plans] == ["mine"]
+    assert window.document.current.run is not None
+    assert any(isinstance(dialog, RunQuestion) for dialog in asked)
+
+
+def test_a_faster_plan_is_added_and_shown(planned, qtbot):
+    """The fake model is a chain; the worker's answers make transfers cost, so one device wins."""
+    window = planned("relay.py", {"a": 0, "b": 1, "c": 0})
+    with qtbot.waitSignal(window.measuring.done, timeout=PATIENCE_MS) as done:
+        window.measuring.tune_current()
+    assert done.args[0].startswith("Tuned: a step takes")
+    current = window.document.current
+    assert current.name == "mine, tuned"
+    assert len(set(current.plan.device.tolist())) == 1
+    assert current.run is not None
+    assert len(window.document.plans) == 2
+
+
+def test_a_crash_while_tuning_is_reported_and_changes_nothing(planned, qtbot, asked):
+    window = planned("crash.py", {"a": 0, "b": 0, "c": 0})
+    window.measuring.tune_current()
+    qtbot.waitUntil(
+        lambda: any(isinstance(dialog, FailureReport) for dialog in asked), timeout=PATIENCE_MS
+    )
+    window.measuring.cancel()
+    qtbot.waitUntil(lambda: not window.measuring.busy, timeout=PATIENCE_MS)
+    assert window.document.current.run is None
+
+
+def test_cancel_ends_it_within_a_second(planned, qtbot):
+    window = planned("deaf.py", {"a": 0, "b": 0, "c": 0})
+    window.measuring.tune_current()
+    qtbot.waitUntil(lambda: window.measuring.job.said.split()[0].isdigit(), timeout=PATIENCE_MS)
+    with qtbot.waitSignal(window.measuring.done, timeout=1500) as done:
+        window.measuring.cancel()
+    assert "cancelled" in done.args[0]
