@@ -25,7 +25,6 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from enplace.coarsen import find_leaders
 from enplace.placers.building import (
     State,
     Work,
@@ -120,7 +119,7 @@ def earliest_first(
         The placement and when each op starts in the schedule built along with it.
     """
     profile, cluster = problem.profile, problem.cluster
-    allowed = gpus_first(problem)[problem.unit]
+    allowed = _gpus_first(problem)[problem.unit]
     work = prepare(problem, natural_position(problem), problem.unit, memory_share, allowed)
     state = begin(problem, work)
     rank = np.full(profile.n_ops, -1, dtype=np.int64)
@@ -142,21 +141,12 @@ def earliest_first(
     return state.unit_device[problem.unit], state.start_us
 
 
-def gpus_first(problem: Problem) -> BoolArray:
-    """Where units may go, without the CPUs if they may go to a GPU; shape (n_units, n_devices).
-
-    A unit that has a follower of an op on a CPU may be drawn there, and keeps its CPUs.
-    """
+def _gpus_first(problem: Problem) -> BoolArray:
+    """Where units may go, without the CPUs if they may go to a GPU; shape (n_units, n_devices)."""
     allowed = problem.unit_allowed.copy()
-    leader = find_leaders(problem, natural_position(problem))
-    drawn = ~allowed[:, problem.cluster.gpus].any(axis=1)
-    while True:
-        more = drawn.copy()
-        more[problem.unit[drawn[problem.unit[leader]]]] = True
-        if (more == drawn).all():
-            break
-        drawn = more
-    allowed[np.ix_(~drawn, problem.cluster.cpus)] = False
+    some_gpu = allowed[:, problem.cluster.gpus].any(axis=1)
+    for cpu in problem.cluster.cpus:
+        allowed[some_gpu, cpu] = False
     return allowed
 
 
@@ -180,7 +170,7 @@ def _earliest_first(work: Work, state: State, turn: Turn) -> None:  # pragma: no
             _, done = heappop(running)
             for consumer in turn.out_op[turn.out_ptr[done] : turn.out_ptr[done + 1]]:
                 turn.missing[consumer] -= 1
-                if turn.missing[consumer] == 0:
+                if turn.missing[consumer] == 0 and turn.rank[consumer] >= 0:  # no follower
                     _offer(work, state, turn, channels, waiting, consumer, now)
         op, device = -1, -1
         for d in range(n_devices):
@@ -350,8 +340,12 @@ def _urgent_op(
 
 @njit(cache=True, nogil=True)
 def _roomiest(work: Work, state: State, op: int) -> int:  # pragma: no cover - compiled
-    """Find the device that lacks the least memory for an op."""
-    unit, best, least = work.unit[op], -1, 0
+    """Find the device that lacks the least memory for an op.
+
+    A follower may have drawn its unit to a CPU, where the unit by itself would not have gone.
+    """
+    unit, least = work.unit[op], 0
+    best = int(state.unit_device[unit])
     for device in range(len(work.capacity_bytes)):
         if work.allowed[unit, device] and state.unit_device[unit] in (-1, device):
             lacking = lacking_bytes(work, state, op, _inputs(work, state, op), device)
@@ -389,7 +383,7 @@ def _run(
             continue
         producer = work.tensor_op[tensor]
         for consumer in turn.out_op[turn.out_ptr[producer] : turn.out_ptr[producer + 1]]:
-            ready = turn.missing[consumer] == 0
+            ready = turn.missing[consumer] == 0 and turn.rank[consumer] >= 0
             if ready and _is_open(work, state, turn, consumer, device):
                 sooner = max(now, _input_us(work, state, channels, consumer, device))
                 heappush(waiting[device], (sooner, turn.rank[consumer]))

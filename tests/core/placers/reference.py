@@ -3,7 +3,6 @@
 import numpy as np
 
 from enplace.coarsen import find_leaders
-from enplace.placers.m_etf import gpus_first
 
 
 class ListScheduler:
@@ -131,8 +130,11 @@ class EarliestFirst(ListScheduler):
         return all(self.finish.get(p, np.inf) <= self.now for p in producers)
 
     def allowed(self, op):
-        may_go = gpus_first(self.problem)[self.problem.unit[op]]
-        return [device for device in super().allowed(op) if may_go[device]]
+        devices = super().allowed(op)
+        unit_allowed = self.problem.unit_allowed[self.problem.unit[op]]
+        if unit_allowed[self.cluster.gpus].any():
+            return [device for device in devices if device in self.cluster.gpus]
+        return devices
 
     def free(self, device):
         lanes = [("lane", device, i) for i in range(self.cluster.devices[device].lanes)]
