@@ -31,7 +31,7 @@ endef
 test: PACKAGE_LISTS += packaging/debian-test.txt
 test: $(VENV)/.installed-test
 	$(check_the_code)
-	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest $(PYTEST_ARGS)
+	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-lint
 	$(check_the_code)

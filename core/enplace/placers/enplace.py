@@ -69,9 +69,9 @@ BLOCK_ROUNDS, WINDOWS = 100, 8
 TURNS = 5
 """Turns that a thread takes in a phase when no time limit is given."""
 
-WIDTH, STRIDE, WINDOW_ROUNDS = 50, 25, 10_000
+WIDTH, STRIDE, ROUNDS_AN_OP = 50, 25, 200
 HOT, COLD, SPREAD = 1.0, 0.025, 0.2
-"""Windows: ops in one and from one to the next, moves in one; temperatures in terms of the mean
+"""Windows: ops in one and from one to the next, moves for each; temperatures in terms of the mean
 time of its ops, and the weight of the mean over the devices beside that of the last to end."""
 
 THRESHOLD = 0.005
@@ -405,7 +405,7 @@ def _windows(
         WIDTH,
         STRIDE,
         min(n_windows, -(-n_ops // STRIDE)),
-        WINDOW_ROUNDS,
+        ROUNDS_AN_OP * min(WIDTH, n_ops),
         HOT,
         COLD,
         SPREAD,
