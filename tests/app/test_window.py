@@ -20,7 +20,7 @@ from enplace_studio.timeline.canvas import TimelineCanvas
 from enplace_studio.window import MainWindow
 from problems import cluster_of, plan_of, profile_of
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = 120_000
 BUTTON = QMessageBox.StandardButton
 
 
