@@ -71,13 +71,16 @@ def typed(command, folder):
     return json.loads(done.stdout)
 
 
-def test_the_commands_of_the_readme_work_from_start_to_end(desk):
+def test_the_commands_of_the_readme_work_from_start_to_end(desk, monkeypatch):
+    (desk / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(desk / "scratch"))
     said = [(command.split()[1], typed(command, desk)) for command in commands(True)]
     assert [name for name, _ in said] == ["profile", "place", "run", "tune", "profile"]
     found = dict(said[:-1])
     assert found["profile"]["measured_step_time_us"] > 0
     check_run(found["run"])
     assert found["run"]["step_time_us"] > 0
+    assert not list((desk / "scratch").iterdir())
     assert found["run"]["predicted_step_time_us"] > 0
     assert found["tune"]["step_time_us"] <= found["tune"]["first_step_time_us"]
     # The last one estimates a large batch: tensors are known exactly, times roughly.

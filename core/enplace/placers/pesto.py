@@ -204,8 +204,15 @@ def _send_us(problem: Problem, graph: GroupedGraph) -> FloatArray:
     return latency + cluster.b1_us_per_byte * graph.edge_bytes[:, None, None]
 
 
-def make_program(problem: Problem) -> Program:
-    """Write the ILP of a problem whose ops are the vertices (constraints 1 to 9)."""
+def make_program(problem: Problem, congestion: bool = True) -> Program:
+    """Write the ILP of a problem whose ops are the vertices (constraints 1 to 9).
+
+    Parameters
+    ----------
+    congestion : bool
+        Whether a link carries one transfer at a time (constraint 7). The paper's Fig. 5 shows what
+        becomes of plans made without it.
+    """
     profile, cluster = problem.profile, problem.cluster
     n, k, gpus = profile.n_ops, cluster.n_devices, np.array(cluster.gpus)
     graph = group_graph(problem, np.arange(n))
@@ -269,7 +276,7 @@ def make_program(problem: Problem) -> Program:
         u, v = one[both], other[both]
         _one_after_the_other(build, start, finish, u, v, turn[both], [on[u, d], on[v, d]], big)
     can = allowed[graph.source][:, :, None] & allowed[graph.target][:, None, :]
-    for a, b in _pairs(k):
+    for a, b in _pairs(k) if congestion else []:
         both = np.flatnonzero(can[e_one, a, b] & can[e_other, a, b])
         u, v = e_one[both], e_other[both]
         here = [on[graph.source[edges], a] for edges in (u, v)]

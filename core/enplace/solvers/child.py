@@ -12,6 +12,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,14 +43,19 @@ def converse(
     with the last line of its errors as ``why``.
     """
     until = time.monotonic() + limit_s + _GRACE_S
-    # The folder it is started in comes not before the libraries: -P.
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", f"enplace.solvers.{module}", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
+    # What a killed solver leaves behind goes with the folder. The folder that the process is
+    # started in comes not before the libraries: -P.
+    with (
+        tempfile.TemporaryDirectory(prefix="enplace-", ignore_cleanup_errors=True) as folder,
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", f"enplace.solvers.{module}", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "TMPDIR": folder},
+            start_new_session=True,
+        ) as process,
+    ):
         lines, noise = _talk(process, message)
         try:
             while time.monotonic() < until and not cancelled():

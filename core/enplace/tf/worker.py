@@ -13,10 +13,12 @@ import io
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import BinaryIO
 
 from enplace import wire
@@ -44,10 +46,22 @@ def main() -> None:
     hear, send = _claim_streams()
     faulthandler.enable(all_threads=False)
     values, job = _receive(hear)
+    tempfile.tempdir = tempfile.mkdtemp(prefix="enplace-")
+    scratch = Path(tempfile.tempdir)
     threading.Thread(target=_end_with, args=(hear,), name="listener", daemon=True).start()
-    send(_answer(job, values, send))
+    answer = _answer(job, values, send)
     sys.stderr.flush()
+    _tidy(scratch)
+    send(answer)  # whoever asked ends this process once it has this
     os._exit(0)  # a script's own threads may go on for ever
+
+
+def _tidy(scratch: Path) -> None:
+    """Remove the files that AutoGraph wrote; it would only do so at an orderly end."""
+    for path in scratch.glob("__autograph_generated_file*"):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # what the script left there is the person's
+        scratch.rmdir()
 
 
 def _keep_memory() -> None:

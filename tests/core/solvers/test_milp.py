@@ -1,5 +1,7 @@
 """Models solved in another process: the answers, and what becomes of those that are stopped."""
 
+import tempfile
+
 import numpy as np
 import pytest
 
@@ -107,3 +109,11 @@ def test_rows_say_what_their_terms_say():
     assert model.row_lower.tolist() == [1, 2, 3, -np.inf, -np.inf]
     assert model.upper.tolist() == [np.inf] * 3 + [5]
     assert start.tolist() == [0, 1, 2, 3]
+
+
+def test_a_solver_that_is_stopped_leaves_no_file_behind(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model, _ = knapsack(12)
+    heard = []
+    solve_milp(model, np.zeros(12), 20.0, lambda: bool(heard), heard.append, solver="CBC")
+    assert not list(tmp_path.iterdir())
