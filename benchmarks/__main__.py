@@ -9,6 +9,7 @@ ALL = (
     "simulate",
     "place",
     "search",
+    "pesto",
     "truth",
     "tarnawski2020",
     "startup",

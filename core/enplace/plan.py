@@ -36,7 +36,7 @@ class Plan:
     policy, links : str
         One of :data:`POLICIES` and of :data:`LINK_POLICIES`: how the plan is meant to be run.
     facts : mapping
-        What the placer has to say: ``solve_seconds``, ``seed``, its own ``lower_bound_us``...
+        What the placer has to say: ``solve_seconds``, ``seed``, ``note``...
 
     Raises
     ------
@@ -62,6 +62,12 @@ class Plan:
                 f"{', '.join(POLICIES)} and one of {', '.join(LINK_POLICIES)}"
             )
         self.device.flags.writeable = self.position.flags.writeable = False
+
+    @property
+    def note(self) -> str:
+        """What the placer says of this plan in a sentence or two; empty if nothing."""
+        note = self.facts.get("note")
+        return note if isinstance(note, str) else ""
 
 
 def check_plan(problem: Problem, plan: Plan) -> None:

@@ -65,6 +65,8 @@ def tooltip(document: Document, entry: PlanEntry) -> str:
         f"{transfers}, {size(sent_bytes(schedule))} in all",
         f"peak memory: {peak_text(schedule) or 'next to nothing'}",
     ]
+    if schedule.plan.note:
+        lines.append(schedule.plan.note)
     if entry.run is not None:
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
     if not schedule.fits:

@@ -57,6 +57,7 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
         "lower_bound": schedule.lower_bound_us,
         "gap": schedule.gap,
         "solve_seconds": finite(plan.facts.get("solve_seconds")),
+        "note": plan.note,
         "feasible": schedule.fits,
         "devices": [
             {
@@ -146,7 +147,10 @@ def describe(schedule: Schedule, expert: Schedule | None) -> str:
             f"{size(float(schedule.transfer_bytes.sum()))} in {ms(sent)}",
         ],
     ]
-    return "\n\n".join([head, table(facts, "lrl"), device_table(schedule), *overfull(schedule)])
+    told = [head, table(facts, "lrl"), device_table(schedule), *overfull(schedule)]
+    if plan.note:
+        told.insert(2, plan.note)
+    return "\n\n".join(told)
 
 
 def device_table(schedule: Schedule) -> str:

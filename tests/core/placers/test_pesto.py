@@ -75,3 +75,14 @@ def test_a_large_graph_is_coarsened_and_says_so():
     plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=3))
     assert plan.facts["vertices"] <= 40
     assert plan.facts["ilp_bound_us"] <= plan.facts["ilp_step_time_us"] * (1 + 1e-9)
+    assert f"program on {plan.facts['vertices']} vertices" in plan.note
+
+
+def test_where_forty_vertices_are_too_coarse_two_hundred_are_searched():
+    """Two hundred chains side by side, of which forty vertices can only tell apart a few."""
+    rng = np.random.default_rng(3)
+    costs = rng.integers(1, 50, 150).astype(float).tolist()
+    problem = Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=6))
+    assert simulate(problem, plan).gap < 0.01
+    assert "searched without a proof" in plan.note
