@@ -9,6 +9,7 @@ ALL = (
     "simulate",
     "place",
     "search",
+    "gap",
     "pesto",
     "truth",
     "tarnawski2020",
