@@ -9,10 +9,11 @@ from PySide6.QtGui import QAction, QActionGroup, QFontMetrics, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QWidget
 
 from enplace.cluster import Cluster
+from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT
 from enplace.text import count
 from enplace_studio.clusters import cluster_title
 from enplace_studio.document import Document
-from enplace_studio.jobs import Solver
+from enplace_studio.jobs import Method, Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import ElidedLabel, label, plain_tip
 from enplace_studio.theme import theme
@@ -22,6 +23,12 @@ USUAL_TIME_LIMIT_S = 10
 NARROW_PX = 1180
 """A header narrower than this has no room for long names of buttons."""
 RUN, RUN_SHORT = "Run on this machine", "Run here"
+OBJECTIVES = {
+    STEP_TIME: "Shortest step",
+    THROUGHPUT: "Highest pipeline throughput",
+    LATENCY: "Shortest query, in whole pieces",
+}
+"""What methods aim at, as the menu calls it; those of the first are in the menu itself."""
 CLUSTER_SHARE = 0.24
 """How much of the window's width the cluster's name may take."""
 
@@ -149,15 +156,24 @@ class Header(QWidget):
     def _fill_methods(self) -> None:
         self.method_menu.clear()
         group = QActionGroup(self.method_menu)
-        for method in self._solver.methods.values():
-            action = self._choice(self.method_menu, group, method.title, method.name == self.method)
-            action.setEnabled(not method.why_not)
-            action.setToolTip(plain_tip(method.why_not or method.source))
-            action.triggered.connect(lambda _=False, name=method.name: self.set_method(name))
+        for objective, title in OBJECTIVES.items():
+            menu = self.method_menu
+            if objective != STEP_TIME:
+                menu = menu.addMenu(title)
+                menu.setToolTipsVisible(True)
+            for method in self._solver.methods.values():
+                if method.objectives[0] == objective:
+                    self._add_method(menu, group, method)
         self.method_menu.setToolTipsVisible(True)
         if any(map(self._solver.searches, self._solver.methods)):
             self._fill_limits(self.method_menu.addMenu("Time limit"))
         self.refresh()
+
+    def _add_method(self, menu: QMenu, group: QActionGroup, method: Method) -> None:
+        action = self._choice(menu, group, method.title, method.name == self.method)
+        action.setEnabled(not method.why_not)
+        action.setToolTip(plain_tip(method.why_not or method.source))
+        action.triggered.connect(lambda _=False, name=method.name: self.set_method(name))
 
     def _fill_limits(self, menu: QMenu) -> None:
         group = QActionGroup(menu)

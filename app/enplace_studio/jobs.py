@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import time
 from collections import deque
@@ -14,7 +15,7 @@ from PySide6.QtCore import QObject, QProcess, Qt, QTimer, Signal
 
 from enplace import wire
 from enplace.plan import Plan
-from enplace.problem import Problem
+from enplace.problem import STEP_TIME, Problem
 from enplace.profile import Profile
 from enplace.simulate import remember_bound
 from enplace.wire import Message
@@ -31,6 +32,7 @@ class Method:
     name: str
     title: str
     source: str
+    objectives: tuple[str, ...]
     capabilities: tuple[str, ...]
     why_not: str
 
@@ -85,7 +87,8 @@ class Report:
     def then(self, said: Mapping[str, Any], plan: Plan | None) -> Report:
         """The report after a message; what it leaves out stays."""
         history, bounds, engines = self.history, self.bounds, self.engines
-        if (objective_us := said["objective_us"]) is not None:
+        objective_us = said["objective_us"]
+        if objective_us is not None and math.isfinite(objective_us):
             history = (*history, (said["seconds"], objective_us))
             engines = (*engines, said["engine"])
         bound_us = max(said["bound_us"] or 0.0, self.bound_us or 0.0) or None
@@ -153,6 +156,10 @@ class Solver(QObject):
     def title(self, method: str) -> str:
         """What a person calls a method."""
         return self.methods[method].title if method in self.methods else method
+
+    def objective(self, method: str) -> str:
+        """What a method makes small."""
+        return self.methods[method].objectives[0] if method in self.methods else STEP_TIME
 
     def searches(self, method: str) -> bool:
         """Whether a method goes on improving its plan until its time is up."""
@@ -262,7 +269,14 @@ class Solver(QObject):
 
     def _greet(self, details: dict[str, Any]) -> None:
         methods = [
-            Method(**{**m, "capabilities": tuple(m["capabilities"])}) for m in details["methods"]
+            Method(
+                **{
+                    **method,
+                    "objectives": tuple(method["objectives"]),
+                    "capabilities": tuple(method["capabilities"]),
+                }
+            )
+            for method in details["methods"]
         ]
         self.methods = {method.name: method for method in methods}
         self.default_method = details["default"]
@@ -272,7 +286,7 @@ class Solver(QObject):
         if message.do == "progress":
             plan = wire.plan_from(message) if "plan" in message.details else None
             self.report = self.report.then(message.details, plan)
-            if self.report.bound_us is not None:
+            if self.report.bound_us is not None and self.objective(job.method) == STEP_TIME:
                 remember_bound(job.problem, self.report.bound_us)
             return
         self._patience.stop()

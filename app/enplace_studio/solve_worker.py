@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from enplace import wire
 from enplace.errors import EnplaceError
-from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, Progress, place, placers
+from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place, placers
 from enplace.profile import Profile, make_profile
 from enplace.wire import Message
 
@@ -56,8 +56,8 @@ def _listen(stream: BinaryIO, inbox: queue.Queue[Message], cancelled: set[int]) 
 
 
 def _methods() -> list[dict[str, Any]]:
-    keys = ("name", "title", "source", "capabilities", "why_not")
-    return [{key: getattr(placer, key) for key in keys} for placer in placers(STEP_TIME).values()]
+    keys = ("name", "title", "source", "objectives", "capabilities", "why_not")
+    return [{key: getattr(placer, key) for key in keys} for placer in placers().values()]
 
 
 def _serve(inbox: queue.Queue[Message], cancelled: set[int], send: Send) -> None:

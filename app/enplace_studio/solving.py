@@ -13,11 +13,12 @@ from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.schedule import Schedule
 from enplace.simulate import simulate
-from enplace.text import ms, percent
+from enplace.text import percent
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.header import Header, short_title
 from enplace_studio.jobs import Job, Solver
+from enplace_studio.plans.facts import headline
 
 FIRST_METHOD = "expert"
 """Its plan is the first to look at, and the one that the others are compared with."""
@@ -85,10 +86,15 @@ class Solving(QWidget):
             self.done.emit("Every method has its row already")
 
     def compared_methods(self, without: Collection[str] = ()) -> list[str]:
-        """The methods worth a row."""
+        """The methods worth a row: those with the aim of the one that is chosen."""
         skipped = {*NOT_COMPARED, *without}
         known = self._solver.methods.values()
-        return [m.name for m in known if not m.why_not and m.name not in skipped]
+        aim = self._solver.objective(self._header.method)
+        return [
+            m.name
+            for m in known
+            if m.objectives[0] == aim and not m.why_not and m.name not in skipped
+        ]
 
     def _run(self, methods: list[str], choose: bool) -> None:
         problem = self._document.problem
@@ -133,9 +139,11 @@ class Solving(QWidget):
 
     def _tell(self, entry: PlanEntry) -> None:
         """Say what was found, against the expert where there is one."""
-        change = self._document.against_expert(entry.schedule)
+        change = None
+        if entry.plan.objective_us is None:
+            change = self._document.against_expert(entry.schedule)
         against = "" if change is None else f", {percent(change, signed=True)} vs expert"
-        self.done.emit(f"{entry.name}: {ms(entry.schedule.makespan_us)}{against}")
+        self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}")
 
     def _on_failed(self, job: Job, why: str) -> None:
         if job.problem is self._document.problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import PlanError
-from enplace.problem import BoolArray, Problem
+from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, BoolArray, Problem
 from enplace.profile import IntArray
 
 POLICIES = ("priority", "strict", "fifo")
@@ -19,6 +20,9 @@ ready."""
 LINK_POLICIES = ("fifo", "priority", "ordered")
 """How a channel chooses its next transfer: first requested, best position of the consumer among the
 waiting ones, or exactly in the order of the consumers' positions."""
+
+OBJECTIVE_FACTS = {THROUGHPUT: "time_per_sample_us", LATENCY: "latency_us"}
+"""Under which name a plan's facts hold what it was made for, where that is not the step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +66,28 @@ class Plan:
                 f"{', '.join(POLICIES)} and one of {', '.join(LINK_POLICIES)}"
             )
         self.device.flags.writeable = self.position.flags.writeable = False
+
+    @property
+    def objective(self) -> str:
+        """What the plan was made for: one of the three objectives."""
+        found = (aim for aim, key in OBJECTIVE_FACTS.items() if self._number(key) is not None)
+        return next(found, STEP_TIME)
+
+    @property
+    def objective_us(self) -> float | None:
+        """Time per sample or of a query, as its placer worked it out; None for a step."""
+        return self._number(OBJECTIVE_FACTS.get(self.objective, ""))
+
+    @property
+    def objective_bound_us(self) -> float | None:
+        """What the placer proved the time per sample or of a query not to be below."""
+        return self._number("bound_us")
+
+    def _number(self, fact: str) -> float | None:
+        value = self.facts.get(fact)
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+        return None
 
     @property
     def note(self) -> str:

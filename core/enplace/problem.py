@@ -18,6 +18,10 @@ from enplace.text import count, size
 
 BoolArray = NDArray[np.bool_]
 
+STEP_TIME, THROUGHPUT, LATENCY = "step-time", "throughput", "latency"
+"""Objectives: the makespan of one step, the time per sample of a pipeline, and the time of one
+query where accelerators take their ops in whole pieces (Tarnawski et al. 2020)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:

@@ -402,7 +402,7 @@ def test_a_running_search_shows_its_best_plan_against_the_expert(window, qtbot):
     live = window.findChild(QWidget, "live")
     solver = window.solver
     assert not live.isVisible()
-    solver.methods = {"enplace": Method("enplace", "Enplace", "", ("anytime",), "")}
+    solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
     solver.job = Job(1, window.document.problem, "enplace", 10.0, True)
     solver._started_s -= 5
     said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": 80e3}

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QAbstractButton, QWidget
 from enplace.text import ms, percent, size
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.panel import plain_tip
-from enplace_studio.plans.facts import sent_bytes, standing, tooltip, why_stale
+from enplace_studio.plans.facts import headline, sent_bytes, standing, tooltip, why_stale
 from enplace_studio.theme import theme
 
 
@@ -23,7 +23,7 @@ class PlanCard(QAbstractButton):
         self.setCheckable(True)
         self.setChecked(entry is document.current)
         self.setToolTip(plain_tip(tooltip(document, entry)))
-        self.step = ms(entry.schedule.makespan_us)
+        self.step = headline(entry.plan, entry.schedule)
         self.standing, self._standing_role = standing(document, entry)
         problem = document.problem
         self.stale = why_stale(problem, entry) if problem is not None else ""
@@ -38,6 +38,8 @@ class PlanCard(QAbstractButton):
         """What the second line may say, most important first; it shows what there is room for."""
         schedule = self.entry.schedule
         first = [f"gap {percent(schedule.gap)}"] if schedule.fits else []
+        if self.entry.plan.objective_us is not None:
+            first = [f"one step {ms(schedule.makespan_us)}"]
         unfit = [] if schedule.fits else ["does not fit"]
         stale = [self.stale] if self.stale else []
         run = self.entry.run

@@ -7,19 +7,42 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.errors import EnplaceError
-from enplace.plan import check_plan
-from enplace.problem import Problem
+from enplace.plan import Plan, check_plan
+from enplace.problem import LATENCY, THROUGHPUT, Problem
 from enplace.schedule import Schedule
 from enplace.text import count, device_label, ms, percent, size
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.prediction import compared
 
+PROVEN = 1e-6
+"""A gap below this is none: bounds are rounded."""
+
 MOST_MEMORY_LINES = 4
 """More devices than these are summed up in one line of a comparison."""
 
 
+PER = {THROUGHPUT: " a sample", LATENCY: " a query"}
+"""What the time of a plan is for, where it is not a step."""
+
+
+def headline(plan: Plan, schedule: Schedule) -> str:
+    """The number that a plan was made for: ``148.9 ms``, ``24.1 ms a sample``."""
+    if plan.objective_us is None:
+        return ms(schedule.makespan_us)
+    return ms(plan.objective_us) + PER[plan.objective]
+
+
 def standing(document: Document, entry: PlanEntry) -> tuple[str, str]:
-    """The step time against the expert's, and the role of a label that says so."""
+    """How good a plan is, and the role of a label that says so.
+
+    A step time stands against the expert's; a time per sample or query against what is proven.
+    """
+    found_us, bound_us = entry.plan.objective_us, entry.plan.objective_bound_us
+    if found_us is not None:
+        if bound_us is None:
+            return "", "dim"
+        gap = max(0.0, 1 - bound_us / found_us) if found_us > 0 else 0.0
+        return ("proven best", "good") if gap < PROVEN else (f"gap {percent(gap)}", "dim")
     change = document.against_expert(entry.schedule)
     if entry is document.expert and entry.schedule.fits:
         return "reference", "dim"
@@ -61,6 +84,7 @@ def tooltip(document: Document, entry: PlanEntry) -> str:
     transfers = count(len(schedule.transfer_tensor), "transfer")
     lines = [
         entry.name + (f" ({entry.note})" if entry.note else ""),
+        *_objective_lines(schedule.plan),
         f"step time {ms(schedule.makespan_us)}, proven not below {ms(schedule.lower_bound_us)}",
         f"{transfers}, {size(sent_bytes(schedule))} in all",
         f"peak memory: {peak_text(schedule) or 'next to nothing'}",
@@ -78,6 +102,14 @@ def tooltip(document: Document, entry: PlanEntry) -> str:
         lines.append(f"made {why}" if "pins" in why else why)
         lines.append("right-click and choose “Bring up to date” to run its method again")
     return "\n".join(lines)
+
+
+def _objective_lines(plan: Plan) -> list[str]:
+    if plan.objective_us is None:
+        return []
+    line = ms(plan.objective_us) + PER[plan.objective]
+    bound_us = plan.objective_bound_us
+    return [line if bound_us is None else f"{line}, proven not below {ms(bound_us)}"]
 
 
 @dataclass(frozen=True)

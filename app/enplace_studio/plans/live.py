@@ -6,10 +6,12 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
+from enplace.problem import STEP_TIME
 from enplace.text import ms, percent, seconds
 from enplace_studio.document import Document
 from enplace_studio.jobs import Job, Report, Solver
 from enplace_studio.panel import label, set_role
+from enplace_studio.plans.facts import PER
 from enplace_studio.theme import theme
 
 SHOW_AFTER_S = 0.3
@@ -63,24 +65,31 @@ class LiveCard(QFrame):
     def _show(self, job: Job, report: Report) -> None:
         best_us = report.objective_us
         self.name.setText(f"{self._solver.title(job.method).partition(',')[0]} at work")
-        self.step.setText("" if best_us is None else ms(best_us))
+        per = PER.get(self._solver.objective(job.method), "")
+        self.step.setText("" if best_us is None else ms(best_us) + per)
         self.state.setText(self._elapsed(job))
-        self._show_standing(best_us)
+        expert_us = self._expert_us(job)
+        self._show_standing(best_us, expert_us)
         bound_us = report.bound_us
         known = "" if bound_us is None else f"proven not below {ms(bound_us)}"
         self.bound.setText(known or report.message)
         self.found_by.setText(engines_line(report))
         self.found_by.setVisible(bool(self.found_by.text()))
         self._show_share(job, report)
-        expert = self._document.expert
         self.curve.setVisible(bool(report.history))
         self.curve.show_history(
             report.history,
             report.bounds,
             max(self._solver.seconds, job.time_limit_s or 0.0),
             self._solver.seconds,
-            expert.schedule.makespan_us if expert else None,
+            expert_us,
         )
+
+    def _expert_us(self, job: Job) -> float | None:
+        """What the expert's plan takes, where that can be compared with what is looked for."""
+        expert = self._document.expert
+        alike = self._solver.objective(job.method) == STEP_TIME
+        return expert.schedule.makespan_us if expert is not None and alike else None
 
     def _elapsed(self, job: Job) -> str:
         spent = seconds(self._solver.seconds)
@@ -89,12 +98,11 @@ class LiveCard(QFrame):
         waiting = self._solver.waiting
         return f"{shown}  ·  {waiting} more to come" if waiting else shown
 
-    def _show_standing(self, best_us: float | None) -> None:
-        expert = self._document.expert
-        if best_us is None or expert is None:
+    def _show_standing(self, best_us: float | None, expert_us: float | None) -> None:
+        if best_us is None or expert_us is None:
             self.standing.setText("")
             return
-        change = best_us / expert.schedule.makespan_us - 1
+        change = best_us / expert_us - 1
         set_role(self.standing, "good" if change < 0 else "bad")
         self.standing.setText(f"{percent(change, signed=True)} vs expert")
 
@@ -128,7 +136,7 @@ class FallingCurve(QWidget):
         self._bounds: tuple[tuple[float, float], ...] = ()
         self._expert_us: float | None = None
         self.setToolTip(
-            "Step time of the best plan so far; below it, in green, what is proven: no plan is "
+            "What the best plan so far takes; below it, in green, what is proven: no plan is "
             "shorter. Dashed: the expert's plan"
         )
 

@@ -3,16 +3,8 @@
 import importlib
 import pkgutil
 
-from enplace.placers.registry import (
-    LATENCY,
-    STEP_TIME,
-    THROUGHPUT,
-    PlaceOptions,
-    Placer,
-    Progress,
-    place,
-    placers,
-)
+from enplace.placers.registry import PlaceOptions, Placer, Progress, place, placers
+from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT
 
 DEFAULT_METHOD = "enplace"
 DEFAULT_METHODS = {STEP_TIME: DEFAULT_METHOD, THROUGHPUT: "max-load-dp", LATENCY: "latency-ip"}

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from enplace.latency import Found, Limits, best_latency, greedy_split, latency_us
-from enplace.placers.registry import LATENCY, PlaceOptions, Progress, placer
+from enplace.placers.registry import PlaceOptions, Progress, placer
 from enplace.placers.settle import settle, unordered
 from enplace.plan import Plan
-from enplace.problem import Problem
+from enplace.problem import LATENCY, Problem
 from enplace.profile import IntArray
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"

@@ -22,10 +22,10 @@ from enplace.maxload import (
     split_exactly,
     split_in_order,
 )
-from enplace.placers.registry import THROUGHPUT, PlaceOptions, Progress, placer
+from enplace.placers.registry import PlaceOptions, Progress, placer
 from enplace.placers.settle import settle, unordered
 from enplace.plan import Plan
-from enplace.problem import Problem
+from enplace.problem import THROUGHPUT, Problem
 from enplace.profile import IntArray
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"

@@ -8,12 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.plan import Plan, check_plan
-from enplace.problem import Problem
+from enplace.problem import STEP_TIME, Problem
 from enplace.text import instead
-
-STEP_TIME, THROUGHPUT, LATENCY = "step-time", "throughput", "latency"
-"""Objectives: the makespan of one step, the time per sample of a pipeline, and the time of one
-query where accelerators take their ops in whole pieces (Tarnawski et al. 2020)."""
 
 
 @dataclass(frozen=True)
