@@ -16,9 +16,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from enplace.maxload.load import send_us
 from enplace.problem import Problem
 from enplace.profile import IntArray
+from enplace.simulate.loads import send_us
 
 Piece = tuple[int, int]
 """Device and number of a piece; an op on a CPU is a piece of its own, with a negative number."""
