@@ -77,7 +77,7 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     if rule.two_level and has_machines(problem):
         split = split_over_machines(problem, rule, along_order=True, stopped=stopped)
     else:
-        split = split_in_order(problem, rule)
+        split = split_in_order(problem, rule, stopped=stopped)
     return _split_plan(problem, split, "max-load-dpl", options)
 
 
