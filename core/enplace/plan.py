@@ -41,6 +41,9 @@ class Plan:
         One of :data:`POLICIES` and of :data:`LINK_POLICIES`: how the plan is meant to be run.
     facts : mapping
         What the placer has to say: ``solve_seconds``, ``seed``, ``note``...
+    replicas : tuple of tuples of int
+        Devices that take turns with the samples of a pipeline (Tarnawski et al. 2020, appendix
+        C.2). The ops of each group are on its first device, the others hold copies of them.
 
     Raises
     ------
@@ -54,6 +57,7 @@ class Plan:
     policy: str = "priority"
     links: str = "fifo"
     facts: Mapping[str, Any] = field(default_factory=dict)
+    replicas: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.device.shape != self.position.shape or self.device.ndim != 1:
@@ -111,10 +115,23 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         )
     if ((plan.device < 0) | (plan.device >= problem.cluster.n_devices)).any():
         raise PlanError("the plan names a device that the cluster does not have")
+    _check_replicas(problem, plan)
     allowed = problem.unit_allowed[problem.unit, plan.device]
     wrong = np.flatnonzero(~allowed | apart(problem, plan))
     if len(wrong):
         raise PlanError(_why_wrong(problem, plan, int(wrong[0])))
+
+
+def _check_replicas(problem: Problem, plan: Plan) -> None:
+    flat = [device for group in plan.replicas for device in group]
+    if len(set(flat)) < len(flat) or not all(0 <= d < problem.cluster.n_devices for d in flat):
+        raise PlanError("replicas: a device is named twice, or the cluster does not have it")
+    copies = {device for group in plan.replicas for device in group[1:]}
+    for op in np.flatnonzero(np.isin(plan.device, list(copies))).tolist()[:1]:
+        raise PlanError(
+            f"op '{problem.profile.op_names[op]}' is on a device that only holds copies; place it "
+            f"on the first device of the replicas"
+        )
 
 
 def apart(problem: Problem, plan: Plan) -> BoolArray:

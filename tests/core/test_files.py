@@ -6,6 +6,7 @@ import json
 import stat
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.resources import files as resource_files
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from enplace.errors import EnplaceError, FileError
+from enplace.errors import EnplaceError, FileError, PlanError
 from enplace.files import (
     Project,
     complete_plan,
@@ -445,6 +446,41 @@ def write(tmp_path: Path, problem: Problem = PROBLEM, plan: Plan = PLAN) -> Path
     path = tmp_path / "plan.json"
     write_plan(path, problem, plan, simulate(problem, plan))
     return path
+
+
+def test_replicas_come_back_and_plans_without_have_none(tmp_path: Path) -> None:
+    plan = replace(plan_of(PROBLEM, dict.fromkeys(PROFILE.op_names, 0)), replicas=((0, 1),))
+    path = tmp_path / "plan.json"
+    write_plan(path, PROBLEM, plan, simulate(PROBLEM, plan))
+    jsonschema.validate(json.loads(path.read_text()), schema("plan"))
+    assert read_plan(path, PROBLEM).plan.replicas == ((0, 1),)
+    write_plan(path, PROBLEM, PLAN, simulate(PROBLEM, PLAN))
+    assert "replicas" not in json.loads(path.read_text())
+    assert read_plan(path, PROBLEM).plan.replicas == ()
+
+
+@pytest.mark.parametrize(
+    ("replicas", "complaint"),
+    [
+        ("GPU:0", "replicas: must be a list"),
+        ([["GPU:0"]], r"replicas\[0\]: must be a list of at least two devices"),
+        ([["GPU:0", "GPU:7"]], r"replicas\[0\]: cluster 'hand' has no device"),
+        ([["GPU:0", 1]], r"replicas\[0\]: cluster 'hand' has no device"),
+    ],
+)
+def test_spoilt_replicas_are_refused(tmp_path: Path, replicas: Any, complaint: str) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(path, PROBLEM, PLAN, simulate(PROBLEM, PLAN))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"replicas": replicas}))
+    with pytest.raises(FileError, match=complaint):
+        read_plan(path, PROBLEM)
+
+
+def test_ops_on_a_device_of_copies_are_refused() -> None:
+    with pytest.raises(PlanError, match="op 'right' is on a device that only holds copies"):
+        check_plan(PROBLEM, replace(PLAN, replicas=((0, 1),)))
+    with pytest.raises(PlanError, match="named twice"):
+        check_plan(PROBLEM, replace(PLAN, replicas=((0, 0),)))
 
 
 def test_a_plan_file_follows_its_schema_and_says_what_it_promises(tmp_path: Path) -> None:

@@ -127,9 +127,9 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
     """
     from enplace.disk import naming
     from enplace.files import complete_plan, read_plan
-    from enplace.placers import placers
+    from enplace.placers.registry import WARM_START, names_with
 
-    able = [name for name, placer in placers().items() if "warm-start" in placer.capabilities]
+    able = names_with(WARM_START)
     if method not in able:
         raise EnplaceError(f"method '{method}' cannot go on from a plan; use {', '.join(able)}")
     found = read_plan(plan_file, problem)

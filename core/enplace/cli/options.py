@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from enplace.placers import PlaceOptions
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -129,7 +132,7 @@ constraint_options: Decorator
 """``--pin``, ``--colocate``, ``--forbid``."""
 
 solver_options: Decorator
-"""``--objective``, ``--time-limit``, ``--seed``."""
+"""``--objective``, ``--time-limit``, ``--seed``, ``--solver`` and what a pipeline's load is."""
 
 
 def all_of(*options: Decorator) -> Decorator:
@@ -188,7 +191,77 @@ solver_options = all_of(
         show_default=True,
         help="Of everything random: equal seeds give equal plans.",
     ),
+    click.option(
+        "--solver",
+        type=click.Choice(["highs", "cbc", "gurobi", "cplex"]),
+        help="Of integer programs. [default: highs; pesto takes the best that is installed]",
+    ),
+    click.option(
+        "--load",
+        type=click.Choice(["sum", "overlap", "duplex"]),
+        default="sum",
+        show_default=True,
+        help="How the transfers of a pipeline's device count: added to its compute time, beside "
+        "it, or in and out beside it, each on its own.",
+    ),
+    click.option(
+        "--pipeline",
+        type=click.Choice(["1f1b", "gpipe"]),
+        default="1f1b",
+        show_default=True,
+        help="How a pipeline trains: PipeDream's way, or all samples forward first.",
+    ),
+    click.option(
+        "--replicate",
+        is_flag=True,
+        help="Let several devices take turns with the samples of one stage.",
+    ),
+    click.option(
+        "--two-level",
+        is_flag=True,
+        help="Count what a pipeline sends between machines, too.",
+    ),
 )
+
+
+_SOLVING = ("time_limit", "seed", "solver", "load", "pipeline", "replicate", "two_level")
+
+
+def split_options(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is meant for :func:`place_options`, and what else was given."""
+    solving = {key: given[key] for key in _SOLVING}
+    return solving, {key: value for key, value in given.items() if key not in _SOLVING}
+
+
+def place_options(
+    time_limit: float | None,
+    seed: int,
+    solver: str | None,
+    load: str,
+    pipeline: str,
+    replicate: bool,
+    two_level: bool,
+    **more: Any,
+) -> PlaceOptions:
+    """What :data:`solver_options` come to, but the objective.
+
+    Parameters
+    ----------
+    more
+        What else there is to say to a placer.
+    """
+    from enplace.placers import PlaceOptions
+    from enplace.simulate.loads import LoadRule
+    from enplace.solvers.milp import SOLVERS
+
+    return PlaceOptions(
+        time_limit_s=time_limit,
+        seed=seed,
+        solver=next((name for name in SOLVERS if name.lower() == solver), ""),
+        rule=LoadRule(load, pipeline, replicate, two_level),
+        **more,
+    )
+
 
 schedule_option = click.option(
     "--schedule",

@@ -29,16 +29,18 @@ from enplace.cli.options import (
     MethodType,
     cluster_option,
     constraint_options,
+    place_options,
     plan_argument,
     profile_argument,
     schedule_option,
     solver_options,
+    split_options,
 )
 from enplace.cli.progress import progress_bar
 from enplace.errors import EnplaceError
 
 if TYPE_CHECKING:
-    from enplace.plan import Plan
+    from enplace.placers import PlaceOptions
     from enplace.problem import Problem
     from enplace.schedule import Schedule
 
@@ -56,28 +58,28 @@ def place(
     profile: str,
     method: str | None,
     objective: str,
-    time_limit: float | None,
-    seed: int,
     start: str | None,
     output: str | None,
     schedule_file: str | None,
-    **wishes: Any,
+    **given: Any,
 ) -> Answer:
     """Decide where every op of PROFILE runs, and in what order.
 
     Exit status 1 if the plan does not fit in memory; it is written all the same.
     """
-    check_outputs((output, schedule_file), profile, wishes["cluster"])
+    check_outputs((output, schedule_file), profile, given["cluster"])
+    solving, wishes = split_options(given)
     wanted = _default_method(objective) if method is None else method
     (chosen,) = method_names(wanted, objective)
     problem = read_problem(profile, **wishes)
     first = None if start is None else read_start(problem, start, chosen)
     with progress_bar(1) as (begin, report), _stopped_by_ctrl_c() as stopped:
         begin(chosen)
-        schedule = _solve(problem, chosen, time_limit, seed, report, stopped, first)
+        options = place_options(**solving, progress=report, cancelled=stopped, start=first)
+        schedule = _solve(problem, chosen, options)
     written = _write(schedule, output, schedule_file)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    answer = _answer(schedule, written, seed=seed, **files)
+    answer = _answer(schedule, written, seed=solving["seed"], **files)
     if stopped():
         text = f"Stopped; this is the best plan so far.\n\n{answer.text}"
         return Answer(answer.document, text, INTERRUPTED)
@@ -139,22 +141,22 @@ def compare(
     profile: str,
     methods: str | None,
     objective: str,
-    time_limit: float | None,
-    seed: int,
-    **wishes: Any,
+    **given: Any,
 ) -> Answer:
     """Set the plans of several methods for PROFILE side by side.
 
     Goes on when one of them fails. Exit status 1 if none has a plan that fits.
     """
     names = method_names(methods, objective)
+    solving, wishes = split_options(given)
     problem = read_problem(profile, **wishes)
     schedules, failures = {}, {}
     with progress_bar(len(names)) as (begin, report), _stopped_by_ctrl_c() as stopped:
         for name in names:
             begin(name)
             try:
-                schedules[name] = _solve(problem, name, time_limit, seed, report, stopped)
+                options = place_options(**solving, progress=report, cancelled=stopped)
+                schedules[name] = _solve(problem, name, options)
             except EnplaceError as error:
                 failures[name] = str(error)
     expert = schedules.get("expert") or summary.expert_schedule(problem)
@@ -186,21 +188,10 @@ def _default_method(objective: str) -> str:
     return DEFAULT_METHODS[objective]
 
 
-def _solve(
-    problem: Problem,
-    method: str,
-    time_limit: float | None,
-    seed: int,
-    report: Any,
-    stopped: Callable[[], bool],
-    start: Plan | None = None,
-) -> Schedule:
-    from enplace.placers import PlaceOptions, place
+def _solve(problem: Problem, method: str, options: PlaceOptions) -> Schedule:
+    from enplace.placers import place
     from enplace.simulate import simulate
 
-    options = PlaceOptions(
-        time_limit_s=time_limit, seed=seed, progress=report, cancelled=stopped, start=start
-    )
     return simulate(problem, place(problem, method, options=options))
 
 

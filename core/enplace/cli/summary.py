@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import table
-from enplace.text import device_label, ms, percent, seconds, size
+from enplace.text import device_label, listed, ms, percent, seconds, size
 
 if TYPE_CHECKING:
     from enplace.plan import Plan
@@ -52,6 +52,7 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
         "policy": plan.policy,
         "links": plan.links,
         **_objective_numbers(plan),
+        **_replicas(schedule),
         "step_time_us": schedule.makespan_us,
         "expert_step_time_us": expert.makespan_us if expert else None,
         "lower_bound": schedule.lower_bound_us,
@@ -92,11 +93,19 @@ def _objective_numbers(plan: Plan) -> dict[str, Any]:
         return {"objective": "step-time"}
     return {
         "objective": "throughput",
+        "load": plan.facts.get("load"),
         "time_per_sample_us": finite(plan.facts["time_per_sample_us"]),
         "time_per_sample_bound_us": finite(plan.facts.get("bound_us")),
         "proven": plan.facts.get("proven") is True,
         "ideals": finite(plan.facts.get("ideals")),
     }
+
+
+def _replicas(schedule: Schedule) -> dict[str, Any]:
+    """Names of the devices that take turns; nothing if none do."""
+    names = [device.name for device in schedule.problem.cluster.devices]
+    groups = [[names[device] for device in group] for group in schedule.plan.replicas]
+    return {"replicas": groups} if groups else {}
 
 
 def _objective_facts(plan: Plan) -> list[list[str]]:
@@ -135,6 +144,9 @@ def describe(schedule: Schedule, expert: Schedule | None) -> str:
         head += f", solved in {seconds(solved)}"
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
     facts = _objective_facts(plan)
+    facts += [
+        ["take turns", "", listed(names)] for names in _replicas(schedule).get("replicas", [])
+    ]
     facts.append(["step time", ms(schedule.makespan_us), ""])
     if expert is not None and plan.method != "expert":
         change = against_expert(schedule, expert)

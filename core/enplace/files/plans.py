@@ -88,6 +88,7 @@ def write_plan(
 def _head(problem: Problem, plan: Plan, schedule: Schedule) -> dict[str, Any]:
     profile, devices = problem.profile, problem.cluster.devices
     pins = {profile.op_names[op]: devices[device].name for op, device in problem.pins.items()}
+    replicas = [[devices[device].name for device in group] for group in plan.replicas]
     return {
         "format": f"{NAME}/{VERSION}",
         "profile": {"name": profile.name, "fingerprint": profile.fingerprint, "ops": profile.n_ops},
@@ -105,6 +106,7 @@ def _head(problem: Problem, plan: Plan, schedule: Schedule) -> dict[str, Any]:
         },
         "facts": dict(sorted(plan.facts.items())),
         "pins": dict(sorted(pins.items())),
+        **({"replicas": replicas} if replicas else {}),
     }
 
 
@@ -133,6 +135,7 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
             policy=take(data, "policy", str, "", "priority"),
             links=take(data, "links", str, "", "fifo"),
             facts=take(data, "facts", dict, "", {}),
+            replicas=_replicas(data, index, problem.cluster.name),
         )
         fingerprint = take(data, "profile", dict, "", {}).get("fingerprint")
         pins = _pins(data, profile, index, problem.cluster.name)
@@ -236,6 +239,19 @@ def _pins(
         for op in pins
         if op in profile.index
     }
+
+
+def _replicas(
+    data: dict[str, Any], index: Mapping[str, int], cluster: str
+) -> tuple[tuple[int, ...], ...]:
+    groups = take(data, "replicas", list, "", [])
+    found = []
+    for i, group in enumerate(groups):
+        place = f"replicas[{i}]"
+        if not (isinstance(group, list) and len(group) > 1):
+            raise FileError(f"{place}: must be a list of at least two devices")
+        found.append(tuple(_device(str(name), index, cluster, place) for name in group))
+    return tuple(found)
 
 
 def complete_plan(problem: Problem, planfile: PlanFile) -> Plan:

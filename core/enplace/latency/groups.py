@@ -12,10 +12,12 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from enplace.maxload.contract import backward_ops, nets_of, whole_op_bytes
-from enplace.maxload.dp import topological_depth_first
+from enplace.maxload.contract import whole_op_bytes
+from enplace.maxload.nets import nets_of
+from enplace.maxload.orders import topological_depth_first
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
+from enplace.simulate.loads import backward_ops
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.maxload.contract import backward_ops, nets_of, whole_op_bytes
-from enplace.maxload.load import send_us
+from enplace.maxload.contract import whole_op_bytes
+from enplace.maxload.nets import nets_of
 from enplace.maxload.program import contiguity
 from enplace.problem import Problem
 from enplace.profile import FloatArray, IntArray
+from enplace.simulate.loads import backward_ops, send_us
 from enplace.solvers.model import Model, ModelBuilder, Terms
 
 

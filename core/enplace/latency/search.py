@@ -13,9 +13,9 @@ from enplace.latency.evaluate import latency_us
 from enplace.latency.greedy import greedy_places
 from enplace.latency.groups import Groups, devices_of, groups_of, op_places
 from enplace.latency.program import Program, latency_program, placement_of, values_of
-from enplace.maxload.load import send_us
 from enplace.problem import Problem
 from enplace.profile import IntArray
+from enplace.simulate.loads import send_us
 from enplace.solvers.beside import Beside
 from enplace.solvers.milp import Answer, solve_milp
 

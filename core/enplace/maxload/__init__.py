@@ -3,18 +3,23 @@
 After Tarnawski et al. 2020, sections 3 and 5 and appendix B.
 """
 
-from enplace.maxload.dp import Split, split_exactly, split_in_order
-from enplace.maxload.load import device_loads_us, max_load_us
+from enplace.maxload.dp import Replicas, Split, split_exactly, split_in_order
 from enplace.maxload.search import Found, Limits, best_anywhere, best_contiguous
+from enplace.maxload.two_level import has_machines, split_over_machines
+from enplace.simulate.loads import LoadRule, device_loads_us, max_load_us
 
 __all__ = [
     "Found",
     "Limits",
+    "LoadRule",
+    "Replicas",
     "Split",
     "best_anywhere",
     "best_contiguous",
     "device_loads_us",
+    "has_machines",
     "max_load_us",
     "split_exactly",
     "split_in_order",
+    "split_over_machines",
 ]

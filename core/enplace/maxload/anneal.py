@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from enplace.maxload.hypergraph import Hypergraph, held_bytes, loads_us
+from enplace.maxload.hypergraph import Hypergraph, channels_us, held_bytes, time_per_sample_us
 from enplace.problem import BoolArray
 from enplace.profile import FloatArray, IntArray
 
@@ -43,16 +43,22 @@ class _Costs(NamedTuple):
     pays: BoolArray
     net_ptr: IntArray
     net_unit: IntArray
-    net_us: FloatArray
+    touched_us: FloatArray
+    inside_us: FloatArray
+    own_us: FloatArray
     unit_ptr: IntArray
     unit_net: IntArray
 
 
 class _State(NamedTuple):
-    """Where units are, and what follows; ``present`` counts the units of a net on a device."""
+    """Where units are, and what follows; ``present`` counts the units of a net on a device.
+
+    ``level_us`` has the channels of each device's load, ``load_us`` the load in each pass.
+    """
 
     device: IntArray
     held_bytes: FloatArray
+    level_us: FloatArray
     load_us: FloatArray
     present: IntArray
 
@@ -80,7 +86,7 @@ def anneal(
             break
         steps = min(STEPS_AT_ONCE, total - first)
         # Worked out anew each time, without what rounding left over the steps before.
-        best_us = float(loads_us(graph, best).max())
+        best_us = time_per_sample_us(graph, best)
         state = _state(graph, device)
         hot, cold = (best_us * HOT * (COLD / HOT) ** (at / total) for at in (first, first + steps))
         _anneal(costs, state, best, best_us, steps, hot, cold, rng)
@@ -88,27 +94,33 @@ def anneal(
 
 
 def _costs(graph: Hypergraph) -> _Costs:
-    by_unit = np.argsort(graph.net_unit, kind="stable")
-    net_of_pin = np.repeat(np.arange(graph.n_nets), np.diff(graph.net_ptr))
+    nets = graph.nets
+    by_unit = np.argsort(nets.node, kind="stable")
+    net_of_pin = np.repeat(np.arange(nets.n_nets), np.diff(nets.ptr))
     return _Costs(
         graph.unit_us,
         graph.unit_bytes.astype(np.float64),
         graph.capacity_bytes,
         graph.pays,
-        graph.net_ptr,
-        graph.net_unit,
-        graph.net_us,
-        np.searchsorted(graph.net_unit[by_unit], np.arange(graph.n_units + 1)),
+        nets.ptr,
+        nets.node,
+        nets.touched_us,
+        nets.inside_us,
+        nets.own_us,
+        np.searchsorted(nets.node[by_unit], np.arange(graph.n_units + 1)),
         net_of_pin[by_unit],
     )
 
 
 def _state(graph: Hypergraph, device: IntArray) -> _State:
     """The state of a placement, which shares the array."""
-    count = np.zeros((graph.n_nets, graph.n_devices), dtype=np.int64)
-    net_of_pin = np.repeat(np.arange(graph.n_nets), np.diff(graph.net_ptr))
-    np.add.at(count, (net_of_pin, device[graph.net_unit]), 1)
-    return _State(device, held_bytes(graph, device), loads_us(graph, device), count)
+    nets, rule = graph.nets, graph.rule
+    count = np.zeros((nets.n_nets, graph.n_devices), dtype=np.int64)
+    net_of_pin = np.repeat(np.arange(nets.n_nets), np.diff(nets.ptr))
+    np.add.at(count, (net_of_pin, device[nets.node]), 1)
+    level = channels_us(graph, device)
+    load = level.reshape(-1, rule.n_passes, rule.n_resources).max(axis=2)
+    return _State(device, held_bytes(graph, device), level, load, count)
 
 
 @njit(cache=True, nogil=True)
@@ -134,7 +146,7 @@ def _anneal(
         n = _choose(costs, state, units, targets, mark, step, rng)
         moved, accepted = 0, True
         for i in range(n):
-            if not np.isfinite(costs.unit_us[units[i], targets[i]]):
+            if not np.isfinite(costs.unit_us[units[i], targets[i], 0]):
                 accepted = False
                 break
             sources[i] = state.device[units[i]]
@@ -150,8 +162,11 @@ def _anneal(
                 _move(costs, state, units[i], sources[i])
             continue
         energy = new
-        if state.load_us.max() < best_us * (1 - 1e-12):
-            best_us = state.load_us.max()
+        largest = 0.0
+        for p in range(state.load_us.shape[1]):
+            largest += state.load_us[:, p].max()
+        if largest < best_us * (1 - 1e-12):
+            best_us = largest
             best[:] = state.device
             energy = _norm(state.load_us, best_us)
 
@@ -167,11 +182,12 @@ def _choose(
     rng: np.random.Generator,
 ) -> int:  # pragma: no cover - compiled
     """Choose what moves and where to; returns how many units do."""
-    n_units, n_devices = costs.unit_us.shape
+    n_units, n_devices = costs.unit_us.shape[:2]
     device = state.device
     unit = rng.integers(0, n_units)
     if rng.random() < 0.3:
-        busiest = np.argmax(state.load_us)
+        p = rng.integers(0, state.load_us.shape[1])
+        busiest = np.argmax(state.load_us[:, p])
         for _ in range(8):
             if device[unit] != busiest:
                 unit = rng.integers(0, n_units)
@@ -232,15 +248,18 @@ def _connected(
 
 @njit(cache=True, nogil=True)
 def _norm(load_us: FloatArray, scale_us: float) -> float:  # pragma: no cover - compiled
-    """16-norm of the loads; the scale keeps the powers within range."""
-    total = 0.0
-    for value in load_us:
-        share = value / scale_us if scale_us > 0 else 0.0
-        share *= share
-        share *= share
-        share *= share
-        total += share * share
-    return float(scale_us * total ** (1.0 / 16.0))
+    """16-norm of the loads of each pass; the scale keeps the powers within range."""
+    norm = 0.0
+    for p in range(load_us.shape[1]):
+        total = 0.0
+        for value in load_us[:, p]:
+            share = value / scale_us if scale_us > 0 else 0.0
+            share *= share
+            share *= share
+            share *= share
+            total += share * share
+        norm += scale_us * total ** (1.0 / 16.0)
+    return norm
 
 
 @njit(cache=True, nogil=True)
@@ -248,26 +267,42 @@ def _move(
     costs: _Costs, state: _State, unit: int, target: int
 ) -> None:  # pragma: no cover - compiled
     """Move one unit; what it does to the loads is what :func:`loads_us` would say."""
-    source, load_us = state.device[unit], state.load_us
+    source, level = state.device[unit], state.level_us
     if source == target:
         return
+    n_channels, n_passes = level.shape[1], state.load_us.shape[1]
+    n_resources = n_channels // n_passes
     state.device[unit] = target
     state.held_bytes[source] -= costs.unit_bytes[unit]
     state.held_bytes[target] += costs.unit_bytes[unit]
-    load_us[source] -= costs.unit_us[unit, source]
-    load_us[target] += costs.unit_us[unit, target]
+    for p in range(n_passes):
+        level[source, p * n_resources] -= costs.unit_us[unit, source, p]
+        level[target, p * n_resources] += costs.unit_us[unit, target, p]
+    for c in range(n_channels):
+        level[source, c] -= costs.own_us[unit, c] * costs.pays[source]
+        level[target, c] += costs.own_us[unit, c] * costs.pays[target]
     for edge in range(costs.unit_ptr[unit], costs.unit_ptr[unit + 1]):
         net = costs.unit_net[edge]
-        count, size = state.present[net], costs.net_ptr[net + 1] - costs.net_ptr[net]
-        count[source] -= 1
-        count[target] += 1
+        size = costs.net_ptr[net + 1] - costs.net_ptr[net]
         if costs.pays[source]:
-            if count[source] == 0:
-                load_us[source] -= costs.net_us[net]
-            elif count[source] == size - 1:
-                load_us[source] += costs.net_us[net]
+            if state.present[net, source] == size:
+                for c in range(n_channels):
+                    level[source, c] += costs.inside_us[net, c]
+            if state.present[net, source] == 1:
+                for c in range(n_channels):
+                    level[source, c] -= costs.touched_us[net, c]
         if costs.pays[target]:
-            if count[target] == size:
-                load_us[target] -= costs.net_us[net]
-            elif count[target] == 1:
-                load_us[target] += costs.net_us[net]
+            if state.present[net, target] == 0:
+                for c in range(n_channels):
+                    level[target, c] += costs.touched_us[net, c]
+            if state.present[net, target] == size - 1:
+                for c in range(n_channels):
+                    level[target, c] -= costs.inside_us[net, c]
+        state.present[net, source] -= 1
+        state.present[net, target] += 1
+    for device in (source, target):
+        for p in range(n_passes):
+            highest = level[device, p * n_resources]
+            for c in range(p * n_resources + 1, (p + 1) * n_resources):
+                highest = max(highest, level[device, c])
+            state.load_us[device, p] = highest

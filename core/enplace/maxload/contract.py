@@ -18,10 +18,10 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.frontends.scopes import BACKWARD, UPDATE
-from enplace.maxload.load import send_us
+from enplace.maxload.nets import Nets, rule_nets
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
+from enplace.simulate.loads import USUAL, LoadRule, backward_ops, send_us, sync_us
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +34,12 @@ class Nodes:
         Node of each op.
     source, target : int array, shape (n_edges,)
         Edges of the forward graph, without cycles, each once.
-    accelerator_us, cpu_us : float array, shape (n_nodes,)
-        Compute time on either kind of device; inf where an op cannot run.
+    accelerator_us, cpu_us : float array, shape (n_nodes, rule.n_passes)
+        Compute time on either kind of device in each pass; inf where an op cannot run.
     memory_bytes : int array, shape (n_nodes,)
-    net_ptr, net_node : int arrays
-        Nodes that make or consume a set of tensors, the same for all of the set:
-        ``net_node[net_ptr[i] : net_ptr[i + 1]]``.
-    net_us : float array, shape (n_nets,)
-        What the tensors of a net cost every accelerator that has some but not all of its nodes.
+    sync_us : float array, shape (n_nodes,)
+        Time to move the weights to another accelerator.
+    nets : Nets
     """
 
     node: IntArray
@@ -50,32 +48,20 @@ class Nodes:
     accelerator_us: FloatArray
     cpu_us: FloatArray
     memory_bytes: IntArray
-    net_ptr: IntArray
-    net_node: IntArray
-    net_us: FloatArray
+    sync_us: FloatArray
+    nets: Nets
 
     @property
     def n_nodes(self) -> int:
         return len(self.memory_bytes)
 
 
-def contract(problem: Problem) -> Nodes:
+def contract(problem: Problem, rule: LoadRule = USUAL) -> Nodes:
     """Contract a problem's ops to nodes."""
     label, edges = _forward_graph(problem, backward_ops(problem))
     label, edges = _strongly_connected(label, edges)
     label, edges = _without_free_nodes(problem, label, edges)
-    return _nodes(problem, label, edges)
-
-
-def backward_ops(problem: Problem) -> BoolArray:
-    """Ops of the backward pass, as the input says or else by their scopes; shape (n_ops,)."""
-    profile = problem.profile
-    backward = np.zeros(profile.n_ops, dtype=bool)
-    known = profile.measured.get("backward")
-    if known is not None:
-        backward[np.array(known, dtype=np.int64)] = True
-        return backward
-    return np.array([scope.split("/")[0] in (BACKWARD, UPDATE) for scope in profile.scopes])
+    return _nodes(problem, label, edges, rule)
 
 
 def _forward_graph(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray]:
@@ -135,14 +121,17 @@ def _without_free_nodes(
         label, edges = _relabel(label, edges, new.astype(np.int64))
 
 
-def _nodes(problem: Problem, label: IntArray, edges: IntArray) -> Nodes:
+def _nodes(problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule) -> Nodes:
     cluster = problem.cluster
     n = int(label.max()) + 1
     memory = np.zeros(n, dtype=np.int64)
     np.add.at(memory, label, whole_op_bytes(problem))
-    ptr, pins, cost = nets_of(problem, label)
-    on_gpu, on_cpu = (_slowest_us(problem, d, label, n) for d in (cluster.gpus, cluster.cpus))
-    return Nodes(label, edges[:, 0], edges[:, 1], on_gpu, on_cpu, memory, ptr, pins, cost)
+    on_gpu, on_cpu = (
+        _slowest_us(problem, devices, label, n, rule) for devices in (cluster.gpus, cluster.cpus)
+    )
+    sync = np.bincount(label, weights=sync_us(problem), minlength=n).astype(np.float64)
+    nets = rule_nets(problem, label, send_us(problem), rule)
+    return Nodes(label, edges[:, 0], edges[:, 1], on_gpu, on_cpu, memory, sync, nets)
 
 
 def whole_op_bytes(problem: Problem) -> IntArray:
@@ -153,25 +142,14 @@ def whole_op_bytes(problem: Problem) -> IntArray:
     return profile.persistent_bytes if whole else op_memory_bytes(problem)
 
 
-def _slowest_us(problem: Problem, devices: list[int], label: IntArray, n: int) -> FloatArray:
+def _slowest_us(
+    problem: Problem, devices: list[int], label: IntArray, n: int, rule: LoadRule
+) -> FloatArray:
     """Time of each node; of unequal devices the slowest counts: any of them may get it."""
-    if not devices:
-        return np.full(n, np.inf)
-    slowest = problem.time_us[:, devices].max(axis=1)
-    return np.bincount(label, weights=slowest, minlength=n).astype(np.float64)
-
-
-def nets_of(problem: Problem, label: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Nets between labels of ops, as in :class:`Nodes`: pointers, labels and costs (µs)."""
-    profile, cost = problem.profile, send_us(problem)
-    pins: dict[tuple[int, ...], float] = {}
-    for tensor in range(profile.n_tensors):
-        readers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
-        ends = {int(label[profile.tensor_op[tensor]]), *label[readers].tolist()}
-        if len(ends) > 1 and cost[tensor] > 0:
-            key = tuple(sorted(ends))
-            pins[key] = pins.get(key, 0.0) + float(cost[tensor])
-    sizes = np.array([len(key) for key in pins], dtype=np.int64)
-    ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    flat = np.array([node for key in pins for node in key], dtype=np.int64)
-    return ptr, flat, np.array(list(pins.values()), dtype=np.float64)
+    total = np.full((n, rule.n_passes), np.inf)
+    if devices:
+        total[:] = 0.0
+        slowest = problem.time_us[:, devices].max(axis=1)
+        passes = np.minimum(backward_ops(problem), rule.n_passes - 1)
+        np.add.at(total, (label, passes), slowest)
+    return total

@@ -1,28 +1,41 @@
-"""The best contiguous split, exactly, and along an order (sections 5.1.1 and 5.1.2).
-
-The dynamic program goes from ideal to ideal: what lies between two of them goes to one device.
-Where the paper lists all pairs of ideals, this searches upward from each ideal through the
-lattice and turns back where a device would have more to do than in the best split along some
-order; it stores no pairs.
-"""
+"""The best contiguous split, exactly, and along orders (sections 5.1.1 and 5.1.2)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 
 from enplace.maxload.contract import Nodes, contract
 from enplace.maxload.ideals import Lattice, find_ideals
-from enplace.problem import Problem
+from enplace.maxload.orders import topological_depth_first
+from enplace.maxload.table import (
+    BYTES_PER_CELL,
+    VISITS_AT_ONCE,
+    Costs,
+    Table,
+    below_us,
+    costs_of,
+    empty_table,
+    fill,
+    n_cells,
+)
+from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
+from enplace.simulate.loads import USUAL, LoadRule, busiest_us
 
 MOST_IDEALS, MOST_BYTES = 3_000_000, 1 << 28
 """Beyond so many ideals, or so much memory for them, only splits along orders are tried."""
 
 N_ORDERS = 60
 """Depth-first orders whose best split bounds the search."""
+
+ORDERS_WORK = 3_000_000_000
+"""Fewer orders where the squares of the number of nodes would add up to more."""
+
+Replicas = tuple[tuple[int, ...], ...]
+"""Devices that take turns with samples; the ops of each group are on the first of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,310 +46,308 @@ class Split:
     ----------
     device : int array, shape (n_ops,)
     load_us : float
-        Load of the busiest device.
-    n_ideals : int
-        Ideals that were searched; 0 if there were too many.
+        Time per sample; inf where no split fits.
     bound_us : float
         No contiguous split has a lower load.
+    n_ideals : int
+        Ideals that were searched; 0 for splits along orders.
+    optimal : bool
+        Whether no contiguous split is better.
+    note : str
+        What was done, where that is less than a person would expect.
+    replicas : tuple of tuples of int
+        Devices that take turns.
     """
 
     device: IntArray
     load_us: float
-    n_ideals: int
     bound_us: float
+    n_ideals: int = 0
+    optimal: bool = False
+    note: str = ""
+    replicas: Replicas = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What to split between which devices.
+
+    Attributes
+    ----------
+    floor_us : float array, shape (rule.n_passes,)
+        No split has less in each pass.
+    """
+
+    problem: Problem
+    rule: LoadRule
+    nodes: Nodes
+    costs: Costs
+    floor_us: FloatArray
 
     @property
-    def optimal(self) -> bool:
-        """Whether no contiguous split is better."""
-        return self.n_ideals > 0
+    def gpus(self) -> IntArray:
+        return np.array(self.problem.cluster.gpus)
+
+    @property
+    def cpus(self) -> IntArray:
+        return np.array(self.problem.cluster.cpus, dtype=np.int64)
 
 
-def split_exactly(problem: Problem, seed: int = 0, limit: int = MOST_IDEALS) -> Split:
-    """Find the contiguous split with the least maximum load (section 5.1.1).
+@dataclass(frozen=True)
+class Stage:
+    """Nodes that go to one device, or to several that take turns."""
 
-    With more than ``limit`` ideals, it is the best along :data:`N_ORDERS` orders.
+    nodes: list[int]
+    gpus: int
+    cpus: int
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A split, and its largest load in the last pass that counts apart."""
+
+    device: IntArray
+    replicas: Replicas
+    last_us: float
+
+
+Stopped = Callable[[], bool]
+
+Solve = Callable[[FloatArray], tuple[Placed | None, bool]]
+"""From limits on the loads of each pass to the split with the least in the last one, if there is
+one below the limits, and whether all were searched."""
+
+
+def never() -> bool:
+    """For those who are not in a hurry."""
+    return False
+
+
+def task_of(problem: Problem, rule: LoadRule) -> Task:
+    """Contract a problem for a rule."""
+    cluster, nodes = problem.cluster, contract(problem, rule)
+    costs = costs_of(problem, nodes, rule, np.array([len(cluster.gpus), len(cluster.cpus)]))
+    return Task(problem, rule, nodes, costs, _floor_us(costs))
+
+
+def split_exactly(
+    problem: Problem,
+    rule: LoadRule = USUAL,
+    *,
+    seed: int = 0,
+    limit: int = MOST_IDEALS,
+    stopped: Stopped = never,
+) -> Split:
+    """Find the contiguous split with the least time per sample (section 5.1.1).
+
+    With more than ``limit`` ideals, it is the best along some depth-first orders; the same if it is
+    stopped before the end.
     """
-    nodes = contract(problem)
-    limit = min(limit, MOST_BYTES // (nodes.n_nodes // 8 + 8))
-    first = _best_in_order(problem, nodes, N_ORDERS, seed)
-    lattice = find_ideals(nodes.n_nodes, nodes.source, nodes.target, limit)
+    task = task_of(problem, rule)
+    first = best_in_orders(task, N_ORDERS, seed, stopped)
+    room = _most_ideals(task, limit)
+    nodes = task.nodes
+    lattice = find_ideals(nodes.n_nodes, nodes.source, nodes.target, room, stopped)
+    tried = f"the best of {orders_tried(task, N_ORDERS)} linear orders"
     if lattice is None:
-        return first
-    best = _solve(problem, nodes, lattice, first.load_us) or (first.device, first.load_us)
-    return Split(*best, lattice.n_ideals, best[1])
+        why = "stopped while it counted" if stopped() else f"there are more than {room:,}"
+        return replace(first, note=f"ideals not searched ({why}): this is {tried}")
+    best, finished = least_below(task, _over(task, lattice, stopped), first)
+    if not finished:
+        found = "the best found" if best is not first else tried
+        note = f"stopped before all {lattice.n_ideals:,} ideals were searched: this is {found}"
+        return replace(best, note=note)
+    return replace(best, bound_us=best.load_us, n_ideals=lattice.n_ideals, optimal=True, note="")
 
 
-def split_in_order(problem: Problem) -> Split:
+def split_in_order(problem: Problem, rule: LoadRule = USUAL, *, stopped: Stopped = never) -> Split:
     """Find the best split along one depth-first order (DPL, section 5.1.2)."""
-    return _best_in_order(problem, contract(problem), 1, 0)
+    return best_in_orders(task_of(problem, rule), 1, 0, stopped)
 
 
-def _best_in_order(problem: Problem, nodes: Nodes, n_orders: int, seed: int) -> Split:
-    """The best split along any of several orders; the first is the deterministic one."""
+def _most_ideals(task: Task, limit: int) -> int:
+    """So many ideals fit in the memory to use, with their cells and lattice."""
+    each = 2 * (task.nodes.n_nodes // 8 + 8) + 64
+    each += (BYTES_PER_CELL + 1) * n_cells(task.costs.devices)
+    return max(1, min(limit, MOST_BYTES // each))
+
+
+def orders_tried(task: Task, n_orders: int) -> int:
+    """How many orders are tried where so many are wanted: fewer of large graphs."""
+    return max(1, min(n_orders, ORDERS_WORK // max(task.nodes.n_nodes, 1) ** 2))
+
+
+def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Split:
+    """The best split along any of several orders; the first is the deterministic one.
+
+    Where the passes count apart, it begins with the best split for their sum along that order: as
+    appendix A has it, there is little between the two. This much is done even if stopped, so that
+    there is an answer.
+    """
+    floor_us = float(task.floor_us.sum())
+    best = Split(np.zeros(task.problem.profile.n_ops, dtype=np.int64), np.inf, floor_us)
+    if task.rule.n_passes > 1:
+        found = split_in_order(task.problem, replace(task.rule, pipeline="1f1b"))
+        if np.isfinite(found.load_us):
+            us = busiest_us(task.problem, found.device, task.rule, found.replicas).sum()
+            best = replace(found, load_us=float(us), bound_us=floor_us)
+    for number, chain in enumerate(chains(task, n_orders, seed)):
+        needed = number == 0 and np.isinf(best.load_us)
+        best, _ = least_below(task, _over(task, chain, never if needed else stopped), best)
+        if stopped():
+            break
+    return best
+
+
+def chains(task: Task, n_orders: int, seed: int) -> Iterator[Lattice]:
+    """The lattices of some orders, each of which has one ideal of each size."""
     rng = np.random.default_rng(seed)
-    best_us, best = np.inf, np.zeros(problem.profile.n_ops, dtype=np.int64)
-    for number in range(n_orders):
+    nodes = task.nodes
+    for number in range(orders_tried(task, n_orders)):
         rank = rng.permutation(nodes.n_nodes) if number else np.arange(nodes.n_nodes)
-        order = depth_first_order(nodes, rank)
-        chain = Lattice(
-            np.concatenate([np.arange(len(order) + 1), [len(order)]]),
-            order,
-            np.arange(1, len(order) + 1),
-        )
-        found = _solve(problem, nodes, chain, best_us)
-        if found is not None:
-            best, best_us = found
-    return Split(best, best_us, 0, _even_share_us(problem, nodes))
+        order = topological_depth_first(nodes.n_nodes, nodes.source, nodes.target, rank)
+        ptr = np.concatenate([np.arange(len(order) + 1), [len(order)]])
+        yield Lattice(ptr, order, np.arange(1, len(order) + 1))
 
 
-def _even_share_us(problem: Problem, nodes: Nodes) -> float:
-    """Load if all devices had the same and nothing were sent; or the largest node's, if more."""
-    work = np.where(np.isinf(nodes.accelerator_us), 0.0, nodes.accelerator_us)
-    n_gpus, n_cpus = len(problem.cluster.gpus), len(problem.cluster.cpus)
-    devices = n_gpus + n_cpus * cpu_worth(nodes.accelerator_us, nodes.cpu_us) if n_cpus else n_gpus
-    largest = float(np.minimum(nodes.accelerator_us, nodes.cpu_us).max())
-    return max(float(work.sum()) / devices if devices else 0.0, largest)
+def least_below(task: Task, solve: Solve, best: Split) -> tuple[Split, bool]:
+    """The best split if better than one that is known; whether all were searched.
+
+    Where the passes count apart (GPipe), what is sought is the least sum of the largest loads. This
+    walks along the splits of which none is better in both: the least backward load at all, then the
+    least for a smaller forward load, and so on, while that can lead to a smaller sum.
+    """
+    floor = task.floor_us
+    if np.isinf(floor).any():
+        return best, True  # Some node cannot run anywhere.
+    limit = best.load_us - (floor.sum() - floor)
+    while True:
+        found, finished = solve(limit)
+        if found is None:
+            return best, finished
+        load_us = np.array([found.last_us])
+        if len(limit) > 1:
+            load_us = busiest_us(task.problem, found.device, task.rule, found.replicas)
+        if load_us.sum() < best.load_us:
+            total = float(load_us.sum())
+            best = replace(best, device=found.device, load_us=total, replicas=found.replicas)
+        if len(limit) == 1 or not finished:
+            return best, finished
+        forward = min(float(load_us[0]), best.load_us - float(load_us[1]))
+        limit = np.array([forward * (1 - 1e-9), best.load_us - floor[0]])
 
 
-def depth_first_order(nodes: Nodes, rank: IntArray) -> IntArray:
-    """Topological order that follows each branch as far as it can; ties by rank."""
-    return topological_depth_first(nodes.n_nodes, nodes.source, nodes.target, rank)
+def _over(task: Task, lattice: Lattice, stopped: Stopped) -> Solve:
+    """How to find the best split over a lattice."""
+    devices = task.costs.devices
+
+    def solve(limit_us: FloatArray) -> tuple[Placed | None, bool]:
+        table, finished = filled(task, lattice, limit_us, stopped)
+        last = table.best_us[-1]
+        if not last.min() < limit_us[-1]:
+            return None, finished
+        stages = walk_back(table, lattice, devices, int(np.argmin(last)))
+        device, replicas = assigned(task, [(stages, task.gpus, task.cpus)])
+        return Placed(device, replicas, float(last.min())), finished
+
+    return solve
 
 
-def topological_depth_first(n: int, source: IntArray, target: IntArray, rank: IntArray) -> IntArray:
-    """Nodes of any graph in such an order; shape (n,)."""
-    by_rank = np.lexsort((rank[target], source))
-    ptr = np.searchsorted(source[by_rank], np.arange(n + 1))
-    return _depth_first(n, ptr, target[by_rank], np.argsort(rank))
+def filled(
+    task: Task, lattice: Lattice, limit_us: FloatArray, stopped: Stopped
+) -> tuple[Table, bool]:
+    """The table of splits whose loads are below a limit; whether it is complete."""
+    table = empty_table(lattice, task.costs.devices)
+    capable = _capable(task.costs, lattice, limit_us)
+    at = 0
+    while at < lattice.n_ideals:
+        if stopped():
+            return table, False
+        arrays = lattice.ptr, lattice.added, lattice.next_ideal
+        at = fill(*arrays, task.costs, limit_us, capable, table, at, VISITS_AT_ONCE)
+    return table, True
 
 
-@njit(cache=True, nogil=True)
-def _depth_first(
-    n: int, ptr: IntArray, target: IntArray, roots: IntArray
-) -> IntArray:  # pragma: no cover - compiled
-    waiting = np.zeros(n, dtype=np.int64)
-    for node in target:
-        waiting[node] += 1
-    stack, height = np.empty(n, dtype=np.int64), 0
-    for node in roots:
-        if waiting[node] == 0:
-            stack[height] = node
-            height += 1
-    order, filled = np.empty(n, dtype=np.int64), 0
-    while height:
-        height -= 1
-        node = stack[height]
-        order[filled] = node
-        filled += 1
-        for edge in range(ptr[node], ptr[node + 1]):
-            waiting[target[edge]] -= 1
-            if waiting[target[edge]] == 0:
-                stack[height] = target[edge]
-                height += 1
-    return order
+def _capable(costs: Costs, lattice: Lattice, limit_us: FloatArray) -> BoolArray:
+    """Where the devices left could do the work and hold the bytes left; (n_ideals, n_cells)."""
+    of_node = np.column_stack([costs.gpu_us, costs.memory_bytes])
+    left = of_node.sum(axis=0) - below_us(lattice.ptr, lattice.added, lattice.next_ideal, of_node)
+    worth, hold = _cpu_worth(costs), _cpu_bytes(costs, limit_us)
+    able = np.ones((lattice.n_ideals, n_cells(costs.devices)), dtype=bool)
+    for cell in range(able.shape[1]):
+        gpus, cpus = costs.devices - divmod(cell, costs.devices[1] + 1)
+        room = gpus * costs.capacity_bytes + (cpus * hold if cpus else 0.0)
+        able[:, cell] = left[:, -1] <= room
+        for p, most_us in enumerate(limit_us.tolist()):
+            devices = gpus + (cpus * worth[p] if cpus else 0.0)
+            able[:, cell] &= left[:, p] <= (devices * most_us * (1 + 1e-9) if devices else 1e-9)
+    return able
 
 
-def _solve(
-    problem: Problem, nodes: Nodes, lattice: Lattice, bound_us: float
-) -> tuple[IntArray, float] | None:
-    """The best split over a lattice, if it is better than a bound."""
-    gpus, cpus = problem.cluster.gpus, problem.cluster.cpus
-    by_node = np.argsort(nodes.net_node, kind="stable")
-    net_of_pin = np.repeat(np.arange(len(nodes.net_us)), np.diff(nodes.net_ptr))
-    node_ptr = np.searchsorted(nodes.net_node[by_node], np.arange(nodes.n_nodes + 1))
-    capacity = float(problem.cluster.capacity_bytes[gpus].min()) if gpus else 0.0
-    load, from_ideal, from_kind = _search(
-        lattice.ptr,
-        lattice.added,
-        lattice.next_ideal,
-        nodes.accelerator_us,
-        nodes.cpu_us,
-        nodes.memory_bytes.astype(np.float64),
-        node_ptr,
-        net_of_pin[by_node],
-        np.diff(nodes.net_ptr),
-        nodes.net_us,
-        len(gpus),
-        len(cpus),
-        capacity,
-        bound_us,
-    )
-    last = load[-1]
-    if not last.min() < bound_us:
-        return None
-    cell = int(np.argmin(last))
-    node_device = _walk_back(
-        lattice, from_ideal, from_kind, cell, len(cpus), np.array(gpus), np.array(cpus)
-    )
-    return node_device[nodes.node], float(last[cell])
-
-
-@njit(cache=True, nogil=True)
-def _search(
-    ptr: IntArray,
-    added: IntArray,
-    next_ideal: IntArray,
-    accelerator_us: FloatArray,
-    cpu_us: FloatArray,
-    memory: FloatArray,
-    net_ptr: IntArray,
-    net: IntArray,
-    net_size: IntArray,
-    net_us: FloatArray,
-    n_accelerators: int,
-    n_cpus: int,
-    capacity: float,
-    bound_us: float,
-) -> tuple[FloatArray, IntArray, IntArray]:  # pragma: no cover - compiled
-    """Fill dp[ideal][accelerators, CPUs]; inf where nothing better than the bound was found."""
-    n_ideals, width = len(ptr) - 1, n_cpus + 1
-    cells = (n_accelerators + 1) * width
-    best = np.full((n_ideals, cells), np.inf)
-    best[0, 0] = 0.0
-    from_ideal = np.full((n_ideals, cells), -1, dtype=np.int64)
-    from_kind = np.full((n_ideals, cells), -1, dtype=np.int64)
-    stamp = np.full(n_ideals, -1, dtype=np.int64)
-    pins = np.zeros(len(net_us), dtype=np.int64)
-    depth_edge = np.zeros(len(accelerator_us) + 1, dtype=np.int64)
-    depth_ideal = np.zeros(len(accelerator_us) + 1, dtype=np.int64)
-    left_us = _left_us(ptr, added, next_ideal, accelerator_us)
-    worth = cpu_worth(accelerator_us, cpu_us)
-    for base in range(n_ideals):
-        alive = False
-        for cell in range(cells):
-            # Where the devices left could not do the work left, an ideal is a dead end.
-            devices = n_accelerators - cell // width + 0.0
-            if cell % width < n_cpus:
-                devices += (n_cpus - cell % width) * worth
-            if left_us[base] > devices * bound_us * (1 + 1e-9):
-                best[base, cell] = np.inf
-            alive |= best[base, cell] < bound_us
-        if not alive:
-            continue
-        depth, compute, on_cpu, held, cut = 0, 0.0, 0.0, 0.0, 0.0
-        no_gpu, no_cpu = 0, 0
-        depth_ideal[0], depth_edge[0] = base, ptr[base]
-        while depth >= 0:
-            ideal = depth_ideal[depth]
-            edge = depth_edge[depth]
-            if edge < ptr[ideal + 1]:
-                depth_edge[depth] += 1
-                reached, node = next_ideal[edge], added[edge]
-                if stamp[reached] == base:
-                    continue
-                stamp[reached] = base
-                if np.isinf(accelerator_us[node]):
-                    no_gpu += 1
-                else:
-                    compute += accelerator_us[node]
-                if np.isinf(cpu_us[node]):
-                    no_cpu += 1
-                else:
-                    on_cpu += cpu_us[node]
-                held += memory[node]
-                for at in range(net_ptr[node], net_ptr[node + 1]):
-                    e = net[at]
-                    pins[e] += 1
-                    if pins[e] == 1:
-                        cut += net_us[e]
-                    if pins[e] == net_size[e]:
-                        cut -= net_us[e]
-                gpu_dead = no_gpu > 0 or compute >= bound_us or held > capacity
-                cpu_dead = no_cpu > 0 or on_cpu >= bound_us or n_cpus == 0
-                depth += 1
-                depth_ideal[depth] = reached
-                if gpu_dead and cpu_dead:
-                    depth_edge[depth] = ptr[reached + 1]
-                    continue
-                depth_edge[depth] = ptr[reached]
-                load = compute + cut
-                for cell in range(cells):
-                    if not best[base, cell] < bound_us:
-                        continue
-                    if not gpu_dead and load < bound_us and cell + width < cells:
-                        value = max(best[base, cell], load)
-                        if value < best[reached, cell + width]:
-                            best[reached, cell + width] = value
-                            from_ideal[reached, cell + width] = base
-                            from_kind[reached, cell + width] = 0
-                    if not cpu_dead and cell % width < n_cpus:
-                        value = max(best[base, cell], on_cpu)
-                        if value < best[reached, cell + 1]:
-                            best[reached, cell + 1] = value
-                            from_ideal[reached, cell + 1] = base
-                            from_kind[reached, cell + 1] = 1
-            else:
-                if depth > 0:
-                    node = added[depth_edge[depth - 1] - 1]
-                    if np.isinf(accelerator_us[node]):
-                        no_gpu -= 1
-                    else:
-                        compute -= accelerator_us[node]
-                    if np.isinf(cpu_us[node]):
-                        no_cpu -= 1
-                    else:
-                        on_cpu -= cpu_us[node]
-                    held -= memory[node]
-                    for at in range(net_ptr[node], net_ptr[node + 1]):
-                        e = net[at]
-                        if pins[e] == net_size[e]:
-                            cut += net_us[e]
-                        pins[e] -= 1
-                        if pins[e] == 0:
-                            cut -= net_us[e]
-                depth -= 1
-    return best, from_ideal, from_kind
-
-
-@njit(cache=True, nogil=True)
-def _left_us(
-    ptr: IntArray, added: IntArray, next_ideal: IntArray, accelerator_us: FloatArray
-) -> FloatArray:  # pragma: no cover - compiled
-    """Accelerator time of all nodes outside each ideal."""
-    work = np.where(np.isinf(accelerator_us), 0.0, accelerator_us)
-    done = np.zeros(len(ptr) - 1)
-    for ideal in range(len(ptr) - 1):
-        for edge in range(ptr[ideal], ptr[ideal + 1]):
-            done[next_ideal[edge]] = done[ideal] + work[added[edge]]
-    left: FloatArray = work.sum() - done
-    return left
-
-
-@njit(cache=True, nogil=True)
-def cpu_worth(
-    accelerator_us: FloatArray, cpu_us: FloatArray
-) -> float:  # pragma: no cover - compiled
-    """How many accelerators a CPU replaces at most, by the node that suits it best."""
-    worth = 0.0
-    for node in range(len(accelerator_us)):
-        if 0 < accelerator_us[node] < np.inf and cpu_us[node] < np.inf:
-            worth = max(worth, accelerator_us[node] / cpu_us[node]) if cpu_us[node] > 0 else np.inf
+def _cpu_worth(costs: Costs) -> FloatArray:
+    """How many accelerators a CPU replaces at most in each pass, by the node that suits it best."""
+    both = (costs.gpu_runs & costs.cpu_runs)[:, None] & (costs.gpu_us > 0)
+    slow = np.maximum(costs.cpu_us, 1e-300)
+    worth: FloatArray = np.where(both, costs.gpu_us / slow, 0.0).max(axis=0, initial=0.0)
     return worth
 
 
-def _walk_back(
-    lattice: Lattice,
-    from_ideal: IntArray,
-    from_kind: IntArray,
-    cell: int,
-    n_cpus: int,
-    gpus: IntArray,
-    cpus: IntArray,
-) -> IntArray:
-    """Device of each node: the stages from the last to the first, each a difference of ideals."""
-    stages, ideal = [], lattice.n_ideals - 1
-    while ideal:
-        below, kind = int(from_ideal[ideal, cell]), int(from_kind[ideal, cell])
-        stages.append((below, ideal, kind))
-        cell -= 1 if kind else n_cpus + 1
-        ideal = below
-    device = np.zeros(int(lattice.added.max()) + 1, dtype=np.int64)
-    used = [0, 0]
-    for below, above, kind in reversed(stages):
-        chosen = (gpus, cpus)[kind][used[kind]]
-        used[kind] += 1
-        device[_between(lattice, below, above)] = chosen
-    return device
+def _cpu_bytes(costs: Costs, limit_us: FloatArray) -> float:
+    """Bytes of the nodes that a CPU has time for at most."""
+    held = costs.cpu_runs & (costs.memory_bytes > 0)
+    slow = np.maximum(costs.cpu_us[held, -1], 1e-300)
+    densest = (costs.memory_bytes[held] / slow).max(initial=0.0)
+    return float(densest * limit_us[-1]) if densest else 0.0
+
+
+def _floor_us(costs: Costs) -> FloatArray:
+    """No largest load of a pass is less: all devices have the same, or one the largest node."""
+    n_gpus, n_cpus = costs.devices.tolist()
+    devices = n_gpus + (n_cpus * _cpu_worth(costs) if n_cpus else 0.0)
+    share: FloatArray = costs.gpu_us.sum(axis=0) / devices
+    gpu_us = np.where(costs.gpu_runs[:, None], costs.gpu_us, np.inf)
+    cpu_us = np.where(costs.cpu_runs[:, None], costs.cpu_us, np.inf)
+    gpus, cpus = np.maximum(costs.most_replicas, 1).tolist()
+    floor: FloatArray = np.maximum(share, np.minimum(gpu_us / gpus, cpu_us / cpus).max(axis=0))
+    return floor
+
+
+def walk_back(
+    table: Table, lattice: Lattice, devices: IntArray, cell: int, top: int = -1, bottom: int = 0
+) -> list[Stage]:
+    """Stages from the first to the last, each a difference of ideals."""
+    stages: list[Stage] = []
+    ideal, width = top % lattice.n_ideals, int(devices[1]) + 1
+    while ideal != bottom:
+        below, before = int(table.from_ideal[ideal, cell]), int(table.from_cell[ideal, cell])
+        used = divmod(cell - before, width)
+        stages.append(Stage(_between(lattice, below, ideal), *used))
+        ideal, cell = below, before
+    return stages[::-1]
+
+
+def assigned(
+    task: Task, parts: Sequence[tuple[list[Stage], IntArray, IntArray]]
+) -> tuple[IntArray, Replicas]:
+    """Device of each op, and which devices take turns.
+
+    Parameters
+    ----------
+    parts : sequence of (list of Stage, int array, int array)
+        Stages, and the accelerators and CPUs that they take in order.
+    """
+    of_node = np.zeros(task.nodes.n_nodes, dtype=np.int64)
+    replicas: list[tuple[int, ...]] = []
+    for stages, *devices in parts:
+        used = [0, 0]
+        for stage in stages:
+            kind, n = (0, stage.gpus) if stage.gpus else (1, stage.cpus)
+            group = devices[kind][used[kind] : used[kind] + n]
+            used[kind] += n
+            of_node[stage.nodes] = group[0]
+            if n > 1:
+                replicas.append(tuple(group.tolist()))
+    return of_node[task.nodes.node], tuple(replicas)
 
 
 def _between(lattice: Lattice, below: int, above: int) -> list[int]:

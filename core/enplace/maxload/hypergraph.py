@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.maxload.contract import nets_of, whole_op_bytes
+from enplace.maxload.contract import whole_op_bytes
+from enplace.maxload.nets import Nets, rule_nets
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
+from enplace.simulate.loads import USUAL, LoadRule, backward_ops, send_us
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,73 +19,82 @@ class Hypergraph:
 
     Attributes
     ----------
-    unit_us : float array, shape (n_units, n_devices)
-        Compute time of a unit; inf where it may not be.
+    unit_us : float array, shape (n_units, n_devices, rule.n_passes)
+        Compute time of a unit in each pass; inf where it may not be.
     unit_bytes : int array, shape (n_units,)
     capacity_bytes : float array, shape (n_devices,)
         inf for CPUs, whose memory the paper does not limit.
     pays : bool array, shape (n_devices,)
         Whether a device pays for tensors that cross its border; CPUs do not.
-    net_ptr, net_unit : int arrays
-        Units that make or consume a set of tensors: ``net_unit[net_ptr[i] : net_ptr[i + 1]]``.
-    net_us : float array, shape (n_nets,)
-        What a net costs every accelerator that has some but not all of its units.
+    nets : Nets
+        Between units.
+    rule : LoadRule
     """
 
     unit_us: FloatArray
     unit_bytes: IntArray
     capacity_bytes: FloatArray
     pays: BoolArray
-    net_ptr: IntArray
-    net_unit: IntArray
-    net_us: FloatArray
+    nets: Nets
+    rule: LoadRule
 
     @property
     def n_units(self) -> int:
         return len(self.unit_bytes)
 
     @property
-    def n_nets(self) -> int:
-        return len(self.net_us)
-
-    @property
     def n_devices(self) -> int:
         return len(self.pays)
 
 
-def hypergraph_of(problem: Problem) -> Hypergraph:
+def hypergraph_of(problem: Problem, rule: LoadRule = USUAL) -> Hypergraph:
     """The hypergraph of a problem; pins and forbidden devices are kept."""
     cluster = problem.cluster
-    unit_us = np.zeros(problem.unit_allowed.shape)
-    np.add.at(unit_us, problem.unit, problem.time_us)
+    unit_us = np.zeros((*problem.unit_allowed.shape, rule.n_passes))
+    passes = np.minimum(backward_ops(problem), rule.n_passes - 1)
+    every = np.arange(cluster.n_devices)
+    np.add.at(unit_us, (problem.unit[:, None], every, passes[:, None]), problem.time_us)
     unit_us[~problem.unit_allowed] = np.inf
     unit_bytes = np.zeros(problem.n_units, dtype=np.int64)
     np.add.at(unit_bytes, problem.unit, whole_op_bytes(problem))
     pays = np.zeros(cluster.n_devices, dtype=bool)
     pays[cluster.gpus] = True
     capacity = np.where(pays, cluster.capacity_bytes, np.inf)
-    net_ptr, net_unit, net_us = nets_of(problem, problem.unit)
-    return Hypergraph(unit_us, unit_bytes, capacity, pays, net_ptr, net_unit, net_us)
+    nets = rule_nets(problem, problem.unit, send_us(problem), rule)
+    return Hypergraph(unit_us, unit_bytes, capacity, pays, nets, rule)
 
 
-def loads_us(graph: Hypergraph, device: IntArray) -> FloatArray:
-    """Load of each device; shape (n_devices,).
+def channels_us(graph: Hypergraph, device: IntArray) -> FloatArray:
+    """What each device has to do in each channel; shape (n_devices, n_channels).
 
     Parameters
     ----------
     device : int array, shape (n_units,)
     """
-    load = np.bincount(
-        device,
-        weights=graph.unit_us[np.arange(graph.n_units), device],
-        minlength=graph.n_devices,
-    ).astype(np.float64)
-    net = np.repeat(np.arange(graph.n_nets), np.diff(graph.net_ptr))
-    count = np.zeros((graph.n_nets, graph.n_devices), dtype=np.int64)
-    np.add.at(count, (net, device[graph.net_unit]), 1)
-    crossing = (count > 0) & (count < np.diff(graph.net_ptr)[:, None])
-    load += np.where(graph.pays, graph.net_us @ crossing, 0.0)
-    return load
+    nets, rule = graph.nets, graph.rule
+    net = np.repeat(np.arange(nets.n_nets), np.diff(nets.ptr))
+    count = np.zeros((nets.n_nets, graph.n_devices), dtype=np.int64)
+    np.add.at(count, (net, device[nets.node]), 1)
+    level = (count > 0).T @ nets.touched_us
+    level -= (count == np.diff(nets.ptr)[:, None]).T @ nets.inside_us
+    np.add.at(level, device, nets.own_us)
+    level[~graph.pays] = 0.0
+    work = np.zeros((graph.n_devices, rule.n_passes))
+    np.add.at(work, device, graph.unit_us[np.arange(graph.n_units), device])
+    level[:, :: rule.n_resources] += work
+    return level
+
+
+def loads_us(graph: Hypergraph, device: IntArray) -> FloatArray:
+    """Load of each device in each pass that counts apart; shape (n_devices, rule.n_passes)."""
+    rule, level = graph.rule, channels_us(graph, device)
+    loads: FloatArray = level.reshape(-1, rule.n_passes, rule.n_resources).max(axis=2)
+    return loads
+
+
+def time_per_sample_us(graph: Hypergraph, device: IntArray) -> float:
+    """The largest load, or the sum of those of the passes that count apart."""
+    return float(loads_us(graph, device).max(axis=0).sum())
 
 
 def held_bytes(graph: Hypergraph, device: IntArray) -> FloatArray:

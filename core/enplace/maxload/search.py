@@ -9,9 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.maxload.anneal import anneal
-from enplace.maxload.contract import backward_ops
 from enplace.maxload.dp import split_exactly
-from enplace.maxload.hypergraph import Hypergraph, held_bytes, hypergraph_of, loads_us
+from enplace.maxload.hypergraph import (
+    Hypergraph,
+    held_bytes,
+    hypergraph_of,
+    time_per_sample_us,
+)
 from enplace.maxload.program import (
     Pass,
     Program,
@@ -21,11 +25,15 @@ from enplace.maxload.program import (
 )
 from enplace.problem import BoolArray, Problem
 from enplace.profile import IntArray
+from enplace.simulate.loads import USUAL, LoadRule, backward_ops
 from enplace.solvers.beside import Beside
 from enplace.solvers.milp import Answer, solve_milp
 
 SMALL = 200
 """With fewer choices of a device for a unit, the program alone is done sooner."""
+
+DP_SHARE = 0.25
+"""Share of the time that the dynamic program may take, whose split the others go on from."""
 
 _SEEDS_APART = 1 << 32
 """Further than seeds that people give, so that runs of different seeds differ."""
@@ -78,20 +86,27 @@ class Limits:
     report: Callable[[Found], None]
 
 
-def best_anywhere(problem: Problem, limits: Limits, seed: int = 0, solver: str = "HiGHS") -> Found:
+def best_anywhere(
+    problem: Problem,
+    limits: Limits,
+    rule: LoadRule = USUAL,
+    seed: int = 0,
+    solver: str = "HiGHS",
+) -> Found:
     """The placement with the least maximum load; devices need not be contiguous (section 5.2).
 
     The DP's contiguous split is annealed, and the integer program goes on from that. Beside it,
     on another core, annealing starts again and again: many short runs find more than a long one.
     """
     started = time.monotonic()
-    graph = hypergraph_of(problem)
-    start = _start(problem, graph, seed)
+    graph = hypergraph_of(problem, rule)
+    late = _after(started + limits.seconds, limits.cancelled)
+    start_by = _after(started + DP_SHARE * limits.seconds, limits.cancelled)
+    start = _start(problem, graph, seed, start_by)
     search = _Search(problem, graph, limits)
     search.offer(start)
     if graph.unit_us.size < SMALL or not search.feasible(start):
         return search.solved((), limits.seconds, solver)
-    late = _after(started + limits.seconds, limits.cancelled)
     search.offer(anneal(graph, start, late, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
@@ -111,16 +126,22 @@ def _nothing() -> Iterator[IntArray]:
 
 
 def best_contiguous(
-    problem: Problem, limits: Limits, seed: int = 0, solver: str = "HiGHS"
+    problem: Problem,
+    limits: Limits,
+    rule: LoadRule = USUAL,
+    seed: int = 0,
+    solver: str = "HiGHS",
 ) -> Found:
     """The least maximum load if each device has contiguous forward and backward ops (Fig. 6).
 
     Contiguous as in definition 3.1: devices may still take turns, which the DP does not let them.
     """
     started = time.monotonic()
-    graph, passes = hypergraph_of(problem), passes_of(problem)
+    graph, passes = hypergraph_of(problem, rule), passes_of(problem)
     search = _Search(problem, graph, limits)
-    device = _unit_device(problem, split_exactly(problem, seed).device)
+    late = _after(started + DP_SHARE * limits.seconds, limits.cancelled)
+    split = split_exactly(problem, rule, seed=seed, stopped=late)
+    device = _unit_device(problem, split.device)
     if all(contiguous_units(each, device, graph.n_devices) for each in passes):
         search.offer(device)
     return search.solved(passes, limits.seconds - (time.monotonic() - started), solver)
@@ -168,7 +189,7 @@ class _Search:
 
     def __init__(self, problem: Problem, graph: Hypergraph, limits: Limits) -> None:
         self._problem, self._graph, self._limits = problem, graph, limits
-        fastest = np.argmin(graph.unit_us, axis=1)
+        fastest = np.argmin(graph.unit_us.sum(axis=2), axis=1)
         self._device: IntArray | None = None
         self.found = Found(fastest[problem.unit], np.inf, _least_us(graph))
 
@@ -182,7 +203,7 @@ class _Search:
         """Keep a placement if it is better."""
         if not self.feasible(device):
             return
-        load_us = float(loads_us(self._graph, device).max())
+        load_us = time_per_sample_us(self._graph, device)
         if load_us < self.found.load_us * (1 - 1e-9):
             self._device = device
             self._tell(Found(device[self._problem.unit], load_us, self.found.bound_us))
@@ -241,7 +262,7 @@ def _scale_us(graph: Hypergraph, found: Found) -> float:
 
 def _least_us(graph: Hypergraph) -> float:
     """No load is lower: the largest unit's time where it is fastest."""
-    return float(graph.unit_us.min(axis=1).max())
+    return float(graph.unit_us.sum(axis=2).min(axis=1).max())
 
 
 def _unit_device(problem: Problem, device: IntArray) -> IntArray:
@@ -251,11 +272,12 @@ def _unit_device(problem: Problem, device: IntArray) -> IntArray:
     return of_unit
 
 
-def _start(problem: Problem, graph: Hypergraph, seed: int) -> IntArray:
+def _start(problem: Problem, graph: Hypergraph, seed: int, stopped: Callable[[], bool]) -> IntArray:
     """The DP's split, its units moved where they may be; else the largest to the most room."""
-    device = _unit_device(problem, split_exactly(problem, seed).device)
+    split = split_exactly(problem, graph.rule, seed=seed, stopped=stopped)
+    device = _unit_device(problem, split.device)
     refused = ~problem.unit_allowed[np.arange(graph.n_units), device]
-    device[refused] = np.argmin(graph.unit_us[refused], axis=1)
+    device[refused] = np.argmin(graph.unit_us[refused].sum(axis=2), axis=1)
     if (held_bytes(graph, device) <= graph.capacity_bytes).all():
         return device
     room = graph.capacity_bytes.copy()

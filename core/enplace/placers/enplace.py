@@ -35,7 +35,7 @@ from enplace.placers.m_etf import m_etf
 from enplace.placers.m_sct import m_sct
 from enplace.placers.m_topo import m_topo
 from enplace.placers.naive import single
-from enplace.placers.registry import PlaceOptions, Progress, placer
+from enplace.placers.registry import WARM_START, PlaceOptions, Progress, placer
 from enplace.placers.settle import best_of, inverse, is_better, report, settle
 from enplace.plan import LINK_POLICIES, Plan, check_plan
 from enplace.problem import BoolArray, Problem
@@ -118,7 +118,7 @@ Step = Callable[[State, int, float, BoolArray], State]
     "enplace",
     title="Enplace",
     source="Enplace: annealing of blocks and windows, from the best list schedule",
-    capabilities=("memory", "heterogeneous", "channels", "anytime", "warm-start"),
+    capabilities=("memory", "heterogeneous", "channels", "anytime", WARM_START),
 )
 def enplace(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule until the time limit, or for a fixed number of rounds."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from enplace.latency import Found, Limits, best_latency, greedy_split, latency_us
-from enplace.placers.registry import PlaceOptions, Progress, placer
+from enplace.placers.registry import SOLVER, PlaceOptions, Progress, placer
 from enplace.placers.settle import settle, unordered
 from enplace.plan import Plan
 from enplace.problem import LATENCY, Problem
@@ -49,7 +49,7 @@ def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
     title="Latency IP, contiguous",
     source=_SOURCE,
     objectives=(LATENCY,),
-    capabilities=("memory", "heterogeneous", "proof", "anytime"),
+    capabilities=("memory", "heterogeneous", "proof", "anytime", SOLVER),
 )
 def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the contiguous split with the least latency, by annealing and Fig. 3."""
@@ -61,7 +61,7 @@ def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
     title="Latency IP, two pieces for each accelerator",
     source=_SOURCE,
     objectives=(LATENCY,),
-    capabilities=("memory", "heterogeneous", "proof", "anytime"),
+    capabilities=("memory", "heterogeneous", "proof", "anytime", SOLVER),
 )
 def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the least latency where accelerators have two pieces, by annealing and Fig. 4."""
@@ -83,7 +83,8 @@ def _searched(problem: Problem, method: str, q: int, options: PlaceOptions) -> P
 
     limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
     limits = Limits(limit_s - options.seconds, options.cancelled, tell)
-    return _plan_of(problem, method, best_latency(problem, limits, q, options.seed))
+    found = best_latency(problem, limits, q, options.seed, options.solver_or("HiGHS"))
+    return _plan_of(problem, method, found)
 
 
 def _plan_of(problem: Problem, method: str, found: Found) -> Plan:

@@ -8,6 +8,8 @@ contiguous split at all, all ops that can go to the first GPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +17,24 @@ import numpy as np
 from enplace.maxload import (
     Found,
     Limits,
+    LoadRule,
+    Replicas,
     Split,
     best_anywhere,
     best_contiguous,
+    has_machines,
     max_load_us,
     split_exactly,
     split_in_order,
+    split_over_machines,
 )
-from enplace.placers.registry import PlaceOptions, Progress, placer
+from enplace.placers.registry import (
+    REPLICATION,
+    SOLVER,
+    PlaceOptions,
+    Progress,
+    placer,
+)
 from enplace.placers.settle import settle, unordered
 from enplace.plan import Plan
 from enplace.problem import THROUGHPUT, Problem
@@ -31,7 +43,7 @@ from enplace.profile import IntArray
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
 PROGRAM_S = 60.0
-"""An integer program takes so long if nobody says how long it may."""
+"""A program, dynamic or integer, takes so long if nobody says how long it may."""
 
 
 @placer(
@@ -39,12 +51,15 @@ PROGRAM_S = 60.0
     title="Max-load DP, exact",
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=("memory", "proof"),
+    capabilities=("memory", "proof", REPLICATION),
 )
 def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the contiguous split whose busiest device has the least to do."""
     options.check_cancelled()
-    return _split_plan(problem, split_exactly(problem, options.seed), "max-load-dp", options)
+    rule, stopped = options.rule, _stopped(options)
+    find = split_over_machines if rule.two_level and has_machines(problem) else split_exactly
+    split = find(problem, rule, seed=options.seed, stopped=stopped)
+    return _split_plan(problem, split, "max-load-dp", options)
 
 
 @placer(
@@ -52,12 +67,17 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     title="Max-load DP, along one order",
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=("memory",),
+    capabilities=("memory", REPLICATION),
 )
 def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the best split along one depth-first order (DPL)."""
     options.check_cancelled()
-    return _split_plan(problem, split_in_order(problem), "max-load-dpl", options)
+    rule, stopped = options.rule, _stopped(options)
+    if rule.two_level and has_machines(problem):
+        split = split_over_machines(problem, rule, along_order=True, stopped=stopped)
+    else:
+        split = split_in_order(problem, rule, stopped=stopped)
+    return _split_plan(problem, split, "max-load-dpl", options)
 
 
 @placer(
@@ -65,12 +85,13 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     title="Max-load IP, contiguous",
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=("memory", "heterogeneous", "proof", "anytime"),
+    capabilities=("memory", "heterogeneous", "proof", "anytime", SOLVER),
 )
 def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     """Go on from the DP's split with the integer program of Fig. 6."""
     watch = _Incumbents(problem, "max-load-ip", options)
-    return watch.plan_of(best_contiguous(problem, watch.limits, options.seed))
+    arguments = (watch.limits, options.rule, options.seed, options.solver_or("HiGHS"))
+    return watch.plan_of(best_contiguous(problem, *arguments))
 
 
 @placer(
@@ -78,28 +99,47 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     title="Max-load IP, not contiguous",
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=("memory", "heterogeneous", "proof", "anytime"),
+    capabilities=("memory", "heterogeneous", "proof", "anytime", SOLVER),
 )
 def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the placement whose busiest device has the least to do, by annealing and Fig. 6."""
     watch = _Incumbents(problem, "max-load-ip-noncontiguous", options)
-    return watch.plan_of(best_anywhere(problem, watch.limits, options.seed))
+    arguments = (watch.limits, options.rule, options.seed, options.solver_or("HiGHS"))
+    return watch.plan_of(best_anywhere(problem, *arguments))
+
+
+def _stopped(options: PlaceOptions) -> Callable[[], bool]:
+    """Whether a dynamic program should end with what it has."""
+    limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
+    return lambda: options.cancelled() or options.seconds > limit_s
 
 
 def _split_plan(problem: Problem, split: Split, method: str, options: PlaceOptions) -> Plan:
-    device = settle(problem, split.device)
-    load_us = max_load_us(problem, device)
+    device, replicas = settle(problem, split.device), split.replicas
+    as_found = np.array_equal(device, split.device)
+    load_us = max_load_us(problem, device, options.rule, replicas)
     bound_us = min(split.bound_us, load_us)
-    proven = bool(split.n_ideals) and np.array_equal(device, split.device)
-    plan = _plan(problem, device, method, bound_us, ideals=split.n_ideals, proven=proven)
+    facts: dict[str, Any] = {"ideals": split.n_ideals, "proven": split.optimal and as_found}
+    if split.note:
+        facts["note"] = split.note
+    plan = _plan(problem, device, method, bound_us, options.rule, replicas, **facts)
     options.progress(Progress(options.seconds, "a split", None, plan, load_us, bound_us))
     return plan
 
 
-def _plan(problem: Problem, device: IntArray, method: str, bound_us: float, **facts: Any) -> Plan:
+def _plan(
+    problem: Problem,
+    device: IntArray,
+    method: str,
+    bound_us: float,
+    rule: LoadRule,
+    replicas: Replicas = (),
+    **facts: Any,
+) -> Plan:
     (plan,) = unordered(problem, device, method)
-    facts = {"time_per_sample_us": max_load_us(problem, device), "bound_us": bound_us, **facts}
-    return Plan(plan.device, plan.position, method, plan.policy, plan.links, facts)
+    load_us = max_load_us(problem, device, rule, replicas)
+    facts = {"time_per_sample_us": load_us, "bound_us": bound_us, "load": asdict(rule), **facts}
+    return replace(plan, facts=facts, replicas=replicas)
 
 
 class _Incumbents:
@@ -115,13 +155,15 @@ class _Incumbents:
     def plan_of(self, found: Found) -> Plan:
         """The plan; free ops go with their consumers unless that costs something."""
         settled = settle(self._problem, found.device)
-        same = max_load_us(self._problem, settled) <= found.load_us * (1 + 1e-9)
+        settled_us = max_load_us(self._problem, settled, self._options.rule)
+        same = settled_us <= found.load_us * (1 + 1e-9)
         device = settled if same or np.isinf(found.load_us) else found.device
         contiguous = self._method == "max-load-ip"
         facts: dict[str, Any] = {"proven": found.proven, "contiguous": contiguous}
         if found.why:
             facts["solver"] = found.why
-        return _plan(self._problem, device, self._method, found.bound_us, **facts)
+        rule = self._options.rule
+        return _plan(self._problem, device, self._method, found.bound_us, rule, **facts)
 
     def _tell(self, found: Found) -> None:
         plan = None

@@ -33,7 +33,7 @@ import numpy as np
 from enplace.coarsen import GroupedGraph, contract, expand, group_graph, merge_batches
 from enplace.placers.enplace import enplace
 from enplace.placers.heft import heft
-from enplace.placers.registry import PlaceOptions, Progress, placer
+from enplace.placers.registry import SOLVER, PlaceOptions, Progress, placer
 from enplace.placers.settle import inverse, is_better, report
 from enplace.plan import Plan
 from enplace.problem import BoolArray, Problem
@@ -64,11 +64,12 @@ LARGE_VERTEX = 100
     "pesto",
     title="Pesto, integer program",
     source="Pesto (Hafeez et al. 2021)",
-    capabilities=("memory", "heterogeneous", "channels", "anytime"),
+    capabilities=("memory", "heterogeneous", "channels", "anytime", SOLVER),
 )
 def pesto(problem: Problem, options: PlaceOptions) -> Plan:
     """Coarsen, solve the ILP from the best list schedule, and carry the result over to the ops."""
-    solver = next((name for name in COMMERCIAL if installed(name)), "HiGHS")
+    usual = next((name for name in COMMERCIAL if installed(name)), "HiGHS")
+    solver = options.solver_or(usual)
     vertex = merge_batches(problem, TARGET if solver in COMMERCIAL else FREE_TARGET)
     coarse = contract(problem, vertex)
     quiet = replace(options, progress=lambda progress: None)

@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 from enplace.errors import CancelledError, EnplaceError
 from enplace.plan import Plan, check_plan
 from enplace.problem import STEP_TIME, Problem
+from enplace.simulate.loads import USUAL, LoadRule
+from enplace.solvers.milp import SOLVERS, installed
 from enplace.text import instead
+
+REPLICATION, SOLVER, WARM_START = "replication", "solver", "warm-start"
+"""Capabilities that an option needs: stages that several devices take turns with, on one machine or
+several (Tarnawski et al. 2020, C.2 and C.3); a choice of solver; a plan to begin from."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,13 @@ class PlaceOptions:
     progress : callable
         Told about every incumbent.
     start : Plan or None
-        A plan to begin from, for the methods that can (``"warm-start"`` in their capabilities).
+        A plan to begin from, for the methods that can (:data:`WARM_START`).
+    rule : LoadRule
+        How the time per sample follows from the loads of devices, for :data:`THROUGHPUT`; only
+        methods with :data:`REPLICATION` know replicas and machines.
+    solver : str
+        One of :data:`~enplace.solvers.milp.SOLVERS`, for methods with :data:`SOLVER`; empty for
+        the method's own choice.
     """
 
     time_limit_s: float | None = None
@@ -72,6 +84,8 @@ class PlaceOptions:
     cancelled: Callable[[], bool] = _never
     progress: Callable[[Progress], None] = _ignore
     start: Plan | None = None
+    rule: LoadRule = USUAL
+    solver: str = ""
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -84,6 +98,10 @@ class PlaceOptions:
         """Whether a placer that has a plan should return it now."""
         late = self.time_limit_s is not None and self.seconds > self.time_limit_s
         return late or self.cancelled()
+
+    def solver_or(self, usual: str) -> str:
+        """The solver that was chosen, or the usual one."""
+        return self.solver or usual
 
     def check_cancelled(self) -> None:
         """Leave a placer that the person stopped.
@@ -130,6 +148,10 @@ class Placer:
     def installed(self) -> bool:
         return not self.why_not
 
+    def can(self, capability: str) -> bool:
+        """Whether it has a capability."""
+        return capability in self.capabilities
+
 
 _registry: dict[str, Placer] = {}
 
@@ -172,11 +194,12 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     Raises
     ------
     EnplaceError
-        If no such method exists or it cannot run on this machine.
+        If no such method exists, it cannot run on this machine, or knows not what is asked of it.
     CancelledError
         If the person stopped it before there was any plan; later the best plan so far is returned.
     """
     chosen = _find(method)
+    _check_options(chosen, options or PlaceOptions())
     watch = _Watch(replace(options or PlaceOptions(), started=time.perf_counter()))
     try:
         watch.options.check_cancelled()
@@ -210,3 +233,28 @@ def _find(method: str) -> Placer:
     if not found.installed:
         raise EnplaceError(f"method '{method}' cannot run here: {found.why_not}")
     return found
+
+
+def _check_options(chosen: Placer, options: PlaceOptions) -> None:
+    """Refuse what a method would disregard, or what is not installed."""
+    if (options.rule.replicate or options.rule.two_level) and not chosen.can(REPLICATION):
+        raise EnplaceError(
+            f"method '{chosen.name}' knows neither replicas nor machines; use "
+            f"{', '.join(names_with(REPLICATION))}"
+        )
+    if not options.solver:
+        return
+    if not chosen.can(SOLVER):
+        raise EnplaceError(
+            f"method '{chosen.name}' has no choice of solver; use {', '.join(names_with(SOLVER))}"
+        )
+    if not installed(options.solver):
+        raise EnplaceError(
+            f"solver {options.solver} is not installed; use one of "
+            f"{', '.join(filter(installed, SOLVERS))}"
+        )
+
+
+def names_with(capability: str) -> list[str]:
+    """Names of the methods that can do something."""
+    return [name for name, placer in placers().items() if placer.can(capability)]

@@ -6,6 +6,7 @@ CPLEX through PuLP. A solver that is not installed is an answer, not an error.
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,10 +25,15 @@ SOLVERS["CPLEX"] = "pulp_process"
 COMMANDS = {"Gurobi": "gurobi_cl", "CPLEX": "cplex"}
 """The programs of the solvers that are not libraries of Python."""
 
+LIBRARIES = {"HiGHS": "highspy", "CBC": "pulp"}
+"""The libraries of the others."""
+
 
 def installed(solver: str) -> bool:
     """Whether a solver can be expected to run here."""
-    return solver not in COMMANDS or shutil.which(COMMANDS[solver]) is not None
+    if solver in COMMANDS:
+        return shutil.which(COMMANDS[solver]) is not None
+    return importlib.util.find_spec(LIBRARIES[solver]) is not None
 
 
 @dataclass(frozen=True, eq=False)

@@ -380,3 +380,56 @@ def test_a_damaged_plan_to_start_from_is_named(enplace, folder):
     done = enplace("place", "p.json", "--cluster", "c.json", "--start", "bad.json")
     assert done.status == 2
     assert "bad.json" in done.err
+
+
+def throughput(enplace, *more, method="max-load-dp"):
+    """Numbers of the best pipeline for the small model."""
+    wishes = ("--objective", "throughput", "--method", method, *more)
+    done = enplace("place", "p.json", "--cluster", "c.json", *wishes, "--json")
+    assert done.status == 0, done.err
+    return done.document
+
+
+def test_transfers_that_overlap_do_not_count(enplace, folder):
+    """Of seven ops of 100 µs four are on one device, and 1 MiB goes between the two."""
+    sent_us = 5 + MIB * 1e-5
+    assert throughput(enplace)["time_per_sample_us"] == pytest.approx(400 + sent_us)
+    found = throughput(enplace, "--load", "overlap")
+    assert found["time_per_sample_us"] == pytest.approx(400)
+    assert found["load"]["transfers"] == "overlap"
+    assert found["proven"]
+
+
+def test_replicas_are_said_and_kept_in_the_plan(enplace, folder):
+    found = throughput(enplace, "--replicate", "-o", "plan.json")
+    assert found["time_per_sample_us"] == pytest.approx(350)
+    assert found["replicas"] == [["GPU:0", "GPU:1"]]
+    assert json.loads((folder / "plan.json").read_text())["replicas"] == [["GPU:0", "GPU:1"]]
+    again = enplace("simulate", "p.json", "plan.json", "--json").document
+    assert again["replicas"] == [["GPU:0", "GPU:1"]]
+    assert "take turns" in enplace("simulate", "p.json", "plan.json").out
+
+
+@pytest.mark.parametrize(
+    ("wish", "complaint"),
+    [
+        (("--replicate", "--method", "max-load-ip"), "use max-load-dp, max-load-dpl"),
+        (("--two-level", "--method", "max-load-ip"), "use max-load-dp, max-load-dpl"),
+        (("--solver", "cbc", "--method", "max-load-dp"), "has no choice of solver"),
+        (("--solver", "cplex", "--method", "max-load-ip"), "solver CPLEX is not installed; use"),
+        (("--solver", "magic"), "'magic' is not"),
+    ],
+)
+def test_what_a_pipeline_method_cannot_do_is_refused(enplace, folder, monkeypatch, wish, complaint):
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    done = enplace("place", "p.json", "--cluster", "c.json", "--objective", "throughput", *wish)
+    assert done.status == 2
+    assert complaint in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_another_solver_finds_the_same(enplace, folder):
+    usual = throughput(enplace, method="max-load-ip")
+    other = throughput(enplace, "--solver", "cbc", method="max-load-ip")
+    assert other["time_per_sample_us"] == pytest.approx(usual["time_per_sample_us"])
+    assert other["proven"]

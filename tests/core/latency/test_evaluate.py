@@ -10,6 +10,8 @@ from enplace.latency import latency_us, split_into_pieces
 from enplace.problem import Problem
 from problems import cluster_of, planned_problems, profile_of
 
+from . import reference
+
 
 def machine(n_gpus):
     """GPUs and a CPU, 1 µs for each byte and nothing for a start."""
@@ -92,3 +94,29 @@ def test_no_latency_is_below_the_longest_path(planned, seed):
         before = problem.profile.edge_source[problem.profile.edge_op == op]
         ahead[op] = fastest[op] + ahead[before].max(initial=0.0)
     assert latency_us(problem, plan.device) >= ahead.max() - 1e-9
+
+
+@settings(deadline=None)
+@given(planned=planned_problems(), seed=st.integers(0, 99))
+def test_the_quick_evaluator_says_what_the_slow_one_does(planned, seed):
+    problem, plan = planned
+    piece = split_into_pieces(problem, plan.device)
+    assert piece.tolist() == reference.split_into_pieces(problem, plan.device).tolist()
+    other = np.random.default_rng(seed).integers(0, 2, len(piece))
+    for pieces in (piece, other):
+        expected = reference.latency_us(problem, plan.device, pieces)
+        assert latency_us(problem, plan.device, pieces) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_so_it_is_on_a_larger_graph_placed_by_chance(seed):
+    rng = np.random.default_rng(seed)
+    ends = sorted({tuple(sorted(pair)) for pair in rng.integers(0, 80, (160, 2)).tolist()})
+    names = [f"op{i}" for i in range(80)]
+    edges = [(names[a], names[b], 4) for a, b in ends if a < b]
+    times = dict.fromkeys(names, 3.0)
+    problem = Problem(profile_of(times, edges, cpu=times), machine(3))
+    device = rng.integers(0, 4, 80)
+    piece = split_into_pieces(problem, device)
+    assert piece.tolist() == reference.split_into_pieces(problem, device).tolist()
+    assert latency_us(problem, device) == pytest.approx(reference.latency_us(problem, device))

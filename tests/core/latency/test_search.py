@@ -12,8 +12,8 @@ from enplace.latency import Limits, best_latency, greedy_split, latency_us
 from enplace.latency.anneal import anneal, places_us
 from enplace.latency.greedy import greedy_places
 from enplace.latency.groups import devices_of, groups_of, op_places
-from enplace.maxload.contract import backward_ops
 from enplace.problem import Problem
+from enplace.simulate.loads import backward_ops
 from enplace.solvers.milp import solve_milp
 from enplace.solvers.model import ModelBuilder
 from problems import cluster_of, profile_of

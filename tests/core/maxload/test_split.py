@@ -13,6 +13,7 @@ from enplace.errors import DoesNotFitError
 from enplace.frontends import read_profile
 from enplace.maxload import device_loads_us, max_load_us, split_exactly, split_in_order
 from enplace.maxload.contract import contract
+from enplace.maxload.ideals import find_ideals
 from enplace.placers import place
 from enplace.problem import Problem
 from enplace.samples import samples
@@ -127,3 +128,39 @@ def test_the_search_finds_what_trying_all_finds(problem):
         assert max_load_us(problem, split.device) == pytest.approx(split.load_us)
         assert split_in_order(problem).load_us >= split.load_us * (1 - 1e-9)
         assert split_in_order(problem).bound_us <= split.load_us * (1 + 1e-9)
+
+
+def beside(n_chains, length, **machine):
+    """Chains that have nothing to do with each other, each op of 10 bytes."""
+    names = [[f"{c}/{i}" for i in range(length)] for c in range(n_chains)]
+    edges = [(a, b, 1) for chain in names for a, b in itertools.pairwise(chain)]
+    times = {name: 1.0 + number % 3 for number, name in enumerate(itertools.chain(*names))}
+    profile = profile_of(times, edges, persistent=dict.fromkeys(times, 10))
+    return Problem(profile, cluster_of(3, b0_us=0.0, **machine))
+
+
+def test_ideals_of_chains_are_the_product_of_their_own():
+    nodes = contract(beside(3, 30))
+    assert find_ideals(90, nodes.source, nodes.target, 100_000).n_ideals == 31**3
+    assert find_ideals(90, nodes.source, nodes.target, 31**3 - 1) is None
+    assert find_ideals(90, nodes.source, nodes.target, 100_000, lambda: True) is None
+
+
+def test_a_graph_of_too_many_ideals_is_split_along_orders_and_the_plan_says_so():
+    plan = place(beside(40, 1, capacity_bytes=150), "max-load-dp")
+    assert "linear orders" in plan.facts["note"]
+    assert not plan.facts["proven"]
+
+
+def test_stopped_it_answers_with_the_best_so_far():
+    problem = beside(3, 20)
+    exact, said = split_exactly(problem), []
+
+    def stopped():
+        said.append(None)
+        return len(said) > 62
+
+    split = split_exactly(problem, stopped=stopped)
+    assert exact.load_us <= split.load_us <= split_in_order(problem).load_us
+    assert not split.optimal
+    assert "stopped" in split.note

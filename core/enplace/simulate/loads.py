@@ -1,0 +1,286 @@
+"""The load of each device of a pipeline (Tarnawski et al. 2020, sections 3 and 5.3, appendix C).
+
+An accelerator computes, brings in every tensor that it consumes but does not make, once, and sends
+out every tensor that it makes and others consume, once. A CPU computes only: tensors lie in its
+memory. How these parts and the two passes of training count together, a :class:`LoadRule` says.
+
+Nothing here is shared with what searches for placements, so that it can check all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from enplace.cluster import Cluster
+from enplace.frontends.scopes import BACKWARD as BACKWARD_SCOPE
+from enplace.frontends.scopes import UPDATE
+from enplace.problem import BoolArray, Problem
+from enplace.profile import CONTROL, FloatArray, IntArray
+
+TRANSFERS = ("sum", "overlap", "duplex")
+"""How transfers count (appendix C.1): added to the compute time; beside it, so that the larger of
+the two counts; or in and out beside it, each on its own, so that the largest of three does."""
+
+PIPELINES = ("1f1b", "gpipe")
+"""Which schedule of training decides (section 5.3): PipeDream's, where a device's load is that of
+both passes, or GPipe's, where all samples go forward first and each pass has its busiest device."""
+
+COMPUTE, IN, OUT = 0, 1, 2
+"""Parts of a load."""
+
+FORWARD, BACKWARD = 0, 1
+"""The passes."""
+
+_RESOURCES = {"sum": (0, 0, 0), "overlap": (0, 1, 1), "duplex": (0, 1, 2)}
+
+
+@dataclass(frozen=True)
+class LoadRule:
+    """How the time per sample of a pipeline follows from what its devices do.
+
+    Attributes
+    ----------
+    transfers : str
+        One of :data:`TRANSFERS`.
+    pipeline : str
+        One of :data:`PIPELINES`.
+    replicate : bool
+        Whether several devices may take turns with the samples of one stage (appendix C.2).
+    two_level : bool
+        Whether tensors between machines also occupy each machine's network (appendix C.3).
+    """
+
+    transfers: str = "sum"
+    pipeline: str = "1f1b"
+    replicate: bool = False
+    two_level: bool = False
+
+    @property
+    def n_passes(self) -> int:
+        """Passes whose loads count apart."""
+        return 2 if self.pipeline == "gpipe" else 1
+
+    @property
+    def n_resources(self) -> int:
+        """Parts of a device that work side by side."""
+        return max(_RESOURCES[self.transfers]) + 1
+
+    def resource(self, part: int) -> int:
+        """Which of them has to do with a part of the load; computing is always the first."""
+        return _RESOURCES[self.transfers][part]
+
+    def pass_number(self, of: int) -> int:
+        """Which of :attr:`n_passes` a pass counts to."""
+        return min(of, self.n_passes - 1)
+
+
+USUAL = LoadRule()
+"""The rule of the paper's tables."""
+
+
+def backward_ops(problem: Problem) -> BoolArray:
+    """Ops of the backward pass, as the input says or else by their scopes; shape (n_ops,)."""
+    profile = problem.profile
+    backward = np.zeros(profile.n_ops, dtype=bool)
+    known = profile.measured.get("backward")
+    if known is not None:
+        backward[np.array(known, dtype=np.int64)] = True
+        return backward
+    return np.array([scope.split("/")[0] in (BACKWARD_SCOPE, UPDATE) for scope in profile.scopes])
+
+
+def send_us(problem: Problem) -> FloatArray:
+    """Time to move each tensor between an accelerator and the host's memory; shape (n_tensors,).
+
+    On a machine without a CPU, from one accelerator to the next.
+    """
+    cluster = problem.cluster
+    ends = cluster.cpus or cluster.gpus[1:]
+    if not (ends and cluster.gpus):
+        return np.zeros(problem.profile.n_tensors)
+    return _tensor_us(problem, cluster.gpus[0], ends[0])
+
+
+def network_us(problem: Problem) -> FloatArray:
+    """Time to move each tensor from one machine to another; shape (n_tensors,), 0 if there is one.
+
+    As slow as between the first accelerators of two machines.
+    """
+    cluster, machine = problem.cluster, machine_of(problem.cluster)
+    others = np.flatnonzero(machine[cluster.gpus] > 0)
+    if not len(others):
+        return np.zeros(problem.profile.n_tensors)
+    return _tensor_us(problem, cluster.gpus[0], cluster.gpus[others[0]])
+
+
+def _tensor_us(problem: Problem, a: int, b: int) -> FloatArray:
+    cluster, profile = problem.cluster, problem.profile
+    cost_us = cluster.b0_us[a, b] + cluster.b1_us_per_byte[a, b] * profile.tensor_bytes
+    return np.where(profile.tensor_output == CONTROL, 0.0, cost_us)
+
+
+SAME_MACHINE = 2.0
+"""Links of one machine move a megabyte so many times faster than those between machines."""
+
+
+def machine_of(cluster: Cluster) -> IntArray:
+    """Number of the machine of each device; shape (n_devices,).
+
+    A cluster file does not say which devices share a machine; its links do. The slowest link
+    between accelerators is one of a network if others are :data:`SAME_MACHINE` times faster;
+    accelerators with no such slow link between them are one machine. CPUs are dealt out in order.
+    """
+    gpus, machine = cluster.gpus, np.zeros(cluster.n_devices, dtype=np.int64)
+    cost_us = cluster.b0_us + 1e6 * cluster.b1_us_per_byte
+    between = np.maximum(cost_us, cost_us.T)[np.ix_(gpus, gpus)]
+    near = (between * SAME_MACHINE <= between.max()) & ~np.eye(len(gpus), dtype=bool)
+    if near.any():
+        n, machine[gpus] = connected_components(coo_array(near), directed=False)
+        machine[cluster.cpus] = np.arange(len(cluster.cpus)) * n // max(len(cluster.cpus), 1)
+    return machine
+
+
+def sync_us(problem: Problem) -> FloatArray:
+    """Time to move the weights of each op to another accelerator; shape (n_ops,).
+
+    0 without a backward pass: then weights stay as they are.
+    """
+    gpus = problem.cluster.gpus
+    if len(gpus) < 2 or not backward_ops(problem).any():
+        return np.zeros(problem.profile.n_ops)
+    per_byte = problem.cluster.b1_us_per_byte[gpus[0], gpus[1]]
+    us: FloatArray = per_byte * problem.profile.persistent_bytes
+    return us
+
+
+def load_parts_us(problem: Problem, device: IntArray) -> FloatArray:
+    """What each device does for a sample; shape (n_devices, 2 passes, 3 parts).
+
+    A tensor that ops of both passes consume is brought in for the forward ones.
+
+    Parameters
+    ----------
+    device : int array, shape (n_ops,)
+        Where each op is; it need not be contiguous.
+    """
+    pays = np.zeros(problem.cluster.n_devices, dtype=bool)
+    pays[problem.cluster.gpus] = True
+    parts = _transfer_parts_us(problem, device, pays, send_us(problem))
+    of = backward_ops(problem).astype(np.int64)
+    work = problem.time_us[np.arange(problem.profile.n_ops), device]
+    np.add.at(parts[:, :, COMPUTE], (device, of), work)
+    return parts
+
+
+def network_parts_us(problem: Problem, device: IntArray) -> FloatArray:
+    """What the network of each machine does for a sample; shape (n_machines, 2 passes, 3 parts)."""
+    machine = machine_of(problem.cluster)
+    pays = np.ones(int(machine.max()) + 1, dtype=bool)
+    return _transfer_parts_us(problem, machine[device], pays, network_us(problem))
+
+
+def _transfer_parts_us(
+    problem: Problem, where: IntArray, pays: BoolArray, cost_us: FloatArray
+) -> FloatArray:
+    profile, n = problem.profile, len(pays)
+    parts = np.zeros((n, 2, 3))
+    of = backward_ops(problem).astype(np.int64)
+    home, maker_pass = where[profile.tensor_op], of[profile.tensor_op]
+    tensor, reader = profile.edge_tensor, where[profile.edge_op]
+    crossing = home[tensor] != reader
+    out = np.unique(tensor[crossing & pays[home[tensor]]])
+    np.add.at(parts[:, :, OUT], (home[out], maker_pass[out]), cost_us[out])
+    brought = crossing & pays[reader]
+    pair = tensor[brought] * n + reader[brought]
+    first_pass = np.full(profile.n_tensors * n, BACKWARD)
+    np.minimum.at(first_pass, pair, of[profile.edge_op[brought]])
+    pair = np.unique(pair)
+    np.add.at(parts[:, :, IN], (pair % n, first_pass[pair]), cost_us[pair // n])
+    return parts
+
+
+def combined_us(parts: FloatArray, rule: LoadRule) -> FloatArray:
+    """Loads for a rule, from their parts; shape (n, rule.n_passes)."""
+    load = np.zeros((len(parts), rule.n_passes, rule.n_resources))
+    for of in (FORWARD, BACKWARD):
+        for part in (COMPUTE, IN, OUT):
+            load[:, rule.pass_number(of), rule.resource(part)] += parts[:, of, part]
+    largest: FloatArray = load.max(axis=2)
+    return largest
+
+
+def replicated_us(load_us: FloatArray, sync: float, n: int, rule: LoadRule) -> FloatArray:
+    """Load of each of ``n`` devices that take turns with samples (appendix C.2).
+
+    Parameters
+    ----------
+    load_us : float array, shape (rule.n_passes,)
+        What one of them alone would have.
+    sync : float
+        Time to move its weights; the last pass ends with an all-reduce of them.
+    """
+    share: FloatArray = load_us / n
+    reduce_us = (n - 1) * sync / n
+    share[-1] = share[-1] + reduce_us if rule.transfers == "sum" else max(share[-1], reduce_us)
+    return share
+
+
+def pass_loads_us(
+    problem: Problem,
+    device: IntArray,
+    rule: LoadRule = USUAL,
+    replicas: Sequence[Sequence[int]] = (),
+) -> FloatArray:
+    """Load of each device in each pass that counts apart; shape (n_devices, rule.n_passes).
+
+    Parameters
+    ----------
+    replicas : sequence of sequences of int
+        Devices that take turns; the ops of each are placed on the first of them.
+    """
+    load = combined_us(load_parts_us(problem, device), rule)
+    sync = np.bincount(device, weights=sync_us(problem), minlength=problem.cluster.n_devices)
+    sync[problem.cluster.cpus] = 0.0  # Weights lie in the host's memory, once for all CPUs.
+    for group in replicas:
+        load[list(group)] = replicated_us(load[group[0]], sync[group[0]], len(group), rule)
+    return load
+
+
+def device_loads_us(
+    problem: Problem,
+    device: IntArray,
+    rule: LoadRule = USUAL,
+    replicas: Sequence[Sequence[int]] = (),
+) -> FloatArray:
+    """Load of each device over all passes; shape (n_devices,)."""
+    total: FloatArray = pass_loads_us(problem, device, rule, replicas).sum(axis=1)
+    return total
+
+
+def busiest_us(
+    problem: Problem,
+    device: IntArray,
+    rule: LoadRule = USUAL,
+    replicas: Sequence[Sequence[int]] = (),
+) -> FloatArray:
+    """The largest load in each pass that counts apart, networks included; (rule.n_passes,)."""
+    load: FloatArray = pass_loads_us(problem, device, rule, replicas).max(axis=0)
+    if rule.two_level:
+        network = combined_us(network_parts_us(problem, device), rule)
+        load = np.maximum(load, network.max(axis=0))
+    return load
+
+
+def max_load_us(
+    problem: Problem,
+    device: IntArray,
+    rule: LoadRule = USUAL,
+    replicas: Sequence[Sequence[int]] = (),
+) -> float:
+    """Time per sample of a pipeline: the load of the busiest device, in each pass that counts."""
+    return float(busiest_us(problem, device, rule, replicas).sum())
