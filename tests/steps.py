@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from enplace.cluster import Cluster
+from enplace.frontends.ties import colocation_groups
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import CONTROL, KINDS, Profile, make_profile
@@ -63,7 +64,15 @@ losses.append(float(loss_of(y, model(x))))
 weights = model.get_weights()
 """
 
-STYLES = {"fit": FIT, "custom": CUSTOM}
+BRANCHES = """
+optimizer = keras.optimizers.Adam(
+    keras.optimizers.schedules.CosineDecay(1e-3, 50, warmup_target=1e-2, warmup_steps=5),
+    gradient_accumulation_steps=2,
+)
+model.compile(keras.optimizers.LossScaleOptimizer(optimizer), loss_of)
+""" + FIT.replace("model.compile", "(lambda *_, **__: None)")
+
+STYLES = {"fit": FIT, "custom": CUSTOM, "branches": BRANCHES}
 
 
 def write_script(folder: Path, style: str, head: str = "", foot: str = "") -> Path:
@@ -94,6 +103,7 @@ def profile_of_step(step: Step) -> Profile:
         for name, node in nodes.items()
         for tensor in node.input
     ]
+    ties = [(a, b) for a, _, b in edges if step.graph_def.node[a].op in VARIABLES]
     source, output, target = np.array(edges).T
     n_ops = len(nodes)
     return make_profile(
@@ -104,18 +114,12 @@ def profile_of_step(step: Step) -> Profile:
         time_us=np.full((n_ops, len(KINDS)), (np.nan, 10.0)),
         persistent_bytes=[0] * n_ops,
         temporary_bytes=[0] * n_ops,
-        colocation=[_variable_of(name, step) for name in nodes],
+        colocation=colocation_groups(list(nodes), ties),
         edge_source=source,
         edge_output=output,
         edge_op=target,
         edge_bytes=np.zeros(len(source), dtype=np.int64),
     )
-
-
-def _variable_of(name: str, step: Step) -> str:
-    nodes = {node.name: node for node in step.graph_def.node}
-    data = [node_of(tensor) for tensor in nodes[name].input if tensor[0] != "^"]
-    return next((n for n in (name, *data) if nodes[n].op in VARIABLES), "")
 
 
 def scattered_plan(problem: Problem, seed: int = 0, **settings: str) -> Plan:

@@ -17,11 +17,11 @@ from typing import Any, BinaryIO
 from enplace import wire
 from enplace.errors import EnplaceError
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place, placers
-from enplace.profile import Profile, make_profile
+from enplace.placers.enplace import compile_loops
+from enplace.profile import Profile
 from enplace.wire import Message
 
 REPORT_EVERY_S = 0.08
-WARM_UP_S = 0.1
 
 Send = Callable[[Message], None]
 
@@ -42,7 +42,7 @@ def main() -> None:
         target=_listen, args=(sys.stdin.buffer, inbox, cancelled), name="listener", daemon=True
     ).start()
     send(Message("hello", {"default": DEFAULT_METHOD, "methods": _methods()}))
-    _warm_up()
+    compile_loops()  # before the first person waits for them
     _serve(inbox, cancelled, send)
 
 
@@ -114,31 +114,6 @@ class _Reporter:
             self._send(Message("progress", details))
         else:
             self._send(wire.plan_message("progress", progress.incumbent, details))
-
-
-def _warm_up() -> None:
-    """Load the compiled kernels before the first person waits for them."""
-    from enplace.clusters import presets
-    from enplace.problem import Problem
-
-    chain = make_profile(
-        "warm-up",
-        op_names=["a", "b"],
-        op_types=["MatMul"] * 2,
-        scopes=["a", "b"],
-        time_us=[[1.0, 1.0]] * 2,  # type: ignore[arg-type]
-        persistent_bytes=[0, 0],
-        temporary_bytes=[0, 0],
-        colocation=["", ""],
-        edge_source=[0],
-        edge_output=[0],
-        edge_op=[1],
-        edge_bytes=[4],
-    )
-    cluster = next(c for c in presets().values() if c.n_devices > 1)
-    for method in ("expert", DEFAULT_METHOD):
-        options = PlaceOptions(time_limit_s=WARM_UP_S)
-        place(Problem(chain, cluster), method, options=options)
 
 
 if __name__ == "__main__":

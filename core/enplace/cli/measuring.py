@@ -15,7 +15,7 @@ from enplace.cli.converting import describe_profile, profile_numbers
 from enplace.cli.inputs import check_outputs, method_names, read_problem_and_plan
 from enplace.cli.options import FILE, POSITIVE, MethodType, all_of, plan_argument
 from enplace.cli.progress import work_bar
-from enplace.text import count, ms, percent
+from enplace.text import count, listed, ms, percent
 
 if TYPE_CHECKING:
     from enplace.measured import MeasuredRun
@@ -152,9 +152,27 @@ def profile(
     return Answer(
         profile_numbers(measured) | {"devices": where, "profile_file": output},
         "\n".join(
-            [describe_profile(measured), *_describe_evaluation(measured), f"Written to {output}."]
+            [
+                describe_profile(measured),
+                *_describe_left_out(measured),
+                *_describe_evaluation(measured),
+                f"Written to {output}.",
+            ]
         ),
     )
+
+
+def _describe_left_out(profile: Profile) -> list[str]:
+    """Which functions of a script train too, beside the one whose step this is."""
+    others = profile.measured.get("left_out")
+    if not others:
+        return []
+    verb = "trains" if len(others) == 1 else "train"
+    return [
+        f"This is the step of '{profile.measured['function']}'. {listed(others)} {verb} too and "
+        f"is not in it: a plan is for one function; put all into one, or leave the others as they "
+        f"are."
+    ]
 
 
 def _describe_evaluation(profile: Profile) -> list[str]:

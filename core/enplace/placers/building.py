@@ -84,7 +84,7 @@ def prepare(
         follower=follower,
         follower_ptr=np.searchsorted(leader[follower], np.arange(profile.n_ops + 1)),
         time_us=problem.time_us,
-        unit=unit,
+        unit=unit.copy(),  # not read-only: loops are compiled anew for each kind of array
         allowed=unit_allowed,
         in_ptr=profile.in_ptr,
         in_tensor=profile.edge_tensor[profile.in_edges],

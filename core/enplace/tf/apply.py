@@ -24,6 +24,7 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 from enplace.cluster import Cluster, Device
 from enplace.exports.python_snippet import tensorflow_devices
 from enplace.files.plans import read_plan_alone
+from enplace.text import count
 from enplace.tf.check import Check, check_placement
 from enplace.tf.devices import DevicesError, short_name, task_of
 from enplace.tf.exchange import (
@@ -31,6 +32,7 @@ from enplace.tf.exchange import (
     bound_ops,
     function_name,
     function_of,
+    read_by_datasets,
     variables_by_placeholder,
 )
 from enplace.tf.graph import FlatGraph, all_nodes, flatten
@@ -39,6 +41,9 @@ from enplace.tf.scripts import plain_keras
 from enplace.tf.step import Step, plain_config
 
 _HOST = "/device:CPU:0"
+
+_REPLICA = "replica_1/"
+"""Begins the names of what a tf.distribute strategy copies for its second device."""
 _for_good = ExitStack()
 
 _ours: WeakSet[ConcreteFunction] = WeakSet()
@@ -76,7 +81,7 @@ class PlacedFunction:
         return (
             f"{self.name}: {self.check.as_planned} of {self.check.checked} ops run where the plan "
             f"has them, {self.order_edges} control edges keep the order, "
-            f"{self.variables_moved} variables moved{kept}"
+            f"{count(self.variables_moved, 'variable')} moved{kept}"
         )
 
 
@@ -150,6 +155,10 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
         except _CycleError:
             free = placer.without_order(function)
             return placer.run(free, lambda: call(free, tensor_inputs, free.captured_inputs))
+        except _RefusedError as refused:
+            result = call(function, tensor_inputs, placer.present(captured_inputs))
+            placer.give_up(function, refused.why)  # not if it fails either way
+            return result
 
     ConcreteFunction._call_flat = placed_call
     atexit.register(_say_if_unused, application)
@@ -163,6 +172,14 @@ def _say_if_unused(application: Application) -> None:
 
 class _CycleError(Exception):
     """TensorFlow fused ops that the plan's order keeps apart; nothing has run yet."""
+
+
+class _RefusedError(Exception):
+    """TensorFlow does not run a placed function at all."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
 
 
 class _Placer:
@@ -220,10 +237,12 @@ class _Placer:
         running.enable_graph_collection()
         try:
             result = call()
-        except tf.errors.InvalidArgumentError as error:
-            if "cycle" not in str(error):
-                raise
-            raise _CycleError(placed) from error
+        except tf.errors.OpError as error:
+            if isinstance(error, tf.errors.OutOfRangeError):
+                raise  # the end of the data
+            if "cycle" in str(error):
+                raise _CycleError(placed) from error
+            raise _RefusedError(error.message) from error
         else:
             report(running.export_run_metadata().partition_graphs)
         finally:
@@ -257,18 +276,34 @@ class _Placer:
         self._known[function] = placed
         return placed
 
+    def give_up(self, function: ConcreteFunction, why: str) -> None:
+        """Let a function run as it is from now on, and say why."""
+        self._known[function] = None
+        name, (reason, *_) = function_name(function), why.splitlines() or [""]
+        line = (
+            f"{self._application.path}: TensorFlow does not run {name} as the plan says, so it "
+            f"runs as it is (its first step may have begun twice): {reason}"
+        )
+        self._application.mismatches.append(line)
+        print(f"enplace: {line}", file=sys.stderr)
+
     def _tell_mismatch(self, name: str, lacking: Sequence[str], new: Sequence[str]) -> None:
         kinds = ((lacking, "ops of the plan are missing"), (new, "ops are new"))
         parts = [f"{len(ops)} {what} ('{ops[0]}')" for ops, what in kinds if ops]
+        mend = "profile the model as it is now and place it anew"
+        if any(_REPLICA in op for op in new):
+            mend = "a plan is for one replica: leave out the tf.distribute strategy"
         line = (
             f"{self._application.path} does not fit the function {name}, which runs as it is: "
-            f"{', '.join(parts)}; profile the model as it is now and place it anew"
+            f"{', '.join(parts)}; {mend}"
         )
         self._application.mismatches.append(line)
         print(f"enplace: {line}", file=sys.stderr)
 
     def _exchange(self, function: ConcreteFunction, flat: FlatGraph) -> ConcreteFunction:
         variables = variables_by_placeholder(function, flat)
+        fixed = read_by_datasets()
+        variables = {name: v for name, v in variables.items() if id(v.handle) not in fixed}
         bound = bound_ops(function, flat, variables, _HOST)
         n_moved = sum(
             self._movers.move(variable, self._planned[name])

@@ -90,6 +90,7 @@ def step_of(name: str, function: ConcreteFunction, calls: Sequence[Sequence[Any]
         targets=tuple(dict.fromkeys((*flat.control_outputs, *handed_over))),
         losses=losses or tuple(v for v in variables if v.endswith(_LOSS_VARIABLE)),
         trainable=_trainable(function, captured),
+        function=str(function.graph.name),
     )
 
 

@@ -6,12 +6,14 @@ in :mod:`enplace.tf.apply`; it works with the TensorFlow that ``pyproject.toml``
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.importer import import_graph_def
@@ -37,6 +39,10 @@ def function_of(
     captured : sequence of tensors
         What the other function captures, by the numbers of ``flat.captures``.
     """
+    running = context.context()
+    for body in graph_def.library.function:  # inlining has made new ones of branches and loops
+        if not running.has_function(body.signature.name):
+            running.add_function_def(body)
     graph = FuncGraph(f"{function_name(function)}_placed")
     with graph.as_default():
         import_graph_def(graph_def, name="")
@@ -104,10 +110,23 @@ def variables_by_placeholder(function: ConcreteFunction, flat: FlatGraph) -> dic
     }
 
 
+def read_by_datasets() -> set[int]:
+    """Identities of the handles that functions of datasets captured, which nobody can exchange."""
+    return {
+        id(outer)
+        for graph in gc.get_objects()
+        if issubclass(type(graph), FuncGraph) and str(graph.name).startswith("Dataset_")
+        for outer in graph.external_captures
+    }
+
+
 def bound_ops(
     function: ConcreteFunction, flat: FlatGraph, variables: Mapping[str, Any], host: str
 ) -> dict[str, str]:
-    """Ops that use a resource which cannot move, such as an iterator, and the device of that."""
+    """Ops that use a resource which cannot move, such as an iterator, and the device of that.
+
+    Variables are not among those that are given if a dataset reads them.
+    """
     device = {
         name: short_name(tensor.device)
         for name, tensor in zip(flat.captures, function.captured_inputs, strict=True)
@@ -118,4 +137,4 @@ def bound_ops(
         if inner.dtype == tf.resource and name not in variables
     }
     consumers = consumers_of(flat.graph_def)
-    return {op: device for name, device in resources.items() for op in consumers[name]}
+    return {op: device for name, device in resources.items() for op in (name, *consumers[name])}

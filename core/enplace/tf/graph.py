@@ -257,12 +257,16 @@ def _capture_names(function: ConcreteFunction) -> dict[str, str]:
 
 
 def _tidy_names(graph_def: GraphDef, captures: dict[str, str]) -> dict[str, str]:
-    """Names without the calls that were inlined; where two would be the same, with a number."""
+    """Names without the calls that were inlined; where two would be the same, with a number.
+
+    A trace calls what runs inside a branch or a loop by its name there, so no op has such a name.
+    """
+    inside = {node.name for body in graph_def.library.function for node in body.node_def}
     short = {
         node.name: captures.get(node.name) or _without_calls(node.name) for node in graph_def.node
     }
     wanted = set(short.values())
-    used: set[str] = set()
+    used = inside - set(captures.values())
     names = {}
     for old, new in short.items():
         name, number = new, 0

@@ -7,6 +7,7 @@ the server of one task. A cluster file without addresses has all of its tasks on
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -28,6 +29,9 @@ from enplace.tf.devices import Devices, parse_devices
 from enplace.worker import GAVE_UP_SAYING
 
 _READY = "serving"
+
+_CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log messages")
+"""Lines that TensorFlow logs whatever happens."""
 
 PATIENCE_S = 5.0
 """Time for a server to take a connection."""
@@ -149,8 +153,9 @@ def _server(cluster: Path, task: str, log: Path) -> Iterator[tuple[subprocess.Po
 def _wait_for(task: str, server: subprocess.Popen[str], log: Path) -> None:
     assert server.stdout is not None
     if _READY not in server.stdout.readline():
-        last = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-        raise HostsError(f"the server of {task} did not start: {(last or ['no reason given'])[-1]}")
+        said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
+        last = [line for line in said if not _CHATTER.match(line)] or ["no reason given"]
+        raise HostsError(f"the server of {task} did not start: {last[-1]}")
 
 
 def _free_ports(count: int) -> list[int]:

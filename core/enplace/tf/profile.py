@@ -74,6 +74,8 @@ def profile_step(
         "steps": steps,
         "warm_ups": warm_ups,
         "tensorflow": tf.__version__,
+        "function": step.function,
+        "left_out": list(step.left_out),
     }
     profile = _assemble(step, ops, measured)
     launched = np.array([ops[name].n_kernels if name in ops else 0 for name in profile.op_names])

@@ -89,6 +89,7 @@ class Recorder:
         self._found: Step | None = None
         self._batches: list[Batch] = []
         self._other_steps: list[str] = []
+        self._left_out: list[str] = []
         self._why_not = ""
         self._printed = False
 
@@ -140,7 +141,8 @@ class Recorder:
         """
         if self._found is None:
             raise LoadError(self._why_not or self._why_never(), self._printed)
-        return replace(self._found, batches=self._batches)
+        left_out = tuple(name for name in self._left_out if name != self._found.function)
+        return replace(self._found, batches=self._batches, left_out=left_out)
 
     def _saw(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
         if self._is_done():
@@ -154,6 +156,8 @@ class Recorder:
             self._saw_other_step(_APART)
         elif function is self._function:
             self._batches.append(batch_of(inputs))
+        elif gradients and str(function.graph.name) not in self._left_out:
+            self._left_out.append(str(function.graph.name))
         if self._is_done():
             raise _EnoughError
 

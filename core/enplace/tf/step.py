@@ -66,6 +66,10 @@ class Step:
         Those of the outputs, or else variable nodes, that tell how training goes.
     trainable : frozenset of str
         The variable nodes that training is about.
+    function : str
+        What the person called the function that this is the step of; empty if there is none.
+    left_out : tuple of str
+        Other functions of the script that train too.
     """
 
     name: str
@@ -78,6 +82,8 @@ class Step:
     targets: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     trainable: frozenset[str] = field(default_factory=frozenset)
+    function: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 class OpenStep:

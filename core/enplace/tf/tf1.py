@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -80,9 +81,9 @@ def load_tf1(source: Source) -> Step:
 def _read(path: Path) -> MetaGraphDef:
     """The graph in a file, binary or text, with what an export says of it."""
     content = path.read_bytes()
-    for kind in (MetaGraphDef, GraphDef):
+    for kind, is_text in itertools.product((MetaGraphDef, GraphDef), (False, True)):
         message = kind()
-        if _parse(message, content, path.suffix == ".pbtxt"):
+        if _parse(message, content, is_text):
             meta = message if kind is MetaGraphDef else MetaGraphDef(graph_def=message)
             if meta.graph_def.node:
                 return meta

@@ -1,5 +1,7 @@
 """The default method: better than the quick ones, in time, the same again, from any plan."""
 
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -115,3 +117,38 @@ def test_what_it_reports_is_what_the_plan_takes():
     assert last.objective_us == simulate(problem, plan).makespan_us
     assert np.array_equal(last.incumbent.device, plan.device)
     assert replace(plan, facts={}).method == "enplace"
+
+
+COMPILED = """
+import sys, warnings
+from numba.core.dispatcher import Dispatcher
+from enplace.clusters import presets
+from enplace.placers import PlaceOptions, place
+from enplace.placers.enplace import compile_loops
+from enplace.frontends import read_profile
+from enplace.problem import Problem
+from enplace.samples import samples
+
+def compiled():
+    modules = [module for name, module in sys.modules.items() if name.startswith("enplace")]
+    loops = {v for m in modules for v in vars(m).values() if isinstance(v, Dispatcher)}
+    return {(loop.__name__, str(kinds)) for loop in loops for kinds in loop.signatures}
+
+warnings.simplefilter("ignore")
+compile_loops()
+known = compiled()
+for sample in samples():
+    problem = Problem(read_profile(sample.path), presets()["celeritas"])
+    place(problem, "enplace", options=PlaceOptions(time_limit_s=1.5))
+print(len(known), sorted(compiled() - known))
+"""
+
+
+def test_nothing_is_compiled_while_the_time_limit_runs():
+    """A machine that has never run the method compiles first, and searches then."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True
+    )
+    n_known, new = done.stdout.split(maxsplit=1)
+    assert int(n_known) > 20
+    assert new.strip() == "[]"
