@@ -11,6 +11,7 @@ import numpy as np
 from enplace.errors import PlanError
 from enplace.problem import BoolArray, Problem
 from enplace.profile import IntArray
+from enplace.splits import Split
 
 POLICIES = ("priority", "strict", "fifo")
 """How a device chooses its next op: best position among the ready ones, exactly in order, or first
@@ -37,6 +38,9 @@ class Plan:
         One of :data:`POLICIES` and of :data:`LINK_POLICIES`: how the plan is meant to be run.
     facts : mapping
         What the placer has to say: ``solve_seconds``, ``seed``, its own ``lower_bound_us``...
+    splits : tuple of Split
+        The ops to split; the arrays are for the graph that this gives
+        (:func:`~enplace.problem.split_problem`).
 
     Raises
     ------
@@ -50,6 +54,7 @@ class Plan:
     policy: str = "priority"
     links: str = "fifo"
     facts: Mapping[str, Any] = field(default_factory=dict)
+    splits: tuple[Split, ...] = ()
 
     def __post_init__(self) -> None:
         if self.device.shape != self.position.shape or self.device.ndim != 1:
@@ -72,6 +77,8 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     PlanError
         Names the op, the device and the constraint.
     """
+    if plan.splits != problem.splits:
+        raise PlanError("the plan splits other ops than the graph has split; use split_problem")
     if len(plan.device) != problem.profile.n_ops:
         raise PlanError(
             f"the plan places {len(plan.device)} ops, the profile has {problem.profile.n_ops}; "

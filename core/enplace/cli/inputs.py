@@ -113,7 +113,7 @@ def read_problem_and_plan(
             stacklevel=2,
         )
     with naming(plan_file):
-        problem = replace(problem, pins=found.pins)
+        problem = replace(found.problem, pins=found.pins)
         return problem, complete_plan(problem, found)
 
 
@@ -134,6 +134,11 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
         raise EnplaceError(f"method '{method}' cannot go on from a plan; use {', '.join(able)}")
     found = read_plan(plan_file, problem)
     with naming(plan_file):
+        if found.plan.splits:
+            raise PlanError(
+                f"the plan splits {count(len(found.plan.splits), 'op')}, and no method can go on "
+                f"from there; start from a plan without splits"
+            )
         return complete_plan(problem, found)
 
 

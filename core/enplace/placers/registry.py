@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.plan import Plan, check_plan
-from enplace.problem import Problem
+from enplace.problem import Problem, split_problem
+from enplace.splits import Split
 from enplace.text import instead
 
 STEP_TIME, THROUGHPUT, LATENCY = "step-time", "throughput", "latency"
@@ -172,6 +173,7 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     -------
     Plan
         Checked against the problem's constraints; ``facts`` holds ``solve_seconds`` and ``seed``.
+        It carries the splits that the problem's graph has already.
 
     Raises
     ------
@@ -181,15 +183,18 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
         If the person stopped it before there was any plan; later the best plan so far is returned.
     """
     chosen = _find(method)
-    watch = _Watch(replace(options or PlaceOptions(), started=time.perf_counter()))
+    start = replace(options or PlaceOptions(), started=time.perf_counter())
+    watch = _Watch(start, problem.splits)
     try:
         watch.options.check_cancelled()
-        plan = chosen.run(problem, watch.options)
+        # To a placer a graph is a graph, whether its ops were split or not.
+        graph = replace(problem, splits=()) if problem.splits else problem
+        plan = watch.with_splits(chosen.run(graph, watch.options))
     except CancelledError:
         if watch.best is None:
             raise
         plan = watch.best
-    check_plan(problem, plan)
+    check_plan(split_problem(problem, plan.splits), plan)
     facts = {"solve_seconds": watch.options.seconds, "seed": watch.options.seed}
     return replace(plan, facts={**plan.facts, **facts})
 
@@ -197,13 +202,24 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
 class _Watch:
     """Keeps the last incumbent that passes by on its way to the person."""
 
-    def __init__(self, options: PlaceOptions) -> None:
+    def __init__(self, options: PlaceOptions, splits: tuple[Split, ...]) -> None:
         self.best: Plan | None = None
-        self._tell = options.progress
-        self.options = replace(options, progress=self._pass_on)
+        self._tell, self._splits = options.progress, splits
+        start = options.start and replace(options.start, splits=())
+        self.options = replace(options, progress=self._pass_on, start=start)
+
+    def with_splits(self, plan: Plan) -> Plan:
+        """What a placer found, as a plan for the model."""
+        if self._splits and plan.splits:
+            raise EnplaceError(
+                "the ops of this graph are split already; use a method that splits none"
+            )
+        return replace(plan, splits=self._splits or plan.splits)
 
     def _pass_on(self, progress: Progress) -> None:
-        self.best = progress.incumbent or self.best
+        if progress.incumbent is not None:
+            self.best = self.with_splits(progress.incumbent)
+            progress = replace(progress, incumbent=self.best)
         self._tell(progress)
 
 
