@@ -19,6 +19,10 @@ from enplace.wire import Message, plan_from, plan_message
 NOT_SEEN = -1
 
 
+SPLIT_DIFFERENCE = 1e-6
+"""So much a step of a split graph may differ from the whole one's."""
+
+
 @dataclass(frozen=True, eq=False)
 class MeasuredRun:
     """Some steps of a plan on real devices.
@@ -80,6 +84,15 @@ class MeasuredRun:
     def step_time_us(self) -> float:
         """Median step."""
         return float(np.median(self.step_times_us))
+
+    @property
+    def changes_result(self) -> bool:
+        """Whether loss or weights differ from the run without the plan.
+
+        Where ops are split, sums are taken in another order, so each step may differ a little.
+        """
+        allowed = SPLIT_DIFFERENCE * len(self.step_times_us) if self.plan.splits else 0.0
+        return self.loss_difference > allowed or self.weights_difference > allowed
 
     def to_json(self) -> dict[str, Any]:
         """The figures of the run; those of single ops stay out."""

@@ -248,6 +248,9 @@ def legal_dimensions(profile: Profile, op: int, parts: int) -> tuple[str, ...]:
     if not rules or profile.persistent_bytes[op]:
         return ()
     operands = find_operands(profile, op)
+    edges = [edge for edge, _ in operands]
+    if not carries_samples(profile)[profile.edge_source[edges]].any():
+        return ()  # numbers that the whole batch has in common, perhaps only one
     return tuple(
         dimension
         for dimension, rule in rules.items()
