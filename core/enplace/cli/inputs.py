@@ -67,7 +67,7 @@ def read_problem(
         profile,
         machine,
         pins=_pins(pins, profile, machine),
-        together=tuple(tuple(_matching(text, profile, "--colocate")) for text in colocate),
+        together=tuple(tuple(find_matching(text, profile, "--colocate")) for text in colocate),
         forbidden=frozenset(
             pair for text in forbid for pair in _pairs(text, profile, machine, "--forbid")
         ),
@@ -229,10 +229,10 @@ def _pairs(text: str, profile: Profile, cluster: Cluster, option: str) -> list[t
     if not equals or not pattern or not device:
         raise ProblemError(f"{option} {text!r}: write REGEX=DEVICE, for example 'decoder/.*=GPU:1'")
     number = find_device(device, cluster, option)
-    return [(op, number) for op in _matching(pattern, profile, option)]
+    return [(op, number) for op in find_matching(pattern, profile, option)]
 
 
-def _matching(pattern: str, profile: Profile, option: str) -> list[int]:
+def find_matching(pattern: str, profile: Profile, option: str) -> list[int]:
     """Ops that a regex matches anywhere in their name; a whole op name means that op alone."""
     if pattern in profile.index:
         return [profile.index[pattern]]

@@ -29,16 +29,18 @@ from enplace.cli.options import (
     MethodType,
     cluster_option,
     constraint_options,
+    expert_options,
     plan_argument,
     profile_argument,
     schedule_option,
     solver_options,
 )
 from enplace.cli.progress import progress_bar
+from enplace.cli.rules import read_rules
 from enplace.errors import EnplaceError
 
 if TYPE_CHECKING:
-    from enplace.plan import Plan
+    from enplace.placers import PlaceOptions
     from enplace.problem import Problem
     from enplace.schedule import Schedule
 
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 @constraint_options
 @solver_options
 @click.option("--start", type=FILE, metavar="plan.json", help="A plan to make better.")
+@expert_options
 @click.option("-o", "--output", type=FILE, metavar="plan.json", help="Write the plan.")
 @schedule_option
 def place(
@@ -59,6 +62,8 @@ def place(
     time_limit: float | None,
     seed: int,
     start: str | None,
+    family: str | None,
+    rules_file: str | None,
     output: str | None,
     schedule_file: str | None,
     **wishes: Any,
@@ -68,13 +73,27 @@ def place(
     Exit status 1 if the plan does not fit in memory; it is written all the same.
     """
     check_outputs((output, schedule_file), profile, wishes["cluster"])
-    wanted = _default_method(objective) if method is None else method
-    (chosen,) = method_names(wanted, objective)
+    from enplace.placers import PlaceOptions
+
+    for_expert = family is not None or rules_file is not None
+    usual = "expert" if for_expert else _default_method(objective)
+    (chosen,) = method_names(usual if method is None else method, objective)
+    if for_expert and chosen != "expert":
+        raise EnplaceError(
+            f"--family and --rules are for method 'expert', not '{chosen}'; leave out --method, or "
+            f"pin ops with --pin"
+        )
     problem = read_problem(profile, **wishes)
-    first = None if start is None else read_start(problem, start, chosen)
+    options = PlaceOptions(
+        time_limit_s=time_limit,
+        seed=seed,
+        start=None if start is None else read_start(problem, start, chosen),
+        family=family or "",
+        rules=read_rules(rules_file, problem) if rules_file is not None else {},
+    )
     with progress_bar(1) as (begin, report), _stopped_by_ctrl_c() as stopped:
         begin(chosen)
-        schedule = _solve(problem, chosen, time_limit, seed, report, stopped, first)
+        schedule = _solve(problem, chosen, options, report, stopped)
     written = _write(schedule, output, schedule_file)
     files = {"placement_file": output, "schedule_file": schedule_file}
     answer = _answer(schedule, written, seed=seed, **files)
@@ -147,14 +166,17 @@ def compare(
 
     Goes on when one of them fails. Exit status 1 if none has a plan that fits.
     """
+    from enplace.placers import PlaceOptions
+
     names = method_names(methods, objective)
     problem = read_problem(profile, **wishes)
     schedules, failures = {}, {}
+    options = PlaceOptions(time_limit_s=time_limit, seed=seed)
     with progress_bar(len(names)) as (begin, report), _stopped_by_ctrl_c() as stopped:
         for name in names:
             begin(name)
             try:
-                schedules[name] = _solve(problem, name, time_limit, seed, report, stopped)
+                schedules[name] = _solve(problem, name, options, report, stopped)
             except EnplaceError as error:
                 failures[name] = str(error)
     expert = schedules.get("expert") or summary.expert_schedule(problem)
@@ -189,19 +211,15 @@ def _default_method(objective: str) -> str:
 def _solve(
     problem: Problem,
     method: str,
-    time_limit: float | None,
-    seed: int,
+    options: PlaceOptions,
     report: Any,
     stopped: Callable[[], bool],
-    start: Plan | None = None,
 ) -> Schedule:
-    from enplace.placers import PlaceOptions, place
+    from enplace.placers import place
     from enplace.simulate import simulate
 
-    options = PlaceOptions(
-        time_limit_s=time_limit, seed=seed, progress=report, cancelled=stopped, start=start
-    )
-    return simulate(problem, place(problem, method, options=options))
+    told = replace(options, progress=report, cancelled=stopped)
+    return simulate(problem, place(problem, method, options=told))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 
 from enplace.placers.registry import (
+    FAMILIES,
     LATENCY,
     STEP_TIME,
     THROUGHPUT,
@@ -24,6 +25,7 @@ for _module in pkgutil.iter_modules(__path__):
 __all__ = [
     "DEFAULT_METHOD",
     "DEFAULT_METHODS",
+    "FAMILIES",
     "LATENCY",
     "STEP_TIME",
     "THROUGHPUT",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from enplace.errors import CancelledError, EnplaceError
@@ -15,6 +15,11 @@ from enplace.text import instead
 STEP_TIME, THROUGHPUT, LATENCY = "step-time", "throughput", "latency"
 """Objectives: the makespan of one step, the time per sample of a pipeline, and the time of one
 query where accelerators take their ops in whole pieces (Tarnawski et al. 2020)."""
+
+
+STACKED, BRANCHES, LAYERS = FAMILIES = ("stacked", "branches", "layers")
+"""Families of models that an expert places each in its own way; see
+:mod:`enplace.placers.expert`."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,10 @@ class PlaceOptions:
         Told about every incumbent.
     start : Plan or None
         A plan to begin from, for the methods that can (``"warm-start"`` in their capabilities).
+    family : str
+        One of :data:`FAMILIES`, for the expert; empty to have it recognised.
+    rules : mapping of int to int
+        Device number by op number where a person's rules say so, for the expert.
     """
 
     time_limit_s: float | None = None
@@ -77,6 +86,8 @@ class PlaceOptions:
     cancelled: Callable[[], bool] = _never
     progress: Callable[[Progress], None] = _ignore
     start: Plan | None = None
+    family: str = ""
+    rules: Mapping[int, int] = field(default_factory=dict)
     started: float = field(default_factory=time.perf_counter)
 
     @property

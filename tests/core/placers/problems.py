@@ -22,7 +22,7 @@ def line(costs, edges, *, name="small", **extra) -> Profile:
     return make_profile(
         name,
         op_names=extra.get("names", [f"op{i}" for i in range(n)]),
-        op_types=["Op"] * n,
+        op_types=extra.get("types", ["Op"] * n),
         scopes=extra.get("scopes", [""] * n),
         time_us=np.array([(c, np.nan) for c in costs], dtype=float),
         persistent_bytes=extra.get("persistent", [0] * n),
