@@ -9,6 +9,7 @@ ALL = (
     "simulate",
     "place",
     "search",
+    "methods",
     "truth",
     "tarnawski2020",
     "startup",
