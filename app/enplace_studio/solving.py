@@ -16,7 +16,7 @@ from enplace.simulate import simulate
 from enplace.text import ms, percent
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
-from enplace_studio.header import Header, short_title
+from enplace_studio.header import Header, short_title, why_not_for
 from enplace_studio.jobs import Job, Solver
 
 FIRST_METHOD = "expert"
@@ -87,8 +87,10 @@ class Solving(QWidget):
     def compared_methods(self, without: Collection[str] = ()) -> list[str]:
         """The methods worth a row."""
         skipped = {*NOT_COMPARED, *without}
-        known = self._solver.methods.values()
-        return [m.name for m in known if not m.why_not and m.name not in skipped]
+        known, problem = self._solver.methods.values(), self._document.problem
+        if problem is None:
+            return []
+        return [m.name for m in known if m.name not in skipped and not why_not_for(m, problem)]
 
     def _run(self, methods: list[str], choose: bool) -> None:
         problem = self._document.problem
