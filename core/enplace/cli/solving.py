@@ -96,7 +96,7 @@ def place(
         schedule = _solve(problem, chosen, options, report, stopped)
     written = _write(schedule, output, schedule_file)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    answer = _answer(schedule, written, seed=seed, **files)
+    answer = _answer(schedule, _expert_of(problem, schedule), written, seed=seed, **files)
     if stopped():
         text = f"Stopped; this is the best plan so far.\n\n{answer.text}"
         return Answer(answer.document, text, INTERRUPTED)
@@ -140,7 +140,9 @@ def simulate(
     schedule = play(problem, chosen)
     written = _write(schedule, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
-    return _answer(schedule, written, **files)
+    # The expert's plan is for the model, which the graph of a plan with splits is not.
+    expert = None if chosen.splits else _expert_of(problem, schedule)
+    return _answer(schedule, expert, written, **files)
 
 
 @command("compare")
@@ -261,12 +263,13 @@ def _write(
     return [f"The {word} is in {path}." for word, path in files.items() if path]
 
 
-def _answer(schedule: Schedule, written: list[str], **more: Any) -> Answer:
+def _expert_of(problem: Problem, schedule: Schedule) -> Schedule | None:
+    """What the expert's plan comes to, which may be this one."""
+    return schedule if schedule.plan.method == "expert" else summary.expert_schedule(problem)
+
+
+def _answer(schedule: Schedule, expert: Schedule | None, written: list[str], **more: Any) -> Answer:
     problem = schedule.problem
-    if schedule.plan.method == "expert":
-        expert: Schedule | None = schedule
-    else:
-        expert = summary.expert_schedule(problem)
     document = {"profile": problem.profile.name, "cluster": problem.cluster.name}
     text = summary.describe(schedule, expert)
     return Answer(

@@ -129,6 +129,8 @@ def test_the_commands_take_such_plans(split, tmp_path, capsys, monkeypatch):
     assert run([*place, "-o", "plan.json", "--json"]) == 0
     placed = json.loads(capsys.readouterr().out)
     assert json.loads((tmp_path / "plan.json").read_text())["splits"]
+    assert placed["split_ops"] > 0
+    assert placed["expert_step_time_us"] > placed["step_time_us"]
     assert run(["simulate", *plan, "--schedule", "schedule.json", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time_us"] == placed["step_time_us"]
     ops = {entry["op"] for entry in json.loads((tmp_path / "schedule.json").read_text())["ops"]}
