@@ -10,7 +10,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from enplace import worker
+from enplace import tuning_process, worker
 from enplace.frontends import read_profile
 from enplace.trust import is_trusted
 
@@ -127,9 +127,9 @@ def test_a_run_is_called_as_its_profile_was(enplace, script, folder):
         seen.append(source.arguments)
         return run_job(source, *rest)
 
-    run_job = worker.run_job
+    run_job = tuning_process.run_job
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "run_job", spy)
+        patch.setattr(tuning_process, "run_job", spy)
         enplace("run", "train.py", "plan.json", "--trust", "--profile", "P.enplace")
         enplace("run", "train.py", "plan.json", "--trust")
         words = ["--profile", "P.enplace", "--arg", "wide"]
