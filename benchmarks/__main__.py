@@ -11,6 +11,7 @@ ALL = (
     "search",
     "gap",
     "pesto",
+    "methods",
     "truth",
     "tarnawski2020",
     "startup",

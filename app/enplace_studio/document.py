@@ -61,7 +61,7 @@ class Document(QObject):
     """The open problem with its plans, the selection, and the undo stack."""
 
     opened = Signal()
-    """Another profile is open, or none: rebuild everything."""
+    """Another profile is open, or another graph of it, or none: rebuild everything."""
     problem_changed = Signal()
     """The cluster, a pin or a colocation group changed."""
     plans_changed = Signal()
@@ -402,6 +402,11 @@ class Document(QObject):
         old, self._state = self._state, new
         assert old is not None
         self._previews.clear()
+        if new.problem.splits != old.problem.splits:
+            # A graph with other ops: all that is known of single ops is about the old ones.
+            self.grouping = group_ops(new.problem.profile)
+            self.selection = self.hovered = frozenset()
+            self.opened.emit()
         if new.problem is not old.problem:
             self.problem_changed.emit()
         if new.plans != old.plans:

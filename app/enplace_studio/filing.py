@@ -221,14 +221,14 @@ class Filing(QWidget):
 
     def import_plan(self, path: Path) -> bool:
         """Add the plan of a file; ask what to do where it was made for another graph."""
-        problem = self._document.problem
-        assert problem is not None
+        state = self._document.state
+        assert state is not None
         try:
-            found = aside(lambda: read_plan(path, problem))
+            found = aside(lambda: read_plan(path, state.model))
             if (found.missing or found.unknown) and not self._accept_mismatch(path, found):
                 return False
-            plan = aside(lambda: complete_plan(problem, found))
-            entry = session.entry_for(problem, path.stem, plan, path.name)
+            plan = aside(lambda: complete_plan(found.problem, found))
+            entry = session.entry_for(found.problem, path.stem, plan, path.name)
         except EnplaceError as error:
             self.failed.emit(str(error))
             return False

@@ -9,7 +9,7 @@ from PySide6.QtGui import QAction, QActionGroup, QFontMetrics, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QWidget
 
 from enplace.cluster import Cluster
-from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT
+from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 from enplace.text import count
 from enplace_studio.clusters import cluster_title
 from enplace_studio.document import Document
@@ -52,6 +52,7 @@ class Header(QWidget):
         self.cluster_button = button("", self.cluster_pressed.emit)
         self.method_button = button("")
         self.method_menu = QMenu(self)
+        self._method_actions: dict[str, QAction] = {}
         self.method_button.setMenu(self.method_menu)
         self.solve_button = button("Solve", self.solve_pressed.emit, kind="accent")
         self.compare_button = button("Compare", self.compare_pressed.emit)
@@ -119,6 +120,7 @@ class Header(QWidget):
         assert self._document.cluster is not None
         self._show_cluster(self._document.cluster)
         self._show_method()
+        self._show_methods(problem)
         self._show_solve(bool(problem.pins))
 
     def _show_cluster(self, cluster: Cluster) -> None:
@@ -155,6 +157,7 @@ class Header(QWidget):
 
     def _fill_methods(self) -> None:
         self.method_menu.clear()
+        self._method_actions = {}
         group = QActionGroup(self.method_menu)
         for objective, title in OBJECTIVES.items():
             menu = self.method_menu
@@ -171,9 +174,16 @@ class Header(QWidget):
 
     def _add_method(self, menu: QMenu, group: QActionGroup, method: Method) -> None:
         action = self._choice(menu, group, method.title, method.name == self.method)
-        action.setEnabled(not method.why_not)
-        action.setToolTip(plain_tip(method.why_not or method.source))
+        self._method_actions[method.name] = action
         action.triggered.connect(lambda _=False, name=method.name: self.set_method(name))
+
+    def _show_methods(self, problem: Problem) -> None:
+        """Grey out what cannot solve this problem, and say why."""
+        for name, action in self._method_actions.items():
+            method = self._solver.methods[name]
+            why_not = why_not_for(method, problem)
+            action.setEnabled(not why_not)
+            action.setToolTip(plain_tip(why_not or method.source))
 
     def _fill_limits(self, menu: QMenu) -> None:
         group = QActionGroup(menu)
@@ -187,6 +197,18 @@ class Header(QWidget):
         action.setChecked(on)
         group.addAction(action)
         return action
+
+
+def why_not_for(method: Method, problem: Problem) -> str:
+    """Why a method cannot run, or cannot solve this problem; empty if it can."""
+    if method.why_not:
+        return method.why_not
+    if "splits" in method.capabilities and problem.splits:
+        return "The ops of this graph are split already; show a plan without splits first."
+    largest = int(problem.cluster.capacity_bytes.max())
+    if "memory" not in method.capabilities and problem.profile.persistent_bytes.sum() > largest:
+        return "It does not look at memory, and the variables of this model fit no single device."
+    return ""
 
 
 _SPELT = {

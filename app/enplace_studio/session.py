@@ -22,6 +22,7 @@ from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import Profile
 from enplace.simulate import simulate
+from enplace.splits import Split, split_profile
 from enplace_studio.aside import aside
 from enplace_studio.document import Document
 from enplace_studio.kept_runs import run_from_json, run_to_json
@@ -108,17 +109,23 @@ def _open_project(project: Project, path: Path) -> Opened:
     shell = view.pop("studio", {})
     compute, links = _scales(shell.get("scale"))
     problem = Problem(
-        project.profile,
+        split_profile(project.profile, project.splits),
         project.cluster.scaled(compute, links),
         project.pins,
         project.together,
         project.forbidden,
+        project.splits,
     )
-    entries = [entry_for(problem, name, plan) for name, plan in project.plans]
-    entries = _with_details(problem, entries, shell.get("plans"))
+    model = Problem(project.profile, problem.cluster) if project.splits else problem
+    entries = [
+        entry_for(problem if plan.splits == project.splits else model, name, plan)
+        for name, plan in project.plans
+    ]
+    entries = _with_details(entries, shell.get("plans"))
     at = shell.get("current")
     current = entries[at] if isinstance(at, int) and 0 <= at < len(entries) else None
-    state = State(problem, project.cluster, compute, links, tuple(entries), current)
+    graphs: dict[tuple[Split, ...], Problem] = {(): model} if project.splits else {}
+    state = State(problem, project.cluster, compute, links, tuple(entries), current, graphs)
     return Opened(state, path, view)
 
 
@@ -133,7 +140,7 @@ def _scales(value: Any) -> tuple[float, float]:
     return 1.0, 1.0
 
 
-def _with_details(problem: Problem, entries: list[PlanEntry], details: Any) -> list[PlanEntry]:
+def _with_details(entries: list[PlanEntry], details: Any) -> list[PlanEntry]:
     """Give rows their notes, runs and origins back; an origin always stands before its edit."""
     done: list[PlanEntry] = []
     known = (
@@ -145,7 +152,11 @@ def _with_details(problem: Problem, entries: list[PlanEntry], details: Any) -> l
         detail = detail if isinstance(detail, dict) else {}
         at = detail.get("origin")
         origin = done[at] if isinstance(at, int) and 0 <= at < len(done) else None
-        run = run_from_json(detail["run"], problem, entry.plan) if "run" in detail else None
+        run = (
+            run_from_json(detail["run"], entry.schedule.problem, entry.plan)
+            if "run" in detail
+            else None
+        )
         done.append(replace(entry, note=str(detail.get("note", "")), origin=origin, run=run))
     return done
 
@@ -161,7 +172,7 @@ def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEn
     try:
         return PlanEntry(name, plan, simulate(problem, plan), note)
     except PlanError:
-        free = Problem(problem.profile, problem.cluster)
+        free = Problem(problem.profile, problem.cluster, splits=problem.splits)
         return PlanEntry(name, plan, simulate(free, plan), note)
 
 
@@ -174,13 +185,14 @@ def to_project(state: State, view: Mapping[str, Any]) -> Project:
         "plans": [_details(entry, numbers) for entry in state.plans],
     }
     return Project(
-        state.problem.profile,
+        state.model.profile,
         state.cluster,
         state.problem.pins,
         state.problem.together,
         state.problem.forbidden,
         tuple((entry.name, entry.plan) for entry in state.plans),
         {**view, "studio": shell},
+        state.problem.splits,
     )
 
 

@@ -16,7 +16,7 @@ from enplace.simulate import simulate
 from enplace.text import percent
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
-from enplace_studio.header import Header, short_title
+from enplace_studio.header import Header, short_title, why_not_for
 from enplace_studio.jobs import Job, Solver
 from enplace_studio.plans.facts import headline
 
@@ -88,12 +88,14 @@ class Solving(QWidget):
     def compared_methods(self, without: Collection[str] = ()) -> list[str]:
         """The methods worth a row: those with the aim of the one that is chosen."""
         skipped = {*NOT_COMPARED, *without}
-        known = self._solver.methods.values()
+        known, problem = self._solver.methods.values(), self._document.problem
+        if problem is None:
+            return []
         aim = self._solver.objective(self._header.method)
         return [
             m.name
             for m in known
-            if m.objectives[0] == aim and not m.why_not and m.name not in skipped
+            if m.objectives[0] == aim and m.name not in skipped and not why_not_for(m, problem)
         ]
 
     def _run(self, methods: list[str], choose: bool) -> None:

@@ -6,7 +6,7 @@ An edit is a function from a state to a state; undo keeps the old one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +19,7 @@ from enplace.problem import Problem
 from enplace.profile import IntArray, Profile
 from enplace.schedule import Schedule
 from enplace.simulate import simulate
+from enplace.splits import Split, split_profile
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,9 @@ class State:
         With the cluster as scaled.
     cluster : Cluster
         Before scaling by ``compute_scale`` and ``link_scale``.
+    graphs : mapping
+        The problems of the graphs that are not shown, by their splits: a plan that splits ops has a
+        graph of its own, which is shown with it.
     """
 
     problem: Problem
@@ -61,6 +65,12 @@ class State:
     link_scale: float = 1.0
     plans: tuple[PlanEntry, ...] = ()
     current: PlanEntry | None = None
+    graphs: Mapping[tuple[Split, ...], Problem] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Problem:
+        """The problem of the graph without splits."""
+        return self.graphs.get((), self.problem)
 
     @property
     def expert(self) -> PlanEntry | None:
@@ -144,12 +154,11 @@ def constrain(
     changed = not (pins is None and together is None and forbidden is None)
     problem = old
     if changed:
-        problem = Problem(
-            old.profile,
-            old.cluster,
-            dict(sorted((old.pins if pins is None else pins).items())),
-            old.together if together is None else together,
-            old.forbidden if forbidden is None else forbidden,
+        problem = replace(
+            old,
+            pins=dict(sorted((old.pins if pins is None else pins).items())),
+            together=old.together if together is None else together,
+            forbidden=old.forbidden if forbidden is None else forbidden,
         )
     state = replace(state, problem=problem)
     if state.current is None:
@@ -268,15 +277,19 @@ def set_cluster(state: State, cluster: Cluster, compute: float, links: float) ->
         If the profile cannot run there.
     """
     scaled = cluster.scaled(compute, links)
-    old = state.problem
-    problem = Problem(
-        old.profile,
-        scaled,
-        {op: device for op, device in old.pins.items() if device < scaled.n_devices},
-        old.together,
-        frozenset((op, d) for op, d in old.forbidden if d < scaled.n_devices),
-    )
+    problem = _on_cluster(state.problem, scaled)
     return _played_again(replace(state, cluster=cluster), problem, compute, links)
+
+
+def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
+    """The problem on another cluster, without constraints that it has no device for."""
+    n = cluster.n_devices
+    return replace(
+        problem,
+        cluster=cluster,
+        pins={op: device for op, device in problem.pins.items() if device < n},
+        forbidden=frozenset((op, d) for op, d in problem.forbidden if d < n),
+    )
 
 
 def set_profile(state: State, profile: Profile) -> State:
@@ -286,7 +299,13 @@ def set_profile(state: State, profile: Profile) -> State:
     ------
     ProblemError
         If the profile cannot run on the cluster.
+    PlanError
+        If ops are split: what their parts took does not tell what they take whole.
     """
+    if state.problem.splits:
+        raise PlanError(
+            "costs of split ops cannot be taken back to the model; run a plan without splits"
+        )
     problem = replace(state.problem, profile=profile)
     return _played_again(state, problem, state.compute_scale, state.link_scale)
 
@@ -298,8 +317,13 @@ def _played_again(state: State, problem: Problem, compute: float, links: float) 
         moved[entry] = _played(entry, problem, moved)
     current = moved.get(state.current) if state.current else None
     plans = tuple(entry for entry in moved.values() if entry)
-    current = current or (plans[0] if plans else None)
-    return State(problem, state.cluster, compute, links, plans, current)
+    graphs = {
+        splits: _on_cluster(other, problem.cluster)
+        for splits, other in state.graphs.items()
+        if problem.splits or splits  # the model's own costs may be others now
+    }
+    again = State(problem, state.cluster, compute, links, plans, current, graphs)
+    return again if current or not plans else choosing(again, plans[0])
 
 
 def _played(
@@ -308,11 +332,10 @@ def _played(
     """The plan with other costs, under the constraints it was made under; None if it cannot be."""
     old = entry.schedule.problem
     try:
-        own = replace(old, profile=problem.profile, cluster=problem.cluster)
+        own = replace(old, profile=_costs_for(old, problem), cluster=problem.cluster)
         same = own.pins == problem.pins and own.together == problem.together
-        schedule = simulate(
-            problem if same and own.forbidden == problem.forbidden else own, entry.plan
-        )
+        same &= own.forbidden == problem.forbidden and own.splits == problem.splits
+        schedule = simulate(problem if same else own, entry.plan)
     except EnplaceError:
         return None
     origin = entry.origin
@@ -322,14 +345,21 @@ def _played(
     return replace(entry, schedule=schedule, origin=origin, run=run)
 
 
+def _costs_for(old: Problem, problem: Problem) -> Profile:
+    """The profile of a plan's graph, where the open problem may be that of another."""
+    if old.splits == problem.splits:
+        return problem.profile
+    return old.profile if problem.splits else split_profile(problem.profile, old.splits)
+
+
 def _same_names(one: Cluster, other: Cluster) -> bool:
     return [d.name for d in one.devices] == [d.name for d in other.devices]
 
 
 def with_plan(state: State, entry: PlanEntry, choose: bool) -> State:
     """Add a row, and show it."""
-    current = entry if choose or state.current is None else state.current
-    return replace(state, plans=(*state.plans, entry), current=current)
+    more = replace(state, plans=(*state.plans, entry))
+    return choosing(more, entry) if choose or state.current is None else more
 
 
 def without_plan(state: State, entry: PlanEntry) -> State:
@@ -338,7 +368,8 @@ def without_plan(state: State, entry: PlanEntry) -> State:
     plans = state.plans[:at] + state.plans[at + 1 :]
     if state.current is not entry:
         return replace(state, plans=plans)
-    return replace(state, plans=plans, current=plans[max(0, at - 1)] if plans else None)
+    left = replace(state, plans=plans, current=None)
+    return choosing(left, plans[max(0, at - 1)]) if plans else left
 
 
 def renamed(entry: PlanEntry, name: str) -> PlanEntry:
@@ -347,8 +378,13 @@ def renamed(entry: PlanEntry, name: str) -> PlanEntry:
 
 
 def choosing(state: State, entry: PlanEntry) -> State:
-    """Show another row."""
-    return replace(state, current=entry)
+    """Show another row, and the graph that its plan is for."""
+    shown, splits = state.problem, entry.plan.splits
+    if splits == shown.splits:
+        return replace(state, current=entry)
+    graphs = {**state.graphs, shown.splits: shown}
+    problem = graphs.pop(splits, entry.schedule.problem)
+    return replace(state, current=entry, problem=problem, graphs=graphs)
 
 
 def moved_schedule(state: State, ops: Collection[int], device: int) -> Schedule:

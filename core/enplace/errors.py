@@ -61,6 +61,10 @@ class PlanError(EnplaceError):
     """A plan does not belong to the problem or breaks one of its constraints."""
 
 
+class SplitError(PlanError):
+    """An op cannot be split as a plan says."""
+
+
 class DeadlockError(PlanError):
     """The order given by a plan makes ops wait for each other."""
 

@@ -19,6 +19,10 @@ from enplace.wire import Message, plan_from, plan_message
 NOT_SEEN = -1
 
 
+SPLIT_DIFFERENCE = 1e-6
+"""So much a step's loss may differ where ops are split."""
+
+
 @dataclass(frozen=True, eq=False)
 class MeasuredRun:
     """Some steps of a plan on real devices.
@@ -80,6 +84,18 @@ class MeasuredRun:
     def step_time_us(self) -> float:
         """Median step."""
         return float(np.median(self.step_times_us))
+
+    @property
+    def changes_result(self) -> bool:
+        """Whether loss or weights differ from the run without the plan.
+
+        Where ops are split, sums are taken in another order, so a step may differ a little, and
+        weights more: a gradient that should be zero is a sum of many rounding errors. There the
+        losses decide, which a wrong gradient changes with the next step.
+        """
+        if self.plan.splits:
+            return self.loss_difference > SPLIT_DIFFERENCE * len(self.step_times_us)
+        return self.loss_difference > 0 or self.weights_difference > 0
 
     def to_json(self) -> dict[str, Any]:
         """The figures of the run; those of single ops stay out."""

@@ -12,6 +12,7 @@ import numpy as np
 from enplace.errors import PlanError
 from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, BoolArray, Problem
 from enplace.profile import IntArray
+from enplace.splits import Split
 
 POLICIES = ("priority", "strict", "fifo")
 """How a device chooses its next op: best position among the ready ones, exactly in order, or first
@@ -44,6 +45,9 @@ class Plan:
     replicas : tuple of tuples of int
         Devices that take turns with the samples of a pipeline (Tarnawski et al. 2020, appendix
         C.2). The ops of each group are on its first device, the others hold copies of them.
+    splits : tuple of Split
+        The ops to split; the arrays are for the graph that this gives
+        (:func:`~enplace.problem.split_problem`).
 
     Raises
     ------
@@ -58,6 +62,7 @@ class Plan:
     links: str = "fifo"
     facts: Mapping[str, Any] = field(default_factory=dict)
     replicas: tuple[tuple[int, ...], ...] = ()
+    splits: tuple[Split, ...] = ()
 
     def __post_init__(self) -> None:
         if self.device.shape != self.position.shape or self.device.ndim != 1:
@@ -108,6 +113,8 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     PlanError
         Names the op, the device and the constraint.
     """
+    if plan.splits != problem.splits:
+        raise PlanError("the plan splits other ops than the graph has split; use split_problem")
     if len(plan.device) != problem.profile.n_ops:
         raise PlanError(
             f"the plan places {len(plan.device)} ops, the profile has {problem.profile.n_ops}; "

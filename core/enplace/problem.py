@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -12,8 +12,15 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.cluster import Cluster
-from enplace.errors import DoesNotFitError, PinConflictError, ProblemError, UnplaceableOpError
+from enplace.errors import (
+    DoesNotFitError,
+    PinConflictError,
+    ProblemError,
+    SplitError,
+    UnplaceableOpError,
+)
 from enplace.profile import KINDS, FloatArray, IntArray, Profile
+from enplace.splits import Split, part_names, split_profile
 from enplace.text import count, size
 
 BoolArray = NDArray[np.bool_]
@@ -37,6 +44,8 @@ class Problem:
         Ops that a person colocated, beyond the profile's own groups.
     forbidden : frozenset of (int, int)
         (op, device) pairs that must not be used.
+    splits : tuple of Split
+        What was done to the model's graph to make this profile; see :func:`split_problem`.
 
     Raises
     ------
@@ -50,6 +59,7 @@ class Problem:
     pins: Mapping[int, int] = field(default_factory=dict)
     together: tuple[tuple[int, ...], ...] = ()
     forbidden: frozenset[tuple[int, int]] = frozenset()
+    splits: tuple[Split, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -226,3 +236,41 @@ def find_ops(profile: Profile, names: Iterable[str]) -> list[int]:
             raise ProblemError(f"profile '{profile.name}' has no op '{name}'; check the spelling")
         found.append(profile.index[name])
     return found
+
+
+def split_problem(problem: Problem, splits: tuple[Split, ...]) -> Problem:
+    """The problem of a graph whose ops are split; the problem itself if they are already.
+
+    What a person insists on for an op goes for all of its parts.
+
+    Raises
+    ------
+    SplitError
+        If the graph does not allow the splits, or is split otherwise already.
+    ProblemError
+        If the parts cannot be placed.
+    """
+    if splits == problem.splits:
+        return problem
+    if problem.splits:
+        raise SplitError(
+            f"the plan is for {count(len(splits), 'split op')}, the graph has "
+            f"{len(problem.splits)}; load the plan for the model as it was measured"
+        )
+    profile = split_profile(problem.profile, splits)
+    parts = {split.op: part_names(split.op, split.parts) for split in splits}
+
+    def ends(op: int) -> list[int]:
+        names = [problem.profile.op_names[op]]
+        while any(name in parts for name in names):
+            names = [part for name in names for part in parts.get(name, [name])]
+        return [profile.index[name] for name in names]
+
+    return replace(
+        problem,
+        profile=profile,
+        pins={end: device for op, device in problem.pins.items() for end in ends(op)},
+        together=tuple(tuple(end for op in ops for end in ends(op)) for ops in problem.together),
+        forbidden=frozenset((end, device) for op, device in problem.forbidden for end in ends(op)),
+        splits=splits,
+    )

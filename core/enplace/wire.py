@@ -10,7 +10,7 @@ import io
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -22,6 +22,7 @@ from enplace.errors import EnplaceError
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import Profile
+from enplace.splits import Split
 
 _LENGTHS = struct.Struct("<QQ")
 _MAX_BYTES = 1 << 40
@@ -131,6 +132,7 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
         "pins": list(problem.pins.items()),
         "together": problem.together,
         "forbidden": sorted(problem.forbidden),
+        "splits": list(map(astuple, problem.splits)),
     }
 
 
@@ -142,17 +144,21 @@ def problem_from(profile: Profile, data: Mapping[str, Any]) -> Problem:
         dict(data["pins"]),
         tuple(map(tuple, data["together"])),
         frozenset((op, device) for op, device in data["forbidden"]),
+        tuple(Split(*split) for split in data.get("splits", ())),
     )
 
 
 def plan_message(do: str, plan: Plan, details: Mapping[str, Any]) -> Message:
     """A message that carries a plan."""
     head = {"method": plan.method, "policy": plan.policy, "links": plan.links}
+    splits = list(map(astuple, plan.splits))
     arrays = {"device": plan.device, "position": plan.position}
-    return Message(do, {**details, "plan": {**head, "facts": dict(plan.facts)}}, arrays)
+    told = {**details, "plan": {**head, "facts": dict(plan.facts)}, "splits": splits}
+    return Message(do, told, arrays)
 
 
 def plan_from(message: Message) -> Plan:
     """The plan that a message carries."""
     device, position = message.arrays["device"], message.arrays["position"]
-    return Plan(device, position, **message.details["plan"])
+    splits = tuple(Split(*split) for split in message.details.get("splits", ()))
+    return Plan(device, position, **message.details["plan"], splits=splits)

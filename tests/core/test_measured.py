@@ -7,6 +7,7 @@ import pytest
 from enplace import wire
 from enplace.measured import NOT_SEEN, MeasuredRun, run_from, run_message, with_measured_costs
 from enplace.problem import Problem
+from enplace.splits import Split
 from problems import cluster_of, plan_of, profile_of
 
 NAN = float("nan")
@@ -78,3 +79,11 @@ def test_what_rows_do_not_hold_stays_as_it_was_calibrated():
     measured = {"op_overhead_us": 3.0, "launch_gap_us": 1.5, "op_kernels": {"b": 2}}
     profile = with_measured_costs(replace(run, profile=replace(run.profile, measured=measured)))
     np.testing.assert_array_equal(profile.time_us, [[10.0, 7.0], [24.0, NAN], [NAN, 5.0]])
+
+
+def test_where_ops_are_split_a_loss_may_differ_by_rounding_alone():
+    _, run = a_run(loss_difference=2e-6, weights_difference=1e-4)
+    assert run.changes_result
+    split = replace(run, plan=replace(run.plan, splits=(Split("a", "batch", 2),)))
+    assert not split.changes_result
+    assert replace(split, loss_difference=1e-5).changes_result

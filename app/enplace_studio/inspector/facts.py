@@ -11,10 +11,12 @@ from enplace.measured import MeasuredRun
 from enplace.problem import Problem
 from enplace.profile import CONTROL, KINDS, IntArray, Profile
 from enplace.schedule import Schedule
+from enplace.splits import part_names
 from enplace.text import count, device_label, ms, size
 from enplace_studio.prediction import compared, total_times
 
 LARGEST = 4
+MOST_SPLITS = 12
 _MOST_NAMES = 2
 
 
@@ -88,6 +90,27 @@ def _consumer_names(problem: Problem, grouping: Grouping | None, consumers: IntA
     names = [grouping.names[group] for group in groups[:_MOST_NAMES]]
     more = len(groups) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def split_lines(schedule: Schedule) -> list[tuple[str, str]]:
+    """The ops that a plan splits, the longest first: name and how (FastT, Table 5)."""
+    profile, splits = schedule.problem.profile, schedule.plan.splits
+    length_us = schedule.op_finish_us - schedule.op_start_us
+    time_us = {
+        split.op: sum(
+            length_us[profile.index[part]]
+            for part in part_names(split.op, split.parts)
+            if part in profile.index
+        )
+        for split in splits
+    }
+    longest = sorted(splits, key=lambda split: (-time_us[split.op], split.op))
+    lines = [
+        (split.op, f"{ms(float(time_us[split.op]))}  →  {split.parts} by {split.dimension}")
+        for split in longest[:MOST_SPLITS]
+    ]
+    left = len(splits) - len(lines)
+    return lines + ([("", f"and {left:,} more")] if left else [])
 
 
 def place_sentence(problem: Problem, schedule: Schedule | None, ops: IntArray) -> str:

@@ -15,13 +15,14 @@ from PySide6.QtWidgets import (
 
 from enplace.problem import Problem
 from enplace.profile import IntArray
-from enplace.text import ms, size
+from enplace.text import count, ms, size
 from enplace_studio.document import Document
 from enplace_studio.inspector.facts import (
     largest_outgoing,
     measured_facts,
     op_facts,
     place_sentence,
+    split_lines,
     totals,
 )
 from enplace_studio.inspector.where import DeviceGrid
@@ -86,6 +87,8 @@ class InspectorView(Panel):
                 "Drag them to another device, or press its number, and the step time answers at "
                 "once."
             )
+            if splits := split_lines(current.schedule):
+                self._add_lines(count(len(current.plan.splits), "split op"), splits)
 
     def _add_selection(self, problem: Problem, ops: IntArray) -> None:
         schedule = self._document.schedule

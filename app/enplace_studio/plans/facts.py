@@ -56,6 +56,8 @@ def why_stale(problem: Problem, entry: PlanEntry) -> str:
     """In a few words why a plan is not one of the open problem; empty if it is."""
     if entry.schedule.problem.cluster != problem.cluster:
         return "for another cluster"
+    if entry.plan.splits != problem.splits:
+        return ""  # it has a graph of its own, which is shown with it
     try:
         check_plan(problem, entry.plan)
     except EnplaceError:

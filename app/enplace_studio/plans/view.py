@@ -129,12 +129,13 @@ class PlansView(Panel):
         menu = QMenu(card)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         actions: list[tuple[str, Callable[[], object]]] = [
-            ("Polish for 30 s", partial(self.polish_requested.emit, entry)),
             ("Rename", partial(self.edit_name, card)),
             ("Duplicate", partial(document.add_plan, entry)),
             ("Remove", partial(document.remove_plan, entry)),
             ("Export plan.json…", partial(self.export_requested.emit, entry)),
         ]
+        if document.problem is not None and entry.plan.splits == document.problem.splits:
+            actions.insert(0, ("Polish for 30 s", partial(self.polish_requested.emit, entry)))
         if document.current is not None and entry is not document.current:
             shown = document.current.name.replace("&", "&&")  # no mnemonic
             compare = f"Compare with “{shown}”"

@@ -146,7 +146,7 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
         Fact(
             "loss difference",
             difference(run.loss_difference),
-            "good" if run.loss_difference == 0 else "bad",
+            "bad" if run.changes_result else "good",
             "Against the same steps without a plan, on the same batches",
         ),
         Fact("steps", f"{len(run.step_times_us):,}"),

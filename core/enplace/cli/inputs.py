@@ -67,7 +67,7 @@ def read_problem(
         profile,
         machine,
         pins=_pins(pins, profile, machine),
-        together=tuple(tuple(_matching(text, profile, "--colocate")) for text in colocate),
+        together=tuple(tuple(find_matching(text, profile, "--colocate")) for text in colocate),
         forbidden=frozenset(
             pair for text in forbid for pair in _pairs(text, profile, machine, "--forbid")
         ),
@@ -113,7 +113,7 @@ def read_problem_and_plan(
             stacklevel=2,
         )
     with naming(plan_file):
-        problem = replace(problem, pins=found.pins)
+        problem = replace(found.problem, pins=found.pins)
         return problem, complete_plan(problem, found)
 
 
@@ -134,6 +134,11 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
         raise EnplaceError(f"method '{method}' cannot go on from a plan; use {', '.join(able)}")
     found = read_plan(plan_file, problem)
     with naming(plan_file):
+        if found.plan.splits:
+            raise PlanError(
+                f"the plan splits {count(len(found.plan.splits), 'op')}, and no method can go on "
+                f"from there; start from a plan without splits"
+            )
         return complete_plan(problem, found)
 
 
@@ -224,10 +229,10 @@ def _pairs(text: str, profile: Profile, cluster: Cluster, option: str) -> list[t
     if not equals or not pattern or not device:
         raise ProblemError(f"{option} {text!r}: write REGEX=DEVICE, for example 'decoder/.*=GPU:1'")
     number = find_device(device, cluster, option)
-    return [(op, number) for op in _matching(pattern, profile, option)]
+    return [(op, number) for op in find_matching(pattern, profile, option)]
 
 
-def _matching(pattern: str, profile: Profile, option: str) -> list[int]:
+def find_matching(pattern: str, profile: Profile, option: str) -> list[int]:
     """Ops that a regex matches anywhere in their name; a whole op name means that op alone."""
     if pattern in profile.index:
         return [profile.index[pattern]]

@@ -359,12 +359,7 @@ def as_planned(run: MeasuredRun) -> bool:
     A result that could not be compared, because the model fits only with the plan, is no fault.
     """
     in_place = run.ops_on_planned_device == run.ops_checked
-    return in_place and not run.order_violations and not changes_result(run)
-
-
-def changes_result(run: MeasuredRun) -> bool:
-    """Whether loss or weights differ from the run without the plan."""
-    return run.loss_difference > 0 or run.weights_difference > 0
+    return in_place and not run.order_violations and not run.changes_result
 
 
 def run_numbers(run: MeasuredRun) -> dict[str, Any]:
@@ -385,7 +380,7 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         ["loss differs by", _difference(run.loss_difference), "from the run without the plan"],
         ["weights differ by", _difference(run.weights_difference), ""],
     ]
-    end = "" if not changes_result(run) else f"\n\n{CHANGED}"
+    end = "" if not run.changes_result else f"\n\n{CHANGED}"
     return f"{head}\n\n{table(rows, 'lrl')}{end}"
 
 

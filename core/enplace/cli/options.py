@@ -263,6 +263,23 @@ def place_options(
     )
 
 
+expert_options = all_of(
+    click.option(
+        "--family",
+        type=click.Choice(["stacked", "branches", "layers"]),
+        help="How the expert places the model: layers in blocks, branches of each cell dealt out, "
+        "or convolution, normalisation and activation layers in turn. [default: recognised]",
+    ),
+    click.option(
+        "--rules",
+        "rules_file",
+        type=FILE,
+        metavar="RULES.txt",
+        help="Where some ops go in the expert's plan: a file with lines of REGEX -> DEVICE.",
+    ),
+)
+"""``--family``, ``--rules``."""
+
 schedule_option = click.option(
     "--schedule",
     "schedule_file",

@@ -29,6 +29,7 @@ from enplace.cli.options import (
     MethodType,
     cluster_option,
     constraint_options,
+    expert_options,
     place_options,
     plan_argument,
     profile_argument,
@@ -37,6 +38,7 @@ from enplace.cli.options import (
     split_options,
 )
 from enplace.cli.progress import progress_bar
+from enplace.cli.rules import read_rules
 from enplace.errors import EnplaceError
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 @constraint_options
 @solver_options
 @click.option("--start", type=FILE, metavar="plan.json", help="A plan to make better.")
+@expert_options
 @click.option("-o", "--output", type=FILE, metavar="plan.json", help="Write the plan.")
 @schedule_option
 def place(
@@ -59,6 +62,8 @@ def place(
     method: str | None,
     objective: str,
     start: str | None,
+    family: str | None,
+    rules_file: str | None,
     output: str | None,
     schedule_file: str | None,
     **given: Any,
@@ -69,17 +74,29 @@ def place(
     """
     check_outputs((output, schedule_file), profile, given["cluster"])
     solving, wishes = split_options(given)
-    wanted = _default_method(objective) if method is None else method
-    (chosen,) = method_names(wanted, objective)
+    for_expert = family is not None or rules_file is not None
+    usual = "expert" if for_expert else _default_method(objective)
+    (chosen,) = method_names(usual if method is None else method, objective)
+    if for_expert and chosen != "expert":
+        raise EnplaceError(
+            f"--family and --rules are for method 'expert', not '{chosen}'; leave out --method, or "
+            f"pin ops with --pin"
+        )
     problem = read_problem(profile, **wishes)
-    first = None if start is None else read_start(problem, start, chosen)
+    options = place_options(
+        **solving,
+        start=None if start is None else read_start(problem, start, chosen),
+        family=family or "",
+        rules=read_rules(rules_file, problem) if rules_file is not None else {},
+    )
     with progress_bar(1) as (begin, report), _stopped_by_ctrl_c() as stopped:
         begin(chosen)
-        options = place_options(**solving, progress=report, cancelled=stopped, start=first)
-        schedule = _solve(problem, chosen, options)
+        schedule = _solve(problem, chosen, replace(options, progress=report, cancelled=stopped))
     written = _write(schedule, output, schedule_file)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    answer = _answer(schedule, written, seed=solving["seed"], **files)
+    answer = _answer(
+        schedule, _expert_of(problem, schedule), written, seed=solving["seed"], **files
+    )
     if stopped():
         text = f"Stopped; this is the best plan so far.\n\n{answer.text}"
         return Answer(answer.document, text, INTERRUPTED)
@@ -123,7 +140,9 @@ def simulate(
     schedule = play(problem, chosen)
     written = _write(schedule, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
-    return _answer(schedule, written, **files)
+    # The expert's plan is for the model, which the graph of a plan with splits is not.
+    expert = None if chosen.splits else _expert_of(problem, schedule)
+    return _answer(schedule, expert, written, **files)
 
 
 @command("compare")
@@ -151,12 +170,13 @@ def compare(
     solving, wishes = split_options(given)
     problem = read_problem(profile, **wishes)
     schedules, failures = {}, {}
+    options = place_options(**solving)
     with progress_bar(len(names)) as (begin, report), _stopped_by_ctrl_c() as stopped:
         for name in names:
             begin(name)
             try:
-                options = place_options(**solving, progress=report, cancelled=stopped)
-                schedules[name] = _solve(problem, name, options)
+                told = replace(options, progress=report, cancelled=stopped)
+                schedules[name] = _solve(problem, name, told)
             except EnplaceError as error:
                 failures[name] = str(error)
     expert = schedules.get("expert") or summary.expert_schedule(problem)
@@ -234,12 +254,13 @@ def _write(
     return [f"The {word} is in {path}." for word, path in files.items() if path]
 
 
-def _answer(schedule: Schedule, written: list[str], **more: Any) -> Answer:
+def _expert_of(problem: Problem, schedule: Schedule) -> Schedule | None:
+    """What the expert's plan comes to, which may be this one."""
+    return schedule if schedule.plan.method == "expert" else summary.expert_schedule(problem)
+
+
+def _answer(schedule: Schedule, expert: Schedule | None, written: list[str], **more: Any) -> Answer:
     problem = schedule.problem
-    if schedule.plan.method == "expert":
-        expert: Schedule | None = schedule
-    else:
-        expert = summary.expert_schedule(problem)
     document = {"profile": problem.profile.name, "cluster": problem.cluster.name}
     text = summary.describe(schedule, expert)
     return Answer(

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import table
-from enplace.text import device_label, listed, ms, percent, seconds, size
+from enplace.text import count, device_label, listed, ms, percent, seconds, size
 
 if TYPE_CHECKING:
     from enplace.plan import Plan
@@ -60,6 +60,7 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
         "solve_seconds": finite(plan.facts.get("solve_seconds")),
         "note": plan.note,
         "feasible": schedule.fits,
+        "split_ops": len(plan.splits),
         "devices": [
             {
                 "name": device.name,
@@ -159,6 +160,9 @@ def describe(schedule: Schedule, expert: Schedule | None) -> str:
             f"{size(float(schedule.transfer_bytes.sum()))} in {ms(sent)}",
         ],
     ]
+    if plan.splits:
+        parts = sum(split.parts for split in plan.splits)
+        facts.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
     told = [head, table(facts, "lrl"), device_table(schedule), *overfull(schedule)]
     if plan.note:
         told.insert(2, plan.note)

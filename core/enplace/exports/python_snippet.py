@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from enplace.cluster import Cluster
+from enplace.errors import PlanError
 from enplace.schedule import Schedule
-from enplace.text import ms
+from enplace.text import count, ms
 
 _FULL_NAME = re.compile(r"/(job|replica|task|device):.*")
 _SHORT_NAME = re.compile(r"(gpu|cpu):(\d+)", re.IGNORECASE)
@@ -43,8 +44,19 @@ def placement():
 
 
 def python_snippet(schedule: Schedule) -> str:
-    """Python source: a dict of devices by op name, and a context for ``tf.compat.v1.device``."""
+    """Python source: a dict of devices by op name, and a context for ``tf.compat.v1.device``.
+
+    Raises
+    ------
+    PlanError
+        If the plan splits ops, which a device function cannot do.
+    """
     profile, plan = schedule.problem.profile, schedule.plan
+    if plan.splits:
+        raise PlanError(
+            f"the plan splits {count(len(plan.splits), 'op')}, and a Python module of devices "
+            f"cannot split ops; apply the plan's file with enplace.apply"
+        )
     devices = tensorflow_devices(schedule.problem.cluster)
     facts = (
         f"# Model {profile.name!a}, method {plan.method!a}, "

@@ -31,8 +31,10 @@ from enplace.disk import (
     write_atomically,
 )
 from enplace.errors import EnplaceError, FileError, ProfileError
+from enplace.files.split_list import splits_from_json, splits_to_json
 from enplace.plan import Plan
 from enplace.profile import Profile
+from enplace.splits import Split, split_profile
 
 NAME, VERSION = "enplace", 1
 
@@ -67,6 +69,9 @@ class Project:
     pins, together, forbidden
         As in :class:`enplace.problem.Problem`.
     plans : tuple of (name, Plan)
+    splits : tuple of Split
+        Ops of the profile that are split in the graph that is shown; pins and the other constraints
+        are on that graph.
     view : mapping
         How the studio showed it; plain JSON data.
     """
@@ -78,6 +83,7 @@ class Project:
     forbidden: frozenset[tuple[int, int]] = frozenset()
     plans: tuple[tuple[str, Plan], ...] = ()
     view: Mapping[str, Any] = field(default_factory=dict)
+    splits: tuple[Split, ...] = ()
 
 
 def write_archive(path: str | os.PathLike[str], profile: Profile) -> None:
@@ -186,10 +192,12 @@ def _project_to_json(project: Project) -> dict[str, Any]:
                 "policy": plan.policy,
                 "links": plan.links,
                 "facts": dict(plan.facts),
+                "splits": splits_to_json(plan.splits),
             }
             for name, plan in project.plans
         ],
         "view": dict(project.view),
+        "splits": splits_to_json(project.splits),
     }
 
 
@@ -203,21 +211,24 @@ def _project_from(profile: Profile, members: Mapping[str, bytes]) -> Project:
         "plans.npz",
         {f"{key}_{i}": "<i8" for i in range(len(plans)) for key in ("device", "position")},
     )
-    pairs = [_pair(p, f"{where}.pins[{i}]", profile) for i, p in enumerate(_list(data, "pins"))]
+    splits = splits_from_json(data, where)
+    shown_graph = split_profile(profile, splits)
+    pairs = [_pair(p, f"{where}.pins[{i}]", shown_graph) for i, p in enumerate(_list(data, "pins"))]
     return Project(
         profile=profile,
         cluster=None if cluster is None else cluster_from_json(cluster, f"{where}.cluster"),
         pins=dict(pairs),
         together=tuple(
-            _group(value, f"{where}.together[{i}]", profile)
+            _group(value, f"{where}.together[{i}]", shown_graph)
             for i, value in enumerate(_list(data, "together"))
         ),
         forbidden=frozenset(
-            _pair(p, f"{where}.forbidden[{i}]", profile)
+            _pair(p, f"{where}.forbidden[{i}]", shown_graph)
             for i, p in enumerate(_list(data, "forbidden"))
         ),
         plans=tuple(_plan(value, i, arrays, profile) for i, value in enumerate(plans)),
         view=take(data, "view", dict, where, {}),
+        splits=splits,
     )
 
 
@@ -248,10 +259,10 @@ def _plan(
     where = f"project.json.plans[{number_}]"
     data = is_object(value, where)
     device, position = (arrays[f"{key}_{number_}"] for key in ("device", "position"))
-    if device.shape != (profile.n_ops,):
-        raise FileError(
-            f"plans.npz: plan {number_} does not place {profile.n_ops} ops; save it again"
-        )
+    splits = splits_from_json(data, where)
+    n_ops = split_profile(profile, splits).n_ops
+    if device.shape != (n_ops,):
+        raise FileError(f"plans.npz: plan {number_} does not place {n_ops} ops; save it again")
     try:
         plan = Plan(
             device,
@@ -260,6 +271,7 @@ def _plan(
             policy=take(data, "policy", str, where),
             links=take(data, "links", str, where),
             facts=take(data, "facts", dict, where, {}),
+            splits=splits,
         )
     except EnplaceError as error:
         raise FileError(f"{where}: {error}") from None

@@ -31,8 +31,9 @@ from enplace.disk import (
     write_atomically,
 )
 from enplace.errors import FileError
+from enplace.files.split_list import splits_from_json, splits_to_json
 from enplace.plan import Plan
-from enplace.problem import Problem
+from enplace.problem import Problem, split_problem
 from enplace.profile import KINDS, IntArray, Profile, make_profile
 from enplace.schedule import Schedule
 
@@ -46,6 +47,8 @@ class PlanFile:
 
     Attributes
     ----------
+    problem : Problem
+        What was asked about, with the plan's ops split.
     plan : Plan
         Ops that the file does not place have device -1 and come last; see :func:`complete_plan`.
     missing, unknown : list of str
@@ -56,6 +59,7 @@ class PlanFile:
         Whether the fingerprints agree.
     """
 
+    problem: Problem
     plan: Plan
     missing: list[str]
     unknown: list[str]
@@ -82,7 +86,16 @@ def write_plan(
     )
     head = dump_json(_head(problem, plan, schedule), indent=2)[:-2]
     cluster = cluster_text(problem.cluster).replace("\n", "\n  ")
-    write_atomically(path, f'{head},\n  "cluster": {cluster},\n  "ops": [\n{ops}\n  ]\n}}\n')
+    write_atomically(
+        path,
+        f'{head},\n  "cluster": {cluster},\n{_splits_text(plan)}  "ops": [\n{ops}\n  ]\n}}\n',
+    )
+
+
+def _splits_text(plan: Plan) -> str:
+    """The splits, one line each; nothing for a plan without."""
+    lines = ",\n".join(f"    {dump_json(entry)}" for entry in splits_to_json(plan.splits))
+    return f'  "splits": [\n{lines}\n  ],\n' if lines else ""
 
 
 def _head(problem: Problem, plan: Plan, schedule: Schedule) -> dict[str, Any]:
@@ -117,9 +130,12 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
     ------
     FileError
         If the file is damaged, no plan, names an op twice or a device that the cluster lacks.
+    SplitError
+        If it splits ops that the graph lacks or that cannot be split so.
     """
     with naming(path):
         data = _load(path)
+        problem = split_problem(problem, splits_from_json(data))
         profile, index = problem.profile, problem.cluster.index
         where = _placements(data, index, problem.cluster.name)
         unknown = [name for name in where if name not in profile.index]
@@ -136,10 +152,12 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
             links=take(data, "links", str, "", "fifo"),
             facts=take(data, "facts", dict, "", {}),
             replicas=_replicas(data, index, problem.cluster.name),
+            splits=problem.splits,
         )
         fingerprint = take(data, "profile", dict, "", {}).get("fingerprint")
         pins = _pins(data, profile, index, problem.cluster.name)
-        return PlanFile(plan, missing, unknown, pins, fingerprint == profile.fingerprint)
+        same = fingerprint == profile.fingerprint
+        return PlanFile(problem, plan, missing, unknown, pins, same)
 
 
 def read_plan_cluster(path: str | os.PathLike[str]) -> Cluster:
@@ -160,7 +178,8 @@ def read_plan_alone(path: str | os.PathLike[str]) -> tuple[Problem, Plan, float]
     Returns
     -------
     problem : Problem
-        The plan's ops, without edges and with a microsecond each, and the plan's cluster.
+        The plan's ops, split ones as their parts, without edges and with a microsecond each, and
+        the plan's cluster.
     plan : Plan
     predicted_step_time_us : float
         What the file says; NaN if nothing.
@@ -178,7 +197,7 @@ def read_plan_alone(path: str | os.PathLike[str]) -> tuple[Problem, Plan, float]
         profile = _bare_profile(take(graph, "name", str, "profile", ""), names)
         known = "step_time_us" in told
         predicted_us = number(told, "step_time_us", "predicted") if known else math.nan
-    problem = Problem(profile, cluster)
+        problem = Problem(profile, cluster, splits=splits_from_json(data))
     return problem, read_plan(path, problem).plan, predicted_us
 
 

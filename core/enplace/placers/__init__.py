@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from enplace.placers.registry import PlaceOptions, Placer, Progress, place, placers
+from enplace.placers.registry import FAMILIES, PlaceOptions, Placer, Progress, place, placers
 from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT
 
 DEFAULT_METHOD = "enplace"
@@ -16,6 +16,7 @@ for _module in pkgutil.iter_modules(__path__):
 __all__ = [
     "DEFAULT_METHOD",
     "DEFAULT_METHODS",
+    "FAMILIES",
     "LATENCY",
     "STEP_TIME",
     "THROUGHPUT",

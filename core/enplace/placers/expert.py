@@ -1,9 +1,17 @@
-"""What an expert would do by hand (Pesto, section 5.2), read off the name scopes.
+"""What an expert would do by hand, read off the name scopes and op types.
 
-Stacked models: whole layers, in contiguous blocks of about equal time, one block to each GPU. The
-embedding goes with the first layer, attention and softmax with the last, backward ops with their
-forward layer. Models whose cells have parallel branches (NASNet, Inception): the branches of each
-cell are dealt out evenly to the GPUs. An expert places and leaves the order to TensorFlow.
+There are three families of models, each with its own way:
+
+- *stacked*: whole layers, in contiguous blocks of about equal time, one block to each GPU; the
+  embedding goes with the first layer, attention and softmax with the last, backward ops with their
+  forward layer (Pesto, section 5.2).
+- *branches*: of models whose cells have parallel branches (NASNet, Inception), the branches of each
+  cell are dealt out evenly to the GPUs (Pesto, section 5.2).
+- *layers*: convolution, normalisation and activation layers are dealt out in turn, each kind for
+  itself (Tarnawski et al. 2020, section 6).
+
+A person may name the family, and write rules that say for some ops where they go. An expert places
+and leaves the order to TensorFlow.
 """
 
 from __future__ import annotations
@@ -11,11 +19,12 @@ from __future__ import annotations
 import os.path
 import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from enplace.placers.registry import PlaceOptions, placer
+from enplace.placers.registry import BRANCHES, LAYERS, STACKED, PlaceOptions, placer
 from enplace.placers.settle import best_of, inverse, settle, unordered
 from enplace.plan import Plan
 from enplace.problem import Problem
@@ -26,6 +35,15 @@ BRANCHY = 0.4
 
 ROOT_SHARE = 0.8
 """A first part of the scope that this share of the ops has in common is no layer."""
+
+CONVOLVED = 0.5
+"""Without layers in the names, they are dealt out if convolutions take so much of the time."""
+
+_KINDS = {
+    "convolution": re.compile(r"conv", re.IGNORECASE),
+    "normalisation": re.compile(r"batch_?norm|layer_?norm", re.IGNORECASE),
+    "activation": re.compile(r"^(relu|elu|selu|gelu|sigmoid|tanh|softplus|swish)", re.IGNORECASE),
+}
 
 _BACKWARD = re.compile(r"gradients(_\d+)?|train_op|update|optimizer|\w+_grad")
 _TIME_STEP = re.compile(r"(t|time|step|timestep)_?\d+")
@@ -44,22 +62,53 @@ class _Home(NamedTuple):
     is_head: bool
 
 
-@placer("expert", title="Expert, by layer", source="Pesto, section 5.2 (Middleware 2021)")
+@placer(
+    "expert",
+    title="Expert, by layer",
+    source="Pesto, section 5.2 (Middleware 2021); Tarnawski 2020, section 6",
+    capabilities=("rules",),
+)
 def expert(problem: Problem, options: PlaceOptions) -> Plan:
-    """Place whole layers in balanced blocks, or deal out the branches of each cell."""
+    """Place by the model's family, or the one that a person names, and by a person's rules."""
     profile, gpus = problem.profile, problem.cluster.gpus
     parts = [scope_parts(*texts) for texts in zip(profile.op_names, profile.scopes, strict=True)]
-    homes = [find_home(op_parts) for op_parts in without_root(parts)]
+    parts = without_root(parts)
+    homes = [find_home(op_parts) for op_parts in parts]
     work_us = problem.time_us[:, gpus].min(axis=1)
     work_us = np.where(np.isfinite(work_us), work_us, 0.0)
-    in_branch = np.array([bool(home.branch) for home in homes])
-    if work_us[in_branch].sum() >= BRANCHY * work_us.sum() > 0:
+    family = options.family or find_family(profile, homes, work_us)
+    if family == BRANCHES:
         block = deal_branches(profile, homes, work_us, len(gpus))
+    elif family == LAYERS:
+        block = deal_layers(profile, parts, len(gpus))
     else:
         block = stack_layers(profile, homes, work_us, len(gpus))
     options.check_cancelled()
-    device = settle(problem, np.array(gpus)[block])
-    return best_of(problem, unordered(problem, device, "expert"), options).plan
+    wish = np.array(gpus)[block]
+    wish[list(options.rules)] = list(options.rules.values())
+    plan = best_of(problem, unordered(problem, settle(problem, wish), "expert"), options).plan
+    return replace(plan, facts={"family": family, "ops_by_rule": len(options.rules)})
+
+
+def find_family(profile: Profile, homes: list[_Home], work_us: FloatArray) -> str:
+    """The family of a model, by where in its names and types the work is."""
+    total_us = work_us.sum()
+    in_branch = np.array([bool(home.branch) for home in homes])
+    if work_us[in_branch].sum() >= BRANCHY * total_us > 0:
+        return BRANCHES
+    kinds = np.array([layer_kind(op_type) for op_type in profile.op_types])
+    convolved = work_us[kinds == "convolution"].sum() >= CONVOLVED * total_us > 0
+    nameless = not any(home.layer for home in homes)
+    return LAYERS if nameless and convolved and "normalisation" in kinds else STACKED
+
+
+def layer_kind(op_type: str) -> str:
+    """Convolution, normalisation or activation; empty for all else.
+
+    >>> layer_kind("FusedBatchNormGradV3")
+    'normalisation'
+    """
+    return next((kind for kind, pattern in _KINDS.items() if pattern.search(op_type)), "")
 
 
 def scope_parts(name: str, scope: str) -> list[str]:
@@ -131,6 +180,20 @@ def deal_branches(
             block[cell, branch] = load.index(min(load))
             load[block[cell, branch]] += times[branch]
     return _spread(profile, np.array([block.get((h.layer, h.branch), _NONE) for h in homes]))
+
+
+def deal_layers(profile: Profile, parts: list[list[str]], n_blocks: int) -> IntArray:
+    """Block of each op: of each kind of layer the first to the first block, and so on in turn.
+
+    Ops of one scope and kind are one layer, backward ones with their forward layer.
+    """
+    seen: dict[str, dict[str, int]] = defaultdict(dict)
+    label = np.full(profile.n_ops, _NONE)
+    for op in profile.topological_order.tolist():
+        if kind := layer_kind(profile.op_types[op]):
+            scope = "/".join(parts[op]) or profile.op_names[op]
+            label[op] = seen[kind].setdefault(scope, len(seen[kind])) % n_blocks
+    return _spread(profile, label)
 
 
 def _spread(profile: Profile, label: IntArray) -> IntArray:

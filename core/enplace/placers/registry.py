@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.plan import Plan, check_plan
-from enplace.problem import STEP_TIME, Problem
+from enplace.problem import STEP_TIME, Problem, split_problem
 from enplace.simulate.loads import USUAL, LoadRule
 from enplace.solvers.milp import SOLVERS, installed
+from enplace.splits import Split
 from enplace.text import instead
 
 REPLICATION, SOLVER, WARM_START = "replication", "solver", "warm-start"
 """Capabilities that an option needs: stages that several devices take turns with, on one machine or
 several (Tarnawski et al. 2020, C.2 and C.3); a choice of solver; a plan to begin from."""
+
+
+STACKED, BRANCHES, LAYERS = FAMILIES = ("stacked", "branches", "layers")
+"""Families of models that an expert places each in its own way; see
+:mod:`enplace.placers.expert`."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,10 @@ class PlaceOptions:
     solver : str
         One of :data:`~enplace.solvers.milp.SOLVERS`, for methods with :data:`SOLVER`; empty for
         the method's own choice.
+    family : str
+        One of :data:`FAMILIES`, for the expert; empty to have it recognised.
+    rules : mapping of int to int
+        Device number by op number where a person's rules say so, for the expert.
     """
 
     time_limit_s: float | None = None
@@ -86,6 +96,8 @@ class PlaceOptions:
     start: Plan | None = None
     rule: LoadRule = USUAL
     solver: str = ""
+    family: str = ""
+    rules: Mapping[int, int] = field(default_factory=dict)
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -190,6 +202,7 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     -------
     Plan
         Checked against the problem's constraints; ``facts`` holds ``solve_seconds`` and ``seed``.
+        It carries the splits that the problem's graph has already.
 
     Raises
     ------
@@ -199,16 +212,19 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
         If the person stopped it before there was any plan; later the best plan so far is returned.
     """
     chosen = _find(method)
-    _check_options(chosen, options or PlaceOptions())
-    watch = _Watch(replace(options or PlaceOptions(), started=time.perf_counter()))
+    start = replace(options or PlaceOptions(), started=time.perf_counter())
+    _check_options(chosen, start)
+    watch = _Watch(start, problem.splits)
     try:
         watch.options.check_cancelled()
-        plan = chosen.run(problem, watch.options)
+        # To a placer a graph is a graph, whether its ops were split or not.
+        graph = replace(problem, splits=()) if problem.splits else problem
+        plan = watch.with_splits(chosen.run(graph, watch.options))
     except CancelledError:
         if watch.best is None:
             raise
         plan = watch.best
-    check_plan(problem, plan)
+    check_plan(split_problem(problem, plan.splits), plan)
     facts = {"solve_seconds": watch.options.seconds, "seed": watch.options.seed}
     return replace(plan, facts={**plan.facts, **facts})
 
@@ -216,13 +232,24 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
 class _Watch:
     """Keeps the last incumbent that passes by on its way to the person."""
 
-    def __init__(self, options: PlaceOptions) -> None:
+    def __init__(self, options: PlaceOptions, splits: tuple[Split, ...]) -> None:
         self.best: Plan | None = None
-        self._tell = options.progress
-        self.options = replace(options, progress=self._pass_on)
+        self._tell, self._splits = options.progress, splits
+        start = options.start and replace(options.start, splits=())
+        self.options = replace(options, progress=self._pass_on, start=start)
+
+    def with_splits(self, plan: Plan) -> Plan:
+        """What a placer found, as a plan for the model."""
+        if self._splits and plan.splits:
+            raise EnplaceError(
+                "the ops of this graph are split already; use a method that splits none"
+            )
+        return replace(plan, splits=self._splits or plan.splits)
 
     def _pass_on(self, progress: Progress) -> None:
-        self.best = progress.incumbent or self.best
+        if progress.incumbent is not None:
+            self.best = self.with_splits(progress.incumbent)
+            progress = replace(progress, incumbent=self.best)
         self._tell(progress)
 
 

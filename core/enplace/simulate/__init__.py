@@ -6,7 +6,7 @@ import numpy as np
 
 from enplace.errors import DeadlockError
 from enplace.plan import Plan, check_plan
-from enplace.problem import Problem
+from enplace.problem import Problem, split_problem
 from enplace.profile import IntArray
 from enplace.schedule import Schedule
 from enplace.simulate.bounds import lower_bound_us, remember_bound
@@ -20,7 +20,8 @@ __all__ = ["CriticalPath", "critical_path", "lower_bound_us", "remember_bound", 
 def simulate(problem: Problem, plan: Plan) -> Schedule:
     """Play a plan under its own dispatch and link policies.
 
-    The result is the same to the last bit for the same input.
+    The result is the same to the last bit for the same input. If the plan splits ops, the
+    schedule's problem is that of the graph with these splits.
 
     Raises
     ------
@@ -29,6 +30,7 @@ def simulate(problem: Problem, plan: Plan) -> Schedule:
     DeadlockError
         If the order makes ops wait for each other.
     """
+    problem = split_problem(problem, plan.splits)
     check_plan(problem, plan)
     machine = build_machine(problem, plan)
     times = run(machine)

@@ -24,6 +24,7 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 from enplace.cluster import Cluster, Device
 from enplace.exports.python_snippet import tensorflow_devices
 from enplace.files.plans import read_plan_alone
+from enplace.splits import unsplit_names
 from enplace.text import count
 from enplace.tf.check import Check, check_placement
 from enplace.tf.devices import DevicesError, short_name, task_of
@@ -38,6 +39,7 @@ from enplace.tf.exchange import (
 from enplace.tf.graph import FlatGraph, all_nodes, flatten
 from enplace.tf.rewrite import count_inputs, device_orders, place_graph
 from enplace.tf.scripts import plain_keras
+from enplace.tf.split import split_flat
 from enplace.tf.step import Step, plain_config
 
 _HOST = "/device:CPU:0"
@@ -190,6 +192,7 @@ class _Placer:
         self.problem, self._plan, _ = read_plan_alone(application.path)
         self._ordered = ordered
         names = self.problem.profile.op_names
+        self._whole = set(unsplit_names(names, self._plan.splits))
         self._devices = tensorflow_devices(self.problem.cluster)
         self._planned = {
             name: self._devices[device]
@@ -251,15 +254,15 @@ class _Placer:
 
     def _find(self, function: ConcreteFunction) -> ConcreteFunction | None:
         n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
-        if n_nodes < _ALIKE * len(self._planned):
+        if n_nodes < _ALIKE * len(self._whole):
             return None  # far too small; no need to flatten it
         flat = flatten(function)
         theirs = {node.name for node in flat.graph_def.node}
-        lacking = sorted(self._planned.keys() - theirs)
-        new = sorted(theirs - self._planned.keys() - {*flat.arguments, *flat.captures})
+        lacking = sorted(self._whole - theirs)
+        new = sorted(theirs - self._whole - {*flat.arguments, *flat.captures})
         if not lacking and not new:
             return self._exchange(function, flat)
-        if len(lacking) <= (1 - _ALIKE) * len(self._planned):
+        if len(lacking) <= (1 - _ALIKE) * len(self._whole):
             self._tell_mismatch(function_name(function), lacking, new)
         return None
 
@@ -300,7 +303,8 @@ class _Placer:
         self._application.mismatches.append(line)
         print(f"enplace: {line}", file=sys.stderr)
 
-    def _exchange(self, function: ConcreteFunction, flat: FlatGraph) -> ConcreteFunction:
+    def _exchange(self, function: ConcreteFunction, whole: FlatGraph) -> ConcreteFunction:
+        flat = split_flat(function, whole, self._plan.splits)
         variables = variables_by_placeholder(function, flat)
         fixed = read_by_datasets()
         variables = {name: v for name, v in variables.items() if id(v.handle) not in fixed}

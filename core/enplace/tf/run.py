@@ -25,6 +25,7 @@ from enplace.tf.devices import Devices, DevicesError, short_name
 from enplace.tf.hosts import serving
 from enplace.tf.rewrite import count_inputs, device_orders, ordered_ops, place_graph
 from enplace.tf.said import what_it_says
+from enplace.tf.split import split_step
 from enplace.tf.step import OpenStep, Step
 from enplace.tf.trace import OpTrace, op_traces
 
@@ -76,14 +77,16 @@ def run_plan(
 
     Raises
     ------
-    PlanError, DeadlockError
-        If the plan breaks a constraint or its order contradicts the graph.
+    PlanError, DeadlockError, SplitError
+        If the plan breaks a constraint, its order contradicts the graph, or the graph's ops cannot
+        be split as it says.
     DevicesError
         If the plan uses a device that is not there.
     RunError
         If TensorFlow refuses the placed graph.
     """
     schedule = simulate(problem, plan if ordered else replace(plan, policy="fifo"))
+    problem, whole, step = schedule.problem, step, split_step(step, plan.splits)
     at = tensorflow_devices(problem.cluster)
     placed_on = dict(zip(problem.profile.op_names, (at[d] for d in plan.device), strict=True))
     rank = plan.position if plan.policy == "strict" else schedule.op_start_us
@@ -92,11 +95,11 @@ def run_plan(
     with serving(devices) as target:
         _check_devices(target, devices, sorted(set(placed_on.values())))
 
-        def go(what: str, part: int, **how: Any) -> _Steps:
+        def go(what: str, part: int, step: Step = whole, **how: Any) -> _Steps:
             told = _share(progress, what, part / 3, 1 / 3)
             return _run(step, steps, told, target=target, **how)
 
-        placed = go("Running the plan", 0, graph=graph, config=devices.config, trace=True)
+        placed = go("Running the plan", 0, step, graph=graph, config=devices.config, trace=True)
         others = [_Steps(), _Steps()]
         if compare:
             others = [

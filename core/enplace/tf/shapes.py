@@ -44,6 +44,11 @@ def tensor_shapes(step: Step) -> dict[str, TensorShape]:
     graph = tf.Graph()
     with graph.as_default():
         import_graph_def(graph_def, name="")
+    return shapes_in(graph)
+
+
+def shapes_in(graph: tf.Graph) -> dict[str, TensorShape]:
+    """What a graph knows of each of its tensors (``op:output``)."""
     return {
         f"{op.name}:{i}": _tensor_shape(tensor)
         for op in graph.get_operations()

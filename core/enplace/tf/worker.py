@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -24,8 +24,8 @@ from typing import BinaryIO
 from enplace import wire
 from enplace.errors import EnplaceError, PlanError
 from enplace.measured import run_message
-from enplace.profile import Profile
 from enplace.source import ADD_TENSORFLOW, source_from_json
+from enplace.splits import unsplit_names
 from enplace.text import count
 from enplace.tf.said import what_it_says
 from enplace.wire import Message
@@ -198,12 +198,13 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
     devices = parse_devices(details["devices"])
     profile = wire.profile_from(values[0])
     step = load(source_from_json(details["source"]), report)
-    _check_same_graph({node.name for node in step.graph_def.node}, profile)
-    problem = wire.problem_from(profile, details["problem"])
+    problem, plan = wire.problem_from(profile, details["problem"]), wire.plan_from(job)
+    planned = unsplit_names(profile.op_names, problem.splits)
+    _check_same_graph({node.name for node in step.graph_def.node}, planned)
     run = run_plan(
         step,
         problem,
-        wire.plan_from(job),
+        plan,
         devices,
         details["steps"],
         ordered=details["order"],
@@ -213,13 +214,13 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
     return run_message(run)
 
 
-def _check_same_graph(nodes: set[str], profile: Profile) -> None:
+def _check_same_graph(nodes: set[str], planned: Sequence[str]) -> None:
     """Refuse a plan that places ops which the model's step does not have."""
-    if lacking := [name for name in profile.op_names if name not in nodes]:
+    if lacking := [name for name in planned if name not in nodes]:
         names = ", ".join(lacking[:_SHOWN]) + (", ..." if len(lacking) > _SHOWN else "")
         raise PlanError(
             f"the plan was made for another graph: the model has no {names} "
-            f"({count(len(lacking), 'op')} of {profile.n_ops:,}); call the model as it was when it "
+            f"({count(len(lacking), 'op')} of {len(planned):,}); call the model as it was when it "
             f"was profiled (--profile knows how), or profile and place it again"
         )
 

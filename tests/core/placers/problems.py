@@ -22,7 +22,7 @@ def line(costs, edges, *, name="small", **extra) -> Profile:
     return make_profile(
         name,
         op_names=extra.get("names", [f"op{i}" for i in range(n)]),
-        op_types=["Op"] * n,
+        op_types=extra.get("types", ["Op"] * n),
         scopes=extra.get("scopes", [""] * n),
         time_us=np.array([(c, np.nan) for c in costs], dtype=float),
         persistent_bytes=extra.get("persistent", [0] * n),
@@ -58,7 +58,7 @@ def profiles(draw, max_ops=24):
     gpu[rng.random(n) < 0.1] = np.nan
     cpu[(rng.random(n) < 0.5) & ~np.isnan(gpu)] = np.nan
     source, output, target, size = [], [], [], []
-    widths = rng.integers(0, 2000, (n, 2))
+    widths = 12 * rng.integers(0, 170, (n, 2))
     for op in range(1, n):
         for before in set(rng.integers(max(0, op - 8), op, rng.integers(0, 4)).tolist()):
             which = int(rng.integers(-1, 2))
@@ -67,10 +67,11 @@ def profiles(draw, max_ops=24):
             target.append(op)
             size.append(0 if which == CONTROL else int(widths[before, which]))
     groups = rng.integers(0, max(2, n // 2), n)
+    types = ["Op", "MatMul", "Relu", "AddN", "FusedBatchNormV3", "Conv2D", "Reshape"]
     return make_profile(
         "random",
         op_names=[f"layer_{i % 3}/op{i}" for i in range(n)],
-        op_types=["Op"] * n,
+        op_types=rng.choice(types, n).tolist(),
         scopes=[""] * n,
         time_us=np.column_stack([gpu, cpu]),
         persistent_bytes=rng.choice([0, 0, 500], n),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from enplace.errors import CancelledError, EnplaceError
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, place, placers
 from enplace.plan import check_plan
-from enplace.problem import Problem
+from enplace.problem import Problem, split_problem
 from enplace.simulate import simulate
 from enplace.simulate.verify import find_faults
 
@@ -41,7 +41,7 @@ slow_start = settings(deadline=None, max_examples=40, suppress_health_check=[Hea
 def test_the_plan_is_valid_and_its_schedule_flawless(method, data):
     problem = drawn(data, method)
     plan = place(problem, method)
-    check_plan(problem, plan)
+    check_plan(split_problem(problem, plan.splits), plan)
     schedule = simulate(problem, plan)
     assert find_faults(schedule) == []
     assert schedule.makespan_us >= schedule.lower_bound_us * (1 - 1e-12)
@@ -53,8 +53,8 @@ def test_the_plan_is_valid_and_its_schedule_flawless(method, data):
 @given(data=st.data())
 def test_the_order_is_topological(method, data):
     problem = drawn(data, method)
-    position = place(problem, method).position
-    profile = problem.profile
+    plan = place(problem, method)
+    position, profile = plan.position, split_problem(problem, plan.splits).profile
     assert (position[profile.edge_source] < position[profile.edge_op]).all()
 
 
@@ -66,7 +66,7 @@ def test_equal_seeds_give_equal_plans(method, data, seed):
     one, two = (place(problem, method, options=PlaceOptions(seed=seed)) for _ in range(2))
     assert np.array_equal(one.device, two.device)
     assert np.array_equal(one.position, two.position)
-    assert (one.policy, one.links) == (two.policy, two.links)
+    assert (one.policy, one.links, one.splits) == (two.policy, two.links, two.splits)
 
 
 @each_placer

@@ -115,3 +115,28 @@ def test_the_expert_takes_flatten_for_no_attention():
 @pytest.mark.parametrize("scope", ["attention", "decoder/self_attention", "att", "attn"])
 def test_attention_goes_with_the_last_layer(scope):
     assert find_home(scope.split("/")).is_head
+
+
+def convolutions():
+    """Four times convolution, normalisation and activation, without names that tell."""
+    types = ["Conv2D", "FusedBatchNormV3", "Relu"] * 4
+    edges = [(i, i + 1, 8) for i in range(11)]
+    return Problem(line([10.0, 2, 1] * 4, edges, types=types), gpus(2))
+
+
+def test_the_expert_deals_out_layers_of_each_kind_in_turn():
+    plan = place(convolutions(), "expert")
+    assert plan.facts["family"] == "layers"
+    assert plan.device.tolist() == [0, 0, 0, 1, 1, 1] * 2
+
+
+def test_a_person_may_name_the_family():
+    plan = place(convolutions(), "expert", options=PlaceOptions(family="stacked"))
+    assert plan.facts["family"] == "stacked"
+    assert plan.device.tolist() == [0] * 6 + [1] * 6
+
+
+def test_a_rule_goes_before_the_family():
+    plan = place(convolutions(), "expert", options=PlaceOptions(rules={0: 1, 11: 0}))
+    assert plan.device.tolist()[0::11] == [1, 0]
+    assert plan.facts["ops_by_rule"] == 2

@@ -5,13 +5,18 @@ import runpy
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from enplace.files.plans import write_plan
+from enplace.placers import place
+from enplace.placers.os_dpos import data_parallel
+from enplace.problem import Problem, split_problem
 from enplace.simulate import simulate
 from enplace.source import source_of
 from enplace.tf.devices import parse_devices
 from enplace.tf.load import load
+from enplace.tf.profile import graph_profile
 from steps import STYLES, problem_of, scattered_plan, step_of_script, write_script
 
 PLACED = """
@@ -232,3 +237,22 @@ def test_trouble_is_explained_in_a_line(planned):
     assert "uses /device:CPU:1, which this process lacks" in late
     assert "at the beginning of the script" in late
     assert "enplace: not used: one.json: no function with the plan's ops" in done.stderr
+
+
+def test_a_plan_with_splits_is_applied_to_an_unchanged_script(tmp_path):
+    """The custom loop, its ops split by samples: the same losses and weights."""
+    step = step_of_script(tmp_path, "custom")
+    devices = parse_devices("cpu:2")
+    profile = graph_profile(step, devices)
+    times = np.where(np.isnan(profile.time_us), np.nan, 10.0)
+    problem = Problem(profile.with_costs(times), devices.cluster)
+    problem = split_problem(problem, data_parallel(problem))
+    assert problem.splits
+    plan = place(problem, "round-robin")
+    write_plan(tmp_path / "plan.json", problem, plan, simulate(problem, plan))
+    placed, said = run_placed(tmp_path, "custom")
+    losses, weights = run_plain(tmp_path, "custom")
+    assert np.allclose(placed["losses"], losses, rtol=0, atol=1e-6)
+    for one, other in zip(placed["weights"], weights, strict=True):
+        assert np.allclose(one, other, rtol=0, atol=1e-6)
+    assert placed["checked"] == placed["as_planned"] > len(plan.splits), said

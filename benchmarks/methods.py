@@ -1,0 +1,154 @@
+"""Step times of every method on every bundled profile and the papers' testbeds, as a picture.
+
+``python -m benchmarks.methods`` writes ``docs/methods.svg``, which the README shows.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+from enplace.clusters import presets
+from enplace.errors import EnplaceError
+from enplace.files import write_atomically
+from enplace.frontends import read_profile
+from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, place, placers
+from enplace.problem import Problem
+from enplace.samples import samples
+from enplace.simulate import simulate
+
+CLUSTERS = {"pesto": "2 GPUs", "celeritas": "4 GPUs", "fastt": "8 GPUs"}
+"""Testbeds of the papers: two, four and eight V100s."""
+
+SEARCH_S = 5.0
+"""Time for a method that goes on as long as it is let."""
+
+PICTURE = Path(__file__).parents[1] / "docs" / "methods.svg"
+
+ROW, COLUMN, LEFT, TOP, FOOT = 20, 62, 112, 62, 34
+BLUE, GREY, INK, FAINT = (66, 133, 190), "#d8d8d8", "#1c1c1c", "#6a6a6a"
+
+
+class Cell(NamedTuple):
+    """Step time in ms and whether the plan fits; NaN where there is no plan."""
+
+    step_ms: float
+    fits: bool = True
+
+
+Column = tuple[str, str, dict[str, Cell]]
+"""Profile, cluster, and a cell by method."""
+
+
+def main() -> None:
+    """Print each column as it comes, then write the picture."""
+    columns = []
+    for column in run_all():
+        columns.append(column)
+        profile, cluster, cells = column
+        print(f"\n{profile} on {cluster}")
+        for method, cell in sorted(cells.items(), key=lambda pair: _rank(pair[1])):
+            note = "" if cell.fits else "  does not fit"
+            print(f"  {method:<14}{cell.step_ms:>10.2f} ms{note}", flush=True)
+    write_atomically(PICTURE, picture(columns))
+    print(f"\n{PICTURE} written.")
+
+
+def run_all() -> Iterator[Column]:
+    """Every method on every profile and cluster."""
+    for sample in samples():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            profile = read_profile(str(sample.path))
+        for cluster in CLUSTERS:
+            problem = Problem(profile, presets()[cluster])
+            cells = {
+                name: _cell(problem, name, "anytime" in method.capabilities)
+                for name, method in placers(STEP_TIME).items()
+                if method.installed
+            }
+            yield sample.name, cluster, cells
+
+
+def _cell(problem: Problem, method: str, anytime: bool) -> Cell:
+    try:
+        options = PlaceOptions(time_limit_s=SEARCH_S if anytime else None)
+        schedule = simulate(problem, place(problem, method, options=options))
+    except EnplaceError:
+        return Cell(math.nan, False)
+    return Cell(schedule.makespan_us / 1e3, schedule.fits)
+
+
+def _rank(cell: Cell) -> tuple[bool, float]:
+    """Plans that fit first, then by step time."""
+    return not cell.fits, cell.step_ms if math.isfinite(cell.step_ms) else math.inf
+
+
+def picture(columns: list[Column]) -> str:
+    """The table as SVG: methods by their geometric mean, the bluer the nearer to the best."""
+    methods = sorted(columns[0][2], key=lambda method: _mean_ratio(columns, method))
+    width, height = LEFT + COLUMN * len(columns) + 8, TOP + ROW * len(methods) + FOOT
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    for number, (profile, cluster, cells) in enumerate(columns):
+        x = LEFT + COLUMN * number
+        if number % len(CLUSTERS) == 0:
+            centre = x + COLUMN * len(CLUSTERS) / 2
+            parts.append(_text(centre, 22, profile, "middle", INK, bold=True))
+            parts.append(f'<path d="M{x} 28h{COLUMN * len(CLUSTERS) - 6}" stroke="{FAINT}"/>')
+        parts.append(_text(x + COLUMN - 8, 46, CLUSTERS[cluster], "end", FAINT))
+        best = _best(cells)
+        for row, method in enumerate(methods):
+            parts += _drawn(x, TOP + ROW * row, cells[method], best)
+    for row, method in enumerate(methods):
+        y = TOP + ROW * row + 14
+        parts.append(_text(8, y, method, "start", INK, bold=method == DEFAULT_METHOD))
+    caption = (
+        f"Predicted step time in ms on V100s; the bluer, the nearer to the column's best. Grey: "
+        f"does not fit in memory. Searches were given {SEARCH_S:.0f} s."
+    )
+    parts.append(_text(8, height - 12, caption, "start", FAINT))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _best(cells: dict[str, Cell]) -> float:
+    return min((c.step_ms for c in cells.values() if c.fits), default=math.nan)
+
+
+def _mean_ratio(columns: list[Column], method: str) -> float:
+    """How far a method is from the best, over all columns; what has no plan that fits counts 10."""
+    logs = []
+    for _, _, cells in columns:
+        ratio = cells[method].step_ms / _best(cells) if cells[method].fits else math.nan
+        logs.append(math.log(ratio if math.isfinite(ratio) else 10))
+    return sum(logs) / len(logs)
+
+
+def _drawn(x: float, y: float, cell: Cell, best: float) -> list[str]:
+    known = math.isfinite(cell.step_ms)
+    share = max(0.0, 1 - (cell.step_ms / best - 1)) if known and cell.fits else 0.0
+    mixed = [round(255 + (part - 255) * 0.75 * share) for part in BLUE]
+    fill = f"rgb({mixed[0]},{mixed[1]},{mixed[2]})" if known and cell.fits else GREY
+    shown = f"{cell.step_ms:,.1f}" if known else "none"
+    return [
+        f'<rect x="{x}" y="{y}" width="{COLUMN - 4}" height="{ROW - 3}" rx="2" fill="{fill}"/>',
+        _text(x + COLUMN - 8, y + 13, shown, "end", INK, bold=known and cell.step_ms == best),
+    ]
+
+
+def _text(x: float, y: float, text: str, anchor: str, fill: str, bold: bool = False) -> str:
+    weight = ' font-weight="bold"' if bold else ""
+    return (
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{fill}"{weight}>{escape(text)}</text>'
+    )
+
+
+if __name__ == "__main__":
+    main()

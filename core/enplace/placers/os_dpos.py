@@ -1,0 +1,152 @@
+"""OS-DPOS: operation splitting on top of DPOS (FastT, section 5.2, Algorithm 2).
+
+It starts from the data-parallel graph if the model fits on one device, else from the model. Ops of
+the critical path, longest first, are split along each legal dimension into each number of parts;
+the best split stays if the step gets shorter, else the search ends. Where the paper leaves room,
+this is what we do:
+
+- The data-parallel graph is the model with every op that works on samples split by its samples
+  into as many parts as there are GPUs (:mod:`enplace.splits`): variables are there once, parts'
+  gradients are summed, and what cannot be split so stays whole. Some models gain nothing by that,
+  so the model itself is a second start, and the shorter result counts.
+- Numbers of parts are the divisors of the number of GPUs.
+- The finish of the exit op is the simulated step's.
+- Ops that are pinned, or that a person keeps off a device, stay whole; so do colocated ones, but
+  for groups of which every op is split by its samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from enplace.placers.dpos import critical_path_ops, dpos_schedule, max_rank_us
+from enplace.placers.naive import single
+from enplace.placers.registry import PlaceOptions, Progress, placer
+from enplace.placers.settle import best_that_fits, is_better, position_by_start, report
+from enplace.plan import Plan
+from enplace.problem import Problem, split_problem
+from enplace.profile import IntArray
+from enplace.schedule import Schedule
+from enplace.simulate import simulate
+from enplace.splits import (
+    Split,
+    carries_samples,
+    legal_dimensions,
+    sample_dimension,
+    without_broken_groups,
+)
+
+TIME_LIMIT_S = 45.0
+"""When the search ends if no time limit is given; it takes a few seconds on most models."""
+
+
+@placer(
+    "os-dpos",
+    title="OS-DPOS, FastT: with ops split",
+    source="FastT (Middleware 2020), Algorithm 2",
+    capabilities=("memory", "heterogeneous", "channels", "anytime", "splits"),
+)
+def os_dpos(problem: Problem, options: PlaceOptions) -> Plan:
+    """Split the ops of the critical path while that shortens the step."""
+    if options.time_limit_s is None:
+        options = replace(options, time_limit_s=TIME_LIMIT_S)
+    search = _Search(problem, options)
+    best = search.from_start(())
+    shared = data_parallel(problem)
+    if shared and not options.stopped and _fits_one_device(problem, options):
+        found = search.from_start(shared)
+        best = found if is_better(found, best) else best
+    return best.plan
+
+
+def data_parallel(problem: Problem) -> tuple[Split, ...]:
+    """Every op that works on samples, split by them into as many parts as there are GPUs."""
+    profile, parts = problem.profile, len(problem.cluster.gpus)
+    if parts < 2:
+        return ()
+    carries, kept = carries_samples(profile), _kept_whole(problem)
+    fed = np.zeros(profile.n_ops, dtype=bool)
+    np.logical_or.at(fed, profile.edge_op, carries[profile.edge_source])
+    splits = [
+        Split(profile.op_names[op], dimension, parts)
+        for op in np.flatnonzero(fed).tolist()
+        if op not in kept and (dimension := sample_dimension(profile, op, parts))
+    ]
+    return without_broken_groups(profile, splits)
+
+
+def _kept_whole(problem: Problem) -> set[int]:
+    """Ops that a person said something about."""
+    together = {op for ops in problem.together for op in ops}
+    return set(problem.pins) | together | {op for op, _ in problem.forbidden}
+
+
+def _fits_one_device(problem: Problem, options: PlaceOptions) -> bool:
+    quiet = replace(options, progress=_ignore)
+    return simulate(problem, single(problem, quiet)).fits
+
+
+def _ignore(progress: Progress) -> None:
+    pass
+
+
+class _Search:
+    """Algorithm 2 from one start or another; tells the person about what is best of all."""
+
+    def __init__(self, problem: Problem, options: PlaceOptions) -> None:
+        self._problem, self._options = problem, options
+        self._quiet = replace(options, progress=_ignore)
+        self._best: Schedule | None = None
+        n_gpus = len(problem.cluster.gpus)
+        self._parts = [n for n in range(2, n_gpus + 1) if n_gpus % n == 0]
+
+    def from_start(self, splits: tuple[Split, ...]) -> Schedule:
+        """Lines 3 to 14 of Algorithm 2."""
+        best = self._dpos(splits)
+        for op in self._by_time(best):
+            found = self._best_split(best, op)
+            if found is None or not is_better(found, best):
+                break
+            best = found
+        return best
+
+    def _dpos(self, splits: tuple[Split, ...]) -> Schedule:
+        """DPOS on the graph with these splits."""
+        problem = split_problem(self._problem, splits)
+        rank_us = max_rank_us(problem)
+        path = critical_path_ops(problem, rank_us)
+
+        def candidates(memory_share: float) -> list[Plan]:
+            device, start_us = dpos_schedule(problem, rank_us, path, memory_share)
+            position = position_by_start(problem, start_us)
+            return [Plan(device, position, "os-dpos", links="priority", splits=splits)]
+
+        schedule = best_that_fits(problem, candidates, self._quiet)
+        if self._best is None or is_better(schedule, self._best):
+            self._best = schedule
+            report(schedule, self._options)
+        return schedule
+
+    def _by_time(self, schedule: Schedule) -> list[str]:
+        """Names of the ops of the critical path, the longest first (lines 4 and 5)."""
+        problem = schedule.problem
+        path = critical_path_ops(problem, max_rank_us(problem))
+        time_us = (schedule.op_finish_us - schedule.op_start_us)[path]
+        ordered: IntArray = path[np.argsort(-time_us, kind="stable")]
+        return [problem.profile.op_names[op] for op in ordered.tolist()]
+
+    def _best_split(self, schedule: Schedule, name: str) -> Schedule | None:
+        """The shortest step of those with this op split (line 8); None if it may not be."""
+        problem, best = schedule.problem, None
+        op = problem.profile.index[name]
+        if op in _kept_whole(problem) or problem.profile.colocation[op]:
+            return None
+        for parts in self._parts:
+            for dimension in legal_dimensions(problem.profile, op, parts):
+                if self._options.stopped:
+                    return best
+                found = self._dpos((*schedule.plan.splits, Split(name, dimension, parts)))
+                best = found if best is None or is_better(found, best) else best
+        return best

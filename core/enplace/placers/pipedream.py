@@ -1,0 +1,182 @@
+"""PipeDream's optimiser (Harlap et al. 2018, section 3.2; Narayanan et al., SOSP 2019).
+
+It cuts a path of layers into stages, each on one GPU or replicated on several, so that the slowest
+stage takes the least time. A graph is no path: as Tarnawski et al. 2020 (section 6) had to, we make
+it one, contracting all branchings to single nodes. What runs backward is with its forward layer
+from the start (:mod:`enplace.maxload`). As in their Table 1, a stage takes the time of its layers
+and of all that crosses its ends.
+
+Stages are replicated if the rule of the time per sample allows it; the optimiser has PipeDream's
+own idea of what that costs, the plan's time per sample is that of the rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
+from itertools import pairwise
+
+import numpy as np
+
+from enplace.maxload import max_load_us
+from enplace.maxload.contract import Nodes, contract
+from enplace.placers.registry import REPLICATION, PlaceOptions, Progress, placer
+from enplace.placers.settle import settle, unordered
+from enplace.plan import Plan
+from enplace.problem import THROUGHPUT, Problem
+from enplace.profile import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """A path of layers.
+
+    Attributes
+    ----------
+    compute_us : float array, shape (n_layers,)
+        Time of a layer, forward and backward.
+    sent_us : float array, shape (n_layers + 1,)
+        Time to send all that crosses before each layer, and after the last, forward and backward.
+    weights_us : float array, shape (n_layers,)
+        Time to send a layer's weights once.
+    held_bytes : int array, shape (n_layers,)
+        What a layer holds.
+    """
+
+    compute_us: FloatArray
+    sent_us: FloatArray
+    weights_us: FloatArray
+    held_bytes: IntArray
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Layers ``first`` to ``last``, both included, on so many GPUs."""
+
+    first: int
+    last: int
+    replicas: int
+
+
+@placer(
+    "pipedream",
+    title="PipeDream's optimiser",
+    source="PipeDream (SOSP 2019), as in Tarnawski et al. 2020, section 6",
+    objectives=(THROUGHPUT,),
+    capabilities=("memory", REPLICATION),
+)
+def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
+    """Cut the graph, made a path, into stages, each on one GPU or on several in turn."""
+    options.check_cancelled()
+    nodes = contract(problem)
+    layer = path_of(nodes)
+    layers = _layers(nodes, layer)
+    n_gpus, capacity = len(problem.cluster.gpus), int(problem.cluster.capacity_bytes.min())
+    stages, _ = cut_path(layers, n_gpus, capacity, n_gpus if options.rule.replicate else 1)
+    options.check_cancelled()
+    counts = np.cumsum([0, *(stage.replicas for stage in stages)])
+    gpus = np.array(problem.cluster.gpus)
+    stage = np.searchsorted([stage.last for stage in stages], layer[nodes.node])
+    device = settle(problem, gpus[counts[stage]])
+    groups = [gpus[first:last].tolist() for first, last in pairwise(counts.tolist())]
+    replicas = tuple(tuple(group) for group in groups if len(group) > 1)
+    load_us = max_load_us(problem, device, options.rule, replicas)
+    facts = {"time_per_sample_us": load_us, "layers": len(layers.compute_us)}
+    plan = replace(unordered(problem, device, "pipedream")[0], facts=facts, replicas=replicas)
+    options.progress(Progress(options.seconds, "a split", None, plan, load_us))
+    return plan
+
+
+def path_of(nodes: Nodes) -> IntArray:
+    """Layer of each node: those that run before or after every other one, and all between two.
+
+    So each branching, from where branches part to where they meet, is one layer.
+    """
+    order = _topological(nodes)
+    before, after = _reached(nodes, order), _reached(nodes, order[::-1])
+    layer, last, alone_before = np.zeros(nodes.n_nodes, dtype=np.int64), -1, True
+    for node in order:
+        alone = before[node] + after[node] == nodes.n_nodes - 1
+        last += alone or alone_before
+        layer[node], alone_before = last, alone
+    return layer
+
+
+def _topological(nodes: Nodes) -> list[int]:
+    before: dict[int, list[int]] = {node: [] for node in range(nodes.n_nodes)}
+    for source, target in zip(nodes.source.tolist(), nodes.target.tolist(), strict=True):
+        before[target].append(source)
+    return list(TopologicalSorter(before).static_order())
+
+
+def _reached(nodes: Nodes, order: list[int]) -> list[int]:
+    """How many nodes ahead in the order lead to each node, along edges in either direction."""
+    rank = {node: i for i, node in enumerate(order)}
+    near: dict[int, list[int]] = {node: [] for node in order}
+    for a, b in zip(nodes.source.tolist(), nodes.target.tolist(), strict=True):
+        first, then = sorted((a, b), key=rank.__getitem__)
+        near[then].append(first)
+    sets: dict[int, int] = {}  # as bits of a number
+    for node in order:
+        sets[node] = 0
+        for other in near[node]:
+            sets[node] |= sets[other] | 1 << other
+    return [sets[node].bit_count() for node in range(nodes.n_nodes)]
+
+
+def _layers(nodes: Nodes, layer: IntArray) -> Layers:
+    n = int(layer.max()) + 1
+    # What no GPU can run will be elsewhere, and costs no stage anything.
+    both_us = nodes.accelerator_us.sum(axis=1)
+    time_us = np.where(np.isfinite(both_us), both_us, 0.0)
+    compute_us = np.bincount(layer, weights=time_us, minlength=n)
+    sent_us = np.zeros(n + 1)
+    nets = nodes.nets
+    for i, cost_us in enumerate(nets.touched_us[:, 0].tolist()):
+        ends = layer[nets.node[nets.ptr[i] : nets.ptr[i + 1]]]
+        sent_us[ends.min() + 1 : ends.max() + 1] += cost_us
+    held = np.zeros(n, dtype=np.int64)
+    np.add.at(held, layer, nodes.memory_bytes)
+    weights_us = np.bincount(layer, weights=nodes.sync_us, minlength=n)
+    return Layers(compute_us.astype(np.float64), sent_us, weights_us.astype(np.float64), held)
+
+
+def cut_path(
+    layers: Layers, n_gpus: int, capacity_bytes: int, most_replicas: int
+) -> tuple[list[Stage], float]:
+    """The stages whose slowest is fastest, and its time per sample.
+
+    The recurrence of PipeDream: A(j, m), the best for the layers before j on m GPUs, is the least
+    over i and r of max(A(i, m - r), time of the layers i to j on r GPUs). Replicas share the
+    samples and send each other their gradients meanwhile. Stages that do not fit are not made,
+    unless there is no way without.
+    """
+    n = len(layers.compute_us)
+    compute, weights, held = (
+        np.concatenate([[0], np.cumsum(values)])
+        for values in (layers.compute_us, layers.weights_us, layers.held_bytes)
+    )
+    best = np.full((n_gpus + 1, n + 1), np.inf)
+    best[0, 0] = 0.0
+    choice = np.zeros((n_gpus + 1, n + 1, 2), dtype=np.int64)
+    for m in range(1, n_gpus + 1):
+        for j in range(1, n + 1):
+            for r in range(1, min(m, most_replicas) + 1):
+                busy_us = compute[j] - compute[:j] + layers.sent_us[:j] + layers.sent_us[j]
+                synced_us = 4 * (r - 1) / r * (weights[j] - weights[:j])
+                time_us = np.maximum(busy_us, synced_us) / r
+                time_us[held[j] - held[:j] > capacity_bytes] = np.inf
+                found = np.maximum(best[m - r, :j], time_us)
+                i = int(np.argmin(found))
+                if found[i] < best[m, j]:
+                    best[m, j], choice[m, j] = found[i], (i, r)
+    m = int(np.argmin(best[:, n]))
+    if np.isinf(best[m, n]):
+        return cut_path(layers, n_gpus, int(held[-1]), most_replicas)
+    stages, j = list[Stage](), n
+    slowest_us = float(best[m, n])
+    while j > 0:
+        i, r = choice[m, j].tolist()
+        stages.append(Stage(i, j - 1, r))
+        m, j = m - r, i
+    return stages[::-1], slowest_us

@@ -1,0 +1,399 @@
+"""A plan's splits written into a graph: ``Split``, the copies of each op, and ``ConcatV2``.
+
+Nodes have the names that :mod:`enplace.splits` gives them in the profile of the split graph, so
+that a plan for that finds them. Where the profile assumes and the graph knows better, such as the
+axis of the samples behind a transposition, the graph has a node more; results are always the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.framework.importer import import_graph_def
+from tensorflow.python.ops.handle_data_util import copy_handle_data
+
+from enplace.errors import SplitError
+from enplace.splits import Split, find_rule, part_names
+from enplace.splits.graph import cut_name, join_name
+from enplace.splits.rules import (
+    BATCH,
+    CHANNEL,
+    CHANNELS_IN,
+    DATA,
+    ELEMENTWISE,
+    GRADIENT,
+    SIZES,
+    SUM,
+    WEIGHTS,
+    WHOLE,
+)
+from enplace.tf.graph import FlatGraph, node_of
+from enplace.tf.shapes import TensorShape, shapes_in, tensor_shapes
+from enplace.tf.step import Step
+
+Shapes = Mapping[str, TensorShape]
+Axes = tuple[int | None, ...]
+"""Axis along which each input is cut; None for those that every part gets whole."""
+
+_SUMMED = -1
+"""In the place of the output's axis: the parts' outputs are added up."""
+
+_OPERANDS = {
+    "AvgPoolGrad": (SIZES, DATA),
+    "BiasAdd": (DATA, WEIGHTS),
+    "Conv2D": (DATA, WEIGHTS),
+    "Conv2DBackpropFilter": (DATA, SIZES, GRADIENT),
+    "Conv2DBackpropInput": (SIZES, WEIGHTS, DATA),
+    "DepthwiseConv2dNative": (DATA, WEIGHTS),
+    "DepthwiseConv2dNativeBackpropFilter": (DATA, SIZES, GRADIENT),
+    "DepthwiseConv2dNativeBackpropInput": (SIZES, WEIGHTS, DATA),
+    "GatherV2": (WEIGHTS, DATA, SIZES),
+    "Reshape": (DATA, SIZES),
+    "Transpose": (DATA, SIZES),
+}
+"""Operands in the order of an op's inputs; all others have nothing but data."""
+
+_BROADCASTING = ELEMENTWISE | {"BatchMatMul", "BatchMatMulV2"}
+_TOLD_SHAPE = frozenset(_OPERANDS) - {"GatherV2", "Transpose"}
+"""Ops whose ``sizes``, if they have any, are the shape of their output."""
+
+
+def split_step(step: Step, splits: Sequence[Split]) -> Step:
+    """The step with its ops split.
+
+    Raises
+    ------
+    SplitError
+        If the graph lacks an op or does not allow a split.
+    """
+    if not splits:
+        return step
+    graph_def, renamed = _split_graph(
+        step.graph_def,
+        splits,
+        lambda graph_def: tensor_shapes(replace(step, graph_def=graph_def)),
+        step.outputs,
+    )
+    return replace(
+        step,
+        graph_def=graph_def,
+        outputs=tuple(renamed.get(name, name) for name in step.outputs),
+        losses=tuple(renamed.get(name, name) for name in step.losses),
+    )
+
+
+def split_flat(function: ConcreteFunction, flat: FlatGraph, splits: Sequence[Split]) -> FlatGraph:
+    """The graph of a traced function with its ops split; see :func:`split_step`."""
+    if not splits:
+        return flat
+    graph_def, renamed = _split_graph(
+        flat.graph_def,
+        splits,
+        lambda graph_def: _shapes_of(function, flat, graph_def),
+        flat.outputs,
+    )
+    outputs = tuple(renamed.get(name, name) for name in flat.outputs)
+    return replace(flat, graph_def=graph_def, outputs=outputs)
+
+
+def _shapes_of(function: ConcreteFunction, flat: FlatGraph, graph_def: GraphDef) -> Shapes:
+    """Shapes in a graph whose placeholders get what the function gets."""
+    graph = FuncGraph("shapes")
+    fed = {}
+    with graph.as_default():
+        with tf.name_scope("enplace_fed"):
+            names = (*flat.arguments, *flat.captures)
+            for old, name in zip(function.inputs, names, strict=True):
+                fed[f"{name}:0"] = new = tf.compat.v1.placeholder(old.dtype, old.shape)
+                copy_handle_data(old, new)
+        import_graph_def(graph_def, input_map=fed, name="")
+    return shapes_in(graph)
+
+
+def _split_graph(
+    graph_def: GraphDef,
+    splits: Sequence[Split],
+    shapes_of: Callable[[GraphDef], Shapes],
+    outputs: Sequence[str],
+) -> tuple[GraphDef, dict[str, str]]:
+    """The graph with its ops split, and the new names of its outputs; rounds as in the profile."""
+    left, renamed = list(splits), {name: name for name in outputs}
+    while left:
+        names = {node.name for node in graph_def.node}
+        now = {split.op: split for split in left if split.op in names}
+        if not now:
+            raise SplitError(
+                f"op '{left[0].op}' is to be split, but the model has none of that name; profile "
+                f"the model as it is now and place it anew"
+            )
+        work = _Splitting(graph_def, now, shapes_of(graph_def))
+        graph_def = work.run()
+        renamed = {old: work.whole(name) for old, name in renamed.items()}
+        graph_def.node.extend(work.take_made())
+        left = [split for split in left if split.op not in now]
+    return graph_def, renamed
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How an op is split: axes of its inputs and outputs, and which input tells the sizes."""
+
+    inputs: Axes
+    output: int
+    sizes: int | None = None
+
+
+class _Splitting:
+    """One round of splits, all of ops of this graph."""
+
+    def __init__(self, graph_def: GraphDef, splits: Mapping[str, Split], shapes: Shapes) -> None:
+        self._graph_def, self._splits, self._shapes = graph_def, splits, shapes
+        self._nodes = {node.name: node for node in graph_def.node}
+        self._cuts = {op: self._find_cut(self._nodes[op], s) for op, s in splits.items()}
+        self._made: dict[str, NodeDef] = {}
+
+    def run(self) -> GraphDef:
+        """The new graph, but for nodes that :meth:`whole` makes later."""
+        new = GraphDef()
+        new.CopyFrom(self._graph_def)
+        del new.node[:]
+        for node in self._graph_def.node:
+            if node.name in self._splits:
+                new.node.extend(self._parts(node))
+            else:
+                new.node.append(self._rewired(node))
+        new.node.extend(self.take_made())
+        return new
+
+    def take_made(self) -> list[NodeDef]:
+        """Nodes made since the last call."""
+        made = [node for node in self._made.values() if node.name not in self._nodes]
+        self._nodes |= {node.name: node for node in made}
+        return made
+
+    def whole(self, tensor: str) -> str:
+        """The tensor of an op's output, put together where the op is split."""
+        op, output = _parse(tensor)
+        if op not in self._splits:
+            return tensor
+        cut, name = self._cuts[op], join_name(op, output)
+        if name not in self._made:
+            parts = [f"{part}:{output}" for part in self._names(op)]
+            dtype = self._shapes[f"{op}:{output}"].dtype
+            if cut.output == _SUMMED:
+                self._add(name, "AddN", parts, T=dtype, N=len(parts))
+            else:
+                axis = self._constant(f"{name}/axis", cut.output, tf.int32)
+                self._add(name, "ConcatV2", [*parts, axis], T=dtype, N=len(parts), Tidx=tf.int32)
+        return f"{name}:0"
+
+    def _names(self, op: str) -> list[str]:
+        return part_names(op, self._splits[op].parts)
+
+    def _parts(self, node: NodeDef) -> list[NodeDef]:
+        cut, names = self._cuts[node.name], self._names(node.name)
+        data = [tensor for tensor in node.input if tensor[0] != "^"]
+        shares = [
+            self._shares(node.name, tensor, axis)
+            for tensor, axis in zip(data, cut.inputs, strict=True)
+        ]
+        if cut.sizes is not None and cut.output != _SUMMED:
+            shares[cut.sizes] = self._sizes(node.name, data[cut.sizes], cut.output)
+        parts = []
+        for i, name in enumerate(names):
+            part = NodeDef()
+            part.CopyFrom(node)
+            part.name = name
+            del part.input[:]
+            part.input.extend([share[i] for share in shares])
+            part.input.extend(self._waits(node))
+            part.attr.pop("_class", None)
+            part.attr.pop("_output_shapes", None)
+            parts.append(part)
+        return parts
+
+    def _rewired(self, node: NodeDef) -> NodeDef:
+        """A node that stays, behind the parts of what it consumed."""
+        new = NodeDef()
+        new.CopyFrom(node)
+        data = [tensor for tensor in node.input if tensor[0] != "^"]
+        del new.input[:]
+        if node.op == "Shape" and node_of(data[0]) in self._splits:
+            shape = _static(self._shapes[_full(data[0])])
+            if shape is not None:
+                return _constant_node(node.name, shape, tf.as_dtype(node.attr["out_type"].type))
+        new.input.extend([*map(self.whole, data), *self._waits(node)])
+        return new
+
+    def _waits(self, node: NodeDef) -> list[str]:
+        """Control inputs; who waited for an op waits for all of its parts."""
+        waits = [tensor[1:] for tensor in node.input if tensor[0] == "^"]
+        return [
+            f"^{name}"
+            for wait in waits
+            for name in (self._names(wait) if wait in self._splits else [wait])
+        ]
+
+    def _shares(self, op: str, tensor: str, axis: int | None) -> list[str]:
+        """What each part takes of an input."""
+        parts = self._splits[op].parts
+        if axis is None:
+            return [self.whole(tensor)] * parts
+        source, output = _parse(tensor)
+        before = self._splits.get(source)
+        if before and before.parts == parts and self._cuts[source].output == axis:
+            return [f"{name}:{output}" for name in self._names(source)]
+        name = cut_name(op, source, output)
+        while name in self._made and self._axis_of(name) != axis:
+            name = f"{name}_{axis}"
+        if name not in self._made:
+            at = self._constant(f"{name}/axis", axis, tf.int32)
+            dtype = self._shapes[_full(tensor)].dtype
+            self._add(name, "Split", [at, self.whole(tensor)], T=dtype, num_split=parts)
+        return [f"{name}:{i}" for i in range(parts)]
+
+    def _axis_of(self, name: str) -> int:
+        return int(tf.make_ndarray(self._made[f"{name}/axis"].attr["value"].tensor))
+
+    def _sizes(self, op: str, tensor: str, axis: int) -> list[str]:
+        """The shape that each part is told: the op's, with its share of one axis."""
+        parts, rank = self._splits[op].parts, len(self._shape(f"{op}:0") or ())
+        dtype = self._shapes[_full(tensor)].dtype
+        share = [parts if i == axis else 1 for i in range(rank)]
+        name = f"{join_name(op, 0)}/sizes"
+        by = self._constant(f"{name}/by", share, dtype)
+        self._add(name, "FloorDiv", [self.whole(tensor), by], T=dtype)
+        return [f"{name}:0"] * parts
+
+    def _add(self, name: str, kind: str, inputs: Sequence[str], **attributes: object) -> None:
+        node = NodeDef(name=name, op=kind, input=inputs)
+        for key, value in attributes.items():
+            if isinstance(value, tf.DType):
+                node.attr[key].type = value.as_datatype_enum
+            else:
+                node.attr[key].i = int(str(value))
+        self._made[name] = node
+
+    def _constant(self, name: str, value: object, dtype: tf.DType) -> str:
+        self._made[name] = _constant_node(name, value, dtype)
+        return f"{name}:0"
+
+    def _shape(self, tensor: str) -> tuple[int | None, ...] | None:
+        return self._shapes[_full(tensor)].shape
+
+    def _find_cut(self, node: NodeDef, split: Split) -> _Cut:
+        """Axes of a split, checked against the shapes.
+
+        Raises
+        ------
+        SplitError
+            If there are no equal parts along it, or the graph does not tell.
+        """
+        find_rule(node.op, split.dimension)
+        data = [tensor for tensor in node.input if tensor[0] != "^"]
+        cut = _matmul_cut(node, split) if node.op == "MatMul" else self._usual_cut(node, split)
+        axes = list(zip(data, cut.inputs, strict=True))
+        if cut.output != _SUMMED:
+            axes += [(f"{node.name}:0", cut.output)]
+        for tensor, axis in axes:
+            shape = self._shape(tensor)
+            length = shape[axis] if axis is not None and shape is not None else None
+            if length is not None and length % split.parts:
+                raise SplitError(
+                    f"op '{node.name}' cannot be split along '{split.dimension}': {length} is no "
+                    f"multiple of {split.parts}; place the model anew, or change the batch size"
+                )
+        return cut
+
+    def _usual_cut(self, node: NodeDef, split: Split) -> _Cut:
+        rule = find_rule(node.op, split.dimension)
+        data = [tensor for tensor in node.input if tensor[0] != "^"]
+        operands = _OPERANDS.get(node.op, (DATA,) * len(data))
+        layout = node.attr["data_format"].s if "data_format" in node.attr else b""
+        shape = self._shape(f"{node.name}:0")
+        if not shape:
+            raise SplitError(
+                f"op '{node.name}' cannot be split: it gives a single number, or what it gives has "
+                f"a shape that is not known before it runs; place the model anew, pinning this op"
+            )
+        output = _SUMMED if rule.output == SUM else _axis(rule.output, len(shape), layout)
+        inputs = [
+            None
+            if rule.cut(operand) == WHOLE
+            else self._input_axis(node, tensor, rule.cut(operand), output, layout)
+            for operand, tensor in zip(operands, data, strict=True)
+        ]
+        told = node.op in _TOLD_SHAPE and SIZES in operands
+        return _Cut(tuple(inputs), output, operands.index(SIZES) if told else None)
+
+    def _input_axis(
+        self, node: NodeDef, tensor: str, label: str, output: int, layout: bytes
+    ) -> int | None:
+        """Axis of an input along which its parts are the op's parts; None if it is broadcast."""
+        shape, whole = self._shape(tensor), self._shape(f"{node.name}:0")
+        if shape is None or whole is None:
+            raise SplitError(
+                f"op '{node.name}' cannot be split: the shape of its input '{tensor}' is not known "
+                f"before it runs; place the model anew, pinning this op"
+            )
+        if node.op == "Transpose":
+            return self._permutation(node)[output]
+        if node.op not in _BROADCASTING:
+            return _axis(label, len(shape), layout)
+        axis = output - (len(whole) - len(shape))
+        return None if axis < 0 or (shape[axis] == 1 and whole[output] != 1) else axis
+
+    def _permutation(self, node: NodeDef) -> list[int]:
+        source = self._nodes[node_of(node.input[1])]
+        if source.op != "Const":
+            raise SplitError(
+                f"op '{node.name}' cannot be split: its permutation is not known before it runs; "
+                f"place the model anew, pinning this op"
+            )
+        return [int(axis) for axis in tf.make_ndarray(source.attr["value"].tensor)]
+
+
+def _matmul_cut(node: NodeDef, split: Split) -> _Cut:
+    """A product is split by the rows of its left, the columns of its right, or what both share."""
+    left, right = (int(node.attr[key].b) for key in ("transpose_a", "transpose_b"))
+    if split.dimension == "rows":
+        return _Cut((left, None), 0)
+    if split.dimension == "columns":
+        return _Cut((None, 1 - right), 1)
+    return _Cut((1 - left, right), _SUMMED)
+
+
+def _axis(label: str, rank: int, layout: bytes) -> int:
+    if label == BATCH:
+        return 0
+    if label == CHANNEL:
+        return 1 if layout == b"NCHW" else rank - 1
+    return rank - 2 if label == CHANNELS_IN else rank - 1
+
+
+def _static(shape: TensorShape) -> list[int] | None:
+    """The sizes, if all are known."""
+    sizes = [size for size in shape.shape or () if size is not None]
+    return sizes if shape.shape is not None and len(sizes) == len(shape.shape) else None
+
+
+def _constant_node(name: str, value: object, dtype: tf.DType) -> NodeDef:
+    node = NodeDef(name=name, op="Const")
+    node.attr["dtype"].type = dtype.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype))
+    return node
+
+
+def _parse(tensor: str) -> tuple[str, int]:
+    op, _, output = tensor.partition(":")
+    return op, int(output or 0)
+
+
+def _full(tensor: str) -> str:
+    return tensor if ":" in tensor else f"{tensor}:0"

@@ -1,0 +1,121 @@
+"""A plan that splits ops has a graph of its own, which the studio shows with it."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PySide6.QtWidgets import QLabel
+
+from documents import document_of
+from enplace.placers import place
+from enplace.problem import Problem
+from enplace.profile import make_profile
+from enplace.simulate import simulate
+from enplace_studio import session
+from enplace_studio.document import PlanEntry
+from enplace_studio.header import why_not_for
+from enplace_studio.inspector import InspectorView
+from enplace_studio.inspector.widgets import Line
+from enplace_studio.plans.facts import why_stale
+from problems import cluster_of
+
+
+def layer():
+    names = ["batch", "w", "conv", "relu"]
+    ends = [(0, 2, 1 << 20), (1, 2, 4096), (2, 3, 1 << 20)]
+    return make_profile(
+        "layer",
+        op_names=names,
+        op_types=["IteratorV2", "VariableV2", "Conv2D", "Relu"],
+        scopes=[""] * 4,
+        time_us=np.array([[t, np.nan] for t in (0.0, 0.0, 900.0, 10.0)]),
+        persistent_bytes=[0, 4096, 0, 0],
+        temporary_bytes=[0] * 4,
+        colocation=[""] * 4,
+        edge_source=[a for a, _, _ in ends],
+        edge_output=[0] * 3,
+        edge_op=[b for _, b, _ in ends],
+        edge_bytes=[size for _, _, size in ends],
+    )
+
+
+@pytest.fixture
+def document(qapp):
+    """The layer on one GPU, and a plan that splits it, which is not shown yet."""
+    names = ("batch", "w", "conv", "relu")
+    opened = document_of(layer(), cluster_of(2, b1_us_per_byte=1e-5), dict.fromkeys(names, 0))
+    plan = place(opened.problem, "os-dpos")
+    assert plan.splits
+    entry = PlanEntry("OS-DPOS", plan, simulate(opened.problem, plan))
+    opened.add_plan(entry, choose=False)
+    return opened
+
+
+def test_choosing_it_shows_its_graph_and_choosing_another_the_model(document):
+    whole, split = document.plans
+    model = document.problem
+    opened = []
+    document.opened.connect(lambda: opened.append(document.problem.profile.n_ops))
+    assert why_stale(model, split) == ""
+    assert document.choose_plan(split)
+    assert document.problem is split.schedule.problem
+    assert len(document.grouping.group) == document.problem.profile.n_ops > 4
+    assert document.choose_plan(whole)
+    assert document.problem is model
+    document.undo_stack.undo()
+    assert document.current is split
+    assert opened == [split.schedule.problem.profile.n_ops, 4, split.schedule.problem.profile.n_ops]
+
+
+def test_its_parts_can_be_moved_by_hand(document):
+    _, split = document.plans
+    document.choose_plan(split)
+    part = document.problem.profile.index["conv/split/part_1"]
+    there = 1 - int(split.plan.device[part])
+    assert document.place([part], there)
+    assert document.current.plan.device[part] == there
+    assert document.current.plan.splits == split.plan.splits
+    assert document.baseline is split.schedule
+
+
+def test_going_to_another_cluster_takes_it_along(document):
+    _, split = document.plans
+    document.choose_plan(split)
+    assert document.set_cluster(replace(cluster_of(3, b1_us_per_byte=1e-5), name="three"))
+    assert [len(entry.plan.splits) > 0 for entry in document.plans] == [False, True]
+    assert document.state.model.cluster.n_devices == 3
+    assert document.choose_plan(document.plans[0])
+    assert document.problem.cluster.n_devices == 3
+
+
+def test_a_project_keeps_it(document, tmp_path):
+    _, split = document.plans
+    document.choose_plan(split)
+    session.save(document, tmp_path / "p.enplace")
+    state = session.open_file(tmp_path / "p.enplace").state
+    assert state.problem.splits == split.plan.splits
+    assert state.current.schedule.makespan_us == split.schedule.makespan_us
+    assert state.model.profile.n_ops == 4
+    assert state.plans[0].schedule.problem.splits == ()
+
+
+def test_the_inspector_lists_the_splits(document, opener):
+    view = opener(InspectorView, document, 300, 420)
+    document.choose_plan(document.plans[1])
+    view.rebuild()
+    shown = {line.left: line.right for line in view.findChildren(Line)}
+    assert "→  2 by " in shown["conv"]
+    assert any("split op" in made.text() for made in view.findChildren(QLabel))
+
+
+def test_methods_that_cannot_solve_the_problem_say_why(document):
+    method = SimpleNamespace(why_not="", capabilities=("splits", "memory"))
+    assert why_not_for(method, document.problem) == ""
+    document.choose_plan(document.plans[1])
+    assert "split already" in why_not_for(method, document.problem)
+    naive = SimpleNamespace(why_not="", capabilities=())
+    assert why_not_for(naive, document.problem) == ""
+    small = cluster_of(2, capacity_bytes=2048)
+    free = replace(layer(), persistent_bytes=np.array([1024, 1024, 1024, 0]))
+    assert "does not look at memory" in why_not_for(naive, Problem(free, small))

@@ -1,0 +1,96 @@
+"""OS-DPOS: where it starts, what it splits, and what it leaves whole."""
+
+import numpy as np
+import pytest
+
+from enplace.placers import PlaceOptions, place, placers
+from enplace.placers.os_dpos import data_parallel
+from enplace.problem import Problem
+from enplace.profile import make_profile
+from enplace.simulate import simulate
+
+from .problems import gpus
+
+MB = 1 << 20
+
+
+def one_layer(*, norm=False, weights=MB):
+    """A convolution that takes nearly all of the step, perhaps with batch normalisation behind."""
+    names = ["batch", "w", "conv", "norm" if norm else "relu", "loss"]
+    types = ["IteratorV2", "VariableV2", "Conv2D"]
+    types += ["FusedBatchNormV3" if norm else "Relu", "Mean"]
+    ends = [(0, 2, MB), (1, 2, weights), (2, 3, MB), (3, 4, MB)]
+    return make_profile(
+        "layer",
+        op_names=names,
+        op_types=types,
+        scopes=[""] * 5,
+        time_us=np.array([[t, np.nan] for t in (0.0, 0.0, 1000.0, 10.0, 5.0)]),
+        persistent_bytes=[0, weights, 0, 0, 0],
+        temporary_bytes=[0] * 5,
+        colocation=[""] * 5,
+        edge_source=[a for a, _, _ in ends],
+        edge_output=[0] * 4,
+        edge_op=[b for _, b, _ in ends],
+        edge_bytes=[size for _, _, size in ends],
+    )
+
+
+def test_the_heavy_op_is_shared_among_the_gpus():
+    problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
+    plan = place(problem, "os-dpos")
+    assert {"conv"} <= {split.op for split in plan.splits}
+    split, whole = simulate(problem, plan), simulate(problem, place(problem, "dpos"))
+    assert split.makespan_us < 0.5 * whole.makespan_us
+    assert split.problem.splits == plan.splits
+
+
+def test_nothing_is_split_where_sending_costs_more():
+    problem = Problem(one_layer(), gpus(4, b0=1.0, b1=0.1))
+    assert place(problem, "os-dpos").splits == ()
+
+
+def test_batch_normalisation_is_never_split():
+    problem = Problem(one_layer(norm=True), gpus(4, b0=1.0, b1=1e-5))
+    assert "norm" not in {split.op for split in place(problem, "os-dpos").splits}
+    assert {split.op for split in data_parallel(problem)} == {"conv"}
+
+
+def test_a_pinned_op_stays_whole():
+    profile = one_layer()
+    problem = Problem(profile, gpus(4, b1=1e-5), pins={profile.index["conv"]: 2})
+    plan = place(problem, "os-dpos")
+    assert "conv" not in {split.op for split in plan.splits}
+
+
+def test_a_model_too_large_for_one_device_starts_from_itself():
+    """Data parallelism is no start then, yet the op of the critical path is split."""
+    problem = Problem(one_layer(), gpus(2, b0=1.0, b1=1e-5, capacity=3 * MB - 1))
+    assert not simulate(problem, place(problem, "single")).fits
+    plan = place(problem, "os-dpos")
+    assert "conv" in {split.op for split in plan.splits}
+
+
+def test_a_passed_deadline_still_gives_a_plan():
+    problem = Problem(one_layer(), gpus(4, b1=1e-5))
+    plan = place(problem, "os-dpos", options=PlaceOptions(time_limit_s=1e-9))
+    assert plan.splits == ()
+
+
+def test_any_method_can_place_a_graph_that_is_split():
+    problem = Problem(one_layer(), gpus(4, b1=1e-5))
+    split = simulate(problem, place(problem, "os-dpos")).problem
+    plan = place(split, "heft")
+    assert plan.splits == split.splits
+    assert simulate(problem, plan).makespan_us == simulate(split, plan).makespan_us
+
+
+def test_it_says_that_it_splits():
+    assert "splits" in placers()["os-dpos"].capabilities
+
+
+@pytest.mark.parametrize("n_gpus", [1, 2])
+def test_gpus_are_all_there_is_to_share_among(n_gpus):
+    problem = Problem(one_layer(), gpus(n_gpus, b1=1e-5))
+    assert all(split.parts == n_gpus for split in data_parallel(problem))
+    assert bool(data_parallel(problem)) == (n_gpus > 1)

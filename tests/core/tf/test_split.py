@@ -1,0 +1,124 @@
+"""Real graphs with their ops split: the same results, and the nodes that the plan speaks of."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from enplace.errors import SplitError
+from enplace.placers import place
+from enplace.placers.os_dpos import data_parallel
+from enplace.problem import Problem, split_problem
+from enplace.source import source_of
+from enplace.splits import Split, legal_dimensions, without_broken_groups
+from enplace.tf.devices import parse_devices
+from enplace.tf.load import load
+from enplace.tf.profile import graph_profile
+from enplace.tf.run import run_plan
+from enplace.tf.split import split_step
+
+MODEL = """
+import keras, numpy as np
+import tensorflow as tf
+
+keras.utils.clear_session()
+keras.utils.set_random_seed(3)
+layers = keras.layers
+model = keras.Sequential([
+    keras.Input((8, 8, 3)),
+    layers.Conv2D(8, 3, padding="same", activation="relu"),
+    layers.BatchNormalization(),
+    layers.Conv2D(8, 3, padding="same", activation="relu"),
+    layers.MaxPooling2D(),
+    layers.Flatten(),
+    layers.Dense(16, activation="tanh"),
+    layers.Dense(4),
+])
+rng = np.random.default_rng(0)
+x, y = rng.random((24, 8, 8, 3)).astype("float32"), rng.integers(0, 4, 24)
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
+model.fit(x, y, batch_size=8, verbose=0)
+"""
+N_STEPS = 3
+
+
+@pytest.fixture(scope="module")
+def two_cpus():
+    return parse_devices("cpu:2")
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "train.py"
+    path.write_text(MODEL)
+    return load(source_of(str(path)))
+
+
+@pytest.fixture(scope="module")
+def problem(step, two_cpus):
+    profile = graph_profile(step, two_cpus)
+    times = np.where(np.isnan(profile.time_us), np.nan, 50.0)
+    return Problem(profile.with_costs(times), two_cpus.cluster)
+
+
+def everything(problem, last):
+    """Every op split along one of its dimensions: the first, or the last."""
+    profile = problem.profile
+    splits = [
+        Split(name, legal[-1 if last else 0], 2)
+        for op, name in enumerate(profile.op_names)
+        if (legal := legal_dimensions(profile, op, 2))
+    ]
+    return without_broken_groups(profile, splits)
+
+
+def run(step, problem, splits, two_cpus):
+    graph = split_problem(problem, tuple(splits))
+    return run_plan(step, graph, place(graph, "round-robin"), two_cpus, N_STEPS)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_results_stay_whatever_is_split(last, step, problem, two_cpus):
+    splits = everything(problem, last)
+    types = Counter(problem.profile.op_types[problem.profile.index[s.op]] for s in splits)
+    assert {"Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "MatMul"} <= set(types)
+    done = run(step, problem, splits, two_cpus)
+    assert done.loss_difference <= 1e-6
+    assert done.weights_difference <= 1e-6
+    assert not done.changes_result
+    assert done.ops_on_planned_device == done.ops_checked
+    assert done.ops_checked > problem.profile.n_ops
+    assert done.order_violations == 0
+
+
+def test_the_data_parallel_graph_gives_the_same_results(step, problem, two_cpus):
+    splits = data_parallel(problem)
+    done = run(step, problem, splits, two_cpus)
+    assert max(done.loss_difference, done.weights_difference) <= 1e-6
+    nodes = {n.name: n.op for n in split_step(step, splits).graph_def.node}
+    graph = split_problem(problem, splits).profile
+    known = [name for name in graph.op_names if name in nodes]
+    assert len(known) > 0.98 * graph.n_ops
+    assert {"Split", "ConcatV2", "AddN"} <= set(nodes.values())
+
+
+def test_parts_of_parts(step, problem, two_cpus):
+    profile = problem.profile
+    conv = next(n for n, t in zip(profile.op_names, profile.op_types, strict=True) if t == "Conv2D")
+    splits = [Split(conv, "batch", 2), Split(f"{conv}/split/part_1", "channel", 4)]
+    done = run(step, problem, splits, two_cpus)
+    assert max(done.loss_difference, done.weights_difference) <= 1e-6
+
+
+def test_a_dimension_without_equal_parts_is_named(step, problem):
+    profile = problem.profile
+    conv = next(n for n, t in zip(profile.op_names, profile.op_types, strict=True) if t == "Conv2D")
+    with pytest.raises(SplitError, match=f"op '{conv}' .* 8 is no multiple of 3"):
+        split_step(step, [Split(conv, "batch", 3)])
+
+
+def test_a_graph_without_the_op_is_refused(step):
+    with pytest.raises(SplitError, match=r"op 'conv9' .* profile the model as it is now"):
+        split_step(replace(step), [Split("conv9", "batch", 2)])
