@@ -100,6 +100,7 @@ def _objective_numbers(plan: Plan) -> dict[str, Any]:
         "time_per_sample_us": finite(plan.facts["time_per_sample_us"]),
         "time_per_sample_bound_us": finite(plan.facts.get("bound_us")),
         "proven": plan.facts.get("proven") is True,
+        "note": plan.facts.get("note"),
         "ideals": finite(plan.facts.get("ideals")),
     }
 
@@ -118,7 +119,7 @@ def _objective_facts(plan: Plan) -> list[list[str]]:
         proof = "no split has less" if found["proven"] else ""
         if bound_us and not proof:
             proof = f"no split has less than {ms(bound_us)}"
-        return [["latency of a query", ms(found["latency_us"]), proof]]
+        return [["latency of a query", ms(found["latency_us"]), proof], *_notes(plan)]
     load_us = found.get("time_per_sample_us")
     if load_us is None:
         return []
@@ -128,10 +129,13 @@ def _objective_facts(plan: Plan) -> list[list[str]]:
         proof = f"{proof} than {ms(bound_us)}" if bound_us else ""
     elif found["ideals"]:
         proof += f": {found['ideals']:,.0f} ideals searched"
-    rows = [["time per sample", ms(load_us), proof]]
-    if plan.facts.get("note"):
-        rows.append(["note", "", str(plan.facts["note"])])
-    return rows
+    return [["time per sample", ms(load_us), proof], *_notes(plan)]
+
+
+def _notes(plan: Plan) -> list[list[str]]:
+    """What a method has to say on how it went."""
+    said = [plan.facts[key] for key in ("note", "solver") if plan.facts.get(key)]
+    return [["note", "", str(text)] for text in said]
 
 
 def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
