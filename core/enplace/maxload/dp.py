@@ -221,7 +221,8 @@ def least_below(task: Task, solve: Solve, best: Split) -> tuple[Split, bool]:
     if np.isinf(floor).any():
         return best, True  # Some node cannot run anywhere.
     limit = best.load_us - (floor.sum() - floor)
-    while True:
+    finished = True
+    while (limit > 0).all():
         found, finished = solve(limit)
         if found is None:
             return best, finished
@@ -235,6 +236,7 @@ def least_below(task: Task, solve: Solve, best: Split) -> tuple[Split, bool]:
             return best, finished
         forward = min(float(load_us[0]), best.load_us - float(load_us[1]))
         limit = np.array([forward * (1 - 1e-9), best.load_us - floor[0]])
+    return best, finished
 
 
 def _over(task: Task, lattice: Lattice, stopped: Stopped) -> Solve:
@@ -287,17 +289,23 @@ def _capable(costs: Costs, lattice: Lattice, limit_us: FloatArray) -> BoolArray:
 def _cpu_worth(costs: Costs) -> FloatArray:
     """How many accelerators a CPU replaces at most in each pass, by the node that suits it best."""
     both = (costs.gpu_runs & costs.cpu_runs)[:, None] & (costs.gpu_us > 0)
-    slow = np.maximum(costs.cpu_us, 1e-300)
-    worth: FloatArray = np.where(both, costs.gpu_us / slow, 0.0).max(axis=0, initial=0.0)
+    ratio = _ratio(costs.gpu_us, costs.cpu_us)
+    worth: FloatArray = np.where(both, ratio, 0.0).max(axis=0, initial=0.0)
     return worth
 
 
 def _cpu_bytes(costs: Costs, limit_us: FloatArray) -> float:
     """Bytes of the nodes that a CPU has time for at most."""
     held = costs.cpu_runs & (costs.memory_bytes > 0)
-    slow = np.maximum(costs.cpu_us[held, -1], 1e-300)
-    densest = (costs.memory_bytes[held] / slow).max(initial=0.0)
+    densest = _ratio(costs.memory_bytes[held], costs.cpu_us[held, -1]).max(initial=0.0)
     return float(densest * limit_us[-1]) if densest else 0.0
+
+
+def _ratio(one: FloatArray, other: FloatArray) -> FloatArray:
+    """One by the other; inf where that is 0."""
+    found = np.full(one.shape, np.inf)
+    np.divide(one, other, out=found, where=other > 0)
+    return found
 
 
 def _floor_us(costs: Costs) -> FloatArray:
