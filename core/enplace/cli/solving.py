@@ -118,9 +118,8 @@ def place(
 @click.option(
     "--load",
     type=click.Choice(["sum", "overlap", "duplex"]),
-    default="sum",
-    show_default=True,
-    help="Whether the transfers of a pipeline's device go on beside its computing.",
+    help="Whether the transfers of a pipeline's device go on beside its computing. "
+    "[default: the plan's]",
 )
 def simulate(
     profile: str,
@@ -129,7 +128,7 @@ def simulate(
     links: str | None,
     pipeline: str | None,
     microbatches: int,
-    load: str,
+    load: str | None,
     schedule_file: str | None,
     trace_file: str | None,
     **choice: Any,
@@ -154,11 +153,14 @@ def simulate(
     return _answer(schedule, written, **files)
 
 
-def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, load: str) -> Answer:
+def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: str | None) -> Answer:
     from enplace.exports import pipeline_document
-    from enplace.simulate.loads import LoadRule
+    from enplace.simulate.loads import TRANSFERS, LoadRule
     from enplace.simulate.pipeline import simulate_pipeline
 
+    rule = plan.facts.get("load")
+    planned = rule.get("transfers") if isinstance(rule, dict) else None
+    load = wanted or (planned if planned in TRANSFERS else "sum")
     found = simulate_pipeline(problem, plan, kind, n, LoadRule(load))
     head = {"profile": problem.profile.name, "cluster": problem.cluster.name, "load": load}
     document = head | {"method": plan.method} | pipeline_document(problem, found)
