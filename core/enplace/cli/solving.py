@@ -43,6 +43,7 @@ from enplace.errors import EnplaceError
 
 if TYPE_CHECKING:
     from enplace.placers import PlaceOptions
+    from enplace.plan import Plan
     from enplace.problem import Problem
     from enplace.schedule import Schedule
 
@@ -118,11 +119,33 @@ def place(
 @click.option(
     "--trace", "trace_file", type=FILE, metavar="OUT.json", help="Write a trace for Perfetto."
 )
+@click.option(
+    "--pipeline",
+    type=click.Choice(["inference", "1f1b", "gpipe"]),
+    help="Many samples at once instead of one step: through the whole graph, or trained "
+    "PipeDream's way or GPipe's.",
+)
+@click.option(
+    "--microbatches",
+    type=click.IntRange(1, 1000),
+    default=8,
+    show_default=True,
+    help="Samples in the pipeline.",
+)
+@click.option(
+    "--load",
+    type=click.Choice(["sum", "overlap", "duplex"]),
+    help="Whether the transfers of a pipeline's device go on beside its computing. "
+    "[default: the plan's]",
+)
 def simulate(
     profile: str,
     plan: str,
     policy: str | None,
     links: str | None,
+    pipeline: str | None,
+    microbatches: int,
+    load: str | None,
     schedule_file: str | None,
     trace_file: str | None,
     **choice: Any,
@@ -137,12 +160,30 @@ def simulate(
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
     chosen = replace(chosen, policy=policy or chosen.policy, links=links or chosen.links)
     problem = without_split_groups(problem, chosen)
+    if pipeline is not None:
+        if schedule_file or trace_file:
+            raise EnplaceError("--schedule and --trace show one step; leave out --pipeline")
+        return _pipeline_answer(problem, chosen, pipeline, microbatches, load)
     schedule = play(problem, chosen)
     written = _write(schedule, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
     # The expert's plan is for the model, which the graph of a plan with splits is not.
     expert = None if chosen.splits else _expert_of(problem, schedule)
     return _answer(schedule, expert, written, **files)
+
+
+def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: str | None) -> Answer:
+    from enplace.exports import pipeline_document
+    from enplace.simulate.loads import TRANSFERS, LoadRule
+    from enplace.simulate.pipeline import simulate_pipeline
+
+    rule = plan.facts.get("load")
+    planned = rule.get("transfers") if isinstance(rule, dict) else None
+    load = wanted or (planned if planned in TRANSFERS else "sum")
+    found = simulate_pipeline(problem, plan, kind, n, LoadRule(load))
+    head = {"profile": problem.profile.name, "cluster": problem.cluster.name, "load": load}
+    document = head | {"method": plan.method} | pipeline_document(problem, found)
+    return Answer(document, summary.describe_pipeline(problem, plan, found))
 
 
 @command("compare")

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from enplace.plan import Plan
     from enplace.problem import Problem
     from enplace.schedule import Schedule
+    from enplace.simulate.pipeline import PipelineSchedule
+
+SHOWN_STAGES = 40
+"""Of a pipeline with more, only so many are printed for a person."""
 
 
 def expert_schedule(problem: Problem) -> Schedule | None:
@@ -98,6 +102,7 @@ def _objective_numbers(plan: Plan) -> dict[str, Any]:
         "time_per_sample_us": finite(plan.facts["time_per_sample_us"]),
         "time_per_sample_bound_us": finite(plan.facts.get("bound_us")),
         "proven": plan.facts.get("proven") is True,
+        "note": plan.facts.get("note"),
         "ideals": finite(plan.facts.get("ideals")),
     }
 
@@ -190,6 +195,41 @@ def device_table(schedule: Schedule) -> str:
             ]
         )
     return table(rows, "lrrrrr")
+
+
+def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
+    """Headline, the numbers that matter, one line for each stage, one for each device."""
+    names = [device_label(device.name) for device in problem.cluster.devices]
+    head = (
+        f"{problem.profile.name} on {problem.cluster.name}, {plan.method}, {found.kind} pipeline "
+        f"of {count(found.n_microbatches, 'sample')}"
+    )
+    facts = [
+        ["time per sample", ms(found.time_per_sample_us), "once the pipeline is full"],
+        ["all of them", ms(found.makespan_us), ""],
+    ]
+    stages = [["stage", "on", "pass", "ops", "in", "compute", "out"]]
+    for number, stage in enumerate(found.stages[:SHOWN_STAGES]):
+        stages.append(
+            [
+                str(number),
+                listed([names[device] for device in stage.devices]),
+                "backward" if stage.backward else "forward",
+                f"{len(stage.ops):,}",
+                *(ms(us) for us in (stage.in_us, stage.compute_us, stage.out_us)),
+            ]
+        )
+    if len(found.stages) > SHOWN_STAGES:
+        stages.append(["...", "", "", f"{len(found.stages):,} stages", "", "", ""])
+    devices = [["device", "computes", "", "transfers", "in flight"]]
+    for device, name in enumerate(names):
+        busy = sum(slot.finish_us - slot.start_us for slot in found.computing[device])
+        sent = sum(s.finish_us - s.start_us for s in found.transfers if s.device == device)
+        share = percent(busy / found.makespan_us if found.makespan_us else 0.0)
+        devices.append([name, ms(busy), share, ms(sent), str(found.in_flight[device])])
+    return "\n\n".join(
+        [head, table(facts, "lrl"), table(stages, "rllrrrr"), table(devices, "lrrrr")]
+    )
 
 
 def overfull(schedule: Schedule) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from enplace.exports.pipeline_json import pipeline_document
 from enplace.exports.python_snippet import python_snippet
 from enplace.exports.report import report_html
 from enplace.exports.schedule_json import schedule_json
@@ -10,7 +11,7 @@ from enplace.exports.timeline_svg import timeline_svg
 from enplace.exports.trace import chrome_trace
 from enplace.schedule import Schedule
 
-__all__ = ["EXPORTERS", "chrome_trace", "schedule_json"]
+__all__ = ["EXPORTERS", "chrome_trace", "pipeline_document", "schedule_json"]
 
 EXPORTERS: dict[str, Callable[[Schedule], str]] = {
     "python": python_snippet,

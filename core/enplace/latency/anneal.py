@@ -17,8 +17,8 @@ from enplace.latency.groups import Groups
 from enplace.problem import BoolArray
 from enplace.profile import FloatArray, IntArray
 
-STEPS_AT_ONCE = 20_000
-"""Between two looks whether to stop: some tenths of a second."""
+OPS_AT_ONCE = 5_000_000
+"""Ops evaluated between two looks whether to stop: some tenths of a second."""
 
 HOT, COLD = 0.3, 0.0002
 """First and last temperature, as shares of the latency."""
@@ -79,7 +79,7 @@ def anneal(
     n_slots : int
         Pieces of an accelerator in each pass.
     stopped : callable
-        Asked every :data:`STEPS_AT_ONCE` steps; once true, the best so far is the answer.
+        Asked again and again (:data:`OPS_AT_ONCE`); once true, the best so far is the answer.
 
     Returns
     -------
@@ -91,10 +91,11 @@ def anneal(
     best_us = places_us(groups, start, n_slots)
     if not np.isfinite(best_us):
         return best
-    for first in range(0, steps, STEPS_AT_ONCE):
+    at_once = max(1, OPS_AT_ONCE // groups.n_ops)
+    for first in range(0, steps, at_once):
         if stopped():
             break
-        n = min(STEPS_AT_ONCE, steps - first)
+        n = min(at_once, steps - first)
         hot, cold = (best_us * HOT * (COLD / HOT) ** (at / steps) for at in (first, first + n))
         best_us = _anneal(graph, _scratch(groups, n_slots), place, best, n_slots, n, hot, cold, rng)
     return best

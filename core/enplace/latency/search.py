@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from enplace.latency.evaluate import latency_us
 from enplace.latency.greedy import greedy_places
 from enplace.latency.groups import Groups, devices_of, groups_of, op_places
 from enplace.latency.program import Program, latency_program, placement_of, values_of
+from enplace.maxload.dp import split_in_order
 from enplace.problem import Problem
 from enplace.profile import IntArray
 from enplace.simulate.loads import send_us
@@ -24,6 +25,9 @@ STEPS = 300_000
 
 SMALL = 200
 """With fewer choices of a place for an op, the program alone is done sooner."""
+
+MOST_CHOICES = 50_000
+"""With more choices of a piece for an op, a program takes longer to write down than it is worth."""
 
 PROVEN_GAP = 1e-5
 """Relative difference to the bound that counts as none: solvers round."""
@@ -112,6 +116,9 @@ def best_latency(
     start[:, 0] = greedy_places(groups)
     search = _Search(problem, groups, limits, q)
     search.offer(start)
+    split = _pipeline_split(problem, groups, late)
+    if search.offer(split):
+        start = split
     if groups.op_us.size < SMALL or not np.isfinite(search.found.latency_us):
         return search.solved(deadline_s, solver)
     search.offer(anneal(groups, start, q, STEPS, late, seed))
@@ -121,6 +128,18 @@ def best_latency(
 
     with Beside(again, late) as beside:
         return search.solved(deadline_s, solver, beside)
+
+
+def _pipeline_split(problem: Problem, groups: Groups, stopped: Callable[[], bool]) -> IntArray:
+    """Places of the split with the least largest load along one order, a baseline of section 7."""
+    cluster = problem.cluster
+    place_of = np.full(cluster.n_devices, groups.cpu)
+    place_of[cluster.gpus] = np.arange(len(cluster.gpus))
+    device = split_in_order(problem, stopped=stopped).device
+    place = np.zeros((groups.n_groups, 2), dtype=np.int64)
+    # The last op of a group decides, should the split have it on several devices.
+    place[groups.group, 0] = place_of[device[groups.op]]
+    return place
 
 
 def _nothing() -> Iterator[IntArray]:
@@ -138,21 +157,23 @@ class _Search:
         self._slot = self.found.piece
         self._place: IntArray | None = None
 
-    def offer(self, place: IntArray) -> None:
-        """Keep places of groups, shape (n_groups, 2), if they are better."""
+    def offer(self, place: IntArray) -> bool:
+        """Keep places of groups, shape (n_groups, 2), if they are better; whether they are."""
         groups = self._groups
         held = np.bincount(place[:, 0], groups.group_bytes, len(groups.capacity_bytes))
         allowed = groups.allowed[np.arange(groups.n_groups), place[:, 0]].all()
         if not allowed or (held > groups.capacity_bytes).any():
-            return
+            return False
         if places_us(groups, place, self._q) >= self.found.latency_us * (1 - 1e-9):
-            return
+            return False
         of_op = op_places(groups, place)
         backward = np.empty(groups.n_ops, dtype=np.int64)
         backward[groups.op] = groups.backward
         device = devices_of(self._problem, of_op[:, 0])
-        if self._keep(device, backward * self._q + of_op[:, 1]):
+        better = self._keep(device, backward * self._q + of_op[:, 1])
+        if better:
             self._place, self._slot = of_op[:, 0], of_op[:, 1]
+        return better
 
     def _keep(self, device: IntArray, piece: IntArray) -> bool:
         """Keep a placement if the evaluator finds it better."""
@@ -173,6 +194,10 @@ class _Search:
         beside: Callable[[], Iterator[IntArray]] = _nothing,
     ) -> Found:
         """Go on with the integer program; meanwhile ``beside`` has places now and then."""
+        choices = self._groups.op_us.size * self._q
+        if choices > MOST_CHOICES:
+            why = f"{choices:,} choices are too many for the integer program: annealing alone"
+            return replace(self.found, why=why)
         seconds = deadline_s - time.monotonic()
         if self._limits.cancelled() or seconds <= 0:
             return self.found

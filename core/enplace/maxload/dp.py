@@ -34,6 +34,9 @@ N_ORDERS = 60
 ORDERS_WORK = 3_000_000_000
 """Fewer orders where the squares of the number of nodes would add up to more."""
 
+GUESS = 1.3
+"""Factor from one limit that is tried to the next."""
+
 Replicas = tuple[tuple[int, ...], ...]
 """Devices that take turns with samples; the ops of each group are on the first of it."""
 
@@ -193,7 +196,8 @@ def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Sp
             best = replace(found, load_us=float(us), bound_us=floor_us)
     for number, chain in enumerate(chains(task, n_orders, seed)):
         needed = number == 0 and np.isinf(best.load_us)
-        best, _ = least_below(task, _over(task, chain, never if needed else stopped), best)
+        least = least_from_below if needed else least_below
+        best, _ = least(task, _over(task, chain, never if needed else stopped), best)
         if stopped():
             break
     return best
@@ -221,7 +225,8 @@ def least_below(task: Task, solve: Solve, best: Split) -> tuple[Split, bool]:
     if np.isinf(floor).any():
         return best, True  # Some node cannot run anywhere.
     limit = best.load_us - (floor.sum() - floor)
-    while True:
+    finished = True
+    while (limit > 0).all():
         found, finished = solve(limit)
         if found is None:
             return best, finished
@@ -235,6 +240,22 @@ def least_below(task: Task, solve: Solve, best: Split) -> tuple[Split, bool]:
             return best, finished
         forward = min(float(load_us[0]), best.load_us - float(load_us[1]))
         limit = np.array([forward * (1 - 1e-9), best.load_us - floor[0]])
+    return best, finished
+
+
+def least_from_below(task: Task, solve: Solve, best: Split) -> tuple[Split, bool]:
+    """The same where little is known: a low limit makes for a quick search, so they come first."""
+    costs = task.costs
+    guess = GUESS * float(task.floor_us.sum())
+    all_us = float(costs.gpu_us.sum() + costs.cpu_us.sum() + np.abs(costs.touched_us).sum())
+    while 0 < guess < min(best.load_us, all_us):
+        found, finished = least_below(task, solve, replace(best, load_us=guess))
+        if found.load_us < guess:
+            return found, finished
+        if not finished:
+            return best, False
+        guess *= GUESS
+    return least_below(task, solve, best)
 
 
 def _over(task: Task, lattice: Lattice, stopped: Stopped) -> Solve:
@@ -287,17 +308,23 @@ def _capable(costs: Costs, lattice: Lattice, limit_us: FloatArray) -> BoolArray:
 def _cpu_worth(costs: Costs) -> FloatArray:
     """How many accelerators a CPU replaces at most in each pass, by the node that suits it best."""
     both = (costs.gpu_runs & costs.cpu_runs)[:, None] & (costs.gpu_us > 0)
-    slow = np.maximum(costs.cpu_us, 1e-300)
-    worth: FloatArray = np.where(both, costs.gpu_us / slow, 0.0).max(axis=0, initial=0.0)
+    ratio = _ratio(costs.gpu_us, costs.cpu_us)
+    worth: FloatArray = np.where(both, ratio, 0.0).max(axis=0, initial=0.0)
     return worth
 
 
 def _cpu_bytes(costs: Costs, limit_us: FloatArray) -> float:
     """Bytes of the nodes that a CPU has time for at most."""
     held = costs.cpu_runs & (costs.memory_bytes > 0)
-    slow = np.maximum(costs.cpu_us[held, -1], 1e-300)
-    densest = (costs.memory_bytes[held] / slow).max(initial=0.0)
+    densest = _ratio(costs.memory_bytes[held], costs.cpu_us[held, -1]).max(initial=0.0)
     return float(densest * limit_us[-1]) if densest else 0.0
+
+
+def _ratio(one: FloatArray, other: FloatArray) -> FloatArray:
+    """One by the other; inf where that is 0."""
+    found = np.full(one.shape, np.inf)
+    np.divide(one, other, out=found, where=other > 0)
+    return found
 
 
 def _floor_us(costs: Costs) -> FloatArray:

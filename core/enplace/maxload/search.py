@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from enplace.maxload.anneal import anneal
-from enplace.maxload.dp import split_exactly
+from enplace.maxload.dp import Split, split_exactly
 from enplace.maxload.hypergraph import (
     Hypergraph,
     held_bytes,
@@ -102,11 +102,12 @@ def best_anywhere(
     graph = hypergraph_of(problem, rule)
     late = _after(started + limits.seconds, limits.cancelled)
     start_by = _after(started + DP_SHARE * limits.seconds, limits.cancelled)
-    start = _start(problem, graph, seed, start_by)
+    split = split_exactly(problem, rule, seed=seed, stopped=start_by)
+    start = _start(problem, graph, split.device)
     search = _Search(problem, graph, limits)
     search.offer(start)
     if graph.unit_us.size < SMALL or not search.feasible(start):
-        return search.solved((), limits.seconds, solver)
+        return _noting(search.solved((), limits.seconds, solver), split)
     search.offer(anneal(graph, start, late, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
@@ -114,7 +115,7 @@ def best_anywhere(
 
     with Beside(again, late) as beside:
         seconds = limits.seconds - (time.monotonic() - started)
-        return search.solved((), seconds, solver, beside)
+        return _noting(search.solved((), seconds, solver, beside), split)
 
 
 def _after(deadline_s: float, cancelled: Callable[[], bool]) -> Callable[[], bool]:
@@ -144,7 +145,15 @@ def best_contiguous(
     device = _unit_device(problem, split.device)
     if all(contiguous_units(each, device, graph.n_devices) for each in passes):
         search.offer(device)
-    return search.solved(passes, limits.seconds - (time.monotonic() - started), solver)
+    seconds = limits.seconds - (time.monotonic() - started)
+    return _noting(search.solved(passes, seconds, solver), split)
+
+
+def _noting(found: Found, split: Split) -> Found:
+    """Say how the split came about that the search went on from, where that was not exact."""
+    if found.why or found.proven or not split.note:
+        return found
+    return replace(found, why=f"began with a split: {split.note}")
 
 
 def passes_of(problem: Problem) -> list[Pass]:
@@ -272,10 +281,9 @@ def _unit_device(problem: Problem, device: IntArray) -> IntArray:
     return of_unit
 
 
-def _start(problem: Problem, graph: Hypergraph, seed: int, stopped: Callable[[], bool]) -> IntArray:
+def _start(problem: Problem, graph: Hypergraph, split: IntArray) -> IntArray:
     """The DP's split, its units moved where they may be; else the largest to the most room."""
-    split = split_exactly(problem, graph.rule, seed=seed, stopped=stopped)
-    device = _unit_device(problem, split.device)
+    device = _unit_device(problem, split)
     refused = ~problem.unit_allowed[np.arange(graph.n_units), device]
     device[refused] = np.argmin(graph.unit_us[refused].sum(axis=2), axis=1)
     if (held_bytes(graph, device) <= graph.capacity_bytes).all():

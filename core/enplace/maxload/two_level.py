@@ -25,7 +25,7 @@ from enplace.maxload.dp import (
     assigned,
     best_in_orders,
     chains,
-    least_below,
+    least_from_below,
     never,
     task_of,
     walk_back,
@@ -98,7 +98,7 @@ def split_over_machines(
     finished = True
     for each in _lattices(task, lattice, 1 if along_order else N_TRIED, seed):
         solve = _solver(task, machines, each, stopped)
-        best, finished = least_below(task, solve, best)
+        best, finished = least_from_below(task, solve, best)
         if not finished:
             break
     if not finished:

@@ -95,7 +95,7 @@ def _plan_of(problem: Problem, method: str, found: Found) -> Plan:
         device, us = settled, latency_us(problem, settled)
     facts: dict[str, Any] = {"proven": found.proven, "bound_us": found.bound_us}
     if found.why:
-        facts["solver"] = found.why
+        facts["note"] = found.why
     return _plan(problem, device, method, us, **facts)
 
 

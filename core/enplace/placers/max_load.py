@@ -161,7 +161,7 @@ class _Incumbents:
         contiguous = self._method == "max-load-ip"
         facts: dict[str, Any] = {"proven": found.proven, "contiguous": contiguous}
         if found.why:
-            facts["solver"] = found.why
+            facts["note"] = found.why
         rule = self._options.rule
         return _plan(self._problem, device, self._method, found.bound_us, rule, **facts)
 

@@ -14,7 +14,7 @@ from enplace.frontends import read_profile
 from enplace.maxload import device_loads_us, max_load_us, split_exactly, split_in_order
 from enplace.maxload.contract import contract
 from enplace.maxload.ideals import find_ideals
-from enplace.placers import place
+from enplace.placers import PlaceOptions, place
 from enplace.problem import Problem
 from enplace.samples import samples
 from problems import cluster_of, profile_of
@@ -147,7 +147,8 @@ def test_ideals_of_chains_are_the_product_of_their_own():
 
 
 def test_a_graph_of_too_many_ideals_is_split_along_orders_and_the_plan_says_so():
-    plan = place(beside(40, 1, capacity_bytes=150), "max-load-dp")
+    options = PlaceOptions(time_limit_s=0.5)
+    plan = place(beside(40, 1, capacity_bytes=150), "max-load-dp", options=options)
     assert "linear orders" in plan.facts["note"]
     assert not plan.facts["proven"]
 

@@ -1,0 +1,334 @@
+"""Pipelines in time: many samples on their way through the devices at once.
+
+After Tarnawski et al. 2020: inference in rounds (section 5.1, Fig. 5), and training as PipeDream
+does it, one forward and one backward in turn, or as GPipe does, all forward and then all backward
+(section 5.3, Fig. 7). Where the ops of a device are not contiguous they are several stages, on
+virtual devices that take turns (section 5.2, Fig. 5b).
+
+Every device takes its jobs in a fixed order, each as soon as what it waits for is done; so the
+rounds of the paper are there, but nobody waits for the end of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.errors import ProblemError
+from enplace.plan import Plan
+from enplace.problem import BoolArray, Problem
+from enplace.profile import FloatArray, IntArray
+from enplace.simulate.loads import (
+    COMPUTE,
+    IN,
+    OUT,
+    USUAL,
+    LoadRule,
+    backward_ops,
+    send_us,
+    sync_us,
+)
+from enplace.simulate.pieces import pieces_of
+
+KINDS = ("inference", "1f1b", "gpipe")
+"""Samples one after the other through the whole graph, and the two schedules of training."""
+
+MOST_JOBS = 200_000
+"""So many are played to see how a full pipeline goes on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Ops that a device does in one go for each microbatch.
+
+    Attributes
+    ----------
+    devices : tuple of int
+        One, or several that take turns with the microbatches.
+    backward : bool
+    ops : int array
+    in_us, compute_us, out_us : float
+        What it takes to bring tensors in, to compute, and to send tensors out.
+    after : tuple of int
+        Stages that have to be done before.
+    """
+
+    devices: tuple[int, ...]
+    backward: bool
+    ops: IntArray
+    in_us: float
+    compute_us: float
+    out_us: float
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A stage at work on a microbatch, or bringing in or sending out its tensors.
+
+    Attributes
+    ----------
+    microbatch, stage : int
+        From 0; stages in the order of :attr:`PipelineSchedule.stages`.
+    backward : bool
+    part : int
+        :data:`~enplace.simulate.loads.COMPUTE`, ``IN`` or ``OUT``.
+    device : int
+    start_us, finish_us : float
+    """
+
+    microbatch: int
+    stage: int
+    backward: bool
+    part: int
+    device: int
+    start_us: float
+    finish_us: float
+
+
+@dataclass(frozen=True)
+class PipelineSchedule:
+    """Who does what when.
+
+    Attributes
+    ----------
+    kind : str
+        One of :data:`KINDS`.
+    n_microbatches : int
+    stages : tuple of Stage
+        In a topological order, forward ones first.
+    computing : tuple of tuples of Slot
+        What each device computes, in order.
+    transfers : tuple of Slot
+        In the order in which they start.
+    makespan_us : float
+    time_per_sample_us : float
+        From one microbatch to the next once the pipeline is full, however few there are here; for
+        GPipe, where forward and backward ones are two pipelines, of the two together.
+    in_flight : tuple of int
+        Most microbatches at a time whose forward ops a device has begun and whose backward ops it
+        has not ended: so many samples' activations it holds. For inference, those inside a stage.
+    """
+
+    kind: str
+    n_microbatches: int
+    stages: tuple[Stage, ...]
+    computing: tuple[tuple[Slot, ...], ...]
+    transfers: tuple[Slot, ...]
+    makespan_us: float
+    time_per_sample_us: float
+    in_flight: tuple[int, ...]
+
+
+def simulate_pipeline(
+    problem: Problem, plan: Plan, kind: str, n_microbatches: int, rule: LoadRule = USUAL
+) -> PipelineSchedule:
+    """Play a plan as a pipeline.
+
+    Parameters
+    ----------
+    kind : str
+        One of :data:`KINDS`.
+    rule : LoadRule
+        Whether transfers go on beside the computing.
+
+    Raises
+    ------
+    ProblemError
+        If a graph without a backward pass is to be trained.
+    """
+    backward = _after_backward(problem) if kind != "inference" else None
+    if backward is not None and not backward.any():
+        raise ProblemError(
+            f"profile '{problem.profile.name}' has no backward pass; play it as 'inference'"
+        )
+    stages = stages_of(problem, plan, backward)
+    slots, done_us = _played(stages, kind, n_microbatches, rule)
+    # Enough of them that the pipeline is full for a while, as long as that is quickly done.
+    enough = min(8 * len(stages) + 8, MOST_JOBS // len(stages))
+    long_us = done_us
+    if n_microbatches < enough:
+        _, long_us = _played(stages, kind, enough, rule)
+    computing = [slot for slot in slots if slot.part == COMPUTE]
+    transfers = [slot for slot in slots if slot.part != COMPUTE]
+    devices = range(problem.cluster.n_devices)
+    return PipelineSchedule(
+        kind,
+        n_microbatches,
+        stages,
+        tuple(tuple(slot for slot in computing if slot.device == d) for d in devices),
+        tuple(sorted(transfers, key=lambda slot: slot.start_us)),
+        max(done_us.values()),
+        _time_per_sample_us(stages, long_us, kind),
+        tuple(_in_flight([slot for slot in slots if slot.device == d]) for d in devices),
+    )
+
+
+def _played(
+    stages: tuple[Stage, ...], kind: str, n_microbatches: int, rule: LoadRule
+) -> tuple[list[Slot], dict[tuple[int, int], float]]:
+    """What is done when, and when each microbatch is through each stage."""
+    free_us: dict[tuple[int, int], float] = {}
+    done_us: dict[tuple[int, int], float] = {}
+    slots: list[Slot] = []
+    for microbatch, number, part in _in_order(stages, kind, n_microbatches, rule):
+        stage = stages[number]
+        device = stage.devices[microbatch % len(stage.devices)]
+        now = done_us.get((microbatch, number), 0.0)
+        if part == IN:
+            now = max((done_us[microbatch, before] for before in stage.after), default=0.0)
+        us = (stage.compute_us, stage.in_us, stage.out_us)[part]
+        if part == COMPUTE or us > 0:
+            resource = device, rule.resource(part)
+            start = max(now, free_us.get(resource, 0.0))
+            free_us[resource] = now = start + us
+            slots.append(Slot(microbatch, number, stage.backward, part, device, start, now))
+        done_us[microbatch, number] = now
+    return slots, done_us
+
+
+def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -> tuple[Stage, ...]:
+    """The stages of a plan, in a topological order, forward ones first.
+
+    What the stages of a device have to do adds up to its load: it pays once for what it brings in,
+    in the first of its stages that needs it.
+
+    Parameters
+    ----------
+    backward : bool array, shape (n_ops,), optional
+        Ops whose stages are apart from the others; none by default.
+    """
+    profile, device = problem.profile, plan.device
+    apart = np.zeros(profile.n_ops, dtype=bool) if backward is None else backward
+    place = 2 * device + apart
+    piece = pieces_of(profile, place, 2 * problem.cluster.n_devices)
+    _, first = np.unique(np.column_stack([place, piece]), axis=0, return_index=True)
+    _, stage = np.unique(np.column_stack([place, piece]), axis=0, return_inverse=True)
+    stage = stage.reshape(profile.n_ops)
+    n = len(first)
+    edges = np.unique(
+        np.stack([stage[profile.edge_source], stage[profile.edge_op]], axis=1), axis=0
+    )
+    edges = edges[edges[:, 0] != edges[:, 1]]
+    order = _topological(n, edges, apart[first])
+    number = np.argsort(order)
+    stage, edges = number[stage], number[edges]
+    in_us, out_us = _transfers_us(problem, device, stage, n)
+    compute_us = np.bincount(stage, problem.time_us[np.arange(profile.n_ops), device], n)
+    on, last = device[first[order]], apart[first[order]]
+    groups = {group[0]: group for group in plan.replicas}
+    sync = np.bincount(device, sync_us(problem), problem.cluster.n_devices)
+    for d, group in groups.items():
+        if d in problem.cluster.gpus:
+            # Every so many samples, all of the others' gradients (appendix C.2).
+            out_us[np.flatnonzero(on == d)[-1]] += (len(group) - 1) * sync[d]
+    return tuple(
+        Stage(
+            groups.get(int(on[s]), (int(on[s]),)),
+            bool(last[s]),
+            np.flatnonzero(stage == s),
+            float(in_us[s]),
+            float(compute_us[s]),
+            float(out_us[s]),
+            tuple(edges[edges[:, 1] == s, 0].tolist()),
+        )
+        for s in range(n)
+    )
+
+
+def _after_backward(problem: Problem) -> BoolArray:
+    """Ops of the backward pass and what follows them; shape (n_ops,)."""
+    profile, after = problem.profile, backward_ops(problem)
+    for op in profile.topological_order.tolist():
+        edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+        after[op] |= after[profile.edge_source[edges]].any()
+    return after
+
+
+def _topological(n: int, edges: IntArray, backward: BoolArray) -> IntArray:
+    """An order of the stages; forward ones first, as early as they can."""
+    depth = np.zeros(n, dtype=np.int64)
+    for _ in range(n):
+        before = depth.copy()
+        np.maximum.at(depth, edges[:, 1], depth[edges[:, 0]] + 1)
+        if np.array_equal(before, depth):
+            break
+    order: IntArray = np.lexsort((np.arange(n), depth, backward))
+    return order
+
+
+def _transfers_us(
+    problem: Problem, device: IntArray, stage: IntArray, n_stages: int
+) -> tuple[FloatArray, FloatArray]:
+    """What each stage brings in and sends out."""
+    profile, cost = problem.profile, send_us(problem)
+    pays = np.isin(np.arange(problem.cluster.n_devices), problem.cluster.gpus)
+    tensor, reader = profile.edge_tensor, device[profile.edge_op]
+    home = device[profile.tensor_op][tensor]
+    out = np.unique(tensor[(home != reader) & pays[home]])
+    out_us = np.bincount(stage[profile.tensor_op[out]], cost[out], n_stages)
+    # The first stage of a device that reads a tensor brings it in.
+    brought = np.flatnonzero((home != reader) & pays[reader])
+    brought = brought[np.argsort(stage[profile.edge_op[brought]], kind="stable")]
+    pair = tensor[brought] * problem.cluster.n_devices + reader[brought]
+    first = brought[np.unique(pair, return_index=True)[1]]
+    in_us = np.bincount(stage[profile.edge_op[first]], cost[tensor[first]], n_stages)
+    return in_us.astype(np.float64), out_us.astype(np.float64)
+
+
+def _in_order(
+    stages: tuple[Stage, ...], kind: str, n: int, rule: LoadRule
+) -> list[tuple[int, int, int]]:
+    """Microbatch, stage and part of all that is done, in the order in which devices take theirs.
+
+    In rounds a microbatch is in one stage of each, and the next is one stage behind. With one
+    forward and one backward in turn it is two behind, so that of k forward stages the first never
+    has more than k microbatches whose backward ops are to come. Where transfers go on beside the
+    computing, a stage takes three rounds: one to bring tensors in, and one to send them out
+    (appendix C.1).
+    """
+    forward = sum(not stage.backward for stage in stages)
+    parts = {part: at if rule.n_resources > 1 else 0 for at, part in enumerate((IN, COMPUTE, OUT))}
+    rounds = max(parts.values()) + 1
+    behind = 2 if kind == "1f1b" else 1
+
+    def turn(task: tuple[int, int, int]) -> tuple[bool, int, int, int]:
+        microbatch, stage, part = task
+        late = kind == "gpipe" and stage >= forward
+        return late, behind * microbatch + rounds * stage + parts[part], microbatch, stage
+
+    # What has the same turn keeps the order of its parts.
+    return sorted(
+        ((m, s, p) for m in range(n) for s in range(len(stages)) for p in parts), key=turn
+    )
+
+
+def _time_per_sample_us(
+    stages: tuple[Stage, ...], done_us: dict[tuple[int, int], float], kind: str
+) -> float:
+    """Between microbatches while the pipeline is full: not at its start, nor as it runs empty."""
+    n = len(done_us) // len(stages)
+    passes = [list(range(len(stages)))]
+    if kind == "gpipe":
+        passes = [[s for s in passes[0] if stages[s].backward == last] for last in (False, True)]
+    total = 0.0
+    for numbers in filter(None, passes):
+        first, last = n // 2 - 1, max(n - 3 * len(numbers), n // 2)
+        if n < 2:
+            first, last = -1, 0
+        through = [max(done_us[m, s] for s in numbers) if m >= 0 else 0.0 for m in (first, last)]
+        total += (through[1] - through[0]) / (last - first)
+    return total
+
+
+def _in_flight(slots: list[Slot]) -> int:
+    """Most microbatches between the first and the last that a device does for them."""
+    begun: dict[int, float] = {}
+    ended: dict[int, float] = {}
+    for slot in slots:
+        begun[slot.microbatch] = min(begun.get(slot.microbatch, np.inf), slot.start_us)
+        ended[slot.microbatch] = max(ended.get(slot.microbatch, 0.0), slot.finish_us)
+    # At one time, what ends comes before what begins.
+    events = sorted([(us, -1) for us in ended.values()] + [(us, 1) for us in begun.values()])
+    return int(np.cumsum([step for _, step in events]).max(initial=0))

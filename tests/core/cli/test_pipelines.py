@@ -1,0 +1,91 @@
+"""Pipelines on the command line: what counts as a load, replicas, solvers, schedules in time."""
+
+import json
+
+import pytest
+
+from .conftest import MIB
+
+
+def throughput(enplace, *more, method="max-load-dp"):
+    """Numbers of the best pipeline for the small model."""
+    wishes = ("--objective", "throughput", "--method", method, *more)
+    done = enplace("place", "p.json", "--cluster", "c.json", *wishes, "--json")
+    assert done.status == 0, done.err
+    return done.document
+
+
+def test_transfers_that_overlap_do_not_count(enplace, folder):
+    """Of seven ops of 100 µs four are on one device, and 1 MiB goes between the two."""
+    sent_us = 5 + MIB * 1e-5
+    assert throughput(enplace)["time_per_sample_us"] == pytest.approx(400 + sent_us)
+    found = throughput(enplace, "--load", "overlap")
+    assert found["time_per_sample_us"] == pytest.approx(400)
+    assert found["load"]["transfers"] == "overlap"
+    assert found["proven"]
+
+
+def test_replicas_are_said_and_kept_in_the_plan(enplace, folder):
+    found = throughput(enplace, "--replicate", "-o", "plan.json")
+    assert found["time_per_sample_us"] == pytest.approx(350)
+    assert found["replicas"] == [["GPU:0", "GPU:1"]]
+    assert json.loads((folder / "plan.json").read_text())["replicas"] == [["GPU:0", "GPU:1"]]
+    again = enplace("simulate", "p.json", "plan.json", "--json").document
+    assert again["replicas"] == [["GPU:0", "GPU:1"]]
+    assert "take turns" in enplace("simulate", "p.json", "plan.json").out
+
+
+@pytest.mark.parametrize(
+    ("wish", "complaint"),
+    [
+        (("--replicate", "--method", "max-load-ip"), "use max-load-dp, max-load-dpl"),
+        (("--two-level", "--method", "max-load-ip"), "use max-load-dp, max-load-dpl"),
+        (("--solver", "cbc", "--method", "max-load-dp"), "has no choice of solver"),
+        (("--solver", "cplex", "--method", "max-load-ip"), "solver CPLEX is not installed; use"),
+        (("--solver", "magic"), "'magic' is not"),
+    ],
+)
+def test_what_a_pipeline_method_cannot_do_is_refused(enplace, folder, monkeypatch, wish, complaint):
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    done = enplace("place", "p.json", "--cluster", "c.json", "--objective", "throughput", *wish)
+    assert done.status == 2
+    assert complaint in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_another_solver_finds_the_same(enplace, folder):
+    usual = throughput(enplace, method="max-load-ip")
+    other = throughput(enplace, "--solver", "cbc", method="max-load-ip")
+    assert other["time_per_sample_us"] == pytest.approx(usual["time_per_sample_us"])
+    assert other["proven"]
+
+
+def test_a_plan_is_played_as_a_pipeline(enplace, folder):
+    best_us = throughput(enplace, "-o", "plan.json")["time_per_sample_us"]
+    pipeline = ("simulate", "p.json", "plan.json", "--pipeline", "inference", "--microbatches", 3)
+    found = enplace(*pipeline, "--json").document
+    assert found["time_per_sample_us"] == pytest.approx(best_us)
+    assert (found["pipeline"], found["microbatches"]) == ("inference", 3)
+    assert [stage["pass"] for stage in found["stages"]] == ["forward"] * 2
+    for device in found["devices"]:
+        assert [slot["microbatch"] for slot in device["computing"]] == [0, 1, 2]
+        assert len(device["transfers"]) == 3
+    said = enplace(*pipeline).out
+    assert "time per sample" in said
+    assert "GPU 1" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (("--pipeline", "1f1b"), "no backward pass; play it as 'inference'"),
+        (("--pipeline", "inference", "--trace", "t.json"), "leave out --pipeline"),
+        (("--pipeline", "inference", "--microbatches", "0"), "0 is not in the range"),
+    ],
+)
+def test_a_pipeline_that_cannot_be_is_refused_in_one_line(enplace, folder, more, complaint):
+    throughput(enplace, "-o", "plan.json")
+    done = enplace("simulate", "p.json", "plan.json", *more)
+    assert done.status == 2
+    assert complaint in done.err
+    assert done.err.count("\n") == 1
