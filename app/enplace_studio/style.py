@@ -33,6 +33,11 @@ QPushButton, QToolButton[flat="false"] {{
     padding: 6px 14px; font-weight: 500;
 }}
 QPushButton:hover, QToolButton[flat="false"]:hover {{ background: {hover}; }}
+QPushButton[switch="true"] {{
+    border-color: transparent; background: transparent; color: {dim}; padding: 2px 8px;
+}}
+QPushButton[switch="true"]:checked {{ background: {lane}; color: {text}; }}
+QPushButton[switch="true"]:focus {{ border-color: {accent}; }}
 QPushButton:pressed {{ background: {lane}; }}
 QPushButton:focus {{ border-color: {accent}; }}
 QPushButton:disabled {{ color: {faint}; }}

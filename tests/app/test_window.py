@@ -9,7 +9,7 @@ from documents import add_plan
 from enplace.clusters import presets
 from enplace.files import read_plan, write_plan
 from enplace.samples import samples
-from enplace.simulate import simulate
+from enplace.simulate import lower_bound_us, simulate
 from enplace_studio.actions import ACTIONS, EXPORTS
 from enplace_studio.document import PlanEntry
 from enplace_studio.graph.canvas import Canvas
@@ -123,6 +123,35 @@ def test_solve_and_compare_add_rows_and_solve_shows_its_plan(make_window, qtbot)
     methods = [entry.plan.method for entry in window.document.plans]
     assert set(methods) == set(window.solving.compared_methods())
     assert len(set(methods)) == len(methods)
+
+
+def test_methods_of_other_aims_are_in_menus_of_their_own_and_compared_among_themselves(
+    make_window, qtbot
+):
+    window = make_window()
+    window.document.open(
+        first_state(profile_of({"a": 10, "b": 10}, [("a", "b", 8)]), cluster_of(2))
+    )
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        pass
+    menus = {action.text(): action.menu() for action in window.header.method_menu.actions()}
+    pipelines = [action.text() for action in menus["Highest pipeline throughput"].actions()]
+    assert "Max-load DP, exact" in pipelines
+    assert "Enplace" in menus
+    assert "Enplace" not in pipelines
+    window.header.set_method("max-load-dp")
+    assert {"max-load-dpl", "pipedream"} <= set(window.solving.compared_methods())
+    assert "enplace" not in window.solving.compared_methods()
+    problem = window.document.problem
+    bound_us = lower_bound_us(problem)
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        window.header.solve_button.click()
+    found = window.document.current.plan
+    assert found.objective == "throughput"
+    assert found.objective_us > 0
+    assert lower_bound_us(problem) == bound_us, "a bound on samples is none on steps"
+    timeline = window.views["timeline"]
+    assert timeline.pages.currentWidget() is timeline.pipeline
 
 
 def test_the_answer_to_an_older_question_is_left_out(window):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QAbstractButton, QWidget
+from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
 from enplace.text import ms, percent, size
 from enplace_studio.document import Document, PlanEntry
@@ -21,6 +21,7 @@ class PlanCard(QAbstractButton):
         self.entry = entry
         self.is_compared = False
         self.setCheckable(True)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)  # may shrink
         self.setChecked(entry is document.current)
         self.setToolTip(plain_tip(tooltip(document, entry)))
         self.step = headline(entry.plan, entry.schedule)

@@ -21,12 +21,12 @@ MOST_MEMORY_LINES = 4
 """More devices than these are summed up in one line of a comparison."""
 
 
-PER = {THROUGHPUT: " a sample", LATENCY: " a query"}
+PER = {THROUGHPUT: "/sample", LATENCY: "/query"}
 """What the time of a plan is for, where it is not a step."""
 
 
 def headline(plan: Plan, schedule: Schedule) -> str:
-    """The number that a plan was made for: ``148.9 ms``, ``24.1 ms a sample``."""
+    """The number that a plan was made for: ``148.9 ms``, ``24.1 ms/sample``."""
     if plan.objective_us is None:
         return ms(schedule.makespan_us)
     return ms(plan.objective_us) + PER[plan.objective]
@@ -86,13 +86,13 @@ def tooltip(document: Document, entry: PlanEntry) -> str:
     transfers = count(len(schedule.transfer_tensor), "transfer")
     lines = [
         entry.name + (f" ({entry.note})" if entry.note else ""),
-        *_objective_lines(schedule.plan),
+        *_objective_lines(entry.plan),
         f"step time {ms(schedule.makespan_us)}, proven not below {ms(schedule.lower_bound_us)}",
         f"{transfers}, {size(sent_bytes(schedule))} in all",
         f"peak memory: {peak_text(schedule) or 'next to nothing'}",
     ]
-    if schedule.plan.note:
-        lines.append(schedule.plan.note)
+    if entry.plan.note:
+        lines.append(entry.plan.note)
     if entry.run is not None:
         lines.append(f"measured: {compared(schedule.makespan_us, entry.run.step_time_us)}")
     if not schedule.fits:

@@ -15,10 +15,18 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.panel import Column, Panel, paragraph
 from enplace_studio.plans.card import PlanCard
 from enplace_studio.plans.comparison import Comparison
+
+
+def _rank(entry: PlanEntry) -> tuple[int, float]:
+    """Plans for a step first, the fastest on top; then those for samples and queries."""
+    us = entry.plan.objective_us
+    own = entry.schedule.makespan_us if us is None else us
+    return (STEP_TIME, THROUGHPUT, LATENCY).index(entry.plan.objective), own
 
 
 class PlansView(Panel):
@@ -55,7 +63,7 @@ class PlansView(Panel):
         """Show the document's plans."""
         focused = next((card.entry.name for card in self.cards if card.hasFocus()), None)
         column = self._column.fill()
-        entries = sorted(self._document.plans, key=lambda entry: entry.schedule.makespan_us)
+        entries = sorted(self._document.plans, key=_rank)
         self.cards = [self._make_card(entry) for entry in entries]
         for card in self.cards:
             column.addWidget(card)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QHBoxLayout, QScrollBar, QWidget
+from PySide6.QtWidgets import (
+    QButtonGroup,
+    QHBoxLayout,
+    QPushButton,
+    QScrollBar,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
 
+from enplace.problem import THROUGHPUT
 from enplace.text import ms, percent
-from enplace_studio.document import Document
+from enplace_studio.document import Document, PlanEntry
 from enplace_studio.panel import Panel, label, plain_tip
 from enplace_studio.prediction import step_error
 from enplace_studio.timeline.canvas import TimelineCanvas
+from enplace_studio.timeline.pipeline import PipelineView
 
 
 class TimelineView(Panel):
@@ -18,25 +28,71 @@ class TimelineView(Panel):
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Timeline", parent=parent)
         self._document = document
+        self._followed: PlanEntry | None = None
         self.canvas = TimelineCanvas(document)
         self._bar = QScrollBar(Qt.Orientation.Vertical)
         self._bar.setVisible(False)
         self._bar.valueChanged.connect(self._scroll)
         self.summary = label("", "dim")
         self.summary.setWordWrap(True)
-        lanes = QHBoxLayout()
+        self.pipeline = PipelineView(document)
+        self.pages = QStackedWidget()
+        self.pages.addWidget(self._step_page())
+        self.pages.addWidget(self.pipeline)
+        self.body.addWidget(self.pages, 1)
+        self.step_button, self.pipeline_button = self._make_switch()
+        self.canvas.summary_changed.connect(self._show_summary)
+        self.canvas.extent_changed.connect(self._show_extent)
+        self.pipeline.told.connect(self._show_legend)
+        document.opened.connect(self._show_legend)
+        document.current_changed.connect(self._show_legend)
+        document.current_changed.connect(self._follow_objective)
+        self._show_legend()
+
+    def _step_page(self) -> QWidget:
+        page = QWidget()
+        column, lanes = QVBoxLayout(page), QHBoxLayout()
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(8)
         lanes.setSpacing(4)
         lanes.addWidget(self.canvas, 1)
         lanes.addWidget(self._bar)
-        self.body.addLayout(lanes, 1)
-        self.body.addWidget(self.summary)
-        self.canvas.summary_changed.connect(self._show_summary)
-        self.canvas.extent_changed.connect(self._show_extent)
-        document.opened.connect(self._show_legend)
-        document.current_changed.connect(self._show_legend)
+        column.addLayout(lanes, 1)
+        column.addWidget(self.summary)
+        return page
+
+    def _make_switch(self) -> tuple[QPushButton, QPushButton]:
+        """Two buttons beside the title: one step, or many samples at once."""
+        made = QPushButton("One step"), QPushButton("Pipeline")
+        tips = "What one step does when", "What many samples do at once, one behind the other"
+        group = QButtonGroup(self)
+        for at, (button, tip) in enumerate(zip(made, tips, strict=True)):
+            button.setCheckable(True)
+            button.setProperty("switch", True)
+            button.setToolTip(tip)
+            group.addButton(button, at)
+            self.header.insertWidget(1 + at, button)
+        group.idClicked.connect(self.show_page)
+        made[0].setChecked(True)
+        return made
+
+    def show_page(self, page: int) -> None:
+        """Show one step (0), or the pipeline (1)."""
+        (self.step_button, self.pipeline_button)[page].setChecked(True)
+        self.pages.setCurrentIndex(page)
         self._show_legend()
 
+    def _follow_objective(self) -> None:
+        """A plan that was made for a pipeline shows as one, all others as a step."""
+        entry = self._document.current
+        if entry is not None and entry is not self._followed:
+            self._followed = entry
+            self.show_page(int(entry.plan.objective == THROUGHPUT))
+
     def _show_legend(self) -> None:
+        if self.pages.currentWidget() is self.pipeline:
+            self.set_legend(self.pipeline.facts)
+            return
         schedule, baseline = self._document.schedule, self._document.baseline
         if schedule is None or self._document.current is None:
             self.set_legend("")

@@ -174,14 +174,13 @@ def simulate(
 
 def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: str | None) -> Answer:
     from enplace.exports import pipeline_document
-    from enplace.simulate.loads import TRANSFERS, LoadRule
-    from enplace.simulate.pipeline import simulate_pipeline
+    from enplace.simulate.loads import LoadRule
+    from enplace.simulate.pipeline import planned_rule, simulate_pipeline
 
-    rule = plan.facts.get("load")
-    planned = rule.get("transfers") if isinstance(rule, dict) else None
-    load = wanted or (planned if planned in TRANSFERS else "sum")
-    found = simulate_pipeline(problem, plan, kind, n, LoadRule(load))
-    head = {"profile": problem.profile.name, "cluster": problem.cluster.name, "load": load}
+    rule = planned_rule(plan) if wanted is None else LoadRule(wanted)
+    found = simulate_pipeline(problem, plan, kind, n, rule)
+    head = {"profile": problem.profile.name, "cluster": problem.cluster.name}
+    head["load"] = rule.transfers
     document = head | {"method": plan.method} | pipeline_document(problem, found)
     return Answer(document, summary.describe_pipeline(problem, plan, found))
 

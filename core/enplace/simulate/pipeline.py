@@ -23,6 +23,7 @@ from enplace.simulate.loads import (
     COMPUTE,
     IN,
     OUT,
+    TRANSFERS,
     USUAL,
     LoadRule,
     backward_ops,
@@ -34,7 +35,7 @@ from enplace.simulate.pieces import pieces_of
 KINDS = ("inference", "1f1b", "gpipe")
 """Samples one after the other through the whole graph, and the two schedules of training."""
 
-MOST_JOBS = 200_000
+MOST_JOBS = 60_000
 """So many are played to see how a full pipeline goes on."""
 
 
@@ -163,6 +164,13 @@ def simulate_pipeline(
         _time_per_sample_us(stages, long_us, kind),
         tuple(_in_flight([slot for slot in slots if slot.device == d]) for d in devices),
     )
+
+
+def planned_rule(plan: Plan) -> LoadRule:
+    """Whether transfers go on beside the computing, as the plan was made."""
+    rule = plan.facts.get("load")
+    transfers = rule.get("transfers") if isinstance(rule, dict) else None
+    return LoadRule(transfers) if transfers in TRANSFERS else USUAL
 
 
 def _played(

@@ -56,6 +56,29 @@ def test_a_card_says_what_a_plan_is_worth(open_view):
     assert standing(document, document.expert) == ("reference", "dim")
 
 
+def test_a_plan_for_a_pipeline_stands_below_with_its_own_number(open_view):
+    document = three_plans()
+    entry = document.plans[-1]
+    for name, facts in (
+        ("slower", {"time_per_sample_us": 12.0, "bound_us": 6.0}),
+        ("best", {"time_per_sample_us": 8.0, "bound_us": 8.0}),
+    ):
+        document.add_plan(replace(entry, name=name, plan=replace(entry.plan, facts=facts)))
+    view = open_view(document)
+    assert names(view)[-2:] == ["best", "slower"]
+    best, slower = view.cards[-2:]
+    assert (best.step, best.standing) == ("0.0080 ms/sample", "proven best")
+    assert (slower.step, slower.standing) == ("0.012 ms/sample", "gap 50.0 %")
+    assert best.notes[0] == "one step 0.010 ms"
+
+
+def test_a_note_of_the_method_is_in_the_tooltip(open_view):
+    document = three_plans()
+    entry = document.plans[-1]
+    noted = replace(entry, plan=replace(entry.plan, facts={"note": "Linear orders only."}))
+    assert "Linear orders only." in tooltip(document, noted)
+
+
 def test_a_plan_that_does_not_fit_says_so(open_view):
     profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
     document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 0})

@@ -1,0 +1,359 @@
+"""A plan as a pipeline: many samples on their way through the devices, and each device's load."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QPushButton, QToolTip, QVBoxLayout, QWidget
+
+from enplace.errors import EnplaceError
+from enplace.plan import Plan
+from enplace.problem import Problem
+from enplace.profile import FloatArray
+from enplace.schedule import Schedule
+from enplace.simulate.loads import COMPUTE, IN, OUT, backward_ops, load_parts_us
+from enplace.simulate.pipeline import (
+    PipelineSchedule,
+    Slot,
+    planned_rule,
+    simulate_pipeline,
+    stages_of,
+)
+from enplace.text import count, device_label, ms
+from enplace_studio.aside import aside
+from enplace_studio.document import Document
+from enplace_studio.panel import label, number_field, paragraph, plain_tip
+from enplace_studio.theme import blend, theme
+
+TRAINING = {"1f1b": "Training, 1F1B (PipeDream)", "gpipe": "Training, GPipe"}
+INFERENCE = {"inference": "Inference"}
+
+MOST_STAGES = 250
+"""A plan with more stages hops to and fro too often to be looked at, or used, as a pipeline."""
+
+SAMPLES, MOST_SAMPLES = 8, 64
+
+BACKWARD = 0.55
+"""How much of its device's colour a backward stage has."""
+PART_NAMES = {COMPUTE: "computes", IN: "brings in", OUT: "sends out"}
+PART_STRENGTHS = {COMPUTE: 1.0, IN: 0.62, OUT: 0.34}
+
+NAME_PX, LOAD_PX, GAP_PX, ROW_PX = 56, 150, 16, 26
+TRANSFER_PX = 5
+NUMBER_PX = 13
+"""Stages at least so wide have their sample's number on them."""
+
+LEGEND = (
+    "bars on the left: compute, in and out for one sample · on the right: forward dark, backward "
+    "light, transfers thin; numbers are samples; outlined: a further piece of its device"
+)
+
+
+class PipelineView(QWidget):
+    """The schedule of a pipeline, which kind and how many samples.
+
+    Attributes
+    ----------
+    facts : str
+        What there is to say of it, in one line; ``told`` is emitted when that changes.
+    """
+
+    told = Signal()
+
+    def __init__(self, document: Document) -> None:
+        super().__init__()
+        self.facts = ""
+        self._document = document
+        self._shown: tuple[object, ...] = ()
+        self.kind = QComboBox()
+        self.kind.setAccessibleName("Kind of pipeline")
+        self.samples = number_field(1, MOST_SAMPLES, SAMPLES)
+        self.samples.setAccessibleName("Samples in the pipeline")
+        self.later_button = QPushButton("Select the further pieces")
+        self.later_button.setToolTip(
+            "Select the ops that make a device's part not contiguous: what depends on them leaves "
+            "the device and comes back"
+        )
+        self.canvas = PipelineCanvas()
+        self.message, self.legend = paragraph(""), paragraph(LEGEND)
+        self._lay_out()
+        self.kind.activated.connect(self.refresh)
+        self.samples.valueChanged.connect(self.refresh)
+        self.later_button.clicked.connect(self._select_later)
+        document.opened.connect(self._fill_kinds)
+        document.current_changed.connect(self.refresh)
+        self._fill_kinds()
+
+    def _lay_out(self) -> None:
+        controls = QHBoxLayout()
+        controls.setSpacing(8)
+        controls.addWidget(self.kind)
+        controls.addWidget(self.samples)
+        controls.addWidget(label("samples", "dim"))
+        controls.addStretch(1)
+        controls.addWidget(self.later_button)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(8)
+        column.addLayout(controls)
+        column.addWidget(self.message)
+        column.addWidget(self.canvas, 1)
+        column.addWidget(self.legend)
+
+    def showEvent(self, event: object) -> None:
+        self.refresh()
+
+    def _fill_kinds(self) -> None:
+        problem = self._document.problem
+        self.kind.clear()
+        if problem is not None:
+            trains = bool(backward_ops(problem).any())
+            for kind, title in (TRAINING | INFERENCE if trains else INFERENCE).items():
+                self.kind.addItem(title, kind)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Play the current plan, if anyone is looking and it is not shown already."""
+        schedule = self._document.schedule
+        wanted = (schedule, self.kind.currentData(), self.samples.value())
+        if not self.isVisible() or wanted == self._shown:
+            return
+        self._shown = wanted
+        if schedule is None:
+            self._show_nothing("A plan's pipeline appears here.")
+            return
+        kind, n = str(self.kind.currentData()), self.samples.value()
+        try:
+            found = aside(lambda: _played(schedule, kind, n))
+        except EnplaceError as error:
+            self._show_nothing(str(error))
+            return
+        if isinstance(found, int):
+            self._show_nothing(
+                f"As a pipeline, this plan would have {count(found, 'stage')}: its ops hop to and "
+                f"fro between devices. Solve with a method of “Highest pipeline throughput”."
+            )
+            return
+        self._show(schedule, found)
+
+    def _show_nothing(self, why: str) -> None:
+        self.message.setText(why)
+        self.message.show()
+        self._tell("")
+        self.later_button.hide()
+        self.legend.hide()
+        self.canvas.show_pipeline(None, None)
+
+    def _show(self, schedule: Schedule, found: PipelineSchedule) -> None:
+        later = later_pieces(found)
+        parts = [
+            f"{ms(found.time_per_sample_us)} a sample once full",
+            f"{count(found.n_microbatches, 'sample')} in {ms(found.makespan_us)}",
+        ]
+        if found.kind != "inference":
+            parts.append(f"at most {max(found.in_flight)} in flight")
+        names = [device_label(device.name) for device in schedule.problem.cluster.devices]
+        broken = {names[device] for stage in later for device in found.stages[stage].devices}
+        if broken:
+            parts.append(f"not contiguous: {', '.join(sorted(broken))}")
+        self._tell("   ·   ".join(parts))
+        self.later_button.setVisible(bool(later))
+        self.message.hide()
+        self.legend.show()
+        self.canvas.show_pipeline(schedule, found)
+
+    def _tell(self, facts: str) -> None:
+        self.facts = facts
+        self.told.emit()
+
+    def _select_later(self) -> None:
+        found = self.canvas.pipeline
+        if found is not None:
+            ops = [found.stages[stage].ops for stage in later_pieces(found)]
+            self._document.select(np.concatenate(ops).tolist())
+
+
+def _played(schedule: Schedule, kind: str, n: int) -> PipelineSchedule | int:
+    """The pipeline of a plan, or how many stages it would have if they are too many."""
+    problem, plan = schedule.problem, schedule.plan
+    n_stages = len(stages_of(problem, plan))
+    if n_stages > MOST_STAGES:
+        return n_stages
+    return simulate_pipeline(problem, plan, kind, n, planned_rule(plan))
+
+
+def later_pieces(found: PipelineSchedule) -> list[int]:
+    """Stages whose device has another one before them in the same pass."""
+    seen: set[tuple[int, bool]] = set()
+    later = []
+    for number, stage in enumerate(found.stages):
+        place = stage.devices[0], stage.backward
+        if place in seen:
+            later.append(number)
+        seen.add(place)
+    return later
+
+
+class PipelineCanvas(QWidget):
+    """A row for each device in use: its name, its load in parts, and what it does when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setMouseTracking(True)
+        self.pipeline: PipelineSchedule | None = None
+        self.schedule: Schedule | None = None
+        self._rows: list[int] = []
+        self._loads_us: FloatArray = np.zeros((0, 3))
+        self._later: set[int] = set()
+        theme.changed.connect(self.update)
+
+    def show_pipeline(self, schedule: Schedule | None, pipeline: PipelineSchedule | None) -> None:
+        """Draw this from now on; nothing without a pipeline."""
+        self.schedule, self.pipeline = schedule, pipeline
+        self._rows, self._later = [], set()
+        if schedule is not None and pipeline is not None:
+            used = {device for stage in pipeline.stages for device in stage.devices}
+            self._rows = sorted(used)
+            self._later = set(later_pieces(pipeline))
+            self._loads_us = _loads_us(schedule.problem, schedule.plan)
+        self.setMinimumHeight(round(len(self._rows) * ROW_PX * theme.scale))
+        self.setAccessibleName(
+            "" if pipeline is None else f"Pipeline of {count(len(pipeline.stages), 'stage')}"
+        )
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        return QSize(400, 90)
+
+    # Geometry
+
+    @property
+    def _left(self) -> float:
+        return (NAME_PX + LOAD_PX + GAP_PX) * theme.scale
+
+    def lane(self, device: int) -> QRectF:
+        """Where a device's stages are drawn."""
+        height = min(self.height() / max(len(self._rows), 1), 2 * ROW_PX * theme.scale)
+        top = self._rows.index(device) * height
+        return QRectF(self._left, top + 2, self.width() - self._left, height - 4)
+
+    def box(self, slot: Slot) -> QRectF:
+        """Where a slot is drawn."""
+        assert self.pipeline is not None
+        lane, whole_us = self.lane(slot.device), max(self.pipeline.makespan_us, 1e-9)
+        left = lane.left() + slot.start_us / whole_us * lane.width()
+        width = max((slot.finish_us - slot.start_us) / whole_us * lane.width(), 1.0)
+        thin = TRANSFER_PX * theme.scale
+        if slot.part == COMPUTE:
+            return QRectF(left, lane.top(), width, lane.height() - thin)
+        return QRectF(left, lane.bottom() - thin + 1, width, thin - 1)
+
+    def _slots(self) -> list[Slot]:
+        if self.pipeline is None:
+            return []
+        computing = [slot for row in self.pipeline.computing for slot in row]
+        return [*computing, *self.pipeline.transfers]
+
+    # Drawing
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        with QPainter(self) as painter:
+            for device in self._rows:
+                self._paint_row(painter, device)
+            for slot in self._slots():
+                self._paint_slot(painter, slot)
+
+    def _paint_row(self, painter: QPainter, device: int) -> None:
+        assert self.schedule is not None
+        tokens, lane = theme.tokens, self.lane(device)
+        painter.fillRect(lane, tokens.lane)
+        painter.setPen(tokens.text)
+        painter.setFont(theme.font(11, QFont.Weight.Medium))
+        middle = Qt.AlignmentFlag.AlignVCenter
+        name = device_label(self.schedule.problem.cluster.devices[device].name)
+        area = QRectF(0, lane.top(), NAME_PX * theme.scale, lane.height())
+        shown = QFontMetricsF(painter.font()).elidedText(
+            name, Qt.TextElideMode.ElideMiddle, area.width() - 4
+        )
+        painter.drawText(area, middle, shown)
+        parts_us, total_us = self._loads_us[device], float(self._loads_us[device].sum())
+        painter.setFont(theme.font(11))
+        text = ms(total_us)
+        text_px = QFontMetricsF(painter.font()).horizontalAdvance("1,000.0 ms") + 6
+        room = LOAD_PX * theme.scale - text_px
+        left, most_us = area.right(), max(float(self._loads_us.sum(axis=1).max()), 1e-9)
+        for part in (COMPUTE, IN, OUT):
+            width = float(parts_us[part]) / most_us * room
+            bar = QRectF(left, lane.center().y() - 5, width, 10)
+            painter.fillRect(bar, _shade(device, PART_STRENGTHS[part]))
+            left += width
+        painter.setPen(tokens.dim)
+        where = QRectF(area.right() + room, lane.top(), text_px, lane.height())
+        painter.drawText(where, middle | Qt.AlignmentFlag.AlignRight, text)
+
+    def _paint_slot(self, painter: QPainter, slot: Slot) -> None:
+        box = self.box(slot)
+        if slot.part != COMPUTE:
+            painter.fillRect(box, theme.tokens.dim)
+            return
+        shade = _shade(slot.device, BACKWARD if slot.backward else 1.0)
+        painter.fillRect(box.adjusted(0, 0, -1 if box.width() > 3 else 0, 0), shade)
+        if slot.stage in self._later and box.width() > 3:
+            painter.setPen(QPen(theme.tokens.text, 1))
+            painter.drawRect(box.adjusted(0.5, 0.5, -1.5, -0.5))
+        if box.width() >= NUMBER_PX * theme.scale:
+            light = shade.lightnessF() < 0.55
+            painter.setPen(QColor("white") if light else QColor("black"))
+            painter.setFont(theme.font(10))
+            painter.drawText(box, Qt.AlignmentFlag.AlignCenter, str(slot.microbatch + 1))
+
+    # The pointer
+
+    def event(self, event: QEvent) -> bool:
+        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
+            QToolTip.showText(event.globalPos(), plain_tip(self.tip_at(QPointF(event.pos()))), self)
+            return True
+        return super().event(event)
+
+    def tip_at(self, at: QPointF) -> str:
+        """What is done there, or what a device's load is made of."""
+        if self.pipeline is None or self.schedule is None:
+            return ""
+        devices = self.schedule.problem.cluster.devices
+        for slot in self._slots():
+            if self.box(slot).contains(at):
+                way = "backward" if slot.backward else "forward"
+                piece = " (a further piece)" if slot.stage in self._later else ""
+                stage = self.pipeline.stages[slot.stage]
+                return (
+                    f"sample {slot.microbatch + 1}, stage {slot.stage + 1}{piece}, {way}: "
+                    f"{device_label(devices[slot.device].name)} {PART_NAMES[slot.part]} for "
+                    f"{ms(slot.finish_us - slot.start_us)}, from {ms(slot.start_us)}\n"
+                    f"{count(len(stage.ops), 'op')}"
+                )
+        for device in self._rows:
+            lane = self.lane(device)
+            if lane.top() <= at.y() <= lane.bottom() and at.x() < lane.left():
+                parts = self._loads_us[device]
+                return (
+                    f"{device_label(devices[device].name)}, for one sample\n"
+                    f"compute   {ms(float(parts[COMPUTE]))}\nin   {ms(float(parts[IN]))}\n"
+                    f"out   {ms(float(parts[OUT]))}"
+                )
+        return ""
+
+
+def _loads_us(problem: Problem, plan: Plan) -> FloatArray:
+    """Compute, in and out of each device for one sample; shape (n_devices, 3).
+
+    Devices that take turns with a stage share what it takes.
+    """
+    loads: FloatArray = load_parts_us(problem, plan.device).sum(axis=1)
+    for group in plan.replicas:
+        loads[list(group)] = loads[group[0]] / len(group)
+    return loads
+
+
+def _shade(device: int, strength: float) -> QColor:
+    return blend(theme.device_color(device), theme.tokens.panel, strength)

@@ -1,0 +1,92 @@
+"""A plan as a pipeline: the schedule, the loads, pieces that break contiguity, and the switch."""
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPointF
+from PySide6.QtTest import QTest
+
+from documents import document_of
+from enplace.plan import Plan
+from enplace.simulate import simulate
+from enplace.simulate.loads import COMPUTE
+from enplace_studio.document import PlanEntry
+from enplace_studio.timeline import TimelineView
+from problems import cluster_of, profile_of
+
+CHAIN = [("a", "b", 1), ("b", "c", 1), ("c", "d", 1)]
+
+
+@pytest.fixture
+def opened(opener):
+    """A view on a chain of four ops, with a plan that was made for a pipeline."""
+
+    def open_it(device, facts=None):
+        profile = profile_of(dict.fromkeys("abcd", 10), CHAIN)
+        document = document_of(profile, cluster_of(2, b0_us=1.0, b1_us_per_byte=0.0))
+        facts = {"time_per_sample_us": 21.0} if facts is None else facts
+        plan = Plan(np.array(device), np.arange(4), "max-load-dp", facts=facts)
+        view = opener(TimelineView, document, 900, 260)
+        document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
+        QTest.qWait(1)
+        return view
+
+    return open_it
+
+
+def test_a_plan_for_a_pipeline_shows_as_one(opened):
+    view = opened([0, 0, 1, 1])
+    assert view.pages.currentWidget() is view.pipeline
+    found = view.pipeline.canvas.pipeline
+    assert [len(stage.ops) for stage in found.stages] == [2, 2]
+    assert found.n_microbatches == 8
+    assert "0.021 ms a sample once full" in view.legend
+    assert not view.pipeline.later_button.isVisible()
+
+
+def test_a_plan_for_a_step_shows_as_a_step_and_a_click_shows_its_pipeline(opened):
+    view = opened([0, 0, 1, 1], facts={})
+    assert view.pages.currentWidget() is not view.pipeline
+    view.pipeline_button.click()
+    assert view.pipeline.canvas.pipeline is not None
+    view.step_button.click()
+    assert "W A S D" in view.legend
+
+
+def test_more_samples_are_played_when_asked_for(opened):
+    view = opened([0, 0, 1, 1])
+    view.pipeline.samples.setValue(3)
+    assert view.pipeline.canvas.pipeline.n_microbatches == 3
+
+
+def test_further_pieces_are_named_and_selected(opened):
+    view = opened([0, 1, 0, 1])
+    assert "not contiguous: GPU 0, GPU 1" in view.legend
+    view.pipeline.later_button.click()
+    assert view.pipeline._document.selection == {2, 3}
+
+
+def test_the_pointer_is_told_what_is_done_there(opened):
+    view = opened([0, 0, 1, 1])
+    canvas = view.pipeline.canvas
+    slot = next(s for row in canvas.pipeline.computing for s in row if s.microbatch == 2)
+    tip = canvas.tip_at(canvas.box(slot).center())
+    assert "sample 3, stage 1, forward: GPU 0 computes for 0.020 ms" in tip
+    load = canvas.tip_at(canvas.lane(1).topLeft() + QPointF(-9, 9))
+    assert load.startswith("GPU 1, for one sample")
+    assert "in   0.0010 ms" in load
+
+
+def test_nothing_overlaps_on_a_device(opened):
+    view = opened([0, 1, 0, 1])
+    for row in view.pipeline.canvas.pipeline.computing:
+        assert all(slot.part == COMPUTE for slot in row)
+        starts = [slot.start_us for slot in row]
+        finishes = [slot.finish_us for slot in row]
+        assert all(f <= s for f, s in zip(finishes[:-1], starts[1:], strict=True))
+
+
+def test_a_plan_that_hops_too_often_says_so(opened, monkeypatch):
+    monkeypatch.setattr("enplace_studio.timeline.pipeline.MOST_STAGES", 3)
+    view = opened([0, 1, 0, 1])
+    assert view.pipeline.canvas.pipeline is None
+    assert "would have 4 stages" in view.pipeline.message.text()
