@@ -114,6 +114,7 @@ class PlansView(Panel):
 
     def _show_comparison(self) -> None:
         if self.comparison is not None:
+            self.comparison.hide()
             self.comparison.setParent(None)
             self.comparison.deleteLater()
             self.comparison = None
