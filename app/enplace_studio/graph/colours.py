@@ -83,6 +83,16 @@ def _by_critical_path(facts: Facts) -> list[Look]:
     ]
 
 
+def _by_contiguity(facts: Facts) -> list[Look]:
+    looks = []
+    for further, n_ops in zip(facts.n_further.tolist(), facts.n_ops.tolist(), strict=True):
+        part = further / n_ops
+        stripes = ((theme.tokens.bad, part), (theme.tokens.faint, 1 - part))
+        line = f"{further} of {n_ops} further" if further else "contiguous"
+        looks.append(Look(tuple(s for s in stripes if s[1]), line))
+    return looks
+
+
 def _plain() -> Stripes:
     return ((theme.tokens.faint, 1.0),)
 
@@ -116,10 +126,19 @@ def _critical_legend(facts: Facts) -> list[tuple[QColor, str]]:
     return [(theme.tokens.bad, on_path), (theme.tokens.faint, "not on it")]
 
 
+def _contiguity_legend(facts: Facts) -> list[tuple[QColor, str]]:
+    further = count(int(facts.n_further.sum()), "op")
+    return [
+        (theme.tokens.bad, f"{further} in further pieces of a device"),
+        (theme.tokens.faint, "in the first piece"),
+    ]
+
+
 MODES = (
     Mode("device", _by_device, lambda facts: []),
     Mode("compute time", _by_time, _time_legend),
     Mode("op type", _by_work, _work_legend),
     Mode("pinned", _by_pins, _pin_legend),
     Mode("critical path", _by_critical_path, _critical_legend),
+    Mode("contiguity", _by_contiguity, _contiguity_legend),
 )

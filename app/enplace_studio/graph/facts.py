@@ -13,6 +13,8 @@ from enplace.problem import Problem
 from enplace.profile import FloatArray, IntArray, Profile
 from enplace.schedule import Schedule
 from enplace.simulate import critical_path
+from enplace.simulate.loads import backward_ops
+from enplace.simulate.pieces import pieces_of
 
 BoolArray = NDArray[np.bool_]
 
@@ -92,6 +94,9 @@ class Facts:
     n_ops, n_pinned : int array
     critical_us : float array
         Time that the group spends on the critical path, where it was asked for.
+    n_further : int array
+        Ops in further pieces of their device, where that was asked for: what depends on the first
+        piece left the device and came back, so the device's part is not contiguous.
     work : int array
         Which of :data:`WORK_KINDS` takes most of its time.
     """
@@ -103,6 +108,7 @@ class Facts:
     n_ops: IntArray
     n_pinned: IntArray
     critical_us: FloatArray
+    n_further: IntArray
     work: IntArray
 
     @property
@@ -118,9 +124,13 @@ class Facts:
 
 
 def make_facts(
-    problem: Problem, grouping: Grouping, schedule: Schedule | None, with_path: bool = False
+    problem: Problem,
+    grouping: Grouping,
+    schedule: Schedule | None,
+    with_path: bool = False,
+    with_pieces: bool = False,
 ) -> Facts:
-    """Sum up ops by group; the critical path only where it is wanted, because it takes longest."""
+    """Sum up ops by group; critical path and pieces only where wanted, as they take longest."""
     profile, n = problem.profile, grouping.n_groups
     grouped = np.flatnonzero(grouping.group >= 0)
     group = grouping.group[grouped]
@@ -140,6 +150,9 @@ def make_facts(
         n_ops=np.bincount(group, minlength=n),
         n_pinned=total(pinned[grouped]).astype(np.int64),
         critical_us=_critical(grouping, schedule if with_path else None),
+        n_further=total(_further(schedule if with_pieces else None, profile)[grouped]).astype(
+            np.int64
+        ),
         work=_work(_kinds_of_work(profile)[grouped], group, time_us, n),
     )
 
@@ -177,6 +190,15 @@ def _critical(grouping: Grouping, schedule: Schedule | None) -> FloatArray:
         grouped = grouping.group[ops] >= 0
         np.add.at(spent, grouping.group[ops[grouped]], duration_us[grouped])
     return spent
+
+
+def _further(schedule: Schedule | None, profile: Profile) -> BoolArray:
+    """Which ops are in further pieces of the pass of their device; shape (n_ops,)."""
+    if schedule is None:
+        return np.zeros(profile.n_ops, dtype=bool)
+    problem, device = schedule.problem, schedule.plan.device
+    place = 2 * device + backward_ops(problem)
+    return pieces_of(problem.profile, place, 2 * problem.cluster.n_devices) > 0
 
 
 @lru_cache(maxsize=2)

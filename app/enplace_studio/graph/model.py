@@ -161,8 +161,14 @@ class GraphModel(QObject):
         if schedule is not None:
             device = schedule.plan.device
             cut = crossing(problem.profile, level.grouping, level.edges, device)
-        with_path = self.mode.title == "critical path"
-        facts = make_facts(problem, level.grouping, schedule, with_path)
+        wanted = self.mode.title
+        facts = make_facts(
+            problem,
+            level.grouping,
+            schedule,
+            with_path=wanted == "critical path",
+            with_pieces=wanted == "contiguity",
+        )
         return make_scene(level, arrangement, facts, self.mode.looks, cut)
 
     # What is singled out

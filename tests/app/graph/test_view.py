@@ -272,6 +272,24 @@ def test_every_colour_mode_paints_and_says_what_it_means(view, number):
     assert number == 0 or MODES[number].legend(view.model.scene.facts)
 
 
+def test_ops_that_break_contiguity_are_told_apart(view):
+    """What leaves a device and comes back to it is in a further piece."""
+    profile, document = view.document.problem.profile, view.document
+    order = profile.topological_order.tolist()
+    source = profile.edge_source.tolist()
+    middle = next(
+        op for op in order
+        if op in source and profile.in_ptr[op] < profile.in_ptr[op + 1]
+    )  # fmt: skip
+    view.set_mode([mode.title for mode in MODES].index("contiguity"))
+    assert view.model.scene.facts.n_further.sum() == 0
+    document.place(range(profile.n_ops), 0)
+    document.place([middle], 1)
+    facts = view.model.scene.facts
+    assert facts.n_further.sum() > 0
+    assert "further" in " ".join(look.line for look in view.model.scene.looks)
+
+
 def test_the_wheel_zooms_at_the_pointer_with_control(view):
     pos = QPointF(300, 200)
     fixed = view.canvas.camera.to_scene(pos)
