@@ -24,6 +24,7 @@ from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray, Profile
 from enplace.source import Source, check_batch_sizes
 from enplace.text import count
+from enplace.text import size as size_text
 from enplace.wire import Message, profile_from
 from enplace.worker import Report, profile_job, run_job
 
@@ -120,20 +121,49 @@ def estimate(
     # An op has a time on the kind of device that it ran on last, and there alone.
     time_us[np.isnan(small[-1].time_us[order[-1]])] = np.nan
     temporary = line([p.temporary_bytes[at] for p, at in zip(small, order, strict=True)])
-    by_line = line([_bytes_of_tensors(graph, profile) for profile in small])
-    known = graph.tensor_bytes > 0
+    held = [_bytes_of_tensors(graph, profile) for profile in small]
+    by_line = line(held)
+    _check_batch(graph, held, by_line, batch_sizes, batch_size)
     facts = small[-1].measured
     return replace(
         graph,
         time_us=time_us,
         temporary_bytes=np.rint(temporary).astype(np.int64),
-        tensor_bytes=np.where(known, graph.tensor_bytes, np.rint(np.nan_to_num(by_line))).astype(
+        tensor_bytes=np.where(np.isfinite(by_line), np.rint(by_line), graph.tensor_bytes).astype(
             np.int64
         ),
         # What tells of one batch's steps is not true of another's.
         measured={key: value for key, value in facts.items() if key not in _OF_ONE_BATCH},
     )
 
+
+def _check_batch(
+    graph: Profile,
+    held: Sequence[FloatArray],
+    by_line: FloatArray,
+    batch_sizes: Sequence[int],
+    batch_size: int,
+) -> None:
+    """Refuse a model whose tensors do not follow the batch size that it is given."""
+    least, most = batch_sizes[int(np.argmin(batch_sizes))], max(batch_sizes)
+    sums = [float(np.nansum(values)) for values in held]
+    if len(set(sums)) == 1:
+        raise ProfileError(
+            f"the step holds as much with a batch of {least:,} as with one of {most:,}; does the "
+            f"model take its batch size from what it is given?"
+        )
+    known = (graph.tensor_bytes > 0) & np.isfinite(by_line)
+    expected, found = float(by_line[known].sum()), float(graph.tensor_bytes[known].sum())
+    if known.any() and not expected / FAR <= found <= expected * FAR:
+        raise ProfileError(
+            f"with a batch of {batch_size:,}, tensors should hold {size_text(expected)} and hold "
+            f"{size_text(found)}; does the data have so many samples, and does the model take its "
+            f"batch size from what it is given?"
+        )
+
+
+FAR = 1.5
+"""A step that holds so many times more or less than expected is not that of the batch size."""
 
 _OF_ONE_BATCH = ("step_time_us", "op_deviation", "peak_bytes")
 

@@ -39,6 +39,8 @@ MAX_BATCH = 1 << 24
 BATCH = "{batch}"
 """In the arguments of a script, its batch size."""
 
+_SAY_WHERE = f"Write {BATCH} among its arguments, such as '--batch {BATCH}'"
+
 
 @dataclass(frozen=True)
 class Source:
@@ -183,9 +185,22 @@ def _with(source: Source, options: dict[str, Any]) -> Source:
     if bool(source.loss) != bool(source.optimizer):
         given, lacking = ("loss", "optimizer") if source.loss else ("optimizer", "loss")
         raise FileError(f"{source.path}: there is a {given} but no {lacking}; give both or neither")
-    if any(BATCH in word for word in source.arguments) and not source.batch_size:
+    if source.batch_size and _is_script(source) and not _takes_batch(source):
+        raise FileError(
+            f"{source.path}: where does it take its batch size? {_SAY_WHERE}, or leave the batch "
+            f"size out"
+        )
+    if _takes_batch(source) and not source.batch_size:
         raise FileError(f"{source.path}: {BATCH} among its arguments needs a batch size; give one")
     return source
+
+
+def _is_script(source: Source) -> bool:
+    return source.kind in ("script", "module")
+
+
+def _takes_batch(source: Source) -> bool:
+    return any(BATCH in word for word in source.arguments)
 
 
 def check_batch_sizes(source: Source, sizes: Sequence[int]) -> None:
@@ -196,10 +211,10 @@ def check_batch_sizes(source: Source, sizes: Sequence[int]) -> None:
     FileError
         Says what is missing.
     """
-    if source.kind in ("script", "module") and not any(BATCH in w for w in source.arguments):
+    if _is_script(source) and not _takes_batch(source):
         raise FileError(
-            f"{source.path}: where does it take its batch size? Write {BATCH} among its arguments, "
-            f"such as '--batch {BATCH}', so that it can be run with several"
+            f"{source.path}: where does it take its batch size? {_SAY_WHERE}, so that it can be "
+            f"run with several"
         )
     if len(sizes) < 2 or not source.batch_size > max(sizes):
         raise FileError(

@@ -55,7 +55,8 @@ def train(loss_of, module, optimizer, batches, steps):
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
-    loss_of(*(part[0] for part in batches))
+    # One sample is enough to make the variables; the whole batch may not fit one device.
+    loss_of(*(part[0][:1] for part in batches))
     optimizer.build(module.trainable_variables)
     for step in range(steps):
         loss = train_step(*(part[step % len(part)] for part in batches))

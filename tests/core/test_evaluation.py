@@ -44,10 +44,22 @@ def test_costs_follow_their_lines():
     assert found.persistent_bytes.tolist() == truth.persistent_bytes.tolist()
 
 
-def test_what_the_graph_knows_needs_no_line():
-    graph = profile_of({"a": 1, "b": 1}, [("a", "b", 12_345)])
-    small = [profile_of({"a": n, "b": 1}, [("a", "b", n)]) for n in (1, 2)]
-    assert estimate(graph, small, (1, 2), 8).tensor_bytes.tolist() == [12_345]
+def small_batches(*n_bytes):
+    return [profile_of({"a": n, "b": 1}, [("a", "b", n)]) for n in n_bytes]
+
+
+def test_bytes_come_from_a_line_like_times():
+    graph = profile_of({"a": 1, "b": 1}, [("a", "b", 75)])
+    assert estimate(graph, small_batches(10, 20), (1, 2), 8).tensor_bytes.tolist() == [80]
+
+
+def test_a_model_that_does_not_follow_the_batch_size_is_refused():
+    """Its data may have fewer samples, or the model may take its batch size from elsewhere."""
+    graph = profile_of({"a": 1, "b": 1}, [("a", "b", 20)])
+    with pytest.raises(ProfileError, match="should hold 80 B and hold 20 B"):
+        estimate(graph, small_batches(10, 20), (1, 2), 8)
+    with pytest.raises(ProfileError, match="as much with a batch of 1 as with one of 2"):
+        estimate(graph, small_batches(20, 20), (1, 2), 8)
 
 
 def test_another_graph_for_each_size_is_refused():

@@ -89,7 +89,10 @@ class FailureReport(Question):
 
     def __init__(self, doing: str, why: str, last_lines: str, parent: QWidget) -> None:
         super().__init__("It did not work", doing, "Start again", "Close", parent)
-        self.why = why[:1].upper() + why[1:] + ("" if why.endswith(".") else ".")
+        # A sentence begins with a capital letter, but a file's name is as it is.
+        starts_with_file = "." in why.split(" ", 1)[0]
+        begun = why if starts_with_file else why[:1].upper() + why[1:]
+        self.why = begun + ("" if why.endswith(".") else ".")
         self.say(self.why)
         self.say("The studio and your work are as they were.", "dim")
         if last_lines.strip():

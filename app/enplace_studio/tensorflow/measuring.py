@@ -246,7 +246,9 @@ class Measuring(QWidget):
             return
         tuned = session.entry_for(self._document.problem, f"{entry.name}, tuned", run.plan)
         self._document.add_plan(replace(tuned, run=run))
-        self.done.emit(f"Tuned: a step takes {ms(best)} instead of {ms(first)} on this machine")
+        self.done.emit(
+            f"Tuned: a step takes {ms(best)}; with “{entry.name}” it took {ms(first)} just before"
+        )
 
     def _ran(self, plan: Plan, problem: Problem, message: Message) -> None:
         run = aside(lambda: run_from(message, problem))

@@ -101,7 +101,7 @@ class TimelineView(Panel):
         if run is not None:
             off = step_error(schedule, run)
             shown = "" if off is None else f" ({percent(off, signed=True)})"
-            step += f" predicted{shown}, {ms(run.step_time_us)} measured"
+            step += f" predicted{shown}, {ms(run.step_time_us)} measured (lanes: traced, slower)"
         if baseline is not None:
             delta_us = schedule.makespan_us - baseline.makespan_us
             step += f"   {ms(delta_us, signed=True)} since your edits (thin lines: before)"

@@ -128,18 +128,14 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
     from enplace.disk import naming
     from enplace.files import complete_plan, read_plan
     from enplace.placers.registry import WARM_START, names_with
+    from enplace.problem import split_problem
 
     able = names_with(WARM_START)
     if method not in able:
         raise EnplaceError(f"method '{method}' cannot go on from a plan; use {', '.join(able)}")
     found = read_plan(plan_file, problem)
     with naming(plan_file):
-        if found.plan.splits:
-            raise PlanError(
-                f"the plan splits {count(len(found.plan.splits), 'op')}, and no method can go on "
-                f"from there; start from a plan without splits"
-            )
-        return complete_plan(problem, found)
+        return complete_plan(split_problem(problem, found.plan.splits), found)
 
 
 def without_split_groups(problem: Problem, plan: Plan) -> Problem:

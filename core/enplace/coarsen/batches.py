@@ -273,7 +273,8 @@ def _fill(
     memory_cap: int,
 ) -> IntArray:  # pragma: no cover - compiled
     root = np.arange(len(by_height))
-    above, tied_us = np.arange(tie.max() + 1), _tied_work(tie, work_us)
+    above = np.arange(tie.max() + 1)
+    tied_us, tied_bytes = _tied(tie, work_us), _tied(tie, memory_bytes)
     merged, last = 0, -1
     work, memory = 0.0, 0
     for vertex in by_height:
@@ -284,7 +285,7 @@ def _fill(
             and device_set[last] == device_set[vertex]
             and work + work_us[vertex] <= work_cap
             and memory + memory_bytes[vertex] <= memory_cap
-            and _join(above, tied_us, tie[last], tie[vertex], TIED_SHARE * work_cap)
+            and _join(above, tied_us, tied_bytes, tie[last], tie[vertex], work_cap, memory_cap)
         ):
             root[vertex] = last
             work += work_us[vertex]
@@ -296,18 +297,26 @@ def _fill(
 
 
 @njit(cache=True, nogil=True)
-def _tied_work(tie: IntArray, work_us: FloatArray) -> FloatArray:  # pragma: no cover - compiled
+def _tied(
+    tie: IntArray, values: FloatArray | IntArray
+) -> FloatArray:  # pragma: no cover - compiled
     total = np.zeros(tie.max() + 1)
     for vertex in range(len(tie)):
-        total[tie[vertex]] += work_us[vertex]
+        total[tie[vertex]] += values[vertex]
     return total
 
 
 @njit(cache=True, nogil=True)
 def _join(
-    above: IntArray, tied_us: FloatArray, one: int, other: int, cap_us: float
+    above: IntArray,
+    tied_us: FloatArray,
+    tied_bytes: FloatArray,
+    one: int,
+    other: int,
+    work_cap: float,
+    memory_cap: int,
 ) -> bool:  # pragma: no cover - compiled
-    """Tie what two vertices are tied to, unless that is too much work for one device."""
+    """Tie what two vertices are tied to, unless that is too much for one device."""
     while above[one] != one:
         above[one] = above[above[one]]
         one = above[one]
@@ -316,10 +325,14 @@ def _join(
         other = above[other]
     if one == other:
         return True
-    if tied_us[one] + tied_us[other] > cap_us:
+    if (
+        tied_us[one] + tied_us[other] > TIED_SHARE * work_cap
+        or tied_bytes[one] + tied_bytes[other] > memory_cap / MEMORY_SHARE
+    ):
         return False
     above[other] = one
     tied_us[one] += tied_us[other]
+    tied_bytes[one] += tied_bytes[other]
     return True
 
 
@@ -406,7 +419,8 @@ def _matching(
     """Edges that may be merged at once by the corrected Theorem 3.5, best first."""
     n = len(work_us)
     chosen, count = np.empty(most, np.int64), 0
-    above, tied_us = np.arange(tie.max() + 1), _tied_work(tie, work_us)
+    above = np.arange(tie.max() + 1)
+    tied_us, tied_bytes = _tied(tie, work_us), _tied(tie, memory_bytes)
     matched = np.zeros(n, np.bool_)
     reaches = np.zeros(n, np.int64)  # H(v_i) of a chosen u_i
     is_end = np.zeros(n, np.bool_)  # whether it is a chosen v_i
@@ -438,7 +452,7 @@ def _matching(
             fits &= reaches[producers[i]] != height[v]
         for i in range(out_ptr[u], out_ptr[u + 1]):
             fits &= not (is_end[target[i]] and height[target[i]] == height[v])
-        if not fits or not _join(above, tied_us, tie[u], tie[v], TIED_SHARE * work_cap):
+        if not fits or not _join(above, tied_us, tied_bytes, tie[u], tie[v], work_cap, memory_cap):
             continue
         matched[u] = matched[v] = is_end[v] = True
         reaches[u] = height[v]

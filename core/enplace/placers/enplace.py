@@ -28,7 +28,7 @@ import numpy as np
 
 from enplace.clusters import presets
 from enplace.coarsen import merge_batches, merge_chains
-from enplace.errors import PlanError
+from enplace.errors import CancelledError, EnplaceError, PlanError
 from enplace.placers.celeritas import celeritas, order_place
 from enplace.placers.dpos import dpos
 from enplace.placers.expert import expert
@@ -47,11 +47,12 @@ from enplace.search import Level, make_level, move_blocks, sweep
 from enplace.simulate import remember_bound, simulate
 from enplace.solvers.cp import solve_cp
 
-STARTS = (celeritas, heft, expert, m_etf, dpos, order_place, m_topo, single)
-"""Methods that take a second at most, the quickest of the good ones first."""
+STARTS = (single, heft, expert, celeritas, m_etf, dpos, order_place, m_topo)
+"""Methods that take a second at most; first what is there at once, then the best of them."""
 
-SMALL = 6000
-"""Most ops for which ``m-sct``, with its linear program, is a quick method too."""
+SLOW_START_S, PATIENCE = 2.5e-4, 0.35
+"""Time that ``m-sct``, with its linear program, takes for an op, and the share of all time that it
+may take; it is tried last."""
 
 COARSE = 1500
 """Ops of the coarser graph; a finer one of fewer ops is used for both."""
@@ -176,9 +177,17 @@ def _starts(problem: Problem, options: PlaceOptions) -> Iterator[Plan]:
     if options.start is not None:
         yield _allowed(problem, replace(options.start, method="enplace", facts={}))
     quiet = replace(options, progress=lambda progress: None)
-    small = problem.profile.n_ops <= SMALL
-    for method in (*STARTS, m_sct) if small else STARTS:
-        yield replace(method(problem, quiet), method="enplace")
+    slow_s, limit_s = SLOW_START_S * problem.profile.n_ops, options.time_limit_s
+    patient = limit_s is None or options.seconds + slow_s <= PATIENCE * limit_s
+    for method in (*STARTS, m_sct) if patient else STARTS:
+        try:
+            found = method(problem, quiet)
+        except CancelledError:
+            raise
+        except EnplaceError as error:  # one method less; the others may do
+            options.progress(Progress(options.seconds, f"left out: {error}"))
+            continue
+        yield replace(found, method="enplace")
 
 
 def _allowed(problem: Problem, plan: Plan) -> Plan:

@@ -202,7 +202,8 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     -------
     Plan
         Checked against the problem's constraints; ``facts`` holds ``solve_seconds`` and ``seed``.
-        It carries the splits that the problem's graph has already.
+        It carries the splits that the problem's graph has already, and those of the plan that the
+        method goes on from.
 
     Raises
     ------
@@ -214,6 +215,8 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     chosen = _find(method)
     start = replace(options or PlaceOptions(), started=time.perf_counter())
     _check_options(chosen, start)
+    if start.start is not None and not problem.splits:
+        problem = split_problem(problem, start.start.splits)
     watch = _Watch(start, problem.splits)
     try:
         watch.options.check_cancelled()

@@ -255,11 +255,13 @@ def is_enough(best: Schedule, options: PlaceOptions) -> bool:
 
 
 def is_better(one: Schedule, other: Schedule) -> bool:
-    """Whether it fits where the other does not, or is shorter and fits no worse."""
-    shorter = one.makespan_us < other.makespan_us
-    if other.fits:
-        return shorter and one.fits
-    return shorter or one.fits
+    """Whether it lacks less memory than the other, or is shorter and lacks no more."""
+    return (_lacking_bytes(one), one.makespan_us) < (_lacking_bytes(other), other.makespan_us)
+
+
+def _lacking_bytes(schedule: Schedule) -> int:
+    over = schedule.peak_bytes - schedule.problem.cluster.capacity_bytes
+    return int(np.maximum(over, 0).sum())
 
 
 def report(schedule: Schedule, options: PlaceOptions, engine: str = "") -> None:

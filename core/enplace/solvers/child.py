@@ -94,8 +94,9 @@ def _talk(
             pass  # It has ended; its own last line says why.
 
     def hear(said: IO[bytes]) -> None:
-        for line in said:
-            lines.put(json.loads(line))
+        with suppress(ValueError):  # it was killed in the middle of a line
+            for line in said:
+                lines.put(json.loads(line))
         listen.join()
         lines.put(None)
 

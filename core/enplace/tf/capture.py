@@ -20,6 +20,9 @@ from enplace.tf.step import Batch, LoadError, Step
 N_BATCHES = 8
 """So many batches are recorded, if there are as many."""
 
+MAX_DRAWS = 64
+"""So many batches are looked at for as many as are recorded, all of one shape."""
+
 MAX_BATCHES_BYTES = 1 << 28
 """No more batches are recorded once they are this large together."""
 
@@ -164,8 +167,14 @@ def _only_iterator(graph_def: GraphDef, resources: Collection[str]) -> str:
 
 def _why_not(consumer: NodeDef, name: str) -> str:
     found = (text for part, text in _EXPLAINED.items() if part in consumer.op)
-    text = next(found, "a resource that is neither a variable nor an iterator; move it out, do not")
-    return f"the training step uses {text} inside the step ('{name}', op {consumer.op})"
+    text = next(found, "")
+    if text:
+        return f"the training step uses {text} inside the step ('{name}', op {consumer.op})"
+    return (
+        f"the training step uses something that is neither a variable nor the iterator of its data "
+        f"('{name}', op {consumer.op}), as under a tf.distribute strategy; train without a "
+        f"strategy, or move it out of the step"
+    )
 
 
 def _check_loop(graph_def: GraphDef) -> None:
@@ -206,7 +215,9 @@ def _drawn(graph_def: GraphDef, iterator: str, resource: Any, given: Batch) -> l
     shapes = [tf.TensorShape(s) for s in getters[0].attr["output_shapes"].list.shape]
     batches: list[Batch] = []
     n_bytes = 0
-    while len(batches) < N_BATCHES and n_bytes < MAX_BATCHES_BYTES:
+    for _ in range(MAX_DRAWS):  # batches of ever other shapes would never be enough
+        if len(batches) >= N_BATCHES or n_bytes >= MAX_BATCHES_BYTES:
+            break
         try:
             parts = tf.raw_ops.IteratorGetNext(
                 iterator=resource, output_types=types, output_shapes=shapes

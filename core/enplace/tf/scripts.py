@@ -65,7 +65,8 @@ def load_script(source: Source) -> Step:
         except SystemExit as end:
             recorder.ended(_why_ended(source, end), printed=True)
         except (MemoryError, tf.errors.ResourceExhaustedError):
-            raise  # no fault of the script's
+            if not recorder.has_step:
+                raise  # no fault of the script's
         except BaseException as error:
             recorder.ended(_why_failed(source, error), printed=True)
     return recorder.step()
@@ -105,6 +106,8 @@ class Recorder:
         ) -> Any:
             if tf.executing_eagerly():
                 self._saw(function, tensor_inputs)
+                if function is self._function and (made_up := _made_up_result(function)):
+                    return made_up[0]
             return call(function, tensor_inputs, captured_inputs)
 
         @wraps(gradient)
@@ -125,6 +128,11 @@ class Recorder:
             suppress(_EnoughError),
         ):
             yield
+
+    @property
+    def has_step(self) -> bool:
+        """Whether a training step has been seen, so that it does not matter how things go on."""
+        return self._found is not None
 
     def ended(self, why: str, printed: bool = False) -> None:
         """Remember why the script ended by itself, unless something was wrong before."""
@@ -196,6 +204,19 @@ class Recorder:
             f"{self._name}: it ended and never trained: no model.fit, and no call of a tf.function "
             f"that takes gradients and updates variables; open the script that trains"
         )
+
+
+def _made_up_result(function: ConcreteFunction) -> list[Any]:
+    """What a training step might return, in a list; empty if that cannot be made up.
+
+    The step is wanted, not its result, and a batch that only fits several devices cannot run here.
+    """
+    outputs = function.outputs
+    if not all(t.shape.is_fully_defined() and t.dtype.is_numpy_compatible for t in outputs):
+        return []
+    with tf.device("CPU:0"):
+        zeros = [tf.zeros(t.shape, t.dtype) for t in outputs]
+    return [function.function_type.pack_output(zeros)]
 
 
 @cache

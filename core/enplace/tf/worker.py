@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import BinaryIO
 
 from enplace import wire
@@ -246,8 +247,8 @@ def _failure(error: BaseException) -> Message:
 
 def _brief(error: BaseException) -> str:
     """The kind of an error and what it says in one line."""
-    said = what_it_says(error)
-    return f"{type(error).__name__}: {said[:200]}" if said else type(error).__name__
+    kind, said = type(error).__name__, what_it_says(error)
+    return f"{kind}: {shorten(said, 200, placeholder=' …')}" if said else kind
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line, problems
 
-from enplace.coarsen import merge_batches
+from enplace.coarsen import contract, merge_batches
 from enplace.coarsen.batches import MEMORY_SHARE
 from enplace.problem import Problem
 
@@ -67,6 +67,13 @@ def test_the_case_that_the_printed_theorem_lets_through():
     vertex = merge_batches(problem, 2)
     assert vertex.max() + 1 <= 2
     assert nx.is_directed_acyclic_graph(contracted(problem, vertex))
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=problems(12), critical=st.booleans())
+def test_what_is_tied_together_still_fits_a_device(problem, critical):
+    """A graph that can be placed can be placed when merged: contracting it raises nothing."""
+    contract(problem, merge_batches(problem, 2, critical=critical))
 
 
 def test_a_vertex_holds_no_more_than_its_share_of_memory():

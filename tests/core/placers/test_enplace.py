@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.core.placers.problems import gpus, line, problems
 
 from enplace.clusters import presets
+from enplace.errors import EnplaceError
 from enplace.frontends import read_profile
 from enplace.placers import PlaceOptions, place, placers
 from enplace.problem import Problem
@@ -152,3 +153,18 @@ def test_nothing_is_compiled_while_the_time_limit_runs():
     n_known, new = done.stdout.split(maxsplit=1)
     assert int(n_known) > 20
     assert new.strip() == "[]"
+
+
+def test_a_method_that_fails_is_left_out_and_said(monkeypatch):
+    """Its linear program needs HiGHS, which may be missing."""
+    problem = Problem(line([3.0, 4.0, 5.0], [(0, 2, 1), (1, 2, 1)]), gpus(2))
+
+    def fails(problem, options):
+        raise EnplaceError("m-sct: HiGHS is missing")
+
+    monkeypatch.setattr("enplace.placers.enplace.m_sct", fails)
+    said = []
+    options = PlaceOptions(progress=lambda progress: said.append(progress.message))
+    plan = place(problem, "enplace", options=options)
+    assert simulate(problem, plan).makespan_us <= 12
+    assert "left out: m-sct: HiGHS is missing" in said

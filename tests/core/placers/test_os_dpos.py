@@ -94,3 +94,13 @@ def test_gpus_are_all_there_is_to_share_among(n_gpus):
     problem = Problem(one_layer(), gpus(n_gpus, b1=1e-5))
     assert all(split.parts == n_gpus for split in data_parallel(problem))
     assert bool(data_parallel(problem)) == (n_gpus > 1)
+
+
+def test_the_default_method_goes_on_from_its_plan():
+    problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
+    split = place(problem, "os-dpos")
+    assert split.splits
+    options = PlaceOptions(time_limit_s=1, start=split)
+    better = place(problem, "enplace", options=options)
+    assert better.splits == split.splits
+    assert simulate(problem, better).makespan_us <= simulate(problem, split).makespan_us
