@@ -14,6 +14,7 @@ from enplace.clusters import presets
 from enplace.errors import EnplaceError
 from enplace.frontends import read_profile
 from enplace.placers import PlaceOptions, place, placers
+from enplace.placers.enplace import STARTS
 from enplace.problem import Problem
 from enplace.samples import samples
 from enplace.simulate import simulate
@@ -162,7 +163,7 @@ def test_a_method_that_fails_is_left_out_and_said(monkeypatch):
     def fails(problem, options):
         raise EnplaceError("m-sct: HiGHS is missing")
 
-    monkeypatch.setattr("enplace.placers.enplace.m_sct", fails)
+    monkeypatch.setattr("enplace.placers.enplace.STARTS", (fails, *STARTS))
     said = []
     options = PlaceOptions(progress=lambda progress: said.append(progress.message))
     plan = place(problem, "enplace", options=options)
