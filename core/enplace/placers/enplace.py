@@ -50,7 +50,7 @@ from enplace.solvers.cp import solve_cp
 STARTS = (single, heft, expert, celeritas, m_etf, dpos, order_place, m_topo)
 """Methods that take a second at most; first what is there at once, then the best of them."""
 
-SLOW_START_S, PATIENCE = 2.5e-4, 0.35
+SLOW_START_S, PATIENCE = 2.5e-4, 0.25
 """Time that ``m-sct``, with its linear program, takes for an op, and the share of all time that it
 may take; it is tried last."""
 
@@ -213,17 +213,21 @@ class _Search:
 
     def run(self) -> Schedule:
         """Go through the phases; the best schedule when they are over."""
-        finest = make_level(self.problem, merge_chains(self.problem))
+        finest = self._finest()
         fine = self._level(finest, FINE)
         coarse = self._level(fine, COARSE)
         states = [self._start(coarse), self._start(fine)]
         states = self._phase(states, [_blocks(links) for links in LINKS], PHASES[0])
         states = [
-            self._better(self._lifted(state, fine), self._start(fine), links)
+            self._better(self._lifted(state, fine, links), self._start(fine), links)
             for state, links in zip(states, LINKS, strict=True)
         ]
         states = self._phase(states, [_blocks(links, THRESHOLD) for links in LINKS], PHASES[1])
-        urgent, other = (self._lifted(state, finest) for state in states)
+        start = self._start(finest)
+        urgent, other = (
+            self._better(self._lifted(state, finest, links), start, links)
+            for state, links in zip(states, LINKS, strict=True)
+        )
         leader = min((self._replayed(state) for state in (urgent, other)), key=_key)
         for end in PHASES[2:]:
             if urgent.key < leader.key:
@@ -236,6 +240,14 @@ class _Search:
             self._prove()
         return self.best
 
+    def _finest(self) -> Level:
+        """Chains merged, unless the best schedule so far profits from tearing some apart."""
+        chain = merge_chains(self.problem)
+        level, device = make_level(self.problem, chain), self.best.plan.device
+        if (level.device_of(device)[level.group] == device).all():
+            return level
+        return make_level(self.problem, np.arange(len(chain)))
+
     def _level(self, finer: Level, most: int) -> Level:
         if finer.problem.profile.n_ops <= most:
             return finer
@@ -243,21 +255,16 @@ class _Search:
 
     def _start(self, level: Level) -> State:
         """The best schedule so far, as nearly as the groups of a level allow."""
-        group, n = level.group, level.problem.profile.n_ops
-        order = np.asarray(level.problem.profile.topological_order)
-        if n == len(group):
-            order = np.argsort(self.best.plan.position[np.argsort(group)])
-        return State(level, order.copy(), level.device_of(self.best.plan.device))
+        plan = self.best.plan
+        return _state(level, level.device_of(plan.device), plan)
 
-    def _lifted(self, state: State, level: Level) -> State:
+    def _lifted(self, state: State, level: Level, links: str) -> State:
         """A state on a finer level: where its groups were, the ops go, in about their order."""
         if state.level is level:
             return state
         device = level.device_of(state.device[state.level.group])
-        plan = state.level.plan(state.order, state.device, "strict", "fifo")
-        first = np.full(len(device), len(plan.position))
-        np.minimum.at(first, level.group, plan.position)
-        return State(level, _played(level, device, np.argsort(first, kind="stable")), device)
+        plan = state.level.plan(state.order, state.device, "strict", links)
+        return _state(level, device, plan)
 
     def _better(self, one: State, other: State, links: str) -> State:
         """The state that moves of blocks should start from."""
@@ -400,9 +407,18 @@ def _key(state: State) -> tuple[int, float]:
     return state.key
 
 
-def _played(level: Level, device: IntArray, order: IntArray) -> IntArray:
+def _state(level: Level, device: IntArray, plan: Plan) -> State:
+    """Groups where they are given, in the order in which a plan of all ops comes to them."""
+    first = np.full(len(device), len(plan.position))
+    np.minimum.at(first, level.group, plan.position)
+    order = _played(level, device, np.argsort(first, kind="stable"), plan.links)
+    return State(level, order, device)
+
+
+def _played(level: Level, device: IntArray, order: IntArray, links: str = "fifo") -> IntArray:
     """Order in which ops start if devices take the ready op that stands first in an order."""
-    schedule = simulate(level.problem, Plan(device.copy(), inverse(order), "enplace"))
+    plan = Plan(device.copy(), inverse(order), "enplace", links=links)
+    schedule = simulate(level.problem, plan)
     natural = inverse(level.problem.profile.topological_order)
     played: IntArray = np.lexsort((natural, schedule.op_start_us)).astype(np.int64)
     return played
