@@ -243,7 +243,7 @@ def place_options(
     two_level: bool,
     **more: Any,
 ) -> PlaceOptions:
-    """What :data:`solver_options` come to, but the objective.
+    """What :data:`solver_options` come to.
 
     Parameters
     ----------
