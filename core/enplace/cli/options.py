@@ -194,7 +194,8 @@ solver_options = all_of(
     click.option(
         "--solver",
         type=click.Choice(["highs", "cbc", "gurobi", "cplex"]),
-        help="Of integer programs. [default: highs; pesto takes the best that is installed]",
+        help="Of integer programs. [default: highs; max-load-ip asks CP-SAT, pesto "
+        "the best that is installed]",
     ),
     click.option(
         "--load",

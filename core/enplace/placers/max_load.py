@@ -40,6 +40,7 @@ from enplace.placers.settle import settle, unordered
 from enplace.plan import Plan
 from enplace.problem import LATENCY, THROUGHPUT, Problem
 from enplace.profile import IntArray
+from enplace.solvers.milp import CP_SAT
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -89,9 +90,9 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     capabilities=("memory", "heterogeneous", "proof", "anytime", SOLVER),
 )
 def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
-    """Go on from the DP's split with the integer program of Fig. 6."""
+    """Go on from the DP's split with the integer program of Fig. 6, with CP-SAT unless told."""
     watch = _Incumbents(problem, "max-load-ip", options)
-    arguments = (watch.limits, options.rule, options.seed, options.solver_or("HiGHS"))
+    arguments = (watch.limits, options.rule, options.seed, options.solver_or(CP_SAT))
     return watch.plan_of(best_contiguous(problem, *arguments))
 
 
