@@ -194,7 +194,8 @@ solver_options = all_of(
     click.option(
         "--solver",
         type=click.Choice(["highs", "cbc", "gurobi", "cplex"]),
-        help="Of integer programs. [default: highs; pesto takes the best that is installed]",
+        help="Of integer programs. [default: highs; max-load-ip asks CP-SAT, pesto "
+        "the best that is installed]",
     ),
     click.option(
         "--load",
@@ -243,7 +244,7 @@ def place_options(
     two_level: bool,
     **more: Any,
 ) -> PlaceOptions:
-    """What :data:`solver_options` come to, but the objective.
+    """What :data:`solver_options` come to.
 
     Parameters
     ----------

@@ -86,6 +86,7 @@ def place(
     problem = read_problem(profile, **wishes)
     options = place_options(
         **solving,
+        objective=objective,
         start=None if start is None else read_start(problem, start, chosen),
         family=family or "",
         rules=read_rules(rules_file, problem) if rules_file is not None else {},
@@ -210,7 +211,7 @@ def compare(
     solving, wishes = split_options(given)
     problem = read_problem(profile, **wishes)
     schedules, failures = {}, {}
-    options = place_options(**solving)
+    options = place_options(**solving, objective=objective)
     with progress_bar(len(names)) as (begin, report), _stopped_by_ctrl_c() as stopped:
         for name in names:
             begin(name)
@@ -221,7 +222,7 @@ def compare(
                 failures[name] = str(error)
     expert = schedules.get("expert") or summary.expert_schedule(problem)
     failed = [f"{name} has no plan: {reason}" for name, reason in failures.items()]
-    table = summary.comparison(list(schedules.values()), expert)
+    table = summary.comparison(list(schedules.values()), expert, objective)
     bound = next((s.lower_bound_us for s in schedules.values()), None)
     return Answer(
         {

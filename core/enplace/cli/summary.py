@@ -244,12 +244,14 @@ def overfull(schedule: Schedule) -> list[str]:
     ]
 
 
-def comparison(schedules: list[Schedule], expert: Schedule | None) -> str:
+def comparison(schedules: list[Schedule], expert: Schedule | None, objective: str) -> str:
     """One line for each schedule: what tells methods apart."""
-    head = ["method", "step time", "vs expert", "gap", "transfers", "sent", "peak memory", "fits"]
+    column = {"throughput": ["time per sample"], "latency": ["latency"]}.get(objective, [])
+    head = ["step time", "vs expert", "gap", "transfers", "sent", "peak memory", "fits"]
     rows = [
         [
             schedule.plan.method,
+            *(ms(schedule.plan.objective_us or 0.0) for _ in column),
             ms(schedule.makespan_us),
             against_expert(schedule, expert),
             percent(schedule.gap),
@@ -261,4 +263,5 @@ def comparison(schedules: list[Schedule], expert: Schedule | None) -> str:
         ]
         for schedule in schedules
     ]
-    return table([[*head, "solved in"], *rows], "lrrrrrrlr")
+    head = ["method", *column, *head, "solved in"]
+    return table([head, *rows], "l" + "r" * (len(head) - 3) + "lr")

@@ -9,13 +9,12 @@ them also tells when a device that is not the busiest gets less to do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from enplace.maxload.hypergraph import Hypergraph, channels_us, held_bytes, time_per_sample_us
-from enplace.problem import BoolArray
+from enplace.maxload.hypergraph import Hypergraph, time_per_sample_us
+from enplace.maxload.moves import Costs, State, costs_of, move, state_of
 from enplace.profile import FloatArray, IntArray
 
 STEPS_AT_ONCE = 200_000
@@ -34,35 +33,6 @@ MOST_MOVED = 48
 """So many units move in one step at most."""
 
 
-class _Costs(NamedTuple):
-    """A :class:`Hypergraph` for the kernel, and the nets of each unit."""
-
-    unit_us: FloatArray
-    unit_bytes: FloatArray
-    capacity_bytes: FloatArray
-    pays: BoolArray
-    net_ptr: IntArray
-    net_unit: IntArray
-    touched_us: FloatArray
-    inside_us: FloatArray
-    own_us: FloatArray
-    unit_ptr: IntArray
-    unit_net: IntArray
-
-
-class _State(NamedTuple):
-    """Where units are, and what follows; ``present`` counts the units of a net on a device.
-
-    ``level_us`` has the channels of each device's load, ``load_us`` the load in each pass.
-    """
-
-    device: IntArray
-    held_bytes: FloatArray
-    level_us: FloatArray
-    load_us: FloatArray
-    present: IntArray
-
-
 def anneal(
     graph: Hypergraph, start: IntArray, stopped: Callable[[], bool], seed: int = 0
 ) -> IntArray:
@@ -79,7 +49,7 @@ def anneal(
     int array, shape (n_units,)
     """
     rng = np.random.default_rng(seed)
-    costs, device, best = _costs(graph), start.copy(), start.copy()
+    costs, device, best = costs_of(graph), start.copy(), start.copy()
     total = min(MOST_STEPS, STEPS_PER_UNIT * graph.n_units)
     for first in range(0, total, STEPS_AT_ONCE):
         if stopped():
@@ -87,46 +57,16 @@ def anneal(
         steps = min(STEPS_AT_ONCE, total - first)
         # Worked out anew each time, without what rounding left over the steps before.
         best_us = time_per_sample_us(graph, best)
-        state = _state(graph, device)
+        state = state_of(graph, device)
         hot, cold = (best_us * HOT * (COLD / HOT) ** (at / total) for at in (first, first + steps))
         _anneal(costs, state, best, best_us, steps, hot, cold, rng)
     return best
 
 
-def _costs(graph: Hypergraph) -> _Costs:
-    nets = graph.nets
-    by_unit = np.argsort(nets.node, kind="stable")
-    net_of_pin = np.repeat(np.arange(nets.n_nets), np.diff(nets.ptr))
-    return _Costs(
-        graph.unit_us,
-        graph.unit_bytes.astype(np.float64),
-        graph.capacity_bytes,
-        graph.pays,
-        nets.ptr,
-        nets.node,
-        nets.touched_us,
-        nets.inside_us,
-        nets.own_us,
-        np.searchsorted(nets.node[by_unit], np.arange(graph.n_units + 1)),
-        net_of_pin[by_unit],
-    )
-
-
-def _state(graph: Hypergraph, device: IntArray) -> _State:
-    """The state of a placement, which shares the array."""
-    nets, rule = graph.nets, graph.rule
-    count = np.zeros((nets.n_nets, graph.n_devices), dtype=np.int64)
-    net_of_pin = np.repeat(np.arange(nets.n_nets), np.diff(nets.ptr))
-    np.add.at(count, (net_of_pin, device[nets.node]), 1)
-    level = channels_us(graph, device)
-    load = level.reshape(-1, rule.n_passes, rule.n_resources).max(axis=2)
-    return _State(device, held_bytes(graph, device), level, load, count)
-
-
 @njit(cache=True, nogil=True)
 def _anneal(
-    costs: _Costs,
-    state: _State,
+    costs: Costs,
+    state: State,
     best: IntArray,
     best_us: float,
     steps: int,
@@ -150,7 +90,7 @@ def _anneal(
                 accepted = False
                 break
             sources[i] = state.device[units[i]]
-            _move(costs, state, units[i], targets[i])
+            move(costs, state, units[i], targets[i])
             moved = i + 1
         if accepted and np.all(state.held_bytes <= costs.capacity_bytes):
             new = _norm(state.load_us, best_us)
@@ -159,7 +99,7 @@ def _anneal(
             accepted = False
         if not accepted:
             for i in range(moved - 1, -1, -1):
-                _move(costs, state, units[i], sources[i])
+                move(costs, state, units[i], sources[i])
             continue
         energy = new
         largest = 0.0
@@ -173,8 +113,8 @@ def _anneal(
 
 @njit(cache=True, nogil=True)
 def _choose(
-    costs: _Costs,
-    state: _State,
+    costs: Costs,
+    state: State,
     units: IntArray,
     targets: IntArray,
     mark: IntArray,
@@ -225,7 +165,7 @@ def _any_of(
 
 @njit(cache=True, nogil=True)
 def _connected(
-    costs: _Costs, device: IntArray, units: IntArray, mark: IntArray, step: int, wanted: int
+    costs: Costs, device: IntArray, units: IntArray, mark: IntArray, step: int, wanted: int
 ) -> int:  # pragma: no cover - compiled
     """Add to ``units[0]`` those near it on its device, breadth first; returns how many there are.
 
@@ -260,49 +200,3 @@ def _norm(load_us: FloatArray, scale_us: float) -> float:  # pragma: no cover - 
             total += share * share
         norm += scale_us * total ** (1.0 / 16.0)
     return norm
-
-
-@njit(cache=True, nogil=True)
-def _move(
-    costs: _Costs, state: _State, unit: int, target: int
-) -> None:  # pragma: no cover - compiled
-    """Move one unit; what it does to the loads is what :func:`loads_us` would say."""
-    source, level = state.device[unit], state.level_us
-    if source == target:
-        return
-    n_channels, n_passes = level.shape[1], state.load_us.shape[1]
-    n_resources = n_channels // n_passes
-    state.device[unit] = target
-    state.held_bytes[source] -= costs.unit_bytes[unit]
-    state.held_bytes[target] += costs.unit_bytes[unit]
-    for p in range(n_passes):
-        level[source, p * n_resources] -= costs.unit_us[unit, source, p]
-        level[target, p * n_resources] += costs.unit_us[unit, target, p]
-    for c in range(n_channels):
-        level[source, c] -= costs.own_us[unit, c] * costs.pays[source]
-        level[target, c] += costs.own_us[unit, c] * costs.pays[target]
-    for edge in range(costs.unit_ptr[unit], costs.unit_ptr[unit + 1]):
-        net = costs.unit_net[edge]
-        size = costs.net_ptr[net + 1] - costs.net_ptr[net]
-        if costs.pays[source]:
-            if state.present[net, source] == size:
-                for c in range(n_channels):
-                    level[source, c] += costs.inside_us[net, c]
-            if state.present[net, source] == 1:
-                for c in range(n_channels):
-                    level[source, c] -= costs.touched_us[net, c]
-        if costs.pays[target]:
-            if state.present[net, target] == 0:
-                for c in range(n_channels):
-                    level[target, c] += costs.touched_us[net, c]
-            if state.present[net, target] == size - 1:
-                for c in range(n_channels):
-                    level[target, c] -= costs.inside_us[net, c]
-        state.present[net, source] -= 1
-        state.present[net, target] += 1
-    for device in (source, target):
-        for p in range(n_passes):
-            highest = level[device, p * n_resources]
-            for c in range(p * n_resources + 1, (p + 1) * n_resources):
-                highest = max(highest, level[device, c])
-            state.load_us[device, p] = highest

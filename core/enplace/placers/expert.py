@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.placers.registry import BRANCHES, LAYERS, STACKED, PlaceOptions, placer
+from enplace.placers.registry import BRANCHES, EVERY, LAYERS, STACKED, PlaceOptions, placer
 from enplace.placers.settle import best_of, inverse, settle, unordered
 from enplace.plan import Plan
 from enplace.problem import Problem
@@ -66,6 +66,7 @@ class _Home(NamedTuple):
     "expert",
     title="Expert, by layer",
     source="Pesto, section 5.2 (Middleware 2021); Tarnawski 2020, section 6",
+    objectives=EVERY,
     capabilities=("rules",),
 )
 def expert(problem: Problem, options: PlaceOptions) -> Plan:

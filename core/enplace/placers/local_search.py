@@ -1,16 +1,26 @@
 """Local search as the 2020 Tarnawski paper has it (section 6, after Michiels, Korst and Aarts).
 
 From a random placement, make the best reassignment of a single node, again and again until none
-helps; restart ten times and keep the best. The paper's nodes are ops and its objective the largest
-load of a pipeline; ours are groups of ops (:mod:`enplace.placers.search`) and the step time.
+helps; restart ten times and keep the best. For a pipeline, the paper's objective, nodes are ops, or
+those that have to stay together (:mod:`enplace.maxload.descent`). For the step time they are groups
+of ops (:mod:`enplace.placers.search`). The paper has none for the latency: there it is the search
+for the step time whose placement is evaluated.
 """
+
+from dataclasses import asdict, replace
 
 import numpy as np
 
-from enplace.placers.registry import PlaceOptions, placer
+from enplace.maxload import max_load_us
+from enplace.maxload.descent import descend as descend_in_load
+from enplace.maxload.descent import judged, random_placement
+from enplace.maxload.hypergraph import hypergraph_of
+from enplace.placers.max_load import PROGRAM_S
+from enplace.placers.registry import EVERY, PlaceOptions, Progress, placer
 from enplace.placers.search import Search
+from enplace.placers.settle import unordered
 from enplace.plan import Plan
-from enplace.problem import Problem
+from enplace.problem import THROUGHPUT, Problem
 from enplace.profile import IntArray
 
 RESTARTS = 10
@@ -20,15 +30,45 @@ RESTARTS = 10
     "local-search",
     title="Local search",
     source="Tarnawski et al. (NeurIPS 2020), section 6",
+    objectives=EVERY,
     capabilities=("memory", "heterogeneous", "channels", "anytime"),
 )
 def local_search(problem: Problem, options: PlaceOptions) -> Plan:
     """Descend from random placements until the time limit, or for a fixed number of rounds."""
+    if options.objective == THROUGHPUT:
+        return _pipeline(problem, options)
     search, draw = Search(problem, "local-search", options), np.random.default_rng(options.seed)
     for _ in range(RESTARTS):
         if not search.is_over():
             descend(search, search.random(draw))
     return search.plan()
+
+
+def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
+    """The best of ten local optima of the time per sample, or of as many as there is time for."""
+    options.check_cancelled()
+    limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
+    options = replace(options, time_limit_s=limit_s)
+    graph, draw = hypergraph_of(problem, options.rule), np.random.default_rng(options.seed)
+    best, plan = (np.inf, np.inf), None
+    for number in range(RESTARTS):
+        if plan is not None and options.stopped:
+            break
+        device = descend_in_load(graph, random_placement(graph, draw), lambda: options.stopped)
+        found = judged(graph, device)
+        if plan is None or found < best:
+            best, plan = found, _plan(problem, device[problem.unit], options)
+            fraction = (number + 1) / RESTARTS
+            us, message = plan.objective_us, "a better local optimum"
+            options.progress(Progress(options.seconds, message, fraction, plan, us))
+    assert plan is not None
+    return plan
+
+
+def _plan(problem: Problem, device: IntArray, options: PlaceOptions) -> Plan:
+    load_us = max_load_us(problem, device, options.rule)
+    facts = {"time_per_sample_us": load_us, "load": asdict(options.rule)}
+    return replace(unordered(problem, device, "local-search")[0], facts=facts)
 
 
 def descend(search: Search, device: IntArray) -> IntArray:

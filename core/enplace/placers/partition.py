@@ -29,7 +29,7 @@ import numpy as np
 
 from enplace.coarsen import find_leaders, group_graph, mean_link
 from enplace.errors import EnplaceError
-from enplace.placers.registry import PlaceOptions, placer
+from enplace.placers.registry import EVERY, PlaceOptions, placer
 from enplace.placers.settle import best_of, natural_position, settle, unordered
 from enplace.plan import Plan
 from enplace.problem import Problem
@@ -73,6 +73,7 @@ Partition = Callable[[Weighted], IntArray]
     "metis",
     title="METIS, graph partitioning",
     source="Karypis and Kumar (1998), as in Celeritas, section 6.2",
+    objectives=EVERY,
     capabilities=("memory",),
     why_not=""
     if importlib.util.find_spec("pymetis")
@@ -87,6 +88,7 @@ def metis(problem: Problem, options: PlaceOptions) -> Plan:
     "scotch",
     title="Scotch, graph partitioning",
     source="Pellegrini (2009), as in Tarnawski et al. (NeurIPS 2020), section 6",
+    objectives=EVERY,
     capabilities=("memory",),
     why_not=""
     if shutil.which(SCOTCH)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from enplace.errors import CancelledError, EnplaceError
+from enplace.latency import latency_us
 from enplace.plan import Plan, check_plan
-from enplace.problem import STEP_TIME, Problem, split_problem
-from enplace.simulate.loads import USUAL, LoadRule
+from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem, split_problem
+from enplace.simulate.loads import USUAL, LoadRule, max_load_us
 from enplace.solvers.milp import SOLVERS, installed
-from enplace.splits import Split
 from enplace.text import instead
 
 REPLICATION, SOLVER, WARM_START = "replication", "solver", "warm-start"
@@ -22,6 +22,9 @@ several (Tarnawski et al. 2020, C.2 and C.3); a choice of solver; a plan to begi
 STACKED, BRANCHES, LAYERS = FAMILIES = ("stacked", "branches", "layers")
 """Families of models that an expert places each in its own way; see
 :mod:`enplace.placers.expert`."""
+
+EVERY = (STEP_TIME, THROUGHPUT, LATENCY)
+"""Objectives that a baseline can be asked for whatever it goes by, to compare it with others."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class PlaceOptions:
 
     Attributes
     ----------
+    objective : str
+        One of those that the method serves; empty for its first.
     time_limit_s : float or None
         A placer that searches stops then; the quick ones end long before.
     seed : int
@@ -89,6 +94,7 @@ class PlaceOptions:
         Device number by op number where a person's rules say so, for the expert.
     """
 
+    objective: str = ""
     time_limit_s: float | None = None
     seed: int = 0
     cancelled: Callable[[], bool] = _never
@@ -143,7 +149,8 @@ class Placer:
     run : callable
         Problem and options in, plan out; a pure function, deterministic for a seed.
     objectives, capabilities : tuple of str
-        What it can minimise, and what it respects beyond device kinds, pins and colocation.
+        What it can be asked for, its own first, and what it respects beyond device kinds, pins and
+        colocation.
     why_not : str
         What is missing on this machine, and the mend; empty if the method can run.
     """
@@ -201,8 +208,9 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     Returns
     -------
     Plan
-        Checked against the problem's constraints; ``facts`` holds ``solve_seconds`` and ``seed``.
-        It carries the splits that the problem's graph has already, and those of the plan that the
+        Checked against the problem's constraints; ``facts`` holds ``solve_seconds`` and ``seed``,
+        and what the plan comes to under the objective, whether or not its method goes by that. It
+        carries the splits that the problem's graph has already, and those of the plan that the
         method goes on from.
 
     Raises
@@ -213,16 +221,18 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
         If the person stopped it before there was any plan; later the best plan so far is returned.
     """
     chosen = _find(method)
-    start = replace(options or PlaceOptions(), started=time.perf_counter())
+    options = options or PlaceOptions()
+    objective = options.objective or chosen.objectives[0]
+    start = replace(options, objective=objective, started=time.perf_counter())
     _check_options(chosen, start)
     if start.start is not None and not problem.splits:
         problem = split_problem(problem, start.start.splits)
-    watch = _Watch(start, problem.splits)
+    watch = _Watch(start, problem)
     try:
         watch.options.check_cancelled()
         # To a placer a graph is a graph, whether its ops were split or not.
         graph = replace(problem, splits=()) if problem.splits else problem
-        plan = watch.with_splits(chosen.run(graph, watch.options))
+        plan = watch.finished(chosen.run(graph, watch.options))
     except CancelledError:
         if watch.best is None:
             raise
@@ -235,25 +245,49 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
 class _Watch:
     """Keeps the last incumbent that passes by on its way to the person."""
 
-    def __init__(self, options: PlaceOptions, splits: tuple[Split, ...]) -> None:
+    def __init__(self, options: PlaceOptions, problem: Problem) -> None:
         self.best: Plan | None = None
-        self._tell, self._splits = options.progress, splits
+        self._tell, self._problem = options.progress, problem
         start = options.start and replace(options.start, splits=())
         self.options = replace(options, progress=self._pass_on, start=start)
 
-    def with_splits(self, plan: Plan) -> Plan:
-        """What a placer found, as a plan for the model."""
-        if self._splits and plan.splits:
+    def finished(self, plan: Plan) -> Plan:
+        """What a placer found, as a plan for the model and for the objective."""
+        splits = self._problem.splits
+        if splits and plan.splits:
             raise EnplaceError(
                 "the ops of this graph are split already; use a method that splits none"
             )
-        return replace(plan, splits=self._splits or plan.splits)
+        plan = replace(plan, splits=splits or plan.splits)
+        return _evaluated(self._problem, plan, self.options)
 
     def _pass_on(self, progress: Progress) -> None:
         if progress.incumbent is not None:
-            self.best = self.with_splits(progress.incumbent)
+            self.best = self.finished(progress.incumbent)
+            if self.best.objective != progress.incumbent.objective:
+                us = self.best.objective_us
+                progress = replace(progress, objective_us=us, bound_us=None)
             progress = replace(progress, incumbent=self.best)
         self._tell(progress)
+
+
+_LOAD_FACTS = ("time_per_sample_us", "bound_us", "proven", "ideals", "load")
+"""What a pipeline's placer says of the load, which is nothing about the latency."""
+
+
+def _evaluated(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
+    """The plan with what it comes to under the objective, if its method goes by another one."""
+    if options.objective in (STEP_TIME, plan.objective):
+        return plan
+    problem = split_problem(problem, plan.splits)
+    facts = {key: value for key, value in plan.facts.items() if key not in _LOAD_FACTS}
+    if options.objective == THROUGHPUT:
+        name, facts["load"] = "the time per sample", asdict(options.rule)
+        facts["time_per_sample_us"] = max_load_us(problem, plan.device, options.rule)
+    else:
+        name, facts["latency_us"] = "the latency of a query", latency_us(problem, plan.device)
+    note = f"{plan.method} does not go by {name}; that is what its placement comes to"
+    return replace(plan, facts={**facts, "note": "; ".join(filter(None, (plan.note, note)))})
 
 
 def _find(method: str) -> Placer:
@@ -267,6 +301,11 @@ def _find(method: str) -> Placer:
 
 def _check_options(chosen: Placer, options: PlaceOptions) -> None:
     """Refuse what a method would disregard, or what is not installed."""
+    if options.objective not in chosen.objectives:
+        raise EnplaceError(
+            f"method '{chosen.name}' does not serve objective '{options.objective}'; use one of "
+            f"{', '.join(placers(options.objective))}"
+        )
     if (options.rule.replicate or options.rule.two_level) and not chosen.can(REPLICATION):
         raise EnplaceError(
             f"method '{chosen.name}' knows neither replicas nor machines; use "

@@ -1,7 +1,8 @@
 """Solve a mixed-integer program in another process, which can be stopped at any time.
 
 HiGHS is asked directly, because it tells of each solution and bound while it runs; CBC, Gurobi and
-CPLEX through PuLP. A solver that is not installed is an answer, not an error.
+CPLEX through PuLP; CP-SAT takes programs of choices and a maximum only. A solver that is not
+installed is an answer, not an error.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from enplace.solvers.model import FloatArray, Model, encode_model
 
 SOLVERS = {"HiGHS": "highs_process", "CBC": "pulp_process", "Gurobi": "pulp_process"}
 SOLVERS["CPLEX"] = "pulp_process"
-"""The module that runs each solver."""
+"""The module that runs each solver that a person may choose."""
 
+CP_SAT = "CP-SAT"
+"""For programs as :mod:`enplace.solvers.cpsat_program_process` has them."""
 
 COMMANDS = {"Gurobi": "gurobi_cl", "CPLEX": "cplex"}
 """The programs of the solvers that are not libraries of Python."""
@@ -83,14 +86,15 @@ def solve_milp(
     report : callable
         Told the best so far whenever it or its bound is better.
     solver : str
-        One of :data:`SOLVERS`.
+        One of :data:`SOLVERS`, or :data:`CP_SAT`.
     """
     best = Answer("stopped")
     if cancelled() or deadline_s <= 0:
         return best
     arguments = [str(deadline_s), str(threads), *([solver] if solver != "HiGHS" else [])]
     message = encode_model(model, start)
-    for line in converse(SOLVERS[solver], arguments, message, deadline_s, cancelled):
+    module = "cpsat_program_process" if solver == CP_SAT else SOLVERS[solver]
+    for line in converse(module, arguments, message, deadline_s, cancelled):
         best = _better(best, line)
         if "status" not in line:
             report(best)

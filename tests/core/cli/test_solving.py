@@ -255,6 +255,26 @@ def test_compare_lists_the_methods_asked_for(enplace, folder):
     ]
 
 
+@pytest.mark.parametrize(
+    ("objective", "column", "figure"),
+    [
+        ("throughput", "time per sample", "time_per_sample_us"),
+        ("latency", "latency", "latency_us"),
+    ],
+)
+def test_compare_sets_baselines_beside_what_goes_by_the_objective(
+    enplace, folder, objective, column, figure
+):
+    words = ("--objective", objective, "--methods", "max-load-dp,expert,local-search")
+    done = enplace("compare", "p.json", "--cluster", "c.json", *words)
+    assert column in done.out.splitlines()[0]
+    found = enplace("compare", "p.json", "--cluster", "c.json", *words, "--json").document
+    assert all(method[figure] > 0 for method in found["methods"])
+    expert = found["methods"][1]
+    assert "expert does not go by" in expert["note"]
+    assert not expert["proven"]
+
+
 def test_compare_refuses_a_method_that_does_not_exist(enplace, folder):
     done = enplace("compare", "p.json", "--cluster", "c.json", "--methods", "single,guess")
     assert done.status == 2

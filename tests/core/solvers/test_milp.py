@@ -5,7 +5,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from enplace.solvers.milp import SOLVERS, solve_milp
+from enplace.solvers.milp import CP_SAT, SOLVERS, solve_milp
 from enplace.solvers.model import ModelBuilder, decode_model, encode_model
 
 
@@ -36,7 +36,7 @@ def solve(model, start=None, **options):
     return answer, heard
 
 
-@pytest.mark.parametrize("solver", list(SOLVERS))
+@pytest.mark.parametrize("solver", [*SOLVERS, CP_SAT])
 def test_every_solver_finds_the_optimum(solver):
     model, best = knapsack()
     answer, _ = solve(model, solver=solver)
@@ -56,7 +56,7 @@ def test_what_is_reported_only_gets_better():
     assert bounds == sorted(bounds)
 
 
-@pytest.mark.parametrize("solver", ["HiGHS", "CBC"])
+@pytest.mark.parametrize("solver", ["HiGHS", "CBC", CP_SAT])
 def test_what_cannot_be_is_infeasible(solver):
     builder = ModelBuilder()
     x = builder.variables(2, upper=1, integral=True)

@@ -1,0 +1,110 @@
+"""CP-SAT in a process of its own, for programs of choices and a maximum (Fig. 6, contiguous).
+
+A model on standard input, JSON lines on standard output, as :mod:`enplace.solvers.highs_process`.
+
+CP-SAT counts in whole numbers. Variables up to 1 are taken for 0 or 1, whether the model says so or
+not: in these programs they follow from the choices. Those without an upper bound are times, counted
+in parts of :data:`UNIT`; their coefficients are whole. Other coefficients are rounded so that rows
+allow more, not less: a bound holds for the model itself, and a solution may exceed a row by some
+parts of the unit.
+
+Usage: python -m enplace.solvers.cpsat_program_process SECONDS THREADS
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from enplace.solvers.child import say
+from enplace.solvers.model import FloatArray, Model, decode_model
+
+UNIT = 10**9
+
+MOST = 10**6
+"""No time of a solution worth having is more."""
+
+
+def main() -> None:
+    """Solve the model on standard input."""
+    limit_s, threads = float(sys.argv[1]), int(sys.argv[2])
+    model, start = decode_model(sys.stdin.buffer.read())
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:
+        say(status="missing", why=f"{error}")
+        return
+    program = _Program(cp_model, model, start)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = limit_s
+    solver.parameters.num_workers = threads
+    solver.best_bound_callback = lambda bound: say(bound=bound / UNIT)
+    status = solver.solve(program.model, program.teller())
+    if status == cp_model.INFEASIBLE:
+        say(status="infeasible")
+        return
+    done = "optimal" if status == cp_model.OPTIMAL else "stopped"
+    say(status=done, bound=solver.best_objective_bound / UNIT)
+
+
+class _Program:
+    """A model in whole numbers."""
+
+    def __init__(self, cp_model: Any, given: Model, start: FloatArray | None) -> None:
+        self.cp_model, self.given, self.model = cp_model, given, cp_model.CpModel()
+        self.is_time = np.isinf(given.upper)
+        self.parts = np.where(self.is_time, UNIT, 1)
+        lowest = np.ceil(given.lower * self.parts).astype(np.int64).tolist()
+        highest = np.floor(np.minimum(given.upper, MOST) * self.parts).astype(np.int64).tolist()
+        self.variables = [
+            self.model.new_int_var(low, high, "") for low, high in zip(lowest, highest, strict=True)
+        ]
+        for row in range(given.n_rows):
+            self._add_row(row)
+        cost = np.round(given.cost * UNIT / self.parts).astype(np.int64)
+        self.model.minimize(self._sum(np.flatnonzero(cost), cost[cost != 0]))
+        if start is not None:
+            for variable in np.flatnonzero(~np.isnan(start)).tolist():
+                value = round(start[variable] * self.parts[variable])
+                self.model.add_hint(self.variables[variable], value)
+
+    def _add_row(self, row: int) -> None:
+        given = self.given
+        at = slice(given.row_ptr[row], given.row_ptr[row + 1])
+        columns, value = given.column[at], given.value[at]
+        in_parts = self.is_time[columns].any() or (value != np.round(value)).any()
+        unit = UNIT if in_parts else 1
+        value, low, high = (
+            value * (unit / self.parts[columns]),
+            given.row_lower[row] * unit,
+            given.row_upper[row] * unit,
+        )
+        if np.isfinite(low):
+            self.model.add(self._sum(columns, np.ceil(value)) >= int(np.ceil(low)))
+        if np.isfinite(high):
+            self.model.add(self._sum(columns, np.floor(value)) <= int(np.floor(high)))
+
+    def _sum(self, columns: Any, value: Any) -> Any:
+        variables = [self.variables[column] for column in columns.tolist()]
+        return self.cp_model.LinearExpr.weighted_sum(variables, value.astype(np.int64).tolist())
+
+    def teller(self) -> Any:
+        """What tells of each solution."""
+        program = self
+
+        class Teller(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
+            def on_solution_callback(self) -> None:
+                found = np.array([self.value(each) for each in program.variables])
+                say(
+                    objective=self.objective_value / UNIT,
+                    bound=self.best_objective_bound / UNIT,
+                    values=(found / program.parts).tolist(),
+                )
+
+        return Teller()
+
+
+if __name__ == "__main__":
+    main()
