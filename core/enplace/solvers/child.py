@@ -94,14 +94,15 @@ def _talk(
             pass  # It has ended; its own last line says why.
 
     def hear(said: IO[bytes]) -> None:
-        with suppress(ValueError):  # it was killed in the middle of a line
+        with suppress(ValueError):  # it was killed, perhaps in the middle of a line
             for line in said:
                 lines.put(json.loads(line))
         listen.join()
         lines.put(None)
 
     def overhear(said: IO[bytes]) -> None:
-        noise.extend(line.decode(errors="replace").strip() for line in said)
+        with suppress(ValueError):
+            noise.extend(line.decode(errors="replace").strip() for line in said)
 
     assert process.stdin is not None
     assert process.stdout is not None

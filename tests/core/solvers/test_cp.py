@@ -46,6 +46,7 @@ def test_without_the_solver_the_search_goes_on_without_it(monkeypatch):
     monkeypatch.setattr("enplace.placers.enplace.solve_cp", lambda *_: missing)
     problem = Problem(line([2.0] * 5, []), gpus(2))
     place(problem, "enplace")  # compiles what it needs, without a time limit
+    monkeypatch.setattr("enplace.placers.enplace.EXACT_SHARE", 0.05)
     said = []
     options = PlaceOptions(time_limit_s=1.0, progress=lambda p: said.append(p.message))
     assert simulate(problem, place(problem, "enplace", options=options)).makespan_us == 6
