@@ -166,14 +166,19 @@ def compile_loops() -> None:
 
 
 def _improve(problem: Problem, options: PlaceOptions) -> Plan:
-    best = best_of(problem, _starts(problem, options), options, engine=LISTS)
-    if problem.cluster.n_devices == 1:
+    missed: list[str] = []
+    best = best_of(problem, _starts(problem, options, missed), options, engine=LISTS)
+    if problem.cluster.n_devices > 1:
+        search = _Search(problem, best, options)
+        best = search.run()
+        missed += search.missed
+    if not missed:
         return best.plan
-    return _Search(problem, best, options).run().plan
+    return replace(best.plan, facts={**best.plan.facts, "note": f"Left out: {'; '.join(missed)}."})
 
 
-def _starts(problem: Problem, options: PlaceOptions) -> Iterator[Plan]:
-    """Plans of the quick methods, one after another."""
+def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Iterator[Plan]:
+    """Plans of the quick methods, one after another; why some have none goes to ``missed``."""
     if options.start is not None:
         yield _allowed(problem, replace(options.start, method="enplace", facts={}))
     quiet = replace(options, progress=lambda progress: None)
@@ -185,7 +190,7 @@ def _starts(problem: Problem, options: PlaceOptions) -> Iterator[Plan]:
         except CancelledError:
             raise
         except EnplaceError as error:  # one method less; the others may do
-            options.progress(Progress(options.seconds, f"left out: {error}"))
+            missed.append(f"{method.__name__.replace('_', '-')} ({error})")
             continue
         yield replace(found, method="enplace")
 
@@ -206,6 +211,7 @@ class _Search:
         self.problem, self.best, self.options = problem, best, options
         self.began = options.seconds
         self.turns = 0
+        self.missed: list[str] = []
         self.exact = problem.profile.n_ops <= EXACT
         limit_s = options.time_limit_s
         share = EXACT_SHARE if self.exact else 1.0
@@ -374,6 +380,8 @@ class _Search:
                     for policy, links in POLICIES
                 )
                 self._keep(plans, CP_SAT)
+            if found.why:
+                self.missed.append(f"{CP_SAT} ({found.why})")
             self.options.progress(
                 Progress(
                     self.options.seconds,

@@ -49,8 +49,10 @@ def test_without_the_solver_the_search_goes_on_without_it(monkeypatch):
     monkeypatch.setattr("enplace.placers.enplace.EXACT_SHARE", 0.05)
     said = []
     options = PlaceOptions(time_limit_s=1.0, progress=lambda p: said.append(p.message))
-    assert simulate(problem, place(problem, "enplace", options=options)).makespan_us == 6
+    plan = place(problem, "enplace", options=options)
+    assert simulate(problem, plan).makespan_us == 6
     assert any("ortools" in line for line in said)
+    assert "CP-SAT (No module named 'ortools')" in plan.note
 
 
 def test_cancelling_ends_its_process_at_once():
