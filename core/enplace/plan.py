@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from enplace.errors import PlanError
 from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, BoolArray, Problem
 from enplace.profile import IntArray
 from enplace.splits import Split
+from enplace.text import finite
 
 POLICIES = ("priority", "strict", "fifo")
 """How a device chooses its next op: best position among the ready ones, exactly in order, or first
@@ -22,7 +22,7 @@ LINK_POLICIES = ("fifo", "priority", "ordered")
 """How a channel chooses its next transfer: first requested, best position of the consumer among the
 waiting ones, or exactly in the order of the consumers' positions."""
 
-OBJECTIVE_FACTS = {THROUGHPUT: "time_per_sample_us", LATENCY: "latency_us"}
+OBJECTIVE_FACTS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
 """Under which name a plan's facts hold what it was made for, where that is not the step."""
 
 
@@ -79,24 +79,18 @@ class Plan:
     @property
     def objective(self) -> str:
         """What the plan was made for: one of the three objectives."""
-        found = (aim for aim, key in OBJECTIVE_FACTS.items() if self._number(key) is not None)
+        found = (aim for aim, key in OBJECTIVE_FACTS.items() if key in self.facts)
         return next(found, STEP_TIME)
 
     @property
     def objective_us(self) -> float | None:
         """Time per sample or of a query, as its placer worked it out; None for a step."""
-        return self._number(OBJECTIVE_FACTS.get(self.objective, ""))
+        return finite(self.facts.get(OBJECTIVE_FACTS.get(self.objective, "")))
 
     @property
     def objective_bound_us(self) -> float | None:
         """What the placer proved the time per sample or of a query not to be below."""
-        return self._number("bound_us")
-
-    def _number(self, fact: str) -> float | None:
-        value = self.facts.get(fact)
-        if isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
-        return None
+        return finite(self.facts.get("bound_us"))
 
     @property
     def note(self) -> str:

@@ -14,6 +14,13 @@ _LONG_WORD = re.compile(rf"\S{{{MAX_WORD + 1},}}")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
+def finite(value: object) -> float | None:
+    """A number that a file claims, if it is one."""
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    return None
+
+
 def ms(time_us: float, signed: bool = False) -> str:
     """Milliseconds of a time in µs: ``148.9 ms``, ``0.012 ms``; with ``signed``, ``+2.1 ms``."""
     value = time_us / 1000

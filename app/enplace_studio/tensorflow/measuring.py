@@ -195,14 +195,9 @@ class Measuring(QWidget):
         )
 
     def _run(self, entry: PlanEntry, source: Source, steps: int, order: bool) -> None:
-        document = self._document
-        assert document.cluster is not None
-        problem = replace(entry.schedule.problem, cluster=document.cluster)
-        try:
-            devices = devices_for(document.cluster, problem.profile.measured)
-        except EnplaceError as error:
-            self.failed.emit(str(error))
+        if (here := self._here(entry)) is None:
             return
+        problem, devices = here
         self._start(
             _Task(
                 f"Running “{entry.name}”",
@@ -213,14 +208,9 @@ class Measuring(QWidget):
         )
 
     def _tune(self, entry: PlanEntry, source: Source, steps: int, order: bool) -> None:
-        document = self._document
-        assert document.cluster is not None
-        problem = replace(entry.schedule.problem, cluster=document.cluster)
-        try:
-            devices = devices_for(document.cluster, problem.profile.measured)
-        except EnplaceError as error:
-            self.failed.emit(str(error))
+        if (here := self._here(entry)) is None:
             return
+        problem, devices = here
         self._start(
             _Task(
                 f"Tuning “{entry.name}”",
@@ -230,6 +220,17 @@ class Measuring(QWidget):
                 tuning_process.COMMAND,
             )
         )
+
+    def _here(self, entry: PlanEntry) -> tuple[Problem, str] | None:
+        """A plan's problem on the open cluster and its devices; None, and why, without any."""
+        cluster = self._document.cluster
+        assert cluster is not None
+        problem = replace(entry.schedule.problem, cluster=cluster)
+        try:
+            return problem, devices_for(cluster, problem.profile.measured)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return None
 
     def _tuned(self, entry: PlanEntry, problem: Problem, message: Message) -> None:
         rounds = message.details["rounds"]

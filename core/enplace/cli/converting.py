@@ -10,8 +10,7 @@ import click
 from enplace.cli.answer import Answer, command
 from enplace.cli.inputs import check_outputs, read_problem_and_plan
 from enplace.cli.options import FILE, ClusterType, cluster_option, plan_argument, profile_argument
-from enplace.cli.summary import finite
-from enplace.text import count, ms, size
+from enplace.text import count, finite, ms, size
 
 if TYPE_CHECKING:
     from enplace.profile import Profile

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import table
-from enplace.text import count, device_label, listed, ms, percent, seconds, size
+from enplace.text import count, device_label, finite, listed, ms, percent, seconds, size
 
 if TYPE_CHECKING:
     from enplace.plan import Plan
@@ -28,12 +27,6 @@ def expert_schedule(problem: Problem) -> Schedule | None:
         return simulate(problem, place(problem, "expert"))
     except EnplaceError:
         return None
-
-
-def finite(value: Any) -> float | None:
-    """A number that a file claims, if it is one."""
-    usable = isinstance(value, int | float) and math.isfinite(value)
-    return float(value) if usable else None
 
 
 def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
@@ -87,24 +80,21 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
 
 def _objective_numbers(plan: Plan) -> dict[str, Any]:
     """What a plan for another objective adds: a pipeline's, or the latency of a query."""
-    if "latency_us" in plan.facts:
-        return {
-            "objective": "latency",
-            "latency_us": finite(plan.facts["latency_us"]),
-            "latency_bound_us": finite(plan.facts.get("bound_us")),
-            "proven": plan.facts.get("proven") is True,
-        }
-    if "time_per_sample_us" not in plan.facts:
-        return {"objective": "step-time"}
-    return {
-        "objective": "throughput",
-        "load": plan.facts.get("load"),
-        "time_per_sample_us": finite(plan.facts["time_per_sample_us"]),
-        "time_per_sample_bound_us": finite(plan.facts.get("bound_us")),
+    from enplace.plan import OBJECTIVE_FACTS
+    from enplace.problem import STEP_TIME, THROUGHPUT
+
+    if plan.objective == STEP_TIME:
+        return {"objective": plan.objective}
+    name = OBJECTIVE_FACTS[plan.objective]
+    found = {
+        "objective": plan.objective,
+        name: plan.objective_us,
+        f"{name.removesuffix('_us')}_bound_us": plan.objective_bound_us,
         "proven": plan.facts.get("proven") is True,
-        "note": plan.facts.get("note"),
-        "ideals": finite(plan.facts.get("ideals")),
     }
+    if plan.objective == THROUGHPUT:
+        found |= {"load": plan.facts.get("load"), "ideals": finite(plan.facts.get("ideals"))}
+    return found
 
 
 def _replicas(schedule: Schedule) -> dict[str, Any]:

@@ -256,6 +256,8 @@ def is_enough(best: Schedule, options: PlaceOptions) -> bool:
 
 def is_better(one: Schedule, other: Schedule) -> bool:
     """Whether it lacks less memory than the other, or is shorter and lacks no more."""
+    if other.fits:  # so what is longer need not have its memory worked out
+        return one.makespan_us < other.makespan_us and one.fits
     return (_lacking_bytes(one), one.makespan_us) < (_lacking_bytes(other), other.makespan_us)
 
 
