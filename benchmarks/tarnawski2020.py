@@ -26,7 +26,6 @@ from enplace.cli.answer import table
 from enplace.clusters import cluster_from
 from enplace.frontends import read_profile
 from enplace.frontends.dnn_partitioning import profile_from_dnn_partitioning
-from enplace.latency import Limits as LatencyLimits
 from enplace.latency import best_latency, greedy_split, latency_us
 from enplace.maxload import (
     Limits,
@@ -148,7 +147,7 @@ def _greedy(given: _Input) -> _Found:
 
 def _least_latency(given: _Input) -> _Found:
     problem, seconds = given.problem, given.seconds
-    found = best_latency(problem, LatencyLimits(seconds, lambda: False, lambda _: None))
+    found = best_latency(problem, Limits(seconds, lambda: False, lambda _: None))
     _check(found.latency_us, latency_us(problem, found.device, found.piece))
     return found.latency_us / 1e3, _proof(found.latency_us, found.bound_us)
 

@@ -4,7 +4,8 @@ Accelerators take a subgraph whole: all its inputs in, all its ops, all its outp
 """
 
 from enplace.latency.evaluate import latency_us, split_into_pieces
-from enplace.latency.search import Found, Limits, best_latency, greedy_split
+from enplace.latency.search import Found, best_latency, greedy_split
+from enplace.solvers.beside import Limits
 
 __all__ = [
     "Found",

@@ -17,7 +17,7 @@ from enplace.maxload.dp import split_in_order
 from enplace.problem import Problem
 from enplace.profile import IntArray
 from enplace.simulate.loads import send_us
-from enplace.solvers.beside import Beside
+from enplace.solvers.beside import Beside, Limits
 from enplace.solvers.milp import Answer, solve_milp
 
 STEPS = 300_000
@@ -65,24 +65,6 @@ class Found:
         return self.latency_us <= self.bound_us * (1 + PROVEN_GAP)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How long a search may take, and whom it tells.
-
-    Attributes
-    ----------
-    seconds : float
-    cancelled : callable
-        Asked often; once true, the search ends with what it has.
-    report : callable
-        Told of each better placement and bound.
-    """
-
-    seconds: float
-    cancelled: Callable[[], bool]
-    report: Callable[[Found], None]
-
-
 def greedy_split(problem: Problem) -> IntArray:
     """Device of each op by the greedy baseline of section 7; shape (n_ops,)."""
     groups = groups_of(problem)
@@ -94,7 +76,7 @@ def greedy_split(problem: Problem) -> IntArray:
 
 
 def best_latency(
-    problem: Problem, limits: Limits, q: int = 1, seed: int = 0, solver: str = "HiGHS"
+    problem: Problem, limits: Limits[Found], q: int = 1, seed: int = 0, solver: str = "HiGHS"
 ) -> Found:
     """The placement with the least latency.
 
@@ -149,7 +131,7 @@ def _nothing() -> Iterator[IntArray]:
 class _Search:
     """The best placement so far, which only gets better."""
 
-    def __init__(self, problem: Problem, groups: Groups, limits: Limits, q: int) -> None:
+    def __init__(self, problem: Problem, groups: Groups, limits: Limits[Found], q: int) -> None:
         self._problem, self._groups, self._limits, self._q = problem, groups, limits, q
         n_ops = problem.profile.n_ops
         anywhere = np.argmin(np.where(problem.unit_allowed, 0, 1), axis=1)[problem.unit]

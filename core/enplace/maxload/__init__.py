@@ -4,9 +4,10 @@ After Tarnawski et al. 2020, sections 3 and 5 and appendix B.
 """
 
 from enplace.maxload.dp import Replicas, Split, split_exactly, split_in_order
-from enplace.maxload.search import Found, Limits, best_anywhere, best_contiguous
+from enplace.maxload.search import Found, best_anywhere, best_contiguous
 from enplace.maxload.two_level import has_machines, split_over_machines
 from enplace.simulate.loads import LoadRule, device_loads_us, max_load_us
+from enplace.solvers.beside import Limits
 
 __all__ = [
     "Found",

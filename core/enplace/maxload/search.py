@@ -26,7 +26,7 @@ from enplace.maxload.program import (
 from enplace.problem import BoolArray, Problem
 from enplace.profile import IntArray
 from enplace.simulate.loads import USUAL, LoadRule, backward_ops
-from enplace.solvers.beside import Beside
+from enplace.solvers.beside import Beside, Limits
 from enplace.solvers.milp import CP_SAT, Answer, solve_milp
 
 SMALL = 200
@@ -68,27 +68,9 @@ class Found:
         return self.load_us <= self.bound_us * (1 + PROVEN_GAP)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How long a search may take, and whom it tells.
-
-    Attributes
-    ----------
-    seconds : float
-    cancelled : callable
-        Asked often; once true, the search ends with what it has.
-    report : callable
-        Told of each better placement and bound.
-    """
-
-    seconds: float
-    cancelled: Callable[[], bool]
-    report: Callable[[Found], None]
-
-
 def best_anywhere(
     problem: Problem,
-    limits: Limits,
+    limits: Limits[Found],
     rule: LoadRule = USUAL,
     seed: int = 0,
     solver: str = "HiGHS",
@@ -128,7 +110,7 @@ def _nothing() -> Iterator[IntArray]:
 
 def best_contiguous(
     problem: Problem,
-    limits: Limits,
+    limits: Limits[Found],
     rule: LoadRule = USUAL,
     seed: int = 0,
     solver: str = CP_SAT,
@@ -197,7 +179,7 @@ def contiguous_units(each: Pass, device: IntArray, n_devices: int) -> bool:
 class _Search:
     """The best placement so far, which only gets better."""
 
-    def __init__(self, problem: Problem, graph: Hypergraph, limits: Limits) -> None:
+    def __init__(self, problem: Problem, graph: Hypergraph, limits: Limits[Found]) -> None:
         self._problem, self._graph, self._limits = problem, graph, limits
         fastest = np.argmin(graph.unit_us.sum(axis=2), axis=1)
         self._device: IntArray | None = None

@@ -1,4 +1,4 @@
-"""Work that goes on in a thread while a solver's process has the floor."""
+"""How long a search may take, and work in a thread while a solver's process has the floor."""
 
 from __future__ import annotations
 
@@ -6,9 +6,28 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Limits(Generic[_T]):
+    """How long a search may take, and whom it tells.
+
+    Attributes
+    ----------
+    seconds : float
+    cancelled : callable
+        Asked often; once true, the search ends with what it has.
+    report : callable
+        Told of each better placement and bound.
+    """
+
+    seconds: float
+    cancelled: Callable[[], bool]
+    report: Callable[[_T], None]
 
 
 class Beside(Generic[_T]):
