@@ -83,8 +83,9 @@ def _step_times(paths: list[Path], cluster: str) -> None:
 
 
 def _quick() -> list[str]:
-    """Methods that do not search until their time is up."""
-    return [name for name, p in placers(STEP_TIME).items() if "anytime" not in p.capabilities]
+    """Methods that can run here and do not search until their time is up."""
+    able = {name: p for name, p in placers(STEP_TIME).items() if p.installed}
+    return [name for name, p in able.items() if not p.can("anytime")]
 
 
 if __name__ == "__main__":

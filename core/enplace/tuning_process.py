@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from enplace import wire
@@ -21,7 +22,7 @@ from enplace.problem import Problem
 from enplace.source import Source, source_from_json
 from enplace.tuning import Run, Tuning, tune
 from enplace.wire import Message
-from enplace.worker import Report, WorkerError, do_work, run_job
+from enplace.worker import Report, WorkerError, do_work, never, run_job
 
 COMMAND = (sys.executable, "-P", "-m", "enplace.tuning_process")
 
@@ -43,12 +44,19 @@ def tune_job(
     return profile, Message("tune", {**job.details, "rounds": rounds}, job.arrays)
 
 
-def runs_on(source: Source, devices: str, steps: int, order: bool, report: Report) -> Run:
-    """Runs plans on real devices, each in a process of its own."""
+def runs_on(
+    source: Source,
+    devices: str,
+    steps: int,
+    order: bool,
+    report: Report,
+    cancelled: Callable[[], bool] = never,
+) -> Run:
+    """Runs plans on real devices, each in a process of its own, until cancelled."""
 
     def measure(problem: Problem, plan: Plan) -> MeasuredRun:
         job = run_job(source, devices, steps, order, problem, plan)
-        return run_from(do_work(job, report), problem)
+        return run_from(do_work(job, report, cancelled), problem)
 
     return measure
 

@@ -157,14 +157,15 @@ def _silent(message: str, fraction: float | None) -> None:
     pass
 
 
-def _never() -> bool:
+def never() -> bool:
+    """What is asked of a job that nobody can cancel."""
     return False
 
 
 def do_work(
     messages: Sequence[Message],
     progress: Report = _silent,
-    cancelled: Callable[[], bool] = _never,
+    cancelled: Callable[[], bool] = never,
 ) -> Message:
     """Have a process do a job, and wait for it; it ends with this call, however that ends.
 

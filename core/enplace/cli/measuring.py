@@ -14,7 +14,7 @@ from enplace.cli.answer import NO, YES, Answer, command, table
 from enplace.cli.converting import describe_profile, profile_numbers
 from enplace.cli.inputs import check_outputs, method_names, read_problem_and_plan
 from enplace.cli.options import FILE, POSITIVE, MethodType, all_of, plan_argument
-from enplace.cli.progress import work_bar
+from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.text import count, listed, ms, percent
 
 if TYPE_CHECKING:
@@ -145,9 +145,9 @@ def profile(
     check_outputs((output,), source.path)
     is_recorded = source.kind == "trace"
     where = None if is_recorded else devices or worker.usual_devices()
-    with work_bar() as report:
+    with work_bar() as report, stopped_by_ctrl_c() as stopped:
         job = worker.profile_job(source, where or "", steps, warm_ups, batch_sizes or ())
-        measured = profile_from(worker.do_work(job, report))
+        measured = profile_from(worker.do_work(job, report, stopped))
     write_profile(output, measured)
     return Answer(
         profile_numbers(measured) | {"devices": where, "profile_file": output},
@@ -229,8 +229,8 @@ def run(
         problem, chosen, predicted_us = read_plan_alone(plan)
     source = _source(model, trust, problem)
     where = devices or devices_for(problem.cluster, problem.profile.measured)
-    with work_bar() as report:
-        measured = runs_on(source, where, steps, not no_order, report)(problem, chosen)
+    with work_bar() as report, stopped_by_ctrl_c() as stopped:
+        measured = runs_on(source, where, steps, not no_order, report, stopped)(problem, chosen)
     if predicted_us is not None:
         measured = replace(measured, predicted_step_time_us=predicted_us)
     return Answer(
@@ -296,16 +296,18 @@ def tune(
     source = _source(model, trust, problem)
     where = devices or devices_for(problem.cluster, problem.profile.measured)
 
-    with work_bar() as report:
+    with work_bar() as report, stopped_by_ctrl_c() as stopped:
 
         def tell(progress: Progress) -> None:
             report(progress.message, progress.fraction)
 
         def solve(problem: Problem) -> Plan:
-            options = PlaceOptions(time_limit_s=time_limit, progress=tell)
-            return place(problem, chosen, options=options)
+            options = PlaceOptions(time_limit_s=time_limit, progress=tell, cancelled=stopped)
+            found = place(problem, chosen, options=options)
+            options.check_cancelled()
+            return found
 
-        measure = runs_on(source, where, steps, not no_order, report)
+        measure = runs_on(source, where, steps, not no_order, report, stopped)
         tuned = tuning.tune(problem, first, measure, solve, rounds)
     best = tuned.best.plan
     write_plan(output, tuned.problem, best, simulate(tuned.problem, best))

@@ -1,7 +1,9 @@
-"""Progress on stderr: a bar on a terminal, nothing anywhere else."""
+"""Progress on stderr, a bar on a terminal and nothing anywhere else; and Ctrl-C."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -64,3 +66,25 @@ def _bar(total: float) -> tqdm[Any]:
 
     tqdm.monitor_interval = 0  # its thread would outlive a short command
     return tqdm(total=total, disable=None, leave=False, bar_format=_FORM)
+
+
+@contextmanager
+def stopped_by_ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C end a job in its own way, such as with its best plan; again, it ends the program.
+
+    Yields what tells whether it was pressed.
+    """
+    pressed = threading.Event()
+
+    def on_interrupt(*_: object) -> None:
+        pressed.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed.is_set
+        return
+    usual = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, usual)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +33,7 @@ from enplace.cli.options import (
     solver_options,
     split_options,
 )
-from enplace.cli.progress import progress_bar
+from enplace.cli.progress import progress_bar, stopped_by_ctrl_c
 from enplace.cli.rules import read_rules
 from enplace.errors import EnplaceError
 
@@ -91,7 +87,7 @@ def place(
         family=family or "",
         rules=read_rules(rules_file, problem) if rules_file is not None else {},
     )
-    with progress_bar(1) as (begin, report), _stopped_by_ctrl_c() as stopped:
+    with progress_bar(1) as (begin, report), stopped_by_ctrl_c() as stopped:
         begin(chosen)
         schedule = _solve(problem, chosen, replace(options, progress=report, cancelled=stopped))
     written = _write(schedule, output, schedule_file)
@@ -212,7 +208,7 @@ def compare(
     problem = read_problem(profile, **wishes)
     schedules, failures = {}, {}
     options = place_options(**solving, objective=objective)
-    with progress_bar(len(names)) as (begin, report), _stopped_by_ctrl_c() as stopped:
+    with progress_bar(len(names)) as (begin, report), stopped_by_ctrl_c() as stopped:
         for name in names:
             begin(name)
             try:
@@ -254,25 +250,6 @@ def _solve(problem: Problem, method: str, options: PlaceOptions) -> Schedule:
     from enplace.simulate import simulate
 
     return simulate(problem, place(problem, method, options=options))
-
-
-@contextmanager
-def _stopped_by_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C end a search with its best plan; pressed again, it ends the program."""
-    pressed = threading.Event()
-
-    def on_interrupt(*_: object) -> None:
-        pressed.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed.is_set
-        return
-    usual = signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield pressed.is_set
-    finally:
-        signal.signal(signal.SIGINT, usual)
 
 
 def _write(
