@@ -72,7 +72,7 @@ def _several(window: MainWindow) -> bool:
 
 
 def _solvable(window: MainWindow) -> bool:
-    idle = not window.solver.busy and not window.is_measuring
+    idle = not window.solver.is_asked and not window.is_measuring
     return _open(window) and bool(window.solver.methods) and idle
 
 

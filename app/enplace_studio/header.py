@@ -144,7 +144,7 @@ class Header(QWidget):
             self.refresh()
 
     def _show_solve(self, pinned: bool) -> None:
-        busy = self._solver.busy
+        busy = self._solver.is_asked
         self.solve_button.setText(
             "Stop, keep the best" if busy else "Solve around my pins" if pinned else "Solve"
         )

@@ -47,6 +47,8 @@ class Job:
         Whether the person wants to see the plan at once, not only in the list.
     start : Plan or None
         A plan to go on from.
+    asked : bool
+        Whether the person asked for it; the first plan to compare with comes unasked.
     """
 
     number: int
@@ -55,6 +57,7 @@ class Job:
     time_limit_s: float | None
     choose: bool
     start: Plan | None = None
+    asked: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +147,16 @@ class Solver(QObject):
         return self.job is not None
 
     @property
+    def is_asked(self) -> bool:
+        """Whether a job is under way, or waits, that the person asked for."""
+        return any(job.asked for job in self.jobs)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """What is under way and what waits."""
+        return tuple(job for job in (self.job, *self._queue) if job is not None)
+
+    @property
     def seconds(self) -> float:
         """How long the current job has been running."""
         return time.monotonic() - self._started_s if self.job else 0.0
@@ -185,15 +198,18 @@ class Solver(QObject):
         time_limit_s: float | None = None,
         choose: bool = True,
         start: Plan | None = None,
+        asked: bool = True,
     ) -> None:
         """Run methods on a problem, one after the other; ``solved`` tells of each plan.
 
         Those that can go on from a plan begin with ``start``.
         """
         for method in methods:
-            job = Job(next(self._numbers), problem, method, time_limit_s, choose, start)
+            job = Job(next(self._numbers), problem, method, time_limit_s, choose, start, asked)
             self._queue.append(job)
-        if not self.busy:
+        if self.busy:
+            self.changed.emit()
+        else:
             self._next()
 
     def cancel(self) -> None:

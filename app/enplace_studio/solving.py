@@ -50,7 +50,7 @@ class Solving(QWidget):
         self._simulated.connect(self._add, Qt.ConnectionType.QueuedConnection)
 
     def solve_or_cancel(self) -> None:
-        if self._solver.busy:
+        if self._solver.is_asked:
             self._solver.cancel()
         else:
             self.solve()
@@ -69,17 +69,14 @@ class Solving(QWidget):
 
     def polish(self, entry: PlanEntry) -> None:
         """Look for a better plan for half a minute, from this one on, with the pins as they are."""
-        problem = self._document.problem
-        if problem is None or self._solver.busy:
-            return
-        method = self._solver.default_method
-        self._solver.solve(problem, [method], POLISH_S, choose=True, start=entry.plan)
+        self._run([self._solver.default_method], choose=True, limit_s=POLISH_S, start=entry.plan)
 
     def compare(self) -> None:
         """Add a row for each method that has none for these constraints yet."""
         problem = self._document.problem
         done = {e.plan.method for e in self._document.plans if e.schedule.problem is problem}
-        methods = self.compared_methods(without=done)
+        coming = {job.method for job in self._solver.jobs if job.problem is problem}
+        methods = self.compared_methods(without=done | coming)
         if methods:
             self._run(methods, choose=False)
         else:
@@ -98,15 +95,25 @@ class Solving(QWidget):
             if m.objectives[0] == aim and m.name not in skipped and not why_not_for(m, problem)
         ]
 
-    def _run(self, methods: list[str], choose: bool) -> None:
+    def _run(
+        self,
+        methods: list[str],
+        choose: bool,
+        limit_s: float | None = None,
+        start: Plan | None = None,
+    ) -> None:
         problem = self._document.problem
-        if problem is not None and not self._solver.busy:
-            self._solver.solve(problem, methods, self._header.time_limit_s, choose)
+        if problem is None:
+            return
+        if self._solver.is_asked:
+            self.failed.emit("the solver is at work; wait, or stop it first")
+            return
+        self._solver.solve(problem, methods, limit_s or self._header.time_limit_s, choose, start)
 
     def _on_opened(self) -> None:
         self._solver.cancel()
         if self._document.problem is not None and not self._document.plans:
-            self._solver.solve(self._document.problem, [FIRST_METHOD])
+            self._solver.solve(self._document.problem, [FIRST_METHOD], asked=False)
 
     def _on_solved(self, job: Job, plan: Plan) -> None:
         if self._is_stale(job):
@@ -177,7 +184,8 @@ class Solving(QWidget):
         if document.set_cluster(cluster) and document.expert is None:
             assert document.problem is not None
             self._solver.cancel()
-            self._solver.solve(document.problem, [FIRST_METHOD], choose=not document.plans)
+            alone = not document.plans
+            self._solver.solve(document.problem, [FIRST_METHOD], choose=alone, asked=False)
 
 
 def _full_schedule(problem: Problem, plan: Plan) -> Schedule:

@@ -97,6 +97,7 @@ class MainWindow(QMainWindow):
         self.setAcceptDrops(True)
         self.settings, self.recent = settings, RecentFiles(settings)
         self.document, self.solver = Document(self), Solver(self)
+        self._solver_was = (False, False)
         self.recovery = Recovery(self.document, recovery_folder)
         self.views: dict[str, QWidget] = {}
         self.docks: dict[str, Dock] = {}
@@ -315,7 +316,9 @@ class MainWindow(QMainWindow):
         self.header.show_run(self.why_no_run(), self.is_measuring)
 
     def _on_solver_changed(self) -> None:
-        if self.actions_by_id["cancel"].isEnabled() != self.solver.busy:
+        now = self.solver.busy, self.solver.is_asked
+        if now != self._solver_was:
+            self._solver_was = now
             self.refresh_actions()
 
     def _on_opened(self) -> None:

@@ -13,7 +13,7 @@ from enplace.simulate import lower_bound_us, simulate
 from enplace_studio.actions import ACTIONS, EXPORTS
 from enplace_studio.document import PlanEntry
 from enplace_studio.graph.canvas import Canvas
-from enplace_studio.jobs import Job
+from enplace_studio.jobs import Job, Method, Report
 from enplace_studio.state import first_state
 from enplace_studio.theme import theme
 from enplace_studio.timeline.canvas import TimelineCanvas
@@ -123,6 +123,26 @@ def test_solve_and_compare_add_rows_and_solve_shows_its_plan(make_window, qtbot)
     methods = [entry.plan.method for entry in window.document.plans]
     assert set(methods) == set(window.solving.compared_methods())
     assert len(set(methods)) == len(methods)
+
+
+def test_solve_need_not_wait_for_the_experts_plan(make_window, qtbot):
+    window = make_window()
+    window.document.open(first_state(profile_of({"a": 10, "b": 10}), cluster_of(2)))
+    assert window.solver.busy
+    qtbot.waitUntil(lambda: bool(window.solver.methods), timeout=PATIENCE_MS)
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        window.solving.solve()
+        assert window.header.solve_button.text() == "Stop, keep the best"
+    assert window.document.plans[0] is window.document.expert
+    assert window.document.current.plan.method == window.solver.default_method
+
+
+def test_what_is_asked_of_a_solver_at_work_is_refused_with_the_reason(window, qtbot):
+    window.solver.job = Job(1, window.document.problem, "enplace", 10.0, choose=True)
+    with qtbot.waitSignal(window.solving.failed) as said:
+        window.solving.polish(window.document.current)
+    window.solver.job = None
+    assert "at work" in said.args[0]
 
 
 def test_methods_of_other_aims_are_in_menus_of_their_own_and_compared_among_themselves(
@@ -426,8 +446,6 @@ def test_panes_closed_by_hand_stay_closed_past_the_start_page(window, monkeypatc
 
 
 def test_a_running_search_shows_its_best_plan_against_the_expert(window, qtbot):
-    from enplace_studio.jobs import Job, Method, Report
-
     live = window.findChild(QWidget, "live")
     solver = window.solver
     assert not live.isVisible()
@@ -455,11 +473,11 @@ def test_a_plan_is_polished_from_its_menu(window, monkeypatch):
     card = window.views["plans"].cards[0]
     (polish,) = [a for a in window.views["plans"].menu_of(card).actions() if "Polish" in a.text()]
     polish.trigger()
-    ((problem, methods, limit_s), more) = asked[0]
+    ((problem, methods, limit_s, _, start), _) = asked[0]
     assert problem is window.document.problem
     assert methods == [window.solver.default_method]
     assert limit_s == 30
-    assert more["start"] is card.entry.plan
+    assert start is card.entry.plan
 
 
 def test_a_plan_of_the_list_is_exported_from_its_menu(window, monkeypatch, tmp_path):
