@@ -461,7 +461,7 @@ def test_a_running_search_shows_its_best_plan_against_the_expert(window, qtbot):
     assert live.isVisible()
     assert live.step.text() == "90.0 ms"
     assert live.bound.text() == "proven not below 80.0 ms"
-    assert live.found_by.text() == "found by list schedules 95.0 ms → blocks 90.0 ms"
+    assert live.found_by.text() == "found by ○ list schedules 95.0 ms → ● blocks 90.0 ms"
     solver.job = None
     solver.changed.emit()
     assert not live.isVisible()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
@@ -18,6 +19,9 @@ SHOW_AFTER_S = 0.3
 """A method that ends sooner needs no card."""
 HEADROOM = 0.12
 """Free room of the curve above the highest and below the lowest line."""
+MARKS = "○●◆■"
+"""What stands for the parts of a search, in the order in which they first find something."""
+MARK_PX = 6.0
 
 
 class LiveCard(QFrame):
@@ -79,6 +83,7 @@ class LiveCard(QFrame):
         self.curve.setVisible(bool(report.history))
         self.curve.show_history(
             report.history,
+            marks(report.engines),
             report.bounds,
             max(self._solver.seconds, job.time_limit_s or 0.0),
             self._solver.seconds,
@@ -116,14 +121,41 @@ class LiveCard(QFrame):
             self.bar.setValue(round(1000 * min(share, 1.0)))
 
 
+def marks(engines: tuple[str, ...]) -> tuple[str, ...]:
+    """The mark of the part that found each plan; empty where a search has no parts."""
+    known = [engine for engine in dict.fromkeys(engines) if engine]
+    of = {engine: MARKS[at % len(MARKS)] for at, engine in enumerate(known)}
+    return tuple(of.get(engine, "") for engine in engines)
+
+
 def engines_line(report: Report) -> str:
-    """How far each part of a search came: ``found by list schedules 9 ms → blocks 8 ms``."""
+    """How far each part of a search came: ``found by ○ list schedules 9 ms → ● blocks 8 ms``."""
     best: dict[str, float] = {}
-    for engine, (_, step_us) in zip(report.engines, report.history, strict=True):
+    for mark, engine, (_, us) in zip(
+        marks(report.engines), report.engines, report.history, strict=True
+    ):
         if engine:
-            best[engine] = step_us
+            best[f"{mark} {engine}"] = us
     steps = " → ".join(f"{engine} {ms(step_us)}" for engine, step_us in best.items())
     return steps and f"found by {steps}"
+
+
+def paint_mark(painter: QPainter, mark: str, at: QPointF) -> None:
+    """Draw one of the marks, or nothing, with the painter's pen and brush."""
+    box = QRectF(at.x() - MARK_PX / 2, at.y() - MARK_PX / 2, MARK_PX, MARK_PX)
+    if mark == "◆":
+        middle = box.center()
+        corners = [
+            QPointF(middle.x(), box.top()),
+            QPointF(box.right(), middle.y()),
+            QPointF(middle.x(), box.bottom()),
+            QPointF(box.left(), middle.y()),
+        ]
+        painter.drawPolygon(corners)
+    elif mark == "■":
+        painter.drawRect(box)
+    elif mark:
+        painter.drawEllipse(box)
 
 
 class FallingCurve(QWidget):
@@ -132,12 +164,13 @@ class FallingCurve(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._history: tuple[tuple[float, float], ...] = ()
+        self._marks: tuple[str, ...] = ()
         self._span_s, self._now_s = 1.0, 0.0
         self._bounds: tuple[tuple[float, float], ...] = ()
         self._expert_us: float | None = None
         self.setToolTip(
-            "What the best plan so far takes; below it, in green, what is proven: no plan is "
-            "shorter. Dashed: the expert's plan"
+            "What the best plan so far takes, with a mark for the part of the search that found "
+            "it; below, in green, what is proven: no plan is shorter. Dashed: the expert's plan"
         )
 
     def sizeHint(self) -> QSize:
@@ -149,13 +182,15 @@ class FallingCurve(QWidget):
     def show_history(
         self,
         history: tuple[tuple[float, float], ...],
+        marks: tuple[str, ...],
         bounds: tuple[tuple[float, float], ...],
         span_s: float,
         now_s: float,
         expert_us: float | None,
     ) -> None:
-        """Draw these (seconds, µs) as steps, the last one up to now."""
+        """Draw these (seconds, µs) as steps, the last one up to now, with a mark at each."""
         self._history, self._bounds, self._expert_us = history, bounds, expert_us
+        self._marks = marks
         self._span_s, self._now_s = max(span_s, 1e-3), now_s
         self.update()
 
@@ -176,9 +211,14 @@ class FallingCurve(QWidget):
         steps = self._steps(self._history)
         painter.setPen(QPen(tokens.accent, 1.5))
         painter.drawPath(steps)
-        painter.setBrush(tokens.accent)
-        painter.setPen(QPen(tokens.panel, 1.5))
-        painter.drawEllipse(steps.currentPosition(), 3.5, 3.5)
+        painter.setPen(QPen(tokens.accent, 1))
+        shown: dict[str, float] = {}
+        for mark, (at_s, step_us) in zip(self._marks, self._history, strict=True):
+            at = QPointF(self._x(at_s), self._y(step_us))
+            if at.x() - shown.get(mark, -np.inf) > 2 * MARK_PX and at.y() >= 0:
+                shown[mark] = at.x()
+                painter.setBrush(tokens.panel if mark == MARKS[0] else tokens.accent)
+                paint_mark(painter, mark, at)
 
     def _paint_expert(self, painter: QPainter, y: float) -> None:
         tokens = theme.tokens
@@ -192,6 +232,11 @@ class FallingCurve(QWidget):
         pen.setStyle(Qt.PenStyle.DashLine)
         painter.setPen(pen)
         painter.drawLine(QPointF(0, y), QPointF(self.width(), y))
+
+    @property
+    def _first_shown(self) -> int:
+        """The best plan of the part that begins: what it tries first is often far above."""
+        return max(self._marks.count(MARKS[0]) - 1, 0)
 
     def _steps(self, history: tuple[tuple[float, float], ...]) -> QPainterPath:
         first_s, first_us = history[0]
@@ -208,7 +253,7 @@ class FallingCurve(QWidget):
         return 4 + (self.width() - 8) * min(at_s / self._span_s, 1.0)
 
     def _y(self, step_us: float) -> float:
-        known = [us for _, us in (*self._history, *self._bounds)]
+        known = [us for _, us in (*self._history[self._first_shown :], *self._bounds)]
         if self._expert_us is not None:
             known.append(self._expert_us)
         low, high = min(known), max(known)
