@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen
@@ -12,7 +14,14 @@ from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import FloatArray
 from enplace.schedule import Schedule
-from enplace.simulate.loads import COMPUTE, IN, OUT, backward_ops, load_parts_us
+from enplace.simulate.loads import (
+    COMPUTE,
+    IN,
+    OUT,
+    backward_ops,
+    load_parts_us,
+    max_load_us,
+)
 from enplace.simulate.pipeline import (
     PipelineSchedule,
     Slot,
@@ -28,6 +37,9 @@ from enplace_studio.theme import blend, theme
 
 TRAINING = {"1f1b": "Training, 1F1B (PipeDream)", "gpipe": "Training, GPipe"}
 INFERENCE = {"inference": "Inference"}
+
+SLOWER = 1.02
+"""A full pipeline that takes so much longer than its busiest device needs a word on why."""
 
 MOST_STAGES = 250
 """A plan with more stages hops to and fro too often to be looked at, or used, as a pipeline."""
@@ -159,7 +171,8 @@ class PipelineView(QWidget):
             parts.append(f"not contiguous: {', '.join(sorted(broken))}")
         self._tell("   ·   ".join(parts))
         self.later_button.setVisible(bool(later))
-        self.message.hide()
+        self.message.setText(why_above_load(schedule, found))
+        self.message.setVisible(bool(self.message.text()))
         self.legend.show()
         self.canvas.show_pipeline(schedule, found)
 
@@ -181,6 +194,20 @@ def _played(schedule: Schedule, kind: str, n: int) -> PipelineSchedule | int:
     if n_stages > MOST_STAGES:
         return n_stages
     return simulate_pipeline(problem, plan, kind, n, planned_rule(plan))
+
+
+def why_above_load(schedule: Schedule, found: PipelineSchedule) -> str:
+    """Why a full pipeline is slower than its busiest device; empty where it is not."""
+    plan = schedule.plan
+    pipeline = "gpipe" if found.kind == "gpipe" else "1f1b"
+    rule = replace(planned_rule(plan), pipeline=pipeline)
+    load_us = max_load_us(schedule.problem, plan.device, rule, plan.replicas)
+    if found.time_per_sample_us <= SLOWER * load_us:
+        return ""
+    return (
+        f"The busiest device has {ms(load_us)} to do for a sample; the rest of the time it waits, "
+        f"because each device takes its part of the {len(found.stages)} stages in a fixed order."
+    )
 
 
 def later_pieces(found: PipelineSchedule) -> list[int]:

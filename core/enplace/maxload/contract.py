@@ -18,10 +18,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import op_memory_bytes
+from enplace.layers import find_home, named_layers, parts_of
 from enplace.maxload.nets import Nets, rule_nets
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
-from enplace.simulate.loads import USUAL, LoadRule, backward_ops, send_us, sync_us
+from enplace.simulate.loads import USUAL, LoadRule, backward_ops, optimiser_ops, send_us, sync_us
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +41,10 @@ class Nodes:
     sync_us : float array, shape (n_nodes,)
         Time to move the weights to another accelerator.
     nets : Nets
+    tied : int array, shape (n_tied, 2)
+        Forward nodes, and backward nodes without forward ops that read what they make.
+    layer : int array, shape (n_nodes,)
+        Number of the layer that names tell of; all 0 where they tell of none.
     """
 
     node: IntArray
@@ -50,6 +55,8 @@ class Nodes:
     memory_bytes: IntArray
     sync_us: FloatArray
     nets: Nets
+    tied: IntArray
+    layer: IntArray
 
     @property
     def n_nodes(self) -> int:
@@ -67,6 +74,7 @@ def contract(problem: Problem, rule: LoadRule = USUAL) -> Nodes:
 def _forward_graph(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray]:
     """Label of each op, and edges between labels, shape (n_edges, 2).
 
+    What makes new weights of the gradients follows its unit and is not on the way of a sample.
     The label of a unit's forward ops is also that of its backward ops, so an orphaned backward
     node and its artificial forward image are one label from the start.
     """
@@ -74,7 +82,9 @@ def _forward_graph(problem: Problem, backward: BoolArray) -> tuple[IntArray, Int
     label = problem.unit.astype(np.int64)
     has_forward = np.zeros(problem.n_units, dtype=bool)
     has_forward[label[~backward]] = True
-    a, b = profile.edge_source, profile.edge_op
+    on_the_way = ~optimiser_ops(problem)
+    edge = on_the_way[profile.edge_source] & on_the_way[profile.edge_op]
+    a, b = profile.edge_source[edge], profile.edge_op[edge]
     forward = ~backward[a] & ~backward[b]
     edges = [np.stack([label[a[forward]], label[b[forward]]], axis=1)]
     both = backward[a] & backward[b]
@@ -131,7 +141,29 @@ def _nodes(problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule) -
     )
     sync = np.bincount(label, weights=sync_us(problem), minlength=n).astype(np.float64)
     nets = rule_nets(problem, label, send_us(problem), rule)
-    return Nodes(label, edges[:, 0], edges[:, 1], on_gpu, on_cpu, memory, sync, nets)
+    tied, layer = _tied(problem, label), _layer(problem, label)
+    return Nodes(label, edges[:, 0], edges[:, 1], on_gpu, on_cpu, memory, sync, nets, tied, layer)
+
+
+def _layer(problem: Problem, label: IntArray) -> IntArray:
+    """Layer of each node, the last of its ops; shape (n_nodes,)."""
+    profile, layer = problem.profile, np.zeros(int(label.max()) + 1, dtype=np.int64)
+    homes = [find_home(parts) for parts in parts_of(profile)]
+    work_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0).max(axis=1)
+    of_op = named_layers(profile, homes, work_us)
+    if of_op is not None:
+        np.maximum.at(layer, label, of_op)
+    return layer
+
+
+def _tied(problem: Problem, label: IntArray) -> IntArray:
+    """Forward nodes, and orphaned backward nodes that read what they make; shape (n_tied, 2)."""
+    profile, backward = problem.profile, backward_ops(problem)
+    orphaned = np.ones(int(label.max()) + 1, dtype=bool)
+    orphaned[label[~backward]] = False
+    source, reader = label[profile.edge_source], label[profile.edge_op]
+    read = ~orphaned[source] & orphaned[reader]
+    return _tidy(np.column_stack([source[read], reader[read]]))
 
 
 def whole_op_bytes(problem: Problem) -> IntArray:

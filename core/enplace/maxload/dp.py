@@ -9,7 +9,7 @@ import numpy as np
 
 from enplace.maxload.contract import Nodes, contract
 from enplace.maxload.ideals import Lattice, find_ideals
-from enplace.maxload.orders import topological_depth_first
+from enplace.maxload.orders import before_all_others, beside, by_wish, topological_depth_first
 from enplace.maxload.table import (
     BYTES_PER_CELL,
     VISITS_AT_ONCE,
@@ -204,14 +204,34 @@ def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Sp
 
 
 def chains(task: Task, n_orders: int, seed: int) -> Iterator[Lattice]:
-    """The lattices of some orders, each of which has one ideal of each size."""
+    """The lattices of some orders, each of which has one ideal of each size.
+
+    Each is tried as it is; with orphaned backward nodes beside the forward nodes whose tensors they
+    read, so that a device can have both, and weights beside what needs them; and layer by layer
+    where names tell of layers.
+
+    Inputs that only a CPU can run come first: amid the others, they would part what could share an
+    accelerator.
+    """
     rng = np.random.default_rng(seed)
     nodes = task.nodes
+    first = before_all_others(~task.costs.gpu_runs, nodes.source, nodes.target)
+    ptr = np.minimum(np.arange(nodes.n_nodes + 2), nodes.n_nodes)
     for number in range(orders_tried(task, n_orders)):
         rank = rng.permutation(nodes.n_nodes) if number else np.arange(nodes.n_nodes)
         order = topological_depth_first(nodes.n_nodes, nodes.source, nodes.target, rank)
-        ptr = np.concatenate([np.arange(len(order) + 1), [len(order)]])
-        yield Lattice(ptr, order, np.arange(1, len(order) + 1))
+        for form in _forms(nodes, order):
+            order = np.concatenate([form[first[form]], form[~first[form]]])
+            yield Lattice(ptr, order, np.arange(1, len(order) + 1))
+
+
+def _forms(nodes: Nodes, order: IntArray) -> Iterator[IntArray]:
+    """An order as it is, and what else is worth a try with it."""
+    yield order
+    order = beside(order, nodes.tied, nodes.source, nodes.target)
+    yield order
+    if nodes.layer.any():
+        yield by_wish(order, nodes.layer, nodes.source, nodes.target)
 
 
 def least_below(task: Task, solve: Solve, best: Split) -> tuple[Split, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from enplace.problem import BoolArray
 from enplace.profile import IntArray
 
 
@@ -13,6 +14,59 @@ def topological_depth_first(n: int, source: IntArray, target: IntArray, rank: In
     by_rank = np.lexsort((rank[target], source))
     ptr = np.searchsorted(source[by_rank], np.arange(n + 1))
     return _depth_first(n, ptr, target[by_rank], np.argsort(rank))
+
+
+def before_all_others(chosen: BoolArray, source: IntArray, target: IntArray) -> BoolArray:
+    """Those of some nodes that wait for no node but such ones; shape (n,)."""
+    first = chosen.copy()
+    while (late := first[target] & ~first[source]).any():
+        first[target[late]] = False
+    return first
+
+
+def beside(order: IntArray, tied: IntArray, source: IntArray, target: IntArray) -> IntArray:
+    """An order with some nodes moved to where others are, as far as edges allow; shape (n,).
+
+    Parameters
+    ----------
+    order : int array, shape (n,)
+        A topological order.
+    tied : int array, shape (n_tied, 2)
+        A node, and one that should come soon after it. Those in the second column go behind the
+        last that they are tied to, or as early as can be.
+    """
+    place = np.argsort(order)
+    wish = place.copy()
+    wish[tied[:, 1]] = -1
+    np.maximum.at(wish, tied[:, 1], place[tied[:, 0]])
+    return by_wish(order, wish, source, target)
+
+
+def by_wish(order: IntArray, wish: IntArray, source: IntArray, target: IntArray) -> IntArray:
+    """Nodes by a number that each wishes for, as far as edges allow; shape (n,).
+
+    Ties are as in an order. Nodes that wait for none come right before the first that needs them.
+    """
+    place, wish = np.argsort(order), wish.copy()
+    by_target = np.argsort(place[target], kind="stable")
+    _push(source[by_target], target[by_target], wish)
+    waits_for_none = np.bincount(target, minlength=len(order)) == 0
+    early = waits_for_none[source]
+    needed = np.full(len(order), np.iinfo(np.int64).max)
+    np.minimum.at(needed, source[early], wish[target[early]])
+    is_needed = needed < np.iinfo(np.int64).max
+    wish[is_needed] = needed[is_needed]
+    moved: IntArray = np.lexsort((place, wish))
+    return moved
+
+
+@njit(cache=True, nogil=True)
+def _push(
+    source: IntArray, target: IntArray, wish: IntArray
+) -> None:  # pragma: no cover - compiled
+    """Let no node wish to come before one that it waits for."""
+    for edge in range(len(source)):
+        wish[target[edge]] = max(wish[target[edge]], wish[source[edge]])
 
 
 @njit(cache=True, nogil=True)

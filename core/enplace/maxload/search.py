@@ -25,7 +25,7 @@ from enplace.maxload.program import (
 )
 from enplace.problem import BoolArray, Problem
 from enplace.profile import IntArray
-from enplace.simulate.loads import USUAL, LoadRule, backward_ops
+from enplace.simulate.loads import USUAL, LoadRule, backward_ops, optimiser_ops
 from enplace.solvers.beside import Beside, Limits
 from enplace.solvers.milp import CP_SAT, Answer, solve_milp
 
@@ -140,11 +140,11 @@ def _noting(found: Found, split: Split) -> Found:
 
 
 def passes_of(problem: Problem) -> list[Pass]:
-    """The forward and the backward ops, those that there are."""
+    """The forward and the backward ops on the way of a sample, those that there are."""
     profile, backward = problem.profile, backward_ops(problem)
     return [
         _pass_of(problem, ops)
-        for ops in (~backward, backward)
+        for ops in (~backward, backward & ~optimiser_ops(problem))
         if ops[profile.edge_source[ops[profile.edge_op]]].any()
     ]
 

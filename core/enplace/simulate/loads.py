@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -20,7 +21,7 @@ from enplace.cluster import Cluster
 from enplace.frontends.scopes import BACKWARD as BACKWARD_SCOPE
 from enplace.frontends.scopes import UPDATE
 from enplace.problem import BoolArray, Problem
-from enplace.profile import CONTROL, FloatArray, IntArray
+from enplace.profile import CONTROL, FloatArray, IntArray, Profile
 
 TRANSFERS = ("sum", "overlap", "duplex")
 """How transfers count (appendix C.1): added to the compute time; beside it, so that the larger of
@@ -84,14 +85,50 @@ USUAL = LoadRule()
 
 
 def backward_ops(problem: Problem) -> BoolArray:
-    """Ops of the backward pass, as the input says or else by their scopes; shape (n_ops,)."""
+    """Ops of the backward pass, as the input says; shape (n_ops,).
+
+    Or else those whose scopes say so, and all that depends on them.
+    """
     profile = problem.profile
-    backward = np.zeros(profile.n_ops, dtype=bool)
     known = profile.measured.get("backward")
-    if known is not None:
-        backward[np.array(known, dtype=np.int64)] = True
-        return backward
-    return np.array([scope.split("/")[0] in (BACKWARD_SCOPE, UPDATE) for scope in profile.scopes])
+    if known is None:
+        return with_followers(profile, _in_scopes(profile, BACKWARD_SCOPE, UPDATE))
+    backward = np.zeros(profile.n_ops, dtype=bool)
+    backward[np.array(known, dtype=np.int64)] = True
+    return backward
+
+
+def optimiser_ops(problem: Problem) -> BoolArray:
+    """Ops that make new weights of the gradients, from clipping to the update; shape (n_ops,).
+
+    They are not on the way of a sample through the pipeline: no other op waits for them within a
+    step. The inputs of 2020, which say what is backward, have none.
+    """
+    profile = problem.profile
+    if "backward" in profile.measured:
+        return np.zeros(profile.n_ops, dtype=bool)
+    return backward_ops(problem) & ~_in_scopes(profile, BACKWARD_SCOPE)
+
+
+def _in_scopes(profile: Profile, *names: str) -> BoolArray:
+    return np.array([scope.split("/")[0] in names for scope in profile.scopes])
+
+
+def with_followers(profile: Profile, ops: BoolArray) -> BoolArray:
+    """Some ops and all that depend on them; shape (n_ops,)."""
+    found = ops.copy()
+    at = np.argsort(profile.topological_order)[profile.edge_source]
+    edges = np.argsort(at, kind="stable")
+    _follow(profile.edge_source[edges], profile.edge_op[edges], found)
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _follow(
+    source: IntArray, target: IntArray, found: BoolArray
+) -> None:  # pragma: no cover - compiled
+    for edge in range(len(source)):
+        found[target[edge]] |= found[source[edge]]
 
 
 def send_us(problem: Problem) -> FloatArray:

@@ -27,8 +27,10 @@ from enplace.simulate.loads import (
     USUAL,
     LoadRule,
     backward_ops,
+    optimiser_ops,
     send_us,
     sync_us,
+    with_followers,
 )
 from enplace.simulate.pieces import pieces_of
 
@@ -139,7 +141,9 @@ def simulate_pipeline(
     ProblemError
         If a graph without a backward pass is to be trained.
     """
-    backward = _after_backward(problem) if kind != "inference" else None
+    backward = None
+    if kind != "inference":
+        backward = with_followers(problem.profile, backward_ops(problem))
     if backward is not None and not backward.any():
         raise ProblemError(
             f"profile '{problem.profile.name}' has no backward pass; play it as 'inference'"
@@ -199,6 +203,7 @@ def _played(
 def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -> tuple[Stage, ...]:
     """The stages of a plan, in a topological order, forward ones first.
 
+    What makes new weights of the gradients is done with the last stage of its device.
     What the stages of a device have to do adds up to its load: it pays once for what it brings in,
     in the first of its stages that needs it.
 
@@ -210,21 +215,24 @@ def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -
     profile, device = problem.profile, plan.device
     apart = np.zeros(profile.n_ops, dtype=bool) if backward is None else backward
     place = 2 * device + apart
-    piece = pieces_of(profile, place, 2 * problem.cluster.n_devices)
-    _, first = np.unique(np.column_stack([place, piece]), axis=0, return_index=True)
-    _, stage = np.unique(np.column_stack([place, piece]), axis=0, return_inverse=True)
-    stage = stage.reshape(profile.n_ops)
-    n = len(first)
-    edges = np.unique(
-        np.stack([stage[profile.edge_source], stage[profile.edge_op]], axis=1), axis=0
-    )
+    on_the_way = ~optimiser_ops(problem)
+    pieces = pieces_of(profile, np.where(on_the_way, place, -1), 2 * problem.cluster.n_devices)
+    key = place * profile.n_ops + pieces
+    for d in np.unique(device[~on_the_way]):
+        there = key[on_the_way & (device == d)]
+        key[~on_the_way & (device == d)] = there.max() if len(there) else (2 * d) * profile.n_ops
+    found, stage = np.unique(key, return_inverse=True)
+    n, place_of = len(found), found // profile.n_ops
+    edge = on_the_way[profile.edge_source] & on_the_way[profile.edge_op]
+    ends = [stage[profile.edge_source[edge]], stage[profile.edge_op[edge]]]
+    edges = np.unique(np.stack(ends, axis=1), axis=0)
     edges = edges[edges[:, 0] != edges[:, 1]]
-    order = _topological(n, edges, apart[first])
+    order = _topological(n, edges, place_of % 2 == 1)
     number = np.argsort(order)
     stage, edges = number[stage], number[edges]
     in_us, out_us = _transfers_us(problem, device, stage, n)
     compute_us = np.bincount(stage, problem.time_us[np.arange(profile.n_ops), device], n)
-    on, last = device[first[order]], apart[first[order]]
+    on, last = place_of[order] // 2, place_of[order] % 2 == 1
     groups = {group[0]: group for group in plan.replicas}
     sync = np.bincount(device, sync_us(problem), problem.cluster.n_devices)
     for d, group in groups.items():
@@ -243,15 +251,6 @@ def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -
         )
         for s in range(n)
     )
-
-
-def _after_backward(problem: Problem) -> BoolArray:
-    """Ops of the backward pass and what follows them; shape (n_ops,)."""
-    profile, after = problem.profile, backward_ops(problem)
-    for op in profile.topological_order.tolist():
-        edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
-        after[op] |= after[profile.edge_source[edges]].any()
-    return after
 
 
 def _topological(n: int, edges: IntArray, backward: BoolArray) -> IntArray:

@@ -85,6 +85,14 @@ def test_nothing_overlaps_on_a_device(opened):
         assert all(f <= s for f, s in zip(finishes[:-1], starts[1:], strict=True))
 
 
+def test_a_pipeline_slower_than_its_busiest_device_says_why(opened, monkeypatch):
+    assert not opened([0, 1, 0, 1]).pipeline.message.isVisible()
+    monkeypatch.setattr("enplace_studio.timeline.pipeline.SLOWER", 0.9)
+    message = opened([0, 1, 0, 1]).pipeline.message
+    assert message.isVisible()
+    assert "busiest device has 0.023 ms" in message.text()
+
+
 def test_a_plan_that_hops_too_often_says_so(opened, monkeypatch):
     monkeypatch.setattr("enplace_studio.timeline.pipeline.MOST_STAGES", 3)
     view = opened([0, 1, 0, 1])

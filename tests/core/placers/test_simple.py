@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from enplace.layers import find_home, named_layers, parts_of, scope_parts
 from enplace.placers import PlaceOptions, place
-from enplace.placers.expert import find_home, scope_parts
 from enplace.problem import Problem
 from enplace.simulate import simulate
+from problems import profile_of
 
 from .problems import gpus, line
 
@@ -113,8 +114,20 @@ def test_the_expert_takes_flatten_for_no_attention():
 
 
 @pytest.mark.parametrize("scope", ["attention", "decoder/self_attention", "att", "attn"])
-def test_attention_goes_with_the_last_layer(scope):
+def test_attention_and_its_like_are_the_head(scope):
     assert find_home(scope.split("/")).is_head
+
+
+def test_layers_stand_in_the_order_of_their_work_whatever_looks_at_their_weights():
+    # The loss looks at the weights of the last layer at once: that makes it no first layer.
+    names = ["fc_2/weights", "fc_2/L2Loss", "fc_1/MatMul", "fc_2/MatMul", "softmax/Softmax"]
+    times = dict(zip(names, [0, 1, 10, 10, 5], strict=True))
+    edges = [(names[0], names[1], 8), (names[0], names[3], 8)]
+    edges += [(names[2], names[3], 8), (names[3], names[4], 8)]
+    profile = profile_of(times, edges)
+    homes = [find_home(parts) for parts in parts_of(profile)]
+    layer = named_layers(profile, homes, profile.time_us[:, 0])
+    assert layer.tolist() == [1, 1, 0, 1, 2]
 
 
 def convolutions():
