@@ -18,6 +18,7 @@ from enplace_studio.theme import theme
 
 SIZE = (900, 560)
 MOST_LINKS = 6
+FACTS_A_ROW = 4
 
 
 class ProfilePage(QDialog):
@@ -50,9 +51,11 @@ class ProfilePage(QDialog):
         grid.setHorizontalSpacing(28)
         grid.setVerticalSpacing(2)
         for number, (name, value) in enumerate(self.lines):
-            grid.addWidget(label(value, "number"), 0, number)
-            grid.addWidget(label(name, "dim"), 1, number)
-        grid.setColumnStretch(len(self.lines), 1)
+            row, place = divmod(number, FACTS_A_ROW)
+            grid.addWidget(label(value, "number"), 3 * row, place)
+            grid.addWidget(label(name, "dim"), 3 * row + 1, place)
+            grid.setRowMinimumHeight(3 * row + 2, round(8 * theme.scale))
+        grid.setColumnStretch(FACTS_A_ROW, 1)
         panel.body.addLayout(grid)
         if not self.lines:
             panel.body.addWidget(paragraph("The profile does not say how long its step took."))

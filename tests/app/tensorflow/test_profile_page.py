@@ -6,6 +6,7 @@ from PySide6.QtWidgets import QLabel, QWidget
 
 from enplace.clusters import cluster_to_json
 from enplace_studio.inspector.widgets import Line
+from enplace_studio.panel import Column
 from enplace_studio.tensorflow.facts import deviations, link_fits, step_facts
 from enplace_studio.tensorflow.plots import DeviationPlot, LinkPlot
 from enplace_studio.tensorflow.profile_page import ProfilePage
@@ -111,3 +112,19 @@ def test_it_draws_in_both_themes(page, profile, dark):
         assert not made.grab().isNull()
     finally:
         theme.set_mode("light")
+
+
+def test_all_facts_of_an_estimated_profile_fit_the_window(profile, page):
+    worth = {"mean": 0.031, "worst": 0.2}
+    evaluation = {
+        "batch_sizes": [128, 256, 512], "batch_size": 1024, "step_time_us": 51e3,
+        "memory": worth, "time": worth,
+    }  # fmt: skip
+    more = {"evaluation": evaluation, "op_overhead_us": 1.2, "steps": 100, "warm_ups": 10}
+    measured = {**profile.measured, **more, "tensorflow": "2.21.0"}
+    shown = page(replace(profile, measured=measured))
+    shown.show()
+    column = shown.findChild(Column)
+    assert len(shown.lines) == 10
+    assert column.widget().width() <= column.viewport().width()
+    shown.close()
