@@ -17,8 +17,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace.errors import EnplaceError
-from enplace.source import ADD_TENSORFLOW, MAX_BATCH, Source, source_of
+from enplace.errors import EnplaceError, FileError
+from enplace.source import ADD_TENSORFLOW, MAX_BATCH, Source, check_batch_sizes, source_of
 from enplace_studio.machine import (
     MODEL_SUFFIXES,
     has_tensorflow,
@@ -241,7 +241,9 @@ class OpenModel(QDialog):
             if source is not None:
                 source, why = self._source(self._options(source.kind))
             sizes = _whole_numbers(self.batch_sizes.text())
-        except ValueError as error:
+            if source is not None and sizes:
+                check_batch_sizes(source, sizes)
+        except (ValueError, FileError) as error:
             source, why = None, str(error)
         if source is None:
             set_role(self.what, "bad")

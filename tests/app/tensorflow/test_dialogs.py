@@ -57,19 +57,24 @@ def test_a_saved_model_is_inference_unless_there_is_a_loss(parent, model):
 
 def test_what_was_typed_becomes_the_request(ask):
     dialog = ask("train.py")
-    dialog.arguments.setText("--name 'two words' --batch 8")
+    dialog.arguments.setText("--name 'two words' --batch {batch}")
+    dialog.batch_size.setValue(64)
     dialog.batch_sizes.setText("8, 16 32")
     dialog.steps.setValue(30)
     dialog.accept()
     request = dialog.request
-    assert request.source.arguments == ("--name", "two words", "--batch", "8")
+    assert request.source.arguments == ("--name", "two words", "--batch", "{batch}")
     assert (request.steps, request.warm_ups, request.batch_sizes) == (30, 10, (8, 16, 32))
     assert request.devices == dialog.devices.text
 
 
 @pytest.mark.parametrize(
     ("field", "text", "said"),
-    [("batch_sizes", "8, many", "many"), ("arguments", "--name 'half", "quotation mark")],
+    [
+        ("batch_sizes", "8, many", "many"),
+        ("batch_sizes", "8, 16", "where does it take its batch size"),
+        ("arguments", "--name 'half", "quotation mark"),
+    ],
 )
 def test_a_slip_is_explained_and_nothing_starts(ask, field, text, said):
     dialog = ask("train.py")
