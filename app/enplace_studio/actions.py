@@ -169,6 +169,7 @@ ACTIONS: tuple[Action, ...] = (
            lambda w: w.solver.cancel(), lambda w: w.solver.busy),
     Action("compare", "Compare methods", "Plan", ("Ctrl+Shift+C",),
            lambda w: w.solving.compare(), _solvable),
+    Action("rules", "Place by rules…", "Plan", (), lambda w: w.solving.ask_rules(), _solvable),
     Action("run", "Run on this machine…", "Plan", ("Ctrl+R",),
            lambda w: w.measuring.run_current(), lambda w: not w.why_no_run(), 1,
            why_not=lambda w: w.why_no_run()),

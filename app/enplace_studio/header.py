@@ -29,6 +29,14 @@ OBJECTIVES = {
     LATENCY: "Shortest query, in whole pieces",
 }
 """What methods aim at, as the menu calls it; those of the first are in the menu itself."""
+EXPERT = "expert"
+FAMILIES = {
+    "": "As the names of its ops tell",
+    "stacked": "Stacked: whole layers in blocks",
+    "branches": "Branches of each cell dealt out",
+    "layers": "Layers of each kind dealt out in turn",
+}
+"""How an expert may place a model; the first is usual."""
 CLUSTER_SHARE = 0.24
 """How much of the window's width the cluster's name may take."""
 
@@ -45,7 +53,7 @@ class Header(QWidget):
         super().__init__()
         self.setObjectName("header")
         self._document, self._solver = document, solver
-        self._method = ""
+        self._method, self.family = "", ""
         self._measuring = False
         self.time_limit_s = USUAL_TIME_LIMIT_S
         self._name, self._size = label("", "heading"), ElidedLabel("dim")
@@ -53,6 +61,7 @@ class Header(QWidget):
         self.method_button = button("")
         self.method_menu = QMenu(self)
         self._method_actions: dict[str, QAction] = {}
+        self._family_actions: dict[str, QAction] = {}
         self.method_button.setMenu(self.method_menu)
         self.solve_button = button("Solve", self.solve_pressed.emit, kind="accent")
         self.compare_button = button("Compare", self.compare_pressed.emit)
@@ -92,9 +101,12 @@ class Header(QWidget):
         """The chosen placer's name."""
         return self._method or self._solver.default_method
 
-    def set_method(self, name: str) -> None:
-        """Solve with another method from now on."""
-        self._method = name
+    def set_method(self, name: str, family: str = "") -> None:
+        """Solve with another method from now on; the expert, as for a family of models."""
+        self._method, self.family = name, family
+        for actions, chosen in ((self._method_actions, name), (self._family_actions, family)):
+            if chosen in actions:
+                actions[chosen].setChecked(True)
         self.refresh()
 
     def set_time_limit(self, seconds: int) -> None:
@@ -132,6 +144,7 @@ class Header(QWidget):
 
     def _show_method(self) -> None:
         limit = f", {self.time_limit_s} s" if self._solver.searches(self.method) else ""
+        limit = limit or (self.family and f", {self.family}")
         self.method_button.setText(f"{short_title(self._solver.title(self.method))}{limit}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))
 
@@ -168,6 +181,7 @@ class Header(QWidget):
                 if method.objectives[0] == objective:
                     self._add_method(menu, group, method)
         self.method_menu.setToolTipsVisible(True)
+        self._fill_families(self.method_menu.addMenu("Expert’s family"))
         if any(map(self._solver.searches, self._solver.methods)):
             self._fill_limits(self.method_menu.addMenu("Time limit"))
         self.refresh()
@@ -184,6 +198,13 @@ class Header(QWidget):
             why_not = why_not_for(method, problem)
             action.setEnabled(not why_not)
             action.setToolTip(plain_tip(why_not or method.source))
+
+    def _fill_families(self, menu: QMenu) -> None:
+        group = QActionGroup(menu)
+        for family, title in FAMILIES.items():
+            action = self._choice(menu, group, title, family == self.family)
+            self._family_actions[family] = action
+            action.triggered.connect(lambda _=False, f=family: self.set_method(EXPERT, f))
 
     def _fill_limits(self, menu: QMenu) -> None:
         group = QActionGroup(menu)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from PySide6.QtCore import QObject, QProcess, Qt, QTimer, Signal
@@ -49,6 +49,10 @@ class Job:
         A plan to go on from.
     asked : bool
         Whether the person asked for it; the first plan to compare with comes unasked.
+    family : str
+        Of the model, for the expert; empty to have it recognised.
+    rules : dict of int to int
+        Device of some ops, for the expert.
     """
 
     number: int
@@ -58,6 +62,8 @@ class Job:
     choose: bool
     start: Plan | None = None
     asked: bool = True
+    family: str = ""
+    rules: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,15 +203,14 @@ class Solver(QObject):
         methods: Sequence[str],
         time_limit_s: float | None = None,
         choose: bool = True,
-        start: Plan | None = None,
-        asked: bool = True,
+        **wishes: Any,
     ) -> None:
         """Run methods on a problem, one after the other; ``solved`` tells of each plan.
 
-        Those that can go on from a plan begin with ``start``.
+        ``wishes`` are further attributes of their :class:`Job`.
         """
         for method in methods:
-            job = Job(next(self._numbers), problem, method, time_limit_s, choose, start, asked)
+            job = Job(next(self._numbers), problem, method, time_limit_s, choose, **wishes)
             self._queue.append(job)
         if self.busy:
             self.changed.emit()
@@ -264,6 +269,8 @@ class Solver(QObject):
             "problem": wire.problem_to_json(job.problem),
             "method": job.method,
             "time_limit_s": job.time_limit_s,
+            "family": job.family,
+            "rules": list(job.rules.items()),
         }
         if job.start is None:
             self._send(Message("solve", details))

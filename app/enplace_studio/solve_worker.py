@@ -77,6 +77,8 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
         time_limit_s=job["time_limit_s"],
         cancelled=lambda: number in cancelled,
         progress=_Reporter(number, send),
+        family=job["family"],
+        rules=dict(job["rules"]),
         start=wire.plan_from(message) if "plan" in job else None,
     )
     try:

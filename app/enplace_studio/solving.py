@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
+from typing import Any
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QFileDialog, QWidget
 
 from enplace.cluster import Cluster
 from enplace.errors import EnplaceError
 from enplace.plan import Plan
 from enplace.problem import Problem
+from enplace.rules import read_rules
 from enplace.schedule import Schedule
 from enplace.simulate import simulate
 from enplace.text import percent
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
-from enplace_studio.header import Header, short_title, why_not_for
+from enplace_studio.header import EXPERT, Header, short_title, why_not_for
 from enplace_studio.jobs import Job, Solver
 from enplace_studio.plans.facts import headline
 
-FIRST_METHOD = "expert"
+FIRST_METHOD = EXPERT
 """Its plan is the first to look at, and the one that the others are compared with."""
 
 POLISH_S = 30.0
 """Time for making a plan better that is there already."""
+
+RULES_FILTER = "Rules: lines of REGEX -> DEVICE (*.rules *.txt);;All files (*)"
 
 NOT_COMPARED = ("random", "round-robin")
 
@@ -57,7 +62,24 @@ class Solving(QWidget):
 
     def solve(self) -> None:
         """Run the chosen method on the problem as it is now."""
-        self._run([self._header.method], choose=True)
+        self._run([self._header.method], choose=True, family=self._header.family)
+
+    def ask_rules(self) -> None:
+        """Ask for a file of rules and have the expert place by them."""
+        name, _ = QFileDialog.getOpenFileName(self.window(), "Place by rules", "", RULES_FILTER)
+        if name:
+            self.place_by_rules(Path(name))
+
+    def place_by_rules(self, path: Path) -> None:
+        """Have the expert place by a person's rules; they go before what it knows itself."""
+        problem = self._document.problem
+        assert problem is not None
+        try:
+            rules = read_rules(str(path), problem)
+        except EnplaceError as error:
+            self.failed.emit(str(error))
+            return
+        self._run([EXPERT], choose=True, rules=rules)
 
     def renew(self, entry: PlanEntry) -> None:
         """Run the method of a plan again, on the problem as it is now."""
@@ -100,7 +122,7 @@ class Solving(QWidget):
         methods: list[str],
         choose: bool,
         limit_s: float | None = None,
-        start: Plan | None = None,
+        **wishes: Any,
     ) -> None:
         problem = self._document.problem
         if problem is None:
@@ -108,7 +130,8 @@ class Solving(QWidget):
         if self._solver.is_asked:
             self.failed.emit("the solver is at work; wait, or stop it first")
             return
-        self._solver.solve(problem, methods, limit_s or self._header.time_limit_s, choose, start)
+        time_limit_s = limit_s or self._header.time_limit_s
+        self._solver.solve(problem, methods, time_limit_s, choose, **wishes)
 
     def _on_opened(self) -> None:
         self._solver.cancel()
@@ -126,6 +149,8 @@ class Solving(QWidget):
         name, note = entry_name(self._solver.title(job.method), bool(job.problem.pins))
         if job.start is not None:
             note = "polished"
+        elif job.rules or job.family:
+            note = "by rules" if job.rules else job.family
         self._simulated.emit(job, PlanEntry(name, plan, schedule, note))
 
     def _is_stale(self, job: Job) -> bool:

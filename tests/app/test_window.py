@@ -137,6 +137,30 @@ def test_solve_need_not_wait_for_the_experts_plan(make_window, qtbot):
     assert window.document.current.plan.method == window.solver.default_method
 
 
+def test_the_expert_places_as_the_person_says(make_window, qtbot, tmp_path):
+    window = make_window()
+    profile = profile_of({"l_1/a": 10, "l_2/b": 10, "l_2/c": 10}, [("l_1/a", "l_2/b", 8)])
+    window.document.open(first_state(profile, cluster_of(2)))
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        pass
+    rules = tmp_path / "mine.rules"
+    rules.write_text("l_1/.* -> GPU:1")
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        window.solving.place_by_rules(rules)
+    assert window.document.current.plan.device[0] == 1
+    assert window.document.current.note == "by rules"
+    assert window.document.plans[0] is window.document.expert
+    window.header._family_actions["layers"].trigger()
+    assert window.header.method_button.text() == "Expert, layers  ▾"
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        window.header.solve_button.click()
+    assert window.document.current.plan.facts["family"] == "layers"
+    rules.write_text("nonesuch -> GPU:1")
+    with qtbot.waitSignal(window.solving.failed) as said:
+        window.solving.place_by_rules(rules)
+    assert "mine.rules: line 1" in said.args[0]
+
+
 def test_what_is_asked_of_a_solver_at_work_is_refused_with_the_reason(window, qtbot):
     window.solver.job = Job(1, window.document.problem, "enplace", 10.0, choose=True)
     with qtbot.waitSignal(window.solving.failed) as said:
@@ -473,11 +497,11 @@ def test_a_plan_is_polished_from_its_menu(window, monkeypatch):
     card = window.views["plans"].cards[0]
     (polish,) = [a for a in window.views["plans"].menu_of(card).actions() if "Polish" in a.text()]
     polish.trigger()
-    ((problem, methods, limit_s, _, start), _) = asked[0]
+    ((problem, methods, limit_s, _), more) = asked[0]
     assert problem is window.document.problem
     assert methods == [window.solver.default_method]
     assert limit_s == 30
-    assert start is card.entry.plan
+    assert more["start"] is card.entry.plan
 
 
 def test_a_plan_of_the_list_is_exported_from_its_menu(window, monkeypatch, tmp_path):

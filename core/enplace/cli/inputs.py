@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import regex
 
 from enplace.errors import (
     EnplaceError,
@@ -20,7 +17,8 @@ from enplace.errors import (
     PlanError,
     ProblemError,
 )
-from enplace.text import count, instead, listed
+from enplace.rules import find_device, find_matching
+from enplace.text import count, instead
 
 if TYPE_CHECKING:
     from enplace.cluster import Cluster
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from enplace.profile import Profile
 
 SHOWN = 3
-MATCH_S = 5
-"""So long one regex may take over all names."""
 
 
 class OtherGraphError(PlanError):
@@ -226,57 +222,6 @@ def _pairs(text: str, profile: Profile, cluster: Cluster, option: str) -> list[t
         raise ProblemError(f"{option} {text!r}: write REGEX=DEVICE, for example 'decoder/.*=GPU:1'")
     number = find_device(device, cluster, option)
     return [(op, number) for op in find_matching(pattern, profile, option)]
-
-
-def find_matching(pattern: str, profile: Profile, option: str) -> list[int]:
-    """Ops that a regex matches anywhere in their name; a whole op name means that op alone."""
-    if pattern in profile.index:
-        return [profile.index[pattern]]
-    try:
-        found = _search(pattern, profile.op_names)
-    except (regex.error, RecursionError, OverflowError) as error:
-        raise ProblemError(f"{option} {pattern!r}: not a regex ({error}); mend it") from None
-    except TimeoutError:
-        raise ProblemError(
-            f"{option} {pattern!r}: still matching after {MATCH_S} s; write it without repeats of "
-            f"repeats, such as (a+)+"
-        ) from None
-    if not found:
-        raise ProblemError(
-            f"{option} {pattern!r} matches none of the {count(profile.n_ops, 'op')} of "
-            f"'{profile.name}'; check the spelling (names are like '{profile.op_names[0]}')"
-        )
-    return found
-
-
-def _search(pattern: str, names: Sequence[str]) -> list[int]:
-    """Numbers of the names that a regex matches; TimeoutError if that takes very long."""
-    expression, end_s = regex.compile(pattern), time.monotonic() + MATCH_S
-    return [
-        number
-        for number, name in enumerate(names)
-        if expression.search(name, timeout=max(end_s - time.monotonic(), 1e-3))
-    ]
-
-
-def find_device(text: str, cluster: Cluster, option: str) -> int:
-    """Number of a device written ``GPU:0``, ``gpu:0`` or ``0``.
-
-    Raises
-    ------
-    ProblemError
-        Names the devices there are.
-    """
-    names = [device.name for device in cluster.devices]
-    for wanted in (text, f"GPU:{text}"):
-        for number, name in enumerate(names):
-            if name.casefold() == wanted.casefold():
-                return number
-    if text.isascii() and text.isdigit() and int(text) < len(names):
-        return int(text)
-    raise ProblemError(
-        f"{option}: cluster '{cluster.name}' has no device '{text}'; use one of {listed(names)}"
-    )
 
 
 def method_names(text: str | None, objective: str) -> list[str]:

@@ -34,8 +34,8 @@ from enplace.cli.options import (
     split_options,
 )
 from enplace.cli.progress import progress_bar, stopped_by_ctrl_c
-from enplace.cli.rules import read_rules
 from enplace.errors import EnplaceError
+from enplace.rules import read_rules
 
 if TYPE_CHECKING:
     from enplace.placers import PlaceOptions

@@ -158,7 +158,7 @@ def test_names_with_markup_and_quotes_pass_through_every_export(enplace, folder,
 
 
 def test_a_regex_that_never_ends_is_stopped(enplace, folder, monkeypatch):
-    monkeypatch.setattr("enplace.cli.inputs.MATCH_S", 0.1)
+    monkeypatch.setattr("enplace.rules.MATCH_S", 0.1)
     (folder / "long.json").write_text(json.dumps(model(["a" * 60 + "!", "loss"])))
     done = enplace("place", "long.json", "--cluster", "c.json", "--pin", "^(a|aa)+$=0")
     assert done.status == 2
