@@ -174,7 +174,7 @@ class Solving(QWidget):
     def _tell(self, entry: PlanEntry) -> None:
         """Say what was found, against the expert where there is one."""
         change = None
-        if entry.plan.objective_us is None:
+        if entry.plan.objective_us is None and entry is not self._document.expert:
             change = self._document.against_expert(entry.schedule)
         against = "" if change is None else f", {percent(change, signed=True)} vs expert"
         self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}")
