@@ -196,8 +196,10 @@ def _cluster(data: dict[str, Any], rate: float) -> Cluster:
         for b in range(len(devices)):
             ends = [end for end in (a, b) if end < accelerators]
             channels = tuple(ends) or (accelerators,)
+            # Between accelerators by way of the host's memory, if there is a host.
+            times = len(ends) if cpus else 1
             if a != b:
-                links.append(Link(a, b, 0.0, len(ends) * US_PER_MS / rate, channels))
+                links.append(Link(a, b, 0.0, times * US_PER_MS / rate, channels))
     return Cluster(
         "from-file",
         tuple(devices),

@@ -67,7 +67,7 @@ def contract(problem: Problem, rule: LoadRule = USUAL) -> Nodes:
     """Contract a problem's ops to nodes."""
     label, edges = _forward_graph(problem, backward_ops(problem))
     label, edges = _strongly_connected(label, edges)
-    label, edges = _without_free_nodes(problem, label, edges)
+    label, edges = _without_free_nodes(problem, label, edges, rule)
     return _nodes(problem, label, edges, rule)
 
 
@@ -111,19 +111,33 @@ def _strongly_connected(label: IntArray, edges: IntArray) -> tuple[IntArray, Int
 
 
 def _without_free_nodes(
-    problem: Problem, label: IntArray, edges: IntArray
+    problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule
 ) -> tuple[IntArray, IntArray]:
-    """Merge nodes that take no time, and no memory that matters, into their one neighbour."""
+    """Merge nodes that cost nothing wherever their one neighbour goes into that neighbour.
+
+    They take no time, hold no memory that matters, send and get tensors of nobody else in either
+    pass, and may be wherever the neighbour may be.
+    """
+    profile = problem.profile
     memory_bytes = whole_op_bytes(problem)
     if memory_bytes.sum() <= min(problem.cluster.capacity_bytes):
         memory_bytes = np.zeros_like(memory_bytes)
-    work_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0).max(axis=1)
+    if rule.replicate:
+        memory_bytes = memory_bytes + profile.persistent_bytes
+    runs = np.isfinite(problem.time_us)
+    work_us = np.where(runs, problem.time_us, 0.0).max(axis=1)
     while True:
         n = int(label.max()) + 1
         free = np.bincount(label, weights=work_us, minlength=n) == 0
         free &= np.bincount(label, weights=memory_bytes, minlength=n) == 0
         free &= np.bincount(edges.ravel(), minlength=n) == 1
-        merged = edges[free[edges].any(axis=1)]
+        beside = np.column_stack([label[profile.edge_source], label[profile.edge_op]])
+        free &= np.bincount(_tidy(np.sort(beside, axis=1)).ravel(), minlength=n) == 1
+        may = np.ones((n, runs.shape[1]), dtype=bool)
+        np.logical_and.at(may, label, runs)
+        a, b = edges.T
+        into_b, into_a = (free[v] & (may[v] >= may[u]).all(axis=1) for v, u in ((a, b), (b, a)))
+        merged = edges[into_a | into_b]
         if not len(merged):
             return label, edges
         graph = coo_array((np.ones(len(merged)), (merged[:, 0], merged[:, 1])), shape=(n, n))

@@ -160,7 +160,27 @@ def split_exactly(
         found = "the best found" if best is not first else tried
         note = f"stopped before all {lattice.n_ideals:,} ideals were searched: this is {found}"
         return replace(best, note=note)
-    return replace(best, bound_us=best.load_us, n_ideals=lattice.n_ideals, optimal=True, note="")
+    best = replace(best, n_ideals=lattice.n_ideals, note="")
+    if not alike(problem):
+        return replace(best, note=UNLIKE)
+    return replace(best, bound_us=best.load_us, optimal=True)
+
+
+UNLIKE = (
+    "devices of a kind differ, and each was taken for the slowest of them: a split that gives the "
+    "faster ones more may be better; max-load-ip knows them apart"
+)
+
+
+def alike(problem: Problem) -> bool:
+    """Whether devices of a kind differ in nothing that decides about a split."""
+    cluster = problem.cluster
+    return all(
+        np.array_equal(problem.time_us[:, d], problem.time_us[:, devices[0]], equal_nan=True)
+        and cluster.capacity_bytes[d] == cluster.capacity_bytes[devices[0]]
+        for devices in (cluster.gpus, cluster.cpus)
+        for d in devices
+    )
 
 
 def split_in_order(problem: Problem, rule: LoadRule = USUAL, *, stopped: Stopped = never) -> Split:
@@ -187,7 +207,7 @@ def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Sp
     appendix A has it, there is little between the two. This much is done even if stopped, so that
     there is an answer.
     """
-    floor_us = float(task.floor_us.sum())
+    floor_us = float(task.floor_us.sum()) if alike(task.problem) else _least_us(task.problem)
     best = Split(np.zeros(task.problem.profile.n_ops, dtype=np.int64), np.inf, floor_us)
     if task.rule.n_passes > 1:
         found = split_in_order(task.problem, replace(task.rule, pipeline="1f1b"))
@@ -357,6 +377,11 @@ def _floor_us(costs: Costs) -> FloatArray:
     gpus, cpus = np.maximum(costs.most_replicas, 1).tolist()
     floor: FloatArray = np.maximum(share, np.minimum(gpu_us / gpus, cpu_us / cpus).max(axis=0))
     return floor
+
+
+def _least_us(problem: Problem) -> float:
+    """No largest load is less: all devices equally busy, each op where it is fastest."""
+    return float(np.nanmin(problem.time_us, axis=1).sum() / problem.cluster.n_devices)
 
 
 def walk_back(

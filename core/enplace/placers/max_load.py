@@ -29,6 +29,10 @@ from enplace.maxload import (
     split_in_order,
     split_over_machines,
 )
+from enplace.maxload.descent import judged
+from enplace.maxload.dp import alike
+from enplace.maxload.hypergraph import hypergraph_of
+from enplace.maxload.search import PROVEN_GAP, contiguous_units, passes_of
 from enplace.placers.registry import (
     REPLICATION,
     SOLVER,
@@ -38,9 +42,10 @@ from enplace.placers.registry import (
 )
 from enplace.placers.settle import settle, unordered
 from enplace.plan import Plan
-from enplace.problem import LATENCY, THROUGHPUT, Problem
+from enplace.problem import LATENCY, THROUGHPUT, BoolArray, Problem
 from enplace.profile import IntArray
 from enplace.solvers.milp import CP_SAT
+from enplace.text import count
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -117,16 +122,75 @@ def _stopped(options: PlaceOptions) -> Callable[[], bool]:
 
 
 def _split_plan(problem: Problem, split: Split, method: str, options: PlaceOptions) -> Plan:
-    device, replicas = settle(problem, split.device), split.replicas
-    as_found = np.array_equal(device, split.device)
+    split = _renamed(problem, split)
+    device, replicas = settled(problem, split.device, options.rule, split.replicas), split.replicas
     load_us = max_load_us(problem, device, options.rule, replicas)
     bound_us = min(split.bound_us, load_us)
-    facts: dict[str, Any] = {"ideals": split.n_ideals, "proven": split.optimal and as_found}
-    if split.note:
+    moved = int(np.count_nonzero(~allowed(problem, split.device)[problem.unit]))
+    found = bool(np.isfinite(split.load_us)) and not moved
+    proven = split.optimal and found and load_us <= split.load_us * (1 + PROVEN_GAP)
+    facts: dict[str, Any] = {"ideals": split.n_ideals, "proven": proven}
+    if moved and np.isfinite(split.load_us):
+        note = (
+            f"the split knows nothing of pins and forbidden devices: {count(moved, 'op')} moved "
+            f"after it; max-load-ip splits around them"
+        )
+        facts["note"] = f"{split.note}; {note}" if split.note else note
+    elif split.note:
         facts["note"] = split.note
     plan = _plan(problem, device, method, bound_us, options.rule, replicas, **facts)
     options.progress(Progress(options.seconds, "a split", None, plan, load_us, bound_us))
     return plan
+
+
+def _renamed(problem: Problem, split: Split) -> Split:
+    """The split with GPUs that are alike in each other's place, where that is what pins ask for."""
+    cluster = problem.cluster
+    name = np.arange(cluster.n_devices)
+    wanted = {(int(split.device[op]), device) for op, device in problem.pins.items()}
+    gpus = set(cluster.gpus)
+    wanted = {(found, device) for found, device in wanted if {found, device} <= gpus}
+    found, devices = [f for f, _ in wanted], [d for _, d in wanted]
+    if not alike(problem) or len(set(found)) < len(wanted) or len(set(devices)) < len(wanted):
+        return split
+    name[found] = devices
+    rest = [gpu for gpu in cluster.gpus if gpu not in found]
+    name[rest] = [gpu for gpu in cluster.gpus if gpu not in devices]
+    replicas = tuple(tuple(name[list(group)].tolist()) for group in split.replicas)
+    return replace(split, device=name[split.device], replicas=replicas)
+
+
+def allowed(problem: Problem, device: IntArray) -> BoolArray:
+    """Whether each unit is in one place, and may be there; shape (n_units,)."""
+    _, first = np.unique(problem.unit, return_index=True)
+    there = device[first]
+    fine = problem.unit_allowed[np.arange(problem.n_units), there].copy()
+    np.logical_and.at(fine, problem.unit, device == there[problem.unit])
+    return fine
+
+
+def settled(
+    problem: Problem, device: IntArray, rule: LoadRule, replicas: Replicas = ()
+) -> IntArray:
+    """A placement with free ops beside their consumers, where that makes nothing worse.
+
+    What breaks a constraint is mended at any cost.
+    """
+    found = settle(problem, device)
+    if not allowed(problem, device).all() or np.array_equal(found, device):
+        return found
+    graph, passes = hypergraph_of(problem, rule), passes_of(problem)
+    _, first = np.unique(problem.unit, return_index=True)
+
+    def faults(there: IntArray) -> tuple[float, ...]:
+        """Whether it is not contiguous, what memory is lacking, and the time per sample."""
+        of_unit = there[first]
+        whole = all(contiguous_units(each, of_unit, graph.n_devices) for each in passes)
+        lacking, _ = judged(graph, of_unit)
+        return not whole, lacking, max_load_us(problem, there, rule, replicas)
+
+    better = zip(faults(found), faults(device), strict=True)
+    return found if all(after <= before * (1 + 1e-9) for after, before in better) else device
 
 
 def _plan(
@@ -156,10 +220,7 @@ class _Incumbents:
 
     def plan_of(self, found: Found) -> Plan:
         """The plan; free ops go with their consumers unless that costs something."""
-        settled = settle(self._problem, found.device)
-        settled_us = max_load_us(self._problem, settled, self._options.rule)
-        same = settled_us <= found.load_us * (1 + 1e-9)
-        device = settled if same or np.isinf(found.load_us) else found.device
+        device = settled(self._problem, found.device, self._options.rule)
         contiguous = self._method == "max-load-ip"
         facts: dict[str, Any] = {"proven": found.proven, "contiguous": contiguous}
         if found.why:

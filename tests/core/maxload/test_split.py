@@ -12,7 +12,7 @@ from enplace.clusters import cluster_from
 from enplace.errors import DoesNotFitError
 from enplace.frontends import read_profile
 from enplace.maxload import device_loads_us, max_load_us, split_exactly, split_in_order
-from enplace.maxload.contract import contract
+from enplace.maxload.contract import contract, whole_op_bytes
 from enplace.maxload.ideals import find_ideals
 from enplace.placers import PlaceOptions, place
 from enplace.problem import Problem
@@ -90,14 +90,20 @@ def small_problems(draw):
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=9))
     times = draw(st.lists(st.integers(0, 20), min_size=n, max_size=n))
     memory = draw(st.lists(st.integers(0, 40), min_size=n, max_size=n))
+    # Each op runs on GPUs, or on the CPU, or on either.
+    kinds = draw(st.lists(st.sampled_from("gggcb"), min_size=n, max_size=n))
+    cpus = draw(st.integers(0, 1))
+    ops = list(zip(names, times, kinds, strict=True))
     profile = profile_of(
-        dict(zip(names, times, strict=True)),
+        {a: t if kind in "gb" or not cpus else float("nan") for a, t, kind in ops},
         [(names[i], names[j], sizes[i]) for i, j in chosen],
         persistent=dict(zip(names, memory, strict=True)),
+        cpu={a: 2 * t for a, t, kind in ops if cpus and kind in "cb"},
     )
     room = draw(st.sampled_from([60, 120, 10_000]))
+    gpus = draw(st.integers(1, 3))
     try:
-        return Problem(profile, cluster_of(draw(st.integers(1, 3)), capacity_bytes=room))
+        return Problem(profile, cluster_of(gpus, capacity_bytes=room, cpu_lanes=cpus))
     except DoesNotFitError:
         reject()
 
@@ -110,10 +116,14 @@ def best_of_all(problem):
     best = np.inf
     for devices in itertools.product(range(n_devices), repeat=profile.n_ops):
         device = np.array(devices)
+        if not np.isfinite(problem.time_us[np.arange(profile.n_ops), device]).all():
+            continue
         ends = device[profile.edge_source], device[profile.edge_op]
         between = nx.DiGraph((a, b) for a, b in zip(*ends, strict=True) if a != b)
         held = np.bincount(device, weights=size, minlength=n_devices)
-        if nx.is_directed_acyclic_graph(between) and (held <= problem.cluster.capacity_bytes).all():
+        gpus = problem.cluster.gpus  # The paper does not limit the host's memory.
+        fits = (held <= problem.cluster.capacity_bytes)[gpus].all()
+        if nx.is_directed_acyclic_graph(between) and fits:
             best = min(best, max_load_us(problem, device))
     return best
 
@@ -165,3 +175,61 @@ def test_stopped_it_answers_with_the_best_so_far():
     assert exact.load_us <= split.load_us <= split_in_order(problem).load_us
     assert not split.optimal
     assert "stopped" in split.note
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=small_problems())
+def test_a_plan_says_no_more_than_holds(problem):
+    """What a plan calls proven is the least there is, and what was found to fit still does."""
+    least, size = best_of_all(problem), whole_op_bytes(problem)
+    plan = place(problem, "max-load-dp", options=PlaceOptions(time_limit_s=20))
+    assert plan.facts["bound_us"] <= plan.facts["time_per_sample_us"]
+    assert plan.facts["proven"] == np.isfinite(least)
+    if plan.facts["proven"]:
+        assert plan.facts["time_per_sample_us"] == pytest.approx(least)
+        held = np.bincount(plan.device, weights=size, minlength=problem.cluster.n_devices)
+        gpus = problem.cluster.gpus
+        assert (held <= problem.cluster.capacity_bytes)[gpus].all()
+
+
+def test_pins_give_alike_devices_each_others_place():
+    problem = Problem(
+        profile_of({"a": 5, "b": 5}, [("a", "b", 1)]), cluster_of(2, b0_us=0.0), pins={0: 1}
+    )
+    plan = place(problem, "max-load-dp")
+    assert plan.device.tolist() == [1, 0]
+    assert plan.facts["proven"]
+
+
+def test_what_a_split_could_not_know_is_said():
+    chain = profile_of({"a": 5, "b": 5, "c": 5}, [("a", "b", 1), ("b", "c", 1)])
+    problem = Problem(chain, cluster_of(2, b0_us=0.0), pins={0: 0, 1: 1, 2: 0})
+    plan = place(problem, "max-load-dp")
+    assert plan.device.tolist() == [0, 1, 0]
+    assert not plan.facts["proven"]
+    assert "max-load-ip" in plan.facts["note"]
+
+
+def test_of_unlike_devices_nothing_is_proven():
+    chain = profile_of({"a": 5, "b": 5}, [("a", "b", 1)])
+    problem = Problem(chain, cluster_of(2, b0_us=0.0, speeds=(1.0, 0.25)))
+    plan = place(problem, "max-load-dp")
+    exact = place(problem, "max-load-ip", options=PlaceOptions(time_limit_s=20))
+    assert not plan.facts["proven"]
+    assert "differ" in plan.facts["note"]
+    assert plan.facts["bound_us"] <= exact.facts["time_per_sample_us"]
+
+
+def test_free_ops_stay_where_they_fit():
+    """The weights take no time, but with the op that reads them they do not fit a GPU."""
+    profile = profile_of(
+        {"weights": 0, "dense": 5, "x": 5},
+        [("weights", "dense", 0), ("dense", "x", 0)],
+        persistent={"weights": 5, "dense": 5, "x": 1},
+        cpu={"weights": 0},
+    )
+    problem = Problem(profile, cluster_of(2, capacity_bytes=8, cpu_lanes=1))
+    for method in ("max-load-dp", "max-load-ip", "max-load-ip-noncontiguous"):
+        plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
+        held = np.bincount(plan.device, weights=profile.persistent_bytes, minlength=3)
+        assert (held[:2] <= 8).all()
