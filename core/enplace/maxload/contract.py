@@ -160,13 +160,23 @@ def _nodes(problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule) -
 
 
 def _layer(problem: Problem, label: IntArray) -> IntArray:
-    """Layer of each node, the last of its ops; shape (n_nodes,)."""
-    profile, layer = problem.profile, np.zeros(int(label.max()) + 1, dtype=np.int64)
+    """Layer of each node: the first of its forward ops, else the last of its others; (n_nodes,).
+
+    Those of the optimiser count only where there are no others.
+    """
+    profile, n = problem.profile, int(label.max()) + 1
     homes = [find_home(parts) for parts in parts_of(profile)]
     work_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0).max(axis=1)
     of_op = named_layers(profile, homes, work_us)
-    if of_op is not None:
-        np.maximum.at(layer, label, of_op)
+    layer = np.zeros(n, dtype=np.int64)
+    if of_op is None:
+        return layer
+    forward, optimiser = ~backward_ops(problem), optimiser_ops(problem)
+    np.maximum.at(layer, label[optimiser], of_op[optimiser])
+    layer[label[~optimiser]] = 0
+    np.maximum.at(layer, label[~optimiser], of_op[~optimiser])
+    layer[label[forward]] = int(of_op.max())
+    np.minimum.at(layer, label[forward], of_op[forward])
     return layer
 
 

@@ -226,9 +226,9 @@ def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Sp
 def chains(task: Task, n_orders: int, seed: int) -> Iterator[Lattice]:
     """The lattices of some orders, each of which has one ideal of each size.
 
-    Each is tried as it is; with orphaned backward nodes beside the forward nodes whose tensors they
-    read, so that a device can have both, and weights beside what needs them; and layer by layer
-    where names tell of layers.
+    Each is tried layer by layer, where names tell of layers; with orphaned backward nodes beside
+    the forward nodes whose tensors they read, so that a device can have both, and weights beside
+    what needs them; and as it is.
 
     Inputs that only a CPU can run come first: amid the others, they would part what could share an
     accelerator.
@@ -246,12 +246,15 @@ def chains(task: Task, n_orders: int, seed: int) -> Iterator[Lattice]:
 
 
 def _forms(nodes: Nodes, order: IntArray) -> Iterator[IntArray]:
-    """An order as it is, and what else is worth a try with it."""
-    yield order
-    order = beside(order, nodes.tied, nodes.source, nodes.target)
-    yield order
+    """An order in the forms that are worth a try, the most promising first.
+
+    A good split found early makes the search along the others short.
+    """
+    together = beside(order, nodes.tied, nodes.source, nodes.target)
     if nodes.layer.any():
-        yield by_wish(order, nodes.layer, nodes.source, nodes.target)
+        yield by_wish(together, nodes.layer, nodes.source, nodes.target)
+    yield together
+    yield order
 
 
 def least_below(task: Task, solve: Solve, best: Split) -> tuple[Split, bool]:

@@ -45,13 +45,15 @@ def beside(order: IntArray, tied: IntArray, source: IntArray, target: IntArray) 
 def by_wish(order: IntArray, wish: IntArray, source: IntArray, target: IntArray) -> IntArray:
     """Nodes by a number that each wishes for, as far as edges allow; shape (n,).
 
-    Ties are as in an order. Nodes that wait for none come right before the first that needs them.
+    Ties are as in an order. Nodes that wait for none come right before the first that needs them,
+    whatever they wish: the gradient of a weight that two layers share would else draw all of the
+    backward pass behind the later one.
     """
     place, wish = np.argsort(order), wish.copy()
-    by_target = np.argsort(place[target], kind="stable")
-    _push(source[by_target], target[by_target], wish)
-    waits_for_none = np.bincount(target, minlength=len(order)) == 0
-    early = waits_for_none[source]
+    early = (np.bincount(target, minlength=len(order)) == 0)[source]
+    late = np.flatnonzero(~early)
+    late = late[np.argsort(place[target[late]], kind="stable")]
+    _push(source[late], target[late], wish)
     needed = np.full(len(order), np.iinfo(np.int64).max)
     np.minimum.at(needed, source[early], wish[target[early]])
     is_needed = needed < np.iinfo(np.int64).max
