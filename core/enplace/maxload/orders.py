@@ -43,11 +43,16 @@ def beside(order: IntArray, tied: IntArray, source: IntArray, target: IntArray) 
 
 
 def by_wish(order: IntArray, wish: IntArray, source: IntArray, target: IntArray) -> IntArray:
-    """Nodes by a number that each wishes for, as far as edges allow; shape (n,).
+    """Nodes by a number that each wishes for, as far as edges allow, ties by an order; (n,)."""
+    found: IntArray = np.lexsort((np.argsort(order), granted(order, wish, source, target)))
+    return found
 
-    Ties are as in an order. Nodes that wait for none come right before the first that needs them,
-    whatever they wish: the gradient of a weight that two layers share would else draw all of the
-    backward pass behind the later one.
+
+def granted(order: IntArray, wish: IntArray, source: IntArray, target: IntArray) -> IntArray:
+    """Numbers near those that nodes wish for, none less than one that its node waits for; (n,).
+
+    Nodes that wait for none get that of the first that needs them, whatever they wish: the gradient
+    of a weight that two layers share would else draw all of the backward pass behind the later one.
     """
     place, wish = np.argsort(order), wish.copy()
     early = (np.bincount(target, minlength=len(order)) == 0)[source]
@@ -58,8 +63,7 @@ def by_wish(order: IntArray, wish: IntArray, source: IntArray, target: IntArray)
     np.minimum.at(needed, source[early], wish[target[early]])
     is_needed = needed < np.iinfo(np.int64).max
     wish[is_needed] = needed[is_needed]
-    moved: IntArray = np.lexsort((place, wish))
-    return moved
+    return wish
 
 
 @njit(cache=True, nogil=True)

@@ -20,11 +20,16 @@ import numpy as np
 
 from enplace.maxload import max_load_us
 from enplace.maxload.contract import Nodes, contract
+from enplace.maxload.orders import granted
 from enplace.placers.registry import REPLICATION, PlaceOptions, Progress, placer
 from enplace.placers.settle import settle, unordered
 from enplace.plan import Plan
 from enplace.problem import THROUGHPUT, Problem
 from enplace.profile import FloatArray, IntArray
+from enplace.text import percent
+
+ONE_LAYER = 0.5
+"""A layer with more than this share of the work leaves little to cut."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +74,7 @@ def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
     """Cut the graph, made a path, into stages, each on one GPU or on several in turn."""
     options.check_cancelled()
     nodes = contract(problem)
-    layer = path_of(nodes)
+    layer, note = find_layers(nodes)
     layers = _layers(nodes, layer)
     n_gpus, capacity = len(problem.cluster.gpus), int(problem.cluster.capacity_bytes.min())
     stages, _ = cut_path(layers, n_gpus, capacity, n_gpus if options.rule.replicate else 1)
@@ -81,10 +86,35 @@ def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
     groups = [gpus[first:last].tolist() for first, last in pairwise(counts.tolist())]
     replicas = tuple(tuple(group) for group in groups if len(group) > 1)
     load_us = max_load_us(problem, device, options.rule, replicas)
-    facts = {"time_per_sample_us": load_us, "layers": len(layers.compute_us)}
+    facts: dict[str, float | str] = {"time_per_sample_us": load_us}
+    facts |= {"layers": len(layers.compute_us)}
+    facts |= {"note": note} if note else {}
     plan = replace(unordered(problem, device, "pipedream")[0], facts=facts, replicas=replicas)
     options.progress(Progress(options.seconds, "a split", None, plan, load_us))
     return plan
+
+
+def find_layers(nodes: Nodes) -> tuple[IntArray, str]:
+    """Layer of each node, and what a person should know of how they came about.
+
+    A graph of TensorFlow has variables, labels and an optimiser beside its path, so that all of it
+    is one branching; there the layers are those that names tell of.
+    """
+    layer, note = path_of(nodes), ""
+    if _largest_share(nodes, layer) > ONE_LAYER and nodes.layer.any():
+        order = np.array(_topological(nodes))
+        named = granted(order, nodes.layer, nodes.source, nodes.target)
+        layer, note = np.unique(named, return_inverse=True)[1], "The layers are those of the names."
+    share = _largest_share(nodes, layer)
+    if share > ONE_LAYER:
+        note = f"One layer has {percent(share)} of the work: no cut of the path does much."
+    return layer, note
+
+
+def _largest_share(nodes: Nodes, layer: IntArray) -> float:
+    """Share of all compute time in the layer with the most."""
+    work_us = _layers(nodes, layer).compute_us
+    return float(work_us.max() / max(work_us.sum(), 1e-9))
 
 
 def path_of(nodes: Nodes) -> IntArray:

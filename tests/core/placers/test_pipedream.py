@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enplace.clusters import presets
+from enplace.frontends import read_profile
 from enplace.maxload.contract import contract
 from enplace.placers import PlaceOptions, place
 from enplace.placers.pipedream import Layers, Stage, cut_path, path_of
 from enplace.problem import Problem
+from enplace.samples import samples
 from enplace.simulate.loads import LoadRule
 
 from .problems import gpus, line
@@ -83,3 +86,12 @@ def test_stages_are_replicated_where_the_rule_allows_it():
     replicated = place(problem, "pipedream", options=options)
     assert replicated.facts["time_per_sample_us"] == pytest.approx(4.0)
     assert replicated.replicas
+
+
+def test_a_measured_model_is_cut_between_the_layers_that_its_names_tell_of():
+    sample = next(sample for sample in samples() if sample.name == "vgg-19")
+    problem = Problem(read_profile(sample.path), presets()["a100-4-nvlink"])
+    plan = place(problem, "pipedream")
+    assert plan.facts["layers"] > 10
+    assert "names" in plan.facts["note"]
+    assert plan.facts["time_per_sample_us"] < 0.5 * np.nansum(problem.time_us[:, 0])
