@@ -23,6 +23,7 @@ from enplace.placers import place
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray, Profile
 from enplace.source import Source, check_batch_sizes
+from enplace.splits.rules import SPLIT_LENGTHS
 from enplace.text import count
 from enplace.text import size as size_text
 from enplace.wire import Message, profile_from
@@ -133,7 +134,8 @@ def estimate(
             np.int64
         ),
         # What tells of one batch's steps is not true of another's.
-        measured={key: value for key, value in facts.items() if key not in _OF_ONE_BATCH},
+        measured={key: value for key, value in facts.items() if key not in _OF_ONE_BATCH}
+        | {key: value for key, value in graph.measured.items() if key == SPLIT_LENGTHS},
     )
 
 
@@ -165,7 +167,7 @@ def _check_batch(
 FAR = 1.5
 """A step that holds so many times more or less than expected is not that of the batch size."""
 
-_OF_ONE_BATCH = ("step_time_us", "op_deviation", "peak_bytes")
+_OF_ONE_BATCH = ("step_time_us", "op_deviation", "peak_bytes", SPLIT_LENGTHS)
 
 
 def extrapolated(sizes: Sequence[int], values: FloatArray, size: int) -> FloatArray:

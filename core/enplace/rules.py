@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import regex
 
 from enplace.cluster import Cluster
@@ -28,13 +30,15 @@ def read_rules(path: str, problem: Problem) -> dict[int, int]:
     Raises
     ------
     FileError, ProblemError
-        If a line is no rule, its regex matches nothing, or there is no such device.
+        If a line is no rule, its regex matches nothing, there is no such device, or an op that it
+        decides on cannot go there.
     """
     try:
         lines = read_bytes(path).decode().splitlines()
     except UnicodeDecodeError:
         raise FileError(f"{path}: not a text; write lines such as 'decoder/.* -> GPU:1'") from None
     rules: dict[int, int] = {}
+    allowed = replace(problem, pins={}).unit_allowed  # pins go before rules
     for number, line in enumerate(lines, 1):
         text, place = line.strip(), f"{path}: line {number}"
         if not text or text.startswith("#"):
@@ -44,10 +48,24 @@ def read_rules(path: str, problem: Problem) -> dict[int, int]:
             raise FileError(f"{place}: write REGEX -> DEVICE, for example 'decoder/.* -> GPU:1'")
         where = find_device(device, problem.cluster, place)
         for op in find_matching(pattern, problem.profile, place):
-            rules.setdefault(op, where)
+            if rules.setdefault(op, where) == where and not allowed[problem.unit[op], where]:
+                raise ProblemError(f"{place}: {_why_not(op, where, problem)}")
     if not rules:
         raise ProblemError(f"{path}: holds no rule; write lines such as 'decoder/.* -> GPU:1'")
     return rules
+
+
+def _why_not(op: int, device: int, problem: Problem) -> str:
+    """What keeps an op from a device: the op itself, or one that it shares its device with."""
+    names, where = problem.profile.op_names, problem.cluster.devices[device].name
+    together = [op, *np.flatnonzero(problem.unit == problem.unit[op]).tolist()]
+    runs = np.isfinite(problem.time_us[:, device])
+    cause = next(at for at in together if not runs[at] or (at, device) in problem.forbidden)
+    what = f"is forbidden on {where}" if runs[cause] else f"cannot run on {where}"
+    who = f"op '{names[op]}'"
+    if cause != op:
+        who += f" is colocated with op '{names[cause]}', which"
+    return f"{who} {what}; send it elsewhere in a line above"
 
 
 def find_matching(pattern: str, profile: Profile, option: str) -> list[int]:

@@ -1,5 +1,7 @@
 """Costs of a large batch from those of small ones: lines by hand, and the whole way round."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -177,3 +179,12 @@ def test_without_anything_measured_nothing_is_off():
         *[NAN] * 4,
     )
     assert deviations(run)["time"]["ops"] == 0
+
+
+def test_what_can_be_split_is_that_of_the_large_batch():
+    def with_lengths(size):
+        return replace(of_batch(size), measured={"split_lengths": {"a": {"batch": size}}})
+
+    sizes = (4, 8)
+    found = estimate(with_lengths(30), [with_lengths(n) for n in sizes], sizes, 30)
+    assert found.measured["split_lengths"] == {"a": {"batch": 30}}

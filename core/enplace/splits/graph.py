@@ -14,9 +14,10 @@ ops do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from enplace.profile import CONTROL, KINDS, FloatArray, Profile, make_profile
 from enplace.splits.rules import (
     ELEMENTWISE,
     SHAPES,
+    SPLIT_LENGTHS,
     SUM,
     WHOLE,
     Rule,
@@ -32,6 +34,7 @@ from enplace.splits.rules import (
     find_operands,
     find_rule,
     legal_dimensions,
+    split_lengths,
     without_broken_groups,
 )
 from enplace.text import listed
@@ -199,7 +202,7 @@ class _Splitting:
             edge_output=outputs,
             edge_op=targets,
             edge_bytes=sizes,
-            measured=profile.measured,
+            measured=_measured_of_parts(profile, list(split.values())),
         )
 
     def _add_parts(self, op: int) -> list[int]:
@@ -293,6 +296,20 @@ def _checked_rule(profile: Profile, op: int, split: Split) -> Rule:
             f"{split.parts} equal parts along '{split.dimension}'; {known}"
         )
     return rule
+
+
+def _measured_of_parts(profile: Profile, splits: Sequence[Split]) -> Mapping[str, Any]:
+    """What was measured, and what is left to split of the parts of ops whose lengths are known."""
+    lengths = {split: split_lengths(profile, profile.index[split.op]) for split in splits}
+    of_parts = {
+        name: known | {split.dimension: known[split.dimension] // split.parts}
+        for split, known in lengths.items()
+        if known is not None
+        for name in part_names(split.op, split.parts)
+    }
+    if not of_parts:
+        return profile.measured
+    return {**profile.measured, SPLIT_LENGTHS: profile.measured[SPLIT_LENGTHS] | of_parts}
 
 
 def _check_groups(profile: Profile, splits: Sequence[Split]) -> None:

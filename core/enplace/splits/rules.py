@@ -7,6 +7,8 @@ there we assume:
 
 - What comes from the batch, through any op but those that sum over samples, is data; it has the
   samples first. What comes from variables and constants alone is weights.
+- A tensor has equal parts if its bytes do. Profiles that we measure know better:
+  :data:`SPLIT_LENGTHS`.
 - A ``MatMul`` of two tensors of data is the gradient of a weight: it sums over the samples.
 - A filter's gradient takes its image from the tensor that a ``Conv2D`` also takes.
 - Of the inputs of an element-wise op, those of much fewer bytes than its output are broadcast.
@@ -132,6 +134,10 @@ RULES: dict[str, dict[str, Rule]] = {
 _CUT = (DATA, WEIGHTS, GRADIENT)
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _FILTER_GRADIENTS = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")
+SPLIT_LENGTHS = "split_lengths"
+"""In a profile's ``measured``: op -> dimension -> the largest number of equal parts. An op that is
+there has no other dimension to be split along."""
+
 SHAPES = ("Rank", "Shape", "ShapeN", "Size")
 """Ops that ask how large a tensor is, which is known without it."""
 
@@ -248,15 +254,32 @@ def legal_dimensions(profile: Profile, op: int, parts: int) -> tuple[str, ...]:
     if not rules or profile.persistent_bytes[op]:
         return ()
     operands = find_operands(profile, op)
-    edges = [edge for edge, _ in operands]
+    edges, there = [edge for edge, _ in operands], {of for _, of in operands}
     if not carries_samples(profile)[profile.edge_source[edges]].any():
         return ()  # numbers that the whole batch has in common, perhaps only one
+    lengths = split_lengths(profile, op)
+
+    def has_equal_parts(dimension: str, rule: Rule) -> bool:
+        if lengths is None:
+            return not (_cut_bytes(profile, op, operands, rule) % parts).any()
+        return dimension in lengths and lengths[dimension] % parts == 0
+
     return tuple(
         dimension
         for dimension, rule in rules.items()
-        if _has_operands(profile.op_types[op], dimension, rule, {of for _, of in operands})
-        and not (_cut_bytes(profile, op, operands, rule) % parts).any()
+        if _has_operands(profile.op_types[op], dimension, rule, there)
+        and has_equal_parts(dimension, rule)
     )
+
+
+def split_lengths(profile: Profile, op: int) -> dict[str, int] | None:
+    """The largest number of equal parts by dimension; None if the profile does not say."""
+    ops = profile.measured.get(SPLIT_LENGTHS)
+    found = ops.get(profile.op_names[op]) if isinstance(ops, dict) else None
+    if not isinstance(found, dict):
+        return None
+    # A file may hold anything here; a length that is none says that the op stays whole.
+    return {name: n for name, n in found.items() if type(n) is int and n > 1}
 
 
 def _has_operands(kind: str, dimension: str, rule: Rule, there: set[str]) -> bool:

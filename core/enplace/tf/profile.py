@@ -21,11 +21,13 @@ from enplace.frontends.calibration import calibrate
 from enplace.frontends.scopes import traced_scopes
 from enplace.frontends.ties import colocation_groups
 from enplace.profile import CONTROL, Profile, make_profile
+from enplace.splits.rules import SPLIT_LENGTHS
 from enplace.tf.devices import Devices
 from enplace.tf.graph import node_of
 from enplace.tf.hosts import serving
 from enplace.tf.links import measure_links
-from enplace.tf.shapes import tensor_shapes
+from enplace.tf.shapes import TensorShape, tensor_shapes
+from enplace.tf.split import split_lengths
 from enplace.tf.step import OpenStep, Step
 from enplace.tf.trace import OpTrace, op_traces, peak_bytes, trimmed
 
@@ -53,7 +55,8 @@ def profile_step(
     Profile
         ``measured`` holds ``step_time_us``, ``op_devices``, ``op_deviation`` (normalised
         standard deviation by op), ``peak_bytes`` by device, ``cluster``, ``links``, ``steps``,
-        ``warm_ups`` and ``op_overhead_us`` or ``launch_gap_us``.
+        ``warm_ups``, ``split_lengths`` (see :func:`~enplace.tf.split.split_lengths`) and
+        ``op_overhead_us`` or ``launch_gap_us``.
     """
     with serving(devices) as target:
         times_us, traces = _run(step, _one_thread(devices), target, steps, warm_ups, progress)
@@ -134,8 +137,9 @@ def _device(trace: OpTrace | None, devices: Devices) -> str:
 
 def _assemble(step: Step, ops: dict[str, OpTrace], measured: dict[str, Any]) -> Profile:
     nodes = list(step.graph_def.node)
+    shapes = tensor_shapes(step)
     number = {node.name: i for i, node in enumerate(nodes)}
-    edges, ties = _edges(step, number, ops)
+    edges, ties = _edges(step, number, ops, shapes)
     persistent = {name: int(value.nbytes) for name, value in step.variables.items()}
     source, output, target, size = np.array(edges, dtype=np.int64).reshape(-1, 4).T
     return make_profile(
@@ -153,7 +157,7 @@ def _assemble(step: Step, ops: dict[str, OpTrace], measured: dict[str, Any]) -> 
         edge_output=output,
         edge_op=target,
         edge_bytes=size,
-        measured=measured,
+        measured=measured | {SPLIT_LENGTHS: split_lengths(step.graph_def, shapes)},
     )
 
 
@@ -166,10 +170,9 @@ def _times(trace: OpTrace | None, measured: dict[str, Any], name: str) -> tuple[
 
 
 def _edges(
-    step: Step, number: dict[str, int], ops: dict[str, OpTrace]
+    step: Step, number: dict[str, int], ops: dict[str, OpTrace], shapes: dict[str, TensorShape]
 ) -> tuple[list[Edge], list[tuple[int, int]]]:
     """All edges, and the pairs of ops that a resource or a reference keeps on one device."""
-    shapes = tensor_shapes(step)
     edges, ties = [], []
     for node in step.graph_def.node:
         for tensor in node.input:

@@ -7,6 +7,7 @@ axis of the samples behind a transposition, the graph has a node more; results a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,7 @@ from enplace.splits.rules import (
     DATA,
     ELEMENTWISE,
     GRADIENT,
+    RULES,
     SIZES,
     SUM,
     WEIGHTS,
@@ -58,6 +60,13 @@ _OPERANDS = {
     "Transpose": (DATA, SIZES),
 }
 """Operands in the order of an op's inputs; all others have nothing but data."""
+
+_CONVOLUTIONS = {
+    "Conv2D": (0, 1),
+    "Conv2DBackpropFilter": (0, -1),
+    "Conv2DBackpropInput": (-1, 1),
+}
+"""Which inputs of a convolution are the image and the filters; -1 is its output."""
 
 _BROADCASTING = ELEMENTWISE | {"BatchMatMul", "BatchMatMulV2"}
 _TOLD_SHAPE = frozenset(_OPERANDS) - {"GatherV2", "Transpose"}
@@ -100,6 +109,19 @@ def split_flat(function: ConcreteFunction, flat: FlatGraph, splits: Sequence[Spl
     )
     outputs = tuple(renamed.get(name, name) for name in flat.outputs)
     return replace(flat, graph_def=graph_def, outputs=outputs)
+
+
+def split_lengths(graph_def: GraphDef, shapes: Shapes) -> dict[str, dict[str, int]]:
+    """Into how many equal parts at most each op that has rules can be split, by dimension.
+
+    Returns
+    -------
+    dict of dict
+        For each such op its dimensions, each with the greatest common divisor of the lengths of all
+        axes that are cut; without those that cannot be split, or whose length is not known.
+    """
+    work = _Splitting(graph_def, {}, shapes)
+    return {node.name: work.lengths(node) for node in graph_def.node if node.op in RULES}
 
 
 def _shapes_of(function: ConcreteFunction, flat: FlatGraph, graph_def: GraphDef) -> Shapes:
@@ -170,6 +192,23 @@ class _Splitting:
                 new.node.append(self._rewired(node))
         new.node.extend(self.take_made())
         return new
+
+    def lengths(self, node: NodeDef) -> dict[str, int]:
+        """Dimensions of an op that has rules; see :func:`split_lengths`."""
+        found: dict[str, int] = {}
+        cuts: list[_Cut] = []
+        for dimension in RULES[node.op]:
+            try:
+                cut = self._cut_along(node, dimension)
+            except SplitError:
+                continue
+            axes = self._cut_lengths(node, cut)
+            known = [length for length in axes if length is not None]
+            # The only axis of a vector is that of its samples and of its channels: one dimension.
+            if len(known) == len(axes) and cut not in cuts and math.gcd(*known) > 1:
+                found[dimension] = math.gcd(*known)
+                cuts.append(cut)
+        return found
 
     def take_made(self) -> list[NodeDef]:
         """Nodes made since the last call."""
@@ -295,15 +334,8 @@ class _Splitting:
         SplitError
             If there are no equal parts along it, or the graph does not tell.
         """
-        find_rule(node.op, split.dimension)
-        data = [tensor for tensor in node.input if tensor[0] != "^"]
-        cut = _matmul_cut(node, split) if node.op == "MatMul" else self._usual_cut(node, split)
-        axes = list(zip(data, cut.inputs, strict=True))
-        if cut.output != _SUMMED:
-            axes += [(f"{node.name}:0", cut.output)]
-        for tensor, axis in axes:
-            shape = self._shape(tensor)
-            length = shape[axis] if axis is not None and shape is not None else None
+        cut = self._cut_along(node, split.dimension)
+        for length in self._cut_lengths(node, cut):
             if length is not None and length % split.parts:
                 raise SplitError(
                     f"op '{node.name}' cannot be split along '{split.dimension}': {length} is no "
@@ -311,8 +343,19 @@ class _Splitting:
                 )
         return cut
 
-    def _usual_cut(self, node: NodeDef, split: Split) -> _Cut:
-        rule = find_rule(node.op, split.dimension)
+    def _cut_lengths(self, node: NodeDef, cut: _Cut) -> list[int | None]:
+        """Lengths of all axes that a cut cuts; None for those that only running the step tells."""
+        data = [tensor for tensor in node.input if tensor[0] != "^"]
+        axes = list(zip(data, cut.inputs, strict=True))
+        if cut.output != _SUMMED:
+            axes += [(f"{node.name}:0", cut.output)]
+        shapes = [(self._shape(tensor), axis) for tensor, axis in axes if axis is not None]
+        return [None if shape is None else shape[axis] for shape, axis in shapes]
+
+    def _cut_along(self, node: NodeDef, dimension: str) -> _Cut:
+        rule = find_rule(node.op, dimension)
+        if node.op == "MatMul":
+            return _matmul_cut(node, dimension)
         data = [tensor for tensor in node.input if tensor[0] != "^"]
         operands = _OPERANDS.get(node.op, (DATA,) * len(data))
         layout = node.attr["data_format"].s if "data_format" in node.attr else b""
@@ -322,6 +365,8 @@ class _Splitting:
                 f"op '{node.name}' cannot be split: it gives a single number, or what it gives has "
                 f"a shape that is not known before it runs; place the model anew, pinning this op"
             )
+        if node.op in _CONVOLUTIONS and dimension == "channel":
+            self._check_ungrouped(node, data, layout)
         output = _SUMMED if rule.output == SUM else _axis(rule.output, len(shape), layout)
         inputs = [
             None
@@ -331,6 +376,20 @@ class _Splitting:
         ]
         told = node.op in _TOLD_SHAPE and SIZES in operands
         return _Cut(tuple(inputs), output, operands.index(SIZES) if told else None)
+
+    def _check_ungrouped(self, node: NodeDef, data: Sequence[str], layout: bytes) -> None:
+        """Refuse a convolution whose filters each see but some of the channels."""
+        image, filters = (
+            self._shape([*data, f"{node.name}:0"][at]) for at in _CONVOLUTIONS[node.op]
+        )
+        if image and filters:
+            channels = image[_axis(CHANNEL, len(image), layout)]
+            if channels == filters[_axis(CHANNELS_IN, len(filters), layout)] is not None:
+                return
+        raise SplitError(
+            f"op '{node.name}' cannot be split along 'channel': it is a grouped convolution, or "
+            f"its channels are not known before it runs; profile the model and place it anew"
+        )
 
     def _input_axis(
         self, node: NodeDef, tensor: str, label: str, output: int, layout: bytes
@@ -345,6 +404,11 @@ class _Splitting:
         if node.op == "Transpose":
             return self._permutation(node)[output]
         if node.op not in _BROADCASTING:
+            if not shape:
+                raise SplitError(
+                    f"op '{node.name}' cannot be split: its input '{tensor}' is a single number; "
+                    f"place the model anew, pinning this op"
+                )
             return _axis(label, len(shape), layout)
         axis = output - (len(whole) - len(shape))
         return None if axis < 0 or (shape[axis] == 1 and whole[output] != 1) else axis
@@ -359,12 +423,12 @@ class _Splitting:
         return [int(axis) for axis in tf.make_ndarray(source.attr["value"].tensor)]
 
 
-def _matmul_cut(node: NodeDef, split: Split) -> _Cut:
+def _matmul_cut(node: NodeDef, dimension: str) -> _Cut:
     """A product is split by the rows of its left, the columns of its right, or what both share."""
     left, right = (int(node.attr[key].b) for key in ("transpose_a", "transpose_b"))
-    if split.dimension == "rows":
+    if dimension == "rows":
         return _Cut((left, None), 0)
-    if split.dimension == "columns":
+    if dimension == "columns":
         return _Cut((None, 1 - right), 1)
     return _Cut((1 - left, right), _SUMMED)
 

@@ -6,6 +6,8 @@ import pytest
 
 from enplace.files import read_plan_alone
 
+from .conftest import machine, model
+
 PLACE = ("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
 
 
@@ -41,6 +43,71 @@ def test_a_bad_file_is_one_clear_line(enplace, folder, text, said):
     assert done.status == 2
     assert said in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def with_a_processor(folder):
+    """Ops of the last layer have no CPU time, the loss no GPU time; ``layer_0``'s are colocated."""
+    profile, cluster = model(), machine()
+    for op in profile["ops"]:
+        if "layer_2" in op["name"]:
+            del op["time_us"]["cpu"]
+        if op["name"] == "loss":
+            del op["time_us"]["gpu"]
+        if "layer_0" in op["name"]:
+            op["colocation"] = "first"
+    cluster["devices"] += [{"name": "CPU:0", "kind": "cpu", "capacity_bytes": 1 << 30, "lanes": 4}]
+    for ends in ("gpu-cpu", "cpu-gpu"):
+        cluster["default_links"][ends] = cluster["default_links"]["gpu-gpu"]
+    (folder / "p.json").write_text(json.dumps(profile))
+    (folder / "c.json").write_text(json.dumps(cluster))
+
+
+@pytest.mark.parametrize(
+    ("text", "wishes", "said"),
+    [
+        (
+            "\nencoder -> CPU:0",
+            (),
+            "line 2: op 'encoder/layer_2/MatMul' cannot run on CPU:0; send it elsewhere",
+        ),
+        ("los -> GPU:1", (), "line 1: op 'loss' cannot run on GPU:1"),
+        (
+            "layer_1/ -> GPU:1",
+            ("--forbid", "encoder/layer_1/Relu=GPU:1"),
+            "line 1: op 'encoder/layer_1/Relu' is forbidden on GPU:1",
+        ),
+        (
+            "layer_0/M -> GPU:1",
+            ("--forbid", "encoder/layer_0/Relu=GPU:1"),
+            "op 'encoder/layer_0/MatMul' is colocated with op 'encoder/layer_0/Relu', which is "
+            "forbidden on GPU:1",
+        ),
+    ],
+)
+def test_a_rule_that_cannot_be_kept_is_refused_and_not_forgotten(
+    enplace, folder, text, wishes, said
+):
+    with_a_processor(folder)
+    (folder / "rules.txt").write_text(text)
+    done = enplace(*PLACE, "--rules", "rules.txt", *wishes)
+    assert done.status == 2
+    assert said in done.err
+    assert len(done.err.splitlines()) == 1
+    assert not (folder / "plan.json").exists()
+
+
+def test_a_line_above_takes_out_what_cannot_follow_and_pins_go_first(enplace, folder):
+    with_a_processor(folder)
+    (folder / "rules.txt").write_text("layer_2 -> GPU:1\nencoder -> CPU:0\n")
+    pin = ("--pin", "layer_1/=GPU:1")
+    assert enplace(*PLACE, "--rules", "rules.txt", *pin).status == 0
+    problem, plan, _ = read_plan_alone("plan.json")
+    device = dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
+    assert {name[8:15]: d for name, d in device.items() if name != "loss"} == {
+        "layer_0": 2,
+        "layer_1": 1,
+        "layer_2": 1,
+    }
 
 
 def test_a_file_that_is_no_text_or_not_there(enplace, folder):

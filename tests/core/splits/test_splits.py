@@ -1,11 +1,17 @@
 """Which ops may be split, and what the graph and its costs are then."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enplace.errors import SplitError
+from enplace.files import write_profile
+from enplace.frontends import read_profile
+from enplace.placers import place
+from enplace.placers.os_dpos import data_parallel
 from enplace.problem import Problem, split_problem
 from enplace.profile import CONTROL, make_profile
 from enplace.splits import (
@@ -95,6 +101,68 @@ def test_samples_end_where_a_gradient_sums_over_them():
 def test_only_equal_parts_are_legal():
     profile = training_step()
     assert legal_dimensions(profile, profile.index["relu"], 3) == ()
+
+
+def with_lengths(lengths):
+    """The training step with what its shapes are said to allow; its batch has 14 samples."""
+    return replace(training_step(), measured={"split_lengths": lengths})
+
+
+def test_what_a_profile_says_of_its_shapes_goes_before_what_its_bytes_look_like():
+    profile = with_lengths({"product": {"rows": 7, "columns": 4}, "relu": {}})
+    legal = {
+        (name, parts): legal_dimensions(profile, profile.index[name], parts)
+        for name in ("product", "relu", "relu_grad")
+        for parts in (2, 7)
+    }
+    assert legal["product", 2] == ("columns",)
+    assert legal["product", 7] == ("rows",)
+    assert legal["relu", 2] == legal["relu", 7] == ()
+    assert legal["relu_grad", 2] == ("batch", "channel")  # the profile does not say
+    with pytest.raises(SplitError, match="2 equal parts along 'rows'; use columns"):
+        split_profile(profile, [Split("product", "rows", 2)])
+
+
+def test_parts_are_split_no_further_than_their_shares_go():
+    profile = with_lengths({"product": {"rows": 6, "columns": 4}})
+    split = split_profile(profile, [Split("product", "rows", 2)])
+    part = split.index["product/split/part_1"]
+    assert legal_dimensions(split, part, 2) == ("columns",)
+    assert legal_dimensions(split, part, 3) == ("rows",)
+    twice = split_profile(split, [Split("product/split/part_1", "columns", 2)])
+    last = twice.index["product/split/part_1/split/part_0"]
+    assert legal_dimensions(twice, last, 2) == ("columns",)
+    assert legal_dimensions(twice, last, 4) == ()
+
+
+def test_os_dpos_leaves_a_batch_of_seven_whole():
+    lengths = {"product": {"rows": 7}, "relu": {"batch": 7}, "relu_grad": {"batch": 7}}
+    profile = with_lengths({**lengths, "w_grad": {"inner": 7}})
+    assert place(Problem(profile, cluster_of(2)), "os-dpos").splits == ()
+    assert len(data_parallel(Problem(profile, cluster_of(7)))) == 4
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None,
+        7,
+        "rows",
+        [{"product": 2}],
+        {"product": None},
+        {"product": ["rows"]},
+        {"product": {"rows": "2", "columns": True, "": 2, "inner": -2}},
+        {"product": {"rows": 0, "columns": float("nan")}},
+        {"product": {"rows": 1.5, "columns": [2]}},
+        {"product": {"rows": 10**400}},
+    ],
+)
+def test_whatever_a_file_says_of_shapes_does_no_harm(odd, tmp_path):
+    path = tmp_path / "odd.enplace"
+    write_profile(path, with_lengths(odd))
+    profile = read_profile(path)
+    plan = place(Problem(profile, cluster_of(2)), "os-dpos")
+    assert {split.dimension for split in plan.splits if split.op == "product"} <= {"rows"}
 
 
 def test_a_split_op_is_cut_and_joined():

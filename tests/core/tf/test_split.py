@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from enplace.errors import SplitError
 from enplace.placers import place
@@ -12,11 +13,13 @@ from enplace.placers.os_dpos import data_parallel
 from enplace.problem import Problem, split_problem
 from enplace.source import source_of
 from enplace.splits import Split, legal_dimensions, without_broken_groups
+from enplace.tf.capture import step_of
 from enplace.tf.devices import parse_devices
 from enplace.tf.load import load
 from enplace.tf.profile import graph_profile
 from enplace.tf.run import run_plan
 from enplace.tf.split import split_step
+from problems import cluster_of
 
 MODEL = """
 import keras, numpy as np
@@ -41,6 +44,28 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
 model.fit(x, y, batch_size=8, verbose=0)
 """
+GROUPED = """
+import keras, numpy as np
+import tensorflow as tf
+
+keras.utils.clear_session()
+keras.utils.set_random_seed(3)
+layers = keras.layers
+model = keras.Sequential([
+    keras.Input((8, 8, 4)),
+    layers.Conv2D(8, 3, padding="same", groups=2, trainable=False),
+    layers.Conv2D(8, 3, padding="same", activation="relu"),
+    layers.Flatten(),
+    layers.Dense(4),
+])
+rng = np.random.default_rng(0)
+x, y = rng.random((3 * BATCH, 8, 8, 4)).astype("float32"), rng.integers(0, 4, 3 * BATCH)
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
+model.fit(x, y, batch_size=BATCH, verbose=0)
+"""
+"""A convolution in two groups; it comes first, as TensorFlow has no gradients of it on a CPU."""
+
 N_STEPS = 3
 
 
@@ -58,9 +83,27 @@ def step(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def problem(step, two_cpus):
-    profile = graph_profile(step, two_cpus)
+    return problem_of(step, two_cpus)
+
+
+def problem_of(step, devices):
+    profile = graph_profile(step, devices)
     times = np.where(np.isnan(profile.time_us), np.nan, 50.0)
-    return Problem(profile.with_costs(times), two_cpus.cluster)
+    return Problem(profile.with_costs(times), devices.cluster)
+
+
+def grouped_step(folder, batch):
+    path = folder / "grouped.py"
+    path.write_text(GROUPED.replace("BATCH", str(batch)))
+    return load(source_of(str(path)))
+
+
+def as_on_gpus(problem):
+    """The problem on GPUs where convolutions take long, so that os-dpos splits them."""
+    long = np.array([kind.startswith("Conv2D") for kind in problem.profile.op_types])
+    times = np.where(long, 1000.0, 5.0)
+    profile = problem.profile.with_costs(np.stack([times, times], axis=1))
+    return Problem(profile, cluster_of(2, b0_us=0.1, b1_us_per_byte=1e-6))
 
 
 def everything(problem, last):
@@ -122,3 +165,44 @@ def test_a_dimension_without_equal_parts_is_named(step, problem):
 def test_a_graph_without_the_op_is_refused(step):
     with pytest.raises(SplitError, match=r"op 'conv9' .* profile the model as it is now"):
         split_step(replace(step), [Split("conv9", "batch", 2)])
+
+
+def test_a_grouped_convolution_keeps_its_results(tmp_path, two_cpus):
+    step = grouped_step(tmp_path, 8)
+    problem = problem_of(step, two_cpus)
+    splits = place(as_on_gpus(problem), "os-dpos").splits
+    types = Counter(problem.profile.op_types[problem.profile.index[s.op]] for s in splits)
+    assert types["Conv2D"] == 2
+    done = run(step, problem, splits, two_cpus)
+    assert done.loss_difference <= 1e-6
+
+
+def test_the_channels_of_a_grouped_convolution_are_not_split(two_cpus):
+    @tf.function
+    def gradients(x, filters):
+        with tf.GradientTape() as tape:
+            tape.watch([x, filters])
+            y = tf.nn.conv2d(x, filters, 1, "SAME")
+        return tape.gradient(y, [x, filters], tf.square(y))
+
+    given = [tf.ones((6, 5, 5, 8)), tf.ones((3, 3, 4, 8))]
+    step = step_of("grouped", gradients.get_concrete_function(*given), [given])
+    profile = graph_profile(step, two_cpus)
+    convolutions = [n.name for n in step.graph_def.node if n.op.startswith("Conv2D")]
+    assert len(convolutions) == 3
+    for op in convolutions:
+        assert profile.measured["split_lengths"][op] == {"batch": 6}
+        with pytest.raises(SplitError, match=f"'{op}' .* along 'channel': it is a grouped conv"):
+            split_step(step, [Split(op, "channel", 2)])
+
+
+def test_a_batch_of_seven_is_never_split_in_two(tmp_path, two_cpus):
+    step = grouped_step(tmp_path, 7)
+    problem = problem_of(step, two_cpus)
+    profile = problem.profile
+    splits = place(as_on_gpus(problem), "os-dpos").splits
+    assert not any(s.dimension in ("batch", "rows", "inner") for s in splits)
+    conv = profile.index[next(n.name for n in step.graph_def.node if n.op == "Conv2D")]
+    assert legal_dimensions(profile, conv, 7) == ("batch",)
+    done = run(step, problem, everything(problem, last=True), two_cpus)
+    assert done.loss_difference <= 1e-6
