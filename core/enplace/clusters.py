@@ -250,7 +250,7 @@ def presets() -> dict[str, Cluster]:
         for entry in folder.iterdir()
         if entry.name.endswith(".json")
     ]
-    papers = ("pesto", "celeritas", "fastt", "fastt-2x8")
+    papers = ("pesto", "celeritas", "fastt", "fastt-2x8", "baechi")
     found.sort(key=lambda c: (papers.index(c.name) if c.name in papers else len(papers), c.name))
     return {cluster.name: cluster for cluster in found}
 

@@ -110,7 +110,7 @@ def test_every_preset_is_sound(name: str) -> None:
 
 
 def test_the_papers_testbeds_come_first_and_are_as_published() -> None:
-    assert list(presets())[:4] == ["pesto", "celeritas", "fastt", "fastt-2x8"]
+    assert list(presets())[:5] == ["pesto", "celeritas", "fastt", "fastt-2x8", "baechi"]
     pesto = presets()["pesto"]
     assert [device.capacity_bytes >> 30 for device in pesto.devices[:2]] == [16, 16]
     assert (pesto.b0_us[0, 1], pesto.b1_us_per_byte[0, 1]) == (40.77, 2.07573e-5)
@@ -118,6 +118,10 @@ def test_the_papers_testbeds_come_first_and_are_as_published() -> None:
     assert len(presets()["celeritas"].gpus) == 4
     assert len(presets()["fastt"].gpus) == 8
     assert len(presets()["fastt-2x8"].gpus) == 16
+    baechi = presets()["baechi"]
+    between = {link.channels for link in baechi.links if {link.source, link.target} == {0, 1}}
+    ports = [{baechi.channels[channel] for channel in channels} for channels in between]
+    assert all(port == {"port GPU:0", "port GPU:1"} for port in ports)
 
 
 def test_shared_and_routed_channels_of_the_presets() -> None:
