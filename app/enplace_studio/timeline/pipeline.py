@@ -19,6 +19,7 @@ from enplace.simulate.loads import (
     IN,
     OUT,
     backward_ops,
+    busiest_us,
     load_parts_us,
     max_load_us,
 )
@@ -56,9 +57,11 @@ TRANSFER_PX = 5
 NUMBER_PX = 13
 """Stages at least so wide have their sample's number on them."""
 
-LEGEND = (
-    "bars on the left: compute, in and out for one sample · on the right: forward dark, backward "
-    "light, transfers thin; numbers are samples; outlined: a further piece of its device"
+LEGEND = "left: compute, in and out for a sample · right: samples, backward fainter, transfers thin"
+LEGEND_TIP = (
+    "Bars on the left: what each device computes, brings in and sends out for one sample.\n"
+    "On the right: what it does when. Numbers are samples; forward is strong, backward faint, "
+    "transfers are thin; what is outlined is a further piece of its device."
 )
 
 
@@ -89,6 +92,7 @@ class PipelineView(QWidget):
         )
         self.canvas = PipelineCanvas()
         self.message, self.legend = paragraph(""), paragraph(LEGEND)
+        self.legend.setToolTip(plain_tip(LEGEND_TIP))
         self._lay_out()
         self.kind.activated.connect(self.refresh)
         self.samples.valueChanged.connect(self.refresh)
@@ -166,12 +170,14 @@ class PipelineView(QWidget):
         if found.kind != "inference":
             parts.append(f"at most {max(found.in_flight)} in flight")
         names = [device_label(device.name) for device in schedule.problem.cluster.devices]
-        broken = {names[device] for stage in later for device in found.stages[stage].devices}
-        if broken:
-            parts.append(f"not contiguous: {', '.join(sorted(broken))}")
+        broken = {device for stage in later for device in found.stages[stage].devices}
         self._tell("   ·   ".join(parts))
         self.later_button.setVisible(bool(later))
-        self.message.setText(why_above_load(schedule, found))
+        said = [gpipe_loads(schedule) if found.kind == "gpipe" else ""]
+        said.append(why_above_load(schedule, found))
+        if broken:
+            said.append(f"Not contiguous: {', '.join(names[d] for d in sorted(broken))}.")
+        self.message.setText(" ".join(filter(None, said)))
         self.message.setVisible(bool(self.message.text()))
         self.legend.show()
         self.canvas.show_pipeline(schedule, found)
@@ -194,6 +200,14 @@ def _played(schedule: Schedule, kind: str, n: int) -> PipelineSchedule | int:
     if n_stages > MOST_STAGES:
         return n_stages
     return simulate_pipeline(problem, plan, kind, n, planned_rule(plan))
+
+
+def gpipe_loads(schedule: Schedule) -> str:
+    """The largest load of each pass, which add up to the time of a sample in GPipe's pipeline."""
+    plan = schedule.plan
+    rule = replace(planned_rule(plan), pipeline="gpipe")
+    forward_us, backward_us = busiest_us(schedule.problem, plan.device, rule, plan.replicas)
+    return f"Busiest device: forward {ms(forward_us)}, backward {ms(backward_us)} a sample."
 
 
 def why_above_load(schedule: Schedule, found: PipelineSchedule) -> str:

@@ -108,9 +108,11 @@ def _objective_facts(plan: Plan) -> list[list[str]]:
     found = _objective_numbers(plan)
     if found["objective"] == "latency" and found["latency_us"] is not None:
         bound_us = found["latency_bound_us"]
-        proof = "no split has less" if found["proven"] else ""
+        pieces = plan.facts.get("pieces")
+        split = "contiguous split" if pieces == 1 else f"split into {pieces} pieces a device"
+        proof = f"no {split} has less" if found["proven"] else ""
         if bound_us and not proof:
-            proof = f"no split has less than {ms(bound_us)}"
+            proof = f"no {split} has less than {ms(bound_us)}"
         return [["latency of a query", ms(found["latency_us"]), proof]]
     load_us = found.get("time_per_sample_us")
     if load_us is None:

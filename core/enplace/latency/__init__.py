@@ -4,14 +4,22 @@ Accelerators take a subgraph whole: all its inputs in, all its ops, all its outp
 """
 
 from enplace.latency.evaluate import latency_us, split_into_pieces
-from enplace.latency.search import Found, best_latency, greedy_split
+from enplace.latency.search import (
+    PROVEN_GAP,
+    Found,
+    best_latency,
+    greedy_split,
+    whole_lacking_bytes,
+)
 from enplace.solvers.beside import Limits
 
 __all__ = [
+    "PROVEN_GAP",
     "Found",
     "Limits",
     "best_latency",
     "greedy_split",
     "latency_us",
     "split_into_pieces",
+    "whole_lacking_bytes",
 ]

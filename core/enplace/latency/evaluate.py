@@ -1,6 +1,7 @@
 """The latency of a placement, computed as section 4 of Tarnawski et al. 2020 tells it.
 
-An accelerator processes its ops in pieces, one after the other. A piece starts when all that it
+An accelerator processes its ops in pieces, one after the other. Forward and backward ops never
+share a piece, and the forward pieces come first. A piece starts when all that it
 consumes from elsewhere is in the host's memory and the piece before it is done. It then takes the
 time to bring those tensors in, to compute, and to send out what others consume, and all of its
 outputs are there at the end. Nothing stays on an accelerator between pieces. There are as many
@@ -17,7 +18,7 @@ from numba import njit
 
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
-from enplace.simulate.loads import send_us
+from enplace.simulate.loads import backward_ops, send_us
 from enplace.simulate.pieces import pieces_of
 
 
@@ -28,8 +29,8 @@ def latency_us(problem: Problem, device: IntArray, piece: IntArray | None = None
     ----------
     device : int array, shape (n_ops,)
     piece : int array, shape (n_ops,), optional
-        Pieces of each accelerator in the order it processes them; the numbers of ops on CPUs do
-        not count. By default those of :func:`split_into_pieces`.
+        Pieces of each accelerator in each pass, in the order it processes them; the numbers of ops
+        on CPUs do not count. By default those of :func:`split_into_pieces`.
 
     Returns
     -------
@@ -40,9 +41,9 @@ def latency_us(problem: Problem, device: IntArray, piece: IntArray | None = None
         piece = split_into_pieces(problem, device)
     profile, n_ops = problem.profile, problem.profile.n_ops
     on_gpu = np.isin(device, problem.cluster.gpus)
-    # Parts: pieces by device and number, then each op on a CPU by itself.
+    # Parts: pieces by device, pass and number, then each op on a CPU by itself.
     number = np.where(on_gpu, piece, np.arange(n_ops))
-    key = np.column_stack([~on_gpu, np.where(on_gpu, device, 0), number])
+    key = np.column_stack([~on_gpu, np.where(on_gpu, device, 0), backward_ops(problem), number])
     parts, part = np.unique(key, axis=0, return_inverse=True)
     part = part.reshape(n_ops)
     is_piece = parts[:, 0] == 0
@@ -99,7 +100,7 @@ def _finish_us(
 
 
 def split_into_pieces(problem: Problem, device: IntArray) -> IntArray:
-    """Pieces in which accelerators can process their ops, as few as paths between them demand.
+    """Pieces in which accelerators can process each pass, as few as paths between them demand.
 
     Parameters
     ----------
@@ -109,9 +110,8 @@ def split_into_pieces(problem: Problem, device: IntArray) -> IntArray:
     Returns
     -------
     int array, shape (n_ops,)
-        Number of each op's piece on its accelerator, in order; 0 for ops on CPUs.
+        Number of each op's piece in its pass of its accelerator, in order; 0 for ops on CPUs.
     """
-    gpus = problem.cluster.gpus
-    place = np.full(problem.cluster.n_devices, -1)
-    place[gpus] = np.arange(len(gpus))
-    return pieces_of(problem.profile, place[device], len(gpus))
+    on_gpu = np.isin(device, problem.cluster.gpus)
+    place = np.where(on_gpu, 2 * device + backward_ops(problem), -1)
+    return pieces_of(problem.profile, place, 2 * problem.cluster.n_devices)

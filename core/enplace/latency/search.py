@@ -13,6 +13,7 @@ from enplace.latency.evaluate import latency_us
 from enplace.latency.greedy import greedy_places
 from enplace.latency.groups import Groups, devices_of, groups_of, op_places
 from enplace.latency.program import Program, latency_program, placement_of, values_of
+from enplace.maxload.contract import whole_op_bytes
 from enplace.maxload.dp import split_in_order
 from enplace.problem import Problem
 from enplace.profile import IntArray
@@ -44,11 +45,12 @@ class Found:
     ----------
     device : int array, shape (n_ops,)
     piece : int array, shape (n_ops,)
-        Pieces of each accelerator in order; see :func:`~enplace.latency.evaluate.latency_us`.
+        Pieces of each accelerator in each pass, in order; see
+        :func:`~enplace.latency.evaluate.latency_us`.
     latency_us : float
         inf if nothing that fits was found.
     bound_us : float
-        No placement with so many pieces has less.
+        No placement that fits and has so many pieces has less.
     why : str
         What a person should know about the solver; mostly empty.
     """
@@ -61,8 +63,17 @@ class Found:
 
     @property
     def proven(self) -> bool:
-        """Whether no placement with so many pieces is better."""
-        return self.latency_us <= self.bound_us * (1 + PROVEN_GAP)
+        """Whether no placement that fits and has so many pieces is better."""
+        found = bool(np.isfinite(self.latency_us))
+        return found and self.latency_us <= self.bound_us * (1 + PROVEN_GAP)
+
+
+def whole_lacking_bytes(problem: Problem, device: IntArray) -> int:
+    """What accelerators lack for all that their ops need at any time, the paper's sum; in bytes."""
+    held = np.zeros(problem.cluster.n_devices, dtype=np.int64)
+    np.add.at(held, device, whole_op_bytes(problem))
+    over = (held - problem.cluster.capacity_bytes)[problem.cluster.gpus]
+    return int(np.maximum(over, 0).sum())
 
 
 def greedy_split(problem: Problem) -> IntArray:
@@ -149,10 +160,7 @@ class _Search:
         if places_us(groups, place, self._q) >= self.found.latency_us * (1 - 1e-9):
             return False
         of_op = op_places(groups, place)
-        backward = np.empty(groups.n_ops, dtype=np.int64)
-        backward[groups.op] = groups.backward
-        device = devices_of(self._problem, of_op[:, 0])
-        better = self._keep(device, backward * self._q + of_op[:, 1])
+        better = self._keep(devices_of(self._problem, of_op[:, 0]), of_op[:, 1])
         if better:
             self._place, self._slot = of_op[:, 0], of_op[:, 1]
         return better
@@ -208,7 +216,10 @@ class _Search:
     def _take(self, program: Program, answer: Answer) -> None:
         if answer.values is not None:
             place, piece = placement_of(program, answer.values, self._problem)
-            self._keep(devices_of(self._problem, place[self._problem.unit]), piece)
+            device = devices_of(self._problem, place[self._problem.unit])
+            # To a solver, a little more than there is room for still fits.
+            if whole_lacking_bytes(self._problem, device) == 0:
+                self._keep(device, piece)
         best = self.found
         bound_us = min(answer.bound * program.scale_us, best.latency_us)
         if bound_us > best.bound_us:

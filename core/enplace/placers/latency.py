@@ -7,16 +7,27 @@ step that is played through the machine model takes less.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from enplace.latency import Found, Limits, best_latency, greedy_split, latency_us
+from enplace.latency import (
+    PROVEN_GAP,
+    Found,
+    Limits,
+    best_latency,
+    greedy_split,
+    latency_us,
+    split_into_pieces,
+    whole_lacking_bytes,
+)
 from enplace.placers.registry import SOLVER, PlaceOptions, Progress, placer
-from enplace.placers.settle import settle, unordered
+from enplace.placers.settle import lacking_bytes, settle, unordered
 from enplace.plan import Plan
 from enplace.problem import LATENCY, Problem
 from enplace.profile import IntArray
+from enplace.simulate import simulate
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -37,8 +48,9 @@ PIECES = 2
 def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
     """Fill one accelerator after the other along a topological order."""
     options.check_cancelled()
-    device = settle(problem, greedy_split(problem))
-    us = latency_us(problem, device)
+    device = greedy_split(problem)
+    pieces = int(split_into_pieces(problem, device).max()) + 1
+    device, us = _tidied(problem, device, latency_us(problem, device), pieces)
     plan = _plan(problem, device, "greedy-latency", us, proven=False)
     options.progress(Progress(options.seconds, "a split", None, plan, us))
     return plan
@@ -69,37 +81,82 @@ def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def _searched(problem: Problem, method: str, q: int, options: PlaceOptions) -> Plan:
-    options.check_cancelled()
-    told_us = np.inf
-
-    def tell(found: Found) -> None:
-        nonlocal told_us
-        better = found.latency_us < told_us
-        told_us = found.latency_us
-        plan = _plan_of(problem, method, found) if better else None
-        message = "a better split" if better else "a better bound"
-        seconds, us = options.seconds, found.latency_us
-        options.progress(Progress(seconds, message, None, plan, us, found.bound_us))
-
-    limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
-    limits = Limits(limit_s - options.seconds, options.cancelled, tell)
-    found = best_latency(problem, limits, q, options.seed, options.solver_or("HiGHS"))
-    return _plan_of(problem, method, found)
+    incumbents = _Incumbents(problem, method, q, options)
+    found = best_latency(problem, incumbents.limits, q, options.seed, options.solver_or("HiGHS"))
+    return incumbents.plan_of(found)
 
 
-def _plan_of(problem: Problem, method: str, found: Found) -> Plan:
-    """The plan; free ops go with their consumers unless that costs something."""
-    device, us = found.device, found.latency_us
-    settled = settle(problem, device)
-    if np.isinf(us) or latency_us(problem, settled) <= us * (1 + 1e-9):
-        device, us = settled, latency_us(problem, settled)
-    facts: dict[str, Any] = {"proven": found.proven, "bound_us": found.bound_us}
-    if found.why:
-        facts["note"] = found.why
-    return _plan(problem, device, method, us, **facts)
+class _Incumbents:
+    """Makes plans of what a search finds, and tells the person of them."""
+
+    def __init__(self, problem: Problem, method: str, q: int, options: PlaceOptions) -> None:
+        options.check_cancelled()
+        self._problem, self._method, self._q, self._options = problem, method, q, options
+        self._found_us, self._us = np.inf, np.inf
+        self._device: IntArray | None = None
+        limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
+        self.limits = Limits(limit_s - options.seconds, options.cancelled, self._tell)
+
+    def plan_of(self, found: Found) -> Plan:
+        """The best plan so far, with what is known of it by now."""
+        device, us = self._device, self._us
+        if device is None:
+            device, us = _tidied(self._problem, found.device, found.latency_us, self._q)
+        return _plan(self._problem, device, self._method, us, **_facts(found, us, self._q))
+
+    def _tell(self, found: Found) -> None:
+        plan = self.plan_of(found) if self._is_better(found) else None
+        message = "a better split" if plan else "a better bound"
+        bound_us = min(found.bound_us, self._us)
+        self._options.progress(
+            Progress(self._options.seconds, message, None, plan, self._us, bound_us)
+        )
+
+    def _is_better(self, found: Found) -> bool:
+        if found.latency_us >= self._found_us:
+            return False
+        self._found_us = found.latency_us
+        device, us = _tidied(self._problem, found.device, found.latency_us, self._q)
+        # Tidied, what was found before may have less than this.
+        better = us < self._us
+        if better:
+            self._device, self._us = device, us
+        return better
+
+
+def _tidied(problem: Problem, device: IntArray, us: float, pieces: int) -> tuple[IntArray, float]:
+    """A placement and its latency, with free ops at their consumers unless that breaks something.
+
+    So tidied, it has to honour the pins, to need no more memory, to have so many pieces in each
+    pass of an accelerator, and to be no slower; or else it stays as it is.
+    """
+    tidied = settle(problem, device)
+    tidied_us = latency_us(problem, tidied)
+    if np.isinf(us) or not problem.unit_allowed[problem.unit, device].all():
+        return tidied, tidied_us
+    # Cheapest first: the last one plays a step of each.
+    as_good = (
+        tidied_us <= us * (1 + 1e-9)
+        and split_into_pieces(problem, tidied).max() < pieces
+        and whole_lacking_bytes(problem, tidied) <= whole_lacking_bytes(problem, device)
+        and _step_lacks_bytes(problem, tidied) <= _step_lacks_bytes(problem, device)
+    )
+    return (tidied, tidied_us) if as_good else (device, us)
+
+
+def _step_lacks_bytes(problem: Problem, device: IntArray) -> int:
+    (plan,) = unordered(problem, device, "")
+    return lacking_bytes(simulate(problem, plan))
+
+
+def _facts(found: Found, us: float, q: int) -> dict[str, Any]:
+    """What is known of a placement with a latency: that of the search, or a little less."""
+    bound_us = min(found.bound_us, us) if np.isfinite(found.latency_us) else 0.0
+    proven = found.proven and us <= bound_us * (1 + PROVEN_GAP)
+    facts: dict[str, Any] = {"proven": proven, "bound_us": us if proven else bound_us, "pieces": q}
+    return facts | ({"note": found.why} if found.why else {})
 
 
 def _plan(problem: Problem, device: IntArray, method: str, us: float, **facts: Any) -> Plan:
     (plan,) = unordered(problem, device, method)
-    facts = {"latency_us": us, **facts}
-    return Plan(plan.device, plan.position, method, plan.policy, plan.links, facts)
+    return replace(plan, facts={"latency_us": us, **facts})

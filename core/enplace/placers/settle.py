@@ -258,10 +258,11 @@ def is_better(one: Schedule, other: Schedule) -> bool:
     """Whether it lacks less memory than the other, or is shorter and lacks no more."""
     if other.fits:  # so what is longer need not have its memory worked out
         return one.makespan_us < other.makespan_us and one.fits
-    return (_lacking_bytes(one), one.makespan_us) < (_lacking_bytes(other), other.makespan_us)
+    return (lacking_bytes(one), one.makespan_us) < (lacking_bytes(other), other.makespan_us)
 
 
-def _lacking_bytes(schedule: Schedule) -> int:
+def lacking_bytes(schedule: Schedule) -> int:
+    """What all devices together lack of the memory a step needs."""
     over = schedule.peak_bytes - schedule.problem.cluster.capacity_bytes
     return int(np.maximum(over, 0).sum())
 

@@ -85,9 +85,10 @@ USUAL = LoadRule()
 
 
 def backward_ops(problem: Problem) -> BoolArray:
-    """Ops of the backward pass, as the input says; shape (n_ops,).
+    """Ops of the backward pass; shape (n_ops,).
 
-    Or else those whose scopes say so, and all that depends on them.
+    Those that the input names, or else those whose scopes say so, and all that depends on them: no
+    forward op waits for a backward one.
     """
     profile = problem.profile
     known = profile.measured.get("backward")
@@ -95,7 +96,7 @@ def backward_ops(problem: Problem) -> BoolArray:
         return with_followers(profile, _in_scopes(profile, BACKWARD_SCOPE, UPDATE))
     backward = np.zeros(profile.n_ops, dtype=bool)
     backward[np.array(known, dtype=np.int64)] = True
-    return backward
+    return with_followers(profile, backward)
 
 
 def optimiser_ops(problem: Problem) -> BoolArray:

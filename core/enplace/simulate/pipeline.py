@@ -30,7 +30,6 @@ from enplace.simulate.loads import (
     optimiser_ops,
     send_us,
     sync_us,
-    with_followers,
 )
 from enplace.simulate.pieces import pieces_of
 
@@ -143,7 +142,7 @@ def simulate_pipeline(
     """
     backward = None
     if kind != "inference":
-        backward = with_followers(problem.profile, backward_ops(problem))
+        backward = backward_ops(problem)
     if backward is not None and not backward.any():
         raise ProblemError(
             f"profile '{problem.profile.name}' has no backward pass; play it as 'inference'"

@@ -60,7 +60,7 @@ def test_more_samples_are_played_when_asked_for(opened):
 
 def test_further_pieces_are_named_and_selected(opened):
     view = opened([0, 1, 0, 1])
-    assert "not contiguous: GPU 0, GPU 1" in view.legend
+    assert "Not contiguous: GPU 0, GPU 1." in view.pipeline.message.text()
     view.pipeline.later_button.click()
     assert view.pipeline._document.selection == {2, 3}
 
@@ -86,11 +86,29 @@ def test_nothing_overlaps_on_a_device(opened):
 
 
 def test_a_pipeline_slower_than_its_busiest_device_says_why(opened, monkeypatch):
-    assert not opened([0, 1, 0, 1]).pipeline.message.isVisible()
+    assert "busiest device has" not in opened([0, 1, 0, 1]).pipeline.message.text()
     monkeypatch.setattr("enplace_studio.timeline.pipeline.SLOWER", 0.9)
     message = opened([0, 1, 0, 1]).pipeline.message
     assert message.isVisible()
     assert "busiest device has 0.023 ms" in message.text()
+
+
+def test_gpipe_says_what_the_busiest_device_does_in_each_pass(opener):
+    """Their largest loads add up to the headline; those of one device need not."""
+    times = {"a": 10, "b": 20, "gradients/b": 30, "gradients/a": 40}
+    edges = [("a", "b", 1), ("b", "gradients/b", 1), ("gradients/b", "gradients/a", 1)]
+    document = document_of(profile_of(times, edges), cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
+    view = opener(TimelineView, document, 900, 260)
+    plan = Plan(np.array([0, 1, 1, 0]), np.arange(4), "max-load-dp")
+    document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
+    view.pipeline_button.click()
+    view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("gpipe"))
+    view.pipeline.refresh()
+    assert "0.060 ms a sample once full" in view.legend
+    assert "forward 0.020 ms, backward 0.040 ms" in view.pipeline.message.text()
+    view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("1f1b"))
+    view.pipeline.refresh()
+    assert "backward" not in view.pipeline.message.text()
 
 
 def test_a_plan_that_hops_too_often_says_so(opened, monkeypatch):

@@ -12,10 +12,13 @@ import numpy as np
 
 from enplace.problem import Problem
 from enplace.profile import IntArray
-from enplace.simulate.loads import send_us
+from enplace.simulate.loads import backward_ops, send_us
 
-Piece = tuple[int, int]
-"""Device and number of a piece; an op on a CPU is a piece of its own, with a negative number."""
+Piece = tuple[int, bool, int]
+"""Device, pass and number of a piece; an op on a CPU is one of its own, with a negative number."""
+
+Place = tuple[int, bool]
+"""Device and pass: what has pieces of its own."""
 
 
 def latency_us(problem: Problem, device: IntArray, piece: IntArray | None = None) -> float:
@@ -25,8 +28,8 @@ def latency_us(problem: Problem, device: IntArray, piece: IntArray | None = None
     ----------
     device : int array, shape (n_ops,)
     piece : int array, shape (n_ops,), optional
-        Pieces of each accelerator in the order it processes them; the numbers of ops on CPUs do
-        not count. By default those of :func:`split_into_pieces`.
+        Pieces of each accelerator in each pass, in the order it processes them; the numbers of ops
+        on CPUs do not count. By default those of :func:`split_into_pieces`.
 
     Returns
     -------
@@ -43,7 +46,7 @@ def latency_us(problem: Problem, device: IntArray, piece: IntArray | None = None
         if where[a] != where[b]:
             before[where[b]].add(where[a])
     of_device: dict[int, list[Piece]] = defaultdict(list)
-    for each in sorted(each for each in duration if each[1] >= 0):
+    for each in sorted(each for each in duration if each[-1] >= 0):
         of_device[each[0]].append(each)
     for pieces in of_device.values():
         for first, second in pairwise(pieces):
@@ -52,11 +55,15 @@ def latency_us(problem: Problem, device: IntArray, piece: IntArray | None = None
 
 
 def _piece_of_op(problem: Problem, device: IntArray, piece: IntArray) -> list[Piece]:
-    gpus = set(problem.cluster.gpus)
+    gpus, places = set(problem.cluster.gpus), _places(problem, device)
     return [
-        (d, p) if d in gpus else (d, -1 - op)
-        for op, (d, p) in enumerate(zip(device.tolist(), piece.tolist(), strict=True))
+        (d, backward, number if d in gpus else -1 - op)
+        for op, ((d, backward), number) in enumerate(zip(places, piece.tolist(), strict=True))
     ]
+
+
+def _places(problem: Problem, device: IntArray) -> list[Place]:
+    return list(zip(device.tolist(), backward_ops(problem).tolist(), strict=True))
 
 
 def _durations_us(problem: Problem, device: IntArray, where: list[Piece]) -> dict[Piece, float]:
@@ -71,7 +78,7 @@ def _durations_us(problem: Problem, device: IntArray, where: list[Piece]) -> dic
         ends.add(where[profile.tensor_op[tensor]])
         if len(ends) > 1:
             for place in ends:
-                if place[1] >= 0:
+                if place[-1] >= 0:
                     duration[place] += float(cost_us[tensor])
     return duration
 
@@ -98,10 +105,10 @@ def _finish_us(before: dict[Piece, set[Piece]], duration: dict[Piece, float]) ->
 
 
 def split_into_pieces(problem: Problem, device: IntArray) -> IntArray:
-    """Pieces in which accelerators can process their ops, as few as paths between them demand.
+    """Pieces in which accelerators can process each pass, as few as paths between them demand.
 
-    A contiguous set of ops is one piece. Where a path leaves an accelerator and returns, a new
-    piece begins; where pieces would wait for each other, one of them is split further.
+    A contiguous set of ops is one piece. Where a path leaves a pass of an accelerator and returns,
+    a new piece begins; where pieces would wait for each other, one of them is split further.
 
     Parameters
     ----------
@@ -111,17 +118,17 @@ def split_into_pieces(problem: Problem, device: IntArray) -> IntArray:
     Returns
     -------
     int array, shape (n_ops,)
-        Number of each op's piece on its accelerator, in order; 0 for ops on CPUs.
+        Number of each op's piece in its pass of its accelerator, in order; 0 for ops on CPUs.
     """
     before = _predecessors(problem)
     order = problem.profile.topological_order.tolist()
-    on = device.tolist()
-    level = _returns(order, before, on, problem.cluster.gpus)
-    gpus = set(problem.cluster.gpus)
+    on = _places(problem, device)
+    gpus = [(gpu, backward) for gpu in problem.cluster.gpus for backward in (False, True)]
+    level = _returns(order, before, on, gpus)
     left = list(order)
     done: set[int] = set()
     piece = np.zeros(len(order), dtype=np.int64)
-    pieces_of: dict[int, int] = defaultdict(int)
+    pieces_of: dict[Place, int] = defaultdict(int)
     while left:
         taken = _next_whole(left, before, done, on, level, gpus)
         if on[taken[0]] in gpus:
@@ -141,9 +148,9 @@ def _predecessors(problem: Problem) -> list[list[int]]:
 
 
 def _returns(
-    order: list[int], before: list[list[int]], on: list[int], gpus: list[int]
+    order: list[int], before: list[list[int]], on: list[Place], gpus: list[Place]
 ) -> list[int]:
-    """How often paths to each op have left its accelerator and come back."""
+    """How often paths to each op have left its pass of its accelerator and come back."""
     column = {gpu: number for number, gpu in enumerate(gpus)}
     least = np.zeros((len(order), len(gpus)), dtype=np.int64)
     level = [0] * len(order)
@@ -162,13 +169,13 @@ def _next_whole(
     left: list[int],
     before: list[list[int]],
     done: set[int],
-    on: list[int],
+    on: list[Place],
     level: list[int],
-    gpus: set[int],
+    gpus: list[Place],
 ) -> list[int]:
     """The next op of a CPU, or whole piece, that can go; else what is ready of the first piece."""
     first_ready: list[int] = []
-    seen: set[tuple[int, int]] = set()
+    seen: set[tuple[Place, int]] = set()
     first_level = {gpu: min((level[op] for op in left if on[op] == gpu), default=0) for gpu in gpus}
     for op in left:
         if on[op] not in gpus:

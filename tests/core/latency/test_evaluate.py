@@ -1,5 +1,8 @@
 """Latencies by hand, and pieces against what contiguity means."""
 
+import itertools
+from dataclasses import replace
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 
 from enplace.latency import latency_us, split_into_pieces
 from enplace.problem import Problem
+from enplace.simulate.loads import backward_ops
 from problems import cluster_of, planned_problems, profile_of
 
 from . import reference
@@ -49,6 +53,14 @@ def test_the_pieces_of_one_accelerator_come_one_after_the_other():
     assert latency_us(problem, device, np.array([1, 0])) == 30
 
 
+def test_forward_and_backward_ops_never_share_a_piece():
+    """The output of a piece is there at its end: c need not wait for the backward op beside a."""
+    profile = profile_of({"a": 10, "c": 5, "gradients/b": 20}, [("a", "c", 1)])
+    problem = Problem(profile, machine(2))
+    assert latency_us(problem, np.array([0, 1, 0])) == (10 + 1) + 20
+    assert split_into_pieces(problem, np.array([0, 1, 0])).tolist() == [0, 0, 0]
+
+
 def test_pieces_in_an_order_that_cannot_be_never_finish():
     profile = profile_of({"a": 1, "b": 1, "c": 1}, [("a", "b", 1), ("b", "c", 1)])
     problem = Problem(profile, machine(2))
@@ -67,18 +79,29 @@ def test_contiguous_sets_that_wait_for_each_other_are_split():
     assert np.isfinite(latency_us(problem, device))
 
 
+@st.composite
+def placed(draw):
+    """A problem, perhaps with a backward pass, and any placement."""
+    problem, plan = draw(planned_problems())
+    backward = draw(st.lists(st.integers(0, problem.profile.n_ops - 1), max_size=4))
+    profile = replace(problem.profile, measured={"backward": backward})
+    return replace(problem, profile=profile), plan.device
+
+
 @settings(deadline=None)
-@given(planned=planned_problems())
-def test_pieces_run_to_the_end_and_are_contiguous(planned):
-    problem, plan = planned
+@given(placed=placed())
+def test_pieces_run_to_the_end_and_are_contiguous(placed):
+    problem, device = placed
     profile, gpus = problem.profile, problem.cluster.gpus
-    piece = split_into_pieces(problem, plan.device)
-    assert np.isfinite(latency_us(problem, plan.device, piece))
+    piece = split_into_pieces(problem, device)
+    assert np.isfinite(latency_us(problem, device, piece))
     graph = nx.DiGraph(zip(profile.edge_source.tolist(), profile.edge_op.tolist(), strict=True))
     graph.add_nodes_from(range(profile.n_ops))
-    for gpu in gpus:
-        for number in range(piece[plan.device == gpu].max(initial=-1) + 1):
-            inside = set(np.flatnonzero((plan.device == gpu) & (piece == number)).tolist())
+    backward = backward_ops(problem)
+    for gpu, of in itertools.product(gpus, (False, True)):
+        there = (device == gpu) & (backward == of)
+        for number in range(piece[there].max(initial=-1) + 1):
+            inside = set(np.flatnonzero(there & (piece == number)).tolist())
             below = set().union(*(nx.descendants(graph, op) for op in inside))
             above = set().union(*(nx.ancestors(graph, op) for op in inside))
             assert below & above <= inside
@@ -97,15 +120,15 @@ def test_no_latency_is_below_the_longest_path(planned, seed):
 
 
 @settings(deadline=None)
-@given(planned=planned_problems(), seed=st.integers(0, 99))
-def test_the_quick_evaluator_says_what_the_slow_one_does(planned, seed):
-    problem, plan = planned
-    piece = split_into_pieces(problem, plan.device)
-    assert piece.tolist() == reference.split_into_pieces(problem, plan.device).tolist()
+@given(placed=placed(), seed=st.integers(0, 99))
+def test_the_quick_evaluator_says_what_the_slow_one_does(placed, seed):
+    problem, device = placed
+    piece = split_into_pieces(problem, device)
+    assert piece.tolist() == reference.split_into_pieces(problem, device).tolist()
     other = np.random.default_rng(seed).integers(0, 2, len(piece))
     for pieces in (piece, other):
-        expected = reference.latency_us(problem, plan.device, pieces)
-        assert latency_us(problem, plan.device, pieces) == pytest.approx(expected)
+        expected = reference.latency_us(problem, device, pieces)
+        assert latency_us(problem, device, pieces) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,13 +1,10 @@
 """Splits with little latency, against trying all placements."""
 
-import itertools
-
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enplace.errors import DoesNotFitError
 from enplace.latency import Limits, best_latency, greedy_split, latency_us
 from enplace.latency.anneal import anneal, places_us
 from enplace.latency.greedy import greedy_places
@@ -17,6 +14,8 @@ from enplace.simulate.loads import backward_ops
 from enplace.solvers.milp import solve_milp
 from enplace.solvers.model import ModelBuilder
 from problems import cluster_of, profile_of
+
+from .drawn import least_us, small_problems
 
 
 def never():
@@ -38,52 +37,13 @@ def solver():
         pytest.skip(answer.why)
 
 
-@st.composite
-def small_problems(draw, most=5):
-    """A few ops, some backward or colocated, on accelerators with little memory and a CPU."""
-    n = draw(st.integers(2, most))
-    names = [f"{'' if i < n - draw(st.integers(0, 2)) else 'backward/'}op{i}" for i in range(n)]
-    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
-    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=8))
-    sizes = [draw(st.integers(0, 9)) for _ in names]
-    profile = profile_of(
-        {name: draw(st.integers(1, 20)) for name in names},
-        [(names[i], names[j], sizes[i]) for i, j in chosen],
-        cpu={name: draw(st.integers(1, 60)) for name in names},
-        persistent={name: draw(st.integers(0, 20)) for name in names},
-        colocation={name: draw(st.sampled_from(["", "", "x"])) for name in names},
-    )
-    room = draw(st.sampled_from([60, 10_000]))
-    machine = cluster_of(draw(st.integers(1, 2)), b0_us=0.0, cpu_lanes=8, capacity_bytes=room)
-    try:
-        return Problem(profile, machine)
-    except DoesNotFitError:
-        reject()
-
-
-def least(problem, q):
-    """The least latency over all placements and ways to cut accelerators' ops into pieces."""
-    need = problem.profile.persistent_bytes.copy()
-    np.add.at(need, problem.profile.tensor_op, problem.profile.tensor_bytes)
-    cluster, backward = problem.cluster, backward_ops(problem).astype(int)
-    best = np.inf
-    for devices in itertools.product(range(cluster.n_devices), repeat=problem.n_units):
-        device = np.array(devices)[problem.unit]
-        held = np.bincount(device, weights=need, minlength=cluster.n_devices)
-        if (held[cluster.gpus] > cluster.capacity_bytes[cluster.gpus]).any():
-            continue
-        for slots in itertools.product(range(q), repeat=problem.profile.n_ops):
-            best = min(best, latency_us(problem, device, backward * q + np.array(slots)))
-    return best
-
-
 @pytest.mark.parametrize(("q", "most"), [(1, 5), (2, 4)])
 def test_the_best_latency_is_the_best_of_all(solver, q, most):
     @settings(deadline=None, max_examples=25)
     @given(problem=small_problems(most))
     def holds(problem):
         found = best_latency(problem, limits()[0], q)
-        assert found.latency_us == pytest.approx(least(problem, q))
+        assert found.latency_us == pytest.approx(least_us(problem, q))
         assert found.proven
         assert latency_us(problem, found.device, found.piece) == pytest.approx(found.latency_us)
 
@@ -99,8 +59,7 @@ def test_annealing_evaluates_as_the_evaluator_does(problem, seed):
     )
     of_op = op_places(groups, place)
     device = devices_of(problem, of_op[:, 0])
-    piece = backward_ops(problem) * 2 + of_op[:, 1]
-    assert places_us(groups, place, 2) == pytest.approx(latency_us(problem, device, piece))
+    assert places_us(groups, place, 2) == pytest.approx(latency_us(problem, device, of_op[:, 1]))
 
 
 @settings(deadline=None, max_examples=30)
