@@ -2,11 +2,12 @@
 
 There are three families of models, each with its own way:
 
-- *stacked*: whole layers, in contiguous blocks of about equal time, one block to each GPU; the
-  embedding goes with the first layer, attention and softmax behind the last, backward ops with
-  their forward layer (Pesto, section 5.2).
+- *stacked*: whole layers, in contiguous blocks of about equal time (the longest is as short as can
+  be), one block to each GPU; the embedding goes with the first layer, attention and softmax behind
+  the last, backward ops with their forward layer (Pesto, section 5.2).
 - *branches*: of models whose cells have parallel branches (NASNet, Inception), the branches of each
-  cell are dealt out evenly to the GPUs (Pesto, section 5.2).
+  cell are dealt out evenly to the GPUs (Pesto, section 5.2). The paper leaves open where the next
+  cell begins, and its joins: GPUs that had least to do come first, and joins are one branch more.
 - *layers*: convolution, normalisation and activation layers are dealt out in turn, each kind for
   itself (Tarnawski et al. 2020, section 6).
 
@@ -24,7 +25,7 @@ import numpy as np
 
 from enplace.layers import NONE, Home, find_home, named_layers, parts_of, spread
 from enplace.placers.registry import BRANCHES, EVERY, LAYERS, STACKED, PlaceOptions, placer
-from enplace.placers.settle import best_of, inverse, settle, unordered
+from enplace.placers.settle import best_of, deciding_op, natural_position, settle, unordered
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import FloatArray, IntArray, Profile
@@ -34,6 +35,9 @@ BRANCHY = 0.4
 
 CONVOLVED = 0.5
 """Without layers in the names, they are dealt out if convolutions take so much of the time."""
+
+HALVINGS = 60
+"""Steps to the length of the longest block; more change nothing in double precision."""
 
 _KINDS = {
     "convolution": re.compile(r"conv", re.IGNORECASE),
@@ -62,7 +66,7 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
     elif family == LAYERS:
         block = deal_layers(profile, parts, len(gpus))
     else:
-        block = stack_layers(profile, homes, work_us, len(gpus))
+        block = stack_layers(problem, homes, work_us, len(gpus))
     options.check_cancelled()
     wish = np.array(gpus)[block]
     wish[list(options.rules)] = list(options.rules.values())
@@ -92,33 +96,80 @@ def layer_kind(op_type: str) -> str:
 
 
 def stack_layers(
-    profile: Profile, homes: list[Home], work_us: FloatArray, n_blocks: int
+    problem: Problem, homes: list[Home], work_us: FloatArray, n_blocks: int
 ) -> IntArray:
-    """Block of each op: layers in order of appearance, in contiguous blocks of about equal time."""
-    label = named_layers(profile, homes, work_us)
+    """Block of each op: layers in order of appearance, in contiguous blocks of about equal time.
+
+    An op counts for the layer that its placement unit goes with.
+    """
+    label = named_layers(problem.profile, homes, work_us)
     if label is None:  # the graph's own order, op by op
-        label = inverse(profile.topological_order)
-    layer_us = np.bincount(label, weights=work_us)
-    middle = np.cumsum(layer_us) - layer_us / 2
-    blocks = np.floor(n_blocks * middle / max(layer_us.sum(), 1e-9)).astype(np.int64)
-    chosen: IntArray = np.minimum(blocks, n_blocks - 1)[label]
+        label = natural_position(problem)
+    layer = np.unique(label[deciding_op(problem)][problem.unit], return_inverse=True)[1]
+    layer_us = np.bincount(layer, weights=work_us).astype(np.float64)
+    chosen: IntArray = even_blocks(layer_us, n_blocks)[layer]
     return chosen
+
+
+def even_blocks(layer_us: FloatArray, n_blocks: int) -> IntArray:
+    """Block of each layer: contiguous blocks, none empty, of which the longest is the shortest.
+
+    Each block takes as much as that allows, the first one first.
+
+    Parameters
+    ----------
+    layer_us : float array, shape (n_layers,)
+        Compute time of the layers in their order; fewer than ``n_blocks`` are a block each.
+    """
+    n_blocks = min(n_blocks, len(layer_us))
+    until_us = np.concatenate([[0.0], np.cumsum(layer_us)])
+    too_short_us, limit_us = 0.0, float(until_us[-1])
+    for _ in range(HALVINGS):
+        middle_us = (too_short_us + limit_us) / 2
+        if _block_ends(until_us, n_blocks, middle_us)[-1] == len(layer_us):
+            limit_us = middle_us
+        else:
+            too_short_us = middle_us
+    ends = _block_ends(until_us, n_blocks, limit_us)
+    return np.searchsorted(ends, np.arange(len(layer_us)), side="right").astype(np.int64)
+
+
+def _block_ends(until_us: FloatArray, n_blocks: int, limit_us: float) -> list[int]:
+    """Where each block ends if it takes up to a limit, and leaves a layer for each that follows.
+
+    The last ends before the last layer if the limit is too short.
+    """
+    n_layers, end = len(until_us) - 1, 0
+    ends = []
+    for following in range(n_blocks - 1, -1, -1):
+        fits = int(np.searchsorted(until_us, until_us[end] + limit_us, side="right")) - 1
+        end = min(fits, n_layers - following)
+        ends.append(end)
+    return ends
 
 
 def deal_branches(
     profile: Profile, homes: list[Home], work_us: FloatArray, n_blocks: int
 ) -> IntArray:
-    """Block of each op: in each cell the longest branch first, to the least busy block."""
+    """Block of each op: in each cell the longest branch first, to the least busy block.
+
+    The least busy is so in the cell, and of equals in the cells before. What a cell has outside
+    its branches, such as their joins, is one more branch.
+    """
+    cells = {home.layer for home in homes if home.branch}
     branch_us: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for home, work in zip(homes, work_us.tolist(), strict=True):
-        if home.branch:
+        if home.layer in cells:
             branch_us[home.layer][home.branch] += work
     block: dict[tuple[str, str], int] = {}
+    load_us = [0.0] * n_blocks
     for cell, times in branch_us.items():
-        load = [0.0] * n_blocks
+        in_cell_us = [0.0] * n_blocks
         for branch in sorted(times, key=lambda b: (-times[b], b)):
-            block[cell, branch] = load.index(min(load))
-            load[block[cell, branch]] += times[branch]
+            least = min(range(n_blocks), key=lambda b: (in_cell_us[b], load_us[b]))
+            block[cell, branch] = least
+            in_cell_us[least] += times[branch]
+            load_us[least] += times[branch]
     return spread(profile, np.array([block.get((h.layer, h.branch), NONE) for h in homes]))
 
 

@@ -38,10 +38,22 @@ def local_search(problem: Problem, options: PlaceOptions) -> Plan:
     if options.objective == THROUGHPUT:
         return _pipeline(problem, options)
     search, draw = Search(problem, "local-search", options), np.random.default_rng(options.seed)
+    completed = 0
     for _ in range(RESTARTS):
         if not search.is_over():
             descend(search, search.random(draw))
-    return search.plan()
+            completed += not search.is_over()
+    if search.is_settled:
+        return search.plan()
+    return _noted(search.plan(), completed)
+
+
+def _noted(plan: Plan, completed: int) -> Plan:
+    """The plan, with a note if not all descents were completed."""
+    if completed == RESTARTS:
+        return plan
+    note = f"{completed} of {RESTARTS} descents were completed"
+    return replace(plan, facts={**plan.facts, "note": note})
 
 
 def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
@@ -50,7 +62,7 @@ def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
     limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
     options = replace(options, time_limit_s=limit_s)
     graph, draw = hypergraph_of(problem, options.rule), np.random.default_rng(options.seed)
-    best, plan = (np.inf, np.inf), None
+    best, plan, completed = (np.inf, np.inf), None, 0
     for number in range(RESTARTS):
         if plan is not None and options.stopped:
             break
@@ -61,8 +73,9 @@ def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
             fraction = (number + 1) / RESTARTS
             us, message = plan.objective_us, "a better local optimum"
             options.progress(Progress(options.seconds, message, fraction, plan, us))
+        completed += not options.stopped
     assert plan is not None
-    return plan
+    return _noted(plan, completed)
 
 
 def _plan(problem: Problem, device: IntArray, options: PlaceOptions) -> Plan:

@@ -2,8 +2,9 @@
 
 A proposal moves one group of ops (:mod:`enplace.placers.search`) to another device, both drawn
 evenly. It is accepted with the Metropolis probability min(1, exp(beta * (current - proposed))),
-scores being what the simulator says. The chain begins with the expert's placement, and anew from a
-random one where it has not improved for half of the time that it has run.
+scores being what the simulator says. The expert's plan is tried first, so that none is worse.
+The chain begins with its placement, and anew from a random one where it has not improved for half
+of the time that it has run.
 """
 
 import numpy as np
@@ -31,7 +32,9 @@ LEAST_SHARE = 0.1
 def mcmc(problem: Problem, options: PlaceOptions) -> Plan:
     """Walk by chance, mostly downhill, until the time limit or for a fixed number of rounds."""
     search, draw = Search(problem, "mcmc", options), np.random.default_rng(options.seed)
-    device = majority(search.group, expert(problem, quietly(options)).device, search.gpus)
+    first = expert(problem, quietly(options))
+    search.offer(first)
+    device = majority(search.group, first.device, search.gpus)
     while not search.is_over():
         walk(search, device, draw)
         device = search.random(draw)

@@ -37,16 +37,32 @@ def settle(problem: Problem, wish: IntArray, position: IntArray | None = None) -
     position : int array, shape (n_ops,), optional
         A topological order; the graph's own by default.
     """
+    unit_wish = wish[deciding_op(problem, position)]
+    goes = device_by_wish(problem)
+    device: IntArray = goes[np.arange(problem.n_units), unit_wish][problem.unit]
+    return device
+
+
+def deciding_op(problem: Problem, position: IntArray | None = None) -> IntArray:
+    """The op whose wish decides for a placement unit, see :func:`settle`; shape (n_units,)."""
     if position is None:
         position = natural_position(problem)
     leader = find_leaders(problem, position)
     by_rank = np.lexsort((position, position[leader]))
     _, first = np.unique(problem.unit[by_rank], return_index=True)
-    unit_wish = wish[leader[by_rank[first]]]
-    refused = ~problem.unit_allowed[np.arange(problem.n_units), unit_wish]
-    unit_wish = np.where(refused, fastest_device(problem), unit_wish)
-    device: IntArray = unit_wish[problem.unit]
-    return device
+    decider: IntArray = leader[by_rank[first]]
+    return decider
+
+
+def device_by_wish(problem: Problem) -> IntArray:
+    """Where a unit goes that is wished on a device: there, or where it is fastest if it may not.
+
+    Returns
+    -------
+    int array, shape (n_units, n_devices)
+    """
+    there = np.arange(problem.cluster.n_devices)
+    return np.where(problem.unit_allowed, there, fastest_device(problem)[:, None])
 
 
 def fastest_device(problem: Problem) -> IntArray:

@@ -1,7 +1,8 @@
 """Search: annealing of placement and order together, on flat arrays."""
 
-from enplace.search.blocks import move_blocks
+from enplace.search.blocks import dispatch, move_blocks
+from enplace.search.graph import lacking_bytes
 from enplace.search.level import Level, make_level
 from enplace.search.windows import sweep
 
-__all__ = ["Level", "make_level", "move_blocks", "sweep"]
+__all__ = ["Level", "dispatch", "lacking_bytes", "make_level", "move_blocks", "sweep"]

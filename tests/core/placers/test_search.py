@@ -4,15 +4,18 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from enplace.placers import PlaceOptions, place
+from enplace.placers import STEP_TIME, THROUGHPUT, PlaceOptions, place
 from enplace.placers.local_search import descend
 from enplace.placers.mcmc import majority
 from enplace.placers.search import Search
+from enplace.placers.settle import settle
 from enplace.problem import Problem
 from enplace.simulate import simulate
 
-from .problems import gpus, line
+from .problems import gpus, line, problems
 
 each_search = pytest.mark.parametrize("method", ["local-search", "mcmc"])
 
@@ -75,3 +78,37 @@ def test_one_gpu_needs_no_search(method):
 def test_a_group_begins_where_most_of_its_ops_are():
     group, device = np.array([0, 0, 0, 1, 1]), np.array([1, 1, 0, 2, 0])
     assert majority(group, device, np.array([0, 1])).tolist() == [1, 0]
+
+
+@settings(deadline=None, max_examples=100)
+@given(problems(), st.integers(0, 99))
+def test_a_placement_of_groups_is_played_as_every_placer_would_settle_it(problem, seed):
+    search = Search(problem, "mcmc", PlaceOptions())
+    device = search.random(np.random.default_rng(seed))
+    search.score(device)
+    assert np.array_equal(search.plan().device, settle(problem, device[search.group]))
+
+
+def test_the_score_of_what_fits_is_its_step_time_where_no_ops_are_grouped():
+    problem = tight()
+    for device in itertools.product(problem.cluster.gpus, repeat=problem.profile.n_ops):
+        search = Search(problem, "mcmc", PlaceOptions())
+        score, schedule = search.score(np.array(device)), simulate(problem, search.plan())
+        assert score == pytest.approx(schedule.makespan_us) or not schedule.fits
+
+
+def test_mcmc_is_never_worse_than_the_expert():
+    problem = Problem(line([1.0] * 40, [(i, i + 1, 8) for i in range(39)]), gpus(2, b0=5.0))
+    tried = []
+    options = PlaceOptions(time_limit_s=1e-9, progress=tried.append)
+    plan = place(problem, "mcmc", options=options)
+    expert = place(problem, "expert")
+    assert np.array_equal(tried[0].incumbent.device, expert.device)
+    assert simulate(problem, plan).makespan_us <= simulate(problem, expert).makespan_us
+
+
+@pytest.mark.parametrize("objective", [STEP_TIME, THROUGHPUT])
+def test_local_search_says_how_many_descents_it_completed(objective):
+    short = PlaceOptions(time_limit_s=1e-9, seed=3, objective=objective)
+    assert place(tight(), "local-search", options=short).note == "0 of 10 descents were completed"
+    assert not place(tight(), "local-search", options=PlaceOptions(objective=objective)).note

@@ -1,10 +1,15 @@
 """The naive references, m-topo and the expert, by hand."""
 
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from enplace.layers import find_home, named_layers, parts_of, scope_parts
 from enplace.placers import PlaceOptions, place
+from enplace.placers.expert import even_blocks
 from enplace.problem import Problem
 from enplace.simulate import simulate
 from problems import profile_of
@@ -99,6 +104,71 @@ def test_the_expert_deals_out_the_branches_of_a_cell():
     problem = Problem(line([1.0, 10, 6, 6, 1], edges, scopes=scopes), gpus(2))
     device = place(problem, "expert").device.tolist()
     assert device[1:4] == [0, 1, 1]
+
+
+def branched(cells, times_us):
+    """Cells of parallel branches of the same times, each joined before the next."""
+    scopes, costs, edges, last = [], [], [], None
+    for cell in range(cells):
+        join = len(scopes) + len(times_us)
+        for branch, time_us in enumerate(times_us):
+            edges += [(len(scopes), join, 8)] + ([(last, len(scopes), 8)] if last else [])
+            scopes.append(f"cell_{cell}/b{branch}")
+            costs.append(time_us)
+        scopes.append(f"cell_{cell}")
+        costs.append(2.0)
+        last = join
+    return line(costs, edges, scopes=scopes)
+
+
+def test_the_expert_deals_branches_to_every_gpu_though_a_cell_has_fewer():
+    problem = Problem(branched(4, [9.0, 8, 7]), gpus(8))
+    busy_us = simulate(problem, place(problem, "expert")).busy_us
+    assert busy_us.min() > 0
+
+
+def test_the_expert_deals_the_joins_of_cells_like_branches():
+    problem = Problem(branched(4, [9.0, 8, 7]), gpus(4))
+    device = place(problem, "expert").device
+    assert len(set(device[3::4].tolist())) > 1
+
+
+def test_the_expert_leaves_no_gpu_empty_that_has_a_layer():
+    """The first two layers take most of the time; a quarter of it is no whole layer."""
+    problem = Problem(stacked(4, [0.0, 60, 60, 20, 10, 0] + [0.0] * 6), gpus(4))
+    device = place(problem, "expert").device.tolist()
+    assert device[:6] == [0, 0, 1, 2, 2, 3]
+
+
+def test_blocks_are_cut_where_the_longest_is_shortest():
+    layer_us = np.array([4.0, 1, 1, 4, 2, 2])
+    assert even_blocks(layer_us, 3).tolist() == [0, 0, 1, 1, 2, 2]
+    assert even_blocks(layer_us, 9).tolist() == [0, 1, 2, 3, 4, 5]
+    assert even_blocks(np.zeros(3), 2).tolist() == [0, 0, 1]
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.1, 1.0, 7.0, 30.0]), min_size=1, max_size=9), st.integers(1, 9)
+)
+def test_no_other_cut_has_a_shorter_longest_block(layer_us, n_blocks):
+    times = np.array(layer_us)
+    block = even_blocks(times, n_blocks)
+    n = min(n_blocks, len(times))
+    assert np.unique(block).tolist() == list(range(n))
+    assert (np.diff(block) >= 0).all()
+    best = min(
+        max(part.sum() for part in np.split(times, cut))
+        for cut in itertools.combinations(range(1, len(times)), n - 1)
+    )
+    assert np.bincount(block, weights=times).max() == pytest.approx(best)
+
+
+def test_ops_count_for_the_layer_that_they_are_colocated_with():
+    """Backward ops stay with their forward ops, whose second half is as long as the first."""
+    together = [f"layer {i}" for i in (0, 1, 2, 3, 3, 2, 1, 0)]
+    edges = [(i, i + 1, 8) for i in range(7)]
+    problem = Problem(line([10.0] * 8, edges, colocation=together), gpus(2))
+    assert place(problem, "expert").device.tolist() == [0, 0, 1, 1, 1, 1, 0, 0]
 
 
 def test_without_scopes_the_expert_cuts_the_graph_in_order():
