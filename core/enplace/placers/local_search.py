@@ -52,7 +52,7 @@ def _noted(plan: Plan, completed: int) -> Plan:
     """The plan, with a note if not all descents were completed."""
     if completed == RESTARTS:
         return plan
-    note = f"{completed} of {RESTARTS} descents were completed"
+    note = f"{completed} of {RESTARTS} descents completed"
     return replace(plan, facts={**plan.facts, "note": note})
 
 

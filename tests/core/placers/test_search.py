@@ -110,5 +110,5 @@ def test_mcmc_is_never_worse_than_the_expert():
 @pytest.mark.parametrize("objective", [STEP_TIME, THROUGHPUT])
 def test_local_search_says_how_many_descents_it_completed(objective):
     short = PlaceOptions(time_limit_s=1e-9, seed=3, objective=objective)
-    assert place(tight(), "local-search", options=short).note == "0 of 10 descents were completed"
+    assert place(tight(), "local-search", options=short).note == "0 of 10 descents completed"
     assert not place(tight(), "local-search", options=PlaceOptions(objective=objective)).note
