@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from enplace.problem import BoolArray, Problem
 from enplace.profile import IntArray
+
+ROOM = 0.25
+"""Most of the smallest device's memory that ops of merged chains may hold together."""
 
 
 def merge_chains(problem: Problem) -> IntArray:
@@ -15,7 +20,8 @@ def merge_chains(problem: Problem) -> IntArray:
     An op joins its only producer if that has no other consumer, or if the op takes no time; an op
     that takes no time joins its only consumer. Groups of the first kind are entered only at their
     root, those of the second left only there, so that contracting either closes no cycle; the
-    second are found after the first are contracted. Only ops that may use the same devices join.
+    second are found after the first are contracted. Only ops that may use the same devices join,
+    and only where the variables of all that then share a device leave room for others there.
 
     Returns
     -------
@@ -26,13 +32,27 @@ def merge_chains(problem: Problem) -> IntArray:
     works = np.isfinite(problem.time_us) & (problem.time_us > 0)
     idle = ~works.any(axis=1)
     device_set = problem.device_sets[1][problem.unit]
-    return _merge(
+    group = _merge(
         profile.topological_order,
         np.asarray(idle),
         device_set,
         profile.edge_source,
         profile.edge_op,
     )
+    return _with_room(problem, group)
+
+
+def _with_room(problem: Problem, group: IntArray) -> IntArray:
+    """The groups, but ops by themselves where groups, with all colocated, hold too much."""
+    n_groups = int(group.max()) + 1
+    n = n_groups + problem.n_units
+    ends = group, n_groups + problem.unit
+    _, part = connected_components(coo_array((np.ones(len(group)), ends), shape=(n, n)), False)
+    held_bytes = np.bincount(part[group], weights=problem.profile.persistent_bytes, minlength=n)
+    full = (held_bytes > ROOM * problem.cluster.capacity_bytes.min())[part[group]]
+    apart = np.where(full, n_groups + np.arange(len(group)), group)
+    found: IntArray = np.unique(apart, return_inverse=True)[1]
+    return found
 
 
 @njit(cache=True, nogil=True)

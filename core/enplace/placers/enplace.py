@@ -47,8 +47,8 @@ from enplace.search import Level, make_level, move_blocks, sweep
 from enplace.simulate import remember_bound, simulate
 from enplace.solvers.cp import solve_cp
 
-STARTS = (single, heft, expert, celeritas, m_etf, dpos, order_place, m_topo)
-"""Methods that take a second at most; first what is there at once, then the best of them."""
+STARTS = (single, dpos, celeritas, order_place, m_topo, expert, m_etf, heft)
+"""Methods that take a second at most, the quickest first, so that little time has the most."""
 
 SLOW_START_S, PATIENCE = 2.5e-4, 0.25
 """Time that ``m-sct``, with its linear program, takes for an op, and the share of all time that it
@@ -170,7 +170,11 @@ def _improve(problem: Problem, options: PlaceOptions) -> Plan:
     best = best_of(problem, _starts(problem, options, missed), options, engine=LISTS)
     if problem.cluster.n_devices > 1:
         search = _Search(problem, best, options)
-        best = search.run()
+        try:
+            best = search.run()
+        except EnplaceError as error:  # whatever it stumbles over, what is found is not lost
+            best = search.best
+            missed.append(f"the search ({error})")
         missed += search.missed
     if not missed:
         return best.plan
@@ -218,23 +222,39 @@ class _Search:
         self.search_s = None if limit_s is None else share * max(limit_s - self.began, 1e-9)
 
     def run(self) -> Schedule:
-        """Go through the phases; the best schedule when they are over."""
+        """Go through the phases; the best schedule when they are over, or when time is."""
+        for _ in self._phases():
+            if self.options.stopped:
+                break
+        return self.best
+
+    def _phases(self) -> Iterator[None]:
+        """The phases, with a stop wherever a large graph takes a while to get ready."""
+        yield
         finest = self._finest()
+        yield
         fine = self._level(finest, FINE)
+        yield
         coarse = self._level(fine, COARSE)
+        yield
         states = [self._start(coarse), self._start(fine)]
         states = self._phase(states, [_blocks(links) for links in LINKS], PHASES[0])
+        yield
         states = [
             self._better(self._lifted(state, fine, links), self._start(fine), links)
             for state, links in zip(states, LINKS, strict=True)
         ]
+        yield
         states = self._phase(states, [_blocks(links, THRESHOLD) for links in LINKS], PHASES[1])
+        yield
         start = self._start(finest)
         urgent, other = (
             self._better(self._lifted(state, finest, links), start, links)
             for state, links in zip(states, LINKS, strict=True)
         )
+        yield
         leader = min((self._replayed(state) for state in (urgent, other)), key=_key)
+        yield
         for end in PHASES[2:]:
             if urgent.key < leader.key:
                 steps = [_blocks(LINKS[0]), _windows]
@@ -244,7 +264,6 @@ class _Search:
                 leader = min(found, key=_key)
         if self.exact:
             self._prove()
-        return self.best
 
     def _finest(self) -> Level:
         """Chains merged, unless the best schedule so far profits from tearing some apart."""

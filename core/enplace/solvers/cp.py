@@ -17,7 +17,7 @@ from enplace.schedule import Schedule
 from enplace.solvers.child import converse
 
 TICKS = 5_000_000
-"""Whole ticks that the hint's makespan is divided into."""
+"""Whole ticks that the longest schedule looked for is divided into."""
 
 MEMORY_UNIT_BYTES = 1 << 10
 """Variables count in units of this size, rounded down."""
@@ -47,16 +47,18 @@ class Found:
 
 def solve_cp(
     problem: Problem,
-    hint: Schedule,
+    known: Schedule,
     limit_s: float,
     cancelled: Callable[[], bool],
     threads: int = 2,
 ) -> Iterator[Found]:
-    """Look for a schedule shorter than the hint, and for a bound above the hint's."""
-    tick_us = max(hint.makespan_us, 1e-6) / TICKS
+    """Look for a schedule shorter than a known one, and for a bound above its."""
+    # No feasible schedule need be as short as a known one that lacks memory.
+    longest_us = known.makespan_us if known.fits else _serial_us(problem)
+    tick_us = max(longest_us, 1e-6) / TICKS
     arguments = [str(limit_s), str(threads)]
-    message = _encode(problem, hint, tick_us)
-    best_us = hint.lower_bound_us
+    message = _encode(problem, known, tick_us)
+    best_us = known.lower_bound_us
     for line in converse("cpsat_process", arguments, message, limit_s, cancelled):
         # Times are rounded down: what the model cannot beat, no schedule can.
         best_us = max(best_us, line.get("bound", 0.0) * tick_us)
@@ -76,16 +78,22 @@ def _plan(problem: Problem, device: np.ndarray, start: np.ndarray) -> Plan:
     return Plan(device, position, "enplace", policy="strict", links="fifo")
 
 
-def _encode(problem: Problem, hint: Schedule, tick_us: float) -> bytes:
+def _serial_us(problem: Problem) -> float:
+    """Longer than all ops one after another, with every tensor sent everywhere in between."""
+    cluster, size = problem.cluster, problem.profile.tensor_bytes
+    sends_us = (cluster.b0_us.sum() + cluster.b1_us_per_byte.sum() * size).sum()
+    return float(np.nanmax(problem.time_us, axis=1).sum() + sends_us)
+
+
+def _encode(problem: Problem, known: Schedule, tick_us: float) -> bytes:
     """Arrays for the process; times in whole ticks, rounded down."""
     profile, cluster = problem.profile, problem.cluster
     sends_us = cluster.b0_us + cluster.b1_us_per_byte * profile.tensor_bytes[:, None, None]
-    units = np.unique(problem.unit, return_index=True)[1]
     buffer = io.BytesIO()
     np.savez(
         buffer,
         horizon=TICKS + 1,
-        bound=int(hint.lower_bound_us / tick_us * (1 - 1e-9)),
+        bound=int(known.lower_bound_us / tick_us * (1 - 1e-9)),
         allowed=problem.unit_allowed,
         unit=problem.unit,
         unit_weight=problem.unit_persistent_bytes // MEMORY_UNIT_BYTES,
@@ -100,7 +108,5 @@ def _encode(problem: Problem, hint: Schedule, tick_us: float) -> bytes:
         send=np.floor(sends_us / tick_us),
         route_ptr=cluster.route_ptr,
         route=cluster.route,
-        hint_device=hint.plan.device[units],
-        hint_start=np.floor(hint.op_start_us / tick_us).astype(np.int64),
     )
     return buffer.getvalue()

@@ -201,7 +201,8 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
     step = load(source_from_json(details["source"]), report)
     problem, plan = wire.problem_from(profile, details["problem"]), wire.plan_from(job)
     planned = unsplit_names(profile.op_names, problem.splits)
-    _check_same_graph({node.name for node in step.graph_def.node}, planned)
+    whole = profile.measured.get("source", {}).get("kind", "trace") != "trace"
+    _check_same_graph({node.name for node in step.graph_def.node}, planned, whole)
     run = run_plan(
         step,
         problem,
@@ -215,14 +216,23 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
     return run_message(run)
 
 
-def _check_same_graph(nodes: set[str], planned: Sequence[str]) -> None:
-    """Refuse a plan that places ops which the model's step does not have."""
-    if lacking := [name for name in planned if name not in nodes]:
-        names = ", ".join(lacking[:_SHOWN]) + (", ..." if len(lacking) > _SHOWN else "")
+def _check_same_graph(nodes: set[str], planned: Sequence[str], whole: bool) -> None:
+    """Refuse a plan that places ops which the model's step does not have.
+
+    If its profile is ``whole``, not one of a trace, which leaves ops out, also one that lacks some.
+    """
+    lacking = [name for name in planned if name not in nodes]
+    new = sorted(nodes.difference(planned)) if whole else []
+    if odd := lacking or new:
+        names = ", ".join(odd[:_SHOWN]) + (", ..." if len(odd) > _SHOWN else "")
+        said = (
+            f"the model has no {names} ({count(len(odd), 'op')} of {len(planned):,})"
+            if lacking
+            else f"it knows nothing of {names} ({count(len(odd), 'op')} of {len(nodes):,})"
+        )
         raise PlanError(
-            f"the plan was made for another graph: the model has no {names} "
-            f"({count(len(lacking), 'op')} of {len(planned):,}); call the model as it was when it "
-            f"was profiled (--profile knows how), or profile and place it again"
+            f"the plan was made for another graph: {said}; call the model as it was when it was "
+            f"profiled (--profile knows how), or profile and place it again"
         )
 
 

@@ -10,6 +10,7 @@ from enplace.problem import Problem
 from enplace.simulate import lower_bound_us, simulate
 from enplace.solvers import cp
 from enplace.solvers.cp import solve_cp
+from problems import GIB, cluster_of, plan_of, profile_of
 
 pytest.importorskip("ortools")
 
@@ -17,12 +18,12 @@ pytest.importorskip("ortools")
 @settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems(8))
 def test_its_bound_is_below_every_schedule_that_anyone_finds(problem):
-    hint = simulate(problem, place(problem, "single"))
+    known = simulate(problem, place(problem, "single"))
     best = min(
         simulate(problem, place(problem, name)).makespan_us
         for name in ("enplace", "heft", "expert")
     )
-    found = list(solve_cp(problem, hint, 5.0, lambda: False))
+    found = list(solve_cp(problem, known, 5.0, lambda: False))
     assert found[-1].status in ("optimal", "stopped")
     assert found[-1].bound_us <= best * (1 + 1e-6)
     for one in found:
@@ -58,11 +59,39 @@ def test_without_the_solver_the_search_goes_on_without_it(monkeypatch):
 def test_cancelling_ends_its_process_at_once():
     costs = (3.0 + np.arange(60) % 7).tolist()
     problem = Problem(line(costs, [(i, i + 5, 50) for i in range(55)]), gpus(3, b1=0.1))
-    hint = simulate(problem, place(problem, "heft"))
+    known = simulate(problem, place(problem, "heft"))
     asked = []
 
     def cancelled():
         asked.append(True)
         return len(asked) > 20
 
-    assert all(found.status != "optimal" for found in solve_cp(problem, hint, 600.0, cancelled))
+    assert all(found.status != "optimal" for found in solve_cp(problem, known, 600.0, cancelled))
+
+
+def test_a_schedule_that_another_placement_makes_shorter_is_found():
+    """OR-Tools 9.15, given the known placement as a hint, called it optimal: 113 instead of 108."""
+    profile = profile_of(
+        {"a": 20, "b": 6, "c": 2, "d": 85},
+        [("b", "d", 8)],
+        control=[("a", "b"), ("a", "c"), ("b", "c")],
+        colocation={"a": "g", "c": "g"},
+        cpu={"a": 1, "b": 1, "c": 170, "d": 170},
+    )
+    problem = Problem(profile, cluster_of(1, cpu_lanes=1, b0_us=0.0, b1_us_per_byte=0.0))
+    known = simulate(problem, place(problem, "single"))
+    assert known.makespan_us == 113
+    last = list(solve_cp(problem, known, 20.0, lambda: False))[-1]
+    assert last.status == "optimal"
+    assert last.bound_us == pytest.approx(108, rel=1e-5)
+
+
+def test_known_schedules_that_lack_memory_do_not_hide_longer_ones_that_fit():
+    """All on the faster GPU is short but does not fit; what fits takes longer."""
+    profile = profile_of({"a": 10, "b": 10}, persistent=dict.fromkeys("ab", 3 * GIB // 4))
+    problem = Problem(profile, cluster_of(2, speeds=(1.0, 0.1)))
+    known = simulate(problem, plan_of(problem, {"a": 0, "b": 0}))
+    assert not known.fits
+    plans = [found.plan for found in solve_cp(problem, known, 20.0, lambda: False) if found.plan]
+    assert simulate(problem, plans[-1]).fits
+    assert simulate(problem, plans[-1]).makespan_us == 100

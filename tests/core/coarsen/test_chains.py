@@ -1,0 +1,26 @@
+"""Chains of ops that the default method merges."""
+
+from itertools import pairwise
+
+import numpy as np
+
+from enplace.coarsen import merge_chains
+from enplace.placers import PlaceOptions, place
+from enplace.problem import Problem
+from enplace.simulate import simulate
+from problems import GIB, cluster_of, profile_of
+
+
+def test_a_chain_too_large_for_a_device_stays_in_pieces():
+    """Six links of a quarter of a device each: merged, they would fit none."""
+    names = [f"link_{i}" for i in range(6)]
+    profile = profile_of(
+        dict.fromkeys(names, 10.0),
+        [(a, b, 8) for a, b in pairwise(names)],
+        persistent=dict.fromkeys(names, GIB // 4),
+    )
+    problem = Problem(profile, cluster_of(2))
+    group = merge_chains(problem)
+    assert np.bincount(group, weights=profile.persistent_bytes).max() <= GIB // 4
+    found = place(problem, "enplace", options=PlaceOptions(time_limit_s=1))
+    assert simulate(problem, found).fits
