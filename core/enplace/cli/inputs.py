@@ -76,9 +76,11 @@ def read_problem_and_plan(
     cluster: str | None,
     scale_compute: float = 1.0,
     scale_links: float = 1.0,
-    complete: bool = False,
+    complete: bool | None = None,
 ) -> tuple[Problem, Plan]:
     """Read a profile and a plan for it; without a cluster, the one the plan was made for.
+
+    ``complete`` is None for commands that have no such option.
 
     Raises
     ------
@@ -98,9 +100,11 @@ def read_problem_and_plan(
     problem = Problem(profile, machine.scaled(scale_compute, scale_links))
     found = read_plan(plan_file, problem)
     if (found.missing or found.unknown) and not complete:
-        raise OtherGraphError(
-            _describe_other(plan_file, found.missing, found.unknown), found.missing, found.unknown
-        )
+        mend = "place the model anew"
+        if complete is not None:
+            mend = "add --complete to keep what fits and place the rest beside its neighbours"
+        said = f"{_describe_other(plan_file, found.missing, found.unknown)}; {mend}"
+        raise OtherGraphError(said, found.missing, found.unknown)
     if not (found.same_graph or found.missing or found.unknown):
         warnings.warn(
             f"{plan_file}: the edges of the graph have changed since this plan was made; its order "
@@ -162,10 +166,7 @@ def _describe_other(plan_file: str, missing: list[str], new: list[str]) -> str:
         )
     if new:
         parts.append(f"it places {count(len(new), 'op')} that the profile lacks ({_few(new)})")
-    return (
-        f"{plan_file}: made for another graph: {' and '.join(parts)}; "
-        f"add --complete to keep what fits and place the rest beside its neighbours"
-    )
+    return f"{plan_file}: made for another graph: {' and '.join(parts)}"
 
 
 def _few(names: list[str]) -> str:

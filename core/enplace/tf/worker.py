@@ -25,6 +25,7 @@ from typing import BinaryIO
 from enplace import wire
 from enplace.errors import EnplaceError, PlanError
 from enplace.measured import run_message
+from enplace.profile import Profile
 from enplace.source import ADD_TENSORFLOW, source_from_json
 from enplace.splits import unsplit_names
 from enplace.text import count
@@ -201,8 +202,7 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
     step = load(source_from_json(details["source"]), report)
     problem, plan = wire.problem_from(profile, details["problem"]), wire.plan_from(job)
     planned = unsplit_names(profile.op_names, problem.splits)
-    whole = profile.measured.get("source", {}).get("kind", "trace") != "trace"
-    _check_same_graph({node.name for node in step.graph_def.node}, planned, whole)
+    _check_same_graph({n.name for n in step.graph_def.node}, planned, _is_whole(profile))
     run = run_plan(
         step,
         problem,
@@ -214,6 +214,14 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
         progress=report,
     )
     return run_message(run)
+
+
+def _is_whole(profile: Profile) -> bool:
+    """Whether it surely has every op of its model: measured here, or all that a plan tells of."""
+    if not profile.measured:
+        return True
+    source = profile.measured.get("source")
+    return isinstance(source, dict) and source.get("kind") not in (None, "trace")
 
 
 def _check_same_graph(nodes: set[str], planned: Sequence[str], whole: bool) -> None:
