@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ import tensorflow as tf
 from enplace.clusters import cluster_text
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
-from enplace.tf.devices import Devices, parse_devices
+from enplace.tf.devices import Devices, DevicesError, parse_devices, short_name
 from enplace.worker import GAVE_UP_SAYING
 
 _READY = "serving"
@@ -211,6 +211,23 @@ def main(cluster: str, task: str, with_parent: bool) -> None:
         sys.stdin.read()
     else:
         server.join()
+
+
+def check_devices(target: str, devices: Devices, used: Sequence[str]) -> None:
+    """Refuse devices that the servers, or this machine, do not have.
+
+    Raises
+    ------
+    DevicesError
+        Names one that is missing, and those that there are.
+    """
+    with tf.compat.v1.Session(target, tf.Graph(), devices.config) as session:
+        there = {short_name(device.name) for device in session.list_devices()}
+    if lacking := [device for device in used if device not in there]:
+        raise DevicesError(
+            f"{lacking[0]} is not here ({', '.join(sorted(there))} are); "
+            f"choose other devices, or place the model for these"
+        )
 
 
 if __name__ == "__main__":

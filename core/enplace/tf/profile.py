@@ -24,7 +24,7 @@ from enplace.profile import CONTROL, Profile, make_profile
 from enplace.splits.rules import SPLIT_LENGTHS
 from enplace.tf.devices import Devices
 from enplace.tf.graph import node_of
-from enplace.tf.hosts import serving
+from enplace.tf.hosts import check_devices, serving
 from enplace.tf.links import measure_links
 from enplace.tf.shapes import TensorShape, tensor_shapes
 from enplace.tf.split import split_lengths
@@ -59,6 +59,7 @@ def profile_step(
         ``op_overhead_us`` or ``launch_gap_us``.
     """
     with serving(devices) as target:
+        check_devices(target, devices, devices.names)
         times_us, traces = _run(step, _one_thread(devices), target, steps, warm_ups, progress)
         cluster, links = measure_links(devices, progress, target)
     ops = op_traces(traces)

@@ -21,8 +21,8 @@ from enplace.problem import Problem
 from enplace.profile import FloatArray, IntArray, Profile
 from enplace.simulate import simulate
 from enplace.tf.check import check_placement, count_violations, not_in_plan, op_times_us
-from enplace.tf.devices import Devices, DevicesError, short_name
-from enplace.tf.hosts import serving
+from enplace.tf.devices import Devices
+from enplace.tf.hosts import check_devices, serving
 from enplace.tf.rewrite import count_inputs, device_orders, ordered_ops, place_graph
 from enplace.tf.said import what_it_says
 from enplace.tf.split import split_step
@@ -93,7 +93,7 @@ def run_plan(
     order = device_orders(step.graph_def, problem, plan, rank) if ordered else []
     graph = place_graph(step.graph_def, placed_on, order, devices.host)
     with serving(devices) as target:
-        _check_devices(target, devices, sorted(set(placed_on.values())))
+        check_devices(target, devices, sorted(set(placed_on.values())))
 
         def go(what: str, part: int, step: Step = whole, **how: Any) -> _Steps:
             told = _share(progress, what, part / 3, 1 / 3)
@@ -210,16 +210,6 @@ def _traced(opened: OpenStep) -> Any:
     full = tf.compat.v1.RunOptions.FULL_TRACE
     opened.run(tf.compat.v1.RunOptions(trace_level=full, output_partition_graphs=True), metadata)
     return metadata
-
-
-def _check_devices(target: str, devices: Devices, used: Sequence[str]) -> None:
-    with tf.compat.v1.Session(target, tf.Graph(), devices.config) as session:
-        there = {short_name(device.name) for device in session.list_devices()}
-    if lacking := [device for device in used if device not in there]:
-        raise DevicesError(
-            f"the plan uses {lacking[0]}, which is not here ({', '.join(sorted(there))} are); "
-            f"choose other devices, or place the model for these"
-        )
 
 
 def _anywhere(config: ConfigProto) -> ConfigProto:
