@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 from dataclasses import replace
 
 import numpy as np
 import regex
 
+from enplace.cluster import Cluster
+from enplace.disk import read_bytes
 from enplace.errors import FileError, ProblemError
+from enplace.problem import Problem
+from enplace.profile import Profile
 from enplace.text import count, listed
-
-if TYPE_CHECKING:
-    from enplace.cluster import Cluster
-    from enplace.problem import Problem
-    from enplace.profile import Profile
 
 ARROW = "->"
 
@@ -35,8 +33,6 @@ def read_rules(path: str, problem: Problem) -> dict[int, int]:
         If a line is no rule, its regex matches nothing, there is no such device, or an op that it
         decides on cannot go there.
     """
-    from enplace.disk import read_bytes
-
     try:
         lines = read_bytes(path).decode().splitlines()
     except UnicodeDecodeError:

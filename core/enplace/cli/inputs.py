@@ -17,7 +17,6 @@ from enplace.errors import (
     PlanError,
     ProblemError,
 )
-from enplace.rules import find_device, find_matching
 from enplace.text import count, instead
 
 if TYPE_CHECKING:
@@ -56,6 +55,7 @@ def read_problem(
     from enplace.clusters import cluster_from
     from enplace.frontends import read_profile
     from enplace.problem import Problem
+    from enplace.rules import find_matching
 
     profile = read_profile(profile_file)
     machine = cluster_from(cluster, profile).scaled(scale_compute, scale_links)
@@ -218,6 +218,8 @@ def _pins(texts: Sequence[str], profile: Profile, cluster: Cluster) -> dict[int,
 
 def _pairs(text: str, profile: Profile, cluster: Cluster, option: str) -> list[tuple[int, int]]:
     """Ops and the device of ``REGEX=DEVICE``."""
+    from enplace.rules import find_device, find_matching
+
     pattern, equals, device = text.rpartition("=")
     if not equals or not pattern or not device:
         raise ProblemError(f"{option} {text!r}: write REGEX=DEVICE, for example 'decoder/.*=GPU:1'")

@@ -35,7 +35,6 @@ from enplace.cli.options import (
 )
 from enplace.cli.progress import progress_bar, stopped_by_ctrl_c
 from enplace.errors import EnplaceError
-from enplace.rules import read_rules
 
 if TYPE_CHECKING:
     from enplace.placers import PlaceOptions
@@ -69,6 +68,8 @@ def place(
 
     Exit status 1 if the plan does not fit in memory; it is written all the same.
     """
+    from enplace.rules import read_rules
+
     check_outputs((output, schedule_file), profile, given["cluster"])
     solving, wishes = split_options(given)
     for_expert = family is not None or rules_file is not None
