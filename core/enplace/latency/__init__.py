@@ -9,7 +9,6 @@ from enplace.latency.search import (
     Found,
     best_latency,
     greedy_split,
-    whole_lacking_bytes,
 )
 from enplace.solvers.beside import Limits
 
@@ -21,5 +20,4 @@ __all__ = [
     "greedy_split",
     "latency_us",
     "split_into_pieces",
-    "whole_lacking_bytes",
 ]

@@ -13,7 +13,7 @@ from enplace.latency.evaluate import latency_us
 from enplace.latency.greedy import greedy_places
 from enplace.latency.groups import Groups, devices_of, groups_of, op_places
 from enplace.latency.program import Program, latency_program, placement_of, values_of
-from enplace.maxload.contract import whole_op_bytes
+from enplace.maxload.contract import whole_lacking_bytes
 from enplace.maxload.dp import split_in_order
 from enplace.problem import Problem
 from enplace.profile import IntArray
@@ -66,14 +66,6 @@ class Found:
         """Whether no placement that fits and has so many pieces is better."""
         found = bool(np.isfinite(self.latency_us))
         return found and self.latency_us <= self.bound_us * (1 + PROVEN_GAP)
-
-
-def whole_lacking_bytes(problem: Problem, device: IntArray) -> int:
-    """What accelerators lack for all that their ops need at any time, the paper's sum; in bytes."""
-    held = np.zeros(problem.cluster.n_devices, dtype=np.int64)
-    np.add.at(held, device, whole_op_bytes(problem))
-    over = (held - problem.cluster.capacity_bytes)[problem.cluster.gpus]
-    return int(np.maximum(over, 0).sum())
 
 
 def greedy_split(problem: Problem) -> IntArray:

@@ -198,6 +198,14 @@ def whole_op_bytes(problem: Problem) -> IntArray:
     return profile.persistent_bytes if whole else op_memory_bytes(problem)
 
 
+def whole_lacking_bytes(problem: Problem, device: IntArray) -> int:
+    """What accelerators lack for all that their ops need at any time, the paper's sum; in bytes."""
+    held = np.zeros(problem.cluster.n_devices, dtype=np.int64)
+    np.add.at(held, device, whole_op_bytes(problem))
+    over = (held - problem.cluster.capacity_bytes)[problem.cluster.gpus]
+    return int(np.maximum(over, 0).sum())
+
+
 def _slowest_us(
     problem: Problem, devices: list[int], label: IntArray, n: int, rule: LoadRule
 ) -> FloatArray:

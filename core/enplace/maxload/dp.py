@@ -37,6 +37,12 @@ ORDERS_WORK = 3_000_000_000
 GUESS = 1.3
 """Factor from one limit that is tried to the next."""
 
+UNLIKE = (
+    "devices of a kind differ, and each was taken for the slowest of them: a split that gives the "
+    "faster ones more may be better; max-load-ip knows them apart"
+)
+"""What a person should know of a split of unlike devices."""
+
 Replicas = tuple[tuple[int, ...], ...]
 """Devices that take turns with samples; the ops of each group are on the first of it."""
 
@@ -164,12 +170,6 @@ def split_exactly(
     if not alike(problem):
         return replace(best, note=UNLIKE)
     return replace(best, bound_us=best.load_us, optimal=True)
-
-
-UNLIKE = (
-    "devices of a kind differ, and each was taken for the slowest of them: a split that gives the "
-    "faster ones more may be better; max-load-ip knows them apart"
-)
 
 
 def alike(problem: Problem) -> bool:

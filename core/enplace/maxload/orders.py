@@ -7,6 +7,7 @@ from numba import njit
 
 from enplace.problem import BoolArray
 from enplace.profile import IntArray
+from enplace.simulate.loads import push_on
 
 
 def topological_depth_first(n: int, source: IntArray, target: IntArray, rank: IntArray) -> IntArray:
@@ -58,21 +59,12 @@ def granted(order: IntArray, wish: IntArray, source: IntArray, target: IntArray)
     early = (np.bincount(target, minlength=len(order)) == 0)[source]
     late = np.flatnonzero(~early)
     late = late[np.argsort(place[target[late]], kind="stable")]
-    _push(source[late], target[late], wish)
+    push_on(source[late], target[late], wish)
     needed = np.full(len(order), np.iinfo(np.int64).max)
     np.minimum.at(needed, source[early], wish[target[early]])
     is_needed = needed < np.iinfo(np.int64).max
     wish[is_needed] = needed[is_needed]
     return wish
-
-
-@njit(cache=True, nogil=True)
-def _push(
-    source: IntArray, target: IntArray, wish: IntArray
-) -> None:  # pragma: no cover - compiled
-    """Let no node wish to come before one that it waits for."""
-    for edge in range(len(source)):
-        wish[target[edge]] = max(wish[target[edge]], wish[source[edge]])
 
 
 @njit(cache=True, nogil=True)

@@ -125,7 +125,7 @@ def best_contiguous(
     search = _Search(problem, graph, limits)
     late = _after(started + DP_SHARE * limits.seconds, limits.cancelled)
     split = split_exactly(problem, rule, seed=seed, stopped=late)
-    device = _unit_device(problem, split.device)
+    device = unit_device(problem, split.device)
     if all(contiguous_units(each, device, graph.n_devices) for each in passes):
         search.offer(device)
     seconds = limits.seconds - (time.monotonic() - started)
@@ -259,7 +259,7 @@ def _least_us(graph: Hypergraph) -> float:
     return float(graph.unit_us.sum(axis=2).min(axis=1).max())
 
 
-def _unit_device(problem: Problem, device: IntArray) -> IntArray:
+def unit_device(problem: Problem, device: IntArray) -> IntArray:
     """Device of each unit, of a placement that keeps units together."""
     of_unit = np.zeros(problem.n_units, dtype=np.int64)
     of_unit[problem.unit] = device
@@ -268,7 +268,7 @@ def _unit_device(problem: Problem, device: IntArray) -> IntArray:
 
 def _start(problem: Problem, graph: Hypergraph, split: IntArray) -> IntArray:
     """The DP's split, its units moved where they may be; else the largest to the most room."""
-    device = _unit_device(problem, split)
+    device = unit_device(problem, split)
     refused = ~problem.unit_allowed[np.arange(graph.n_units), device]
     device[refused] = np.argmin(graph.unit_us[refused].sum(axis=2), axis=1)
     if (held_bytes(graph, device) <= graph.capacity_bytes).all():

@@ -20,8 +20,8 @@ from enplace.latency import (
     greedy_split,
     latency_us,
     split_into_pieces,
-    whole_lacking_bytes,
 )
+from enplace.maxload.contract import whole_lacking_bytes
 from enplace.placers.registry import SOLVER, PlaceOptions, Progress, placer
 from enplace.placers.settle import lacking_bytes, settle, unordered
 from enplace.plan import Plan

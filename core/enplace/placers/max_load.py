@@ -29,10 +29,9 @@ from enplace.maxload import (
     split_in_order,
     split_over_machines,
 )
-from enplace.maxload.descent import judged
+from enplace.maxload.contract import whole_lacking_bytes
 from enplace.maxload.dp import alike
-from enplace.maxload.hypergraph import hypergraph_of
-from enplace.maxload.search import PROVEN_GAP, contiguous_units, passes_of
+from enplace.maxload.search import PROVEN_GAP, contiguous_units, passes_of, unit_device
 from enplace.placers.registry import (
     REPLICATION,
     SOLVER,
@@ -130,14 +129,14 @@ def _split_plan(problem: Problem, split: Split, method: str, options: PlaceOptio
     found = bool(np.isfinite(split.load_us)) and not moved
     proven = split.optimal and found and load_us <= split.load_us * (1 + PROVEN_GAP)
     facts: dict[str, Any] = {"ideals": split.n_ideals, "proven": proven}
+    notes = [split.note] if split.note else []
     if moved and np.isfinite(split.load_us):
-        note = (
+        notes.append(
             f"the split knows nothing of pins and forbidden devices: {count(moved, 'op')} moved "
             f"after it; max-load-ip splits around them"
         )
-        facts["note"] = f"{split.note}; {note}" if split.note else note
-    elif split.note:
-        facts["note"] = split.note
+    if notes:
+        facts["note"] = "; ".join(notes)
     plan = _plan(problem, device, method, bound_us, options.rule, replicas, **facts)
     options.progress(Progress(options.seconds, "a split", None, plan, load_us, bound_us))
     return plan
@@ -162,9 +161,8 @@ def _renamed(problem: Problem, split: Split) -> Split:
 
 def allowed(problem: Problem, device: IntArray) -> BoolArray:
     """Whether each unit is in one place, and may be there; shape (n_units,)."""
-    _, first = np.unique(problem.unit, return_index=True)
-    there = device[first]
-    fine = problem.unit_allowed[np.arange(problem.n_units), there].copy()
+    there = unit_device(problem, device)
+    fine = problem.unit_allowed[np.arange(problem.n_units), there]
     np.logical_and.at(fine, problem.unit, device == there[problem.unit])
     return fine
 
@@ -179,18 +177,19 @@ def settled(
     found = settle(problem, device)
     if not allowed(problem, device).all() or np.array_equal(found, device):
         return found
-    graph, passes = hypergraph_of(problem, rule), passes_of(problem)
-    _, first = np.unique(problem.unit, return_index=True)
+    load_us, before_us = (max_load_us(problem, there, rule, replicas) for there in (found, device))
+    # Cheapest first: the last one walks over all edges.
+    as_good = (
+        load_us <= before_us * (1 + 1e-9)
+        and whole_lacking_bytes(problem, found) <= whole_lacking_bytes(problem, device)
+        and (_is_contiguous(problem, found) or not _is_contiguous(problem, device))
+    )
+    return found if as_good else device
 
-    def faults(there: IntArray) -> tuple[float, ...]:
-        """Whether it is not contiguous, what memory is lacking, and the time per sample."""
-        of_unit = there[first]
-        whole = all(contiguous_units(each, of_unit, graph.n_devices) for each in passes)
-        lacking, _ = judged(graph, of_unit)
-        return not whole, lacking, max_load_us(problem, there, rule, replicas)
 
-    better = zip(faults(found), faults(device), strict=True)
-    return found if all(after <= before * (1 + 1e-9) for after, before in better) else device
+def _is_contiguous(problem: Problem, device: IntArray) -> bool:
+    of_unit, n_devices = unit_device(problem, device), problem.cluster.n_devices
+    return all(contiguous_units(each, of_unit, n_devices) for each in passes_of(problem))
 
 
 def _plan(

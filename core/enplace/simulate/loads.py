@@ -93,10 +93,10 @@ def backward_ops(problem: Problem) -> BoolArray:
     profile = problem.profile
     known = profile.measured.get("backward")
     if known is None:
-        return with_followers(profile, _in_scopes(profile, BACKWARD_SCOPE, UPDATE))
+        return _with_followers(profile, _in_scopes(profile, BACKWARD_SCOPE, UPDATE))
     backward = np.zeros(profile.n_ops, dtype=bool)
     backward[np.array(known, dtype=np.int64)] = True
-    return with_followers(profile, backward)
+    return _with_followers(profile, backward)
 
 
 def optimiser_ops(problem: Problem) -> BoolArray:
@@ -115,21 +115,22 @@ def _in_scopes(profile: Profile, *names: str) -> BoolArray:
     return np.array([scope.split("/")[0] in names for scope in profile.scopes])
 
 
-def with_followers(profile: Profile, ops: BoolArray) -> BoolArray:
+def _with_followers(profile: Profile, ops: BoolArray) -> BoolArray:
     """Some ops and all that depend on them; shape (n_ops,)."""
     found = ops.copy()
     at = np.argsort(profile.topological_order)[profile.edge_source]
     edges = np.argsort(at, kind="stable")
-    _follow(profile.edge_source[edges], profile.edge_op[edges], found)
+    push_on(profile.edge_source[edges], profile.edge_op[edges], found)
     return found
 
 
 @njit(cache=True, nogil=True)
-def _follow(
-    source: IntArray, target: IntArray, found: BoolArray
+def push_on(
+    source: IntArray, target: IntArray, value: IntArray | BoolArray
 ) -> None:  # pragma: no cover - compiled
+    """Raise values until none falls along an edge; edges by the topological order of an end."""
     for edge in range(len(source)):
-        found[target[edge]] |= found[source[edge]]
+        value[target[edge]] = max(value[target[edge]], value[source[edge]])
 
 
 def send_us(problem: Problem) -> FloatArray:

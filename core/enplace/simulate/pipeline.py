@@ -140,9 +140,7 @@ def simulate_pipeline(
     ProblemError
         If a graph without a backward pass is to be trained.
     """
-    backward = None
-    if kind != "inference":
-        backward = backward_ops(problem)
+    backward = backward_ops(problem) if kind != "inference" else None
     if backward is not None and not backward.any():
         raise ProblemError(
             f"profile '{problem.profile.name}' has no backward pass; play it as 'inference'"
