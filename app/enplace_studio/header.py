@@ -227,8 +227,8 @@ def why_not_for(method: Method, problem: Problem) -> str:
     if "splits" in method.capabilities and problem.splits:
         return "The ops of this graph are split already; show a plan without splits first."
     largest = int(problem.cluster.capacity_bytes.max())
-    if "memory" not in method.capabilities and problem.profile.persistent_bytes.sum() > largest:
-        return "It does not look at memory, and the variables of this model fit no single device."
+    if "one-device" in method.capabilities and problem.profile.persistent_bytes.sum() > largest:
+        return "It takes one GPU, and the variables of this model fit no single device."
     return ""
 
 

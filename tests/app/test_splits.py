@@ -114,8 +114,10 @@ def test_methods_that_cannot_solve_the_problem_say_why(document):
     assert why_not_for(method, document.problem) == ""
     document.choose_plan(document.plans[1])
     assert "split already" in why_not_for(method, document.problem)
-    naive = SimpleNamespace(why_not="", capabilities=())
-    assert why_not_for(naive, document.problem) == ""
-    small = cluster_of(2, capacity_bytes=2048)
     free = replace(layer(), persistent_bytes=np.array([1024, 1024, 1024, 0]))
-    assert "does not look at memory" in why_not_for(naive, Problem(free, small))
+    problem = Problem(free, cluster_of(2, capacity_bytes=2048))
+    single = SimpleNamespace(why_not="", capabilities=("one-device",))
+    assert why_not_for(single, document.problem) == ""
+    assert "takes one GPU" in why_not_for(single, problem)
+    # A method that spreads the model may fit it without looking.
+    assert why_not_for(SimpleNamespace(why_not="", capabilities=()), problem) == ""

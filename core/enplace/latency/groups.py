@@ -84,9 +84,8 @@ def groups_of(problem: Problem) -> Groups:
     op_us[:, :n_gpus] = problem.time_us[:, cluster.gpus]
     may = np.zeros((problem.n_units, n_gpus + 1), dtype=bool)
     may[:, :n_gpus] = problem.unit_allowed[:, cluster.gpus]
-    if cluster.cpus:
-        op_us[:, n_gpus] = problem.time_us[:, cluster.cpus[0]]
-        may[:, n_gpus] = problem.unit_allowed[:, cluster.cpus].any(axis=1)
+    op_us[:, n_gpus] = cpu_us(problem)
+    may[:, n_gpus] = problem.unit_allowed[:, cluster.cpus].any(axis=1)
     allowed = np.ones((n_groups, n_gpus + 1), dtype=bool)
     np.logical_and.at(allowed, group, may[problem.unit])
     group_bytes = np.zeros(n_groups, dtype=np.int64)
@@ -135,6 +134,16 @@ def _in_order(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray
     return np.lexsort((rank, number[part])), group
 
 
+def cpu_us(problem: Problem) -> FloatArray:
+    """Time of each op on the fastest CPU that it may be on, inf without one; shape (n_ops,)."""
+    cpus = problem.cluster.cpus
+    able = problem.unit_allowed[:, cpus][problem.unit]
+    fastest: FloatArray = np.where(able, problem.time_us[:, cpus], np.inf).min(
+        axis=1, initial=np.inf
+    )
+    return fastest
+
+
 def op_places(groups: Groups, place: IntArray) -> IntArray:
     """Places of groups as those of the profile's ops; shapes (n_groups, ...) and (n_ops, ...)."""
     of_op = np.empty((groups.n_ops, *place.shape[1:]), dtype=np.int64)
@@ -145,7 +154,7 @@ def op_places(groups: Groups, place: IntArray) -> IntArray:
 def devices_of(problem: Problem, place: IntArray) -> IntArray:
     """Device of each op.
 
-    Units on CPUs go to the CPU with the least to do of those that they may be on.
+    Units on CPUs go to the fastest that they may be on, of equals to the one with the least to do.
 
     Parameters
     ----------
@@ -158,7 +167,8 @@ def devices_of(problem: Problem, place: IntArray) -> IntArray:
     for unit in np.unique(problem.unit[device < 0]).tolist():
         ops = np.flatnonzero(problem.unit == unit)
         able = [cpu for cpu in cpus if problem.unit_allowed[unit, cpu]]
-        chosen = min(able, key=lambda cpu: (work_us[cpu], cpu))
-        work_us[chosen] += problem.time_us[ops, chosen].sum()
+        unit_us = problem.time_us[ops].sum(axis=0)
+        chosen = min(able, key=lambda cpu: (unit_us[cpu], work_us[cpu], cpu))
+        work_us[chosen] += unit_us[chosen]
         device[ops] = chosen
     return device

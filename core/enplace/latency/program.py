@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from enplace.latency.groups import cpu_us
 from enplace.maxload.contract import whole_op_bytes
 from enplace.maxload.nets import nets_of
 from enplace.maxload.program import contiguity
@@ -142,10 +143,9 @@ def _here(builder: ModelBuilder, problem: Problem, where: IntArray, q: int) -> I
 
 def _work(problem: Problem, scale_us: float) -> tuple[FloatArray, FloatArray]:
     """Times on the accelerators and on a CPU; 0 where an op may not be anyway."""
-    finite = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0) / scale_us
-    cpus = problem.cluster.cpus
-    cpu_work = finite[:, cpus[0]] if cpus else np.zeros(problem.profile.n_ops)
-    return finite[:, problem.cluster.gpus], cpu_work
+    time_us = np.column_stack([problem.time_us[:, problem.cluster.gpus], cpu_us(problem)])
+    work = np.where(np.isfinite(time_us), time_us, 0.0) / scale_us
+    return work[:, :-1], work[:, -1]
 
 
 def _sent(

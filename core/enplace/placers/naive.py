@@ -9,7 +9,7 @@ from enplace.problem import Problem
 from enplace.profile import IntArray
 
 
-@placer("single", title="One GPU")
+@placer("single", title="One GPU", capabilities=("one-device",))
 def single(problem: Problem, options: PlaceOptions) -> Plan:
     """Place all on the fastest GPU, the first of equals; ops that cannot run there go elsewhere.
 

@@ -1,5 +1,7 @@
 """Splits with little latency, against trying all placements."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -110,6 +112,19 @@ def test_two_pieces_are_never_worse_than_one(solver):
     assert two.latency_us == (5 + 1) + 5 + (1 + 5)
     assert one.proven
     assert two.proven
+
+
+def test_ops_on_cpus_run_on_the_fastest_that_they_may_be_on(solver):
+    machine = cluster_of(2, b0_us=0.0, cpu_lanes=1)
+    gpu, _, slow = machine.devices
+    machine = replace(machine, devices=(gpu, slow, replace(slow, name="CPU:1", speed=4.0)))
+    profile = profile_of({}, [("a", "b", 1)], cpu={"a": 8, "b": 4})
+    found = best_latency(Problem(profile, machine), limits()[0])
+    assert found.latency_us == 2 + 1
+    assert found.proven
+    pinned = best_latency(Problem(profile, machine, pins={0: 1}), limits()[0])
+    assert pinned.latency_us == 8 + 1
+    assert pinned.proven
 
 
 def test_what_is_told_on_the_way_only_gets_better(solver):
