@@ -1,11 +1,14 @@
-"""Step times of every method on every bundled profile and the papers' testbeds, as a picture.
+"""What every method comes to on every bundled profile and the papers' testbeds, as two pictures.
 
-``python -m benchmarks.methods`` writes ``docs/methods.svg``, which the README shows.
+``python -m benchmarks.methods`` writes ``docs/methods.svg`` with step times and
+``docs/pipelines.svg`` with times per sample, which the README shows; ``step-time`` or
+``throughput`` after it asks for one of them.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +19,13 @@ from enplace.clusters import presets
 from enplace.errors import EnplaceError
 from enplace.files import write_atomically
 from enplace.frontends import read_profile
-from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, place, placers
+from enplace.maxload.contract import whole_lacking_bytes
+from enplace.placers import DEFAULT_METHOD, STEP_TIME, THROUGHPUT, PlaceOptions, place, placers
+from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.samples import samples
 from enplace.simulate import simulate
+from enplace.simulate.loads import max_load_us
 
 CLUSTERS = {"pesto": "2 GPUs", "celeritas": "4 GPUs", "fastt": "8 GPUs"}
 """Testbeds of the papers: two, four and eight V100s."""
@@ -27,16 +33,38 @@ CLUSTERS = {"pesto": "2 GPUs", "celeritas": "4 GPUs", "fastt": "8 GPUs"}
 SEARCH_S = 5.0
 """Time for a method that goes on as long as it is let."""
 
-PICTURE = Path(__file__).parents[1] / "docs" / "methods.svg"
 
-ROW, COLUMN, LEFT, TOP, FOOT = 20, 62, 112, 62, 34
+class Picture(NamedTuple):
+    """File of an objective's picture, its method in bold, and words for its caption."""
+
+    path: Path
+    bold: str
+    caption: str
+    limit: str
+
+
+_DOCS = Path(__file__).parents[1] / "docs"
+
+PICTURES = {
+    STEP_TIME: Picture(
+        _DOCS / "methods.svg", DEFAULT_METHOD, "Predicted step time", "Searches were given"
+    ),
+    THROUGHPUT: Picture(
+        _DOCS / "pipelines.svg",
+        "max-load-dp",
+        "Time per sample of a pipeline",
+        "Each method was given at most",
+    ),
+}
+
+ROW, COLUMN, LEFT, TOP, FOOT = 20, 62, 164, 62, 34
 BLUE, GREY, INK, FAINT = (66, 133, 190), "#d8d8d8", "#1c1c1c", "#6a6a6a"
 
 
 class Cell(NamedTuple):
-    """Step time in ms and whether the plan fits; NaN where there is no plan."""
+    """Step time or time per sample in ms, and whether the plan fits; NaN where there is none."""
 
-    step_ms: float
+    ms: float
     fits: bool = True
 
 
@@ -45,21 +73,23 @@ Column = tuple[str, str, dict[str, Cell]]
 
 
 def main() -> None:
-    """Print each column as it comes, then write the picture."""
-    columns = []
-    for column in run_all():
-        columns.append(column)
-        profile, cluster, cells = column
-        print(f"\n{profile} on {cluster}")
-        for method, cell in sorted(cells.items(), key=lambda pair: _rank(pair[1])):
-            note = "" if cell.fits else "  does not fit"
-            print(f"  {method:<14}{cell.step_ms:>10.2f} ms{note}", flush=True)
-    write_atomically(PICTURE, picture(columns))
-    print(f"\n{PICTURE} written.")
+    """Print each column as it comes, then write the pictures."""
+    for objective in sys.argv[1:] or PICTURES:
+        columns = []
+        for column in run_all(objective):
+            columns.append(column)
+            profile, cluster, cells = column
+            print(f"\n{objective} of {profile} on {cluster}")
+            for method, cell in sorted(cells.items(), key=lambda pair: _rank(pair[1])):
+                note = "" if cell.fits else "  does not fit"
+                print(f"  {method:<26}{cell.ms:>10.2f} ms{note}", flush=True)
+        path = PICTURES[objective].path
+        write_atomically(path, picture(columns, objective))
+        print(f"\n{path} written.")
 
 
-def run_all() -> Iterator[Column]:
-    """Every method on every profile and cluster."""
+def run_all(objective: str) -> Iterator[Column]:
+    """Every method for an objective on every profile and cluster."""
     for sample in samples():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -67,31 +97,45 @@ def run_all() -> Iterator[Column]:
         for cluster in CLUSTERS:
             problem = Problem(profile, presets()[cluster])
             cells = {
-                name: _cell(problem, name, "anytime" in method.capabilities)
-                for name, method in placers(STEP_TIME).items()
+                name: _cell(problem, name, objective)
+                for name, method in placers(objective).items()
                 if method.installed
             }
             yield sample.name, cluster, cells
 
 
-def _cell(problem: Problem, method: str, anytime: bool) -> Cell:
+def _cell(problem: Problem, method: str, objective: str) -> Cell:
+    able = placers()[method]
+    searches = able.can("anytime") or objective == THROUGHPUT
+    options = PlaceOptions(objective, time_limit_s=SEARCH_S if searches else None)
     try:
-        options = PlaceOptions(time_limit_s=SEARCH_S if anytime else None)
-        schedule = simulate(problem, place(problem, method, options=options))
+        plan = place(problem, method, options=options)
     except EnplaceError:
         return Cell(math.nan, False)
+    return _step(problem, plan) if objective == STEP_TIME else _sample(problem, plan)
+
+
+def _step(problem: Problem, plan: Plan) -> Cell:
+    schedule = simulate(problem, plan)
     return Cell(schedule.makespan_us / 1e3, schedule.fits)
+
+
+def _sample(problem: Problem, plan: Plan) -> Cell:
+    load_us = max_load_us(problem, plan.device, replicas=plan.replicas)
+    return Cell(load_us / 1e3, whole_lacking_bytes(problem, plan.device) == 0)
 
 
 def _rank(cell: Cell) -> tuple[bool, float]:
     """Plans that fit first, then by step time."""
-    return not cell.fits, cell.step_ms if math.isfinite(cell.step_ms) else math.inf
+    return not cell.fits, cell.ms if math.isfinite(cell.ms) else math.inf
 
 
-def picture(columns: list[Column]) -> str:
+def picture(columns: list[Column], objective: str) -> str:
     """The table as SVG: methods by their geometric mean, the bluer the nearer to the best."""
     methods = sorted(columns[0][2], key=lambda method: _mean_ratio(columns, method))
-    width, height = LEFT + COLUMN * len(columns) + 8, TOP + ROW * len(methods) + FOOT
+    missing = [name for name, method in placers(objective).items() if not method.installed]
+    rows = len(methods) + len(missing)
+    width, height = LEFT + COLUMN * len(columns) + 8, TOP + ROW * rows + FOOT
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
@@ -107,39 +151,42 @@ def picture(columns: list[Column]) -> str:
         best = _best(cells)
         for row, method in enumerate(methods):
             parts += _drawn(x, TOP + ROW * row, cells[method], best)
-    for row, method in enumerate(methods):
+    _, bold, caption, limit = PICTURES[objective]
+    for row, method in enumerate(methods + missing):
         y = TOP + ROW * row + 14
-        parts.append(_text(8, y, method, "start", INK, bold=method == DEFAULT_METHOD))
+        parts.append(_text(8, y, method, "start", INK, bold=method == bold))
+        if method in missing:
+            parts.append(_text(LEFT, y, "not installed where this was drawn", "start", FAINT))
     caption = (
-        f"Predicted step time in ms on V100s; the bluer, the nearer to the column's best. Grey: "
-        f"does not fit in memory. Searches were given {SEARCH_S:.0f} s."
+        f"{caption} in ms on V100s; the bluer, the nearer to the column's best. Grey: does not fit "
+        f"in memory. {limit} {SEARCH_S:.0f} s."
     )
     parts.append(_text(8, height - 12, caption, "start", FAINT))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def _best(cells: dict[str, Cell]) -> float:
-    return min((c.step_ms for c in cells.values() if c.fits), default=math.nan)
+    return min((c.ms for c in cells.values() if c.fits), default=math.nan)
 
 
 def _mean_ratio(columns: list[Column], method: str) -> float:
     """How far a method is from the best, over all columns; what has no plan that fits counts 10."""
     logs = []
     for _, _, cells in columns:
-        ratio = cells[method].step_ms / _best(cells) if cells[method].fits else math.nan
+        ratio = cells[method].ms / _best(cells) if cells[method].fits else math.nan
         logs.append(math.log(ratio if math.isfinite(ratio) else 10))
     return sum(logs) / len(logs)
 
 
 def _drawn(x: float, y: float, cell: Cell, best: float) -> list[str]:
-    known = math.isfinite(cell.step_ms)
-    share = max(0.0, 1 - (cell.step_ms / best - 1)) if known and cell.fits else 0.0
+    known = math.isfinite(cell.ms)
+    share = max(0.0, 1 - (cell.ms / best - 1)) if known and cell.fits else 0.0
     mixed = [round(255 + (part - 255) * 0.75 * share) for part in BLUE]
     fill = f"rgb({mixed[0]},{mixed[1]},{mixed[2]})" if known and cell.fits else GREY
-    shown = f"{cell.step_ms:,.1f}" if known else "none"
+    shown = f"{cell.ms:,.1f}" if known else "none"
     return [
         f'<rect x="{x}" y="{y}" width="{COLUMN - 4}" height="{ROW - 3}" rx="2" fill="{fill}"/>',
-        _text(x + COLUMN - 8, y + 13, shown, "end", INK, bold=known and cell.step_ms == best),
+        _text(x + COLUMN - 8, y + 13, shown, "end", INK, bold=known and cell.ms == best),
     ]
 
 

@@ -11,7 +11,7 @@ lose the only split that fits, so there only nodes without memory are merged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -23,6 +23,10 @@ from enplace.maxload.nets import Nets, rule_nets
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
 from enplace.simulate.loads import USUAL, LoadRule, backward_ops, optimiser_ops, send_us, sync_us
+from enplace.text import size
+
+SLACK = 1.25
+"""Room that a split is given, of what it needs, where it fits no GPUs by the paper's sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +208,35 @@ def whole_lacking_bytes(problem: Problem, device: IntArray) -> int:
     np.add.at(held, device, whole_op_bytes(problem))
     over = (held - problem.cluster.capacity_bytes)[problem.cluster.gpus]
     return int(np.maximum(over, 0).sum())
+
+
+def with_room(problem: Problem) -> tuple[Problem, str]:
+    """The problem with larger GPUs, where the paper's sum is more than all of them hold.
+
+    A step needs less, for not all tensors are there at once; so there may well be a good split, and
+    its schedule tells whether it fits.
+
+    Returns
+    -------
+    tuple[Problem, str]
+        The problem, and what a person should know; the same problem and "" where a split may fit.
+    """
+    cluster = problem.cluster
+    on_cpu = np.any(problem.unit_allowed[:, cluster.cpus], axis=1)
+    need_bytes = int(whole_op_bytes(problem)[~on_cpu[problem.unit]].sum())
+    room_bytes = int(cluster.capacity_bytes[cluster.gpus].sum())
+    if need_bytes <= room_bytes:
+        return problem, ""
+    factor = SLACK * need_bytes / room_bytes
+    devices = tuple(
+        replace(device, capacity_bytes=int(factor * device.capacity_bytes))
+        for device in cluster.devices
+    )
+    note = (
+        f"weights and outputs of all ops sum to {size(need_bytes)}, more than all GPUs have: "
+        f"split as if each had {factor:.1f} times its memory; the step's own peak tells if it fits"
+    )
+    return replace(problem, cluster=replace(cluster, devices=devices)), note
 
 
 def _slowest_us(

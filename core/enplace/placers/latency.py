@@ -21,7 +21,7 @@ from enplace.latency import (
     latency_us,
     split_into_pieces,
 )
-from enplace.maxload.contract import whole_lacking_bytes
+from enplace.maxload.contract import whole_lacking_bytes, with_room
 from enplace.placers.registry import SOLVER, PlaceOptions, Progress, placer
 from enplace.placers.settle import lacking_bytes, settle, unordered
 from enplace.plan import Plan
@@ -48,10 +48,12 @@ PIECES = 2
 def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
     """Fill one accelerator after the other along a topological order."""
     options.check_cancelled()
+    problem, about_room = with_room(problem)
     device = greedy_split(problem)
     pieces = int(split_into_pieces(problem, device).max()) + 1
     device, us = _tidied(problem, device, latency_us(problem, device), pieces)
-    plan = _plan(problem, device, "greedy-latency", us, proven=False)
+    facts = {"note": about_room} if about_room else {}
+    plan = _plan(problem, device, "greedy-latency", us, proven=False, **facts)
     options.progress(Progress(options.seconds, "a split", None, plan, us))
     return plan
 
@@ -82,7 +84,9 @@ def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:
 
 def _searched(problem: Problem, method: str, q: int, options: PlaceOptions) -> Plan:
     incumbents = _Incumbents(problem, method, q, options)
-    found = best_latency(problem, incumbents.limits, q, options.seed, options.solver_or("HiGHS"))
+    found = best_latency(
+        incumbents.problem, incumbents.limits, q, options.seed, options.solver_or("HiGHS")
+    )
     return incumbents.plan_of(found)
 
 
@@ -91,7 +95,8 @@ class _Incumbents:
 
     def __init__(self, problem: Problem, method: str, q: int, options: PlaceOptions) -> None:
         options.check_cancelled()
-        self._problem, self._method, self._q, self._options = problem, method, q, options
+        self.problem, self._about_room = with_room(problem)
+        self._method, self._q, self._options = method, q, options
         self._found_us, self._us = np.inf, np.inf
         self._device: IntArray | None = None
         limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
@@ -101,8 +106,10 @@ class _Incumbents:
         """The best plan so far, with what is known of it by now."""
         device, us = self._device, self._us
         if device is None:
-            device, us = _tidied(self._problem, found.device, found.latency_us, self._q)
-        return _plan(self._problem, device, self._method, us, **_facts(found, us, self._q))
+            device, us = _tidied(self.problem, found.device, found.latency_us, self._q)
+        return _plan(
+            self.problem, device, self._method, us, **_facts(found, us, self._q, self._about_room)
+        )
 
     def _tell(self, found: Found) -> None:
         plan = self.plan_of(found) if self._is_better(found) else None
@@ -116,7 +123,7 @@ class _Incumbents:
         if found.latency_us >= self._found_us:
             return False
         self._found_us = found.latency_us
-        device, us = _tidied(self._problem, found.device, found.latency_us, self._q)
+        device, us = _tidied(self.problem, found.device, found.latency_us, self._q)
         # Tidied, what was found before may have less than this.
         better = us < self._us
         if better:
@@ -149,12 +156,13 @@ def _step_lacks_bytes(problem: Problem, device: IntArray) -> int:
     return lacking_bytes(simulate(problem, plan))
 
 
-def _facts(found: Found, us: float, q: int) -> dict[str, Any]:
+def _facts(found: Found, us: float, q: int, about_room: str) -> dict[str, Any]:
     """What is known of a placement with a latency: that of the search, or a little less."""
     bound_us = min(found.bound_us, us) if np.isfinite(found.latency_us) else 0.0
-    proven = found.proven and us <= bound_us * (1 + PROVEN_GAP)
+    proven = found.proven and us <= bound_us * (1 + PROVEN_GAP) and not about_room
     facts: dict[str, Any] = {"proven": proven, "bound_us": us if proven else bound_us, "pieces": q}
-    return facts | ({"note": found.why} if found.why else {})
+    notes = [note for note in (found.why, about_room) if note]
+    return facts | ({"note": "; ".join(notes)} if notes else {})
 
 
 def _plan(problem: Problem, device: IntArray, method: str, us: float, **facts: Any) -> Plan:

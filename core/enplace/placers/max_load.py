@@ -29,7 +29,7 @@ from enplace.maxload import (
     split_in_order,
     split_over_machines,
 )
-from enplace.maxload.contract import whole_lacking_bytes
+from enplace.maxload.contract import whole_lacking_bytes, with_room
 from enplace.maxload.dp import alike
 from enplace.maxload.search import PROVEN_GAP, contiguous_units, passes_of, unit_device
 from enplace.placers.registry import (
@@ -62,10 +62,11 @@ PROGRAM_S = 60.0
 def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the contiguous split whose busiest device has the least to do."""
     options.check_cancelled()
+    problem, about_room = with_room(problem)
     rule, stopped = options.rule, _stopped(options)
     find = split_over_machines if rule.two_level and has_machines(problem) else split_exactly
     split = find(problem, rule, seed=options.seed, stopped=stopped)
-    return _split_plan(problem, split, "max-load-dp", options)
+    return _split_plan(problem, split, "max-load-dp", options, about_room)
 
 
 @placer(
@@ -78,12 +79,13 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
 def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the best split along one depth-first order (DPL)."""
     options.check_cancelled()
+    problem, about_room = with_room(problem)
     rule, stopped = options.rule, _stopped(options)
     if rule.two_level and has_machines(problem):
         split = split_over_machines(problem, rule, along_order=True, stopped=stopped)
     else:
         split = split_in_order(problem, rule, stopped=stopped)
-    return _split_plan(problem, split, "max-load-dpl", options)
+    return _split_plan(problem, split, "max-load-dpl", options, about_room)
 
 
 @placer(
@@ -97,7 +99,7 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     """Go on from the DP's split with the integer program of Fig. 6, with CP-SAT unless told."""
     watch = _Incumbents(problem, "max-load-ip", options)
     arguments = (watch.limits, options.rule, options.seed, options.solver_or(CP_SAT))
-    return watch.plan_of(best_contiguous(problem, *arguments))
+    return watch.plan_of(best_contiguous(watch.problem, *arguments))
 
 
 @placer(
@@ -111,7 +113,7 @@ def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the placement whose busiest device has the least to do, by annealing and Fig. 6."""
     watch = _Incumbents(problem, "max-load-ip-noncontiguous", options)
     arguments = (watch.limits, options.rule, options.seed, options.solver_or("HiGHS"))
-    return watch.plan_of(best_anywhere(problem, *arguments))
+    return watch.plan_of(best_anywhere(watch.problem, *arguments))
 
 
 def _stopped(options: PlaceOptions) -> Callable[[], bool]:
@@ -120,7 +122,9 @@ def _stopped(options: PlaceOptions) -> Callable[[], bool]:
     return lambda: options.cancelled() or options.seconds > limit_s
 
 
-def _split_plan(problem: Problem, split: Split, method: str, options: PlaceOptions) -> Plan:
+def _split_plan(
+    problem: Problem, split: Split, method: str, options: PlaceOptions, about_room: str
+) -> Plan:
     split = _renamed(problem, split)
     device, replicas = settled(problem, split.device, options.rule, split.replicas), split.replicas
     load_us = max_load_us(problem, device, options.rule, replicas)
@@ -128,8 +132,8 @@ def _split_plan(problem: Problem, split: Split, method: str, options: PlaceOptio
     moved = int(np.count_nonzero(~allowed(problem, split.device)[problem.unit]))
     found = bool(np.isfinite(split.load_us)) and not moved
     proven = split.optimal and found and load_us <= split.load_us * (1 + PROVEN_GAP)
-    facts: dict[str, Any] = {"ideals": split.n_ideals, "proven": proven}
-    notes = [split.note] if split.note else []
+    facts: dict[str, Any] = {"ideals": split.n_ideals, "proven": proven and not about_room}
+    notes = [note for note in (split.note, about_room) if note]
     if moved and np.isfinite(split.load_us):
         notes.append(
             f"the split knows nothing of pins and forbidden devices: {count(moved, 'op')} moved "
@@ -212,20 +216,21 @@ class _Incumbents:
 
     def __init__(self, problem: Problem, method: str, options: PlaceOptions) -> None:
         options.check_cancelled()
-        self._problem, self._method, self._options = problem, method, options
+        self.problem, self._about_room = with_room(problem)
+        self._method, self._options = method, options
         self._told_us = np.inf
         limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
         self.limits = Limits(limit_s - options.seconds, options.cancelled, self._tell)
 
     def plan_of(self, found: Found) -> Plan:
         """The plan; free ops go with their consumers unless that costs something."""
-        device = settled(self._problem, found.device, self._options.rule)
-        contiguous = self._method == "max-load-ip"
-        facts: dict[str, Any] = {"proven": found.proven, "contiguous": contiguous}
-        if found.why:
-            facts["note"] = found.why
+        device = settled(self.problem, found.device, self._options.rule)
+        contiguous, proven = self._method == "max-load-ip", found.proven and not self._about_room
+        facts: dict[str, Any] = {"proven": proven, "contiguous": contiguous}
+        if notes := [note for note in (found.why, self._about_room) if note]:
+            facts["note"] = "; ".join(notes)
         rule = self._options.rule
-        return _plan(self._problem, device, self._method, found.bound_us, rule, **facts)
+        return _plan(self.problem, device, self._method, found.bound_us, rule, **facts)
 
     def _tell(self, found: Found) -> None:
         plan = None

@@ -1,6 +1,7 @@
 """Splits for pipelines: the paper's figures, cases by hand, and the search against trying all."""
 
 import itertools
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
@@ -17,6 +18,7 @@ from enplace.maxload.ideals import find_ideals
 from enplace.placers import PlaceOptions, place
 from enplace.problem import Problem
 from enplace.samples import samples
+from enplace.simulate import simulate
 from problems import cluster_of, profile_of
 
 
@@ -70,6 +72,21 @@ def test_without_any_contiguous_split_the_plan_still_says_where_ops_go():
     )
     plan = place(Problem(profile, cluster_of(1, cpu_lanes=1)), "max-load-dp")
     assert plan.device.tolist() == [0, 0, 1]
+    assert not plan.facts["proven"]
+
+
+@pytest.mark.parametrize(
+    "method", ["max-load-dp", "max-load-dpl", "max-load-ip", "max-load-ip-noncontiguous"]
+)
+def test_a_model_whose_ops_together_need_more_than_there_is_is_split_all_the_same(method):
+    names = "abcdef"
+    profile = profile_of(dict.fromkeys(names, 30.0), [(a, b, 10) for a, b in pairwise(names)])
+    # Five tensors of 10 bytes, of which two are there at any time.
+    problem = Problem(profile, cluster_of(2, b0_us=0.0, capacity_bytes=22))
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
+    assert max_load_us(problem, plan.device) == 100
+    assert simulate(problem, plan).fits
+    assert "as if each had" in plan.note
     assert not plan.facts["proven"]
 
 
