@@ -68,6 +68,9 @@ _CONVOLUTIONS = {
 }
 """Which inputs of a convolution are the image and the filters; -1 is its output."""
 
+_LEAST_RANK = {"BatchMatMul": 3, "BatchMatMulV2": 3, "LogSoftmax": 2, "Softmax": 2}
+"""With fewer axes, the first one is not the batch's."""
+
 _BROADCASTING = ELEMENTWISE | {"BatchMatMul", "BatchMatMulV2"}
 _TOLD_SHAPE = frozenset(_OPERANDS) - {"GatherV2", "Transpose"}
 """Ops whose ``sizes``, if they have any, are the shape of their output."""
@@ -367,6 +370,7 @@ class _Splitting:
             )
         if node.op in _CONVOLUTIONS and dimension == "channel":
             self._check_ungrouped(node, data, layout)
+        self._check_samples_apart(node, len(shape))
         output = _SUMMED if rule.output == SUM else _axis(rule.output, len(shape), layout)
         inputs = [
             None
@@ -390,6 +394,22 @@ class _Splitting:
             f"op '{node.name}' cannot be split along 'channel': it is a grouped convolution, or "
             f"its channels are not known before it runs; profile the model and place it anew"
         )
+
+    def _check_samples_apart(self, node: NodeDef, rank: int) -> None:
+        """Refuse an op whose first axis is not one of samples that it works on one by one."""
+        if rank < _LEAST_RANK.get(node.op, 1):
+            why = "its first axis is no axis of samples"
+        elif node.op == "GatherV2" and (node.attr["batch_dims"].i or self._gather_axis(node) != 0):
+            why = "it does not gather rows"
+        else:
+            return
+        raise SplitError(f"op '{node.name}' cannot be split: {why}; place the model anew")
+
+    def _gather_axis(self, node: NodeDef) -> int | None:
+        """Along which axis rows are gathered; None if only running the step tells."""
+        source = self._nodes[node_of(node.input[2])]
+        known = source.op == "Const"
+        return int(tf.make_ndarray(source.attr["value"].tensor)) if known else None
 
     def _input_axis(
         self, node: NodeDef, tensor: str, label: str, output: int, layout: bytes

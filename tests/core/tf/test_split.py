@@ -206,3 +206,22 @@ def test_a_batch_of_seven_is_never_split_in_two(tmp_path, two_cpus):
     assert legal_dimensions(profile, conv, 7) == ("batch",)
     done = run(step, problem, everything(problem, last=True), two_cpus)
     assert done.loss_difference <= 1e-6
+
+
+def test_ops_without_an_axis_of_samples_stay_whole(two_cpus):
+    @tf.function
+    def train(x, table, ids):
+        rows, columns = tf.gather(table, ids), tf.gather(table, ids, axis=1)
+        both = tf.raw_ops.BatchMatMulV2(x=x, y=x)
+        vector = tf.nn.softmax(tf.reduce_sum(x, axis=1))
+        return tf.reduce_sum(rows) + tf.reduce_sum(columns) + tf.reduce_sum(both) + vector[0]
+
+    given = [tf.ones((4, 4)), tf.ones((6, 8)), tf.constant([1, 3, 0, 2])]
+    step = step_of("gathers", train.get_concrete_function(*given), [given])
+    lengths = graph_profile(step, two_cpus).measured["split_lengths"]
+    kinds = {"GatherV2": [], "BatchMatMulV2": [], "Softmax": []}
+    for node in step.graph_def.node:
+        if node.op in kinds:
+            kinds[node.op].append(lengths[node.name])
+    assert sorted(kinds["GatherV2"], key=len) == [{}, {"batch": 4}]
+    assert kinds["BatchMatMulV2"] == kinds["Softmax"] == [{}]
