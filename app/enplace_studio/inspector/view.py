@@ -82,6 +82,8 @@ class InspectorView(Panel):
         else:
             step = ms(current.schedule.makespan_us)
             self._add_text(f"“{current.name}” takes {step} a step.")
+            if note := current.plan.note.rstrip("."):
+                self._add_text(f"{note[0].upper()}{note[1:]}.")
             self._add_text(
                 "Select a group in the graph, or ops in the timeline, to see what they cost. "
                 "Drag them to another device, or press its number, and the step time answers at "

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
@@ -123,6 +125,14 @@ def test_the_menu_of_a_device_forbids_and_allows(open_view, qtbot):
 def test_nothing_selected_teaches(open_view):
     assert "Open a model" in texts(open_view(Document()))
     assert "Select a group" in texts(open_view(chain_document()))
+
+
+def test_nothing_selected_tells_what_the_method_says_of_the_plan(open_view):
+    document = chain_document()
+    entry = document.current
+    plan = replace(entry.plan, facts={"note": "the best of 60 linear orders"})
+    document.add_plan(replace(entry, name="noted", plan=plan))
+    assert "The best of 60 linear orders." in texts(open_view(document))
 
 
 def test_a_model_without_a_plan_asks_for_one(open_view, qtbot):
