@@ -239,6 +239,16 @@ def test_the_card_says_what_the_run_proves(ran):
     assert facts["TensorFlow alone"] == "6.0 ms, +60.0 %"
 
 
+def test_the_card_warns_where_logical_cpus_share_a_machine(ran):
+    card = ran.views["result"]
+    assert not card.caveat.isVisible()
+    apart = replace(ran.document.current.plan, device=np.array([0, 1, 1]))
+    run = replace(ran.document.current.run, plan=apart)
+    ran.document.set_run(ran.document.current.plan, run)
+    assert card.caveat.isVisible()
+    assert "share caches and memory" in card.caveat.text()
+
+
 def test_the_card_says_that_the_order_was_left_to_tensorflow_and_what_did_not_run(ran):
     left_out = {"count": 2, "reasons": {"a constant": 2}, "ops": ["x", "y"]}
     run = replace(ran.document.current.run, facts={"ordered": False, "not_run": left_out})

@@ -100,6 +100,21 @@ def test_run_tells_a_person_the_same(enplace, profiled):
     assert any("loss differs by" in line for line in lines)
 
 
+def test_on_logical_cpus_the_error_has_a_caveat_and_on_gpus_none(enplace, profiled):
+    words = ["--profile", "P.enplace", "--trust"]
+    assert "share caches" not in enplace("run", "train.py", "plan.json", *words).out
+    cluster = enplace("clusters", "--json", "pcie-2").document
+    for device in cluster["devices"]:
+        device["kind"] = "cpu"
+    (profiled / "cpus.json").write_text(json.dumps(cluster).replace("GPU:", "CPU:1"))
+    where = ["--cluster", "cpus.json", "--method", "round-robin", "-o", "apart.json"]
+    assert enplace("place", "P.enplace", *where).status == 0
+    ran = enplace("run", "train.py", "apart.json", *words).out
+    assert ran.count("share caches and memory") == 1
+    tuned = enplace("tune", "train.py", "apart.json", *words, "--method", "heft", "-o", "b.json")
+    assert tuned.out.count("share caches and memory") == 1
+
+
 def test_a_run_that_went_otherwise_is_a_no(enplace, profiled, fake):
     fake("wrong")
     done = enplace("run", "train.py", "plan.json", "--trust", "--json")
