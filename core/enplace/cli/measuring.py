@@ -180,6 +180,8 @@ def _describe_evaluation(profile: Profile) -> list[str]:
     found = profile.measured.get("evaluation")
     if found is None:
         return []
+    from enplace.evaluation import advice
+
     sizes = ", ".join(f"{size:,}" for size in found["batch_sizes"])
     used = count(found["devices_used"], "device")
     rows = [["estimate", "mean deviation", "of the sum", "ops within 20 %"]]
@@ -191,6 +193,7 @@ def _describe_evaluation(profile: Profile) -> list[str]:
         f"\nBatch {found['batch_size']:,}, estimated from {sizes}; measured across {used} "
         f"(Order-Place), {ms(found['step_time_us'])} a step",
         f"{table(rows, 'lrrr')}\n",
+        *advice(found),
     ]
 
 

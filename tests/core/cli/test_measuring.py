@@ -60,6 +60,15 @@ def test_nothing_but_the_answer_is_printed(enplace, script):
     assert "hello" not in done.out
 
 
+def test_a_poor_estimate_says_what_to_trust_and_that_none_was_needed(enplace, script):
+    words = ["--arg", "{batch}", "--batch-size", "64", "--batch-sizes", "8,16", "--trust"]
+    lines = enplace("profile", "train.py", "-o", "P.enplace", *words).out.splitlines()
+    (poor,) = [line for line in lines if "estimated times are 60.0 % off" in line]
+    assert "trust those measured" in poor
+    assert "memory" in poor
+    assert any("Batch 64 fits one device" in line for line in lines)
+
+
 def test_run_reports_what_was_promised(enplace, profiled):
     words = ["--profile", "P.enplace", "--steps", "7", "--trust", "--json"]
     done = enplace("run", "train.py", "plan.json", *words)
