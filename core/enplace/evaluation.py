@@ -226,8 +226,8 @@ def advice(found: Mapping[str, Any]) -> list[str]:
     if found["time"]["mean"] > NEAR:
         sure = ", and its memory" if found["memory"]["mean"] <= NEAR else ""
         lines.append(
-            f"The estimated times are {percent(found['time']['mean'])} off on average: trust those "
-            f"measured across the devices, which the profile holds{sure}."
+            f"The estimated times are {percent(found['time']['mean'])} off on average: trust the "
+            f"measured ones, which the profile holds{sure}."
         )
     if found["devices_used"] == 1:
         lines.append(
