@@ -81,18 +81,21 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     Raises
     ------
     FileError
-        If it cannot be read or is larger than :data:`MAX_FILE_BYTES`.
+        If it cannot be read or is larger than :data:`MAX_FILE_BYTES`; it names the file.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise FileError(f"cannot read: {error.strerror}; check the path") from None
-    if content.startswith(GZIP_MAGIC):
-        content = _gunzip(content)
-    if len(content) > MAX_FILE_BYTES:
-        raise FileError(f"larger than {MAX_FILE_BYTES >> 20} MiB; this is not a profile or a plan")
-    return content
+    with naming(path):
+        try:
+            with open(path, "rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise FileError(f"cannot read: {error.strerror}; check the path") from None
+        if content.startswith(GZIP_MAGIC):
+            content = _gunzip(content)
+        if len(content) > MAX_FILE_BYTES:
+            raise FileError(
+                f"larger than {MAX_FILE_BYTES >> 20} MiB; this is not a profile or a plan"
+            )
+        return content
 
 
 def _gunzip(packed: bytes) -> bytes:
@@ -166,10 +169,12 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Put the file's name before the message of every error raised inside."""
+    """Put the file's name before the message of every error raised inside that lacks it."""
     try:
         yield
     except EnplaceError as error:
+        if str(error).startswith(f"{path}: "):
+            raise
         raise type(error)(f"{path}: {error}") from None
 
 

@@ -10,7 +10,7 @@ Sizes of tensors need no line where the graph itself knows them for the large ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray, Profile
 from enplace.source import Source, check_batch_sizes
 from enplace.splits.rules import SPLIT_LENGTHS
-from enplace.text import count
+from enplace.text import count, percent
 from enplace.text import size as size_text
 from enplace.wire import Message, profile_from
 from enplace.worker import Report, profile_job, run_job
@@ -32,7 +32,7 @@ from enplace.worker import Report, profile_job, run_job
 METHOD = "order-place"
 FEW_STEPS = 5
 NEAR = 0.2
-"""An estimate off by less is near."""
+"""An estimate off by less is near; times that are further off on average are no good."""
 
 Do = Callable[[Sequence[Message], Report], Message]
 """Has a process with TensorFlow do a job."""
@@ -212,6 +212,29 @@ def deviations(run: MeasuredRun) -> dict[str, Any]:
         "memory": _deviation(held, run.op_memory_bytes.astype(np.float64), seen),
         "time": _deviation(time_us, measured_us, timed),
     }
+
+
+def advice(found: Mapping[str, Any]) -> list[str]:
+    """What a person should make of an evaluation, a line each; nothing of a good and needed one.
+
+    Parameters
+    ----------
+    found : mapping
+        What :func:`evaluate` leaves in ``measured["evaluation"]``.
+    """
+    lines = []
+    if found["time"]["mean"] > NEAR:
+        sure = ", and its memory" if found["memory"]["mean"] <= NEAR else ""
+        lines.append(
+            f"The estimated times are {percent(found['time']['mean'])} off on average: trust the "
+            f"measured ones, which the profile holds{sure}."
+        )
+    if found["devices_used"] == 1:
+        lines.append(
+            f"Batch {found['batch_size']:,} fits one device, so it can be measured directly: "
+            f"leave out --batch-sizes."
+        )
+    return lines
 
 
 def _deviation(estimated: FloatArray, measured: FloatArray, seen: BoolArray) -> dict[str, float]:

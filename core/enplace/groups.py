@@ -19,6 +19,9 @@ import numpy as np
 from enplace.profile import FloatArray, IntArray, Profile
 from enplace.text import count
 
+PART = re.compile(r"\d+: ")
+"""How the label of a part begins that has no name of its own; the number stays where it is cut."""
+
 TARGET = 48
 """How many groups a person can overlook on one screen."""
 
@@ -439,8 +442,16 @@ class _Cutter:
             some = [ops[at] for at in chunk]
             names = [leaves[at] for at in chunk]
             telling = len(names) == 1 or len(set(leaves)) == len(leaves)
-            label = _first_to_last(names) if telling else f"part {number} of {len(chunks)}"
+            label = _first_to_last(names) if telling else f"{number}: {self._main_type(some)}"
             self._add(scope, label, ops=some, within=True)
+
+    def _main_type(self, ops: Sequence[int]) -> str:
+        """The op type that takes the most time."""
+        taken: dict[str, float] = {}
+        for op in ops:
+            kind = self.index.profile.op_types[op]
+            taken[kind] = taken.get(kind, 0.0) + self.index.time_us[op] + _TIMELESS_US
+        return max(taken, key=lambda kind: taken[kind])
 
     def _chunks(self, weight: Sequence[float] | FloatArray) -> list[IntArray]:
         """Positions in a row of weights, cut into about equal pieces of about the limit."""

@@ -22,6 +22,11 @@ NOT_SEEN = -1
 SPLIT_DIFFERENCE = 1e-6
 """So much a step's loss may differ where ops are split."""
 
+SHARED_CACHES = (
+    "Logical CPUs share caches and memory and slow each other down: a prediction is often 15 to "
+    "50 % short."
+)
+
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRun:
@@ -96,6 +101,17 @@ class MeasuredRun:
         if self.plan.splits:
             return self.loss_difference > SPLIT_DIFFERENCE * len(self.step_times_us)
         return self.loss_difference > 0 or self.weights_difference > 0
+
+    @property
+    def caveat(self) -> str:
+        """What makes the prediction too short on these devices; empty if nothing is known to.
+
+        Logical CPUs of one machine, each with a core of its own: what two cores share is not in
+        the machine model. Those that take turns on one chip share nothing at the same time.
+        """
+        used = [self.cluster.devices[d] for d in np.unique(self.plan.device).tolist()]
+        at_once = len(used) > 1 and all(d.kind == "cpu" and not d.chip for d in used)
+        return SHARED_CACHES if at_once and not self.cluster.hosts else ""
 
     def to_json(self) -> dict[str, Any]:
         """The figures of the run; those of single ops stay out."""

@@ -232,8 +232,8 @@ def why_it_ended(code: int, last_lines: str) -> str:
         return "TensorFlow ran out of memory; take a smaller batch, or more or larger devices"
     if code == -signal.SIGKILL:
         return (
-            "the TensorFlow process was killed, most likely because this machine ran out of "
-            "memory; take a smaller batch or close other programs"
+            "the TensorFlow process was killed (signal 9); if nobody ended it, this machine most "
+            "likely ran out of memory: take a smaller batch or close other programs"
         )
     if code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
         return f"the TensorFlow process was ended by another program ({_signal_name(code)})"

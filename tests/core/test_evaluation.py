@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from enplace.clusters import cluster_to_json
 from enplace.errors import FileError, ProfileError
-from enplace.evaluation import deviations, estimate, evaluate, extrapolated
+from enplace.evaluation import advice, deviations, estimate, evaluate, extrapolated
 from enplace.measured import MeasuredRun, run_message
 from enplace.simulate import simulate
 from enplace.source import Source
@@ -179,6 +179,18 @@ def test_without_anything_measured_nothing_is_off():
         *[NAN] * 4,
     )
     assert deviations(run)["time"]["ops"] == 0
+
+
+def test_only_poor_times_and_a_batch_that_fits_one_device_are_worth_a_line():
+    found = {"batch_size": 32, "devices_used": 2, "time": {"mean": 0.2}, "memory": {"mean": 0.0}}
+    assert advice(found) == []
+    (line,) = advice(found | {"time": {"mean": 0.35}})
+    assert line.startswith("The estimated times are 35.0 % off on average")
+    assert "memory" in line
+    (line,) = advice(found | {"time": {"mean": 0.35}, "memory": {"mean": 0.5}})
+    assert "memory" not in line
+    (line,) = advice(found | {"devices_used": 1})
+    assert "measured directly" in line
 
 
 def test_what_can_be_split_is_that_of_the_large_batch():

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -110,6 +111,16 @@ def test_ops_without_any_names_are_cut_in_the_order_they_run():
     assert 24 <= grouping.n_groups <= 48
     assert (np.diff(grouping.group) >= 0).all()
     assert grouping.names[0].startswith("node0 … ")
+
+
+def test_parts_without_names_of_their_own_differ_from_the_first_letter_on():
+    """In a script without scopes many ops are called alike; a card shows the start of a label."""
+    names = [f"op_{i}_grad/MatMul" for i in range(300)]
+    profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 1) for a, b in pairwise(names)])
+    kinds = tuple("Tanh" if op % 3 else "MatMul" for op in range(300))
+    labels = group_ops(replace(profile, op_types=kinds)).labels
+    assert len({label[:3] for label in labels}) == len(labels) > 20
+    assert labels[4] == "5: Tanh"
 
 
 def test_few_ops_stand_for_themselves():

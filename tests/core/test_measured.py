@@ -81,6 +81,29 @@ def test_what_rows_do_not_hold_stays_as_it_was_calibrated():
     np.testing.assert_array_equal(profile.time_us, [[10.0, 7.0], [24.0, NAN], [NAN, 5.0]])
 
 
+def on_cpus(devices=("CPU:0", "CPU:1"), **changes):
+    """A run of two ops on two logical CPUs."""
+    profile = profile_of({}, cpu={"a": 10, "b": 20})
+    cluster = cluster_of(2)
+    made = (replace(d, name=n, kind="cpu") for d, n in zip(cluster.devices, devices, strict=True))
+    cluster = replace(cluster, devices=tuple(replace(device, **changes) for device in made))
+    plan = plan_of(Problem(profile, cluster), {"a": 0, "b": 1})
+    return a_run(profile=profile, plan=plan, cluster=cluster)[1]
+
+
+def test_only_logical_cpus_that_run_at_once_make_a_prediction_short():
+    assert "share caches and memory" in on_cpus().caveat
+    assert on_cpus(chip="CPU").caveat == ""
+    assert a_run()[1].caveat == ""
+    run = on_cpus()
+    alone = plan_of(Problem(run.profile, run.cluster), {"a": 1, "b": 1})
+    assert replace(run, plan=alone).caveat == ""
+    hosts = ("/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0")
+    apart = on_cpus(hosts)
+    served = tuple((name.removesuffix("/device:CPU:0"), "host:1") for name in hosts)
+    assert replace(apart, cluster=replace(apart.cluster, hosts=served)).caveat == ""
+
+
 def test_where_ops_are_split_a_loss_may_differ_by_rounding_alone():
     _, run = a_run(loss_difference=2e-6, weights_difference=1e-4)
     assert run.changes_result

@@ -162,7 +162,11 @@ def test_a_kind_that_is_no_error_of_ours_is_a_fault_of_the_worker(work, kind):
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", "ran out of memory"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed (signal 9); if nobody ended it"),
+        (
+            "print('OOM when allocating', flush=True); os.kill(os.getpid(), signal.SIGKILL)",
+            "TensorFlow ran out of memory",
+        ),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed (SIGSEGV)"),
         ("os.abort()", "crashed (SIGABRT)"),
         ("os.kill(os.getpid(), signal.SIGILL)", "another processor"),

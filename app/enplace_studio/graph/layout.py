@@ -13,7 +13,7 @@ from itertools import groupby
 
 import numpy as np
 
-from enplace.groups import Grouping
+from enplace.groups import PART, Grouping
 from enplace.profile import FloatArray, IntArray
 from enplace_studio.graph.facts import GroupEdges
 
@@ -386,7 +386,7 @@ def telling_texts(grouping: Grouping) -> tuple[str, ...]:
     """Labels, with as much of the row before them as tells them apart."""
     texts = list(grouping.labels)
     for depth in range(1, 4):
-        doubles = {t for t in texts if texts.count(t) > 1 or t.startswith("part ")}
+        doubles = {t for t in texts if texts.count(t) > 1 or PART.match(t)}
         for group, text in enumerate(texts):
             if text in doubles and grouping.rows[group] != grouping.labels[group]:
                 tail = grouping.rows[group].split(" / ")[-depth:]

@@ -14,7 +14,7 @@ from enplace.schedule import Schedule
 from enplace.text import count, ms, percent
 from enplace_studio.document import Document
 from enplace_studio.messages import button
-from enplace_studio.panel import label, plain_tip, set_role
+from enplace_studio.panel import label, paragraph, plain_tip, set_role
 from enplace_studio.prediction import step_error
 
 CLOSE = 0.05
@@ -42,6 +42,7 @@ class ResultCard(QFrame):
         self.setProperty("card", True)
         self._document = document
         self.step, self.off = label("", "number"), label("", "dim")
+        self.caveat = paragraph("")
         self.take_button = button("Take measured costs", self.costs_wanted.emit)
         self.take_button.setToolTip(
             plain_tip(
@@ -69,6 +70,7 @@ class ResultCard(QFrame):
         layout.setSpacing(6)
         layout.addLayout(head)
         layout.addWidget(self.off)
+        layout.addWidget(self.caveat)
         layout.addWidget(self.facts)
         layout.addSpacing(2)
         layout.addLayout(buttons)
@@ -83,6 +85,8 @@ class ResultCard(QFrame):
         error = step_error(current.schedule, current.run)
         set_role(self.off, "good" if error is not None and abs(error) <= CLOSE else "dim")
         self.off.setText(said_of_prediction(current.schedule, error))
+        self.caveat.setText(current.run.caveat)
+        self.caveat.setVisible(bool(current.run.caveat))
         self._show(facts_of(current.run))
 
     def _show(self, facts: list[Fact]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QButtonGroup,
@@ -13,6 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from enplace.measured import MeasuredRun
 from enplace.problem import THROUGHPUT
 from enplace.text import ms, percent
 from enplace_studio.document import Document, PlanEntry
@@ -101,7 +103,7 @@ class TimelineView(Panel):
         if run is not None:
             off = step_error(schedule, run)
             shown = "" if off is None else f" ({percent(off, signed=True)})"
-            step += f" predicted{shown}, {ms(run.step_time_us)} measured (lanes: traced, slower)"
+            step += f" predicted{shown}, {ms(run.step_time_us)} measured{_traced(run)}"
         if baseline is not None:
             delta_us = schedule.makespan_us - baseline.makespan_us
             step += f"   {ms(delta_us, signed=True)} since your edits (thin lines: before)"
@@ -122,3 +124,11 @@ class TimelineView(Panel):
     def _scroll(self, value: int) -> None:
         if value != round(self.canvas.scroll_px):
             self.canvas.scroll_rows(value - self.canvas.scroll_px)
+
+
+def _traced(run: MeasuredRun) -> str:
+    """How the step of the measured lanes compares with those that were run without tracing."""
+    if not np.isfinite(run.op_finish_us).any():
+        return ""
+    slower = np.nanmax(run.op_finish_us) > run.step_time_us
+    return f" (lanes: traced, {'slower' if slower else 'faster'})"

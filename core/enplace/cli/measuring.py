@@ -180,6 +180,8 @@ def _describe_evaluation(profile: Profile) -> list[str]:
     found = profile.measured.get("evaluation")
     if found is None:
         return []
+    from enplace.evaluation import advice
+
     sizes = ", ".join(f"{size:,}" for size in found["batch_sizes"])
     used = count(found["devices_used"], "device")
     rows = [["estimate", "mean deviation", "of the sum", "ops within 20 %"]]
@@ -191,6 +193,7 @@ def _describe_evaluation(profile: Profile) -> list[str]:
         f"\nBatch {found['batch_size']:,}, estimated from {sizes}; measured across {used} "
         f"(Order-Place), {ms(found['step_time_us'])} a step",
         f"{table(rows, 'lrrr')}\n",
+        *advice(found),
     ]
 
 
@@ -382,8 +385,8 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         ["loss differs by", _difference(run.loss_difference), "from the run without the plan"],
         ["weights differ by", _difference(run.weights_difference), ""],
     ]
-    end = "" if not run.changes_result else f"\n\n{CHANGED}"
-    return f"{head}\n\n{table(rows, 'lrl')}{end}"
+    ends = [f"\n\n{text}" for text in (_caveat(run), CHANGED * run.changes_result) if text]
+    return f"{head}\n\n{table(rows, 'lrl')}{''.join(ends)}"
 
 
 def _by_itself(run: MeasuredRun) -> tuple[str, str]:
@@ -399,6 +402,11 @@ def _prediction(run: MeasuredRun) -> str:
         return ""
     error = percent(predicted_us / run.step_time_us - 1, signed=True)
     return f"predicted {ms(predicted_us)}, {error}"
+
+
+def _caveat(run: MeasuredRun) -> str:
+    """What is known to be wrong with a prediction, where there is one."""
+    return run.caveat if math.isfinite(run.predicted_step_time_us) else ""
 
 
 def _difference(value: float) -> str:
@@ -422,4 +430,5 @@ def _describe_tuning(tuned: Tuning) -> str:
         label = f"round {number}" if number else "at first"
         rows.append([label, trial.plan.method, ms(predicted), ms(measured), kept])
     end = "The measured costs promise no faster plan." if tuned.settled else ""
-    return "\n".join(filter(None, [table(rows, "llrrl"), end]))
+    caveat = next(filter(None, (_caveat(trial.run) for trial in tuned.trials)), "")
+    return "\n".join(filter(None, [table(rows, "llrrl"), caveat, end]))

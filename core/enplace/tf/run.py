@@ -40,13 +40,22 @@ class RunError(EnplaceError):
 
 
 @dataclass
-class _Steps:
-    """What some steps gave."""
+class _Way:
+    """One way to run the step, and what its steps have given so far."""
 
+    what: str
+    step: Step
+    config: ConfigProto
+    graph: GraphDef | None = None
     times_us: list[float] = field(default_factory=list)
     losses: list[Values] = field(default_factory=list)
-    variables: dict[str, NDArray[Any]] = field(default_factory=dict)
+    variables: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     traces: list[Any] = field(default_factory=list)
+    fits: bool = True
+
+    def give_up(self) -> None:
+        """It runs out of memory: nothing that it gave counts."""
+        self.times_us, self.losses, self.variables, self.fits = [], [], {}, False
 
 
 def run_plan(
@@ -59,7 +68,7 @@ def run_plan(
     progress: Progress = lambda message, fraction: None,
     compare: bool = True,
 ) -> MeasuredRun:
-    """Run some steps placed, then the same steps unplaced, then as TensorFlow would by itself.
+    """Run some steps placed, the same steps unplaced, and as TensorFlow would by itself.
 
     A model that fits only with the plan has nothing to be compared with: differences and the step
     of TensorFlow by itself are NaN then, as they are unless ``compare``.
@@ -67,6 +76,10 @@ def run_plan(
     The unplaced run has the same threads and leaves the graph alone as the placed one does
     (grappler off), so that nothing but placement and order can make their results differ. The third
     has what TensorFlow takes if nobody says anything: all cores, its own rewriting, one CPU.
+
+    Half of the placed and of the unplaced steps run before the third way, half after it, in turn:
+    a machine that becomes slower or faster meanwhile does so for all three. One session is open at
+    a time, because three would need three times the memory, and share their variables on servers.
 
     Parameters
     ----------
@@ -95,25 +108,24 @@ def run_plan(
     with serving(devices) as target:
         check_devices(target, devices, sorted(set(placed_on.values())))
 
-        def go(what: str, part: int, step: Step = whole, **how: Any) -> _Steps:
-            told = _share(progress, what, part / 3, 1 / 3)
-            return _run(step, steps, told, target=target, **how)
-
-        placed = go("Running the plan", 0, step, graph=graph, config=devices.config, trace=True)
-        others = [_Steps(), _Steps()]
-        if compare:
-            others = [
-                _if_it_fits(go, "Running without the plan", 1, config=_anywhere(devices.config)),
-                _if_it_fits(go, "Running TensorFlow by itself", 2, config=_stock(devices)),
-            ]
-    plain, stock = others
+        placed = _Way("Running the plan", step, devices.config, graph)
+        plain = _Way("Running without the plan", whole, _anywhere(devices.config))
+        stock = _Way("Running TensorFlow by itself", whole, _stock(devices))
+        before, after = steps - steps // 2, steps // 2
+        turns = [(placed, before), (plain, before), (stock, steps), (plain, after), (placed, after)]
+        if not compare:
+            turns = [(placed, steps)]
+        for number, (way, n_steps) in enumerate(turns, 1):
+            told = _share(progress, way.what, (number - 1) / len(turns), 1 / len(turns))
+            if way.fits:
+                _take_turn(way, n_steps, told, target, TRACED if number == len(turns) else 0)
     facts = {
         "devices": devices.text,
         "ordered": bool(order),
         "warm_ups": WARM_UPS,
         "traced_steps": len(placed.traces),
         "unplaced_step_time_us": _median(plain.times_us),
-        "fits_without_plan": bool(plain.times_us and stock.times_us) if compare else None,
+        "fits_without_plan": plain.fits and stock.fits if compare else None,
         "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
         "compared": list(_compared(step)),
         "tensorflow": tf.__version__,
@@ -130,7 +142,7 @@ def run_plan(
 
 
 def _seen(
-    step: Step, problem: Problem, plan: Plan, order: Sequence[Sequence[str]], placed: _Steps
+    step: Step, problem: Problem, plan: Plan, order: Sequence[Sequence[str]], placed: _Way
 ) -> MeasuredRun:
     """What the partitions and traces of the placed steps show; nothing is compared yet."""
     profile, at = problem.profile, tensorflow_devices(problem.cluster)
@@ -162,42 +174,37 @@ def _seen(
     )
 
 
-def _run(
-    step: Step,
-    steps: int,
-    progress: Progress,
-    *,
-    target: str,
-    config: ConfigProto,
-    graph: GraphDef | None = None,
-    trace: bool = False,
-) -> _Steps:
-    """Run warm-ups and steps from the recorded variables; then trace some more if asked."""
-    done = _Steps()
+def _take_turn(way: _Way, steps: int, progress: Progress, target: str, traced: int) -> None:
+    """Run warm-ups and steps from the variables that the turn before left; then trace some more."""
+    step = replace(way.step, variables=way.variables or way.step.variables)
     try:
-        with OpenStep(step, graph, config, target) as opened:
+        with OpenStep(step, way.graph, way.config, target) as opened:
             for i in range(WARM_UPS + steps):
-                _one(opened, done)
+                took_us = _one(opened, way)
+                if i >= WARM_UPS:
+                    way.times_us.append(took_us)
                 progress("", (i + 1) / (WARM_UPS + steps))
-            done.times_us = done.times_us[WARM_UPS:]
-            done.variables = {name: opened.variable(name) for name in step.variables}
-            for _ in range(TRACED if trace else 0):
-                done.traces.append(_traced(opened))
+            way.variables = {name: opened.variable(name) for name in step.variables}
+            for _ in range(traced):
+                way.traces.append(_traced(opened))
     except tf.errors.ResourceExhaustedError:
-        raise
+        if way.graph is not None:
+            raise
+        way.give_up()
     except (tf.errors.OpError, ValueError) as error:
         raise RunError(
             f"TensorFlow refuses the graph: {what_it_says(error) or 'it gives no reason'}"
         ) from error
-    return done
 
 
-def _one(opened: OpenStep, done: _Steps) -> None:
+def _one(opened: OpenStep, way: _Way) -> float:
+    """Run the next step; how long it took, in µs."""
     begin = time.perf_counter_ns()
     outputs = dict(zip(opened.step.outputs, opened.run(), strict=True))
-    done.times_us.append((time.perf_counter_ns() - begin) / 1e3)
+    took_us = (time.perf_counter_ns() - begin) / 1e3
     wanted = _compared(opened.step)
-    done.losses.append([outputs[n] if n in outputs else opened.variable(n) for n in wanted])
+    way.losses.append([outputs[n] if n in outputs else opened.variable(n) for n in wanted])
+    return took_us
 
 
 def _compared(step: Step) -> Sequence[str]:
@@ -260,14 +267,6 @@ def _memory_bytes(traces: Mapping[str, OpTrace], profile: Profile) -> IntArray:
 
 def _median(times_us: Sequence[float]) -> float | None:
     return float(np.median(times_us)) if times_us else None
-
-
-def _if_it_fits(go: Callable[..., _Steps], what: str, part: int, **how: Any) -> _Steps:
-    """Steps without the plan; none where they run out of memory."""
-    try:
-        return go(what, part, **how)
-    except tf.errors.ResourceExhaustedError:
-        return _Steps()
 
 
 def _flat(losses: Sequence[Values]) -> Values:

@@ -226,6 +226,28 @@ def test_the_timeline_shows_the_run_below_the_plan_in_the_same_scale(ran):
     assert ends[1] / ends[0] == pytest.approx(MEASURED_US / PREDICTED_US)
 
 
+@pytest.mark.parametrize("times_faster", [0.5, 1.0, 3.0])
+def test_the_time_axis_covers_the_plan_and_the_traced_step_whichever_is_longer(ran, times_faster):
+    run, canvas = ran.document.current.run, ran.views["timeline"].canvas
+    moved = {n: getattr(run, n) / times_faster for n in ("op_start_us", "op_finish_us")}
+    ran.document.set_run(ran.document.current.plan, replace(run, **moved))
+    assert canvas.scale.is_fit
+    longest_us = max(PREDICTED_US, MEASURED_US / times_faster)
+    assert canvas.scale.stop_us == pytest.approx(1.02 * longest_us)
+
+
+def test_the_legend_says_whether_the_traced_step_was_slower_or_faster(ran):
+    run, timeline = ran.document.current.run, ran.views["timeline"]
+
+    def legend(step_us):
+        steps_us = np.full(3, float(step_us))
+        ran.document.set_run(ran.document.current.plan, replace(run, step_times_us=steps_us))
+        return timeline.legend
+
+    assert "traced, slower" in legend(MEASURED_US - 100)
+    assert "traced, faster" in legend(MEASURED_US + 100)
+
+
 def test_the_card_says_what_the_run_proves(ran):
     card = ran.views["result"]
     assert card.isVisible()
@@ -237,6 +259,16 @@ def test_the_card_says_what_the_run_proves(ran):
     assert facts["out of order"] == "0 ops"
     assert facts["loss difference"] == "0"
     assert facts["TensorFlow alone"] == "6.0 ms, +60.0 %"
+
+
+def test_the_card_warns_where_logical_cpus_share_a_machine(ran):
+    card = ran.views["result"]
+    assert not card.caveat.isVisible()
+    apart = replace(ran.document.current.plan, device=np.array([0, 1, 1]))
+    run = replace(ran.document.current.run, plan=apart)
+    ran.document.set_run(ran.document.current.plan, run)
+    assert card.caveat.isVisible()
+    assert "share caches and memory" in card.caveat.text()
 
 
 def test_the_card_says_that_the_order_was_left_to_tensorflow_and_what_did_not_run(ran):

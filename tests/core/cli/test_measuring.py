@@ -60,6 +60,15 @@ def test_nothing_but_the_answer_is_printed(enplace, script):
     assert "hello" not in done.out
 
 
+def test_a_poor_estimate_says_what_to_trust_and_that_none_was_needed(enplace, script):
+    words = ["--arg", "{batch}", "--batch-size", "64", "--batch-sizes", "8,16", "--trust"]
+    lines = enplace("profile", "train.py", "-o", "P.enplace", *words).out.splitlines()
+    (poor,) = [line for line in lines if "estimated times are 60.0 % off" in line]
+    assert "trust the measured ones" in poor
+    assert "memory" in poor
+    assert any("Batch 64 fits one device" in line for line in lines)
+
+
 def test_run_reports_what_was_promised(enplace, profiled):
     words = ["--profile", "P.enplace", "--steps", "7", "--trust", "--json"]
     done = enplace("run", "train.py", "plan.json", *words)
@@ -98,6 +107,21 @@ def test_run_tells_a_person_the_same(enplace, profiled):
     lines = enplace("run", "train.py", "plan.json", "--trust").out.splitlines()
     assert any(line.startswith("ops where planned") and "of 3" in line for line in lines)
     assert any("loss differs by" in line for line in lines)
+
+
+def test_on_logical_cpus_the_error_has_a_caveat_and_on_gpus_none(enplace, profiled):
+    words = ["--profile", "P.enplace", "--trust"]
+    assert "share caches" not in enplace("run", "train.py", "plan.json", *words).out
+    cluster = enplace("clusters", "--json", "pcie-2").document
+    for device in cluster["devices"]:
+        device["kind"] = "cpu"
+    (profiled / "cpus.json").write_text(json.dumps(cluster).replace("GPU:", "CPU:1"))
+    where = ["--cluster", "cpus.json", "--method", "round-robin", "-o", "apart.json"]
+    assert enplace("place", "P.enplace", *where).status == 0
+    ran = enplace("run", "train.py", "apart.json", *words).out
+    assert ran.count("share caches and memory") == 1
+    tuned = enplace("tune", "train.py", "apart.json", *words, "--method", "heft", "-o", "b.json")
+    assert tuned.out.count("share caches and memory") == 1
 
 
 def test_a_run_that_went_otherwise_is_a_no(enplace, profiled, fake):

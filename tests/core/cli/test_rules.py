@@ -45,6 +45,14 @@ def test_a_bad_file_is_one_clear_line(enplace, folder, text, said):
     assert len(done.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("option", ["--rules", "--cluster", "--start"])
+def test_a_folder_in_the_place_of_a_file_is_named_once(enplace, folder, option):
+    (folder / "mine.json").mkdir()
+    done = enplace(*PLACE, option, "mine.json")
+    assert done.status == 2
+    assert done.err == "enplace: mine.json: cannot read: Is a directory; check the path\n"
+
+
 def with_a_processor(folder):
     """Ops of the last layer have no CPU time, the loss no GPU time; ``layer_0``'s are colocated."""
     profile, cluster = model(), machine()

@@ -1,6 +1,8 @@
 """Plans run on two logical CPUs exactly as they say, and change nothing of the result."""
 
 from dataclasses import replace
+from itertools import chain, count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from enplace.errors import DeadlockError
 from enplace.measured import NOT_SEEN, run_from, run_message
 from enplace.placers import place
 from enplace.source import source_of
+from enplace.tf import run as running
 from enplace.tf.devices import DevicesError, parse_devices
 from enplace.tf.load import load
 from enplace.tf.run import TRACED, RunError, run_plan
@@ -79,6 +82,42 @@ def test_what_was_measured_is_whole_and_travels(all_steps, two_cpus):
     assert sum(not_run["reasons"].values()) == not_run["count"]
     arrived = run_from(run_message(run), problem)
     assert arrived.to_json() == run.to_json()
+
+
+def test_a_machine_that_slows_down_meanwhile_does_so_for_all_three_ways(
+    all_steps, two_cpus, monkeypatch
+):
+    """By this clock every step takes 1 ms longer than the one before."""
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+    ticks = chain.from_iterable((0, 1_000_000 * number) for number in count())
+    clock = SimpleNamespace(perf_counter_ns=lambda: next(ticks))
+    monkeypatch.setattr(running, "time", clock)
+    run = run_plan(step, problem, scattered_plan(problem), two_cpus, N_STEPS)
+    assert run.step_time_us == run.stock_step_time_us == run.facts["unplaced_step_time_us"]
+    assert len(run.step_times_us) == N_STEPS
+
+
+def test_a_model_that_fits_only_with_the_plan_has_nothing_to_be_compared_with(
+    all_steps, two_cpus, monkeypatch
+):
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+
+    class Small(running.OpenStep):
+        """A session of a machine with room for the placed graph alone."""
+
+        def run(self, options=None, metadata=None):
+            if not any(node.device for node in self.graph.as_graph_def().node):
+                raise tf.errors.ResourceExhaustedError(None, None, "no room")
+            return super().run(options, metadata)
+
+    monkeypatch.setattr(running, "OpenStep", Small)
+    run = run_plan(step, problem, scattered_plan(problem), two_cpus, 5)
+    assert run.facts["fits_without_plan"] is False
+    assert np.isnan([run.stock_step_time_us, run.loss_difference, run.weights_difference]).all()
+    assert len(run.step_times_us) == 5
+    assert run.ops_on_planned_device == run.ops_checked
 
 
 def test_without_order_only_the_devices_are_fixed(all_steps, two_cpus):
