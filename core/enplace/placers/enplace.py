@@ -401,12 +401,6 @@ class _Search:
             if found.bound_us > self.best.lower_bound_us:
                 remember_bound(self.problem, found.bound_us)
                 self.best = replace(self.best, lower_bound_us=found.bound_us)
-            if found.plan is not None:
-                plans = (
-                    replace(found.plan, device=found.plan.device.copy(), policy=policy, links=links)
-                    for policy, links in POLICIES
-                )
-                self._keep(plans, CP_SAT)
             self.nothing_fits |= found.status == "infeasible"
             if found.why:
                 self.missed.append(f"{CP_SAT} ({found.why})")
@@ -417,8 +411,15 @@ class _Search:
                     fraction=min(1.0, self.options.seconds / limit_s),
                     bound_us=found.bound_us,
                     engine=CP_SAT,
+                    bound_by=CP_SAT,
                 )
             )
+            if found.plan is not None:
+                plans = (
+                    replace(found.plan, device=found.plan.device.copy(), policy=policy, links=links)
+                    for policy, links in POLICIES
+                )
+                self._keep(plans, CP_SAT)
 
     def _is_enough(self) -> bool:
         return self.best.fits and self.best.gap <= 0
