@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import numpy as np
+import psutil
+
+LOOK_S = 0.1
 
 
 def median_s(work: Callable[[], object], repeats: int = 15) -> float:
@@ -17,6 +22,31 @@ def median_s(work: Callable[[], object], repeats: int = 15) -> float:
         work()
         seconds.append(time.perf_counter() - start)
     return float(np.median(seconds))
+
+
+@contextmanager
+def watched_memory() -> Iterator[list[float]]:
+    """Watch this process and those it starts, solvers too; a list with the peak in MiB, so far.
+
+    What processes share counts once.
+    """
+    own, over, peak_mib = psutil.Process(), threading.Event(), [0.0]
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            total = 0
+            for process in (own, *own.children(recursive=True)):
+                with suppress(psutil.Error):  # it has just ended
+                    total += process.memory_full_info().pss
+            peak_mib[0] = max(peak_mib[0], total / 2**20)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield peak_mib
+    finally:
+        over.set()
+        watcher.join()
 
 
 def title(text: str) -> None:

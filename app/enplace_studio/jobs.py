@@ -78,6 +78,8 @@ class Report:
         Seconds and value in µs of each better lower bound so far.
     engines : tuple of str
         Which part of the placer found each plan of the history; empty if it has no parts.
+    provers : tuple of str
+        Which part proved each of the bounds; empty for what was known before the search.
     """
 
     message: str
@@ -87,6 +89,7 @@ class Report:
     history: tuple[tuple[float, float], ...] = ()
     bounds: tuple[tuple[float, float], ...] = ()
     engines: tuple[str, ...] = ()
+    provers: tuple[str, ...] = ()
 
     @property
     def objective_us(self) -> float | None:
@@ -96,6 +99,7 @@ class Report:
     def then(self, said: Mapping[str, Any], plan: Plan | None) -> Report:
         """The report after a message; what it leaves out stays."""
         history, bounds, engines = self.history, self.bounds, self.engines
+        provers = self.provers
         objective_us = said["objective_us"]
         if objective_us is not None and math.isfinite(objective_us):
             history = (*history, (said["seconds"], objective_us))
@@ -103,6 +107,7 @@ class Report:
         bound_us = max(said["bound_us"] or 0.0, self.bound_us or 0.0) or None
         if bound_us is not None and bound_us != self.bound_us:
             bounds = (*bounds, (said["seconds"], bound_us))
+            provers = (*provers, said["bound_by"])
         return Report(
             said["message"],
             self.fraction if said["fraction"] is None else said["fraction"],
@@ -111,7 +116,17 @@ class Report:
             history,
             bounds,
             engines,
+            provers,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A job that has ended, with the last that its placer said and how long it took."""
+
+    job: Job
+    report: Report
+    seconds: float
 
 
 class Solver(QObject):
@@ -134,6 +149,7 @@ class Solver(QObject):
         self.default_method = ""
         self.job: Job | None = None
         self.report = Report("")
+        self.last_search: Search | None = None
         self._queue: deque[Job] = deque()
         self._numbers = itertools.count(1)
         self._sent_profile: Profile | None = None
@@ -245,6 +261,8 @@ class Solver(QObject):
             process.deleteLater()
 
     def _next(self) -> None:
+        if self.job is not None and self.searches(self.job.method) and self.report.history:
+            self.last_search = Search(self.job, self.report, self.seconds)
         self.job = self._queue.popleft() if self._queue else None
         self._cancelling = False
         self._patience.stop()

@@ -73,10 +73,11 @@ def _serve(inbox: queue.Queue[Message], cancelled: set[int], send: Send) -> None
 def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) -> None:
     job = message.details
     number = job["job"]
+    reporter = _Reporter(number, send)
     options = PlaceOptions(
         time_limit_s=job["time_limit_s"],
         cancelled=lambda: number in cancelled,
-        progress=_Reporter(number, send),
+        progress=reporter,
         family=job["family"],
         rules=dict(job["rules"]),
         start=wire.plan_from(message) if "plan" in job else None,
@@ -86,6 +87,7 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
     except EnplaceError as error:
         send(Message("failed", {"job": number, "why": str(error)}))
     else:
+        reporter.tell()
         send(wire.plan_message("solved", plan, {"job": number}))
 
 
@@ -95,27 +97,33 @@ class _Reporter:
     def __init__(self, job: int, send: Send) -> None:
         self._job, self._send = job, send
         self._last_s = 0.0
-        self._best = Progress(0.0, "")
+        self._held: Progress | None = None
 
     def __call__(self, progress: Progress) -> None:
-        if progress.incumbent is not None:
-            self._best = progress
+        self._held = progress if self._held is None else _merged(self._held, progress)
         now_s = time.monotonic()
-        if now_s - self._last_s < REPORT_EVERY_S:
+        if now_s - self._last_s >= REPORT_EVERY_S:
+            self._last_s = now_s
+            self.tell()
+
+    def tell(self) -> None:
+        """Send what came too soon after the last message."""
+        progress, self._held = self._held, None
+        if progress is None:
             return
-        self._last_s = now_s
-        # A better plan that came too soon after the last message goes with this one.
-        if self._best.incumbent is not None:
-            fraction = progress.fraction
-            bound_us = max(progress.bound_us or 0.0, self._best.bound_us or 0.0) or None
-            progress = replace(self._best, fraction=fraction, bound_us=bound_us)
-            self._best = Progress(0.0, "")
-        keys = ("seconds", "message", "fraction", "objective_us", "bound_us", "engine")
+        keys = ("seconds", "message", "fraction", "objective_us", "bound_us", "engine", "bound_by")
         details = {"job": self._job, **{key: getattr(progress, key) for key in keys}}
         if progress.incumbent is None:
             self._send(Message("progress", details))
         else:
             self._send(wire.plan_message("progress", progress.incumbent, details))
+
+
+def _merged(earlier: Progress, later: Progress) -> Progress:
+    """One report for two: the later plan that there is, and the better bound."""
+    found = later if later.incumbent is not None or earlier.incumbent is None else earlier
+    bound = max((earlier, later), key=lambda progress: progress.bound_us or 0.0)
+    return replace(found, fraction=later.fraction, bound_us=bound.bound_us, bound_by=bound.bound_by)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class Schedule:
     transfer_start_us, transfer_finish_us : float array, shape (n_transfers,)
         When its channels carry it.
     lower_bound_us : float
-        No schedule of this problem is shorter; proven.
+        No schedule of this problem that fits is shorter; proven.
 
     Raises
     ------
@@ -66,8 +66,13 @@ class Schedule:
 
     @property
     def gap(self) -> float:
-        """How far the step time may be above the best possible, as a fraction of the step time."""
-        return 1 - self.lower_bound_us / self.makespan_us if self.makespan_us > 0 else 0.0
+        """How far the step time may be above the best possible, as a fraction of the step time.
+
+        None where a schedule is shorter than any that fits.
+        """
+        if self.makespan_us <= self.lower_bound_us:
+            return 0.0
+        return 1 - self.lower_bound_us / self.makespan_us
 
     @cached_property
     def transfer_from(self) -> IntArray:

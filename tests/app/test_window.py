@@ -5,7 +5,7 @@ from PySide6.QtCore import QSettings, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QWidget
 
-from documents import add_plan
+from documents import add_plan, wide_document
 from enplace.clusters import presets
 from enplace.files import read_plan, write_plan
 from enplace.samples import samples
@@ -477,7 +477,7 @@ def test_a_running_search_shows_its_best_plan_against_the_expert(window, qtbot):
     solver.job = Job(1, window.document.problem, "enplace", 10.0, True)
     solver._started_s -= 5
     said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": 80e3}
-    said["engine"] = "blocks"
+    said |= {"engine": "blocks", "bound_by": ""}
     first = {**said, "objective_us": 95e3, "engine": "list schedules"}
     report = Report("").then(first, None).then(said, None)
     solver.report = report.then({**said, "objective_us": None, "bound_us": None}, None)
@@ -486,8 +486,30 @@ def test_a_running_search_shows_its_best_plan_against_the_expert(window, qtbot):
     assert live.step.text() == "90.0 ms"
     assert live.bound.text() == "proven not below 80.0 ms"
     assert live.found_by.text() == "found by ○ list schedules 95.0 ms → ● blocks 90.0 ms"
+    proven = {**said, "objective_us": None, "bound_us": 85e3, "bound_by": "CP-SAT"}
+    solver.report = solver.report.then(proven, None)
+    solver.changed.emit()
+    assert live.bound.text() == "proven not below 85.0 ms by ◆ CP-SAT"
     solver.job = None
     solver.changed.emit()
+    assert not live.isVisible()
+
+
+def test_a_search_that_has_ended_is_shown_until_the_next_or_another_model(window, qtbot):
+    live, solver = window.findChild(QWidget, "live"), window.solver
+    solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
+    job = Job(1, window.document.problem, "enplace", 10.0, True)
+    said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": 80e3}
+    solver.job = job
+    solver._started_s -= 5
+    solver.report = Report("").then({**said, "engine": "blocks", "bound_by": ""}, None)
+    solver._next()
+    assert live.isVisible()
+    assert not live.bar.isVisible()
+    assert live.curve.isVisible()
+    live.grab()
+    assert (live.name.text(), live.step.text()) == ("Enplace has ended", "90.0 ms")
+    window.document.open(wide_document(n_ops=20).state)
     assert not live.isVisible()
 
 

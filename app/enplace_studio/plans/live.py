@@ -1,4 +1,4 @@
-"""The search that is running: its best plan so far, and how the step time fell."""
+"""The search that is running, or the last: its best plan, and how the step time fell."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
-from enplace.problem import STEP_TIME
+from enplace.problem import STEP_TIME, Problem
 from enplace.text import ms, percent, seconds
 from enplace_studio.document import Document
-from enplace_studio.jobs import Job, Report, Solver
+from enplace_studio.jobs import Job, Report, Search, Solver
 from enplace_studio.panel import label, set_role
 from enplace_studio.plans.facts import PER
 from enplace_studio.theme import theme
@@ -25,11 +25,12 @@ MARK_PX = 6.0
 
 
 class LiveCard(QFrame):
-    """What the solver has found so far; hidden while it is idle."""
+    """What the solver has found so far; while it is idle, what its last search found."""
 
     def __init__(self, document: Document, solver: Solver, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._document, self._solver = document, solver
+        self._shown: Job | None = None
         self.setObjectName("live")
         self.setProperty("card", True)
         self.name, self.step = label("", "title"), label("", "number")
@@ -41,6 +42,7 @@ class LiveCard(QFrame):
         self.found_by.setWordWrap(True)
         self._lay_out()
         solver.changed.connect(self.refresh)
+        document.opened.connect(self.refresh)
         self.refresh()
 
     def _lay_out(self) -> None:
@@ -59,36 +61,37 @@ class LiveCard(QFrame):
         layout.addWidget(self.found_by)
 
     def refresh(self) -> None:
-        """Show the running job, if any."""
-        job = self._solver.job
-        wanted = job is not None and (self.isVisible() or self._solver.seconds > SHOW_AFTER_S)
-        self.setVisible(wanted)
-        if job is not None and wanted:
-            self._show(job, self._solver.report)
+        """Show the running job; else the last search, if it was on the model that is open."""
+        job, last = self._solver.job, self._solver.last_search
+        problem = self._document.problem
+        if job is not None and (job is self._shown or self._solver.seconds > SHOW_AFTER_S):
+            self._shown = job
+            self._show(Search(job, self._solver.report, self._solver.seconds), "at work")
+            self._show_share(job, self._solver.report)
+        elif last and last.seconds > SHOW_AFTER_S and problem and _same_model(last, problem):
+            self._shown = None
+            self._show(last, "has ended")
+            self.bar.hide()
+        else:
+            self._shown = None
+            self.hide()
 
-    def _show(self, job: Job, report: Report) -> None:
+    def _show(self, search: Search, doing: str) -> None:
+        job, report = search.job, search.report
         best_us = report.objective_us
-        self.name.setText(f"{self._solver.title(job.method).partition(',')[0]} at work")
+        self.name.setText(f"{self._solver.title(job.method).partition(',')[0]} {doing}")
         per = PER.get(self._solver.objective(job.method), "")
         self.step.setText("" if best_us is None else ms(best_us) + per)
-        self.state.setText(self._elapsed(job))
+        self.state.setText(self._elapsed(search))
         expert_us = self._expert_us(job)
         self._show_standing(best_us, expert_us)
-        bound_us = report.bound_us
-        known = "" if bound_us is None else f"proven not below {ms(bound_us)}"
-        self.bound.setText(known or report.message)
+        self.bound.setText(bound_line(report) or report.message)
         self.found_by.setText(engines_line(report))
         self.found_by.setVisible(bool(self.found_by.text()))
-        self._show_share(job, report)
         self.curve.setVisible(bool(report.history))
-        self.curve.show_history(
-            report.history,
-            marks(report.engines),
-            report.bounds,
-            max(self._solver.seconds, job.time_limit_s or 0.0),
-            self._solver.seconds,
-            expert_us,
-        )
+        limit_s = job.time_limit_s or 0.0
+        self.curve.show_report(report, max(search.seconds, limit_s), search.seconds, expert_us)
+        self.show()
 
     def _expert_us(self, job: Job) -> float | None:
         """What the expert's plan takes, where that can be compared with what is looked for."""
@@ -96,8 +99,8 @@ class LiveCard(QFrame):
         alike = self._solver.objective(job.method) == STEP_TIME
         return expert.schedule.makespan_us if expert is not None and alike else None
 
-    def _elapsed(self, job: Job) -> str:
-        spent = seconds(self._solver.seconds)
+    def _elapsed(self, search: Search) -> str:
+        job, spent = search.job, seconds(search.seconds)
         limited = job.time_limit_s is not None and self._solver.searches(job.method)
         shown = f"{spent} of {job.time_limit_s:.0f} s" if limited else spent
         waiting = self._solver.waiting
@@ -113,6 +116,7 @@ class LiveCard(QFrame):
 
     def _show_share(self, job: Job, report: Report) -> None:
         """How much of its time is spent; a bar that only moves where nobody knows."""
+        self.bar.show()
         share = report.fraction
         if self._solver.searches(job.method) and job.time_limit_s:
             share = self._solver.seconds / job.time_limit_s
@@ -121,21 +125,32 @@ class LiveCard(QFrame):
             self.bar.setValue(round(1000 * min(share, 1.0)))
 
 
-def marks(engines: tuple[str, ...]) -> tuple[str, ...]:
-    """The mark of the part that found each plan; empty where a search has no parts."""
-    known = [engine for engine in dict.fromkeys(engines) if engine]
-    of = {engine: MARKS[at % len(MARKS)] for at, engine in enumerate(known)}
-    return tuple(of.get(engine, "") for engine in engines)
+def marks(report: Report) -> dict[str, str]:
+    """The mark of each part of a search that found a plan or proved a bound."""
+    known = [engine for engine in dict.fromkeys((*report.engines, *report.provers)) if engine]
+    return {engine: MARKS[at % len(MARKS)] for at, engine in enumerate(known)}
+
+
+def _same_model(search: Search, problem: Problem) -> bool:
+    return search.job.problem.profile is problem.profile
+
+
+def bound_line(report: Report) -> str:
+    """What is proven, and by whom: ``proven not below 8 ms by ◆ CP-SAT``."""
+    if report.bound_us is None:
+        return ""
+    prover = report.provers[-1]
+    by = f" by {marks(report)[prover]} {prover}" if prover else ""
+    return f"proven not below {ms(report.bound_us)}{by}"
 
 
 def engines_line(report: Report) -> str:
     """How far each part of a search came: ``found by ○ list schedules 9 ms → ● blocks 8 ms``."""
     best: dict[str, float] = {}
-    for mark, engine, (_, us) in zip(
-        marks(report.engines), report.engines, report.history, strict=True
-    ):
+    of = marks(report)
+    for engine, (_, us) in zip(report.engines, report.history, strict=True):
         if engine:
-            best[f"{mark} {engine}"] = us
+            best[f"{of[engine]} {engine}"] = us
     steps = " → ".join(f"{engine} {ms(step_us)}" for engine, step_us in best.items())
     return steps and f"found by {steps}"
 
@@ -164,13 +179,15 @@ class FallingCurve(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._history: tuple[tuple[float, float], ...] = ()
-        self._marks: tuple[str, ...] = ()
-        self._span_s, self._now_s = 1.0, 0.0
         self._bounds: tuple[tuple[float, float], ...] = ()
+        self._marks: tuple[str, ...] = ()
+        self._bound_marks: tuple[str, ...] = ()
+        self._span_s, self._now_s = 1.0, 0.0
         self._expert_us: float | None = None
         self.setToolTip(
             "What the best plan so far takes, with a mark for the part of the search that found "
-            "it; below, in green, what is proven: no plan is shorter. Dashed: the expert's plan"
+            "it; below, in green, what is proven, with a mark for the part that proved it: no plan "
+            "is shorter. Dashed: the expert's plan"
         )
 
     def sizeHint(self) -> QSize:
@@ -179,18 +196,14 @@ class FallingCurve(QWidget):
     def minimumSizeHint(self) -> QSize:
         return QSize(60, self.sizeHint().height())
 
-    def show_history(
-        self,
-        history: tuple[tuple[float, float], ...],
-        marks: tuple[str, ...],
-        bounds: tuple[tuple[float, float], ...],
-        span_s: float,
-        now_s: float,
-        expert_us: float | None,
+    def show_report(
+        self, report: Report, span_s: float, now_s: float, expert_us: float | None
     ) -> None:
-        """Draw these (seconds, µs) as steps, the last one up to now, with a mark at each."""
-        self._history, self._bounds, self._expert_us = history, bounds, expert_us
-        self._marks = marks
+        """Draw plans and bounds as steps, the last one up to now, with a mark at each."""
+        self._history, self._bounds, self._expert_us = report.history, report.bounds, expert_us
+        of = marks(report)
+        self._marks = tuple(of.get(engine, "") for engine in report.engines)
+        self._bound_marks = tuple(of.get(prover, "") for prover in report.provers)
         self._span_s, self._now_s = max(span_s, 1e-3), now_s
         self.update()
 
@@ -208,16 +221,28 @@ class FallingCurve(QWidget):
         if self._bounds:
             painter.setPen(QPen(tokens.good, 1.5))
             painter.drawPath(self._steps(self._bounds))
+            self._paint_marks(painter, tokens.good, self._bound_marks, self._bounds)
+            painter.setBrush(Qt.BrushStyle.NoBrush)
         steps = self._steps(self._history)
         painter.setPen(QPen(tokens.accent, 1.5))
         painter.drawPath(steps)
-        painter.setPen(QPen(tokens.accent, 1))
+        self._paint_marks(painter, tokens.accent, self._marks, self._history)
+
+    def _paint_marks(
+        self,
+        painter: QPainter,
+        colour: QColor,
+        marks: tuple[str, ...],
+        history: tuple[tuple[float, float], ...],
+    ) -> None:
+        """Marks at the steps of a line, as far as there is room between them."""
+        painter.setPen(QPen(colour, 1))
         shown: dict[str, float] = {}
-        for mark, (at_s, step_us) in zip(self._marks, self._history, strict=True):
-            at = QPointF(self._x(at_s), self._y(step_us))
+        for mark, (at_s, us) in zip(marks, history, strict=True):
+            at = QPointF(self._x(at_s), self._y(us))
             if at.x() - shown.get(mark, -np.inf) > 2 * MARK_PX and at.y() >= 0:
                 shown[mark] = at.x()
-                painter.setBrush(tokens.panel if mark == MARKS[0] else tokens.accent)
+                painter.setBrush(theme.tokens.panel if mark == MARKS[0] else colour)
                 paint_mark(painter, mark, at)
 
     def _paint_expert(self, painter: QPainter, y: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -30,7 +29,7 @@ EXTRAS = {
     "metis": ("pymetis",),
 }
 SOLVER_MODULES = {"HiGHS": "highspy", "OR-Tools": "ortools", "PuLP": "pulp"}
-SOLVER_PROGRAMS = {"CBC": "cbc", "CPLEX": "cplex", "Gurobi": "gurobi_cl"}
+SOLVER_PROGRAMS = ("CBC", "CPLEX", "Gurobi")
 
 
 @command("methods")
@@ -110,13 +109,15 @@ def doctor() -> Answer:
 
     Exit status 1 if something is missing without which Enplace is slow or does not work.
     """
+    from enplace.solvers.milp import program_of
+
     versions = {"enplace": __version__, "python": platform.python_version()}
     versions |= {name: _version(name) or "missing" for name in LIBRARIES}
     extras = [_extra(name, modules) for name, modules in EXTRAS.items()]
     cache = _cache()
     display = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
     solvers = {name: _version(module) for name, module in SOLVER_MODULES.items()}
-    solvers |= {name: shutil.which(program) for name, program in SOLVER_PROGRAMS.items()}
+    solvers |= {name: program_of(name) for name in SOLVER_PROGRAMS}
     healthy = cache["writable"] and "missing" not in versions.values()
     rows = [[name, version] for name, version in versions.items()]
     rows += [[f"extra {extra['name']}", _describe_extra(extra)] for extra in extras]

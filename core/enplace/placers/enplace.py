@@ -93,6 +93,10 @@ POLICIES = (("strict", "fifo"), ("priority", "fifo"), ("priority", "priority"))
 LISTS, BLOCKS, WINDOWS_OF, CP_SAT = "list schedules", "blocks", "windows", "CP-SAT"
 """What the parts of the search are called."""
 
+NOTHING_FITS = (
+    "No plan fits, proven by CP-SAT: the variables cannot be shared out among the devices."
+)
+
 LOADING_S = 3.0
 """Loading compiled loops takes less than this, compiling them longer."""
 
@@ -167,6 +171,7 @@ def compile_loops() -> None:
 
 def _improve(problem: Problem, options: PlaceOptions) -> Plan:
     missed: list[str] = []
+    notes: list[str] = []
     best = best_of(problem, _starts(problem, options, missed), options, engine=LISTS)
     if problem.cluster.n_devices > 1:
         search = _Search(problem, best, options)
@@ -176,9 +181,11 @@ def _improve(problem: Problem, options: PlaceOptions) -> Plan:
             best = search.best
             missed.append(f"the search ({error})")
         missed += search.missed
-    if not missed:
+        notes += [NOTHING_FITS] if search.nothing_fits else []
+    notes += [f"Left out: {'; '.join(missed)}."] if missed else []
+    if not notes:
         return best.plan
-    return replace(best.plan, facts={**best.plan.facts, "note": f"Left out: {'; '.join(missed)}."})
+    return replace(best.plan, facts={**best.plan.facts, "note": " ".join(notes)})
 
 
 def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Iterator[Plan]:
@@ -216,6 +223,7 @@ class _Search:
         self.began = options.seconds
         self.turns = 0
         self.missed: list[str] = []
+        self.nothing_fits = False
         self.exact = problem.profile.n_ops <= EXACT
         limit_s = options.time_limit_s
         share = EXACT_SHARE if self.exact else 1.0
@@ -393,12 +401,7 @@ class _Search:
             if found.bound_us > self.best.lower_bound_us:
                 remember_bound(self.problem, found.bound_us)
                 self.best = replace(self.best, lower_bound_us=found.bound_us)
-            if found.plan is not None:
-                plans = (
-                    replace(found.plan, device=found.plan.device.copy(), policy=policy, links=links)
-                    for policy, links in POLICIES
-                )
-                self._keep(plans, CP_SAT)
+            self.nothing_fits |= found.status == "infeasible"
             if found.why:
                 self.missed.append(f"{CP_SAT} ({found.why})")
             self.options.progress(
@@ -408,8 +411,15 @@ class _Search:
                     fraction=min(1.0, self.options.seconds / limit_s),
                     bound_us=found.bound_us,
                     engine=CP_SAT,
+                    bound_by=CP_SAT,
                 )
             )
+            if found.plan is not None:
+                plans = (
+                    replace(found.plan, device=found.plan.device.copy(), policy=policy, links=links)
+                    for policy, links in POLICIES
+                )
+                self._keep(plans, CP_SAT)
 
     def _is_enough(self) -> bool:
         return self.best.fits and self.best.gap <= 0

@@ -57,7 +57,9 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
     """Place by the model's family, or the one that a person names, and by a person's rules."""
     profile, gpus = problem.profile, problem.cluster.gpus
     parts = parts_of(profile)
+    options.check_cancelled()
     homes = [find_home(op_parts) for op_parts in parts]
+    options.check_cancelled()
     work_us = problem.time_us[:, gpus].min(axis=1)
     work_us = np.where(np.isfinite(work_us), work_us, 0.0)
     family = options.family or find_family(profile, homes, work_us)

@@ -19,6 +19,7 @@ the first of equals. Favourite children, if there are any, make it m-sct: see
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -45,6 +46,9 @@ from enplace.plan import Plan
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
 
+LOOK_S = 0.05
+"""Time between two looks at whether the person has cancelled."""
+
 
 @placer(
     "m-etf",
@@ -57,7 +61,7 @@ def m_etf(problem: Problem, options: PlaceOptions) -> Plan:
     nobody = np.full(problem.profile.n_ops, -1, dtype=np.int64)
 
     def candidates(memory_share: float) -> Iterator[Plan]:
-        device, start_us = earliest_first(problem, nobody, memory_share)
+        device, start_us = earliest_first(problem, nobody, options, memory_share)
         return by_start_or_rank(problem, device, start_us, "m-etf")
 
     return best_that_fits(problem, candidates, options).plan
@@ -102,7 +106,7 @@ class Turn(NamedTuple):
 
 
 def earliest_first(
-    problem: Problem, favourite: IntArray, memory_share: float = 1.0
+    problem: Problem, favourite: IntArray, options: PlaceOptions, memory_share: float = 1.0
 ) -> tuple[IntArray, FloatArray]:
     """Place ops in the order in which they can start.
 
@@ -110,6 +114,8 @@ def earliest_first(
     ----------
     favourite : int array, shape (n_ops,)
         The consumer that an op's device waits for, or -1.
+    options : PlaceOptions
+        Asked now and then whether the person has cancelled.
     memory_share : float
         How much of each device's memory may be used.
 
@@ -117,6 +123,11 @@ def earliest_first(
     -------
     device, start_us : arrays, shape (n_ops,)
         The placement and when each op starts in the schedule built along with it.
+
+    Raises
+    ------
+    CancelledError
+        If the person cancelled.
     """
     profile, cluster = problem.profile, problem.cluster
     allowed = _gpus_first(problem)[problem.unit]
@@ -137,7 +148,17 @@ def earliest_first(
         last=np.full(cluster.n_devices, -1, dtype=np.int64),
         wake_us=np.full(cluster.n_devices, np.inf),
     )
-    _earliest_first(work, state, turn)
+    stop = np.zeros(1, dtype=bool)
+    # Where favourites are waited for, a large graph takes seconds.
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(_earliest_first, work, state, turn, stop)
+        try:
+            while not wait([running], LOOK_S).done:
+                options.check_cancelled()
+        finally:
+            stop[0] = True
+    running.result()
+    options.check_cancelled()
     return state.unit_device[problem.unit], state.start_us
 
 
@@ -156,7 +177,10 @@ def _gpus_first(problem: Problem) -> BoolArray:
 
 
 @njit(cache=True, nogil=True)
-def _earliest_first(work: Work, state: State, turn: Turn) -> None:  # pragma: no cover - compiled
+def _earliest_first(
+    work: Work, state: State, turn: Turn, stop: BoolArray
+) -> None:  # pragma: no cover - compiled
+    """Place one op after another until none is left or ``stop[0]`` is set."""
     n_devices, now, left = len(work.capacity_bytes), 0.0, len(work.order)
     channels = empty_slots(len(state.channel_ready_us))
     waiting = [[(0.0, 0)][:0] for _ in range(n_devices)]
@@ -165,7 +189,7 @@ def _earliest_first(work: Work, state: State, turn: Turn) -> None:  # pragma: no
     for op in work.order:
         if turn.missing[op] == 0:
             _offer(work, state, turn, channels, waiting, op, now)
-    while left > 0:
+    while left > 0 and not stop[0]:
         while len(running) > 0 and running[0][0] <= now:
             _, done = heappop(running)
             for consumer in turn.out_op[turn.out_ptr[done] : turn.out_ptr[done + 1]]:

@@ -50,7 +50,7 @@ def m_sct(problem: Problem, options: PlaceOptions) -> Plan:
     favourite = favourite_children(problem, options)
 
     def candidates(memory_share: float) -> Iterator[Plan]:
-        device, start_us = earliest_first(problem, favourite, memory_share)
+        device, start_us = earliest_first(problem, favourite, options, memory_share)
         return by_start_or_rank(problem, device, start_us, "m-sct")
 
     return best_that_fits(problem, candidates, options).plan

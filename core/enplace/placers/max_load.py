@@ -97,8 +97,9 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
 )
 def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     """Go on from the DP's split with the integer program of Fig. 6, with CP-SAT unless told."""
-    watch = _Incumbents(problem, "max-load-ip", options)
-    arguments = (watch.limits, options.rule, options.seed, options.solver_or(CP_SAT))
+    solver = options.solver_or(CP_SAT)
+    watch = _Incumbents(problem, "max-load-ip", options, solver)
+    arguments = (watch.limits, options.rule, options.seed, solver)
     return watch.plan_of(best_contiguous(watch.problem, *arguments))
 
 
@@ -111,8 +112,9 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
 )
 def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the placement whose busiest device has the least to do, by annealing and Fig. 6."""
-    watch = _Incumbents(problem, "max-load-ip-noncontiguous", options)
-    arguments = (watch.limits, options.rule, options.seed, options.solver_or("HiGHS"))
+    solver = options.solver_or("HiGHS")
+    watch = _Incumbents(problem, "max-load-ip-noncontiguous", options, solver)
+    arguments = (watch.limits, options.rule, options.seed, solver)
     return watch.plan_of(best_anywhere(watch.problem, *arguments))
 
 
@@ -214,10 +216,10 @@ def _plan(
 class _Incumbents:
     """Makes plans of what a search finds, and tells the person of them."""
 
-    def __init__(self, problem: Problem, method: str, options: PlaceOptions) -> None:
+    def __init__(self, problem: Problem, method: str, options: PlaceOptions, solver: str) -> None:
         options.check_cancelled()
         self.problem, self._about_room = with_room(problem)
-        self._method, self._options = method, options
+        self._method, self._options, self._solver = method, options, solver
         self._told_us = np.inf
         limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
         self.limits = Limits(limit_s - options.seconds, options.cancelled, self._tell)
@@ -244,5 +246,6 @@ class _Incumbents:
                 incumbent=plan,
                 objective_us=found.load_us,
                 bound_us=found.bound_us,
+                bound_by="" if plan else self._solver,
             )
         )

@@ -45,6 +45,9 @@ class Progress:
         What the method makes small: step time, time per sample or latency of the best plan.
     bound_us : float or None
         A lower bound that the placer has proven.
+    engine, bound_by : str
+        Which part of the placer found the plan, and which proved the bound; empty if it has no
+        parts, or for the bound that is known before any search.
     """
 
     seconds: float
@@ -54,6 +57,7 @@ class Progress:
     objective_us: float | None = None
     bound_us: float | None = None
     engine: str = ""
+    bound_by: str = ""
 
 
 def _never() -> bool:

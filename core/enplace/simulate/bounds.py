@@ -1,7 +1,8 @@
 """Proven lower bounds on the step time.
 
-Two look at the work alone: that of any set of ops against the devices that may do it, and the
-longest placement unit. The others look at the graph, and at what it costs to leave a device:
+Three look at the work alone: that of any set of ops against the devices that may do it, the
+longest placement unit, and all units with their variables against the devices with their memory,
+at the best prices. The others look at the graph, and at what it costs to leave a device:
 
 *Heads.* Let x be an ancestor of v that is not on v's device. Then every path from x to v is cut
 somewhere, and v cannot start before key(x) = the end of x at the earliest, plus the work between on
@@ -10,12 +11,22 @@ device, which does them one after another: v cannot start before the earliest st
 plus all their work, plus the shortest way from any of them to v. The smallest s that agrees with
 itself is the head of v. (One level of this, with a single path, is the classic bound of scheduling
 with communication delays, Fernandez and Bussell 1973; here it goes as far back as it pays.) Tails,
-from the end of an op to the end of the step, are heads of the reversed graph.
+from the end of an op to the end of the step, are heads of the reversed graph. An edge whose ends
+have no device with room for both pays its cheapest transfer on every way through it.
 
 *Path.* No step is shorter than head + time + tail of any op.
 
 *Windows.* Ops with heads of at least a and tails of at least b all run within the step less a + b;
 the devices have no more than that time to do their work.
+
+*Prices.* For prices w >= 0 of time, with sum(lanes * w) = 1, and p >= 0 of memory, no step is
+shorter than the sum over units of min over devices of (w * time + p * bytes), less
+sum(p * capacity): the Lagrangian of the fractional assignment, right whatever the prices are. Good
+ones come from its linear program on cells of units that are much alike.
+
+A unit's bytes here are those that are there from start to end, its variables. While one of its ops
+runs, the op's inputs, outputs and temporary bytes are there as well. Bounds hold for the schedules
+that fit the devices' memory.
 """
 
 from __future__ import annotations
@@ -25,6 +36,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba import njit
+from scipy.sparse import coo_array
 
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
@@ -45,36 +57,90 @@ def remember_bound(problem: Problem, bound_us: float) -> None:
 
 
 def lower_bound_us(problem: Problem) -> float:
-    """No schedule of the problem is shorter than this, on any device, in any order."""
+    """No schedule of the problem that fits is shorter, on any device, in any order."""
     return max(_cheap_bound_us(problem), _proven.get(problem, 0.0))
 
 
 @lru_cache(maxsize=8)
 def _cheap_bound_us(problem: Problem) -> float:
-    time_us = _allowed_time_us(problem)
-    unit_us = np.empty((problem.n_units, problem.cluster.n_devices))
-    for device, column in enumerate(time_us.T):
-        unit_us[:, device] = np.bincount(problem.unit, column, problem.n_units)
+    running = _running_bytes(problem)
+    possible = _possible(problem, running)
+    time_us = np.where(possible[problem.unit], problem.time_us, np.inf)
+    unit_us = _sums(problem.unit, time_us, problem.n_units)
     unit_bound = (unit_us / problem.cluster.lanes).min(axis=1).max()
     least_us = time_us.min(axis=1)
-    head_us, tail_us = heads_and_tails_us(problem, least_us)
+    head_us, tail_us = heads_and_tails_us(problem, least_us, _apart(problem, possible, running))
     path_bound = (head_us + least_us + tail_us).max()
     window_bound = _window_bound_us(problem, time_us, head_us, tail_us)
-    return float(max(path_bound, window_bound, _work_bound_us(problem, unit_us), unit_bound))
+    work_bound = _work_bound_us(problem, unit_us)
+    price_bound = _price_bound_us(problem, unit_us)
+    return float(max(path_bound, window_bound, work_bound, unit_bound, price_bound))
 
 
-def heads_and_tails_us(problem: Problem, least_us: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _sums(part: IntArray, values: FloatArray, n_parts: int) -> FloatArray:
+    """Sums of the rows of each part; shape (n_parts, n_columns)."""
+    sums = np.empty((n_parts, values.shape[1]))
+    for column in range(values.shape[1]):
+        sums[:, column] = np.bincount(part, values[:, column], n_parts)
+    return sums
+
+
+def _running_bytes(problem: Problem) -> IntArray:
+    """What the largest op of each unit needs beside variables while it runs; shape (n_units,)."""
+    profile = problem.profile
+    op_bytes = profile.temporary_bytes.copy()
+    np.add.at(op_bytes, profile.tensor_op, profile.tensor_bytes)
+    np.add.at(op_bytes, profile.edge_op, profile.tensor_bytes[profile.edge_tensor])
+    # What lives for no time takes no memory.
+    op_bytes[problem.time_us.min(axis=1) == 0] = 0
+    running = np.zeros(problem.n_units, dtype=np.int64)
+    np.maximum.at(running, problem.unit, op_bytes)
+    return running
+
+
+def _possible(problem: Problem, running: IntArray) -> BoolArray:
+    """Devices that a unit may be on and that have room for it; shape (n_units, n_devices).
+
+    Where there is none, those that it may be on: no plan fits, and any bound holds.
+    """
+    need = problem.unit_persistent_bytes + running
+    possible = problem.unit_allowed & (need[:, None] <= problem.cluster.capacity_bytes)
+    nowhere = ~possible.any(axis=1)
+    possible[nowhere] = problem.unit_allowed[nowhere]
+    return possible
+
+
+def _apart(problem: Problem, possible: BoolArray, running: IntArray) -> BoolArray:
+    """Edges whose two ends cannot be on one device together; shape (n_edges,)."""
+    profile, held = problem.profile, problem.unit_persistent_bytes
+    one, other = problem.unit[profile.edge_source], problem.unit[profile.edge_op]
+    need = held[one] + held[other] + np.maximum(running[one], running[other])
+    apart: BoolArray = one != other
+    for d, capacity in enumerate(problem.cluster.capacity_bytes):
+        left = np.flatnonzero(apart)
+        together = possible[one[left], d] & possible[other[left], d] & (need[left] <= capacity)
+        apart[left[together]] = False
+    return apart
+
+
+def heads_and_tails_us(
+    problem: Problem, least_us: FloatArray, apart: BoolArray
+) -> tuple[FloatArray, FloatArray]:
     """When each op can start at the earliest, and how long the step goes on after it at least.
 
     Parameters
     ----------
     least_us : float array, shape (n_ops,)
         Time of each op on the device that suits it best.
+    apart : bool array, shape (n_edges,)
+        Edges that no schedule has within one device.
     """
     profile = problem.profile
     near = NEAR if profile.n_ops <= LARGE else NEAR_IF_LARGE
     lanes = np.where(problem.unit_allowed, problem.cluster.lanes, 1).max(axis=1)[problem.unit]
     send_us = _least_send_us(problem)
+    # Ends that must be apart and have but one device to be on fit nowhere: no plan does.
+    sure_us = np.where(apart & np.isfinite(send_us), send_us, 0.0)
     by_source = np.argsort(profile.edge_source, kind="stable")
     out_ptr = np.searchsorted(profile.edge_source[by_source], np.arange(profile.n_ops + 1))
     head_us = _heads(
@@ -82,6 +148,7 @@ def heads_and_tails_us(problem: Problem, least_us: FloatArray) -> tuple[FloatArr
         profile.in_ptr,
         profile.edge_source[profile.in_edges],
         send_us[profile.in_edges],
+        sure_us[profile.in_edges],
         least_us,
         lanes,
         near,
@@ -91,6 +158,7 @@ def heads_and_tails_us(problem: Problem, least_us: FloatArray) -> tuple[FloatArr
         out_ptr,
         profile.edge_op[by_source],
         send_us[by_source],
+        sure_us[by_source],
         least_us,
         lanes,
         near,
@@ -108,8 +176,10 @@ def _least_send_us(problem: Problem) -> FloatArray:
     size = profile.tensor_bytes[profile.edge_tensor]
     source, target = (set_of[problem.unit[ops]] for ops in (profile.edge_source, profile.edge_op))
     least = np.full(profile.n_edges, np.inf)
-    for a, b in np.unique(np.column_stack([source, target]), axis=0).tolist():
-        edges = np.flatnonzero((source == a) & (target == b))
+    pair = source * len(sets) + target
+    for code in np.unique(pair).tolist():
+        a, b = divmod(code, len(sets))
+        edges = np.flatnonzero(pair == code)
         costs = {
             (cluster.b0_us[x, y], cluster.b1_us_per_byte[x, y])
             for x in np.flatnonzero(sets[a]).tolist()
@@ -127,28 +197,32 @@ def _heads(
     in_ptr: IntArray,
     producer: IntArray,
     send_us: FloatArray,
+    sure_us: FloatArray,
     time_us: FloatArray,
     lanes: IntArray,
     near: int,
 ) -> FloatArray:  # pragma: no cover - compiled
-    """Earliest starts, op by op; see the top of the file."""
+    """Earliest starts, op by op; see the top of the file.
+
+    ``send_us`` is what each edge costs if its ends are apart, ``sure_us`` what it costs at least.
+    """
     n = len(order)
     place = np.empty(n, np.int64)
     for i in range(n):
         place[order[i]] = i
     head = np.zeros(n)
-    work, leave = np.empty(n), np.empty(n)  # between an ancestor and v: all work; with a transfer
+    work, leave = np.empty(n), np.empty(n)  # between an ancestor and v: at least; if apart
     seen = np.full(n, -1)
     found, key = np.empty(near, np.int64), np.empty(near)
     for v in order:
         base, count = 0.0, 0
         for e in range(in_ptr[v], in_ptr[v + 1]):
             x = producer[e]
-            base = max(base, head[x] + time_us[x])
+            base = max(base, head[x] + time_us[x] + sure_us[e])
             if seen[x] == v:
-                leave[x] = max(leave[x], send_us[e])
+                work[x], leave[x] = max(work[x], sure_us[e]), max(leave[x], send_us[e])
             elif count < near:
-                seen[x], work[x], leave[x] = v, 0.0, send_us[e]
+                seen[x], work[x], leave[x] = v, sure_us[e], send_us[e]
                 found[count] = x
                 count += 1
         done = 0
@@ -165,7 +239,8 @@ def _heads(
             for e in range(in_ptr[x], in_ptr[x + 1]):
                 y = producer[e]
                 through = time_us[x] + work[x]
-                leaving = min(send_us[e] + through, time_us[x] + leave[x])
+                leaving = min(send_us[e] + through, sure_us[e] + time_us[x] + leave[x])
+                through += sure_us[e]
                 if seen[y] == v:
                     work[y], leave[y] = max(work[y], through), max(leave[y], leaving)
                 elif count < near:
@@ -215,10 +290,6 @@ def _window_bound_us(
     return best
 
 
-def _allowed_time_us(problem: Problem) -> FloatArray:
-    return np.where(problem.unit_allowed[problem.unit], problem.time_us, np.inf)
-
-
 def _device_weights(problem: Problem) -> list[tuple[BoolArray, FloatArray]]:
     """Units that must stay on a set of devices, and how much a time on each device counts.
 
@@ -251,3 +322,95 @@ def _work_bound_us(problem: Problem, unit_us: FloatArray) -> float:
         weighted = unit_us[np.ix_(inside, members)] * weight[members]
         best = max(best, float(weighted.min(axis=1).sum()))
     return best
+
+
+def _price_bound_us(problem: Problem, unit_us: FloatArray) -> float:
+    """All work on all devices that have the memory for it, at the prices of the linear program.
+
+    Parameters
+    ----------
+    unit_us : float array, shape (n_units, n_devices)
+        Time of each unit; inf where it cannot be.
+    """
+    cluster, held = problem.cluster, problem.unit_persistent_bytes.astype(np.float64)
+    cell = _cells(problem, unit_us, held)
+    n_cells = int(cell.max()) + 1
+    cell_us, cell_held = _sums(cell, unit_us, n_cells), _sums(cell, held[:, None], n_cells)[:, 0]
+    prices = _prices(problem, cell_us, cell_held)
+    if prices is None:
+        return 0.0
+    per_us, per_byte = prices
+    cost = np.full(problem.n_units, np.inf)
+    for d in range(cluster.n_devices):  # 0 times inf, where time is for nothing, is no cost
+        there = np.isfinite(unit_us[:, d])
+        paid = per_us[d] * unit_us[there, d] + per_byte[d] * held[there]
+        cost[there] = np.minimum(cost[there], paid)
+    # The two sums are large and nearly equal where memory is dear; rounding must not win.
+    paid_back = float(per_byte @ cluster.capacity_bytes)
+    return float(cost.sum()) - paid_back * (1 + 1e-12)
+
+
+def _cells(problem: Problem, unit_us: FloatArray, held: FloatArray) -> IntArray:
+    """Number of the cell of each unit: in one cell, times and bytes are nearly in proportion."""
+    kinds = [problem.cluster.kind == kind for kind in np.unique(problem.cluster.kind)]
+    possible = np.isfinite(unit_us)
+    fastest = [unit_us[:, kind].min(axis=1) for kind in kinds]
+    cell = problem.device_sets[1]
+    # Which of its devices have room for a unit alone follows from how many.
+    keys = [possible.sum(axis=1)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = [column / fastest[0] for column in fastest[1:]]
+        ratios.append(held / unit_us.min(axis=1))
+        for ratio in ratios:
+            steps = np.nan_to_num(2 * np.log2(ratio), nan=0.0, posinf=99.0, neginf=-99.0)
+            keys.append(np.rint(np.clip(steps, -99, 99)).astype(np.int64) + 99)
+    for key in keys:
+        cell = np.unique(cell * 257 + key, return_inverse=True)[1]
+    return cell
+
+
+def _prices(
+    problem: Problem, cell_us: FloatArray, held: FloatArray
+) -> tuple[FloatArray, FloatArray] | None:
+    """Prices of the time and of the memory of each device; none where no assignment fits.
+
+    Parameters
+    ----------
+    cell_us, held : float arrays, shapes (n_cells, n_devices) and (n_cells,)
+        Time of each cell on each device, inf where it cannot be, and its bytes.
+    """
+    from scipy.optimize import linprog  # takes a while to import
+
+    cluster = problem.cluster
+    n_devices, n_cells = cluster.n_devices, len(held)
+    cells, devices = np.nonzero(np.isfinite(cell_us))
+    each = np.arange(len(cells))
+    scale_us = max(float(cell_us[cells, devices].max()), 1e-9)
+    chips = np.unique(cluster.lane_owner)
+    # Rows: the time of each device, which devices of one chip share, then its memory.
+    row = np.concatenate([cluster.lane_owner[devices], n_devices + devices, chips])
+    column = np.concatenate([each, each, np.full(len(chips), len(each))])
+    value = np.concatenate(
+        [
+            cell_us[cells, devices] / scale_us,
+            held[cells] / cluster.capacity_bytes[devices],
+            -cluster.lanes[chips].astype(np.float64),
+        ]
+    )
+    found = linprog(
+        np.append(np.zeros(len(each)), 1.0),
+        A_ub=coo_array((value, (row, column)), shape=(2 * n_devices, len(each) + 1)).tocsr(),
+        b_ub=np.repeat([0.0, 1.0], n_devices),
+        A_eq=coo_array((np.ones(len(each)), (cells, each)), shape=(n_cells, len(each) + 1)).tocsr(),
+        b_eq=np.ones(n_cells),
+        method="highs",
+    )
+    if found.status != 0:
+        return None
+    dual = np.maximum(-found.ineqlin.marginals, 0.0)
+    of_chip = dual[:n_devices]
+    total = float(of_chip @ cluster.lanes)
+    if total <= 0:
+        return None
+    per_byte = dual[n_devices:] * scale_us / cluster.capacity_bytes / total
+    return of_chip[cluster.lane_owner] / total, per_byte

@@ -34,7 +34,8 @@ class Found:
     plan : Plan or None
         A placement and an order, where there is a new solution; not yet played.
     status : str
-        Empty until the end; then ``optimal``, ``stopped``, ``missing`` or ``failed``.
+        Empty until the end; then ``optimal``, ``stopped``, ``missing``, ``failed`` or
+        ``infeasible``: the variables cannot be shared out among the devices, so no plan fits.
     why : str
         What a person should know where the solver is missing or failed.
     """

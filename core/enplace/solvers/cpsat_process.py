@@ -2,8 +2,8 @@
 
 Arrays on standard input (see :mod:`enplace.solvers.cp`), JSON lines on standard output. Each line
 is an object with ``bound``, or with ``objective``, ``device`` (of each unit) and ``start`` (of each
-op), in whole ticks. The last one also has ``status``: ``optimal``, ``stopped`` or ``missing`` with
-``why``.
+op), in whole ticks. The last one also has ``status``: ``optimal``, ``infeasible``, ``stopped`` or
+``missing`` with ``why``.
 
 The model relaxes the machine, so that its bound holds for every schedule: channels may carry
 tensors in any order, times are rounded down, and of memory only the variables count. It gets no
@@ -38,6 +38,9 @@ def main() -> None:
     solver.parameters.num_workers = threads
     solver.best_bound_callback = lambda bound: say(bound=float(bound))
     status = solver.solve(schedule.model, schedule.teller())
+    if status == cp_model.INFEASIBLE:
+        say(status="infeasible")
+        return
     done = "optimal" if status == cp_model.OPTIMAL else "stopped"
     say(status=done, bound=float(solver.best_objective_bound))
 

@@ -8,6 +8,7 @@ installed is an answer, not an error.
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,17 +27,27 @@ CP_SAT = "CP-SAT"
 """For programs as :mod:`enplace.solvers.cpsat_program_process` has them."""
 
 COMMANDS = {"Gurobi": "gurobi_cl", "CPLEX": "cplex"}
-"""The programs of the solvers that are not libraries of Python."""
+"""The programs of the solvers that a person installs; CBC's comes with PuLP."""
 
-LIBRARIES = {"HiGHS": "highspy", "CBC": "pulp"}
-"""The libraries of the others."""
+
+def program_of(solver: str) -> str | None:
+    """Path of the program or library that solves for one of :data:`SOLVERS`; None without it."""
+    if solver == "HiGHS":
+        found = importlib.util.find_spec("highspy")
+        return found.origin if found else None
+    if solver in COMMANDS:
+        return shutil.which(COMMANDS[solver])
+    if importlib.util.find_spec("pulp") is None:
+        return None
+    import pulp  # takes a while
+
+    path: str = pulp.PULP_CBC_CMD.pulp_cbc_path
+    return shutil.which(os.path.normpath(path))
 
 
 def installed(solver: str) -> bool:
     """Whether a solver can be expected to run here."""
-    if solver in COMMANDS:
-        return shutil.which(COMMANDS[solver]) is not None
-    return importlib.util.find_spec(LIBRARIES[solver]) is not None
+    return program_of(solver) is not None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,19 @@
 """CBC, Gurobi or CPLEX through PuLP in a process of its own; see :mod:`~.highs_process`.
 
+A solver gets the time that writing the program down has left of the limit. CBC looks at its clock
+seldom, and may be killed before it says what it has; the bounds in its log are passed on at once.
+
 Usage: python -m enplace.solvers.pulp_process SECONDS THREADS SOLVER
 """
 
 from __future__ import annotations
 
+import re
 import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +24,20 @@ from enplace.solvers.model import Model, decode_model
 COMMANDS = {"CBC": "PULP_CBC_CMD", "Gurobi": "GUROBI_CMD", "CPLEX": "CPLEX_CMD"}
 """PuLP's names."""
 
+LEAST_S = 1.0
+"""A solver gets so long at least, which its caller's grace covers."""
+
+LOOK_S = 0.2
+"""Time between two looks at the log."""
+
+_BOUND = re.compile(rb"(?:Continuous objective value is|best possible) (-?[0-9][0-9.e+-]*[0-9])")
+_ROUNDED = 1e-5
+"""The log has numbers to six digits, as a fraction."""
+
 
 def main() -> None:
     """Solve the model on standard input."""
+    began = time.monotonic()
     limit_s, threads, name = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     model, start = decode_model(sys.stdin.buffer.read())
     try:
@@ -26,8 +45,7 @@ def main() -> None:
     except ImportError as error:
         say(status="missing", why=f"{error}")
         return
-    options = {"msg": False, "timeLimit": limit_s, "threads": threads, "warmStart": True}
-    solver = pulp.getSolver(COMMANDS[name], **options)
+    solver = pulp.getSolver(COMMANDS[name], msg=False, threads=threads, warmStart=True)
     if not solver.available():
         say(status="missing", why=f"{name} is not installed")
         return
@@ -36,7 +54,11 @@ def main() -> None:
         for variable, value in zip(variables, start.tolist(), strict=True):
             if not np.isnan(value):
                 variable.setInitialValue(value)
-    problem.solve(solver)
+    solver.timeLimit = max(limit_s - (time.monotonic() - began), LEAST_S)
+    if name == "CBC":
+        _solve_with_log(problem, solver)
+    else:
+        problem.solve(solver)
     if problem.sol_status == pulp.LpSolutionInfeasible:
         say(status="infeasible")
         return
@@ -53,6 +75,40 @@ def main() -> None:
         bound=objective if optimal else None,
         values=values,
     )
+
+
+def _solve_with_log(problem: Any, solver: Any) -> None:
+    """Have CBC solve, and tell of each better bound in its log."""
+    log = Path(tempfile.gettempdir(), "cbc.log")
+    log.touch()
+    solver.optionsDict["logPath"] = str(log)
+    over = threading.Event()
+
+    def follow() -> None:
+        told = -np.inf
+        while not over.wait(LOOK_S):
+            bound = bound_in(log.read_bytes())
+            if bound > told:
+                told = bound
+                say(bound=bound)
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    try:
+        problem.solve(solver)
+    finally:
+        over.set()
+        follower.join()
+    bound = bound_in(log.read_bytes())
+    if np.isfinite(bound):
+        say(bound=bound)
+
+
+def bound_in(log: bytes) -> float:
+    """The best lower bound in a log of CBC, rounded down; -inf where there is none."""
+    found = [float(match) for match in _BOUND.findall(log)]
+    best = max((value for value in found if abs(value) < 1e30), default=-np.inf)
+    return best - _ROUNDED * abs(best) if np.isfinite(best) else best
 
 
 def to_pulp(pulp: Any, model: Model) -> tuple[Any, list[Any]]:

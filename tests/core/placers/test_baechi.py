@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from enplace.cluster import Cluster, Device, Link
 from enplace.coarsen import find_leaders
+from enplace.errors import CancelledError
 from enplace.placers import PlaceOptions, place
 from enplace.placers.m_etf import earliest_first
 from enplace.placers.m_sct import favourite_children
@@ -125,7 +126,7 @@ def test_the_kernel_is_the_reference(problem, data):
     favourite = np.full(profile.n_ops, -1)
     for edge in data.draw(st.lists(st.integers(0, profile.n_edges - 1))) if profile.n_edges else []:
         favourite[profile.edge_source[edge]] = profile.edge_op[edge]
-    device, start = earliest_first(problem, favourite)
+    device, start = earliest_first(problem, favourite, PlaceOptions())
     expected = EarliestFirst(problem, natural_position(problem), favourite.tolist()).run()
     assert (device.tolist(), start.tolist()) == expected
 
@@ -148,3 +149,10 @@ def test_favourite_children_pair_off_whatever_the_window(problem, window):
     leader = find_leaders(problem, natural_position(problem)).tolist()
     led = {(leader[a], leader[b]) for a, b in edges}
     assert {(op, int(favourite[op])) for op in parents.tolist()} <= led
+
+
+def test_it_stops_in_the_middle_of_a_placement():
+    problem = Problem(line([1.0] * 3, []), gpus(2))
+    stopped = PlaceOptions(cancelled=lambda: True)
+    with pytest.raises(CancelledError):
+        earliest_first(problem, np.full(3, -1), stopped)

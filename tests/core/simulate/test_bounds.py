@@ -1,16 +1,21 @@
 """Lower bounds: below everything that exhaustive search finds, and worth having."""
 
 import itertools
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from tests.problems import cluster_of, clusters, planned_problems, profile_of, profiles
 
+from enplace.cluster import Cluster, Device, Link
+from enplace.errors import DoesNotFitError
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.simulate import lower_bound_us, simulate
+from enplace.simulate.verify import find_faults
 
 
 @settings(deadline=None, max_examples=400)
@@ -32,14 +37,37 @@ def every_schedule(problem):
         for order in itertools.islice(nx.all_topological_sorts(graph), 24):
             position = np.argsort(np.array(order))
             plan = Plan(device.copy(), position, "x", "strict", "ordered")
-            yield simulate(problem, plan).makespan_us
+            yield simulate(problem, plan)
+
+
+def shortest_us(problem):
+    """Step time of the shortest schedule that fits; inf where none does."""
+    return min((s.makespan_us for s in every_schedule(problem) if s.fits), default=np.inf)
 
 
 @settings(deadline=None, max_examples=60)
 @given(profile=profiles(max_ops=5), cluster=clusters())
 def test_exhaustive_search_finds_nothing_shorter(profile, cluster):
     problem = Problem(profile, cluster)
-    assert lower_bound_us(problem) <= min(every_schedule(problem)) * (1 + 1e-12)
+    assert lower_bound_us(problem) <= shortest_us(problem) * (1 + 1e-12)
+
+
+@settings(deadline=None, max_examples=100)
+@given(profile=profiles(max_ops=4), cluster=clusters(), data=st.data())
+def test_where_memory_is_tight_exhaustive_search_finds_nothing_shorter_that_fits(
+    profile, cluster, data
+):
+    room = st.sampled_from([30, 60, 90, 120, 200])
+    cluster = replace(
+        cluster,
+        devices=tuple(replace(d, capacity_bytes=data.draw(room)) for d in cluster.devices),
+    )
+    try:
+        problem = Problem(profile, cluster)
+    except DoesNotFitError:
+        assume(False)
+    assert np.isfinite(lower_bound_us(problem))
+    assert lower_bound_us(problem) <= shortest_us(problem) * (1 + 1e-12)
 
 
 def test_branches_that_meet_stay_together_or_wait_for_a_transfer():
@@ -47,7 +75,7 @@ def test_branches_that_meet_stay_together_or_wait_for_a_transfer():
     profile = profile_of({"a": 10, "b": 10, "c": 1}, [("a", "c", 6), ("b", "c", 6)])
     problem = Problem(profile, cluster_of(2, b0_us=1.0))
     assert lower_bound_us(problem) == 18
-    assert min(every_schedule(problem)) == 18
+    assert shortest_us(problem) == 18
 
 
 def test_a_long_transfer_leaves_one_device():
@@ -68,3 +96,57 @@ def test_before_and_after_the_wide_part_nothing_can_be_shared():
     edges = [("first", f"m{i}", 1) for i in range(6)] + [(f"m{i}", "last", 1) for i in range(6)]
     problem = Problem(profile_of(times, edges), cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
     assert lower_bound_us(problem) == pytest.approx(32)
+
+
+def test_ends_with_no_device_for_both_pay_a_transfer():
+    """A chain of three whose middle has room beside neither end: two transfers of 1 + 3."""
+    problem = Problem(
+        profile_of(
+            {"a": 10, "b": 10, "c": 10},
+            [("a", "b", 3), ("b", "c", 3)],
+            persistent={"a": 40, "b": 60, "c": 40},
+        ),
+        cluster_of(2, capacity_bytes=90),
+    )
+    assert lower_bound_us(problem) == pytest.approx(38)
+    assert shortest_us(problem) == 38
+
+
+def test_what_an_op_needs_while_it_runs_keeps_others_away():
+    """The variables of both would fit one device, but not beside what b needs to run."""
+    profile = profile_of(
+        {"a": 10, "b": 10}, [("a", "b", 3)], persistent={"a": 40, "b": 40}, temporary={"b": 20}
+    )
+    assert lower_bound_us(Problem(profile, cluster_of(2, capacity_bytes=90))) == pytest.approx(24)
+    assert lower_bound_us(Problem(profile, cluster_of(2, capacity_bytes=110))) == pytest.approx(20)
+
+
+def test_an_op_of_each_kind_of_device_pays_the_transfer_between_them():
+    profile = profile_of({"a": 10}, [("input", "a", 3)], cpu={"input": 10})
+    problem = Problem(profile, cluster_of(1, cpu_lanes=1))
+    assert lower_bound_us(problem) == shortest_us(problem) == 24
+
+
+def test_little_memory_on_the_fast_device_leaves_work_for_the_slow():
+    """Four ops of 10, no edges; the fast device does one in 2.5 and has no room for another.
+
+    Neither the work over the speed of all (8), nor the longest op (2.5), nor any path knows that
+    three of them must go to the slow one.
+    """
+    devices = (Device("GPU:0", "gpu", 19, speed=4.0), Device("GPU:1", "gpu", 100))
+    links = tuple(Link(a, 1 - a, 1.0, 1.0, (a,)) for a in (0, 1))
+    cluster = Cluster("unlike", devices, ("there", "back"), links)
+    names = ("a", "b", "c", "d")
+    profile = profile_of(dict.fromkeys(names, 10), persistent=dict.fromkeys(names, 10))
+    problem = Problem(profile, cluster)
+    assert shortest_us(problem) == 30
+    # With fractions, nine tenths of a second op fit beside the first.
+    assert lower_bound_us(problem) == pytest.approx(21)
+
+
+def test_a_schedule_that_lacks_memory_may_be_shorter_than_any_that_fits():
+    profile = profile_of({"a": 10, "b": 10}, [("a", "b", 9)], persistent={"a": 40, "b": 60})
+    problem = Problem(profile, cluster_of(2, capacity_bytes=90))
+    together = simulate(problem, Plan(np.array([0, 0]), np.array([0, 1]), "x"))
+    assert (together.makespan_us, together.lower_bound_us, together.gap) == (20, 30, 0.0)
+    assert find_faults(together) == []

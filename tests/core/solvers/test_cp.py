@@ -95,3 +95,14 @@ def test_known_schedules_that_lack_memory_do_not_hide_longer_ones_that_fit():
     plans = [found.plan for found in solve_cp(problem, known, 20.0, lambda: False) if found.plan]
     assert simulate(problem, plans[-1]).fits
     assert simulate(problem, plans[-1]).makespan_us == 100
+
+
+def test_where_variables_cannot_be_shared_out_it_is_said_that_no_plan_fits():
+    """Three ops of 60 on two devices of 100: together they have the room, but not for whole ops."""
+    variables = dict.fromkeys("abc", 60 << 10)
+    profile = profile_of(dict.fromkeys("abc", 10), persistent=variables)
+    problem = Problem(profile, cluster_of(2, capacity_bytes=100 << 10))
+    known = simulate(problem, plan_of(problem, {"a": 0, "b": 0, "c": 1}))
+    assert list(solve_cp(problem, known, 20.0, lambda: False))[-1].status == "infeasible"
+    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=3))
+    assert plan.note.startswith("No plan fits, proven by CP-SAT")

@@ -5,8 +5,9 @@ import tempfile
 import numpy as np
 import pytest
 
-from enplace.solvers.milp import CP_SAT, SOLVERS, solve_milp
+from enplace.solvers.milp import CP_SAT, SOLVERS, installed, solve_milp
 from enplace.solvers.model import ModelBuilder, decode_model, encode_model
+from enplace.solvers.pulp_process import bound_in
 
 
 def never():
@@ -80,6 +81,35 @@ def test_stopped_on_the_way_it_answers_with_what_it_told():
         pytest.skip(answer.why)
     assert answer.status == "stopped"
     assert answer.objective == heard[-1].objective
+
+
+def test_cbc_tells_of_bounds_on_the_way():
+    """Whole numbers are far from what the linear program makes of them, so it takes a while."""
+    model, best = knapsack(12)
+    answer, heard = solve(model, start=np.zeros(12), solver="CBC")
+    assert answer.objective == pytest.approx(best)
+    assert heard
+    assert all(told.bound <= best for told in heard)
+
+
+def test_the_best_bound_in_a_log_of_cbc_is_rounded_down():
+    log = b"""
+Continuous objective value is 0.114621 - 101.42 seconds
+Cbc0010I After 0 nodes, 1 on tree, 1e+50 best solution, best possible 0.25 (3.00 seconds)
+Cbc0005I Partial search - best objective 1e+50 (best possible 0.25), took 0 iterations
+Lower bound:                    0.251
+"""
+    assert bound_in(log) == pytest.approx(0.25, rel=1e-4)
+    assert bound_in(log) < 0.25
+    assert bound_in(b"Continuous objective value is -12.5 - 0.00 seconds") < -12.5
+    assert bound_in(b"best possible 1e+50") == -np.inf
+
+
+def test_a_solver_is_installed_where_its_program_is(monkeypatch):
+    """CBC's program is the one that PuLP brings, wherever a person's own may be."""
+    monkeypatch.setenv("PATH", "")
+    assert installed("CBC")
+    assert not installed("Gurobi")
 
 
 def test_a_process_that_breaks_is_an_answer_with_its_last_line():
