@@ -5,7 +5,8 @@
    coarser graph is made besides, on which moves go further (:func:`enplace.coarsen.merge_batches`).
 3. Two threads move whole blocks (:mod:`enplace.search.blocks`): one on the coarser graph with
    channels that serve the most urgent first, one on the finer with channels that serve first come,
-   first served. Halfway, both go on from the better outcome on the finer graph.
+   first served. Ops stand in the order of their ranks, or in a plan's own where that is much better,
+   in which blocks move as well. Halfway, both go on from the better outcome on the finer graph.
 4. Both anneal windows of the order (:mod:`enplace.search.windows`), each with its own seed; now and
    then the one that lags goes on from the other's. Where channels that serve the most urgent first
    win more than windows do, the first thread keeps moving blocks.
@@ -57,6 +58,12 @@ may take; it is tried last."""
 COARSE = 1500
 """Ops of the coarser graph; a finer one of fewer ops is used for both."""
 
+TOO_COARSE = 1.25
+"""Where the best plan takes so many times longer on the coarser graph, that is not used."""
+
+OWN_ORDER = 0.02
+"""Blocks are moved in a plan's own order if that is so much shorter than the order of ranks."""
+
 FINE = 16_000
 """Most ops of the finer graph while blocks are moved; windows always use the finest."""
 
@@ -106,7 +113,11 @@ TELL_S = 0.2
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """An order and a placement on a level, and what the search makes of them."""
+    """An order and a placement on a level, and what the search makes of them.
+
+    ``ranked`` tells how blocks are to be moved next: with ops in the order of their ranks, or in
+    this one.
+    """
 
     level: Level
     order: IntArray
@@ -114,6 +125,7 @@ class State:
     makespan_us: float = np.inf
     lacking_bytes: int = 0
     engine: str = LISTS
+    ranked: bool = True
 
     @property
     def key(self) -> tuple[int, float]:
@@ -245,11 +257,16 @@ class _Search:
         yield
         coarse = self._level(fine, COARSE)
         yield
-        states = [self._start(coarse), self._start(fine)]
+        first = self._looked_at([self._start(coarse)], LINKS[0])
+        yield
+        if first.makespan_us > TOO_COARSE * self.best.makespan_us:
+            first = self._looked_at([self._start(fine)], LINKS[0])
+        yield
+        states = [first, self._looked_at([self._start(fine)], LINKS[1])]
         states = self._phase(states, [_blocks(links) for links in LINKS], PHASES[0])
         yield
         states = [
-            self._better(self._lifted(state, fine, links), self._start(fine), links)
+            self._looked_at([self._lifted(state, fine, links), self._start(fine)], links)
             for state, links in zip(states, LINKS, strict=True)
         ]
         yield
@@ -257,7 +274,7 @@ class _Search:
         yield
         start = self._start(finest)
         urgent, other = (
-            self._better(self._lifted(state, finest, links), start, links)
+            self._looked_at([self._lifted(state, finest, links), start], links)
             for state, links in zip(states, LINKS, strict=True)
         )
         yield
@@ -299,10 +316,18 @@ class _Search:
         plan = state.level.plan(state.order, state.device, "strict", links)
         return _state(level, device, plan)
 
-    def _better(self, one: State, other: State, links: str) -> State:
-        """The state that moves of blocks should start from."""
+    def _looked_at(self, states: list[State], links: str) -> State:
+        """The best state for moves of blocks to start from.
+
+        Moves go further in the order of ranks, unless a state's own is much better.
+        """
         look = _blocks(links, rounds=0)
-        return min((look(state, 0, 1.0, _going()) for state in (one, other)), key=_key)
+        by_rank, in_order = (
+            min((look(replace(s, ranked=ranked), 0, 1.0, _going()) for s in states), key=_key)
+            for ranked in (True, False)
+        )
+        limit = by_rank.lacking_bytes, by_rank.makespan_us * (1 - OWN_ORDER)
+        return in_order if in_order.key < limit else by_rank
 
     def _replayed(self, state: State) -> State:
         """A state in the order that windows should start from: its own, or that of a new play."""
@@ -462,7 +487,7 @@ def _played(level: Level, device: IntArray, order: IntArray, links: str = "fifo"
 
 
 def _blocks(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) -> Step:
-    """A search that moves blocks."""
+    """A search that moves blocks, and in an order of their own moves them there as well."""
     policy = LINK_POLICIES.index(links)
 
     def step(state: State, seed: int, share: float, stop: BoolArray) -> State:
@@ -478,14 +503,15 @@ def _blocks(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) -> S
             order,
             device,
             policy,
+            state.ranked,
             rounds,
             threshold * (1 - min(1.0, share)) ** 2,
             np.random.default_rng(seed),
             stop,
         )
-        if state.key < (lacking, makespan):
+        if state.key <= (lacking, makespan):
             return state
-        return State(state.level, order, device, makespan, lacking, BLOCKS)
+        return State(state.level, order, device, makespan, lacking, BLOCKS, state.ranked)
 
     return step
 

@@ -193,12 +193,13 @@ def move_blocks(
     order: IntArray,
     device: IntArray,
     links: int,
+    ranked: bool,
     rounds: int,
     threshold: float,
     draw: np.random.Generator,
     stop: BoolArray,
 ) -> tuple[float, int]:  # pragma: no cover - compiled
-    """Try moves of blocks.
+    """Try moves of blocks to other devices, or within the order.
 
     Parameters
     ----------
@@ -208,6 +209,9 @@ def move_blocks(
         The placement to begin from; afterwards the best found, and the order in which ops start.
     links : int
         How channels serve, as in the simulator: first come first, or the most urgent first.
+    ranked : bool
+        Whether devices take their ops by the upward ranks that a placement gives them; else in the
+        order that is given, in which blocks move as well.
     rounds : int
         Moves to try.
     threshold : float
@@ -224,6 +228,10 @@ def move_blocks(
     finish, start = np.empty(n_ops), np.empty(n_ops)
     arrival, sent = np.empty((n_tensors, n_devices)), np.empty((n_tensors, n_devices))
     position = np.empty(n_ops, np.int64)
+    key = np.empty(n_ops)
+    for at in range(n_ops):
+        key[order[at]] = at
+    trial_key = key.copy()
     now, trial = device.copy(), device.copy()
     chosen = np.empty(len(g.unit_ptr), np.int64)
     n_blocks = len(block_ptr) - 1
@@ -248,18 +256,26 @@ def move_blocks(
                 to = now[other]
                 count = _neighbourhood(g, now, one, draw, chosen)
             trial[:] = now
-            moved = False
-            for u in chosen[:count]:
-                if g.allowed[u, to]:
+            trial_key[:] = key
+            moved = not ranked and draw.random() < 0.5
+            if moved:
+                by = (2.0 * draw.random() - 1.0) * 2.0 ** (draw.random() * np.log2(n_ops))
+                for u in chosen[:count]:
                     for member in g.member[g.unit_ptr[u] : g.unit_ptr[u + 1]]:
-                        moved |= trial[member] != to
-                        trial[member] = to
+                        trial_key[member] += by
+            else:
+                for u in chosen[:count]:
+                    if g.allowed[u, to]:
+                        for member in g.member[g.unit_ptr[u] : g.unit_ptr[u + 1]]:
+                            moved |= trial[member] != to
+                            trial[member] = to
             if not moved:
                 continue
-        rank = placed_ranks(g, topological, trial)
-        by_rank = topological[np.argsort(-rank[topological], kind="mergesort")]
+        if ranked:
+            trial_key = -placed_ranks(g, topological, trial)
+        by_key = topological[np.argsort(trial_key[topological], kind="mergesort")]
         for at in range(n_ops):
-            position[by_rank[at]] = at
+            position[by_key[at]] = at
         found = dispatch(
             g, lanes, owner, in_degree, trial, position, links, finish, start, arrival, sent
         )
@@ -270,7 +286,7 @@ def move_blocks(
         if attempt > 0 and (lacks > lacking or (lacks == lacking and too_long)):
             continue
         current, lacking = found, lacks
-        now[:] = trial
+        now[:], key[:] = trial, trial_key
         if attempt == 0 or lacks < best_lacking or (lacks == best_lacking and found < best):
             best, best_lacking = found, lacks
             device[:] = trial

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.problems import cluster_of, plan_of, planned_problems, profile_of
 
 from enplace.errors import DoesNotFitError
-from enplace.plan import Plan
+from enplace.placers.settle import inverse
+from enplace.plan import LINK_POLICIES, Plan
 from enplace.problem import Problem
 from enplace.search import make_level, move_blocks, sweep
 from enplace.search.graph import lacking_bytes, make_graph, play, tails
@@ -121,16 +123,50 @@ def test_windows_move_a_chain_to_the_idle_device():
     assert makespan == 60.0
 
 
-@pytest.mark.parametrize("links", [0, 1])
-def test_blocks_move_a_chain_to_the_idle_device(links):
-    problem, plan = two_chains()
+def blocks(problem, order, device, links, ranked, rounds):
+    """What ``move_blocks`` makes of an order and a placement, which it changes."""
     level = make_level(problem, np.arange(problem.profile.n_ops))
-    order, device = np.argsort(plan.position), plan.device.copy()
-    makespan, lacking = move_blocks(
+    return move_blocks(
         level.graph, problem.cluster.lanes, problem.cluster.lane_owner,
         np.diff(problem.profile.in_ptr), problem.profile.topological_order, *level.blocks,
-        order, device, links, 300, 0.0, np.random.default_rng(0), np.zeros(1, dtype=bool),
+        order, device, links, ranked, rounds, 0.0, np.random.default_rng(0),
+        np.zeros(1, dtype=bool),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("ranked", [True, False])
+@pytest.mark.parametrize("links", [0, 1])
+def test_blocks_move_a_chain_to_the_idle_device(links, ranked):
+    problem, plan = two_chains()
+    order, device = np.argsort(plan.position), plan.device.copy()
+    makespan, lacking = blocks(problem, order, device, links, ranked, 300)
     assert (makespan, lacking) == (60.0, 0)
     strict = simulate(problem, Plan(device.copy(), np.argsort(order), "x", "strict", "fifo"))
     assert strict.makespan_us == 60.0
+
+
+@quick
+@given(
+    planned=planned_problems(),
+    rounds=st.sampled_from([0, 30]),
+    links=st.sampled_from(["fifo", "priority"]),
+)
+def test_blocks_in_a_plans_own_order_begin_with_its_schedule_and_only_get_better(
+    planned, rounds, links
+):
+    problem, plan = planned
+    plan = replace(plan, policy="priority", links=links, device=plan.device.copy())
+    schedule = simulate(problem, plan)
+    order, device = np.argsort(plan.position), plan.device.copy()
+    makespan, lacking = blocks(problem, order, device, LINK_POLICIES.index(links), False, rounds)
+    before = (_lacking(schedule), schedule.makespan_us * (1 + 1e-9))
+    assert (lacking, makespan) <= before
+    if rounds == 0:
+        assert makespan == pytest.approx(schedule.makespan_us)
+    after = simulate(problem, replace(plan, device=device, position=inverse(order)))
+    assert np.isfinite(after.makespan_us)
+
+
+def _lacking(schedule):
+    over = schedule.peak_bytes - schedule.problem.cluster.capacity_bytes
+    return int(np.maximum(over, 0).sum())
