@@ -5,7 +5,7 @@
    coarser graph is made besides, on which moves go further (:func:`enplace.coarsen.merge_batches`).
 3. Two threads move whole blocks (:mod:`enplace.search.blocks`): one on the coarser graph with
    channels that serve the most urgent first, one on the finer with channels that serve first come,
-   first served. Ops stand in the order of their ranks, or where that is much better in a plan's own,
+   first served. Ops stand in the order of their ranks, or in a plan's own if that is much better,
    in which blocks move as well. Halfway, both go on from the better outcome on the finer graph.
 4. Both anneal windows of the order (:mod:`enplace.search.windows`), each with its own seed; now and
    then the one that lags goes on from the other's. Where channels that serve the most urgent first
