@@ -13,7 +13,7 @@ from PySide6.QtCore import QDeadlineTimer, QEventLoop, QSettings, QTimer
 from enplace.errors import EnplaceError
 from enplace.files import write_atomically
 from enplace.samples import samples
-from enplace.text import ms, percent
+from enplace.text import gap_text, ms, percent
 from enplace_studio.application import make_application
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.window import MainWindow
@@ -125,7 +125,7 @@ def plan_line(document: Document, entry: PlanEntry) -> str:
     """One line on a plan: name, step time, gap, against the expert."""
     against = document.against_expert(entry.schedule)
     parts = [f"{entry.name:32}", f"{ms(entry.schedule.makespan_us):>10}"]
-    parts.append(f"gap {percent(entry.schedule.gap):>7}")
+    parts.append(f"gap {gap_text(entry.schedule.gap, entry.schedule.fits):>7}")
     if entry is document.expert:
         parts.append("reference")
     elif against is not None:

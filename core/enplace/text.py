@@ -43,6 +43,11 @@ def percent(fraction: float, signed: bool = False) -> str:
     return f"{_number(fraction * 100, 1, signed)} %"
 
 
+def gap_text(gap: float, fits: bool) -> str:
+    """A plan's gap to the bound; there is none for a plan that does not fit."""
+    return percent(gap) if fits else "—"
+
+
 def rate(bytes_per_s: float) -> str:
     """Bandwidth in decimal units, as data sheets give it: ``25 GB/s``, ``850 MB/s``."""
     value, unit = (bytes_per_s / 1e9, "GB/s") if bytes_per_s >= 1e9 else (bytes_per_s / 1e6, "MB/s")

@@ -10,7 +10,7 @@ from enplace.errors import EnplaceError
 from enplace.plan import Plan, check_plan
 from enplace.problem import LATENCY, THROUGHPUT, Problem
 from enplace.schedule import Schedule
-from enplace.text import count, device_label, ms, percent, size
+from enplace.text import count, device_label, gap_text, ms, percent, size
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.prediction import compared
 
@@ -132,7 +132,7 @@ def compare(document: Document, first: PlanEntry, second: PlanEntry) -> list[Dif
         _line("step time", [ms(step) for step in steps], steps),
         *_measured_lines(first, second),
         _line("against expert", [_against(document, entry) for entry in (first, second)]),
-        _line("gap to the bound", [percent(schedule.gap) for schedule in both]),
+        _line("gap to the bound", [gap_text(s.gap, s.fits) for s in both]),
         _line("transfers", [f"{len(schedule.transfer_tensor):,}" for schedule in both]),
         _line("sent", [size(sent_bytes(schedule)) for schedule in both]),
         _line("time sending", [ms(time) for time in spent]),

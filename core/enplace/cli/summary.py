@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import table
-from enplace.text import count, device_label, finite, listed, ms, percent, seconds, size
+from enplace.text import count, device_label, finite, gap_text, listed, ms, percent, seconds, size
 
 if TYPE_CHECKING:
     from enplace.plan import Plan
@@ -53,7 +53,7 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
         "step_time_us": schedule.makespan_us,
         "expert_step_time_us": expert.makespan_us if expert else None,
         "lower_bound": schedule.lower_bound_us,
-        "gap": schedule.gap,
+        "gap": schedule.gap if schedule.fits else None,
         "solve_seconds": finite(plan.facts.get("solve_seconds")),
         "note": plan.note,
         "feasible": schedule.fits,
@@ -150,7 +150,11 @@ def describe(schedule: Schedule, expert: Schedule | None) -> str:
         change = against_expert(schedule, expert)
         facts[-1][2] = f"{change} against the expert's {ms(expert.makespan_us)}"
     facts += [
-        ["gap", percent(schedule.gap), f"proven not below {ms(schedule.lower_bound_us)}"],
+        [
+            "gap",
+            gap_text(schedule.gap, schedule.fits),
+            f"proven not below {ms(schedule.lower_bound_us)}",
+        ],
         [
             "transfers",
             f"{len(schedule.transfer_tensor):,}",
@@ -246,7 +250,7 @@ def comparison(schedules: list[Schedule], expert: Schedule | None, objective: st
             *(ms(schedule.plan.objective_us or 0.0) for _ in column),
             ms(schedule.makespan_us),
             against_expert(schedule, expert),
-            percent(schedule.gap),
+            gap_text(schedule.gap, schedule.fits),
             f"{len(schedule.transfer_tensor):,}",
             size(float(schedule.transfer_bytes.sum())),
             size(float(schedule.peak_bytes.max())),

@@ -12,7 +12,7 @@ from enplace.exports.palette import DARK, LIGHT, device_class, picture_style
 from enplace.exports.timeline_svg import busy_fraction, timeline_svg
 from enplace.schedule import Schedule
 from enplace.simulate import critical_path
-from enplace.text import count, device_label, ms, percent, size
+from enplace.text import count, device_label, gap_text, ms, percent, size
 
 MAX_PINS = 50
 
@@ -75,7 +75,7 @@ def _facts(schedule: Schedule) -> Iterator[str]:
     yield _fact(
         ms(schedule.makespan_us), f"step time, proven not below {ms(schedule.lower_bound_us)}"
     )
-    yield _fact(percent(schedule.gap), "at most left to gain")
+    yield _fact(gap_text(schedule.gap, schedule.fits), "at most left to gain")
     yield _fact(
         count(len(schedule.transfer_tensor), "transfer"),
         f"{size(float(schedule.transfer_bytes.sum()))} in {ms(float(sent))}",

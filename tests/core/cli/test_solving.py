@@ -76,6 +76,7 @@ def test_a_plan_that_does_not_fit_is_written_and_answered_with_no(enplace, folde
     done = enplace("place", "p.json", *arguments)
     assert done.status == 1
     assert "Does not fit: GPU 0 needs 30 MiB" in done.out
+    assert " — " in next(line for line in done.out.splitlines() if line.startswith("gap"))
     assert "has 20 MiB (20,971,520 bytes)" in done.out
     assert set(devices_of("plan.json", cluster="tight.json").values()) == {0}
     assert enplace("simulate", "p.json", "plan.json").status == 1
