@@ -133,7 +133,7 @@ def memory_curves(
     """
     profile = problem.profile
     n_own, n_copies = profile.n_tensors, len(lives.tensor)
-    size = np.concatenate([profile.tensor_bytes[lives.tensor], profile.temporary_bytes])
+    size = np.concatenate([profile.held_bytes[lives.tensor], profile.temporary_bytes])
     start = np.concatenate([lives.start_us, op_start_us])
     end = np.concatenate([lives.end_us, op_finish_us])
     where = np.concatenate([lives.device, device])

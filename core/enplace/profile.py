@@ -129,6 +129,15 @@ class Profile:
         return _pointers(self.edge_tensor, self.n_tensors)
 
     @cached_property
+    def held_bytes(self) -> IntArray:
+        """Memory that each tensor takes; shape (n_tensors,).
+
+        None in the inputs of 2020: there the size of a node holds its activations already.
+        """
+        whole = "backward" in self.measured
+        return np.zeros(self.n_tensors, dtype=np.int64) if whole else self.tensor_bytes
+
+    @cached_property
     def edge_source(self) -> IntArray:
         """Producing op of each edge; shape (n_edges,)."""
         return self.tensor_op[self.edge_tensor]

@@ -14,9 +14,12 @@ from enplace.errors import EnplaceError, EnplaceWarning, FileError, PlanError
 from enplace.frontends import read_profile, recorded_plan, with_costs_of
 from enplace.frontends.calibration import GAP_LIMITS_US
 from enplace.frontends.tf_profile import HOST_TO_GPU
+from enplace.placers import place
 from enplace.problem import Problem
 from enplace.profile import Profile
 from enplace.simulate import simulate
+from enplace.simulate.loads import send_us
+from enplace.simulate.verify import find_faults
 from inputs import LAYER_RATE, RATE, tarnawski, tf_profile
 
 # Tarnawski et al. 2020
@@ -85,6 +88,35 @@ def test_costs_a_thousand_times_too_small_are_used_with_a_warning(tmp_path: Path
         profile = read(tmp_path, tarnawski(LAYER_RATE))
     link = cluster_from("from-file", profile).b1_us_per_byte[0, 2]
     assert profile.tensor_bytes[0] * link == pytest.approx(1000 * 8192 / LAYER_RATE, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "costs_and_sizes", [[(10, 1), (4, 4_000_000), (10.1, 40_000)], [(40, 4), (4, 0.4), (0.04, 0)]]
+)
+def test_costs_count_where_sizes_do_not_go_with_them(tmp_path: Path, costs_and_sizes: Any) -> None:
+    nodes = [{"id": i, "fpgaLatency": 1, "cpuLatency": 9, "size": 1} for i in range(4)]
+    edges = [
+        {"sourceId": i, "destId": i + 1, "cost": cost, "size": size}
+        for i, (cost, size) in enumerate(costs_and_sizes)
+    ]
+    data = {"maxFPGAs": 2, "maxCPUs": 0, "nodes": nodes, "edges": edges}
+    with pytest.warns(EnplaceWarning, match="the costs count"):
+        profile = read(tmp_path, data)
+    problem = Problem(profile, cluster_from("from-file", profile))
+    sent_ms = [us / 1000 for us in send_us(problem).tolist()]
+    assert sent_ms == pytest.approx([cost for cost, _ in costs_and_sizes], rel=1e-5)
+
+
+def test_activations_count_once_where_sizes_hold_them_already(tmp_path: Path) -> None:
+    nodes = [{"id": i, "fpgaLatency": 1, "cpuLatency": 9, "size": 600} for i in range(4)]
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 1} for i in range(3)]
+    data = {"maxSizePerFPGA": 1300, "maxFPGAs": 2, "maxCPUs": 1, "nodes": nodes, "edges": edges}
+    profile = read(tmp_path, data)
+    problem = Problem(profile, cluster_from("from-file", profile))
+    schedule = simulate(problem, place(problem, "max-load-dp"))
+    assert schedule.peak_bytes.tolist()[:2] == [1200, 1200]
+    assert schedule.fits
+    assert find_faults(schedule) == []
 
 
 def test_equal_names_are_told_apart_by_their_ids(tmp_path: Path) -> None:

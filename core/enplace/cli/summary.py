@@ -117,7 +117,8 @@ def _objective_facts(plan: Plan) -> list[list[str]]:
     load_us = found.get("time_per_sample_us")
     if load_us is None:
         return []
-    proof = f"no {'' if plan.facts.get('contiguous') is False else 'contiguous '}split has less"
+    split = "split into consecutive stages" if "ideals" in plan.facts else "contiguous split"
+    proof = f"no {'split' if plan.facts.get('contiguous') is False else split} has less"
     if not found["proven"]:
         bound_us = found["time_per_sample_bound_us"]
         proof = f"{proof} than {ms(bound_us)}" if bound_us else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from scipy.sparse import coo_array
@@ -9,7 +11,7 @@ from scipy.sparse.csgraph import connected_components
 
 from enplace.plan import Plan
 from enplace.problem import Problem
-from enplace.profile import CONTROL, IntArray, make_profile
+from enplace.profile import CONTROL, IntArray, Profile, make_profile
 
 
 def contract(problem: Problem, group: IntArray) -> Problem:
@@ -52,6 +54,7 @@ def contract(problem: Problem, group: IntArray) -> Problem:
         edge_output=np.where(control, CONTROL, profile.edge_tensor)[leaves],
         edge_op=target[leaves],
         edge_bytes=profile.tensor_bytes[profile.edge_tensor][leaves],
+        measured=_backward_groups(profile, group),
     )
     return Problem(
         contracted,
@@ -59,6 +62,13 @@ def contract(problem: Problem, group: IntArray) -> Problem:
         pins={int(group[op]): device for op, device in problem.pins.items()},
         forbidden=frozenset((int(group[op]), device) for op, device in problem.forbidden),
     )
+
+
+def _backward_groups(profile: Profile, group: IntArray) -> dict[str, Any]:
+    """What an input of 2020 says of its backward ops, of groups; nothing of other profiles."""
+    if "backward" not in profile.measured:
+        return {}
+    return {"backward": np.unique(group[profile.measured["backward"]]).tolist()}
 
 
 def expand(problem: Problem, group: IntArray, plan: Plan) -> Plan:
@@ -106,7 +116,7 @@ def _peak_inside(problem: Problem, group: IntArray, order: IntArray) -> IntArray
         group,
         profile.temporary_bytes,
         profile.tensor_ptr,
-        profile.tensor_bytes,
+        profile.held_bytes,
         profile.edge_ptr,
         profile.edge_op,
     )

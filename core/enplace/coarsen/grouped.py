@@ -77,10 +77,13 @@ def group_graph(problem: Problem, group: IntArray) -> GroupedGraph:
 
 
 def op_memory_bytes(problem: Problem) -> IntArray:
-    """Variables and outputs of each op, the crude sum the papers use; shape (n_ops,)."""
+    """Variables and outputs of each op, the crude sum the papers use; shape (n_ops,).
+
+    As if all were there at once: Tarnawski et al. 2020, Celeritas and Baechi count so.
+    """
     profile = problem.profile
     total = profile.persistent_bytes.copy()
-    np.add.at(total, profile.tensor_op, profile.tensor_bytes)
+    np.add.at(total, profile.tensor_op, profile.held_bytes)
     return total
 
 

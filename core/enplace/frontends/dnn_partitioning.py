@@ -6,11 +6,13 @@ sizes and costs agree, so that cost = b1 * bytes exactly; 2 GiB/s in the authors
 Between two accelerators the paper writes to host memory and reads again: b1 is twice that, and the
 transfer occupies the bus of both. CPUs read and write host memory at no cost (section 3).
 
+A node's size is its weights and its activations. It becomes persistent bytes, and tensors take no
+memory of their own (:attr:`~enplace.profile.Profile.held_bytes`), so that what fits by the paper's
+sum fits here.
+
 Played through the machine model for a step time, such a graph costs more than by the paper's own
 sums, but for the last point:
 
-- A node's size is its weights and its activations. It becomes persistent bytes, and tensors in
-  flight count on top, so that a split which just fits by the paper's sum may not fit here.
 - What two accelerators read is written once by the paper and twice here, once for each.
 - Appendix B pays an edge of its own for every consumer of a node with uneven costs; here consumers
   of equal cost on one device share a transfer. That costs less.
@@ -41,6 +43,13 @@ LAYER_RATE = 2.0**31
 
 DECIMAL_RATE = 1e6
 """Bytes per ms where a file gives no sizes: costs written in decimals become whole bytes."""
+
+EXACT = 1e-6
+"""Error in a cost that bytes, being whole, may make, as a share of the largest cost."""
+
+MOST_EDGE_BYTES = 2.0**50
+"""Bytes of the dearest edge where bytes are made up: so many keep a millionfold cheaper one exact.
+"""
 
 
 def profile_from_dnn_partitioning(data: dict[str, Any], name: str) -> Profile:
@@ -147,6 +156,16 @@ def _rate(edges: list[dict[str, Any]]) -> float:
     usual = ratios.most_common(1)[0][0] if ratios else DECIMAL_RATE
     near = [rate for rate in (OPERATOR_RATE, LAYER_RATE) if math.isclose(usual, rate, rel_tol=1e-6)]
     rate = near[0] if near else usual
+    costs_ms = np.array([edge["cost_ms"] for edge in edges if edge["cost_ms"]])
+    lost_ms = np.abs(np.rint(costs_ms * rate) / rate - costs_ms)
+    if lost_ms.max(initial=0.0) > EXACT * costs_ms.max(initial=0.0):
+        rate = MOST_EDGE_BYTES / float(costs_ms.max())
+        warnings.warn(
+            "the sizes of edges do not go with their costs; the costs count, and the bytes shown "
+            "are made up to match them",
+            EnplaceWarning,
+            stacklevel=3,
+        )
     if rate == LAYER_RATE:
         warnings.warn(
             "communication costs are 1000 times smaller than 2 GiB/s would take for the sizes "

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from enplace.maxload.contract import whole_op_bytes
+from enplace.coarsen.grouped import op_memory_bytes
 from enplace.maxload.nets import nets_of
 from enplace.maxload.orders import topological_depth_first
 from enplace.problem import BoolArray, Problem
@@ -89,7 +89,7 @@ def groups_of(problem: Problem) -> Groups:
     allowed = np.ones((n_groups, n_gpus + 1), dtype=bool)
     np.logical_and.at(allowed, group, may[problem.unit])
     group_bytes = np.zeros(n_groups, dtype=np.int64)
-    np.add.at(group_bytes, group, whole_op_bytes(problem))
+    np.add.at(group_bytes, group, op_memory_bytes(problem))
     capacity = np.append(cluster.capacity_bytes[cluster.gpus], np.inf)
     return Groups(
         op,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from enplace.coarsen.grouped import op_memory_bytes
 from enplace.latency.groups import cpu_us
-from enplace.maxload.contract import whole_op_bytes
 from enplace.maxload.nets import nets_of
 from enplace.maxload.program import contiguity
 from enplace.problem import Problem
@@ -112,7 +112,7 @@ def _where(builder: ModelBuilder, problem: Problem) -> IntArray:
     each = np.arange(problem.n_units)[:, None]
     builder.sums(problem.n_units, [(each, 1.0, where)], lower=1.0, upper=1.0)
     need = np.zeros(problem.n_units)
-    np.add.at(need, problem.unit, whole_op_bytes(problem))
+    np.add.at(need, problem.unit, op_memory_bytes(problem))
     capacity = cluster.capacity_bytes[cluster.gpus]
     limited = np.flatnonzero(capacity < need.sum())
     if len(limited):

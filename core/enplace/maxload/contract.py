@@ -123,7 +123,7 @@ def _without_free_nodes(
     pass, and may be wherever the neighbour may be.
     """
     profile = problem.profile
-    memory_bytes = whole_op_bytes(problem)
+    memory_bytes = op_memory_bytes(problem)
     if memory_bytes.sum() <= min(problem.cluster.capacity_bytes):
         memory_bytes = np.zeros_like(memory_bytes)
     if rule.replicate:
@@ -153,7 +153,7 @@ def _nodes(problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule) -
     cluster = problem.cluster
     n = int(label.max()) + 1
     memory = np.zeros(n, dtype=np.int64)
-    np.add.at(memory, label, whole_op_bytes(problem))
+    np.add.at(memory, label, op_memory_bytes(problem))
     on_gpu, on_cpu = (
         _slowest_us(problem, devices, label, n, rule) for devices in (cluster.gpus, cluster.cpus)
     )
@@ -194,18 +194,10 @@ def _tied(problem: Problem, label: IntArray) -> IntArray:
     return _tidy(np.column_stack([source[read], reader[read]]))
 
 
-def whole_op_bytes(problem: Problem) -> IntArray:
-    """Weights and activations of each op, as the paper sums them; shape (n_ops,)."""
-    profile = problem.profile
-    # The sizes in the 2020 inputs hold a node's activations already.
-    whole = "backward" in profile.measured
-    return profile.persistent_bytes if whole else op_memory_bytes(problem)
-
-
 def whole_lacking_bytes(problem: Problem, device: IntArray) -> int:
     """What accelerators lack for all that their ops need at any time, the paper's sum; in bytes."""
     held = np.zeros(problem.cluster.n_devices, dtype=np.int64)
-    np.add.at(held, device, whole_op_bytes(problem))
+    np.add.at(held, device, op_memory_bytes(problem))
     over = (held - problem.cluster.capacity_bytes)[problem.cluster.gpus]
     return int(np.maximum(over, 0).sum())
 
@@ -223,7 +215,7 @@ def with_room(problem: Problem) -> tuple[Problem, str]:
     """
     cluster = problem.cluster
     on_cpu = np.any(problem.unit_allowed[:, cluster.cpus], axis=1)
-    need_bytes = int(whole_op_bytes(problem)[~on_cpu[problem.unit]].sum())
+    need_bytes = int(op_memory_bytes(problem)[~on_cpu[problem.unit]].sum())
     room_bytes = int(cluster.capacity_bytes[cluster.gpus].sum())
     if need_bytes <= room_bytes:
         return problem, ""

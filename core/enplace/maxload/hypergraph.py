@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.maxload.contract import whole_op_bytes
+from enplace.coarsen.grouped import op_memory_bytes
 from enplace.maxload.nets import Nets, rule_nets
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
@@ -56,7 +56,7 @@ def hypergraph_of(problem: Problem, rule: LoadRule = USUAL) -> Hypergraph:
     np.add.at(unit_us, (problem.unit[:, None], every, passes[:, None]), problem.time_us)
     unit_us[~problem.unit_allowed] = np.inf
     unit_bytes = np.zeros(problem.n_units, dtype=np.int64)
-    np.add.at(unit_bytes, problem.unit, whole_op_bytes(problem))
+    np.add.at(unit_bytes, problem.unit, op_memory_bytes(problem))
     pays = np.zeros(cluster.n_devices, dtype=bool)
     pays[cluster.gpus] = True
     capacity = np.where(pays, cluster.capacity_bytes, np.inf)

@@ -34,6 +34,7 @@ class Work(NamedTuple):
     tensor_uses: IntArray
     tensor_op: IntArray
     tensor_bytes: IntArray
+    held_bytes: IntArray
     tensor_stays: BoolArray
     output_bytes: IntArray
     temporary_bytes: IntArray
@@ -73,7 +74,7 @@ def prepare(
     follows = leader != np.arange(profile.n_ops)
     order, follower = np.argsort(position), np.lexsort((unit, leader))
     output_bytes = np.zeros(profile.n_ops, dtype=np.int64)
-    np.add.at(output_bytes, profile.tensor_op, profile.tensor_bytes)
+    np.add.at(output_bytes, profile.tensor_op, profile.held_bytes)
     # Followers run at once: their outputs lie there from the start, like variables.
     unit_bytes = np.zeros(int(unit.max()) + 1, dtype=np.int64)
     np.add.at(unit_bytes, unit, profile.persistent_bytes + np.where(follows, output_bytes, 0))
@@ -91,6 +92,7 @@ def prepare(
         tensor_uses=np.diff(profile.edge_ptr),
         tensor_op=profile.tensor_op,
         tensor_bytes=profile.tensor_bytes,
+        held_bytes=profile.held_bytes,
         tensor_stays=follows[profile.tensor_op],
         output_bytes=output_bytes,
         temporary_bytes=profile.temporary_bytes,
@@ -183,7 +185,7 @@ def send(
         for channel in links:
             channels = occupy(channels, channel, start, start + duration)
         state.arrival_us[tensor, device] = start + duration
-        state.live[device] += work.tensor_bytes[tensor]
+        state.live[device] += work.held_bytes[tensor]
     return channels
 
 
@@ -234,7 +236,7 @@ def lacking_bytes(
     for tensor in inputs:
         origin = state.unit_device[work.unit[work.tensor_op[tensor]]]
         if origin not in (-1, device) and state.arrival_us[tensor, device] < 0:
-            live += work.tensor_bytes[tensor]
+            live += work.held_bytes[tensor]
     need = weights + max(live, state.live_peak[device])
     return int(max(0, need - work.capacity_bytes[device]))
 
@@ -253,8 +255,7 @@ def count_memory(
             continue
         for other in range(len(work.capacity_bytes)):
             if state.arrival_us[tensor, other] >= 0:
-                state.live[other] -= work.tensor_bytes[tensor]
+                state.live[other] -= work.held_bytes[tensor]
         if not work.tensor_stays[tensor]:
-            state.live[state.unit_device[work.unit[work.tensor_op[tensor]]]] -= work.tensor_bytes[
-                tensor
-            ]
+            home = state.unit_device[work.unit[work.tensor_op[tensor]]]
+            state.live[home] -= work.held_bytes[tensor]

@@ -22,12 +22,14 @@ from enplace.latency import (
     split_into_pieces,
 )
 from enplace.maxload.contract import whole_lacking_bytes, with_room
+from enplace.placers.max_load import NOTHING_FITS
 from enplace.placers.registry import SOLVER, PlaceOptions, Progress, placer
 from enplace.placers.settle import lacking_bytes, settle, unordered
 from enplace.plan import Plan
 from enplace.problem import LATENCY, Problem
 from enplace.profile import IntArray
 from enplace.simulate import simulate
+from enplace.simulate.loads import backward_ops
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -36,6 +38,12 @@ PROGRAM_S = 60.0
 
 PIECES = 2
 """Pieces of each accelerator, for the placements that need not be contiguous."""
+
+BOTH_PASSES = (
+    "a query to a training graph is forward and backward pass; between them activations go to the "
+    "host's memory and back"
+)
+"""What a person should know who asks for the latency of training."""
 
 
 @placer(
@@ -48,11 +56,11 @@ PIECES = 2
 def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
     """Fill one accelerator after the other along a topological order."""
     options.check_cancelled()
-    problem, about_room = with_room(problem)
+    problem, about = _with_room(problem)
     device = greedy_split(problem)
     pieces = int(split_into_pieces(problem, device).max()) + 1
     device, us = _tidied(problem, device, latency_us(problem, device), pieces)
-    facts = {"note": about_room} if about_room else {}
+    facts = {"note": "; ".join(about)} if about else {}
     plan = _plan(problem, device, "greedy-latency", us, proven=False, **facts)
     options.progress(Progress(options.seconds, "a split", None, plan, us))
     return plan
@@ -82,6 +90,15 @@ def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:
     return _searched(problem, "latency-ip-q", PIECES, options)
 
 
+def _with_room(problem: Problem) -> tuple[Problem, list[str]]:
+    """The problem with room for a split, and what a person should know of queries to it."""
+    roomy, about_room = with_room(problem)
+    notes = [about_room] if about_room else []
+    if backward_ops(problem).any():
+        notes.append(BOTH_PASSES)
+    return roomy, notes
+
+
 def _searched(problem: Problem, method: str, q: int, options: PlaceOptions) -> Plan:
     incumbents = _Incumbents(problem, method, q, options)
     found = best_latency(
@@ -95,7 +112,8 @@ class _Incumbents:
 
     def __init__(self, problem: Problem, method: str, q: int, options: PlaceOptions) -> None:
         options.check_cancelled()
-        self.problem, self._about_room = with_room(problem)
+        self.problem, self._about = _with_room(problem)
+        self._roomy = self.problem is not problem
         self._method, self._q, self._options = method, q, options
         self._found_us, self._us = np.inf, np.inf
         self._device: IntArray | None = None
@@ -107,9 +125,9 @@ class _Incumbents:
         device, us = self._device, self._us
         if device is None:
             device, us = _tidied(self.problem, found.device, found.latency_us, self._q)
-        return _plan(
-            self.problem, device, self._method, us, **_facts(found, us, self._q, self._about_room)
-        )
+        facts = _facts(found, us, self._q, self._about)
+        facts["proven"] &= not self._roomy
+        return _plan(self.problem, device, self._method, us, **facts)
 
     def _tell(self, found: Found) -> None:
         plan = self.plan_of(found) if self._is_better(found) else None
@@ -156,12 +174,13 @@ def _step_lacks_bytes(problem: Problem, device: IntArray) -> int:
     return lacking_bytes(simulate(problem, plan))
 
 
-def _facts(found: Found, us: float, q: int, about_room: str) -> dict[str, Any]:
+def _facts(found: Found, us: float, q: int, about: list[str]) -> dict[str, Any]:
     """What is known of a placement with a latency: that of the search, or a little less."""
     bound_us = min(found.bound_us, us) if np.isfinite(found.latency_us) else 0.0
-    proven = found.proven and us <= bound_us * (1 + PROVEN_GAP) and not about_room
+    proven = found.proven and us <= bound_us * (1 + PROVEN_GAP)
     facts: dict[str, Any] = {"proven": proven, "bound_us": us if proven else bound_us, "pieces": q}
-    notes = [note for note in (found.why, about_room) if note]
+    missing = "" if np.isfinite(found.latency_us) else NOTHING_FITS
+    notes = [note for note in (found.why, *about, missing) if note]
     return facts | ({"note": "; ".join(notes)} if notes else {})
 
 

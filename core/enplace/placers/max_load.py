@@ -51,6 +51,13 @@ _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 PROGRAM_S = 60.0
 """A program, dynamic or integer, takes so long if nobody says how long it may."""
 
+NOTHING_FITS = "nothing that fits the memory was found, and this does not either"
+NOT_CONTIGUOUS = (
+    "stages are cut in the forward graph, as in the paper, and the backward ops of a device are "
+    "not contiguous; max-load-ip looks at both"
+)
+"""What a person should know of a plan."""
+
 
 @placer(
     "max-load-dp",
@@ -130,13 +137,19 @@ def _split_plan(
     split = _renamed(problem, split)
     device, replicas = settled(problem, split.device, options.rule, split.replicas), split.replicas
     load_us = max_load_us(problem, device, options.rule, replicas)
-    bound_us = min(split.bound_us, load_us)
+    fits = bool(np.isfinite(split.load_us))
+    bound_us = min(split.bound_us, load_us) if fits else 0.0
     moved = int(np.count_nonzero(~allowed(problem, split.device)[problem.unit]))
-    found = bool(np.isfinite(split.load_us)) and not moved
-    proven = split.optimal and found and load_us <= split.load_us * (1 + PROVEN_GAP)
-    facts: dict[str, Any] = {"ideals": split.n_ideals, "proven": proven and not about_room}
+    proven = split.optimal and fits and not moved and not about_room
+    proven = proven and load_us <= split.load_us * (1 + PROVEN_GAP)
     notes = [note for note in (split.note, about_room) if note]
-    if moved and np.isfinite(split.load_us):
+    if proven and not _is_contiguous(problem, device):
+        proven = False
+        notes.append(NOT_CONTIGUOUS)
+    facts: dict[str, Any] = {"ideals": split.n_ideals, "proven": proven}
+    if not fits:
+        notes.append(NOTHING_FITS)
+    elif moved:
         notes.append(
             f"the split knows nothing of pins and forbidden devices: {count(moved, 'op')} moved "
             f"after it; max-load-ip splits around them"
@@ -229,7 +242,8 @@ class _Incumbents:
         device = settled(self.problem, found.device, self._options.rule)
         contiguous, proven = self._method == "max-load-ip", found.proven and not self._about_room
         facts: dict[str, Any] = {"proven": proven, "contiguous": contiguous}
-        if notes := [note for note in (found.why, self._about_room) if note]:
+        missing = "" if np.isfinite(found.load_us) else NOTHING_FITS
+        if notes := [note for note in (found.why, self._about_room, missing) if note]:
             facts["note"] = "; ".join(notes)
         rule = self._options.rule
         return _plan(self.problem, device, self._method, found.bound_us, rule, **facts)

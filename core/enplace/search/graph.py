@@ -29,6 +29,7 @@ class Graph(NamedTuple):
     tensor_ptr: IntArray
     tensor_op: IntArray
     tensor_bytes: IntArray
+    held_bytes: IntArray
     edge_ptr: IntArray
     edge_op: IntArray
     in_ptr: IntArray
@@ -61,6 +62,7 @@ def make_graph(problem: Problem) -> Graph:
         tensor_ptr=profile.tensor_ptr,
         tensor_op=profile.tensor_op,
         tensor_bytes=profile.tensor_bytes,
+        held_bytes=profile.held_bytes,
         edge_ptr=profile.edge_ptr,
         edge_op=profile.edge_op,
         in_ptr=profile.in_ptr,
@@ -250,11 +252,11 @@ def lacking_bytes(
     weights = held.copy()
     n_lives = 0
     for tensor in range(len(g.tensor_op)):
-        held[device[g.tensor_op[tensor]]] += g.tensor_bytes[tensor]
+        held[device[g.tensor_op[tensor]]] += g.held_bytes[tensor]
         n_lives += 1
         for to in range(n_devices):
             if to != device[g.tensor_op[tensor]] and arrival_us[tensor, to] >= 0.0:
-                held[to] += g.tensor_bytes[tensor]
+                held[to] += g.held_bytes[tensor]
                 n_lives += 1
     if (held + temporary <= g.capacity_bytes).all():
         return 0
@@ -265,7 +267,7 @@ def lacking_bytes(
     n = 0
     ends = np.empty(n_devices)
     for tensor in range(len(g.tensor_op)):
-        maker, size = g.tensor_op[tensor], g.tensor_bytes[tensor]
+        maker, size = g.tensor_op[tensor], g.held_bytes[tensor]
         if size == 0:
             continue
         home = device[maker]

@@ -89,8 +89,8 @@ def _running_bytes(problem: Problem) -> IntArray:
     """What the largest op of each unit needs beside variables while it runs; shape (n_units,)."""
     profile = problem.profile
     op_bytes = profile.temporary_bytes.copy()
-    np.add.at(op_bytes, profile.tensor_op, profile.tensor_bytes)
-    np.add.at(op_bytes, profile.edge_op, profile.tensor_bytes[profile.edge_tensor])
+    np.add.at(op_bytes, profile.tensor_op, profile.held_bytes)
+    np.add.at(op_bytes, profile.edge_op, profile.held_bytes[profile.edge_tensor])
     # What lives for no time takes no memory.
     op_bytes[problem.time_us.min(axis=1) == 0] = 0
     running = np.zeros(problem.n_units, dtype=np.int64)

@@ -325,13 +325,13 @@ class _Check:
                 for to in range(self.cluster.n_devices)
                 if (tensor, to) in self.sent
             ]
-            hold(self.device[op], self.start[op], max(ends), int(self.profile.tensor_bytes[tensor]))
+            hold(self.device[op], self.start[op], max(ends), int(self.profile.held_bytes[tensor]))
         for (tensor, to), (start, _) in self.sent.items():
             last = max(
                 (self.finish[c] for c in self.consumers[tensor] if self.device[c] == to),
                 default=start,
             )
-            hold(to, start, last, int(self.profile.tensor_bytes[tensor]))
+            hold(to, start, last, int(self.profile.held_bytes[tensor]))
         for device in range(self.cluster.n_devices):
             yield from self._compare_curve(device, weights[device], changes[device])
 

@@ -89,3 +89,11 @@ def test_a_pipeline_that_cannot_be_is_refused_in_one_line(enplace, folder, more,
     assert done.status == 2
     assert complaint in done.err
     assert done.err.count("\n") == 1
+
+
+def test_how_loads_count_is_asked_for_with_a_throughput_only(enplace, folder):
+    asked = ("place", "p.json", "--cluster", "c.json", "--load", "duplex")
+    for wish in (("--method", "heft"), ("--objective", "latency", "--pipeline", "gpipe")):
+        done = enplace(*asked, *wish)
+        assert done.status == 2
+        assert "leave out --load and --pipeline" in done.err

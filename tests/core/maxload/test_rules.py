@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
 from enplace.maxload import (
     Limits,
@@ -20,7 +21,7 @@ from enplace.maxload import (
     split_over_machines,
 )
 from enplace.maxload.anneal import anneal
-from enplace.maxload.contract import contract, whole_op_bytes
+from enplace.maxload.contract import contract
 from enplace.maxload.hypergraph import hypergraph_of, loads_us
 from enplace.problem import Problem
 from enplace.simulate.loads import PIPELINES, TRANSFERS, pass_loads_us
@@ -64,7 +65,7 @@ def splits(problem):
     """All splits of the contracted graph into stages that can be put in order, that fit."""
     nodes, cluster = contract(problem), problem.cluster
     edges = list(zip(nodes.source.tolist(), nodes.target.tolist(), strict=True))
-    need = whole_op_bytes(problem)
+    need = op_memory_bytes(problem)
     for devices in itertools.product(range(cluster.n_devices), repeat=nodes.n_nodes):
         device = np.array(devices)[nodes.node]
         between = nx.DiGraph((devices[a], devices[b]) for a, b in edges if devices[a] != devices[b])
@@ -150,7 +151,7 @@ def test_loads_of_units_are_loads_of_their_ops_and_annealing_knows(rule, problem
 @settings(deadline=None, max_examples=4)
 @given(problem=tiny_problems(4))
 def test_the_program_finds_the_best_placement_of_all(rule, problem):
-    need, gpus = whole_op_bytes(problem), problem.cluster.gpus
+    need, gpus = op_memory_bytes(problem), problem.cluster.gpus
     expected = np.inf
     for devices in itertools.product(range(problem.cluster.n_devices), repeat=problem.n_units):
         device = np.array(devices)[problem.unit]

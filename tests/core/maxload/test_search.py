@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enplace.clusters import cluster_from
+from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
 from enplace.frontends import read_profile
 from enplace.maxload import (
@@ -22,7 +23,6 @@ from enplace.maxload import (
     split_in_order,
 )
 from enplace.maxload.anneal import anneal
-from enplace.maxload.contract import whole_op_bytes
 from enplace.maxload.hypergraph import held_bytes, hypergraph_of, loads_us
 from enplace.problem import Problem
 from enplace.samples import samples
@@ -89,7 +89,7 @@ def tiny_problems(draw):
 
 def placements(problem):
     """All placements that respect pins, colocation and the memory of the accelerators."""
-    need, gpus = whole_op_bytes(problem), problem.cluster.gpus
+    need, gpus = op_memory_bytes(problem), problem.cluster.gpus
     for devices in itertools.product(range(problem.cluster.n_devices), repeat=problem.n_units):
         device = np.array(devices)
         if problem.unit_allowed[np.arange(problem.n_units), device].all():

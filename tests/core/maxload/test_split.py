@@ -10,10 +10,12 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from enplace.clusters import cluster_from
+from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import DoesNotFitError
 from enplace.frontends import read_profile
+from enplace.frontends.dnn_partitioning import profile_from_dnn_partitioning
 from enplace.maxload import device_loads_us, max_load_us, split_exactly, split_in_order
-from enplace.maxload.contract import contract, whole_op_bytes
+from enplace.maxload.contract import contract
 from enplace.maxload.ideals import find_ideals
 from enplace.placers import PlaceOptions, place
 from enplace.problem import Problem
@@ -198,7 +200,7 @@ def test_stopped_it_answers_with_the_best_so_far():
 @given(problem=small_problems())
 def test_a_plan_says_no_more_than_holds(problem):
     """What a plan calls proven is the least there is, and what was found to fit still does."""
-    least, size = best_of_all(problem), whole_op_bytes(problem)
+    least, size = best_of_all(problem), op_memory_bytes(problem)
     plan = place(problem, "max-load-dp", options=PlaceOptions(time_limit_s=20))
     assert plan.facts["bound_us"] <= plan.facts["time_per_sample_us"]
     assert plan.facts["proven"] == np.isfinite(least)
@@ -235,6 +237,43 @@ def test_of_unlike_devices_nothing_is_proven():
     assert not plan.facts["proven"]
     assert "differ" in plan.facts["note"]
     assert plan.facts["bound_us"] <= exact.facts["time_per_sample_us"]
+
+
+def test_nothing_is_proven_of_stages_whose_backward_ops_are_not_contiguous():
+    # Forward 0, 1 and 2 -> 3; backward 4 -> 5 -> 6, of 3, 2 and 1: on GPU, CPU and GPU.
+    times = [(5, 7), (5, 4), (2, 6), (1, 11), (8, 38), (5, 2), (1, 34)]
+    nodes = [
+        {
+            "id": i,
+            "fpgaLatency": gpu,
+            "cpuLatency": cpu,
+            "isBackwardNode": int(i > 3),
+            "size": 0,
+            **({"colorClass": colour} if colour is not None else {}),
+        }
+        for i, ((gpu, cpu), colour) in enumerate(zip(times, (None, 2, 1, 0, 0, 1, 2), strict=True))
+    ]
+    ends = [(2, 3, 0), (4, 5, 2), (5, 6, 2), (0, 4, 3), (0, 5, 3), (1, 5, 0), (2, 4, 0)]
+    edges = [{"sourceId": a, "destId": b, "cost": cost} for a, b, cost in ends]
+    data = {"maxFPGAs": 1, "maxCPUs": 1, "nodes": nodes, "edges": edges}
+    profile = profile_from_dnn_partitioning(data, "seven")
+    problem = Problem(profile, cluster_from("from-file", profile))
+    plan = place(problem, "max-load-dp")
+    exact = place(problem, "max-load-ip", options=PlaceOptions(time_limit_s=20))
+    assert exact.facts["proven"]
+    assert plan.objective_us < exact.objective_us
+    assert not plan.facts["proven"]
+    assert "not contiguous" in plan.note
+
+
+@pytest.mark.parametrize("method", ["max-load-dp", "max-load-ip", "max-load-ip-noncontiguous"])
+def test_that_nothing_fits_is_said(method):
+    times = dict.fromkeys("abc", 5.0)
+    profile = profile_of(times, [("a", "b", 1)], persistent=dict.fromkeys(times, 600))
+    problem = Problem(profile, cluster_of(2, capacity_bytes=1000))
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=5))
+    assert "nothing that fits" in plan.note
+    assert not plan.facts["proven"]
 
 
 def test_free_ops_stay_where_they_fit():
