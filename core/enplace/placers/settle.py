@@ -254,12 +254,16 @@ def best_that_fits(
         What they need to beat.
     """
     for share in MEMORY_SHARES:
-        schedules = [simulate(problem, plan) for plan in candidates(share)]
-        found = min(schedules, key=lambda schedule: schedule.makespan_us)
-        if best is None or is_better(found, best):
-            best = found
-            report(best, options)
-        if options.stopped or (found.makespan_us >= best.makespan_us and best.fits):
+        shortest_us = np.inf
+        for plan in candidates(share):
+            found = simulate(problem, plan)
+            shortest_us = min(shortest_us, found.makespan_us)
+            if best is None or is_better(found, best):
+                best = found
+                report(best, options)
+        assert best is not None, "a placer offers at least one candidate"
+        # What is shorter and does not fit may fit, and be shorter still, with less to go by.
+        if options.stopped or (best.fits and shortest_us >= best.makespan_us):
             break
     assert best is not None
     return best
