@@ -192,12 +192,13 @@ class Header(QWidget):
         action.triggered.connect(lambda _=False, name=method.name: self.set_method(name))
 
     def _show_methods(self, problem: Problem) -> None:
-        """Grey out what cannot solve this problem, and say why."""
+        """Grey out what cannot solve this problem and say why; else warn of what it leaves out."""
         for name, action in self._method_actions.items():
             method = self._solver.methods[name]
             why_not = why_not_for(method, problem)
             action.setEnabled(not why_not)
-            action.setToolTip(plain_tip(why_not or method.source))
+            told = filter(None, [method.source, *warnings_for(method, problem)])
+            action.setToolTip(plain_tip(why_not or "\n".join(told)))
 
     def _fill_families(self, menu: QMenu) -> None:
         group = QActionGroup(menu)
@@ -230,6 +231,20 @@ def why_not_for(method: Method, problem: Problem) -> str:
     if "one-device" in method.capabilities and problem.profile.persistent_bytes.sum() > largest:
         return "It takes one GPU, and the variables of this model fit no single device."
     return ""
+
+
+def warnings_for(method: Method, problem: Problem) -> list[str]:
+    """What a method leaves out that matters for this problem, a sentence each."""
+    cluster, gpus, warnings = problem.cluster, problem.cluster.gpus, []
+    knows_speed = {"heterogeneous", "one-device"} & set(method.capabilities)
+    if len(set(cluster.speed[gpus].tolist())) > 1 and not knows_speed:
+        warnings.append("It takes all GPUs for alike, and yours differ.")
+    profile = problem.profile
+    # Variables and outputs, as the papers count: about what one device would need for a step.
+    needed_bytes = int(profile.persistent_bytes.sum() + profile.tensor_bytes.sum())
+    if needed_bytes > cluster.capacity_bytes[gpus].max() and "memory" not in method.capabilities:
+        warnings.append("It does not look at memory, and one device may not hold this model.")
+    return warnings
 
 
 _SPELT = {

@@ -16,6 +16,7 @@ room, this is what we do:
 - The first cluster has no previous device; it goes to the first of those where it starts first.
 - CPUs are no candidates while there is a GPU; ops that need one go there on their own.
 - The paper leaves the order of ops to TensorFlow; we take the best of a few.
+- What is too much in the simulated step moves to devices with room, in the same order.
 - Ops whose unit was decided earlier, or may not be where their cluster goes, leave their cluster.
 """
 
@@ -27,7 +28,7 @@ from numba import njit
 from enplace.coarsen import GroupedGraph, cpd_topo, fuse, group_graph, mean_link
 from enplace.placers.registry import PlaceOptions, placer
 from enplace.placers.room import Claims, claim, claims_of, needed_bytes
-from enplace.placers.settle import arranged, best_of, inverse, position_by, settle
+from enplace.placers.settle import arranged, best_of, inverse, made_to_fit, position_by, settle
 from enplace.placers.slots import all_free_from, empty_slots, free_from, occupy
 from enplace.plan import Plan
 from enplace.problem import Problem
@@ -69,7 +70,8 @@ def _finish(
     """Carry the clusters' devices over to the ops."""
     position = position_by(problem, inverse(order)[group].astype(np.float64))
     placed = settle(problem, device[group], position)
-    return best_of(problem, arranged(problem, placed, position, method), options).plan
+    best = best_of(problem, arranged(problem, placed, position, method), options)
+    return made_to_fit(best, options).plan
 
 
 def fill_in_order(claims: Claims, order: IntArray, gpus: IntArray) -> IntArray:

@@ -9,7 +9,8 @@ order is that of the start times. Slots, transfers, memory and free ops are thos
 - A device is full for the path when the variables and outputs of all units on it exceed its memory.
 - Ops of the path that may not go there, or for which all are full, are placed like the others.
 - An op for which all devices are full goes where the least is lacking. If the simulated step does
-  not fit, the work is done again with less memory to go by.
+  not fit, the work is done again with less memory to go by; what is too much even so moves to
+  devices with room.
 
 Theorem 1, step <= 2 * ideal + C_max, knows no queues: where transfers wait for a channel, the step
 may be longer.

@@ -6,7 +6,7 @@ from enplace.coarsen import find_leaders
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.placers.registry import PlaceOptions, placer
 from enplace.placers.room import claim, claims_of, needed_bytes
-from enplace.placers.settle import best_of, natural_position, settle, unordered
+from enplace.placers.settle import best_of, made_to_fit, natural_position, settle, unordered
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import IntArray
@@ -19,10 +19,11 @@ def m_topo(problem: Problem, options: PlaceOptions) -> Plan:
     The share is the total, variables and outputs, divided by the devices and rounded down, plus the
     largest op's; a device's own memory if that is less. Constants and variables are counted with
     the op they follow, and colocated ops with the first of them. The last device takes what is
-    left.
+    left. What is too much for a device in the simulated step moves to those with room.
     """
     device = settle(problem, fill(problem, natural_position(problem)))
-    return best_of(problem, unordered(problem, device, "m-topo"), options).plan
+    best = best_of(problem, unordered(problem, device, "m-topo"), options)
+    return made_to_fit(best, options).plan
 
 
 def fill(problem: Problem, position: IntArray) -> IntArray:

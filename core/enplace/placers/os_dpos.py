@@ -2,13 +2,15 @@
 
 It starts from the data-parallel graph if the model fits on one device, else from the model. Ops of
 the critical path, longest first, are split along each legal dimension into each number of parts;
-the best split stays if the step gets shorter, else the search ends. Where the paper leaves room,
-this is what we do:
+the best split stays if the step gets shorter, else the search ends; ops that cannot be split are
+passed over. Where the paper leaves room, this is what we do:
 
 - The data-parallel graph is the model with every op that works on samples split by its samples
   into as many parts as there are GPUs (:mod:`enplace.splits`): variables are there once, parts'
   gradients are summed, and what cannot be split so stays whole. Some models gain nothing by that,
   so the model itself is a second start, and the shorter result counts.
+- The critical path (line 4) is that of the largest times and transfers, as in Algorithm 1, not of
+  those under the placement; its ops are sorted by their times under the placement (line 5).
 - Numbers of parts are the divisors of the number of GPUs.
 - The finish of the exit op is the simulated step's.
 - Ops that are pinned, or that a person keeps off a device, stay whole; so do colocated ones, but
@@ -106,8 +108,12 @@ class _Search:
         """Lines 3 to 14 of Algorithm 2."""
         best = self._dpos(splits)
         for op in self._by_time(best):
+            if self._options.stopped:
+                break
             found = self._best_split(best, op)
-            if found is None or not is_better(found, best):
+            if found is None:  # pinned, colocated or without a legal dimension
+                continue
+            if not is_better(found, best):
                 break
             best = found
         return best

@@ -21,6 +21,7 @@ from enplace.placers.settle import (
     deciding_op,
     device_by_wish,
     is_better,
+    made_to_fit,
     report,
 )
 from enplace.plan import Plan
@@ -149,9 +150,9 @@ class Search:
         return float(step_us * (1 + MEMORY_PENALTY * lacking / cluster.capacity_bytes.sum()))
 
     def plan(self) -> Plan:
-        """The best plan found."""
+        """The best plan found, relieved if it does not fit."""
         assert self.best is not None, "a search scores at least one placement"
-        return self.best.plan
+        return made_to_fit(self.best, self.options).plan
 
     def random(self, draw: np.random.Generator) -> IntArray:
         """Devices of all groups by chance; shape (n_groups,)."""

@@ -9,6 +9,7 @@ from numba import njit
 
 from enplace.coarsen import find_leaders, mean_link
 from enplace.placers.registry import PlaceOptions, Progress
+from enplace.placers.relief import relieved
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import FloatArray, IntArray
@@ -21,6 +22,9 @@ CLOSE_ENOUGH = 0.002
 
 MEMORY_SHARES = (1.0, 0.85, 0.7, 0.55)
 """Memory to go by, as a share of the real one: less than all of it only if a step does not fit."""
+
+RELIEF_ROUNDS = 8
+"""How often a plan that does not fit is relieved: what is moved may fill another device."""
 
 
 def settle(problem: Problem, wish: IntArray, position: IntArray | None = None) -> IntArray:
@@ -246,6 +250,8 @@ def best_that_fits(
 ) -> Schedule:
     """Simulate candidates made for ever less memory, while they are short but do not fit.
 
+    If none fits, the best of those made for all of the memory is relieved (:func:`made_to_fit`).
+
     Parameters
     ----------
     candidates : callable
@@ -253,15 +259,56 @@ def best_that_fits(
     best : Schedule, optional
         What they need to beat.
     """
+    first: Schedule | None = None
     for share in MEMORY_SHARES:
-        schedules = [simulate(problem, plan) for plan in candidates(share)]
-        found = min(schedules, key=lambda schedule: schedule.makespan_us)
+        found: Schedule | None = None
+        shortest_us = np.inf
+        for plan in candidates(share):
+            schedule = simulate(problem, plan)
+            shortest_us = min(shortest_us, schedule.makespan_us)
+            if found is None or is_better(schedule, found):
+                found = schedule
+        assert found is not None, "a placer offers at least one candidate"
+        first = first or found
         if best is None or is_better(found, best):
             best = found
             report(best, options)
-        if options.stopped or (found.makespan_us >= best.makespan_us and best.fits):
+        # What is shorter and does not fit may fit, and be shorter still, with less to go by.
+        if options.stopped or (best.fits and shortest_us >= best.makespan_us):
             break
     assert best is not None
+    assert first is not None
+    if not best.fits and is_better(relief := _relief(first, options), best):
+        best = relief
+        report(best, options)
+    return best
+
+
+def made_to_fit(best: Schedule, options: PlaceOptions) -> Schedule:
+    """Relieve a plan that does not fit, for a few rounds, and tell if that helped.
+
+    Returns
+    -------
+    Schedule
+        The one that lacks least: the given one if it fits or nothing helps.
+    """
+    relief = _relief(best, options)
+    if relief is not best:
+        report(relief, options)
+    return relief
+
+
+def _relief(schedule: Schedule, options: PlaceOptions) -> Schedule:
+    best = schedule
+    for _ in range(RELIEF_ROUNDS):
+        if best.fits or options.cancelled():
+            break
+        plan = relieved(schedule)
+        if np.array_equal(plan.device, schedule.plan.device):
+            break
+        schedule = simulate(schedule.problem, plan)
+        if is_better(schedule, best):
+            best = schedule
     return best
 
 

@@ -14,7 +14,7 @@ from .problems import gpus
 MB = 1 << 20
 
 
-def one_layer(*, norm=False, weights=MB):
+def one_layer(*, norm=False, weights=MB, second_us=10.0):
     """A convolution that takes nearly all of the step, perhaps with batch normalisation behind."""
     names = ["batch", "w", "conv", "norm" if norm else "relu", "loss"]
     types = ["IteratorV2", "VariableV2", "Conv2D"]
@@ -25,7 +25,7 @@ def one_layer(*, norm=False, weights=MB):
         op_names=names,
         op_types=types,
         scopes=[""] * 5,
-        time_us=np.array([[t, np.nan] for t in (0.0, 0.0, 1000.0, 10.0, 5.0)]),
+        time_us=np.array([[t, np.nan] for t in (0.0, 0.0, 1000.0, second_us, 5.0)]),
         persistent_bytes=[0, weights, 0, 0, 0],
         temporary_bytes=[0] * 5,
         colocation=[""] * 5,
@@ -69,6 +69,14 @@ def test_a_model_too_large_for_one_device_starts_from_itself():
     assert not simulate(problem, place(problem, "single")).fits
     plan = place(problem, "os-dpos")
     assert "conv" in {split.op for split in plan.splits}
+
+
+def test_the_search_passes_over_what_cannot_be_split():
+    """Batch normalisation is the longest op of the critical path, and stays whole."""
+    layer = one_layer(norm=True, second_us=2000.0)
+    problem = Problem(layer, gpus(4, b0=1.0, b1=1e-5, capacity=3 * MB - 1))
+    plan = place(problem, "os-dpos")
+    assert {split.op for split in plan.splits} == {"conv"}
 
 
 def test_a_passed_deadline_still_gives_a_plan():

@@ -1,0 +1,52 @@
+"""What the menu of methods says of each."""
+
+from types import SimpleNamespace
+
+from enplace.problem import Problem
+from enplace_studio.document import Document
+from enplace_studio.header import Header, warnings_for
+from enplace_studio.jobs import Method, Solver
+from enplace_studio.state import first_state
+from problems import cluster_of, profile_of
+
+
+def chain():
+    """Two ops with 1,500 bytes of variables and outputs."""
+    return profile_of({"a": 5.0, "b": 5.0}, [("a", "b", 300)], persistent={"a": 600, "b": 600})
+
+
+def problem_on(**cluster):
+    return Problem(chain(), cluster_of(2, **cluster))
+
+
+def warnings(problem, *capabilities):
+    return " ".join(warnings_for(SimpleNamespace(capabilities=capabilities), problem))
+
+
+def test_a_method_that_takes_gpus_for_alike_is_warned_of_where_they_differ():
+    unlike, alike = problem_on(speeds=(1.0, 0.5)), problem_on()
+    assert "takes all GPUs for alike" in warnings(unlike, "memory")
+    assert warnings(unlike, "memory", "heterogeneous") == ""
+    assert warnings(unlike, "one-device") == ""  # it goes to the fastest
+    assert warnings(alike, "memory") == ""
+
+
+def test_a_method_that_does_not_look_at_memory_is_warned_of_where_one_gpu_is_too_small():
+    tight, roomy = problem_on(capacity_bytes=1499), problem_on(capacity_bytes=1500)
+    assert "does not look at memory" in warnings(tight, "heterogeneous")
+    assert warnings(tight, "memory", "heterogeneous") == ""
+    assert warnings(roomy, "heterogeneous") == ""
+
+
+def test_the_menu_shows_the_warning_behind_the_source_and_greys_nothing(qtbot):
+    document, solver = Document(), Solver()
+    header = Header(document, solver)
+    qtbot.addWidget(header)
+    solver.methods = {"m": Method("m", "M", "A paper", ("step-time",), ("memory",), "")}
+    solver.methods_changed.emit()
+    document.open(first_state(chain(), cluster_of(2, speeds=(1.0, 0.5))))
+    action = next(a for a in header.method_menu.actions() if a.text() == "M")
+    assert action.isEnabled()
+    assert "A paper\nIt takes all GPUs for alike, and yours differ." in action.toolTip()
+    document.open(first_state(chain(), cluster_of(2)))
+    assert "alike" not in action.toolTip()
