@@ -32,7 +32,8 @@ def run_from_json(data: Any, problem: Problem, plan: Plan) -> MeasuredRun | None
     try:
         arrays = {name: _array(values) for name, values in data["arrays"].items()}
         arrays |= {name: getattr(plan, name) for name in _OF_PLAN}
-        run = run_from(Message("done", data, arrays), problem)
+        figures = {n: math.nan if value is None else value for n, value in data["run"].items()}
+        run = run_from(Message("done", {**data, "run": figures}, arrays), problem)
     except (AttributeError, KeyError, TypeError, ValueError, EnplaceError):
         return None
     by_op = (run.op_time_us, run.op_start_us, run.op_finish_us, run.op_device)

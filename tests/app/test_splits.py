@@ -9,13 +9,16 @@ from PySide6.QtWidgets import QLabel
 
 from documents import document_of
 from enplace.placers import place
-from enplace.problem import Problem
+from enplace.problem import Problem, split_problem
 from enplace.profile import make_profile
 from enplace.simulate import simulate
+from enplace.splits import Split
 from enplace_studio import session
 from enplace_studio.document import PlanEntry
 from enplace_studio.header import why_not_for
 from enplace_studio.inspector import InspectorView
+from enplace_studio.inspector.facts import split_facts
+from enplace_studio.inspector.splits import SplitTable
 from enplace_studio.inspector.widgets import Line
 from enplace_studio.plans.facts import why_stale
 from problems import cluster_of
@@ -104,8 +107,11 @@ def test_the_inspector_lists_the_splits(document, opener):
     view = opener(InspectorView, document, 300, 420)
     document.choose_plan(document.plans[1])
     view.rebuild()
-    shown = {line.left: line.right for line in view.findChildren(Line)}
-    assert "→  2 by " in shown["conv"]
+    lines = view.findChildren(Line)
+    names = [line.left for line in lines]
+    value = lines[names.index("conv") + 1]
+    assert "→  2 by " in value.right
+    assert value.toolTip().count("conv: ")
     assert any("split op" in made.text() for made in view.findChildren(QLabel))
 
 
@@ -121,3 +127,31 @@ def test_methods_that_cannot_solve_the_problem_say_why(document):
     assert "takes one GPU" in why_not_for(single, problem)
     # A method that spreads the model may fit it without looking.
     assert why_not_for(SimpleNamespace(why_not="", capabilities=()), problem) == ""
+
+
+def test_all_splits_can_be_opened_in_a_table(document, opener):
+    view = opener(InspectorView, document, 300, 420)
+    document.choose_plan(document.plans[1])
+    view.rebuild()
+    view.buttons["splits"].click()
+    shown = view.findChild(SplitTable)
+    table = shown.table
+    assert table.rowCount() == len(document.plans[1].plan.splits)
+    rows = [[table.item(r, c).text() for c in range(5)] for r in range(table.rowCount())]
+    conv = next(row for row in rows if row[0] == "conv")
+    assert conv[1] == "Conv2D"
+    assert conv[2].endswith("ms")
+    assert conv[3] == "4.0 KiB"
+    assert conv[4].startswith("2 by ")
+    shown.close()
+
+
+def test_a_part_that_is_split_again_counts_with_its_own_parts(document):
+    model = document.state.model
+    splits = (Split("conv", "batch", 2), Split("conv/split/part_1", "batch", 2))
+    problem = split_problem(model, splits)
+    schedule = simulate(problem, place(problem, "heft"))
+    whole, part = split_facts(model.profile, schedule)
+    assert (whole.op, part.op) == ("conv", "conv/split/part_1")
+    assert whole.time_us > 1.9 * part.time_us > 0
+    assert (part.op_type, part.weights_bytes) == ("Conv2D", 4096)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from enplace import wire
+from enplace.cli.measuring import as_planned, describe_run
 from enplace.measured import NOT_SEEN, MeasuredRun, run_from, run_message, with_measured_costs
 from enplace.problem import Problem
 from enplace.splits import Split
@@ -104,9 +105,32 @@ def test_only_logical_cpus_that_run_at_once_make_a_prediction_short():
     assert replace(apart, cluster=replace(apart.cluster, hosts=served)).caveat == ""
 
 
-def test_where_ops_are_split_a_loss_may_differ_by_rounding_alone():
+def test_where_ops_are_split_the_first_step_decides():
     _, run = a_run(loss_difference=2e-6, weights_difference=1e-4)
     assert run.changes_result
     split = replace(run, plan=replace(run.plan, splits=(Split("a", "batch", 2),)))
-    assert not split.changes_result
-    assert replace(split, loss_difference=1e-5).changes_result
+    assert not split.changes_result  # there was nothing to compare
+    assert not replace(split, first_step_difference=5e-7).changes_result
+    assert replace(split, first_step_difference=2e-6).changes_result
+
+
+def test_only_a_plan_with_splits_may_drift():
+    _, run = a_run(loss_difference=0.12)
+    split = replace(run, plan=replace(run.plan, splits=(Split("a", "batch", 2),)))
+    assert run.drift == ""
+    assert "differences grow with steps" in split.drift
+    assert replace(split, loss_difference=0.0).drift == ""
+
+
+def test_a_plan_with_splits_is_as_planned_if_its_first_step_is():
+    _, run = a_run(loss_difference=0.12)
+    plan = replace(run.plan, splits=(Split("a", "batch", 2),))
+    split = replace(run, plan=plan, first_step_difference=6e-8)
+    assert as_planned(split)
+    told = describe_run(split, "gpu:2")
+    assert "first step differs by" in told
+    assert "differences grow with steps" in told
+    assert "changes no arithmetic" not in told
+    wrong = replace(split, first_step_difference=0.01)
+    assert not as_planned(wrong)
+    assert "by more than rounding" in describe_run(wrong, "gpu:2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +13,24 @@ from enplace.problem import Problem
 from enplace.profile import CONTROL, KINDS, IntArray, Profile
 from enplace.schedule import Schedule
 from enplace.splits import part_names
+from enplace.splits.rules import WEIGHTS, find_operands
 from enplace.text import count, device_label, ms, size
 from enplace_studio.prediction import compared, total_times
 
 LARGEST = 4
-MOST_SPLITS = 12
 _MOST_NAMES = 2
+_PART = "/split/part_"
+
+
+@dataclass(frozen=True)
+class SplitFact:
+    """An op that a plan splits: how long its parts take together, and the weights it reads."""
+
+    op: str
+    op_type: str
+    time_us: float
+    weights_bytes: int
+    how: str
 
 
 @dataclass(frozen=True)
@@ -92,25 +105,38 @@ def _consumer_names(problem: Problem, grouping: Grouping | None, consumers: IntA
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 
-def split_lines(schedule: Schedule) -> list[tuple[str, str]]:
-    """The ops that a plan splits, the longest first: name and how (FastT, Table 5)."""
+def split_facts(model: Profile, schedule: Schedule) -> list[SplitFact]:
+    """The ops of a model that a plan splits, the longest first (FastT, Table 5)."""
     profile, splits = schedule.problem.profile, schedule.plan.splits
     length_us = schedule.op_finish_us - schedule.op_start_us
-    time_us = {
-        split.op: sum(
-            length_us[profile.index[part]]
-            for part in part_names(split.op, split.parts)
-            if part in profile.index
-        )
-        for split in splits
-    }
-    longest = sorted(splits, key=lambda split: (-time_us[split.op], split.op))
-    lines = [
-        (split.op, f"{ms(float(time_us[split.op]))}  →  {split.parts} by {split.dimension}")
-        for split in longest[:MOST_SPLITS]
-    ]
-    left = len(splits) - len(lines)
-    return lines + ([("", f"and {left:,} more")] if left else [])
+    n_parts = {split.op: split.parts for split in splits}
+    found = []
+    for split in splits:
+        parts = [
+            profile.index[name] for name in _leaves(split.op, n_parts) if name in profile.index
+        ]
+        time_us = float(length_us[parts].sum())
+        kind = profile.op_types[parts[0]] if parts else ""
+        whole = model.index.get(split.op.partition(_PART)[0], -1)
+        # Other nodes that a split makes, such as sums, can be split too; they have no weights.
+        copied = whole >= 0 and model.op_types[whole] == kind
+        weights_bytes = _weights_bytes(model, whole) if copied else 0
+        how = f"{split.parts} by {split.dimension}"
+        found.append(SplitFact(split.op, kind, time_us, weights_bytes, how))
+    return sorted(found, key=lambda fact: (-fact.time_us, fact.op))
+
+
+def _leaves(op: str, n_parts: Mapping[str, int]) -> list[str]:
+    """The parts of an op that are left once its parts are split too."""
+    if op not in n_parts:
+        return [op]
+    return [leaf for name in part_names(op, n_parts[op]) for leaf in _leaves(name, n_parts)]
+
+
+def _weights_bytes(model: Profile, op: int) -> int:
+    """Bytes of the weights that an op reads."""
+    edges = [edge for edge, operand in find_operands(model, op) if operand == WEIGHTS]
+    return int(model.tensor_bytes[model.edge_tensor[edges]].sum())
 
 
 def place_sentence(problem: Problem, schedule: Schedule | None, ops: IntArray) -> str:

@@ -18,16 +18,21 @@ from enplace.profile import IntArray
 from enplace.text import count, ms, size
 from enplace_studio.document import Document
 from enplace_studio.inspector.facts import (
+    SplitFact,
     largest_outgoing,
     measured_facts,
     op_facts,
     place_sentence,
-    split_lines,
+    split_facts,
     totals,
 )
+from enplace_studio.inspector.splits import SplitTable
 from enplace_studio.inspector.where import DeviceGrid
 from enplace_studio.inspector.widgets import Line
+from enplace_studio.messages import button
 from enplace_studio.panel import Column, Panel, label, paragraph, plain_tip
+
+MOST_SPLITS = 6
 
 Action = tuple[str, str, bool, Callable[[], object]]
 """Text, tooltip, whether it makes sense now, and what it does."""
@@ -89,8 +94,24 @@ class InspectorView(Panel):
                 "Drag them to another device, or press its number, and the step time answers at "
                 "once."
             )
-            if splits := split_lines(current.schedule):
-                self._add_lines(count(len(current.plan.splits), "split op"), splits)
+            if current.plan.splits and self._document.state is not None:
+                model = self._document.state.model.profile
+                self._add_splits(split_facts(model, current.schedule))
+
+    def _add_splits(self, found: list[SplitFact]) -> None:
+        """The longest of the ops that the plan splits, and a way to all of them."""
+        self._add_heading(count(len(found), "split op"))
+        for fact in found[:MOST_SPLITS]:
+            value = f"{ms(fact.time_us)}  →  {fact.how}"
+            # The end of a name says which op of which layer it is; it has a line for itself.
+            end = Qt.TextElideMode.ElideLeft
+            self._contents.addWidget(Line(fact.op, "", fact.op, elide=end))
+            self._contents.addWidget(Line("", value, f"{fact.op}: {value}"))
+        every = button(
+            f"Show all {len(found):,}", lambda: SplitTable(found, self).open(), kind="link"
+        )
+        self.buttons["splits"] = every
+        self._contents.addWidget(every, 0, Qt.AlignmentFlag.AlignLeft)
 
     def _add_selection(self, problem: Problem, ops: IntArray) -> None:
         schedule = self._document.schedule
@@ -149,14 +170,14 @@ class InspectorView(Panel):
         grid = QGridLayout()
         grid.setSpacing(6)
         for at, (text, tip, enabled, run) in enumerate(actions):
-            button = QPushButton(text)
-            button.setToolTip(plain_tip(tip))
-            button.setEnabled(enabled)
-            button.setMinimumWidth(40)
-            button.setMinimumHeight(button.sizeHint().height())
-            button.clicked.connect(lambda _, run=run: run())
-            self.buttons[text.partition("   ")[0]] = button
-            grid.addWidget(button, at // 2, at % 2)
+            made = QPushButton(text)
+            made.setToolTip(plain_tip(tip))
+            made.setEnabled(enabled)
+            made.setMinimumWidth(40)
+            made.setMinimumHeight(made.sizeHint().height())
+            made.clicked.connect(lambda _, run=run: run())
+            self.buttons[text.partition("   ")[0]] = made
+            grid.addWidget(made, at // 2, at % 2)
         self._contents.addLayout(grid)
 
     def _place(self, device: int) -> None:

@@ -21,11 +21,21 @@ _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
 
 class Line(QWidget):
-    """A name on the left and a value on the right; what is too long is elided in the middle."""
+    """A name on the left and a value on the right.
 
-    def __init__(self, left: str, right: str, tip: str = "", parent: QWidget | None = None) -> None:
+    What is too long is elided in the middle, or a name elsewhere, as ``elide`` says.
+    """
+
+    def __init__(
+        self,
+        left: str,
+        right: str,
+        tip: str = "",
+        parent: QWidget | None = None,
+        elide: Qt.TextElideMode = Qt.TextElideMode.ElideMiddle,
+    ) -> None:
         super().__init__(parent)
-        self.left, self.right = left, right
+        self.left, self.right, self._elide = left, right, elide
         self.setToolTip(plain_tip(tip or f"{left}: {right}"))
         self.setAccessibleName(f"{left}: {right}")
         theme.changed.connect(self.update)
@@ -50,7 +60,7 @@ class Line(QWidget):
         painter.setPen(theme.tokens.dim)
         painter.drawText(area, _RIGHT, right)
         left = metrics.elidedText(
-            self.left, elide, area.width() - metrics.horizontalAdvance(right) - 12
+            self.left, self._elide, area.width() - metrics.horizontalAdvance(right) - 12
         )
         painter.setPen(theme.tokens.text)
         painter.drawText(area, _LEFT, left)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
-from enplace.measured import MeasuredRun
+from enplace.measured import DRIFT, MeasuredRun
 from enplace.schedule import Schedule
 from enplace.text import count, ms, percent
 from enplace_studio.document import Document
@@ -147,12 +147,7 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
             "good" if run.order_violations == 0 else "bad",
             "Ops that started before one that the plan puts ahead of them on their device",
         ),
-        Fact(
-            "loss difference",
-            difference(run.loss_difference),
-            "bad" if run.changes_result else "good",
-            "Against the same steps without a plan, on the same batches",
-        ),
+        *_result_facts(run),
         Fact("steps", f"{len(run.step_times_us):,}"),
     ]
     if run.facts.get("ordered") is False:
@@ -165,6 +160,19 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
             Fact("TensorFlow alone", f"{ms(run.stock_step_time_us)}, {change}", "plain", tip)
         )
     return lines
+
+
+def _result_facts(run: MeasuredRun) -> list[Fact]:
+    """How far the result is from that without a plan."""
+    role = "bad" if run.changes_result else "good"
+    if not run.plan.splits:
+        tip = "Against the same steps without a plan, on the same batches"
+        return [Fact("loss difference", difference(run.loss_difference), role, tip)]
+    tip = "Loss and weights of the first step, against the same step without a plan"
+    return [
+        Fact("first step difference", difference(run.first_step_difference), role, tip),
+        Fact("loss drift", difference(run.loss_difference), "plain", DRIFT),
+    ]
 
 
 def _reasons(run: MeasuredRun, key: str, what: str) -> list[str]:

@@ -33,6 +33,12 @@ CHANGED = (
     "that draws numbers of its own (in Python, or without a seed) differs from run to run."
 )
 
+CHANGED_BY_SPLITS = (
+    "The first step gives another loss or other weights than without the plan, by more than "
+    "rounding. Splits change no more than that; a model that draws numbers of its own (in Python, "
+    "or without a seed) differs from run to run."
+)
+
 _OPTIONS = {
     "--loss": "What to train a saved model with, such as 'mse'; needs --optimizer too.",
     "--optimizer": "What to train a saved model with, such as 'adam'; needs --loss too.",
@@ -382,11 +388,24 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         ["TensorFlow by itself", *_by_itself(run)],
         ["ops where planned", f"{run.ops_on_planned_device:,}", f"of {run.ops_checked:,}"],
         ["out of order", f"{run.order_violations:,}", ""],
-        ["loss differs by", _difference(run.loss_difference), "from the run without the plan"],
-        ["weights differ by", _difference(run.weights_difference), ""],
+        *_result_rows(run),
     ]
-    ends = [f"\n\n{text}" for text in (_caveat(run), CHANGED * run.changes_result) if text]
+    changed = (CHANGED_BY_SPLITS if run.plan.splits else CHANGED) * run.changes_result
+    ends = [f"\n\n{text}" for text in (_caveat(run), run.drift, changed) if text]
     return f"{head}\n\n{table(rows, 'lrl')}{''.join(ends)}"
+
+
+def _result_rows(run: MeasuredRun) -> list[list[str]]:
+    """How far loss and weights are from those without the plan."""
+    against = "from the run without the plan"
+    loss, weights = _difference(run.loss_difference), _difference(run.weights_difference)
+    if not run.plan.splits:
+        return [["loss differs by", loss, against], ["weights differ by", weights, ""]]
+    return [
+        ["first step differs by", _difference(run.first_step_difference), against],
+        ["loss drifts by", loss, "in all steps"],
+        ["weights drift by", weights, ""],
+    ]
 
 
 def _by_itself(run: MeasuredRun) -> tuple[str, str]:

@@ -51,11 +51,13 @@ class _Way:
     losses: list[Values] = field(default_factory=list)
     variables: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     traces: list[Any] = field(default_factory=list)
+    after_first: Mapping[str, NDArray[Any]] | None = None
     fits: bool = True
 
     def give_up(self) -> None:
         """It runs out of memory: nothing that it gave counts."""
         self.times_us, self.losses, self.variables, self.fits = [], [], {}, False
+        self.after_first = None
 
 
 def run_plan(
@@ -118,7 +120,8 @@ def run_plan(
         for number, (way, n_steps) in enumerate(turns, 1):
             told = _share(progress, way.what, (number - 1) / len(turns), 1 / len(turns))
             if way.fits:
-                _take_turn(way, n_steps, told, target, TRACED if number == len(turns) else 0)
+                traced = TRACED if number == len(turns) else 0
+                _take_turn(way, n_steps, told, target, traced, bool(plan.splits))
     facts = {
         "devices": devices.text,
         "ordered": bool(order),
@@ -135,6 +138,7 @@ def run_plan(
         run,
         loss_difference=_difference(_flat(placed.losses), _flat(plain.losses)),
         weights_difference=_difference([*placed.variables.values()], [*plain.variables.values()]),
+        first_step_difference=_first_step_difference(placed, plain),
         stock_step_time_us=_median(stock.times_us) or np.nan,
         predicted_step_time_us=schedule.makespan_us,
         facts={**facts, **run.facts},
@@ -174,13 +178,20 @@ def _seen(
     )
 
 
-def _take_turn(way: _Way, steps: int, progress: Progress, target: str, traced: int) -> None:
-    """Run warm-ups and steps from the variables that the turn before left; then trace some more."""
+def _take_turn(
+    way: _Way, steps: int, progress: Progress, target: str, traced: int, keep_first: bool
+) -> None:
+    """Run warm-ups and steps from the variables that the turn before left; then trace some more.
+
+    The variables after the very first step may be kept.
+    """
     step = replace(way.step, variables=way.variables or way.step.variables)
     try:
         with OpenStep(step, way.graph, way.config, target) as opened:
             for i in range(WARM_UPS + steps):
                 took_us = _one(opened, way)
+                if keep_first and len(way.losses) == 1:
+                    way.after_first = {name: opened.variable(name) for name in step.variables}
                 if i >= WARM_UPS:
                     way.times_us.append(took_us)
                 progress("", (i + 1) / (WARM_UPS + steps))
@@ -273,11 +284,34 @@ def _flat(losses: Sequence[Values]) -> Values:
     return [value for values in losses for value in values]
 
 
+def _first_step_difference(ours: _Way, theirs: _Way) -> float:
+    """Of the first step's loss, and of the weights after it or of the loss that these give.
+
+    Weights may differ and mean the same: an optimiser that divides a gradient by its size, such as
+    Adam, makes a whole step of one that should be zero and is a sum of rounding errors.
+    """
+    if ours.after_first is None or theirs.after_first is None:
+        return float("nan")
+    pairs = zip(ours.after_first.values(), theirs.after_first.values(), strict=True)
+    weights = max((_in_proportion(a, b) for a, b in pairs), default=0.0)
+    first, second = (
+        max(_in_proportion(a, b) for a, b in zip(mine, other, strict=True))
+        for mine, other in zip(ours.losses[:2], theirs.losses[:2], strict=True)
+    )
+    return max(first, min(weights, second))
+
+
 def _difference(ours: Values, theirs: Values) -> float:
     """Largest absolute difference; 0 where both are the same number, infinite or none alike."""
     if not ours or not theirs:
         return float("nan")
     return max(_largest(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def _in_proportion(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Largest difference, divided by the largest number of ``b`` where that is above 1."""
+    size = np.abs(b[np.isfinite(b)]).max(initial=1) if b.dtype.kind in "fiuc" else 1
+    return _largest(a, b) / float(size)
 
 
 def _largest(a: NDArray[Any], b: NDArray[Any]) -> float:

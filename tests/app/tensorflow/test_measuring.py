@@ -8,12 +8,14 @@ from PySide6.QtGui import QDropEvent
 from PySide6.QtWidgets import QLabel, QMessageBox
 
 from enplace.source import ADD_TENSORFLOW, source_of
+from enplace.splits import Split
 from enplace_studio import machine
 from enplace_studio.kept_runs import run_from_json, run_to_json
 from enplace_studio.prediction import total_times
 from enplace_studio.session import entry_for, open_file
 from enplace_studio.tensorflow.dialogs import FailureReport, RunQuestion, TrustQuestion
 from enplace_studio.tensorflow.open_model import OpenModel
+from enplace_studio.tensorflow.result import facts_of
 from problems import plan_of
 
 PATIENCE_MS = 20_000
@@ -280,6 +282,18 @@ def test_the_card_says_that_the_order_was_left_to_tensorflow_and_what_did_not_ru
     assert "did not run as ops: 2 a constant" in labels[0].toolTip()
 
 
+def test_the_card_judges_splits_by_the_first_step(ran):
+    run = ran.document.current.run
+    plan = replace(run.plan, splits=(Split("loss", "batch", 2),))
+    run = replace(run, plan=plan, loss_difference=0.12, first_step_difference=6e-8)
+    facts = {fact.name: fact for fact in facts_of(run)}
+    assert facts["first step difference"].role == "good"
+    assert (facts["loss drift"].value, facts["loss drift"].role) == ("1.2e−01", "plain")
+    assert "another order" in facts["loss drift"].tip
+    wrong = facts_of(replace(run, first_step_difference=0.01))
+    assert {fact.name: fact.role for fact in wrong}["first step difference"] == "bad"
+
+
 def test_a_narrow_header_has_a_short_name_for_running(opened):
     opened.resize(1440, 800)
     assert opened.header.run_button.text() == "Run on this machine"
@@ -361,6 +375,7 @@ def test_a_run_is_saved_with_the_project_and_comes_back(ran, tmp_path):
     for name in ("op_time_us", "op_start_us", "op_finish_us", "op_device"):
         np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
     assert after.loss_difference == 0
+    assert after.to_json() == before.to_json()
 
 
 def test_an_op_that_was_not_seen_stays_unseen_in_a_project(ran):

@@ -8,11 +8,13 @@ import pytest
 import tensorflow as tf
 
 from enplace.errors import SplitError
+from enplace.measured import run_from, run_message
 from enplace.placers import place
 from enplace.placers.os_dpos import data_parallel
 from enplace.problem import Problem, split_problem
 from enplace.source import source_of
 from enplace.splits import Split, legal_dimensions, without_broken_groups
+from enplace.tf import run as running
 from enplace.tf.capture import step_of
 from enplace.tf.devices import parse_devices
 from enplace.tf.load import load
@@ -65,6 +67,12 @@ model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
 model.fit(x, y, batch_size=BATCH, verbose=0)
 """
 """A convolution in two groups; it comes first, as TensorFlow has no gradients of it on a CPU."""
+
+NORM = "    layers.BatchNormalization(),\n"
+CHAOTIC = MODEL.replace("    layers.Flatten(),", 3 * NORM + "    layers.Flatten(),").replace(
+    "SGD(0.1)", "SGD(3.0)"
+)
+"""At this rate the last bit of the weights decides what the loss is some steps later."""
 
 N_STEPS = 3
 LAST_BIT = 2.0**-16
@@ -119,9 +127,9 @@ def everything(problem, last):
     return without_broken_groups(profile, splits)
 
 
-def run(step, problem, splits, two_cpus):
+def run(step, problem, splits, two_cpus, steps=N_STEPS):
     graph = split_problem(problem, tuple(splits))
-    return run_plan(step, graph, place(graph, "round-robin"), two_cpus, N_STEPS)
+    return run_plan(step, graph, place(graph, "round-robin"), two_cpus, steps)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -157,6 +165,47 @@ def test_parts_of_parts(step, problem, two_cpus):
     done = run(step, problem, splits, two_cpus)
     assert done.loss_difference <= 1e-6
     assert done.weights_difference <= LAST_BIT
+
+
+def step_of_text(folder, text):
+    path = folder / "train.py"
+    path.write_text(text)
+    return load(source_of(str(path)))
+
+
+def test_a_loss_that_drifts_is_no_fault_of_the_splits(tmp_path, two_cpus):
+    step = step_of_text(tmp_path, CHAOTIC)
+    problem = problem_of(step, two_cpus)
+    done = run(step, problem, data_parallel(problem), two_cpus, 10)
+    assert done.loss_difference > 1e-4
+    assert not done.changes_result
+    assert "another order" in done.drift
+    arrived = run_from(run_message(done), problem)
+    assert arrived.first_step_difference == done.first_step_difference <= 1e-6
+
+
+def test_an_optimiser_that_divides_by_the_gradient_may_make_much_of_rounding(tmp_path, two_cpus):
+    """What is added just before batch normalisation has no gradient but rounding errors."""
+    before = 'layers.Conv2D(8, 3, padding="same", activation="relu"),\n    layers.Batch'
+    text = MODEL.replace(before, 'layers.Conv2D(8, 3, padding="same"),\n    layers.Batch')
+    step = step_of_text(tmp_path, text.replace("SGD(0.1)", "Adam(0.001)"))
+    problem = problem_of(step, two_cpus)
+    done = run(step, problem, data_parallel(problem), two_cpus)
+    assert done.weights_difference > 1e-5
+    assert not done.changes_result
+
+
+def test_parts_that_are_left_out_of_a_sum_are_found_out(step, problem, two_cpus, monkeypatch):
+    """A gradient that lacks the samples of one part."""
+
+    def split_wrongly(step, splits):
+        made = split_step(step, splits)
+        join = next(n for n in made.graph_def.node if n.op == "AddN" and "BackpropFilter" in n.name)
+        join.input[1] = join.input[0]
+        return made
+
+    monkeypatch.setattr(running, "split_step", split_wrongly)
+    assert run(step, problem, data_parallel(problem), two_cpus).changes_result
 
 
 def test_a_dimension_without_equal_parts_is_named(step, problem):
