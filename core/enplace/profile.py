@@ -134,8 +134,11 @@ class Profile:
 
         None in the inputs of 2020: there the size of a node holds its activations already.
         """
-        whole = "backward" in self.measured
-        return np.zeros(self.n_tensors, dtype=np.int64) if whole else self.tensor_bytes
+        if "backward" not in self.measured:
+            return self.tensor_bytes
+        held = np.zeros(self.n_tensors, dtype=np.int64)
+        held.flags.writeable = False  # as all arrays here: loops are compiled for each kind
+        return held
 
     @cached_property
     def edge_source(self) -> IntArray:

@@ -64,9 +64,9 @@ def _held(schedule: Schedule, device: int) -> Iterator[tuple[IntArray, int]]:
     tensors = lives.tensor[alive]
     own = tensors[placed[profile.tensor_op[tensors]] == device]
     unit_bytes = problem.unit_persistent_bytes.copy()
-    np.add.at(unit_bytes, problem.unit[profile.tensor_op[own]], profile.tensor_bytes[own])
+    np.add.at(unit_bytes, problem.unit[profile.tensor_op[own]], profile.held_bytes[own])
     units = np.flatnonzero(np.bincount(problem.unit[placed == device], minlength=problem.n_units))
-    size = np.concatenate([unit_bytes[units], profile.tensor_bytes[tensors]])
+    size = np.concatenate([unit_bytes[units], profile.held_bytes[tensors]])
     too_much = curve.peak_bytes - problem.cluster.capacity_bytes[device]
     enough = size >= too_much
     for i in np.lexsort((np.where(enough, size, -size), ~enough))[:MOST_HELD].tolist():
