@@ -40,6 +40,7 @@ class Picture(NamedTuple):
     path: Path
     bold: str
     caption: str
+    grey: str
     limit: str
 
 
@@ -47,12 +48,17 @@ _DOCS = Path(__file__).parents[1] / "docs"
 
 PICTURES = {
     STEP_TIME: Picture(
-        _DOCS / "methods.svg", DEFAULT_METHOD, "Predicted step time", "Searches were given"
+        _DOCS / "methods.svg",
+        DEFAULT_METHOD,
+        "Predicted step time",
+        "does not fit in memory",
+        "Searches were given",
     ),
     THROUGHPUT: Picture(
         _DOCS / "pipelines.svg",
         "max-load-dp",
         "Time per sample of a pipeline",
+        "does not fit by the sum of all weights and outputs",
         "Each method was given at most",
     ),
 }
@@ -151,15 +157,15 @@ def picture(columns: list[Column], objective: str) -> str:
         best = _best(cells)
         for row, method in enumerate(methods):
             parts += _drawn(x, TOP + ROW * row, cells[method], best)
-    _, bold, caption, limit = PICTURES[objective]
+    _, bold, caption, grey, limit = PICTURES[objective]
     for row, method in enumerate(methods + missing):
         y = TOP + ROW * row + 14
         parts.append(_text(8, y, method, "start", INK, bold=method == bold))
         if method in missing:
             parts.append(_text(LEFT, y, "not installed where this was drawn", "start", FAINT))
     caption = (
-        f"{caption} in ms on V100s; the bluer, the nearer to the column's best. Grey: does not fit "
-        f"in memory. {limit} {SEARCH_S:.0f} s."
+        f"{caption} in ms on V100s; the bluer, the nearer to the column's best. Grey: {grey}. "
+        f"{limit} {SEARCH_S:.0f} s."
     )
     parts.append(_text(8, height - 12, caption, "start", FAINT))
     return "\n".join([*parts, "</svg>"]) + "\n"
