@@ -86,14 +86,14 @@ def test_a_placement_of_groups_is_played_as_every_placer_would_settle_it(problem
     search = Search(problem, "mcmc", PlaceOptions())
     device = search.random(np.random.default_rng(seed))
     search.score(device)
-    assert np.array_equal(search.plan().device, settle(problem, device[search.group]))
+    assert np.array_equal(search.best.plan.device, settle(problem, device[search.group]))
 
 
 def test_the_score_of_what_fits_is_its_step_time_where_no_ops_are_grouped():
     problem = tight()
     for device in itertools.product(problem.cluster.gpus, repeat=problem.profile.n_ops):
         search = Search(problem, "mcmc", PlaceOptions())
-        score, schedule = search.score(np.array(device)), simulate(problem, search.plan())
+        score, schedule = search.score(np.array(device)), simulate(problem, search.best.plan)
         assert score == pytest.approx(schedule.makespan_us) or not schedule.fits
 
 
