@@ -154,7 +154,8 @@ def describe(schedule: Schedule, expert: Schedule | None) -> str:
         [
             "gap",
             gap_text(schedule.gap, schedule.fits),
-            f"proven not below {ms(schedule.lower_bound_us)}",
+            f"{'' if schedule.fits else 'what fits is '}proven not below "
+            f"{ms(schedule.lower_bound_us)}",
         ],
         [
             "transfers",

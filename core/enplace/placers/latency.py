@@ -22,7 +22,7 @@ from enplace.latency import (
     split_into_pieces,
 )
 from enplace.maxload.contract import whole_lacking_bytes, with_room
-from enplace.placers.max_load import NOTHING_FITS
+from enplace.placers.max_load import nothing_found
 from enplace.placers.registry import SOLVER, PlaceOptions, Progress, placer
 from enplace.placers.settle import lacking_bytes, settle, unordered
 from enplace.plan import Plan
@@ -42,6 +42,10 @@ PIECES = 2
 BOTH_PASSES = (
     "a query to a training graph is forward and backward pass; between them activations go to the "
     "host's memory and back"
+)
+NO_HOST = (
+    "the cluster has neither a CPU nor a second GPU, so it does not say what a way to the host's "
+    "memory costs between the passes; nothing is counted"
 )
 """What a person should know who asks for the latency of training."""
 
@@ -95,7 +99,7 @@ def _with_room(problem: Problem) -> tuple[Problem, list[str]]:
     roomy, about_room = with_room(problem)
     notes = [about_room] if about_room else []
     if backward_ops(problem).any():
-        notes.append(BOTH_PASSES)
+        notes.append(BOTH_PASSES if problem.cluster.n_devices > 1 else NO_HOST)
     return roomy, notes
 
 
@@ -125,7 +129,10 @@ class _Incumbents:
         device, us = self._device, self._us
         if device is None:
             device, us = _tidied(self.problem, found.device, found.latency_us, self._q)
-        facts = _facts(found, us, self._q, self._about)
+        about = list(self._about)
+        if np.isinf(found.latency_us):
+            about.append(nothing_found(self.problem, device))
+        facts = _facts(found, us, self._q, about)
         facts["proven"] &= not self._roomy
         return _plan(self.problem, device, self._method, us, **facts)
 
@@ -179,8 +186,7 @@ def _facts(found: Found, us: float, q: int, about: list[str]) -> dict[str, Any]:
     bound_us = min(found.bound_us, us) if np.isfinite(found.latency_us) else 0.0
     proven = found.proven and us <= bound_us * (1 + PROVEN_GAP)
     facts: dict[str, Any] = {"proven": proven, "bound_us": us if proven else bound_us, "pieces": q}
-    missing = "" if np.isfinite(found.latency_us) else NOTHING_FITS
-    notes = [note for note in (found.why, *about, missing) if note]
+    notes = [note for note in (found.why, *about) if note]
     return facts | ({"note": "; ".join(notes)} if notes else {})
 
 

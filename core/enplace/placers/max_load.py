@@ -51,7 +51,6 @@ _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 PROGRAM_S = 60.0
 """A program, dynamic or integer, takes so long if nobody says how long it may."""
 
-NOTHING_FITS = "nothing that fits the memory was found, and this does not either"
 NOT_CONTIGUOUS = (
     "stages are cut in the forward graph, as in the paper, and the backward ops of a device are "
     "not contiguous; max-load-ip looks at both"
@@ -125,6 +124,13 @@ def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
     return watch.plan_of(best_anywhere(watch.problem, *arguments))
 
 
+def nothing_found(problem: Problem, device: IntArray) -> str:
+    """What to say of a placement that is only there because no split was found."""
+    if whole_lacking_bytes(problem, device):
+        return "nothing that fits the memory was found, and this does not either"
+    return "no split that keeps to the pins, to who is colocated and to the memory was found"
+
+
 def _stopped(options: PlaceOptions) -> Callable[[], bool]:
     """Whether a dynamic program should end with what it has."""
     limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
@@ -148,7 +154,7 @@ def _split_plan(
         notes.append(NOT_CONTIGUOUS)
     facts: dict[str, Any] = {"ideals": split.n_ideals, "proven": proven}
     if not fits:
-        notes.append(NOTHING_FITS)
+        notes.append(nothing_found(problem, device))
     elif moved:
         notes.append(
             f"the split knows nothing of pins and forbidden devices: {count(moved, 'op')} moved "
@@ -242,7 +248,7 @@ class _Incumbents:
         device = settled(self.problem, found.device, self._options.rule)
         contiguous, proven = self._method == "max-load-ip", found.proven and not self._about_room
         facts: dict[str, Any] = {"proven": proven, "contiguous": contiguous}
-        missing = "" if np.isfinite(found.load_us) else NOTHING_FITS
+        missing = "" if np.isfinite(found.load_us) else nothing_found(self.problem, device)
         if notes := [note for note in (found.why, self._about_room, missing) if note]:
             facts["note"] = "; ".join(notes)
         rule = self._options.rule

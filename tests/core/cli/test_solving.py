@@ -313,7 +313,7 @@ def test_throughput_says_time_per_sample_and_proof(enplace, tmp_path):
     assert (found["objective"], found["method"]) == ("throughput", "max-load-dp")
     assert round(found["time_per_sample_us"] / 1000, 2) == 65.30
     assert found["proven"]
-    assert "no contiguous split has less: 2,774 ideals searched" in enplace(*words).out
+    assert "no split into consecutive stages has less: 2,774 ideals" in enplace(*words).out
 
 
 def test_latency_says_the_time_of_a_query(enplace):
