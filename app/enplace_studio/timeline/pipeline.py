@@ -174,7 +174,7 @@ class PipelineView(QWidget):
         self._tell("   ·   ".join(parts))
         self.later_button.setVisible(bool(later))
         said = [gpipe_loads(schedule) if found.kind == "gpipe" else ""]
-        said.append(why_above_load(schedule, found))
+        said.append(why_not_the_load(schedule, found))
         if broken:
             said.append(f"Not contiguous: {', '.join(names[d] for d in sorted(broken))}.")
         self.message.setText(" ".join(filter(None, said)))
@@ -210,18 +210,24 @@ def gpipe_loads(schedule: Schedule) -> str:
     return f"Busiest device: forward {ms(forward_us)}, backward {ms(backward_us)} a sample."
 
 
-def why_above_load(schedule: Schedule, found: PipelineSchedule) -> str:
-    """Why a full pipeline is slower than its busiest device; empty where it is not."""
+def why_not_the_load(schedule: Schedule, found: PipelineSchedule) -> str:
+    """Why a full pipeline is not as fast as its loads say; empty where it is."""
     plan = schedule.plan
     pipeline = "gpipe" if found.kind == "gpipe" else "1f1b"
     rule = replace(planned_rule(plan), pipeline=pipeline)
     load_us = max_load_us(schedule.problem, plan.device, rule, plan.replicas)
-    if found.time_per_sample_us <= SLOWER * load_us:
-        return ""
-    return (
-        f"The busiest device has {ms(load_us)} to do for a sample; the rest of the time it waits, "
-        f"because each device takes its part of the {len(found.stages)} stages in a fixed order."
-    )
+    if found.time_per_sample_us > SLOWER * load_us:
+        return (
+            f"The busiest device has {ms(load_us)} to do for a sample; the rest of the time it "
+            f"waits, because each device takes its part of the {len(found.stages)} stages in a "
+            f"fixed order."
+        )
+    if SLOWER * found.time_per_sample_us < load_us:
+        return (
+            f"The busiest forward and backward parts add up to {ms(load_us)}; it takes less, "
+            f"because some devices begin backward while others are still in forward."
+        )
+    return ""
 
 
 def later_pieces(found: PipelineSchedule) -> list[int]:

@@ -11,6 +11,7 @@ rounds of the paper are there, but nobody waits for the end of one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,8 +107,8 @@ class PipelineSchedule:
         In the order in which they start.
     makespan_us : float
     time_per_sample_us : float
-        From one microbatch to the next once the pipeline is full, however few there are here; for
-        GPipe, where forward and backward ones are two pipelines, of the two together.
+        What each further microbatch adds to the makespan once the pipeline is full, however few
+        there are here.
     in_flight : tuple of int
         Most microbatches at a time whose forward ops a device has begun and whose backward ops it
         has not ended: so many samples' activations it holds. For inference, those inside a stage.
@@ -147,11 +148,6 @@ def simulate_pipeline(
         )
     stages = stages_of(problem, plan, backward)
     slots, done_us = _played(stages, kind, n_microbatches, rule)
-    # Enough of them that the pipeline is full for a while, as long as that is quickly done.
-    enough = min(8 * len(stages) + 8, MOST_JOBS // len(stages))
-    long_us = done_us
-    if n_microbatches < enough:
-        _, long_us = _played(stages, kind, enough, rule)
     computing = [slot for slot in slots if slot.part == COMPUTE]
     transfers = [slot for slot in slots if slot.part != COMPUTE]
     devices = range(problem.cluster.n_devices)
@@ -162,7 +158,7 @@ def simulate_pipeline(
         tuple(tuple(slot for slot in computing if slot.device == d) for d in devices),
         tuple(sorted(transfers, key=lambda slot: slot.start_us)),
         max(done_us.values()),
-        _time_per_sample_us(stages, long_us, kind),
+        _time_per_sample_us(stages, kind, rule),
         tuple(_in_flight([slot for slot in slots if slot.device == d]) for d in devices),
     )
 
@@ -308,22 +304,17 @@ def _in_order(
     )
 
 
-def _time_per_sample_us(
-    stages: tuple[Stage, ...], done_us: dict[tuple[int, int], float], kind: str
-) -> float:
-    """Between microbatches while the pipeline is full: not at its start, nor as it runs empty."""
-    n = len(done_us) // len(stages)
-    passes = [list(range(len(stages)))]
-    if kind == "gpipe":
-        passes = [[s for s in passes[0] if stages[s].backward == last] for last in (False, True)]
-    total = 0.0
-    for numbers in filter(None, passes):
-        first, last = n // 2 - 1, max(n - 3 * len(numbers), n // 2)
-        if n < 2:
-            first, last = -1, 0
-        through = [max(done_us[m, s] for s in numbers) if m >= 0 else 0.0 for m in (first, last)]
-        total += (through[1] - through[0]) / (last - first)
-    return total
+def _time_per_sample_us(stages: tuple[Stage, ...], kind: str, rule: LoadRule) -> float:
+    """By how much twice as many microbatches take longer, for each of them.
+
+    There are enough that the pipeline is full for a while, as long as that is quickly done, and so
+    many that all who take turns with a stage have equally many.
+    """
+    turn = math.lcm(*(len(stage.devices) for stage in stages))
+    enough = min(8 * len(stages) + 8, MOST_JOBS // len(stages))
+    enough = turn * max(1, enough // turn)
+    once, twice = (max(_played(stages, kind, n, rule)[1].values()) for n in (enough, 2 * enough))
+    return (twice - once) / enough
 
 
 def _in_flight(slots: list[Slot]) -> int:

@@ -111,6 +111,20 @@ def test_gpipe_says_what_the_busiest_device_does_in_each_pass(opener):
     assert "backward" not in view.pipeline.message.text()
 
 
+def test_gpipe_faster_than_its_loads_says_why(opener):
+    times = {"a": 10, "b": 50, "gradients/a": 40}
+    edges = [("a", "b", 1), ("a", "gradients/a", 1)]
+    document = document_of(profile_of(times, edges), cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
+    view = opener(TimelineView, document, 900, 260)
+    plan = Plan(np.array([0, 1, 0]), np.arange(3), "max-load-dp")
+    document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
+    view.pipeline_button.click()
+    view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("gpipe"))
+    view.pipeline.refresh()
+    assert "0.050 ms a sample once full" in view.legend
+    assert "add up to 0.090 ms; it takes less" in view.pipeline.message.text()
+
+
 def test_a_plan_that_hops_too_often_says_so(opened, monkeypatch):
     monkeypatch.setattr("enplace_studio.timeline.pipeline.MOST_STAGES", 3)
     view = opened([0, 1, 0, 1])

@@ -42,6 +42,19 @@ def test_1f1b_takes_as_long_but_holds_at_most_k_microbatches(k, m):
     assert found.in_flight == tuple(min(m, k - i) for i in range(k))
 
 
+@pytest.mark.parametrize("m", [1, 8, 500])
+def test_backward_beside_others_forward_makes_gpipe_faster_than_its_objective(m):
+    """Device 0 has 1 + 4, device 1 has 5 + 0: it need not wait for what device 1 does forward."""
+    profile = profile_of({"f0": 1, "f1": 5, "b0": 4}, [("f0", "f1", 0), ("f0", "b0", 0)])
+    profile = replace(profile, measured={"backward": [2]})
+    problem = Problem(profile, cluster_of(2, b0_us=0.0))
+    plan = plan_of(problem, {"f0": 0, "f1": 1, "b0": 0})
+    assert max_load_us(problem, plan.device, LoadRule(pipeline="gpipe")) == 9
+    found = simulate_pipeline(problem, plan, "gpipe", m)
+    assert found.time_per_sample_us == pytest.approx(5)
+    assert found.makespan_us == 5 * m + 1
+
+
 def test_1f1b_alternates_once_the_pipeline_is_full():
     found = simulate_pipeline(*chain(3, 2.0, 4.0), "1f1b", 6)
     first = "".join("FB"[slot.backward] for slot in found.computing[0])
