@@ -117,7 +117,7 @@ class _Incumbents:
     def __init__(self, problem: Problem, method: str, q: int, options: PlaceOptions) -> None:
         options.check_cancelled()
         self.problem, self._about = _with_room(problem)
-        self._roomy = self.problem is not problem
+        self._sure = self.problem is problem and NO_HOST not in self._about
         self._method, self._q, self._options = method, q, options
         self._found_us, self._us = np.inf, np.inf
         self._device: IntArray | None = None
@@ -133,7 +133,7 @@ class _Incumbents:
         if np.isinf(found.latency_us):
             about.append(nothing_found(self.problem, device))
         facts = _facts(found, us, self._q, about)
-        facts["proven"] &= not self._roomy
+        facts["proven"] &= self._sure
         return _plan(self.problem, device, self._method, us, **facts)
 
     def _tell(self, found: Found) -> None:

@@ -1,5 +1,7 @@
 """What plans for a query say of themselves: latencies and proofs, against trying all placements."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -118,3 +120,14 @@ def test_a_free_op_that_costs_nothing_goes_with_its_reader():
     problem = Problem(profile, cluster_of(2, b0_us=0.0, cpu_lanes=1), pins={0: 0, 2: 1})
     device = plan_by("latency-ip", problem).device
     assert np.array_equal(device, [0, 1, 1])
+
+
+@needs_solver
+def test_nothing_is_proven_where_the_way_to_the_host_has_no_cost():
+    profile = profile_of({"f": 1000.0, "b": 1000.0}, [("f", "b", 2000)])
+    profile = replace(profile, measured={"backward": [1]})
+    alone, beside = (Problem(profile, cluster_of(n), pins={0: 0, 1: 0}) for n in (1, 2))
+    plan = plan_by("latency-ip", alone)
+    assert not plan.facts["proven"]
+    assert "does not say what a way to the host" in plan.note
+    assert plan_by("latency-ip", beside).facts["proven"]
