@@ -240,8 +240,8 @@ def warnings_for(method: Method, problem: Problem) -> list[str]:
     if len(set(cluster.speed[gpus].tolist())) > 1 and not knows_speed:
         warnings.append("It takes all GPUs for alike, and yours differ.")
     profile = problem.profile
-    # Variables and outputs, as the papers count: about what one device would need for a step.
-    needed_bytes = int(profile.persistent_bytes.sum() + profile.tensor_bytes.sum())
+    # About what one device would need for a step, as the papers count.
+    needed_bytes = int(profile.persistent_bytes.sum() + profile.held_bytes.sum())
     if needed_bytes > cluster.capacity_bytes[gpus].max() and "memory" not in method.capabilities:
         warnings.append("It does not look at memory, and one device may not hold this model.")
     return warnings

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import tensorflow as tf
+from numpy.typing import NDArray
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
@@ -399,17 +401,18 @@ class _Splitting:
         """Refuse an op whose first axis is not one of samples that it works on one by one."""
         if rank < _LEAST_RANK.get(node.op, 1):
             why = "its first axis is no axis of samples"
-        elif node.op == "GatherV2" and (node.attr["batch_dims"].i or self._gather_axis(node) != 0):
+        elif node.op == "GatherV2" and (
+            node.attr["batch_dims"].i or self._constant_of(node.input[2]) != 0
+        ):
             why = "it does not gather rows"
         else:
             return
         raise SplitError(f"op '{node.name}' cannot be split: {why}; place the model anew")
 
-    def _gather_axis(self, node: NodeDef) -> int | None:
-        """Along which axis rows are gathered; None if only running the step tells."""
-        source = self._nodes[node_of(node.input[2])]
-        known = source.op == "Const"
-        return int(tf.make_ndarray(source.attr["value"].tensor)) if known else None
+    def _constant_of(self, tensor: str) -> NDArray[Any] | None:
+        """The numbers of a constant; None if only running the step tells."""
+        source = self._nodes[node_of(tensor)]
+        return tf.make_ndarray(source.attr["value"].tensor) if source.op == "Const" else None
 
     def _input_axis(
         self, node: NodeDef, tensor: str, label: str, output: int, layout: bytes
@@ -434,13 +437,13 @@ class _Splitting:
         return None if axis < 0 or (shape[axis] == 1 and whole[output] != 1) else axis
 
     def _permutation(self, node: NodeDef) -> list[int]:
-        source = self._nodes[node_of(node.input[1])]
-        if source.op != "Const":
+        found = self._constant_of(node.input[1])
+        if found is None:
             raise SplitError(
                 f"op '{node.name}' cannot be split: its permutation is not known before it runs; "
                 f"place the model anew, pinning this op"
             )
-        return [int(axis) for axis in tf.make_ndarray(source.attr["value"].tensor)]
+        return [int(axis) for axis in found]
 
 
 def _matmul_cut(node: NodeDef, dimension: str) -> _Cut:

@@ -93,17 +93,23 @@ def test_a_pipeline_slower_than_its_busiest_device_says_why(opened, monkeypatch)
     assert "busiest device has 0.023 ms" in message.text()
 
 
-def test_gpipe_says_what_the_busiest_device_does_in_each_pass(opener):
-    """Their largest loads add up to the headline; those of one device need not."""
-    times = {"a": 10, "b": 20, "gradients/b": 30, "gradients/a": 40}
-    edges = [("a", "b", 1), ("b", "gradients/b", 1), ("gradients/b", "gradients/a", 1)]
+def played_by_gpipe(opener, times, edges, device):
+    """The timeline of a split over free links, as GPipe plays it."""
     document = document_of(profile_of(times, edges), cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
     view = opener(TimelineView, document, 900, 260)
-    plan = Plan(np.array([0, 1, 1, 0]), np.arange(4), "max-load-dp")
+    plan = Plan(np.array(device), np.arange(len(device)), "max-load-dp")
     document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
     view.pipeline_button.click()
     view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("gpipe"))
     view.pipeline.refresh()
+    return view
+
+
+def test_gpipe_says_what_the_busiest_device_does_in_each_pass(opener):
+    """Their largest loads add up to the headline; those of one device need not."""
+    times = {"a": 10, "b": 20, "gradients/b": 30, "gradients/a": 40}
+    edges = [("a", "b", 1), ("b", "gradients/b", 1), ("gradients/b", "gradients/a", 1)]
+    view = played_by_gpipe(opener, times, edges, [0, 1, 1, 0])
     assert "0.060 ms a sample once full" in view.legend
     assert "forward 0.020 ms, backward 0.040 ms" in view.pipeline.message.text()
     view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("1f1b"))
@@ -114,13 +120,7 @@ def test_gpipe_says_what_the_busiest_device_does_in_each_pass(opener):
 def test_gpipe_faster_than_its_loads_says_why(opener):
     times = {"a": 10, "b": 50, "gradients/a": 40}
     edges = [("a", "b", 1), ("a", "gradients/a", 1)]
-    document = document_of(profile_of(times, edges), cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
-    view = opener(TimelineView, document, 900, 260)
-    plan = Plan(np.array([0, 1, 0]), np.arange(3), "max-load-dp")
-    document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
-    view.pipeline_button.click()
-    view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("gpipe"))
-    view.pipeline.refresh()
+    view = played_by_gpipe(opener, times, edges, [0, 1, 0])
     assert "0.050 ms a sample once full" in view.legend
     assert "add up to 0.090 ms; it takes less" in view.pipeline.message.text()
 

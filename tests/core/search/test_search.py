@@ -10,6 +10,7 @@ from tests.problems import cluster_of, plan_of, planned_problems, profile_of
 
 from enplace.errors import DoesNotFitError
 from enplace.placers.settle import inverse
+from enplace.placers.settle import lacking_bytes as lacking_of
 from enplace.plan import LINK_POLICIES, Plan
 from enplace.problem import Problem
 from enplace.search import make_level, move_blocks, sweep
@@ -159,14 +160,9 @@ def test_blocks_in_a_plans_own_order_begin_with_its_schedule_and_only_get_better
     schedule = simulate(problem, plan)
     order, device = np.argsort(plan.position), plan.device.copy()
     makespan, lacking = blocks(problem, order, device, LINK_POLICIES.index(links), False, rounds)
-    before = (_lacking(schedule), schedule.makespan_us * (1 + 1e-9))
+    before = (lacking_of(schedule), schedule.makespan_us * (1 + 1e-9))
     assert (lacking, makespan) <= before
     if rounds == 0:
         assert makespan == pytest.approx(schedule.makespan_us)
     after = simulate(problem, replace(plan, device=device, position=inverse(order)))
     assert np.isfinite(after.makespan_us)
-
-
-def _lacking(schedule):
-    over = schedule.peak_bytes - schedule.problem.cluster.capacity_bytes
-    return int(np.maximum(over, 0).sum())
