@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from enplace.maxload.contract import Nodes, contract
-from enplace.maxload.ideals import Lattice, find_ideals
+from enplace.maxload.ideals import Lattice, fewest_ideals, find_ideals
 from enplace.maxload.orders import before_all_others, beside, by_wish, topological_depth_first
 from enplace.maxload.table import (
     BYTES_PER_CELL,
@@ -155,11 +155,13 @@ def split_exactly(
     task = task_of(problem, rule)
     first = best_in_orders(task, N_ORDERS, seed, stopped)
     room = _most_ideals(task, limit)
-    nodes = task.nodes
-    lattice = find_ideals(nodes.n_nodes, nodes.source, nodes.target, room, stopped)
+    graph = (task.nodes.n_nodes, task.nodes.source, task.nodes.target)
+    too_many = fewest_ideals(*graph) > room
+    lattice = None if too_many else find_ideals(*graph, room, stopped)
     tried = f"the best of {orders_tried(task, N_ORDERS)} linear orders"
     if lattice is None:
-        why = "stopped while it counted" if stopped() else f"there are more than {room:,}"
+        counted = too_many or not stopped()
+        why = f"there are more than {room:,}" if counted else "stopped while it counted"
         return replace(first, note=f"ideals not searched ({why}): this is {tried}")
     best, finished = least_below(task, _over(task, lattice, stopped), first)
     if not finished:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import networkx as nx
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -108,6 +109,17 @@ def find_ideals(
         found.added[:n_edges].copy(),
         found.next_ideal[:n_edges].copy(),
     )
+
+
+def fewest_ideals(n_nodes: int, source: IntArray, target: IntArray) -> int:
+    """No graph with these edges has fewer ideals.
+
+    Of nodes that do not reach each other any subset, with all before it, is another ideal. Nodes as
+    far from the first ones are such nodes.
+    """
+    graph = nx.DiGraph(zip(source.tolist(), target.tolist(), strict=True))
+    graph.add_nodes_from(range(n_nodes))
+    return 1 << max(map(len, nx.topological_generations(graph)), default=0)
 
 
 @njit(cache=True, nogil=True)

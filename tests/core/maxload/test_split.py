@@ -16,7 +16,7 @@ from enplace.frontends import read_profile
 from enplace.frontends.dnn_partitioning import profile_from_dnn_partitioning
 from enplace.maxload import device_loads_us, max_load_us, split_exactly, split_in_order
 from enplace.maxload.contract import contract
-from enplace.maxload.ideals import find_ideals
+from enplace.maxload.ideals import fewest_ideals, find_ideals
 from enplace.placers import PlaceOptions, place
 from enplace.problem import Problem
 from enplace.samples import samples
@@ -173,6 +173,21 @@ def test_ideals_of_chains_are_the_product_of_their_own():
     assert find_ideals(90, nodes.source, nodes.target, 100_000).n_ideals == 31**3
     assert find_ideals(90, nodes.source, nodes.target, 31**3 - 1) is None
     assert find_ideals(90, nodes.source, nodes.target, 100_000, lambda: True) is None
+
+
+@given(st.integers(1, 9), st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20))
+@settings(deadline=None)
+def test_no_graph_has_fewer_ideals_than_its_widest_level_tells(n_nodes, edges):
+    edges = sorted((a, b) for a, b in edges if a < b < n_nodes)
+    source, target = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    found = find_ideals(n_nodes, source, target, 1 << n_nodes)
+    assert 2 <= fewest_ideals(n_nodes, source, target) <= found.n_ideals
+
+
+def test_a_wide_graph_is_known_to_have_too_many_ideals_when_the_time_is_over():
+    profile = profile_of({f"op{i}": 1 for i in range(30)}, [])
+    split = split_exactly(Problem(profile, cluster_of(2)), stopped=lambda: True)
+    assert "there are more than" in split.note
 
 
 def test_a_graph_of_too_many_ideals_is_split_along_orders_and_the_plan_says_so():
