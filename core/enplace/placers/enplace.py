@@ -144,12 +144,18 @@ Step = Callable[[State, int, float, BoolArray], State]
 )
 def enplace(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule until the time limit, or for a fixed number of rounds."""
+    options = when_compiled(options)
+    missed: list[str] = []
+    best = best_start(problem, options, missed)
+    return improved(problem, best, options, missed)
+
+
+def when_compiled(options: PlaceOptions) -> PlaceOptions:
+    """The options once all loops are there: compiling is not what the person gave the time for."""
     began = options.seconds
     compile_loops()
     spent = options.seconds - began
-    if spent > LOADING_S:  # they were compiled, which is not what the person gave the time for
-        options = replace(options, started=options.started + spent)
-    return _improve(problem, options)
+    return replace(options, started=options.started + spent) if spent > LOADING_S else options
 
 
 @cache
@@ -178,21 +184,26 @@ def compile_loops() -> None:
     )
     problem = Problem(small, presets()["pesto"])
     merge_batches(problem, n // 2, critical=True)
-    _improve(problem, PlaceOptions())
+    options = PlaceOptions()
+    improved(problem, best_start(problem, options, []), options, [])
 
 
-def _improve(problem: Problem, options: PlaceOptions) -> Plan:
-    missed: list[str] = []
+def best_start(problem: Problem, options: PlaceOptions, missed: list[str]) -> Schedule:
+    """The best list schedule, or the plan to begin from; why some have none goes to ``missed``."""
+    return best_of(problem, _starts(problem, options, missed), options, engine=LISTS)
+
+
+def improved(problem: Problem, best: Schedule, options: PlaceOptions, missed: list[str]) -> Plan:
+    """The plan of a schedule after the search; what could not be tried so far is in ``missed``."""
     notes: list[str] = []
-    best = best_of(problem, _starts(problem, options, missed), options, engine=LISTS)
     if problem.cluster.n_devices > 1:
         search = _Search(problem, best, options)
         try:
             best = search.run()
         except EnplaceError as error:  # whatever it stumbles over, what is found is not lost
             best = search.best
-            missed.append(f"the search ({error})")
-        missed += search.missed
+            search.missed.append(f"the search ({error})")
+        missed = [*missed, *search.missed]
         notes += [NOTHING_FITS] if search.nothing_fits else []
     notes += [f"Left out: {'; '.join(missed)}."] if missed else []
     if not notes:
@@ -201,15 +212,14 @@ def _improve(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Iterator[Plan]:
-    """Plans of the quick methods, one after another; why some have none goes to ``missed``."""
+    """Plans of the quick methods, one after another."""
     if options.start is not None:
         yield _allowed(problem, replace(options.start, method="enplace", facts={}))
-    quiet = replace(options, progress=lambda progress: None)
     slow_s, limit_s = SLOW_START_S * problem.profile.n_ops, options.time_limit_s
     patient = limit_s is None or options.seconds + slow_s <= PATIENCE * limit_s
     for method in (*STARTS, m_sct) if patient else STARTS:
         try:
-            found = method(problem, quiet)
+            found = method(problem, options.quiet)
         except CancelledError:
             raise
         except EnplaceError as error:  # one method less; the others may do

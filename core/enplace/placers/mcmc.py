@@ -11,7 +11,7 @@ import numpy as np
 
 from enplace.placers.expert import expert
 from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.search import Search, quietly
+from enplace.placers.search import Search
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import IntArray
@@ -32,7 +32,7 @@ LEAST_SHARE = 0.1
 def mcmc(problem: Problem, options: PlaceOptions) -> Plan:
     """Walk by chance, mostly downhill, until the time limit or for a fixed number of rounds."""
     search, draw = Search(problem, "mcmc", options), np.random.default_rng(options.seed)
-    first = expert(problem, quietly(options))
+    first = expert(problem, options.quiet)
     search.offer(first)
     device = majority(search.group, first.device, search.gpus)
     while not search.is_over():

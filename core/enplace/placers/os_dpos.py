@@ -25,7 +25,7 @@ import numpy as np
 
 from enplace.placers.dpos import critical_path_ops, dpos_schedule, max_rank_us
 from enplace.placers.naive import single
-from enplace.placers.registry import PlaceOptions, Progress, placer
+from enplace.placers.registry import PlaceOptions, placer
 from enplace.placers.settle import best_that_fits, is_better, position_by_start, report
 from enplace.plan import Plan
 from enplace.problem import Problem, split_problem
@@ -86,12 +86,7 @@ def _kept_whole(problem: Problem) -> set[int]:
 
 
 def _fits_one_device(problem: Problem, options: PlaceOptions) -> bool:
-    quiet = replace(options, progress=_ignore)
-    return simulate(problem, single(problem, quiet)).fits
-
-
-def _ignore(progress: Progress) -> None:
-    pass
+    return simulate(problem, single(problem, options.quiet)).fits
 
 
 class _Search:
@@ -99,7 +94,6 @@ class _Search:
 
     def __init__(self, problem: Problem, options: PlaceOptions) -> None:
         self._problem, self._options = problem, options
-        self._quiet = replace(options, progress=_ignore)
         self._best: Schedule | None = None
         n_gpus = len(problem.cluster.gpus)
         self._parts = [n for n in range(2, n_gpus + 1) if n_gpus % n == 0]
@@ -129,7 +123,7 @@ class _Search:
             position = position_by_start(problem, start_us)
             return [Plan(device, position, "os-dpos", links="priority", splits=splits)]
 
-        schedule = best_that_fits(problem, candidates, self._quiet)
+        schedule = best_that_fits(problem, candidates, self._options.quiet)
         if self._best is None or is_better(schedule, self._best):
             self._best = schedule
             report(schedule, self._options)

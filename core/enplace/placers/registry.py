@@ -121,6 +121,11 @@ class PlaceOptions:
         late = self.time_limit_s is not None and self.seconds > self.time_limit_s
         return late or self.cancelled()
 
+    @property
+    def quiet(self) -> PlaceOptions:
+        """The same with nobody to tell."""
+        return replace(self, progress=_ignore)
+
     def solver_or(self, usual: str) -> str:
         """The solver that was chosen, or the usual one."""
         return self.solver or usual

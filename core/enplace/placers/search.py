@@ -216,8 +216,3 @@ def _changes(
             if group[to] == group[op]:
                 changes[to] = max(changes[to], changes[op] + (together[to] != together[op]))
     return changes
-
-
-def quietly(options: PlaceOptions) -> PlaceOptions:
-    """Options for a placer whose plan is only where another begins."""
-    return replace(options, progress=lambda progress: None)

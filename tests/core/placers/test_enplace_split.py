@@ -1,0 +1,50 @@
+"""Enplace with ops split: when it splits, and what it tells on the way."""
+
+from enplace.clusters import presets
+from enplace.frontends import read_profile
+from enplace.placers import PlaceOptions, place
+from enplace.plan import check_plan
+from enplace.problem import Problem, split_problem
+from enplace.samples import samples
+from enplace.simulate import simulate
+
+from .problems import gpus
+from .test_os_dpos import one_layer
+
+
+def test_it_ends_below_the_search_without_splits_and_below_os_dpos():
+    profile = read_profile(next(sample.path for sample in samples() if sample.name == "vgg-19"))
+    problem = Problem(profile, presets()["celeritas"])
+    step_us = {
+        method: simulate(problem, place(problem, method)).makespan_us
+        for method in ("enplace", "os-dpos", "enplace-split")
+    }
+    assert step_us["enplace-split"] < 0.8 * min(step_us["enplace"], step_us["os-dpos"])
+
+
+def test_what_gains_nothing_stays_whole():
+    problem = Problem(one_layer(), gpus(4, b0=1.0, b1=0.1))
+    plan = place(problem, "enplace-split")
+    assert plan.splits == ()
+    assert simulate(problem, plan).makespan_us <= (
+        simulate(problem, place(problem, "enplace")).makespan_us
+    )
+
+
+def test_each_plan_on_the_way_is_one_of_the_model():
+    problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
+    told = []
+    plan = place(problem, "enplace-split", options=PlaceOptions(progress=told.append))
+    plans = [progress.incumbent for progress in told if progress.incumbent]
+    assert plans[0].splits == ()
+    assert plans[-1].splits == plan.splits != ()
+    for each in plans:
+        assert each.method == "enplace-split"
+        check_plan(split_problem(problem, each.splits), each)
+    steps_us = [simulate(problem, each).makespan_us for each in plans]
+    assert steps_us == sorted(steps_us, reverse=True)
+
+
+def test_without_time_for_splits_it_has_the_plan_of_a_list_schedule():
+    problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
+    assert place(problem, "enplace-split", options=PlaceOptions(time_limit_s=1e-9)).splits == ()
