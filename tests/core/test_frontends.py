@@ -107,6 +107,16 @@ def test_costs_count_where_sizes_do_not_go_with_them(tmp_path: Path, costs_and_s
     assert sent_ms == pytest.approx([cost for cost, _ in costs_and_sizes], rel=1e-5)
 
 
+def test_costs_without_sizes_count_however_many_there_are(tmp_path: Path) -> None:
+    nodes = [{"id": i, "fpgaLatency": 1, "cpuLatency": 9, "size": 1} for i in range(5_000)]
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 0.1234567} for i in range(4_999)]
+    data = {"maxFPGAs": 2, "maxCPUs": 0, "nodes": nodes, "edges": edges}
+    with pytest.warns(EnplaceWarning, match="the costs count"):
+        profile = read(tmp_path, data)
+    problem = Problem(profile, cluster_from("from-file", profile))
+    assert send_us(problem) == pytest.approx(123.4567)
+
+
 def test_activations_count_once_where_sizes_hold_them_already(tmp_path: Path) -> None:
     nodes = [{"id": i, "fpgaLatency": 1, "cpuLatency": 9, "size": 600} for i in range(4)]
     edges = [{"sourceId": i, "destId": i + 1, "cost": 1} for i in range(3)]

@@ -17,7 +17,7 @@ from enplace.errors import (
     PlanError,
     ProblemError,
 )
-from enplace.text import count, instead
+from enplace.text import count, instead, listed
 
 if TYPE_CHECKING:
     from enplace.cluster import Cluster
@@ -132,7 +132,9 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
 
     able = names_with(WARM_START)
     if method not in able:
-        raise EnplaceError(f"method '{method}' cannot go on from a plan; use {', '.join(able)}")
+        raise EnplaceError(
+            f"method '{method}' cannot go on from a plan; for the shortest step, {listed(able)} can"
+        )
     found = read_plan(plan_file, problem)
     with naming(plan_file):
         return complete_plan(split_problem(problem, found.plan.splits), found)

@@ -162,6 +162,8 @@ def simulate(
         if schedule_file or trace_file:
             raise EnplaceError("--schedule and --trace show one step; leave out --pipeline")
         return _pipeline_answer(problem, chosen, pipeline, microbatches, load)
+    if load is not None:
+        raise EnplaceError("--load says how the loads of a pipeline count; add --pipeline")
     schedule = play(problem, chosen)
     written = _write(schedule, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}

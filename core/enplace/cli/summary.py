@@ -147,8 +147,8 @@ def describe(schedule: Schedule, expert: Schedule | None) -> str:
         ["take turns", "", listed(names)] for names in _replicas(schedule).get("replicas", [])
     ]
     facts.append(["step time", ms(schedule.makespan_us), ""])
-    if expert is not None and plan.method != "expert":
-        change = against_expert(schedule, expert)
+    change = against_expert(schedule, expert)
+    if expert is not None and change and plan.method != "expert":
         facts[-1][2] = f"{change} against the expert's {ms(expert.makespan_us)}"
     facts += [
         [

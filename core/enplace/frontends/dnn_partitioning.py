@@ -47,9 +47,9 @@ DECIMAL_RATE = 1e6
 EXACT = 1e-6
 """Error in a cost that bytes, being whole, may make, as a share of the largest cost."""
 
-MOST_EDGE_BYTES = 2.0**50
-"""Bytes of the dearest edge where bytes are made up: so many keep a millionfold cheaper one exact.
-"""
+MOST_EDGE_BYTES, MOST_BYTES = 2.0**50, 2.0**58
+"""Bytes of the dearest edge, and of all together, where bytes are made up: so many keep an edge
+exact that is a millionfold cheaper, and a profile may have more."""
 
 
 def profile_from_dnn_partitioning(data: dict[str, Any], name: str) -> Profile:
@@ -159,7 +159,7 @@ def _rate(edges: list[dict[str, Any]]) -> float:
     costs_ms = np.array([edge["cost_ms"] for edge in edges if edge["cost_ms"]])
     lost_ms = np.abs(np.rint(costs_ms * rate) / rate - costs_ms)
     if lost_ms.max(initial=0.0) > EXACT * costs_ms.max(initial=0.0):
-        rate = MOST_EDGE_BYTES / float(costs_ms.max())
+        rate = min(MOST_EDGE_BYTES / float(costs_ms.max()), MOST_BYTES / float(costs_ms.sum()))
         warnings.warn(
             "the sizes of edges do not go with their costs; the costs count, and the bytes shown "
             "are made up to match them",

@@ -26,6 +26,10 @@ STEPS_PER_UNIT, MOST_STEPS = 8000, 1_500_000
 HOT, COLD = 0.03, 0.00003
 """First and last temperature, as shares of the load."""
 
+MANY, COOLER = 2000, 2.5
+"""With more units than so many, each has less of the load, and fewer steps: the first temperature
+falls with this power of their number."""
+
 SWAP, GATHER, CONNECTED = 0.15, 0.1, 0.3
 """Shares of the kinds of step; the others move one unit."""
 
@@ -51,6 +55,8 @@ def anneal(
     rng = np.random.default_rng(seed)
     costs, device, best = costs_of(graph), start.copy(), start.copy()
     total = min(MOST_STEPS, STEPS_PER_UNIT * graph.n_units)
+    hottest = HOT * (MANY / max(MANY, graph.n_units)) ** COOLER
+    coldest = min(COLD, hottest / 10)
     for first in range(0, total, STEPS_AT_ONCE):
         if stopped():
             break
@@ -58,7 +64,8 @@ def anneal(
         # Worked out anew each time, without what rounding left over the steps before.
         best_us = time_per_sample_us(graph, best)
         state = state_of(graph, device)
-        hot, cold = (best_us * HOT * (COLD / HOT) ** (at / total) for at in (first, first + steps))
+        ends = (first / total, (first + steps) / total)
+        hot, cold = (best_us * hottest * (coldest / hottest) ** end for end in ends)
         _anneal(costs, state, best, best_us, steps, hot, cold, rng)
     return best
 

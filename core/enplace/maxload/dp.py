@@ -37,6 +37,9 @@ ORDERS_WORK = 3_000_000_000
 GUESS = 1.3
 """Factor from one limit that is tried to the next."""
 
+FIRST_WORK = 10_000_000
+"""Of long orders, the first split comes from fewer cuts: so many that cuts times nodes is this."""
+
 UNLIKE = (
     "devices of a kind differ, and each was taken for the slowest of them: a split that gives the "
     "faster ones more may be better; max-load-ip knows them apart"
@@ -159,6 +162,8 @@ def split_exactly(
     too_many = fewest_ideals(*graph) > room
     lattice = None if too_many else find_ideals(*graph, room, stopped)
     tried = f"the best of {orders_tried(task, N_ORDERS)} linear orders"
+    if stopped():
+        tried = "the best found along linear orders"
     if lattice is None:
         counted = too_many or not stopped()
         why = f"there are more than {room:,}" if counted else "stopped while it counted"
@@ -206,8 +211,8 @@ def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Sp
     """The best split along any of several orders; the first is the deterministic one.
 
     Where the passes count apart, it begins with the best split for their sum along that order: as
-    appendix A has it, there is little between the two. This much is done even if stopped, so that
-    there is an answer.
+    appendix A has it, there is little between the two. The first order is searched even if stopped,
+    if need be between few cuts, so that there is an answer.
     """
     floor_us = float(task.floor_us.sum()) if alike(task.problem) else _least_us(task.problem)
     best = Split(np.zeros(task.problem.profile.n_ops, dtype=np.int64), np.inf, floor_us)
@@ -217,11 +222,14 @@ def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Sp
             us = busiest_us(task.problem, found.device, task.rule, found.replicas).sum()
             best = replace(found, load_us=float(us), bound_us=floor_us)
     for number, chain in enumerate(chains(task, n_orders, seed)):
-        needed = number == 0 and np.isinf(best.load_us)
-        least = least_from_below if needed else least_below
-        best, _ = least(task, _over(task, chain, never if needed else stopped), best)
+        if number == 0 and np.isinf(best.load_us):
+            few = chain.n_ideals**2 // FIRST_WORK
+            best, _ = least_from_below(task, _over(task, chain, never, max(1, few)), best)
+            if few > 1 and np.isinf(best.load_us):
+                best, _ = least_from_below(task, _over(task, chain, never), best)
         if stopped():
             break
+        best, _ = least_below(task, _over(task, chain, stopped), best)
     return best
 
 
@@ -303,12 +311,12 @@ def least_from_below(task: Task, solve: Solve, best: Split) -> tuple[Split, bool
     return least_below(task, solve, best)
 
 
-def _over(task: Task, lattice: Lattice, stopped: Stopped) -> Solve:
-    """How to find the best split over a lattice."""
+def _over(task: Task, lattice: Lattice, stopped: Stopped, every: int = 1) -> Solve:
+    """How to find the best split over a lattice, with stages that end at one of so many ideals."""
     devices = task.costs.devices
 
     def solve(limit_us: FloatArray) -> tuple[Placed | None, bool]:
-        table, finished = filled(task, lattice, limit_us, stopped)
+        table, finished = filled(task, lattice, limit_us, stopped, every)
         last = table.best_us[-1]
         if not last.min() < limit_us[-1]:
             return None, finished
@@ -320,11 +328,12 @@ def _over(task: Task, lattice: Lattice, stopped: Stopped) -> Solve:
 
 
 def filled(
-    task: Task, lattice: Lattice, limit_us: FloatArray, stopped: Stopped
+    task: Task, lattice: Lattice, limit_us: FloatArray, stopped: Stopped, every: int = 1
 ) -> tuple[Table, bool]:
     """The table of splits whose loads are below a limit; whether it is complete."""
     table = empty_table(lattice, task.costs.devices)
     capable = _capable(task.costs, lattice, limit_us)
+    capable[np.arange(lattice.n_ideals) % every > 0] = False
     at = 0
     while at < lattice.n_ideals:
         if stopped():
@@ -374,14 +383,34 @@ def _ratio(one: FloatArray, other: FloatArray) -> FloatArray:
 
 def _floor_us(costs: Costs) -> FloatArray:
     """No largest load of a pass is less: all devices have the same, or one the largest node."""
-    n_gpus, n_cpus = costs.devices.tolist()
-    devices = n_gpus + (n_cpus * _cpu_worth(costs) if n_cpus else 0.0)
-    share: FloatArray = costs.gpu_us.sum(axis=0) / devices
+    columns = zip(costs.gpu_us.T, costs.cpu_us.T, strict=True)
+    share = np.array([_least_share_us(costs, gpu_us, cpu_us) for gpu_us, cpu_us in columns])
     gpu_us = np.where(costs.gpu_runs[:, None], costs.gpu_us, np.inf)
     cpu_us = np.where(costs.cpu_runs[:, None], costs.cpu_us, np.inf)
     gpus, cpus = np.maximum(costs.most_replicas, 1).tolist()
     floor: FloatArray = np.maximum(share, np.minimum(gpu_us / gpus, cpu_us / cpus).max(axis=0))
     return floor
+
+
+def _least_share_us(costs: Costs, gpu_us: FloatArray, cpu_us: FloatArray) -> float:
+    """Load of all devices if nodes could be cut up: CPUs have those that suit accelerators least.
+
+    What accelerators have left to do falls with what CPUs do; this is where both have the same
+    load.
+    """
+    n_gpus, n_cpus = costs.devices.tolist()
+    free = costs.gpu_runs & costs.cpu_runs
+    only_gpu_us, only_cpu_us = gpu_us[~costs.cpu_runs].sum(), cpu_us[~costs.gpu_runs].sum()
+    if not n_cpus:
+        return float(gpu_us.sum() / n_gpus)
+    if not n_gpus:
+        return float(cpu_us.sum() / n_cpus)
+    suits = np.argsort(-_ratio(gpu_us[free], cpu_us[free]), kind="stable")
+    on_cpu_us = only_cpu_us + np.cumsum([0.0, *cpu_us[free][suits]])
+    on_gpu_us = only_gpu_us + gpu_us[free].sum() - np.cumsum([0.0, *gpu_us[free][suits]])
+    ahead_us = on_cpu_us / n_cpus - on_gpu_us / n_gpus
+    equal_us = float(np.interp(0.0, ahead_us, on_cpu_us / n_cpus))
+    return max(equal_us, float(on_gpu_us[-1] / n_gpus))
 
 
 def _least_us(problem: Problem) -> float:

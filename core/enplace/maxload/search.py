@@ -214,6 +214,7 @@ class _Search:
         """Go on with the integer program; meanwhile ``beside`` has placements now and then."""
         if self.found.proven or self._limits.cancelled() or seconds <= 0:
             return self.found
+        began = time.monotonic()
         start, scale_us = None, _scale_us(self._graph, self.found)
         program = max_load_program(self._graph, scale_us, passes)
         if self._device is not None:
@@ -227,7 +228,8 @@ class _Search:
         def take(answer: Answer) -> None:
             self._take(program, answer)
 
-        answer = solve_milp(program.model, start, seconds, stopped, take, solver=solver)
+        left_s = seconds - (time.monotonic() - began)
+        answer = solve_milp(program.model, start, left_s, stopped, take, solver=solver)
         take(answer)
         best = self.found
         device = best.device

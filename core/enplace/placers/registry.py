@@ -315,16 +315,16 @@ def _check_options(chosen: Placer, options: PlaceOptions) -> None:
             f"method '{chosen.name}' does not serve objective '{options.objective}'; use one of "
             f"{', '.join(placers(options.objective))}"
         )
+    if options.rule != USUAL and options.objective != THROUGHPUT:
+        raise EnplaceError(
+            f"how loads count is of the throughput of a pipeline, not of '{options.objective}'; "
+            f"leave out --load, --pipeline, --replicate and --two-level, or ask for --objective "
+            f"throughput"
+        )
     if (options.rule.replicate or options.rule.two_level) and not chosen.can(REPLICATION):
         raise EnplaceError(
             f"method '{chosen.name}' knows neither replicas nor machines; use "
             f"{', '.join(names_with(REPLICATION))}"
-        )
-    counted = replace(options.rule, replicate=False, two_level=False)
-    if counted != USUAL and options.objective != THROUGHPUT:
-        raise EnplaceError(
-            f"how loads count is of the throughput of a pipeline, not of '{options.objective}'; "
-            f"leave out --load and --pipeline, or ask for --objective throughput"
         )
     if not options.solver:
         return

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -103,9 +104,11 @@ def solve_milp(
     if cancelled() or deadline_s <= 0:
         return best
     arguments = [str(deadline_s), str(threads), *([solver] if solver != "HiGHS" else [])]
+    began = time.monotonic()
     message = encode_model(model, start)
+    left_s = max(0.0, deadline_s - (time.monotonic() - began))
     module = "cpsat_program_process" if solver == CP_SAT else SOLVERS[solver]
-    for line in converse(module, arguments, message, deadline_s, cancelled):
+    for line in converse(module, arguments, message, left_s, cancelled):
         best = _better(best, line)
         if "status" not in line:
             report(best)

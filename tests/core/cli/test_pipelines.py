@@ -81,6 +81,7 @@ def test_a_plan_is_played_as_a_pipeline(enplace, folder):
         (("--pipeline", "1f1b"), "no backward pass; play it as 'inference'"),
         (("--pipeline", "inference", "--trace", "t.json"), "leave out --pipeline"),
         (("--pipeline", "inference", "--microbatches", "0"), "0 is not in the range"),
+        (("--load", "overlap"), "add --pipeline"),
     ],
 )
 def test_a_pipeline_that_cannot_be_is_refused_in_one_line(enplace, folder, more, complaint):
@@ -92,8 +93,13 @@ def test_a_pipeline_that_cannot_be_is_refused_in_one_line(enplace, folder, more,
 
 
 def test_how_loads_count_is_asked_for_with_a_throughput_only(enplace, folder):
-    asked = ("place", "p.json", "--cluster", "c.json", "--load", "duplex")
-    for wish in (("--method", "heft"), ("--objective", "latency", "--pipeline", "gpipe")):
+    asked = ("place", "p.json", "--cluster", "c.json")
+    wishes = (
+        ("--load", "duplex", "--method", "heft"),
+        ("--replicate",),
+        ("--objective", "latency", "--pipeline", "gpipe"),
+    )
+    for wish in wishes:
         done = enplace(*asked, *wish)
         assert done.status == 2
-        assert "leave out --load and --pipeline" in done.err
+        assert "or ask for --objective throughput" in done.err

@@ -14,7 +14,7 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import DoesNotFitError
 from enplace.frontends import read_profile
 from enplace.frontends.dnn_partitioning import profile_from_dnn_partitioning
-from enplace.maxload import device_loads_us, max_load_us, split_exactly, split_in_order
+from enplace.maxload import device_loads_us, dp, max_load_us, split_exactly, split_in_order
 from enplace.maxload.contract import contract
 from enplace.maxload.ideals import fewest_ideals, find_ideals
 from enplace.placers import PlaceOptions, place
@@ -188,6 +188,34 @@ def test_a_wide_graph_is_known_to_have_too_many_ideals_when_the_time_is_over():
     profile = profile_of({f"op{i}": 1 for i in range(30)}, [])
     split = split_exactly(Problem(profile, cluster_of(2)), stopped=lambda: True)
     assert "there are more than" in split.note
+
+
+def test_along_a_long_order_few_cuts_do_for_a_first_split(monkeypatch):
+    """There is one whatever the time, and with time it is as good as if all cuts were tried."""
+    problem = beside(2, 30)
+    best = split_in_order(problem)
+    monkeypatch.setattr(dp, "FIRST_WORK", 500)
+    first = split_in_order(problem, stopped=lambda: True)
+    assert best.load_us < first.load_us < 1.5 * best.load_us
+    assert max_load_us(problem, first.device) == first.load_us
+    assert split_in_order(problem).load_us == best.load_us
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6),
+    st.integers(1, 2),
+)
+@settings(deadline=None, max_examples=30)
+def test_the_bound_without_a_search_is_below_every_split(times, n_gpus):
+    """Some ops run on one kind of device only: 0 here."""
+    times = [(gpu, cpu) for gpu, cpu in times if gpu or cpu] or [(1, 1)]
+    names = [f"op{i}" for i in range(len(times))]
+    gpu_us = {name: gpu for name, (gpu, _) in zip(names, times, strict=True) if gpu}
+    cpu_us = {name: cpu for name, (_, cpu) in zip(names, times, strict=True) if cpu}
+    problem = Problem(profile_of(gpu_us, [], cpu=cpu_us), cluster_of(n_gpus, cpu_lanes=1))
+    places = [np.flatnonzero(np.isfinite(row)) for row in problem.time_us]
+    least = min(max_load_us(problem, np.array(each)) for each in itertools.product(*places))
+    assert split_in_order(problem).bound_us <= least * (1 + 1e-9)
 
 
 def test_a_graph_of_too_many_ideals_is_split_along_orders_and_the_plan_says_so():
