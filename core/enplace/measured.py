@@ -19,10 +19,11 @@ from enplace.wire import Message, plan_from, plan_message
 NOT_SEEN = -1
 
 
-SPLIT_DIFFERENCE = 1e-6
-"""So much the first step may differ where ops are split, in proportion to numbers above 1."""
+SPLIT_DIFFERENCE, ROUNDINGS = 1e-6, 10.0
+"""So much the first step may differ where ops are split, in proportion to numbers above 1; or so
+many times what it does when the variables' last bits change, if that is more."""
 
-DRIFT = "Split sums are added in another order; differences grow with steps."
+DRIFT = "Parts round otherwise than whole ops; differences grow with steps."
 
 SHARED_CACHES = (
     "Logical CPUs share caches and memory and slow each other down: a prediction is often 15 to "
@@ -66,6 +67,8 @@ class MeasuredRun:
         Where ops are split, the largest difference of the first step's loss to that of the same
         step unplaced, and of the weights after it or of the loss that these give, whichever is
         less; numbers above 1 count in proportion. NaN if no op is split or nothing can be compared.
+    rounding_difference : float
+        The same between two unplaced runs, one of which starts with other last bits.
     """
 
     profile: Profile
@@ -86,6 +89,7 @@ class MeasuredRun:
     predicted_step_time_us: float
     facts: Mapping[str, Any] = field(default_factory=dict)
     first_step_difference: float = math.nan
+    rounding_difference: float = math.nan
 
     def __post_init__(self) -> None:
         for value in vars(self).values():
@@ -102,10 +106,12 @@ class MeasuredRun:
         """Whether loss or weights differ from the run without the plan.
 
         Where ops are split, sums are added in another order, and some models make much of the
-        last bit within few steps: there the first step decides.
+        last bit within few steps, or within one: there the first step decides, beside what it makes
+        of the last bits of its variables.
         """
         if self.plan.splits:
-            return self.first_step_difference > SPLIT_DIFFERENCE
+            rounding = ROUNDINGS * np.nan_to_num(self.rounding_difference)
+            return bool(self.first_step_difference > max(SPLIT_DIFFERENCE, rounding))
         return self.loss_difference > 0 or self.weights_difference > 0
 
     @property
@@ -149,6 +155,7 @@ _FIGURES = (
     "loss_difference",
     "weights_difference",
     "first_step_difference",
+    "rounding_difference",
 )
 
 

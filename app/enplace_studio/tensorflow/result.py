@@ -168,7 +168,10 @@ def _result_facts(run: MeasuredRun) -> list[Fact]:
     if not run.plan.splits:
         tip = "Against the same steps without a plan, on the same batches"
         return [Fact("loss difference", difference(run.loss_difference), role, tip)]
-    tip = "Loss and weights of the first step, against the same step without a plan"
+    tip = (
+        "Loss and weights of the first step, against the same step without a plan; other last bits "
+        f"of the variables alone make {difference(run.rounding_difference)}"
+    )
     return [
         Fact("first step difference", difference(run.first_step_difference), role, tip),
         Fact("loss drift", difference(run.loss_difference), "plain", DRIFT),

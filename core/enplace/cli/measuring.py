@@ -403,6 +403,7 @@ def _result_rows(run: MeasuredRun) -> list[list[str]]:
         return [["loss differs by", loss, against], ["weights differ by", weights, ""]]
     return [
         ["first step differs by", _difference(run.first_step_difference), against],
+        ["", _difference(run.rounding_difference), "if only last bits of variables change"],
         ["loss drifts by", loss, "in all steps"],
         ["weights drift by", weights, ""],
     ]

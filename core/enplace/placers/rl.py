@@ -67,6 +67,8 @@ def rl(problem: Problem, options: PlaceOptions) -> Plan:
         gain = (reward - baseline) / (reward.std() + 1e-9) / BATCH
         baseline = BASELINE * baseline + (1 - BASELINE) * reward.mean()
         for i in range(BATCH):
+            if search.is_over():
+                return search.plan()
             weight += RATE * gain[i] * known.T @ surprise(to_block, blocks[i]) / len(known)
             logit += RATE * gain[i] * surprise(to_gpu, gpus[i])
     return search.plan()

@@ -114,7 +114,10 @@ def run_plan(
         plain = _Way("Running without the plan", whole, _anywhere(devices.config))
         stock = _Way("Running TensorFlow by itself", whole, _stock(devices))
         before, after = steps - steps // 2, steps // 2
+        nudged = _Way("Running with other last bits", _nudged(whole), plain.config)
         turns = [(placed, before), (plain, before), (stock, steps), (plain, after), (placed, after)]
+        if plan.splits:
+            turns.insert(2, (nudged, 0))
         if not compare:
             turns = [(placed, steps)]
         for number, (way, n_steps) in enumerate(turns, 1):
@@ -139,6 +142,7 @@ def run_plan(
         loss_difference=_difference(_flat(placed.losses), _flat(plain.losses)),
         weights_difference=_difference([*placed.variables.values()], [*plain.variables.values()]),
         first_step_difference=_first_step_difference(placed, plain),
+        rounding_difference=_first_step_difference(nudged, plain),
         stock_step_time_us=_median(stock.times_us) or np.nan,
         predicted_step_time_us=schedule.makespan_us,
         facts={**facts, **run.facts},
@@ -249,6 +253,20 @@ def _stock(devices: Devices) -> ConfigProto:
         free = _anywhere(devices.config)
         free.ClearField("graph_options")
     return free
+
+
+def _nudged(step: Step) -> Step:
+    """The step with the last bit of each real number among its variables changed, up or down."""
+    rng = np.random.default_rng(0)
+
+    def nudged(value: NDArray[Any]) -> NDArray[Any]:
+        if value.dtype.kind != "f":
+            return value
+        towards = rng.choice(np.array([-np.inf, np.inf], dtype=value.dtype), value.shape)
+        changed: NDArray[Any] = np.nextafter(value, towards)
+        return changed
+
+    return replace(step, variables={n: nudged(v) for n, v in step.variables.items()})
 
 
 def _share(progress: Progress, message: str, start: float, share: float) -> Progress:
