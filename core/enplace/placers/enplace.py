@@ -104,9 +104,6 @@ NOTHING_FITS = (
     "No plan fits, proven by CP-SAT: the variables cannot be shared out among the devices."
 )
 
-LOADING_S = 3.0
-"""Loading compiled loops takes less than this, compiling them longer."""
-
 TELL_S = 0.2
 """Time between two looks at what the threads have found."""
 
@@ -144,18 +141,10 @@ Step = Callable[[State, int, float, BoolArray], State]
 )
 def enplace(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule until the time limit, or for a fixed number of rounds."""
-    options = when_compiled(options)
+    compile_loops()
     missed: list[str] = []
     best = best_start(problem, options, missed)
     return improved(problem, best, options, missed)
-
-
-def when_compiled(options: PlaceOptions) -> PlaceOptions:
-    """The options once all loops are there: compiling is not what the person gave the time for."""
-    began = options.seconds
-    compile_loops()
-    spent = options.seconds - began
-    return replace(options, started=options.started + spent) if spent > LOADING_S else options
 
 
 @cache

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.latency import latency_us
+from enplace.placers.clock import now_s
 from enplace.plan import Plan, check_plan
 from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem, split_problem
 from enplace.simulate.loads import USUAL, LoadRule, max_load_us
@@ -108,12 +108,12 @@ class PlaceOptions:
     solver: str = ""
     family: str = ""
     rules: Mapping[int, int] = field(default_factory=dict)
-    started: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=now_s)
 
     @property
     def seconds(self) -> float:
-        """Time since the options were made or the placer was started."""
-        return time.perf_counter() - self.started
+        """Time since the options were made or the placer was started; compiling takes none."""
+        return now_s() - self.started
 
     @property
     def stopped(self) -> bool:
@@ -232,7 +232,7 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     chosen = _find(method)
     options = options or PlaceOptions()
     objective = options.objective or chosen.objectives[0]
-    start = replace(options, objective=objective, started=time.perf_counter())
+    start = replace(options, objective=objective, started=now_s())
     _check_options(chosen, start)
     if start.start is not None and not problem.splits:
         problem = split_problem(problem, start.start.splits)
