@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QFontMetrics, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QWidget
 
 from enplace.cluster import Cluster
+from enplace.memory import one_device_peak_bytes
 from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 from enplace.text import count
 from enplace_studio.clusters import cluster_title
@@ -239,12 +241,18 @@ def warnings_for(method: Method, problem: Problem) -> list[str]:
     knows_speed = {"heterogeneous", "one-device"} & set(method.capabilities)
     if len(set(cluster.speed[gpus].tolist())) > 1 and not knows_speed:
         warnings.append("It takes all GPUs for alike, and yours differ.")
-    profile = problem.profile
-    # About what one device would need for a step, as the papers count.
-    needed_bytes = int(profile.persistent_bytes.sum() + profile.held_bytes.sum())
-    if needed_bytes > cluster.capacity_bytes[gpus].max() and "memory" not in method.capabilities:
+    if (
+        "memory" not in method.capabilities
+        and _one_gpu_bytes(problem) > cluster.capacity_bytes[gpus].max()
+    ):
         warnings.append("It does not look at memory, and one device may not hold this model.")
     return warnings
+
+
+@lru_cache(maxsize=1)
+def _one_gpu_bytes(problem: Problem) -> int:
+    """The same for every method, and asked for at each tick of a solver."""
+    return one_device_peak_bytes(problem)
 
 
 _SPELT = {

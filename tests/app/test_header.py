@@ -2,7 +2,10 @@
 
 from types import SimpleNamespace
 
+from enplace.clusters import presets
+from enplace.frontends import read_profile
 from enplace.problem import Problem
+from enplace.samples import samples
 from enplace_studio.document import Document
 from enplace_studio.header import Header, warnings_for
 from enplace_studio.jobs import Method, Solver
@@ -36,6 +39,22 @@ def test_a_method_that_does_not_look_at_memory_is_warned_of_where_one_gpu_is_too
     assert "does not look at memory" in warnings(tight, "heterogeneous")
     assert warnings(tight, "memory", "heterogeneous") == ""
     assert warnings(roomy, "heterogeneous") == ""
+
+
+def test_outputs_that_are_not_held_at_once_do_not_count_together():
+    """Of 400 bytes of outputs, 300 are the most that is held at a time."""
+    ops = dict.fromkeys("abcde", 1.0)
+    path = profile_of(ops, [("a", "b", 100), ("b", "c", 200), ("c", "d", 100), ("d", "e", 0)])
+    tight = Problem(path, cluster_of(2, capacity_bytes=299))
+    enough = Problem(path, cluster_of(2, capacity_bytes=300))
+    assert "does not look at memory" in warnings(tight, "heterogeneous")
+    assert warnings(enough, "heterogeneous") == ""
+
+
+def test_there_is_no_false_alarm_on_vgg_19():
+    sample = next(sample for sample in samples() if sample.name == "vgg-19")
+    problem = Problem(read_profile(sample.path), presets()["pesto"])
+    assert warnings(problem, "heterogeneous") == ""
 
 
 def test_the_menu_shows_the_warning_behind_the_source_and_greys_nothing(qtbot):
