@@ -69,3 +69,34 @@ def test_the_menu_shows_the_warning_behind_the_source_and_greys_nothing(qtbot):
     assert "A paper\nIt takes all GPUs for alike, and yours differ." in action.toolTip()
     document.open(first_state(chain(), cluster_of(2)))
     assert "alike" not in action.toolTip()
+
+
+def test_a_method_is_listed_under_each_of_its_objectives_and_asked_for_that_one(qtbot):
+    solver = Solver()
+    header = Header(Document(), solver)
+    qtbot.addWidget(header)
+    header.set_method("both", objective="latency")  # as remembered from the last time
+    every, some = ("step-time", "throughput", "latency"), ("throughput", "latency")
+    solver.methods = {
+        "any": Method("any", "Any, by layer", "", every, (), ""),
+        "both": Method("both", "Both", "", some, (), ""),
+        "query": Method("query", "Query", "", ("latency",), (), ""),
+    }
+    solver.methods_changed.emit()
+    menus = {action.text(): action.menu() for action in header.method_menu.actions()}
+    shown = {
+        title: [action.text() for action in menus[title].actions()]
+        for title in ("Highest pipeline throughput", "Shortest query, in whole pieces")
+    }
+    assert "Any, by layer" in menus
+    assert [*shown.values()] == [
+        ["Both", "", "Baselines", "Any, by layer"],
+        ["Query", "", "Baselines", "Any, by layer", "Both"],
+    ]
+    chosen = [a.text() for menu in menus.values() if menu for a in menu.actions() if a.isChecked()]
+    assert "Both" in chosen
+    assert (header.method, header.objective) == ("both", "latency")
+    menus["Highest pipeline throughput"].actions()[-1].trigger()
+    assert (header.method, header.objective) == ("any", "throughput")
+    next(a for a in header.method_menu.actions() if a.text() == "Any, by layer").trigger()
+    assert (header.method, header.objective) == ("any", "step-time")
