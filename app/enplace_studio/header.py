@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QFontMetrics, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QWidget
 
 from enplace.cluster import Cluster
+from enplace.memory import one_device_peak_bytes
 from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 from enplace.text import count
 from enplace_studio.clusters import cluster_title
@@ -29,6 +31,8 @@ OBJECTIVES = {
     LATENCY: "Shortest query, in whole pieces",
 }
 """What methods aim at, as the menu calls it; those of the first are in the menu itself."""
+SHORT_OBJECTIVES = {THROUGHPUT: "pipeline", LATENCY: "query"}
+"""What a method is asked for that was made for something else, as its button says it."""
 EXPERT = "expert"
 FAMILIES = {
     "": "As the names of its ops tell",
@@ -53,14 +57,15 @@ class Header(QWidget):
         super().__init__()
         self.setObjectName("header")
         self._document, self._solver = document, solver
-        self._method, self.family = "", ""
+        self._method, self._objective, self.family = "", "", ""
         self._measuring = False
         self.time_limit_s = USUAL_TIME_LIMIT_S
         self._name, self._size = label("", "heading"), ElidedLabel("dim")
         self.cluster_button = button("", self.cluster_pressed.emit)
         self.method_button = button("")
         self.method_menu = QMenu(self)
-        self._method_actions: dict[str, QAction] = {}
+        self._method_actions: dict[tuple[str, str], QAction] = {}
+        """By method and objective."""
         self._family_actions: dict[str, QAction] = {}
         self.method_button.setMenu(self.method_menu)
         self.solve_button = button("Solve", self.solve_pressed.emit, kind="accent")
@@ -101,12 +106,18 @@ class Header(QWidget):
         """The chosen placer's name."""
         return self._method or self._solver.default_method
 
-    def set_method(self, name: str, family: str = "") -> None:
+    @property
+    def objective(self) -> str:
+        """What the chosen placer is asked for."""
+        return self._solver.aim(self.method, self._objective)
+
+    def set_method(self, name: str, family: str = "", objective: str = "") -> None:
         """Solve with another method from now on; the expert, as for a family of models."""
-        self._method, self.family = name, family
-        for actions, chosen in ((self._method_actions, name), (self._family_actions, family)):
-            if chosen in actions:
-                actions[chosen].setChecked(True)
+        self._method, self._objective, self.family = name, objective, family
+        chosen = self._method_actions.get((name, self.objective))
+        for action in (chosen, self._family_actions.get(family)):
+            if action is not None:
+                action.setChecked(True)
         self.refresh()
 
     def set_time_limit(self, seconds: int) -> None:
@@ -143,9 +154,13 @@ class Header(QWidget):
         self.cluster_button.setToolTip(plain_tip(f"{cluster.name}: {cluster.description}"))
 
     def _show_method(self) -> None:
-        limit = f", {self.time_limit_s} s" if self._solver.searches(self.method) else ""
-        limit = limit or (self.family and f", {self.family}")
-        self.method_button.setText(f"{short_title(self._solver.title(self.method))}{limit}  ▾")
+        said = [short_title(self._solver.title(self.method))]
+        if self.objective != self._solver.aim(self.method):
+            said.append(SHORT_OBJECTIVES[self.objective])
+        if self._solver.searches(self.method):
+            said.append(f"{self.time_limit_s} s")
+        said.append(self.family)
+        self.method_button.setText(f"{', '.join(filter(None, said))}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))
 
     def show_run(self, why_not: str, measuring: bool) -> None:
@@ -177,23 +192,34 @@ class Header(QWidget):
             if objective != STEP_TIME:
                 menu = menu.addMenu(title)
                 menu.setToolTipsVisible(True)
-            for method in self._solver.methods.values():
-                if method.objectives[0] == objective:
-                    self._add_method(menu, group, method)
+            able = [m for m in self._solver.methods.values() if objective in m.objectives]
+            own = [method for method in able if method.aim("") == objective]
+            for method in own:
+                self._add_method(menu, group, method, objective)
+            if len(able) > len(own):
+                self._add_heading(menu, "Baselines")
+            for method in able:
+                if method not in own:
+                    self._add_method(menu, group, method, objective)
         self.method_menu.setToolTipsVisible(True)
         self._fill_families(self.method_menu.addMenu("Expert’s family"))
         if any(map(self._solver.searches, self._solver.methods)):
             self._fill_limits(self.method_menu.addMenu("Time limit"))
         self.refresh()
 
-    def _add_method(self, menu: QMenu, group: QActionGroup, method: Method) -> None:
-        action = self._choice(menu, group, method.title, method.name == self.method)
-        self._method_actions[method.name] = action
-        action.triggered.connect(lambda _=False, name=method.name: self.set_method(name))
+    def _add_heading(self, menu: QMenu, title: str) -> None:
+        menu.addSeparator()
+        menu.addAction(title).setEnabled(False)
+
+    def _add_method(self, menu: QMenu, group: QActionGroup, method: Method, objective: str) -> None:
+        name, is_chosen = method.name, (method.name, objective) == (self.method, self.objective)
+        action = self._choice(menu, group, method.title, is_chosen)
+        self._method_actions[name, objective] = action
+        action.triggered.connect(lambda: self.set_method(name, objective=objective))
 
     def _show_methods(self, problem: Problem) -> None:
         """Grey out what cannot solve this problem and say why; else warn of what it leaves out."""
-        for name, action in self._method_actions.items():
+        for (name, _), action in self._method_actions.items():
             method = self._solver.methods[name]
             why_not = why_not_for(method, problem)
             action.setEnabled(not why_not)
@@ -239,12 +265,18 @@ def warnings_for(method: Method, problem: Problem) -> list[str]:
     knows_speed = {"heterogeneous", "one-device"} & set(method.capabilities)
     if len(set(cluster.speed[gpus].tolist())) > 1 and not knows_speed:
         warnings.append("It takes all GPUs for alike, and yours differ.")
-    profile = problem.profile
-    # About what one device would need for a step, as the papers count.
-    needed_bytes = int(profile.persistent_bytes.sum() + profile.held_bytes.sum())
-    if needed_bytes > cluster.capacity_bytes[gpus].max() and "memory" not in method.capabilities:
+    if (
+        "memory" not in method.capabilities
+        and _one_gpu_bytes(problem) > cluster.capacity_bytes[gpus].max()
+    ):
         warnings.append("It does not look at memory, and one device may not hold this model.")
     return warnings
+
+
+@lru_cache(maxsize=1)
+def _one_gpu_bytes(problem: Problem) -> int:
+    """The same for every method, and asked for at each tick of a solver."""
+    return one_device_peak_bytes(problem)
 
 
 _SPELT = {

@@ -36,6 +36,10 @@ class Method:
     capabilities: tuple[str, ...]
     why_not: str
 
+    def aim(self, wish: str) -> str:
+        """The objective it works for: the one that is wished for, if it can, else its own."""
+        return wish if wish in self.objectives else self.objectives[0]
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -53,6 +57,8 @@ class Job:
         Of the model, for the expert; empty to have it recognised.
     rules : dict of int to int
         Device of some ops, for the expert.
+    objective : str
+        What the plan is for; empty for the method's own.
     """
 
     number: int
@@ -64,6 +70,7 @@ class Job:
     asked: bool = True
     family: str = ""
     rules: dict[int, int] = field(default_factory=dict)
+    objective: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,9 +199,9 @@ class Solver(QObject):
         """What a person calls a method."""
         return self.methods[method].title if method in self.methods else method
 
-    def objective(self, method: str) -> str:
-        """What a method makes small."""
-        return self.methods[method].objectives[0] if method in self.methods else STEP_TIME
+    def aim(self, method: str, wish: str = "") -> str:
+        """The objective a method works for, which is its own unless it can do what is wished."""
+        return self.methods[method].aim(wish) if method in self.methods else wish or STEP_TIME
 
     def searches(self, method: str) -> bool:
         """Whether a method goes on improving its plan until its time is up."""
@@ -289,6 +296,7 @@ class Solver(QObject):
             "time_limit_s": job.time_limit_s,
             "family": job.family,
             "rules": list(job.rules.items()),
+            "objective": job.objective,
         }
         if job.start is None:
             self._send(Message("solve", details))
@@ -327,7 +335,10 @@ class Solver(QObject):
         if message.do == "progress":
             plan = wire.plan_from(message) if "plan" in message.details else None
             self.report = self.report.then(message.details, plan)
-            if self.report.bound_us is not None and self.objective(job.method) == STEP_TIME:
+            if (
+                self.report.bound_us is not None
+                and self.aim(job.method, job.objective) == STEP_TIME
+            ):
                 remember_bound(job.problem, self.report.bound_us)
             return
         self._patience.stop()

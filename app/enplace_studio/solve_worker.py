@@ -75,6 +75,7 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
     number = job["job"]
     reporter = _Reporter(number, send)
     options = PlaceOptions(
+        objective=job["objective"],
         time_limit_s=job["time_limit_s"],
         cancelled=lambda: number in cancelled,
         progress=reporter,

@@ -62,7 +62,8 @@ class Solving(QWidget):
 
     def solve(self) -> None:
         """Run the chosen method on the problem as it is now."""
-        self._run([self._header.method], choose=True, family=self._header.family)
+        header = self._header
+        self._run([header.method], choose=True, family=header.family, objective=header.objective)
 
     def ask_rules(self) -> None:
         """Ask for a file of rules and have the expert place by them."""
@@ -85,7 +86,8 @@ class Solving(QWidget):
         """Run the method of a plan again, on the problem as it is now."""
         method = entry.plan.method
         if method in self._solver.methods:
-            self._run([method], choose=True)
+            objective = self._solver.aim(method, entry.plan.objective)
+            self._run([method], choose=True, objective=objective)
         else:
             self.failed.emit(f"no method here made “{entry.name}”; press Solve for a new plan")
 
@@ -95,26 +97,34 @@ class Solving(QWidget):
 
     def compare(self) -> None:
         """Add a row for each method that has none for these constraints yet."""
-        problem = self._document.problem
-        done = {e.plan.method for e in self._document.plans if e.schedule.problem is problem}
-        coming = {job.method for job in self._solver.jobs if job.problem is problem}
+        problem, aim, solver = self._document.problem, self._header.objective, self._solver
+        done = {
+            entry.plan.method
+            for entry in self._document.plans
+            if entry.schedule.problem is problem and entry.plan.objective == aim
+        }
+        coming = {
+            job.method
+            for job in solver.jobs
+            if job.problem is problem and solver.aim(job.method, job.objective) == aim
+        }
         methods = self.compared_methods(without=done | coming)
         if methods:
-            self._run(methods, choose=False)
+            self._run(methods, choose=False, objective=aim)
         else:
             self.done.emit("Every method has its row already")
 
     def compared_methods(self, without: Collection[str] = ()) -> list[str]:
-        """The methods worth a row: those with the aim of the one that is chosen."""
+        """The methods worth a row: those that can be asked for what the chosen one is for."""
         skipped = {*NOT_COMPARED, *without}
         known, problem = self._solver.methods.values(), self._document.problem
         if problem is None:
             return []
-        aim = self._solver.objective(self._header.method)
+        aim = self._header.objective
         return [
             m.name
             for m in known
-            if m.objectives[0] == aim and m.name not in skipped and not why_not_for(m, problem)
+            if aim in m.objectives and m.name not in skipped and not why_not_for(m, problem)
         ]
 
     def _run(

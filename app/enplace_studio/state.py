@@ -15,7 +15,7 @@ from enplace.cluster import Cluster
 from enplace.errors import EnplaceError, PlanError
 from enplace.measured import MeasuredRun
 from enplace.plan import Plan
-from enplace.problem import Problem
+from enplace.problem import STEP_TIME, Problem
 from enplace.profile import IntArray, Profile
 from enplace.schedule import Schedule
 from enplace.simulate import simulate
@@ -74,8 +74,9 @@ class State:
 
     @property
     def expert(self) -> PlanEntry | None:
-        """The unedited expert plan, which the others are compared with."""
-        return next((e for e in self.plans if e.plan.method == "expert" and not e.origin), None)
+        """The unedited expert plan of a step, which the others are compared with."""
+        experts = (e for e in self.plans if e.plan.method == "expert" and not e.origin)
+        return next((e for e in experts if e.plan.objective == STEP_TIME), None)
 
 
 def first_state(profile: Profile, cluster: Cluster) -> State:

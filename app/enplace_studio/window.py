@@ -295,7 +295,8 @@ class MainWindow(QMainWindow):
             self.restoreGeometry(geometry)
         mode = self.settings.value("theme", "system")
         theme.set_mode(mode if mode in MODES else "system")
-        self.header.set_method(str(self.settings.value("method", "")))
+        method, objective = (str(self.settings.value(key, "")) for key in ("method", "objective"))
+        self.header.set_method(method, objective=objective)
 
     # What the window shows
 
@@ -469,6 +470,7 @@ class MainWindow(QMainWindow):
         self._remember_docks()
         self.settings.setValue("window/geometry", self.saveGeometry())
         self.settings.setValue("method", self.header.method)
+        self.settings.setValue("objective", self.header.objective)
         if used:
             self.measuring.close_job()
         self.solver.close()

@@ -158,6 +158,25 @@ def memory_curves(
     )
 
 
+def one_device_peak_bytes(problem: Problem) -> int:
+    """What one device would hold at most if all ops ran there in the graph's own order.
+
+    The peak of the simulated step, without a simulator that has to be compiled first.
+    """
+    profile = problem.profile
+    order = profile.topological_order
+    finish_us = np.empty(profile.n_ops)
+    finish_us[order] = np.cumsum(np.nanmin(profile.time_us, axis=1)[order])
+    start_us = np.empty(profile.n_ops)
+    start_us[order] = np.concatenate([[0.0], finish_us[order[:-1]]])
+    end_us = finish_us[profile.tensor_op]
+    np.maximum.at(end_us, profile.edge_tensor, finish_us[profile.edge_op])
+    device = np.zeros(profile.n_ops, dtype=np.int64)
+    own = device[profile.tensor_op]
+    lives = TensorLives(np.arange(profile.n_tensors), own, start_us[profile.tensor_op], end_us)
+    return memory_curves(problem, device, start_us, finish_us, lives)[0].peak_bytes
+
+
 def _curve(time: FloatArray, change: IntArray, received: IntArray, weights: int) -> MemoryCurve:
     """Running sums after the last change of each instant."""
     last = np.ones(len(time), dtype=bool)

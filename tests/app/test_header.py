@@ -2,7 +2,10 @@
 
 from types import SimpleNamespace
 
+from enplace.clusters import presets
+from enplace.frontends import read_profile
 from enplace.problem import Problem
+from enplace.samples import samples
 from enplace_studio.document import Document
 from enplace_studio.header import Header, warnings_for
 from enplace_studio.jobs import Method, Solver
@@ -38,6 +41,22 @@ def test_a_method_that_does_not_look_at_memory_is_warned_of_where_one_gpu_is_too
     assert warnings(roomy, "heterogeneous") == ""
 
 
+def test_outputs_that_are_not_held_at_once_do_not_count_together():
+    """Of 400 bytes of outputs, 300 are the most that is held at a time."""
+    ops = dict.fromkeys("abcde", 1.0)
+    path = profile_of(ops, [("a", "b", 100), ("b", "c", 200), ("c", "d", 100), ("d", "e", 0)])
+    tight = Problem(path, cluster_of(2, capacity_bytes=299))
+    enough = Problem(path, cluster_of(2, capacity_bytes=300))
+    assert "does not look at memory" in warnings(tight, "heterogeneous")
+    assert warnings(enough, "heterogeneous") == ""
+
+
+def test_there_is_no_false_alarm_on_vgg_19():
+    sample = next(sample for sample in samples() if sample.name == "vgg-19")
+    problem = Problem(read_profile(sample.path), presets()["pesto"])
+    assert warnings(problem, "heterogeneous") == ""
+
+
 def test_the_menu_shows_the_warning_behind_the_source_and_greys_nothing(qtbot):
     document, solver = Document(), Solver()
     header = Header(document, solver)
@@ -50,3 +69,34 @@ def test_the_menu_shows_the_warning_behind_the_source_and_greys_nothing(qtbot):
     assert "A paper\nIt takes all GPUs for alike, and yours differ." in action.toolTip()
     document.open(first_state(chain(), cluster_of(2)))
     assert "alike" not in action.toolTip()
+
+
+def test_a_method_is_listed_under_each_of_its_objectives_and_asked_for_that_one(qtbot):
+    solver = Solver()
+    header = Header(Document(), solver)
+    qtbot.addWidget(header)
+    header.set_method("both", objective="latency")  # as remembered from the last time
+    every, some = ("step-time", "throughput", "latency"), ("throughput", "latency")
+    solver.methods = {
+        "any": Method("any", "Any, by layer", "", every, (), ""),
+        "both": Method("both", "Both", "", some, (), ""),
+        "query": Method("query", "Query", "", ("latency",), (), ""),
+    }
+    solver.methods_changed.emit()
+    menus = {action.text(): action.menu() for action in header.method_menu.actions()}
+    shown = {
+        title: [action.text() for action in menus[title].actions()]
+        for title in ("Highest pipeline throughput", "Shortest query, in whole pieces")
+    }
+    assert "Any, by layer" in menus
+    assert [*shown.values()] == [
+        ["Both", "", "Baselines", "Any, by layer"],
+        ["Query", "", "Baselines", "Any, by layer", "Both"],
+    ]
+    chosen = [a.text() for menu in menus.values() if menu for a in menu.actions() if a.isChecked()]
+    assert "Both" in chosen
+    assert (header.method, header.objective) == ("both", "latency")
+    menus["Highest pipeline throughput"].actions()[-1].trigger()
+    assert (header.method, header.objective) == ("any", "throughput")
+    next(a for a in header.method_menu.actions() if a.text() == "Any, by layer").trigger()
+    assert (header.method, header.objective) == ("any", "step-time")

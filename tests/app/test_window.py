@@ -198,6 +198,29 @@ def test_methods_of_other_aims_are_in_menus_of_their_own_and_compared_among_them
     assert timeline.pages.currentWidget() is timeline.pipeline
 
 
+def test_a_baseline_solves_for_the_objective_it_is_asked_for(make_window, qtbot):
+    window = make_window()
+    window.document.open(
+        first_state(profile_of({"a": 10, "b": 10}, [("a", "b", 8)]), cluster_of(2))
+    )
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        pass
+    expert = window.document.expert
+    window.header.set_method("expert", objective="throughput")
+    assert window.header.method_button.text() == "Expert, pipeline  ▾"
+    assert {"expert", "local-search", "pipedream"} <= set(window.solving.compared_methods())
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        window.header.solve_button.click()
+    found = window.document.current
+    assert (found.plan.method, found.plan.objective) == ("expert", "throughput")
+    assert found.plan.objective_us > 0
+    assert window.document.expert is expert, "steps are compared with the plan made for steps"
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        window.solving.renew(found)
+    assert window.document.current is not found
+    assert window.document.current.plan.objective == "throughput"
+
+
 def test_the_answer_to_an_older_question_is_left_out(window):
     old = window.document.problem
     window.document.pin_here([0])

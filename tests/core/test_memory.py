@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from enplace.memory import one_device_peak_bytes
+from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.simulate import simulate
-from problems import cluster_of, plan_of, planned_problems, profile_of
+from problems import cluster_of, plan_of, planned_problems, profile_of, profiles
 
 
 def test_tensor_lives_on_both_sides_by_hand():
@@ -61,3 +63,13 @@ def test_peak_against_brute_force(drawn):
             tensors = profile.tensor_bytes[lives.tensor[alive]].sum()
             used.append(weights + tensors + profile.temporary_bytes[running].sum())
         assert schedule.memory[device].peak_bytes == pytest.approx(max(used))
+
+
+@given(profiles())
+def test_the_peak_on_one_device_is_that_of_the_simulated_step_there(profile):
+    everywhere = np.nanmin(profile.time_us, axis=1, keepdims=True)
+    problem = Problem(profile.with_costs(np.repeat(everywhere, 2, axis=1)), cluster_of(1))
+    position = np.argsort(profile.topological_order)
+    plan = Plan(np.zeros(profile.n_ops, dtype=np.int64), position, "single", policy="strict")
+    peak_bytes = simulate(problem, plan).peak_bytes[0]
+    assert one_device_peak_bytes(problem) == pytest.approx(peak_bytes, rel=1e-9)

@@ -9,13 +9,22 @@ import numpy as np
 from PySide6.QtGui import QColor
 
 from enplace.text import count, ms
-from enplace_studio.graph.facts import WORK_KINDS, Facts
+from enplace_studio.graph.facts import WORK_KINDS, Facts, StageFact
 from enplace_studio.theme import blend, theme
 
 _SHORTEST_US = 10.0
 
+_MOST_STAGES = 8
+"""So many have a place in the legend; the cards say the numbers of all."""
+
+_FORWARD, _BACKWARD = (1.0, 0.72), (0.52, 0.24)
+"""How much of its device's colour the first and the last piece of each pass have."""
+
 Stripes = tuple[tuple[QColor, float], ...]
 """Colours side by side on one card, and the part of its width that each takes."""
+
+Legend = list[tuple[QColor | None, str]]
+"""Colours and what they mean; None for words alone."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,7 @@ class Mode:
 
     title: str
     looks: Callable[[Facts], list[Look]]
-    legend: Callable[[Facts], list[tuple[QColor, str]]]
+    legend: Callable[[Facts], Legend]
 
 
 def _by_device(facts: Facts) -> list[Look]:
@@ -93,6 +102,26 @@ def _by_contiguity(facts: Facts) -> list[Look]:
     return looks
 
 
+def _by_stage(facts: Facts) -> list[Look]:
+    """By device where the stages are not known."""
+    looks = _by_device(facts)
+    for group, (stage, n) in enumerate(
+        zip(facts.stage.tolist(), facts.n_stages.tolist(), strict=True)
+    ):
+        if n:
+            note = f"and {n - 1} more" if n > 1 else ""
+            color = _stage_color(facts.stages[stage])
+            looks[group] = Look(((color, 1.0),), f"stage {stage + 1}", note)
+    return looks
+
+
+def _stage_color(stage: StageFact) -> QColor:
+    """Backward fainter than forward, as in the timeline, and each further piece fainter still."""
+    first, last = _BACKWARD if stage.backward else _FORWARD
+    share = first + (last - first) * stage.piece / max(stage.n_pieces - 1, 1)
+    return blend(theme.device_color(stage.device), theme.tokens.panel, share)
+
+
 def _plain() -> Stripes:
     return ((theme.tokens.faint, 1.0),)
 
@@ -108,30 +137,39 @@ def _work_color(kind: int) -> QColor:
     return QColor((dark if theme.dark else light)[kind])
 
 
-def _time_legend(facts: Facts) -> list[tuple[QColor, str]]:
+def _time_legend(facts: Facts) -> Legend:
     return [(_shade(0.0), "0 ms"), (_shade(1.0), ms(float(facts.time_us.max(initial=0.0))))]
 
 
-def _work_legend(facts: Facts) -> list[tuple[QColor, str]]:
+def _work_legend(facts: Facts) -> Legend:
     return [(_work_color(kind), WORK_KINDS[kind][0]) for kind in np.unique(facts.work).tolist()]
 
 
-def _pin_legend(facts: Facts) -> list[tuple[QColor, str]]:
+def _pin_legend(facts: Facts) -> Legend:
     pinned = count(int(facts.n_pinned.sum()), "pinned op")
     return [(theme.tokens.accent, pinned), (theme.tokens.faint, "free")]
 
 
-def _critical_legend(facts: Facts) -> list[tuple[QColor, str]]:
+def _critical_legend(facts: Facts) -> Legend:
     on_path = f"on the critical path, {ms(float(facts.critical_us.sum()))} of compute"
     return [(theme.tokens.bad, on_path), (theme.tokens.faint, "not on it")]
 
 
-def _contiguity_legend(facts: Facts) -> list[tuple[QColor, str]]:
+def _contiguity_legend(facts: Facts) -> Legend:
     further = count(int(facts.n_further.sum()), "op")
     return [
         (theme.tokens.bad, f"{further} in further pieces of a device"),
         (theme.tokens.faint, "in the first piece"),
     ]
+
+
+def _stage_legend(facts: Facts) -> Legend:
+    shown = np.unique(facts.stage[facts.n_stages > 0]).tolist()
+    named = [facts.stages[stage] for stage in shown[:_MOST_STAGES]]
+    legend: Legend = [(_stage_color(stage), stage.title) for stage in named]
+    if len(shown) > len(named):
+        legend.append((None, f"and {count(len(shown) - len(named), 'more stage')}"))
+    return legend
 
 
 MODES = (
@@ -141,4 +179,5 @@ MODES = (
     Mode("pinned", _by_pins, _pin_legend),
     Mode("critical path", _by_critical_path, _critical_legend),
     Mode("contiguity", _by_contiguity, _contiguity_legend),
+    Mode("stage", _by_stage, _stage_legend),
 )

@@ -20,6 +20,7 @@ from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from enplace.text import size
 from enplace_studio.document import Document
+from enplace_studio.graph.colours import Legend
 from enplace_studio.graph.paint import fitted
 from enplace_studio.theme import theme
 
@@ -48,7 +49,7 @@ class DeviceBar(QWidget):
     def __init__(self, document: Document, parent: QWidget) -> None:
         super().__init__(parent)
         self.document = document
-        self._meanings: list[tuple[QColor, str]] = []
+        self._meanings: Legend = []
         self._target: int | None = None
         self._dragging = False
         self._placed: list[tuple[QRect, _Item]] = []
@@ -58,7 +59,7 @@ class DeviceBar(QWidget):
             signal.connect(self._lay_out)
         self._lay_out()
 
-    def set_meanings(self, meanings: list[tuple[QColor, str]]) -> None:
+    def set_meanings(self, meanings: Legend) -> None:
         """Say what other colours mean."""
         self._meanings = meanings
         self._lay_out()

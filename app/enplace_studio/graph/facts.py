@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,6 +16,8 @@ from enplace.schedule import Schedule
 from enplace.simulate import critical_path
 from enplace.simulate.loads import backward_ops
 from enplace.simulate.pieces import pieces_of
+from enplace.simulate.pipeline import stages_of
+from enplace.text import device_label
 
 BoolArray = NDArray[np.bool_]
 
@@ -80,6 +83,54 @@ def _pairs(profile: Profile, grouping: Grouping, wanted: BoolArray) -> tuple[Int
     return pair, size.astype(np.int64)
 
 
+@dataclass(frozen=True)
+class StageFact:
+    """A stage of the pipeline, as the timeline's page has it.
+
+    Attributes
+    ----------
+    title : str
+        Its number from 1, its device and its pass.
+    piece, n_pieces : int
+        Which piece of its device's part of this pass it is, from 0, and of how many.
+    """
+
+    title: str
+    device: int
+    backward: bool
+    piece: int
+    n_pieces: int
+
+
+@dataclass(frozen=True, eq=False)
+class PlanStages:
+    """The stages of a plan in their order, and the one of each op, from 0; shape (n_ops,)."""
+
+    stages: tuple[StageFact, ...]
+    of_op: IntArray
+
+
+def plan_stages(schedule: Schedule) -> PlanStages:
+    """The stages of a plan, backward ones apart where the model is trained.
+
+    For 36,000 ops that takes about 0.1 s.
+    """
+    problem = schedule.problem
+    backward = backward_ops(problem)
+    found = stages_of(problem, schedule.plan, backward)
+    places = [(stage.devices[0], stage.backward) for stage in found]
+    n_pieces, begun = Counter(places), Counter[tuple[int, bool]]()
+    stages, of_op = [], np.zeros(problem.profile.n_ops, dtype=np.int64)
+    for number, (stage, place) in enumerate(zip(found, places, strict=True)):
+        of_op[stage.ops] = number
+        names = ", ".join(device_label(problem.cluster.devices[d].name) for d in stage.devices)
+        way = (", backward" if stage.backward else ", forward") if backward.any() else ""
+        title = f"stage {number + 1}: {names}{way}"
+        stages.append(StageFact(title, *place, begun[place], n_pieces[place]))
+        begun[place] += 1
+    return PlanStages(tuple(stages), of_op)
+
+
 @dataclass(frozen=True, eq=False)
 class Facts:
     """The numbers of each group; all arrays have shape (n_groups,) unless said otherwise.
@@ -99,6 +150,10 @@ class Facts:
         piece left the device and came back, so the device's part is not contiguous.
     work : int array
         Which of :data:`WORK_KINDS` takes most of its time.
+    stage, n_stages : int array
+        Which of ``stages`` takes most of its time, and in how many it has ops; −1 and 0 where
+        that was not asked for.
+    stages : tuple of StageFact
     """
 
     time_us: FloatArray
@@ -110,6 +165,9 @@ class Facts:
     critical_us: FloatArray
     n_further: IntArray
     work: IntArray
+    stage: IntArray
+    n_stages: IntArray
+    stages: tuple[StageFact, ...]
 
     @property
     def device(self) -> IntArray:
@@ -129,8 +187,9 @@ def make_facts(
     schedule: Schedule | None,
     with_path: bool = False,
     with_pieces: bool = False,
+    stages: PlanStages | None = None,
 ) -> Facts:
-    """Sum up ops by group; critical path and pieces only where wanted, as they take longest."""
+    """Sum up ops by group; path, pieces and stages only where wanted, as they take longest."""
     profile, n = problem.profile, grouping.n_groups
     grouped = np.flatnonzero(grouping.group >= 0)
     group = grouping.group[grouped]
@@ -141,6 +200,9 @@ def make_facts(
 
     pinned = np.zeros(profile.n_ops)
     pinned[list(problem.pins)] = 1
+    stage, n_stages = np.full(n, -1), np.zeros(n, dtype=np.int64)
+    if stages is not None:
+        stage, n_stages = _longest(stages.of_op[grouped], group, time_us, n)
     sent = np.bincount(profile.tensor_op, profile.tensor_bytes, minlength=profile.n_ops)
     return Facts(
         time_us=total(time_us),
@@ -154,6 +216,9 @@ def make_facts(
             np.int64
         ),
         work=_work(_kinds_of_work(profile)[grouped], group, time_us, n),
+        stage=stage,
+        n_stages=n_stages,
+        stages=() if stages is None else stages.stages,
     )
 
 
@@ -199,6 +264,20 @@ def _further(schedule: Schedule | None, profile: Profile) -> BoolArray:
     problem, device = schedule.problem, schedule.plan.device
     place = 2 * device + backward_ops(problem)
     return pieces_of(problem.profile, place, 2 * problem.cluster.n_devices) > 0
+
+
+def _longest(
+    stage: IntArray, group: IntArray, time_us: FloatArray, n_groups: int
+) -> tuple[IntArray, IntArray]:
+    """The stage with most of the time of each group, the first of equals, and how many it has."""
+    n = int(stage.max()) + 1
+    pair, at = np.unique(group * n + stage, return_inverse=True)
+    spent_us = np.bincount(at, time_us + 1e-6)
+    whose, which = np.divmod(pair, n)
+    order = np.lexsort((-which, spent_us))
+    longest = np.zeros(n_groups, dtype=np.int64)
+    longest[whose[order]] = which[order]  # the last of each group stays
+    return longest, np.bincount(whose, minlength=n_groups)
 
 
 @lru_cache(maxsize=2)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QTimer, Signal
 
 from enplace.groups import Grouping, subgroups
-from enplace.profile import IntArray
+from enplace.profile import IntArray, Profile
+from enplace.schedule import Schedule
+from enplace_studio.aside import aside
 from enplace_studio.document import Document
 from enplace_studio.graph import layout
 from enplace_studio.graph.colours import MODES
 from enplace_studio.graph.dot import DotProcess
-from enplace_studio.graph.facts import crossing, group_edges, make_facts
+from enplace_studio.graph.facts import PlanStages, crossing, group_edges, make_facts, plan_stages
 from enplace_studio.graph.paint import Marks
 from enplace_studio.graph.scene import Level, Scene, make_scene
 from enplace_studio.graph.search import matching_groups, matching_ops
@@ -41,6 +43,10 @@ class GraphModel(QObject):
         self._room = 800.0
         self._query = ("", "")
         self._dot = DotProcess(self)
+        self._staged: tuple[Profile, IntArray, PlanStages] | None = None
+        # Once all that changed has told so, as the window goes on drawing meanwhile.
+        self._staging = QTimer(self, interval=0, singleShot=True)
+        self._staging.timeout.connect(self._find_stages)
         document.opened.connect(self.reset)
         for signal in (document.problem_changed, document.current_changed, theme.changed):
             signal.connect(self._forget_scene)
@@ -139,7 +145,26 @@ class GraphModel(QObject):
     def set_mode(self, number: int) -> None:
         """Give colours another meaning: one of :data:`MODES`."""
         self.mode = MODES[number]
+        if self.mode.title == "stage":
+            self._find_stages()
+        else:
+            self._forget_scene()
+
+    def _find_stages(self) -> None:
+        """Find the stages of the current plan beside the window, and show them."""
+        schedule = self.document.schedule
+        if schedule is not None and self._stages(schedule) is None:
+            found = aside(lambda: plan_stages(schedule))
+            self._staged = (schedule.problem.profile, schedule.plan.device, found)
         self._forget_scene()
+
+    def _stages(self, schedule: Schedule) -> PlanStages | None:
+        """The stages of a plan, if they have been found; other speeds do not change them."""
+        if self._staged is None:
+            return None
+        profile, device, found = self._staged
+        known = profile is schedule.problem.profile and device is schedule.plan.device
+        return found if known else None
 
     def _forget_scene(self) -> None:
         self._scene = None
@@ -161,13 +186,18 @@ class GraphModel(QObject):
         if schedule is not None:
             device = schedule.plan.device
             cut = crossing(problem.profile, level.grouping, level.edges, device)
-        wanted = self.mode.title
+        wanted, stages = self.mode.title, None
+        if wanted == "stage" and schedule is not None:
+            stages = self._stages(schedule)
+            if stages is None:
+                self._staging.start()
         facts = make_facts(
             problem,
             level.grouping,
             schedule,
             with_path=wanted == "critical path",
             with_pieces=wanted == "contiguity",
+            stages=stages,
         )
         return make_scene(level, arrangement, facts, self.mode.looks, cut)
 

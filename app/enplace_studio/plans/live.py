@@ -80,7 +80,7 @@ class LiveCard(QFrame):
         job, report = search.job, search.report
         best_us = report.objective_us
         self.name.setText(f"{self._solver.title(job.method).partition(',')[0]} {doing}")
-        per = PER.get(self._solver.objective(job.method), "")
+        per = PER.get(self._solver.aim(job.method, job.objective), "")
         self.step.setText("" if best_us is None else ms(best_us) + per)
         self.state.setText(self._elapsed(search))
         expert_us = self._expert_us(job)
@@ -96,7 +96,7 @@ class LiveCard(QFrame):
     def _expert_us(self, job: Job) -> float | None:
         """What the expert's plan takes, where that can be compared with what is looked for."""
         expert = self._document.expert
-        alike = self._solver.objective(job.method) == STEP_TIME
+        alike = self._solver.aim(job.method, job.objective) == STEP_TIME
         return expert.schedule.makespan_us if expert is not None and alike else None
 
     def _elapsed(self, search: Search) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -30,6 +31,8 @@ EXTRAS = {
 }
 SOLVER_MODULES = {"HiGHS": "highspy", "OR-Tools": "ortools", "PuLP": "pulp"}
 SOLVER_PROGRAMS = ("CBC", "CPLEX", "Gurobi")
+SCOTCH, GET_SCOTCH = "scotch_gmap", "apt install scotch"
+"""As in the placers, which take a while to load and would not without numba."""
 
 
 @command("methods")
@@ -115,12 +118,14 @@ def doctor() -> Answer:
     versions |= {name: _version(name) or "missing" for name in LIBRARIES}
     extras = [_extra(name, modules) for name, modules in EXTRAS.items()]
     cache = _cache()
+    scotch = shutil.which(SCOTCH)
     display = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
     solvers = {name: _version(module) for name, module in SOLVER_MODULES.items()}
     solvers |= {name: program_of(name) for name in SOLVER_PROGRAMS}
     healthy = cache["writable"] and "missing" not in versions.values()
     rows = [[name, version] for name, version in versions.items()]
     rows += [[f"extra {extra['name']}", _describe_extra(extra)] for extra in extras]
+    rows.append(["program scotch", scotch or f"missing: {GET_SCOTCH}"])
     hint = "" if cache["writable"] else ", not writable: set NUMBA_CACHE_DIR to a folder that is"
     rows.append(["compiled code", f"{cache['folder']}{hint}"])
     rows.append(["display", display or "none: the studio needs one"])
@@ -132,6 +137,7 @@ def doctor() -> Answer:
             "cache": cache,
             "display": display,
             "solvers": solvers,
+            "programs": {"scotch": scotch},
         },
         table(rows, "ll"),
         YES if healthy else NO,

@@ -9,6 +9,8 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from documents import document_of
+from enplace.simulate.loads import backward_ops
+from enplace.simulate.pipeline import simulate_pipeline
 from enplace_studio.document import Document
 from enplace_studio.graph import GraphView
 from enplace_studio.graph.colours import MODES
@@ -288,6 +290,57 @@ def test_ops_that_break_contiguity_are_told_apart(view):
     facts = view.model.scene.facts
     assert facts.n_further.sum() > 0
     assert "further" in " ".join(look.line for look in view.model.scene.looks)
+
+
+def show_stages(view):
+    view.set_mode([mode.title for mode in MODES].index("stage"))
+
+
+def test_groups_show_the_stage_with_most_of_their_time_as_the_pipeline_page_numbers_it(view, qtbot):
+    document, model = view.document, view.model
+    show_stages(view)
+    document.place(range(document.problem.profile.n_ops), 0)
+    document.place(sorted(ops_of(view, 0))[:1], 1)
+    qtbot.waitUntil(lambda: bool(model.scene.facts.stages))
+    schedule, scene = document.schedule, model.scene
+    kind = "1f1b" if backward_ops(schedule.problem).any() else "inference"
+    played = simulate_pipeline(schedule.problem, schedule.plan, kind, 2).stages
+    time_us = schedule.op_finish_us - schedule.op_start_us
+    for group, look in enumerate(scene.looks):
+        ops = list(ops_of(view, group))
+        spent_us = [time_us[np.intersect1d(stage.ops, ops)].sum() for stage in played]
+        assert look.line == f"stage {np.argmax(spent_us) + 1}"
+    several = sum(len(np.intersect1d(stage.ops, list(ops_of(view, 0)))) > 0 for stage in played)
+    assert several > 1
+    assert scene.looks[0].note == f"and {several - 1} more"
+
+
+def test_each_stage_has_a_shade_of_its_own_which_the_legend_names(view, qtbot):
+    document = view.document
+    document.place(range(document.problem.profile.n_ops), 0)
+    document.place(ops_of(view, 2), 1)
+    show_stages(view)
+    legend = MODES[-1].legend(view.model.scene.facts)
+    assert {color.name() for color, _ in legend} >= {
+        look.stripes[0][0].name() for look in view.model.scene.looks
+    }
+    assert len({color.name() for color, _ in legend}) == len(legend) > 2
+    assert legend[0][1].startswith("stage 1: GPU 0")
+    assert any("GPU 1" in text for _, text in legend)
+
+
+def test_a_legend_of_many_stages_stays_short(view):
+    document = view.document
+    for group in range(view.model.scene.n):
+        document.place(ops_of(view, group), group % 2)
+    show_stages(view)
+    facts = view.model.scene.facts
+    legend = MODES[-1].legend(facts)
+    n_more = len(np.unique(facts.stage)) - 8
+    assert n_more > 0
+    assert len(legend) == 9
+    assert legend[-1] == (None, f"and {n_more} more stages")
+    assert not view.grab().isNull()
 
 
 def test_the_wheel_zooms_at_the_pointer_with_control(view):

@@ -64,6 +64,18 @@ def test_doctor_tells_the_version_of_tensorflow_or_how_to_add_it(enplace, monkey
     assert "missing: pip install 'enplace[tensorflow]'" in enplace("doctor").out
 
 
+def test_doctor_tells_where_scotch_is_or_how_to_get_it_as_methods_does(enplace, monkeypatch):
+    (method,) = (
+        m for m in enplace("methods", "--json").document["methods"] if m["name"] == "scotch"
+    )
+    found = enplace("doctor", "--json").document["programs"]["scotch"]
+    assert (found is not None) == method["installed"]
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert "/usr/bin/scotch_gmap" in enplace("doctor").out
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert "missing: apt install scotch" in enplace("doctor").out
+
+
 def test_doctor_answers_no_where_compiled_code_cannot_be_kept(enplace, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
