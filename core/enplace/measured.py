@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,16 +19,25 @@ from enplace.wire import Message, plan_from, plan_message
 NOT_SEEN = -1
 
 
-SPLIT_DIFFERENCE, ROUNDINGS = 1e-6, 10.0
+SPLIT_DIFFERENCE, ROUNDINGS, MOST_DIFFERENCE = 1e-6, 10.0, 1e-3
 """So much the first step may differ where ops are split, in proportion to numbers above 1; or so
-many times what it does when the variables' last bits change, if that is more."""
+many times what it does when the variables' last bits change, if that is more; or so much at most.
+"""
 
 DRIFT = "Parts round otherwise than whole ops; differences grow with steps."
 
 SHARED_CACHES = (
-    "Logical CPUs share caches and memory and slow each other down: a prediction is often 15 to "
-    "50 % short."
+    "Logical CPUs share caches, memory and the threads that send: a prediction is often 15 to 70 % "
+    "short, most where many small tensors are sent. Tune learns what sends cost."
 )
+
+COMPILED = (
+    "XLA compiles this step in the script itself. Enplace measures and runs it op by op, and so it "
+    "does what is called TensorFlow by itself: compare with the script, too."
+)
+
+FEWEST_SENDS = 5
+"""So many transfers have to tell of a link before its cost is learned from them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +119,7 @@ class MeasuredRun:
         of the last bits of its variables.
         """
         if self.plan.splits:
-            rounding = ROUNDINGS * np.nan_to_num(self.rounding_difference)
+            rounding = min(ROUNDINGS * np.nan_to_num(self.rounding_difference), MOST_DIFFERENCE)
             return bool(self.first_step_difference > max(SPLIT_DIFFERENCE, rounding))
         return self.loss_difference > 0 or self.weights_difference > 0
 
@@ -130,6 +139,11 @@ class MeasuredRun:
         used = [self.cluster.devices[d] for d in np.unique(self.plan.device).tolist()]
         at_once = len(used) > 1 and all(d.kind == "cpu" and not d.chip for d in used)
         return SHARED_CACHES if at_once and not self.cluster.hosts else ""
+
+    @property
+    def about_xla(self) -> str:
+        """What a person should know whose own step is compiled; empty if it is not."""
+        return COMPILED if self.facts.get("compiled") else ""
 
     def to_json(self) -> dict[str, Any]:
         """The figures of the run; those of single ops stay out."""
@@ -173,6 +187,38 @@ def with_measured_costs(run: MeasuredRun) -> Profile:
     own_us = run.op_time_us[seen] * run.cluster.speed[device]
     time_us[seen, kind] = own_us + _added_us(run.profile)[seen, kind]
     return run.profile.with_costs(time_us)
+
+
+def with_measured_links(run: MeasuredRun) -> Cluster:
+    """The cluster with what transfers of a run took before their first byte (b0).
+
+    A transfer tells if nothing else held its consumer up: the device had nothing left to do when
+    the tensor, the last that the op waited for, was made. What bytes cost stays; those of one step
+    are too alike to tell. FastT refits both (section 4).
+    """
+    profile, cluster, at = run.profile, run.cluster, run.op_device
+    finish_us = np.where(at == NOT_SEEN, np.nan, run.op_finish_us)
+    free_us = np.full(profile.n_ops, np.nan)
+    for device in range(cluster.n_devices):
+        ops = np.flatnonzero((at == device) & np.isfinite(run.op_start_us))
+        ops = ops[np.argsort(run.op_start_us[ops], kind="stable")]
+        busy_us = np.maximum.accumulate(finish_us[ops])
+        free_us[ops[1:]] = busy_us[:-1]
+    last_us = np.full(profile.n_ops, -np.inf)
+    made_us = np.nan_to_num(finish_us[profile.edge_source], nan=np.inf)
+    np.maximum.at(last_us, profile.edge_op, made_us)
+    op, source, tensor = profile.edge_op, profile.edge_source, profile.edge_tensor
+    tells = (made_us == last_us[op]) & (free_us[op] <= made_us) & (at[source] != at[op])
+    op, source, tensor = op[tells], source[tells], tensor[tells]
+    wait_us = run.op_start_us[op] - finish_us[source]
+    links = []
+    for link in cluster.links:
+        here = (at[source] == link.source) & (at[op] == link.target)
+        beyond_us = wait_us[here] - link.b1_us_per_byte * profile.tensor_bytes[tensor[here]]
+        if len(beyond_us) >= FEWEST_SENDS:
+            link = replace(link, b0_us=max(0.0, float(np.median(beyond_us))))
+        links.append(link)
+    return replace(cluster, links=tuple(links))
 
 
 def _added_us(profile: Profile) -> FloatArray:

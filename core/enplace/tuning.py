@@ -1,7 +1,8 @@
 """Run a plan, learn from what was measured, and solve again: FastT's adaptive cost model.
 
 Yi et al., Fast Training of Deep Learning Models over Multiple GPUs: a new strategy is activated if
-the updated costs promise a faster step, and rolled back if it measures slower.
+the updated costs, of ops and of links, promise a faster step, and rolled back if it measures
+slower.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from enplace.measured import MeasuredRun, with_measured_costs
+import numpy as np
+
+from enplace.measured import MeasuredRun, with_measured_costs, with_measured_links
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.simulate import simulate
@@ -45,7 +48,7 @@ class Tuning:
     trials : tuple of Trial
         The first is the plan that tuning began with.
     problem : Problem
-        With all costs that were measured.
+        With the costs that the fastest plan's run showed.
     settled : bool
         Whether it ended because the measured costs promise no faster plan.
     """
@@ -72,22 +75,33 @@ def tune(problem: Problem, plan: Plan, run: Run, solve: Solve, rounds: int) -> T
     """
     tuning = Tuning((Trial(plan, run(problem, plan), kept=True),), problem, settled=False)
     for _ in range(rounds):
-        tuning = _learn(tuning)
+        tuning = _learn(tuning, tuning.trials[-1])
         new = solve(tuning.problem)
         if not _promises_more(tuning, new):
-            return replace(tuning, settled=True)
+            return replace(_learn(tuning, tuning.best), settled=True)
         measured = run(tuning.problem, new)
         kept = measured.step_time_us < (1 - MARGIN) * tuning.best.run.step_time_us
         tuning = replace(tuning, trials=(*tuning.trials, Trial(new, measured, kept)))
-    return _learn(tuning)
+    return _learn(tuning, tuning.best)
 
 
-def _learn(tuning: Tuning) -> Tuning:
-    """Take the costs of the last run in."""
-    costs = with_measured_costs(tuning.trials[-1].run)
-    return replace(tuning, problem=replace(tuning.problem, profile=costs))
+def _learn(tuning: Tuning, trial: Trial) -> Tuning:
+    """Take the costs of a run in."""
+    costs, links = with_measured_costs(trial.run), with_measured_links(trial.run)
+    return replace(tuning, problem=replace(tuning.problem, profile=costs, cluster=links))
 
 
 def _promises_more(tuning: Tuning, new: Plan) -> bool:
+    """Whether a plan should be faster than the best one measured, or than that one should be."""
+    if any(_same(trial.plan, new) for trial in tuning.trials):
+        return False
     now, then = (simulate(tuning.problem, plan).makespan_us for plan in (tuning.best.plan, new))
-    return then < now
+    return then < max(now, (1 - MARGIN) * tuning.best.run.step_time_us)
+
+
+def _same(one: Plan, other: Plan) -> bool:
+    return (
+        np.array_equal(one.device, other.device)
+        and np.array_equal(one.position, other.position)
+        and (one.policy, one.links, one.splits) == (other.policy, other.links, other.splits)
+    )

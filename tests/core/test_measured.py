@@ -1,13 +1,22 @@
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from enplace import wire
 from enplace.cli.measuring import as_planned, describe_run
-from enplace.measured import NOT_SEEN, MeasuredRun, run_from, run_message, with_measured_costs
+from enplace.measured import (
+    NOT_SEEN,
+    MeasuredRun,
+    run_from,
+    run_message,
+    with_measured_costs,
+    with_measured_links,
+)
 from enplace.problem import Problem
+from enplace.simulate import simulate
 from enplace.splits import Split
 from problems import cluster_of, plan_of, profile_of
 
@@ -69,6 +78,37 @@ def test_measured_costs_are_those_of_a_device_of_speed_one():
     assert profile.fingerprint == run.profile.fingerprint
 
 
+def to_and_fro(n, b0_us):
+    """A run of a chain whose ops take turns, on a machine whose transfers take so long at least."""
+    names = [f"op{i}" for i in range(n)]
+    profile = profile_of(dict.fromkeys(names, 10.0), [(a, b, 100) for a, b in pairwise(names)])
+    preset = Problem(profile, cluster_of(2, b0_us=1.0, b1_us_per_byte=0.1))
+    plan = plan_of(preset, {name: i % 2 for i, name in enumerate(names)})
+    real = replace(preset, cluster=cluster_of(2, b0_us=b0_us, b1_us_per_byte=0.1))
+    schedule = simulate(real, plan)
+    _, run = a_run(op_time_us=schedule.op_finish_us - schedule.op_start_us)
+    return replace(
+        run,
+        profile=profile,
+        plan=plan,
+        cluster=preset.cluster,
+        op_start_us=schedule.op_start_us.copy(),
+        op_finish_us=schedule.op_finish_us.copy(),
+        op_device=plan.device.copy(),
+    )
+
+
+def test_a_run_tells_what_its_transfers_took():
+    links = with_measured_links(to_and_fro(14, b0_us=40.0)).links
+    assert [link.b0_us for link in links] == pytest.approx([40.0, 40.0])
+    assert [link.b1_us_per_byte for link in links] == [0.1, 0.1]
+
+
+def test_a_link_stays_where_few_transfers_tell_of_it():
+    run = to_and_fro(6, b0_us=40.0)
+    assert with_measured_links(run).links == run.cluster.links
+
+
 @pytest.mark.parametrize("changes", [{"op_device": np.array([NOT_SEEN] * 3)}])
 def test_costs_of_ops_that_were_not_seen_stay(changes):
     _, run = a_run(**changes)
@@ -93,7 +133,7 @@ def on_cpus(devices=("CPU:0", "CPU:1"), **changes):
 
 
 def test_only_logical_cpus_that_run_at_once_make_a_prediction_short():
-    assert "share caches and memory" in on_cpus().caveat
+    assert "share caches, memory" in on_cpus().caveat
     assert on_cpus(chip="CPU").caveat == ""
     assert a_run()[1].caveat == ""
     run = on_cpus()
@@ -120,6 +160,7 @@ def test_a_model_that_makes_much_of_last_bits_may_do_so_of_splits():
     run = replace(run, plan=replace(run.plan, splits=splits), rounding_difference=3e-6)
     assert not replace(run, first_step_difference=2e-5).changes_result
     assert replace(run, first_step_difference=4e-5).changes_result
+    assert replace(run, first_step_difference=2e-3, rounding_difference=0.1).changes_result
 
 
 def test_only_a_plan_with_splits_may_drift():

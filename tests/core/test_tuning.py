@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -99,8 +100,17 @@ def test_each_round_solves_with_the_costs_that_the_last_run_showed(problem):
 
 def test_no_more_plans_run_than_allowed(problem):
     run = machine([100, 100], slower_when_apart=3)
-    tune(problem, plan_of(problem, {"a": 0, "b": 0}), run, solve, rounds=2)
+    others = [plan_of(problem, {"a": a, "b": 1 - a}) for a in (0, 1, 0)]
+    first = plan_of(problem, {"a": 0, "b": 0})
+    tune(problem, first, run, lambda problem: others.pop(), rounds=2)
     assert len(run.steps) == 3
+
+
+def test_a_plan_that_ran_before_does_not_run_again(problem):
+    run = machine([100, 100], slower_when_apart=3)
+    tuning = tune(problem, plan_of(problem, {"a": 0, "b": 0}), run, solve, rounds=5)
+    assert len(run.steps) == 2
+    assert tuning.settled
 
 
 def test_what_the_executor_adds_to_every_op_stays(problem):
@@ -110,3 +120,37 @@ def test_what_the_executor_adds_to_every_op_stays(problem):
     problem = Problem(profile, cluster)
     tuning = tune(problem, plan_of(problem, {"a": 0, "b": 0}), machine([70, 30]), solve, rounds=1)
     assert tuning.problem.profile.time_us[:, 1].tolist() == [75, 35]
+
+
+def test_what_transfers_take_is_learned_and_the_plan_without_them_found():
+    """The links cost 40 times what the cluster says."""
+    names = [f"op{i}" for i in range(16)]
+    edges = [(a, b, 1) for a, b in pairwise(names)]
+    problem = Problem(profile_of(dict.fromkeys(names, 10.0), edges), cluster_of(2))
+    slow = cluster_of(2, b0_us=40.0)
+
+    def run(problem, plan):
+        real = simulate(replace(problem, cluster=slow), plan)
+        return replace(machine([10.0] * 16)(problem, plan), **seen(real))
+
+    def seen(schedule):
+        times = {"op_start_us": schedule.op_start_us.copy()}
+        times["op_finish_us"] = schedule.op_finish_us.copy()
+        return times | {"step_times_us": np.full(3, schedule.makespan_us)}
+
+    apart = plan_of(problem, {name: i % 2 for i, name in enumerate(names)})
+    tuning = tune(problem, apart, run, solve, rounds=2)
+    assert tuning.best.run.step_time_us == 160
+    assert len(set(tuning.best.plan.device.tolist())) == 1
+    assert tuning.settled
+
+
+def test_a_plan_that_should_beat_what_was_measured_is_run(problem):
+    """The simulator is right of the ops together, and far too short of the ops apart."""
+    first = plan_of(problem, {"a": 0, "b": 1})
+    together = plan_of(problem, {"a": 0, "b": 0})
+    run = machine([100, 100], slower_when_apart=2.5)
+    tuning = tune(problem, first, run, lambda problem: together, rounds=3)
+    assert run.steps == [250, 200]
+    assert tuning.best.plan is together
+    assert tuning.settled

@@ -49,6 +49,10 @@ def standing(document: Document, entry: PlanEntry) -> tuple[str, str]:
     if change is None:
         return "", "dim"
     role = "good" if change < -5e-4 else "bad" if change > 5e-4 else "dim"
+    if role == "good" and entry.run is not None and document.expert is not None:
+        # What was measured may have refuted the gain.
+        shorter = entry.run.step_time_us < document.expert.schedule.makespan_us
+        role = "good" if shorter else "dim"
     return f"{percent(change, signed=True)} vs expert", role
 
 

@@ -86,8 +86,9 @@ class ProfilePage(QDialog):
         if not self.links:
             panel.body.addWidget(
                 paragraph(
-                    "No links were measured. Logical CPU devices share their memory, so sending "
-                    "costs next to nothing there; plans use the links of the chosen cluster."
+                    "No links were measured. Logical CPU devices share their memory: nothing is "
+                    "copied between them, but each send costs a thread some microseconds. Plans "
+                    "use the links of the chosen cluster; Tune on this machine learns theirs."
                 )
             )
             panel.body.addStretch()

@@ -154,11 +154,12 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
         tip = "The plan's devices were kept, its order was not asked for"
         lines[1] = Fact("order", "TensorFlow’s own", "plain", tip)
     if run.stock_step_time_us > 0:
-        change = percent(run.stock_step_time_us / run.step_time_us - 1, signed=True)
+        slower = run.step_time_us / run.stock_step_time_us - 1
+        alone = f"{ms(run.stock_step_time_us)}; plan {percent(slower, signed=True)}"
         tip = "A step of TensorFlow by itself, with its own optimiser of graphs and no plan"
-        lines.append(
-            Fact("TensorFlow alone", f"{ms(run.stock_step_time_us)}, {change}", "plain", tip)
-        )
+        role = "bad" if slower > CLOSE else "plain"
+        tip = f"{tip}. {run.about_xla}" if run.about_xla else tip
+        lines.append(Fact("TensorFlow alone", alone, role, tip))
     return lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from enplace.cli.converting import describe_profile, profile_numbers
 from enplace.cli.inputs import check_outputs, method_names, read_problem_and_plan
 from enplace.cli.options import FILE, POSITIVE, MethodType, all_of, plan_argument
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
+from enplace.errors import EnplaceWarning
 from enplace.text import count, listed, ms, percent
 
 if TYPE_CHECKING:
@@ -145,6 +147,7 @@ def profile(
     """
     from enplace import worker
     from enplace.files import write_profile
+    from enplace.measured import COMPILED
     from enplace.wire import profile_from
 
     source = _source(model, trust)
@@ -161,6 +164,7 @@ def profile(
             [
                 describe_profile(measured),
                 *_describe_left_out(measured),
+                *([COMPILED] if measured.measured.get("compiled") else []),
                 *_describe_evaluation(measured),
                 f"Written to {output}.",
             ]
@@ -340,10 +344,22 @@ def _source(model: dict[str, Any], trust: bool, problem: Problem | None = None) 
     known = problem.profile.measured.get("source") if problem else None
     found = source_of(model["model"])
     if isinstance(known, dict) and known.get("kind") == found.kind:
+        if any(known.get(key) != _plain(value) for key, value in options.items()):
+            warnings.warn(
+                "the model is called otherwise than when it was profiled, and the prediction is "
+                "for how it was called then",
+                EnplaceWarning,
+                stacklevel=2,
+            )
         options = {key: known[key] for key in known.keys() - {"path", "kind"}} | options
     source = source_of(model["model"], **options)
     _check_trust(source, trust)
     return source
+
+
+def _plain(value: Any) -> Any:
+    """An option as JSON has it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _check_trust(source: Source, trusted: bool) -> None:
@@ -391,7 +407,7 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         *_result_rows(run),
     ]
     changed = (CHANGED_BY_SPLITS if run.plan.splits else CHANGED) * run.changes_result
-    ends = [f"\n\n{text}" for text in (_caveat(run), run.drift, changed) if text]
+    ends = [f"\n\n{text}" for text in (_caveat(run), run.about_xla, run.drift, changed) if text]
     return f"{head}\n\n{table(rows, 'lrl')}{''.join(ends)}"
 
 

@@ -25,7 +25,7 @@ def load_keras(source: Source) -> Step:
         If the file is no Keras model, or says too little to train it.
     """
     recorder = Recorder(source.name, lambda: source.path)
-    with plain_keras(), recorder.hooked():
+    with plain_keras(recorder.saw_xla), recorder.hooked():
         model = _read(source)
         losses = _compile(model, source)
         dataset = _dataset(model, losses, source)

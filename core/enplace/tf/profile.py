@@ -80,6 +80,7 @@ def profile_step(
         "tensorflow": tf.__version__,
         "function": step.function,
         "left_out": list(step.left_out),
+        "compiled": step.compiled,
     }
     profile = _assemble(step, ops, measured)
     launched = np.array([ops[name].n_kernels if name in ops else 0 for name in profile.op_names])

@@ -134,6 +134,7 @@ def run_plan(
         "fits_without_plan": plain.fits and stock.fits if compare else None,
         "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
         "compared": list(_compared(step)),
+        "compiled": whole.compiled,
         "tensorflow": tf.__version__,
     }
     run = _seen(step, problem, plan, order, placed)

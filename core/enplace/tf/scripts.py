@@ -57,7 +57,7 @@ def load_script(source: Source) -> Step:
         If the script ends, or fails, before it trains; or trains in a way that has no graph.
     """
     recorder = Recorder(source.name, _place_in(source))
-    with plain_keras(), recorder.hooked():
+    with plain_keras(recorder.saw_xla), recorder.hooked():
         try:
             _run(source)
         except _EnoughError:
@@ -91,6 +91,7 @@ class Recorder:
         self._batches: list[Batch] = []
         self._other_steps: list[str] = []
         self._left_out: list[str] = []
+        self._compiled = False
         self._why_not = ""
         self._printed = False
 
@@ -150,7 +151,12 @@ class Recorder:
         if self._found is None:
             raise LoadError(self._why_not or self._why_never(), self._printed)
         left_out = tuple(name for name in self._left_out if name != self._found.function)
-        return replace(self._found, batches=self._batches, left_out=left_out)
+        found = replace(self._found, batches=self._batches, left_out=left_out)
+        return replace(found, compiled=self._compiled)
+
+    def saw_xla(self) -> None:
+        """Remember that the person's own step is compiled."""
+        self._compiled = True
 
     def _saw(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
         if self._is_done():
@@ -178,6 +184,7 @@ class Recorder:
         """Take the step now: when the script has ended, its variables are no more."""
         try:
             self._found = step_of(self._name, function, [inputs])
+            self._compiled |= is_compiled(function)
         except LoadError as error:
             self._why_not = f"{self._place()}: {error}"
         except Exception as error:
@@ -227,9 +234,22 @@ def _does(function: ConcreteFunction) -> tuple[bool, bool]:
     return gradients, any(node.op.startswith(_UPDATES) for node in nodes)
 
 
+def is_compiled(function: ConcreteFunction) -> bool:
+    """Whether XLA compiles a traced function, or one that it calls."""
+    graph_def = function.graph.as_graph_def()
+    bodies = (function.function_def, *graph_def.library.function)
+    return any(each.attr["_XlaMustCompile"].b for each in (*bodies, *all_nodes(graph_def)))
+
+
 @contextmanager
-def plain_keras() -> Iterator[None]:
-    """Let Keras make a graph of ops of one step: no compilation, no loop over several steps."""
+def plain_keras(saw_xla: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Let Keras make a graph of ops of one step: no compilation, no loop over several steps.
+
+    Parameters
+    ----------
+    saw_xla : callable
+        Told where Keras would compile a model otherwise.
+    """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     import keras
 
@@ -241,6 +261,10 @@ def plain_keras() -> Iterator[None]:
     @wraps(compile_model)
     def plain_compile(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
+        wish = given.arguments.get("jit_compile", "auto")
+        # What Keras decides by itself is for those with a GPU.
+        if wish is True or (wish == "auto" and tf.config.list_physical_devices("GPU")):
+            saw_xla()
         given.arguments.update(jit_compile=False, steps_per_execution=1)
         return compile_model(*given.args, **given.kwargs)
 

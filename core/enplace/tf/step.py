@@ -70,6 +70,8 @@ class Step:
         What the person called the function that this is the step of; empty if there is none.
     left_out : tuple of str
         Other functions of the script that train too.
+    compiled : bool
+        Whether the person's own step is compiled by XLA, which a step of single ops is not.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Step:
     trainable: frozenset[str] = field(default_factory=frozenset)
     function: str = ""
     left_out: tuple[str, ...] = ()
+    compiled: bool = False
 
 
 class OpenStep:

@@ -260,7 +260,7 @@ def test_the_card_says_what_the_run_proves(ran):
     assert facts["ops on their device"] == "3 of 3"
     assert facts["out of order"] == "0 ops"
     assert facts["loss difference"] == "0"
-    assert facts["TensorFlow alone"] == "6.0 ms, +60.0 %"
+    assert facts["TensorFlow alone"] == "6.0 ms; plan −37.5 %"
 
 
 def test_the_card_warns_where_logical_cpus_share_a_machine(ran):
@@ -270,7 +270,7 @@ def test_the_card_warns_where_logical_cpus_share_a_machine(ran):
     run = replace(ran.document.current.run, plan=apart)
     ran.document.set_run(ran.document.current.plan, run)
     assert card.caveat.isVisible()
-    assert "share caches and memory" in card.caveat.text()
+    assert "share caches, memory" in card.caveat.text()
 
 
 def test_the_card_says_that_the_order_was_left_to_tensorflow_and_what_did_not_run(ran):

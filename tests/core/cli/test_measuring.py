@@ -119,9 +119,9 @@ def test_on_logical_cpus_the_error_has_a_caveat_and_on_gpus_none(enplace, profil
     where = ["--cluster", "cpus.json", "--method", "round-robin", "-o", "apart.json"]
     assert enplace("place", "P.enplace", *where).status == 0
     ran = enplace("run", "train.py", "apart.json", *words).out
-    assert ran.count("share caches and memory") == 1
+    assert ran.count("share caches, memory") == 1
     tuned = enplace("tune", "train.py", "apart.json", *words, "--method", "heft", "-o", "b.json")
-    assert tuned.out.count("share caches and memory") == 1
+    assert tuned.out.count("share caches, memory") == 1
 
 
 def test_a_run_that_went_otherwise_is_a_no(enplace, profiled, fake):

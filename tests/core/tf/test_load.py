@@ -118,6 +118,7 @@ def test_several_steps_at_once_are_taken_one_by_one(tmp_path):
     step = load(source_of(script(tmp_path, "\n".join(lines))))
     assert not any("While" in node.op for node in step.graph_def.node)
     assert step.losses
+    assert step.compiled
 
 
 LOOP = """
@@ -140,6 +141,12 @@ def test_a_script_with_its_own_loop(tmp_path):
     step = assert_same(script(tmp_path, LOOP))
     assert step.trainable == {"weight"}
     assert len(step.batches) == 6
+    assert not step.compiled
+
+
+def test_a_function_that_the_script_compiles_is_known_to_be(tmp_path):
+    text = LOOP.replace("@tf.function", "@tf.function(jit_compile=True)")
+    assert load(source_of(script(tmp_path, text))).compiled
 
 
 def test_a_script_has_its_arguments_its_folder_and_its_name(tmp_path):
