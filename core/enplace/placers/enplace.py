@@ -12,7 +12,8 @@
    win more than windows do, the first thread keeps moving blocks.
 
 5. On problems of a few hundred ops, CP-SAT has the rest of the time (:mod:`enplace.solvers.cp`): it
-   may find a better plan still, or prove how little there is to gain.
+   may find a better plan still, or prove how little there is to gain. If it ends before that with
+   something left to gain, windows are annealed from ever new placements.
 
 Whatever they find is played on the graph of all ops, under every policy worth trying, before it
 counts. Memory over time, pins, colocation and devices of different kinds are part of every move.
@@ -34,11 +35,13 @@ from enplace.placers.celeritas import celeritas, order_place
 from enplace.placers.dpos import dpos
 from enplace.placers.expert import expert
 from enplace.placers.heft import heft
+from enplace.placers.local_search import local_search
 from enplace.placers.m_etf import m_etf
 from enplace.placers.m_sct import m_sct
 from enplace.placers.m_topo import m_topo
+from enplace.placers.mcmc import mcmc
 from enplace.placers.naive import single
-from enplace.placers.registry import WARM_START, PlaceOptions, Progress, placer
+from enplace.placers.registry import WARM_START, PlaceOptions, Progress, Run, placer
 from enplace.placers.settle import best_of, inverse, is_better, report, settle
 from enplace.plan import LINK_POLICIES, Plan, check_plan
 from enplace.problem import BoolArray, Problem
@@ -48,8 +51,13 @@ from enplace.search import Level, make_level, move_blocks, sweep
 from enplace.simulate import remember_bound, simulate
 from enplace.solvers.cp import solve_cp
 
-STARTS = (single, dpos, celeritas, order_place, m_topo, expert, m_etf, heft)
-"""Methods that take a second at most, the quickest first, so that little time has the most."""
+STARTS = (single, expert, dpos, celeritas, order_place, m_topo, m_etf, heft)
+"""Methods that take a second at most. After what a person would do by hand come the quickest first,
+so that little time has the most."""
+
+SEARCHES, SEARCH_SHARE = (local_search, mcmc), 0.05
+"""Methods that search, tried on problems small enough for CP-SAT, and the share of the time that
+each has."""
 
 SLOW_START_S, PATIENCE = 2.5e-4, 0.25
 """Time that ``m-sct``, with its linear program, takes for an op, and the share of all time that it
@@ -100,9 +108,7 @@ POLICIES = (("strict", "fifo"), ("priority", "fifo"), ("priority", "priority"))
 LISTS, BLOCKS, WINDOWS_OF, CP_SAT = "list schedules", "blocks", "windows", "CP-SAT"
 """What the parts of the search are called."""
 
-NOTHING_FITS = (
-    "No plan fits, proven by CP-SAT: the variables cannot be shared out among the devices."
-)
+NOTHING_FITS = "No plan fits, proven by CP-SAT: the devices' memory is too small for this model."
 
 TELL_S = 0.2
 """Time between two looks at what the threads have found."""
@@ -206,15 +212,22 @@ def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Itera
         yield _allowed(problem, replace(options.start, method="enplace", facts={}))
     slow_s, limit_s = SLOW_START_S * problem.profile.n_ops, options.time_limit_s
     patient = limit_s is None or options.seconds + slow_s <= PATIENCE * limit_s
-    for method in (*STARTS, m_sct) if patient else STARTS:
+    methods: list[tuple[Run, PlaceOptions]] = [(method, options.quiet) for method in STARTS]
+    if patient:
+        methods.append((m_sct, options.quiet))
+    if limit_s is not None and problem.profile.n_ops <= EXACT:
+        for number, search in enumerate(SEARCHES, 1):
+            until_s = options.seconds + number * SEARCH_SHARE * limit_s
+            methods.append((search, replace(options.quiet, time_limit_s=until_s)))
+    for method, asked in methods:
         try:
-            found = method(problem, options.quiet)
+            found = method(problem, asked)
         except CancelledError:
             raise
         except EnplaceError as error:  # one method less; the others may do
             missed.append(f"{method.__name__.replace('_', '-')} ({error})")
             continue
-        yield replace(found, method="enplace")
+        yield replace(found, method="enplace", facts={})
 
 
 def _allowed(problem: Problem, plan: Plan) -> Plan:
@@ -284,10 +297,12 @@ class _Search:
                 steps = [_blocks(LINKS[0]), _windows]
                 urgent, leader = self._phase([urgent, leader], steps, end)
             else:
-                found = self._phase([leader, leader], [_windows, _windows], end)
+                second = _elsewhere if self.exact else _windows
+                found = self._phase([leader, leader], [_windows, second], end)
                 leader = min(found, key=_key)
         if self.exact:
             self._prove()
+            self._begin_again(finest)
 
     def _finest(self) -> Level:
         """Chains merged, unless the best schedule so far profits from tearing some apart."""
@@ -445,6 +460,16 @@ class _Search:
                 )
                 self._keep(plans, CP_SAT)
 
+    def _begin_again(self, level: Level) -> None:
+        """Anneal from other placements, what is left of the time."""
+        limit_s = self.options.time_limit_s
+        if limit_s is None or self.nothing_fits:
+            return
+        self.began = self.options.seconds
+        self.search_s = max(limit_s - self.began, 1e-9)
+        start = self._replayed(self._start(level))
+        self._phase([start, start], [_elsewhere, _elsewhere], 1.0)
+
     def _is_enough(self) -> bool:
         return self.best.fits and self.best.gap <= 0
 
@@ -513,6 +538,17 @@ def _blocks(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) -> S
         return State(state.level, order, device, makespan, lacking, BLOCKS, state.ranked)
 
     return step
+
+
+def _elsewhere(state: State, seed: int, share: float, stop: BoolArray) -> State:
+    """A search that anneals windows of a placement of which some units were moved by chance."""
+    draw, problem = np.random.default_rng(seed), state.level.problem
+    device = state.device.copy()
+    for unit in np.flatnonzero(draw.random(problem.n_units) < draw.random()):
+        device[problem.unit == unit] = draw.choice(np.flatnonzero(problem.unit_allowed[unit]))
+    order = _played(state.level, device, state.order)
+    found = _windows(State(state.level, order, device), seed, share, stop)
+    return min(state, found, key=_key)
 
 
 def _windows(

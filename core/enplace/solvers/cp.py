@@ -19,8 +19,12 @@ from enplace.solvers.child import converse
 TICKS = 5_000_000
 """Whole ticks that the longest schedule looked for is divided into."""
 
-MEMORY_UNIT_BYTES = 1 << 10
-"""Variables count in units of this size, rounded down."""
+TIGHT = 0.7
+"""Where a known schedule has more of a device's memory than this, all tensors count in the model.
+"""
+
+MOST_UNITS = 1 << 40
+"""Memory counts in bytes, or so coarsely that all together is no more than this, rounded down."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +39,7 @@ class Found:
         A placement and an order, where there is a new solution; not yet played.
     status : str
         Empty until the end; then ``optimal``, ``stopped``, ``missing``, ``failed`` or
-        ``infeasible``: the variables cannot be shared out among the devices, so no plan fits.
+        ``infeasible``: no plan fits.
     why : str
         What a person should know where the solver is missing or failed.
     """
@@ -83,13 +87,29 @@ def _serial_us(problem: Problem) -> float:
     """Longer than all ops one after another, with every tensor sent everywhere in between."""
     cluster, size = problem.cluster, problem.profile.tensor_bytes
     sends_us = (cluster.b0_us.sum() + cluster.b1_us_per_byte.sum() * size).sum()
-    return float(np.nanmax(problem.time_us, axis=1).sum() + sends_us)
+    ops_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0)
+    return float(ops_us.max(axis=1).sum() + sends_us)
+
+
+def _running_bytes(problem: Problem) -> np.ndarray:
+    """What each op holds while it runs, wherever that is: inputs, outputs and temporary memory.
+
+    0 for ops that take no time: what they hold may be gone before anything else comes.
+    """
+    profile = problem.profile
+    held = profile.temporary_bytes.copy()
+    np.add.at(held, profile.tensor_op, profile.held_bytes)
+    read = np.unique(np.column_stack([profile.edge_op, profile.edge_tensor]), axis=0)
+    np.add.at(held, read[:, 0], profile.held_bytes[read[:, 1]])
+    return np.where(problem.time_us.min(axis=1) > 0, held, 0)
 
 
 def _encode(problem: Problem, known: Schedule, tick_us: float) -> bytes:
     """Arrays for the process; times in whole ticks, rounded down."""
     profile, cluster = problem.profile, problem.cluster
     sends_us = cluster.b0_us + cluster.b1_us_per_byte * profile.tensor_bytes[:, None, None]
+    persistent, running = problem.unit_persistent_bytes, _running_bytes(problem)
+    unit_bytes = 1 + int(persistent.sum() + profile.held_bytes.sum() + running.sum()) // MOST_UNITS
     buffer = io.BytesIO()
     np.savez(
         buffer,
@@ -97,8 +117,12 @@ def _encode(problem: Problem, known: Schedule, tick_us: float) -> bytes:
         bound=int(known.lower_bound_us / tick_us * (1 - 1e-9)),
         allowed=problem.unit_allowed,
         unit=problem.unit,
-        unit_weight=problem.unit_persistent_bytes // MEMORY_UNIT_BYTES,
-        capacity=-(-cluster.capacity_bytes // MEMORY_UNIT_BYTES),
+        unit_weight=persistent // unit_bytes,
+        op_weight=running // unit_bytes,
+        temporary=profile.temporary_bytes // unit_bytes,
+        tensor_weight=profile.held_bytes // unit_bytes,
+        tight=not known.fits or (known.peak_bytes > TIGHT * cluster.capacity_bytes).any(),
+        capacity=-(-cluster.capacity_bytes // unit_bytes),
         time=np.floor(np.where(np.isfinite(problem.time_us), problem.time_us, 0.0) / tick_us),
         lanes=cluster.lanes,
         lane_owner=cluster.lane_owner,

@@ -6,8 +6,9 @@ op), in whole ticks. The last one also has ``status``: ``optimal``, ``infeasible
 ``missing`` with ``why``.
 
 The model relaxes the machine, so that its bound holds for every schedule: channels may carry
-tensors in any order, times are rounded down, and of memory only the variables count. It gets no
-hint: OR-Tools 9.15 has called a hinted placement optimal where there was a shorter schedule.
+tensors in any order and at any time, and times and bytes are rounded down. Where memory is far from
+full, of tensors only those count that an op holds while it runs. It gets no hint: OR-Tools 9.15 has
+called a hinted placement optimal where there was a shorter schedule.
 
 Usage: python -m enplace.solvers.cpsat_process SECONDS THREADS
 """
@@ -52,9 +53,13 @@ class _Schedule:
         self.cp_model, self.data = cp_model, data
         self.model = cp_model.CpModel()
         self.horizon = int(data["horizon"])
+        self.held: dict[int, list[tuple[Any, int]]] = {}
         self._place_units()
         self._run_ops()
         self._send_tensors()
+        if data["tight"]:
+            self._keep_tensors()
+            self._limit_memory()
         self.model.minimize(self.makespan)
 
     def _place_units(self) -> None:
@@ -62,6 +67,7 @@ class _Schedule:
         self.on = [
             {int(d): self.model.new_bool_var("") for d in np.flatnonzero(row)} for row in allowed
         ]
+        self.used: list[Any] = []
         for choices in self.on:
             self.model.add_exactly_one(choices.values())
         for d, capacity in enumerate(self.data["capacity"].tolist()):
@@ -70,7 +76,12 @@ class _Schedule:
                 for unit, weight in enumerate(self.data["unit_weight"].tolist())
                 if weight > 0 and d in self.on[unit]
             ]
-            self.model.add(sum(weight * there for weight, there in held) <= capacity)
+            used = self.model.new_int_var(0, max(0, capacity), "")
+            self.used.append(used)
+            self.model.add(sum(weight * there for weight, there in held) <= used)
+            for weight, unit in _heaviest(self.data["op_weight"], self.data["unit"]):
+                if weight > 0 and d in self.on[unit]:
+                    self.model.add(used + weight <= capacity).only_enforce_if(self.on[unit][d])
 
     def _run_ops(self) -> None:
         model, data = self.model, self.data
@@ -84,11 +95,11 @@ class _Schedule:
                 took = int(time[op, d])
                 model.add(self.end[op] == self.start[op] + took).only_enforce_if(there)
                 if took > 0:
-                    lanes.setdefault(owner[d], []).append(
-                        model.new_optional_interval_var(
-                            self.start[op], took, self.end[op], there, ""
-                        )
+                    run = model.new_optional_interval_var(
+                        self.start[op], took, self.end[op], there, ""
                     )
+                    lanes.setdefault(owner[d], []).append(run)
+                    self._hold(d, run, data["temporary"][op])
             model.add(self.makespan >= self.end[op])
         for d, intervals in lanes.items():
             if data["lanes"][d] == 1:
@@ -101,11 +112,12 @@ class _Schedule:
     def _send_tensors(self) -> None:
         model, data = self.model, self.data
         unit = data["unit"].tolist()
-        users: dict[int, list[int]] = {}
-        for tensor, op in zip(data["edge_tensor"].tolist(), data["edge_op"].tolist(), strict=True):
-            users.setdefault(tensor, []).append(op)
         carried: dict[int, list[Any]] = {}
-        for tensor, ops in users.items():
+        self.users: dict[int, list[int]] = {}
+        self.sends: dict[int, list[tuple[int, Any, Any, int]]] = {}
+        for tensor, op in zip(data["edge_tensor"].tolist(), data["edge_op"].tolist(), strict=True):
+            self.users.setdefault(tensor, []).append(op)
+        for tensor, ops in self.users.items():
             maker = int(data["tensor_op"][tensor])
             home = self.on[unit[maker]]
             for to in sorted({d for op in ops for d in self.on[unit[op]]}):
@@ -127,6 +139,7 @@ class _Schedule:
                     begin = model.new_int_var(0, self.horizon, "")
                     model.add(begin >= self.end[maker]).only_enforce_if(sent)
                     model.add(arrival >= begin + took).only_enforce_if(sent)
+                    self.sends.setdefault(tensor, []).append((to, sent, begin, took))
                     if took > 0:
                         interval = model.new_optional_fixed_size_interval_var(begin, took, sent, "")
                         first, end = data["route_ptr"][origin * len(data["lanes"]) + to :][:2]
@@ -134,6 +147,48 @@ class _Schedule:
                             carried.setdefault(channel, []).append(interval)
         for intervals in carried.values():
             model.add_no_overlap(intervals)
+
+    def _keep_tensors(self) -> None:
+        """A tensor is where it was made until it is used and sent there, and where it is sent."""
+        model, unit = self.model, self.data["unit"].tolist()
+        for tensor, weight in enumerate(self.data["tensor_weight"].tolist()):
+            if weight == 0:
+                continue
+            maker, users = int(self.data["tensor_op"][tensor]), self.users.get(tensor, [])
+            gone = self._later()
+            model.add(gone >= self.end[maker])
+            for to, sent, begin, took in self.sends.get(tensor, []):
+                model.add(gone >= begin + took).only_enforce_if(sent)
+                there = self._later()
+                model.add(there >= begin + took).only_enforce_if(sent)
+                self._used_until(there, [sent], to, users)
+                life = model.new_optional_interval_var(begin, self._later(), there, sent, "")
+                self._hold(to, life, weight)
+            for d, at_home in self.on[unit[maker]].items():
+                self._used_until(gone, [at_home], d, users)
+                life = model.new_optional_interval_var(
+                    self.start[maker], self._later(), gone, at_home, ""
+                )
+                self._hold(d, life, weight)
+
+    def _used_until(self, end: Any, given: list[Any], device: int, users: list[int]) -> None:
+        for op in users:
+            there = self.on[int(self.data["unit"][op])].get(device)
+            if there is not None:
+                self.model.add(end >= self.end[op]).only_enforce_if([*given, there])
+
+    def _later(self) -> Any:
+        return self.model.new_int_var(0, 2 * self.horizon, "")
+
+    def _hold(self, device: int, interval: Any, weight: int) -> None:
+        if weight > 0:
+            self.held.setdefault(device, []).append((interval, int(weight)))
+
+    def _limit_memory(self) -> None:
+        for d, held in self.held.items():
+            room = int(self.data["capacity"][d]) - self.used[d]
+            intervals, weights = zip(*held, strict=True)
+            self.model.add_cumulative(intervals, weights, room)
 
     def teller(self) -> Any:
         """What tells of each solution."""
@@ -153,6 +208,13 @@ class _Schedule:
                 )
 
         return Teller()
+
+
+def _heaviest(weight: Any, unit: Any) -> list[tuple[int, int]]:
+    """The largest weight of each unit's ops."""
+    largest = np.zeros(int(unit.max()) + 1, dtype=np.int64)
+    np.maximum.at(largest, unit, weight)
+    return [(value, number) for number, value in enumerate(largest.tolist())]
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
 """CP-SAT: bounds that hold, plans that are at least as good, and a solver that is not there."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line, problems
 
+from enplace.errors import EnplaceError
 from enplace.placers import PlaceOptions, place
 from enplace.problem import Problem
 from enplace.simulate import lower_bound_us, simulate
@@ -30,6 +34,60 @@ def test_its_bound_is_below_every_schedule_that_anyone_finds(problem):
         if one.plan is not None:
             assert problem.unit_allowed[problem.unit, one.plan.device].all()
             simulate(problem, one.plan)
+
+
+@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@given(problem=problems(8), method=st.sampled_from(["heft", "round-robin", "m-etf"]))
+def test_where_a_plan_just_fits_its_bound_is_below_that_plan(problem, method):
+    """The devices have no byte more than the plan needs."""
+    plan = place(problem, method)
+    peak = simulate(problem, plan).peak_bytes.tolist()
+    devices = [
+        replace(device, capacity_bytes=max(1, held))
+        for device, held in zip(problem.cluster.devices, peak, strict=True)
+    ]
+    try:
+        tight = replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
+        known = simulate(tight, place(tight, "single"))
+    except EnplaceError:
+        reject()  # A device that the plan leaves out is too small for what must be there.
+    fitting = simulate(tight, plan)
+    assert fitting.fits
+    found = list(solve_cp(tight, known, 5.0, lambda: False))
+    assert found[-1].status in ("optimal", "stopped")
+    assert found[-1].bound_us <= fitting.makespan_us * (1 + 1e-6)
+
+
+def test_an_order_that_fits_is_found():
+    """Only one of two outputs at a time has room; the known plan makes both first."""
+    costs, sizes = [2.0, 2.0, 3.0, 3.0], [(0, 2, 60), (1, 3, 60)]
+    problem = Problem(line(costs, sizes), gpus(1, capacity=100))
+    known = simulate(problem, plan_of(problem, {f"op{i}": 0 for i in range(4)}, policy="strict"))
+    assert not known.fits
+    *_, best = (f.plan for f in solve_cp(problem, known, 10.0, lambda: False) if f.plan)
+    assert simulate(problem, best).fits
+
+
+def test_where_one_op_alone_is_too_large_nothing_fits():
+    problem = Problem(line([2.0, 2.0], [(0, 1, 200)]), gpus(2, capacity=100))
+    known = simulate(problem, place(problem, "heft"))
+    assert [f.status for f in solve_cp(problem, known, 10.0, lambda: False)][-1] == "infeasible"
+
+
+def test_ops_for_one_kind_of_device_have_their_times():
+    """Where the known plan lacks memory, the longest schedule comes from the ops' own times."""
+    profile = profile_of({"a": 4}, [("a", "b", 60), ("a", "c", 60)], cpu={"b": 5, "c": 7})
+    cluster = cluster_of(1, cpu_lanes=1, b0_us=1.0, b1_us_per_byte=0.0)
+    assert cp._serial_us(Problem(profile, cluster)) == 4 + 5 + 7 + 2
+
+
+def test_the_time_that_it_leaves_goes_to_the_search(monkeypatch):
+    """It ends at once here, and something is left to gain."""
+    monkeypatch.setattr("enplace.placers.enplace.solve_cp", lambda *_: iter(()))
+    problem = Problem(line([3.0, 5.0, 7.0, 2.0, 4.0], [(0, 3, 9), (1, 4, 9)]), gpus(2))
+    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=1.0))
+    assert simulate(problem, plan).gap > 0
+    assert plan.facts["solve_seconds"] >= 0.95
 
 
 def test_a_gap_that_the_cheap_bound_leaves_is_closed():
