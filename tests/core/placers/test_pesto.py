@@ -137,7 +137,6 @@ def test_without_a_licence_the_free_solver_and_the_search_take_the_time(gurobi):
     assert "Gurobi found nothing (No Gurobi license found)." in plan.note
     assert "by HiGHS" in plan.note
     assert "searched without a proof" in plan.note
-    assert plan.facts["solve_seconds"] < 12
 
 
 def test_a_solver_asked_for_is_kept_to_and_its_reason_told(gurobi):
