@@ -203,7 +203,8 @@ class _Search:
         answer = solve_milp(program.model, start, seconds, stopped, take, solver=solver)
         take(answer)
         best = self.found
-        return Found(best.device, best.piece, best.latency_us, best.bound_us, answer.why)
+        why = f"{solver}: {answer.why}" if answer.why else ""
+        return Found(best.device, best.piece, best.latency_us, best.bound_us, why)
 
     def _take(self, program: Program, answer: Answer) -> None:
         if answer.values is not None:

@@ -238,7 +238,8 @@ class _Search:
             own = placement_of(program, answer.values)
             if self.feasible(own):
                 device = own[self._problem.unit]
-        return Found(device, best.load_us, best.bound_us, answer.why)
+        why = f"{solver}: {answer.why}" if answer.why else ""
+        return Found(device, best.load_us, best.bound_us, why)
 
     def _take(self, program: Program, answer: Answer) -> None:
         if answer.values is not None:

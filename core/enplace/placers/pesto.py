@@ -16,7 +16,8 @@ this is what we do:
 - Free solvers do not get past some 50 vertices in the time that a person waits. With Gurobi or
   CPLEX the program has the paper's 200. With HiGHS it has :data:`FREE_TARGET`, which is too coarse
   to place well; so half of the time goes to the graph of 200 vertices, on which the default method
-  looks for what the program would find there, and the better of the two is the plan.
+  looks for what the program would find there, and the better of the two is the plan. So it goes as
+  well where Gurobi or CPLEX is installed and finds nothing, mostly for want of a licence.
 - Vertices of hundreds of ops are left to TensorFlow's own scheduling (end of section 3.3).
 
 The plan's facts hold what the ILP says of itself, and its note says it in words; the step time is
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -68,17 +70,35 @@ LARGE_VERTEX = 100
 )
 def pesto(problem: Problem, options: PlaceOptions) -> Plan:
     """Coarsen, solve the ILP from the best list schedule, and carry the result over to the ops."""
+    limit_s = DEFAULT_S if options.time_limit_s is None else options.time_limit_s
     usual = next((name for name in COMMERCIAL if installed(name)), "HiGHS")
     solver = options.solver_or(usual)
-    vertex = merge_batches(problem, TARGET if solver in COMMERCIAL else FREE_TARGET)
+    best, facts = _solved(problem, None, solver, limit_s, options)
+    # Installed is not licensed, and a licence may be too small for 200 vertices.
+    nothing = facts["ilp_step_time_us"] is None and not options.cancelled()
+    if nothing and not options.solver and solver in COMMERCIAL:
+        failed = facts["note"]
+        best, facts = _solved(problem, best, "HiGHS", limit_s, options)
+        facts["note"] = f"{failed} {facts['note']}"
+    return replace(best.plan, facts=facts)
+
+
+def _solved(
+    problem: Problem, best: Schedule | None, solver: str, limit_s: float, options: PlaceOptions
+) -> tuple[Schedule, dict[str, Any]]:
+    """The best schedule after a solver, and with a free one the search; and the plan's facts."""
+    free = solver not in COMMERCIAL
+    vertex = merge_batches(problem, FREE_TARGET if free else TARGET)
     coarse = contract(problem, vertex)
     start = heft(coarse, options.quiet)
-    first = _spread(problem, vertex, start)
-    report(simulate(problem, first), options)
+    first = simulate(problem, _spread(problem, vertex, start))
+    if best is None or is_better(first, best):
+        best = first
+        report(best, options)
     program = make_program(coarse)
-    limit_s = DEFAULT_S if options.time_limit_s is None else options.time_limit_s
-    searches = solver not in COMMERCIAL and problem.profile.n_ops > coarse.profile.n_ops
-    program_s = max(limit_s / 2, limit_s - SEARCH_S) if searches else limit_s
+    searches = free and problem.profile.n_ops > coarse.profile.n_ops
+    left_s = max(0.0, limit_s - options.seconds)
+    program_s = max(left_s / 2, left_s - SEARCH_S) if searches else left_s
 
     def tell(answer: Answer) -> None:
         options.progress(
@@ -92,14 +112,8 @@ def pesto(problem: Problem, options: PlaceOptions) -> Plan:
         )
 
     answer = solve_milp(
-        program.model,
-        program.values(start),
-        program_s - options.seconds,
-        options.cancelled,
-        tell,
-        solver=solver,
+        program.model, program.values(start), program_s, options.cancelled, tell, solver=solver
     )
-    best = simulate(problem, first)
     note = _note(solver, coarse, answer)
     if answer.values is not None:
         best = _better(problem, best, program.plan(answer.values), vertex, options, solver)
@@ -117,17 +131,20 @@ def pesto(problem: Problem, options: PlaceOptions) -> Plan:
         "ilp_bound_us": answer.bound if math.isfinite(answer.bound) else None,
         "note": note,
     }
-    return replace(best.plan, facts=facts)
+    return best, facts
 
 
 def _note(solver: str, coarse: Problem, answer: Answer) -> str:
     """What became of the integer program, for a person."""
     note = f"The integer program on {coarse.profile.n_ops} vertices: "
+    why = f" ({answer.why})" if answer.why else ""
     if answer.status == "optimal":
         return f"{note}{ms(answer.objective)}, proven optimal by {solver}."
     if answer.values is None:
-        return f"{note}{solver} found nothing{f' ({answer.why})' if answer.why else ''}."
-    return f"{note}{ms(answer.objective)}, proven not below {ms(answer.bound)} by {solver}."
+        return f"{note}{solver} found nothing{why}."
+    if not math.isfinite(answer.bound):
+        return f"{note}{ms(answer.objective)} by {solver}, without a proof{why}."
+    return f"{note}{ms(answer.objective)}, proven not below {ms(answer.bound)} by {solver}{why}."
 
 
 def _search(problem: Problem, best: Schedule, options: PlaceOptions) -> tuple[Schedule, str]:

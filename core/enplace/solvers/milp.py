@@ -2,7 +2,8 @@
 
 HiGHS is asked directly, because it tells of each solution and bound while it runs; CBC, Gurobi and
 CPLEX through PuLP; CP-SAT takes programs of choices and a maximum only. A solver that is not
-installed is an answer, not an error.
+installed is an answer, not an error. No solution is passed on that breaks the program: solvers are
+programs of others, and what they write is read back from files.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ SOLVERS["CPLEX"] = "pulp_process"
 
 CP_SAT = "CP-SAT"
 """For programs as :mod:`enplace.solvers.cpsat_program_process` has them."""
+
+TOLERANCE = 1e-4
+"""Relative difference by which a solution may miss a row, a bound or a whole number."""
 
 COMMANDS = {"Gurobi": "gurobi_cl", "CPLEX": "cplex"}
 """The programs of the solvers that a person installs; CBC's comes with PuLP."""
@@ -63,9 +67,9 @@ class Answer:
     objective, bound : float
         Of the best solution and of any; inf and -inf where there is none.
     values : float array, shape (n_variables,), or None
-        The best solution.
+        The best solution; it keeps to the program.
     why : str
-        What a person should know where the solver is missing or failed.
+        What a person should know where the solver is missing, failed or found nothing.
     """
 
     status: str
@@ -109,17 +113,66 @@ def solve_milp(
     left_s = max(0.0, deadline_s - (time.monotonic() - began))
     module = "cpsat_program_process" if solver == CP_SAT else SOLVERS[solver]
     for line in converse(module, arguments, message, left_s, cancelled):
-        best = _better(best, line)
-        if "status" not in line:
+        best = _better(model, best, line)
+        if "status" not in line and best.status != "failed":
             report(best)
+        if best.status == "failed":
+            break
     return best
 
 
-def _better(best: Answer, said: dict[str, Any]) -> Answer:
+def _better(model: Model, best: Answer, said: dict[str, Any]) -> Answer:
     """The best so far after one more line."""
+    if said.get("values") is not None:
+        values = np.array(said["values"], dtype=float)
+        if not keeps_to(model, values):
+            return _disbelieved(best, "its answer breaks the program")
+        objective = float(model.cost @ values)
+        if objective < best.objective:
+            best = replace(best, objective=objective, values=values)
+    if said.get("status") == "optimal" and best.values is None:
+        return _disbelieved(best, "it says that it has the best answer, and gives none")
     bound = said.get("bound")
-    if bound is not None and bound > best.bound:
+    if bound is not None and best.bound < bound < np.inf:
         best = replace(best, bound=bound)
-    if said.get("values") is not None and said["objective"] < best.objective:
-        best = replace(best, objective=said["objective"], values=np.array(said["values"]))
     return replace(best, status=said.get("status", best.status), why=said.get("why", ""))
+
+
+def _disbelieved(best: Answer, why: str) -> Answer:
+    """The best so far of a solver that errs, and so may have erred in its bounds."""
+    return replace(best, status="failed", bound=-np.inf, why=why)
+
+
+def keeps_to(model: Model, values: FloatArray) -> bool:
+    """Whether a solution keeps to bounds, whole numbers and rows, within :data:`TOLERANCE`.
+
+    Parameters
+    ----------
+    values : float array, shape (n_variables,)
+
+    Notes
+    -----
+    What a row may be missed by is relative to the sum of the sizes of its terms.
+    """
+    if values.shape != model.cost.shape or not np.isfinite(values).all():
+        return False
+    row = np.repeat(np.arange(model.n_rows), np.diff(model.row_ptr))
+    # Terms of numbers near the largest of all overflow, and are refused.
+    with np.errstate(over="ignore", invalid="ignore"):
+        terms = model.value * values[model.column]
+        total = np.bincount(row, terms, model.n_rows).astype(float)
+        row_size = np.bincount(row, np.abs(terms), model.n_rows).astype(float)
+        objective = model.cost @ values
+    whole = values[model.integral]
+    return bool(
+        np.isfinite(objective)
+        and np.isfinite(row_size).all()
+        and (np.abs(whole - np.round(whole)) <= TOLERANCE).all()
+        and _within(values, model.lower, model.upper, np.abs(values))
+        and _within(total, model.row_lower, model.row_upper, row_size)
+    )
+
+
+def _within(values: FloatArray, lower: FloatArray, upper: FloatArray, sizes: FloatArray) -> bool:
+    slack = TOLERANCE * (1.0 + sizes)
+    return bool(((values >= lower - slack) & (values <= upper + slack)).all())

@@ -2,23 +2,28 @@
 
 A solver gets the time that writing the program down has left of the limit. CBC looks at its clock
 seldom, and may be killed before it says what it has; the bounds in its log are passed on at once.
+Why Gurobi or CPLEX has no solution, such as that there is no licence, is in what they print.
 
 Usage: python -m enplace.solvers.pulp_process SECONDS THREADS SOLVER
 """
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from enplace.solvers.child import say
+from enplace.solvers.milp import installed
 from enplace.solvers.model import Model, decode_model
 
 COMMANDS = {"CBC": "PULP_CBC_CMD", "Gurobi": "GUROBI_CMD", "CPLEX": "CPLEX_CMD"}
@@ -30,7 +35,11 @@ LEAST_S = 1.0
 LOOK_S = 0.2
 """Time between two looks at the log."""
 
-_BOUND = re.compile(rb"(?:Continuous objective value is|best possible) (-?[0-9][0-9.e+-]*[0-9])")
+_BOUND = re.compile(
+    rb"(?:Continuous objective value is|best possible|best bound) (-?[0-9][0-9.e+-]*[0-9])"
+)
+_LIMIT = re.compile(rb"(?i)time limit (reached|exceeded)")
+_INFEASIBLE = re.compile(rb"(?i)model is infeasible|integer infeasible")
 _ROUNDED = 1e-5
 """The log has numbers to six digits, as a fraction."""
 
@@ -45,9 +54,14 @@ def main() -> None:
     except ImportError as error:
         say(status="missing", why=f"{error}")
         return
-    solver = pulp.getSolver(COMMANDS[name], msg=False, threads=threads, warmStart=True)
-    if not solver.available():
+    if not installed(name):
         say(status="missing", why=f"{name} is not installed")
+        return
+    # What CBC prints is followed in its log; PuLP passes on what the others print.
+    msg = name != "CBC"
+    solver = pulp.getSolver(COMMANDS[name], msg=msg, threads=threads, warmStart=True)
+    if name == "Gurobi" and (refusal := _refusal(solver.path)):
+        say(status="failed", why=refusal)
         return
     problem, variables = to_pulp(pulp, model)
     if start is not None:
@@ -55,26 +69,80 @@ def main() -> None:
             if not np.isnan(value):
                 variable.setInitialValue(value)
     solver.timeLimit = max(limit_s - (time.monotonic() - began), LEAST_S)
+    printed = b""
     if name == "CBC":
         _solve_with_log(problem, solver)
     else:
-        problem.solve(solver)
-    if problem.sol_status == pulp.LpSolutionInfeasible:
+        printed = _solve_and_listen(pulp, problem, variables, solver)
+    optimal = problem.sol_status == pulp.LpSolutionOptimal
+    if name == "CBC":
+        # It says that it is optimal where only its time was up; the kind of solution tells.
+        infeasible, late = problem.sol_status == pulp.LpSolutionInfeasible, not optimal
+    else:
+        # Where there is no solution PuLP may say that there is none, and of Gurobi's that each is
+        # the best. What they print tells.
+        infeasible, late = bool(_INFEASIBLE.search(printed)), bool(_LIMIT.search(printed))
+    if infeasible:
         say(status="infeasible")
         return
-    # CBC says that it is optimal where only its time was up; the kind of solution tells.
-    optimal = problem.sol_status == pulp.LpSolutionOptimal
-    if not optimal and problem.sol_status != pulp.LpSolutionIntegerFeasible:
-        say(status="stopped")
+    found = optimal or problem.sol_status == pulp.LpSolutionIntegerFeasible
+    if not found or all(variable.value() is None for variable in variables):
+        say(status="stopped") if late else say(status="failed", why=last_words(printed))
         return
+    optimal = optimal and not late
     values = [variable.value() or 0.0 for variable in variables]
     objective = float(model.cost @ np.array(values))
+    bound = objective if optimal else bound_in(printed)
     say(
         status="optimal" if optimal else "stopped",
         objective=objective,
-        bound=objective if optimal else None,
+        bound=bound if np.isfinite(bound) else None,
         values=values,
     )
+
+
+def _refusal(path: str) -> str:
+    """Why Gurobi does not run, mostly for want of a licence; empty if it does.
+
+    To write a large program down for nothing takes many seconds.
+    """
+    tried = subprocess.run(
+        [path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    return last_words(tried.stdout) if tried.returncode else ""
+
+
+def _solve_and_listen(pulp: Any, problem: Any, variables: list[Any], solver: Any) -> bytes:
+    """Have Gurobi or CPLEX solve, and return what it printed, which PuLP lets through."""
+    read = solver.readsol
+
+    def read_afresh(path: str) -> Any:
+        for variable in variables:
+            variable.varValue = None  # or where it began would pass for what it found
+        return read(path)
+
+    solver.readsol = read_afresh
+    with tempfile.TemporaryFile() as file:
+        ours = os.dup(1), os.dup(2)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            # PuLP fails over a solver that ends with an error, and over one without a solution.
+            with suppress(pulp.PulpSolverError, TypeError):
+                problem.solve(solver)
+        finally:
+            os.dup2(ours[0], 1)
+            os.dup2(ours[1], 2)
+        file.seek(0)
+        return file.read()
+
+
+def last_words(printed: bytes) -> str:
+    """The last line that a solver printed, or the first error of CPLEX, which goes on after it."""
+    text = printed.decode(errors="replace").replace("CPLEX>", "")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("CPLEX Error")]
+    return (errors or lines[-1:] or ["it ended without an answer"])[0]
 
 
 def _solve_with_log(problem: Any, solver: Any) -> None:
@@ -105,7 +173,7 @@ def _solve_with_log(problem: Any, solver: Any) -> None:
 
 
 def bound_in(log: bytes) -> float:
-    """The best lower bound in a log of CBC, rounded down; -inf where there is none."""
+    """The best lower bound in what CBC or Gurobi prints, rounded down; -inf where there is none."""
     found = [float(match) for match in _BOUND.findall(log)]
     best = max((value for value in found if abs(value) < 1e30), default=-np.inf)
     return best - _ROUNDED * abs(best) if np.isfinite(best) else best

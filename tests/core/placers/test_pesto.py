@@ -1,9 +1,12 @@
 """Pesto's integer program: what it admits, and what it finds on cases small enough to check."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.core.placers.problems import gpus, line, problems
+from tests.core.solvers.fakes import install_gurobi
 
 from enplace.placers import PlaceOptions, place
 from enplace.placers.pesto import make_program
@@ -86,3 +89,60 @@ def test_where_forty_vertices_are_too_coarse_two_hundred_are_searched():
     plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=6))
     assert simulate(problem, plan).gap < 0.01
     assert "searched without a proof" in plan.note
+
+
+def wide():
+    """Four chains side by side, of more ops than a free solver gets vertices."""
+    costs = [3.0 + i % 7 for i in range(60)]
+    return Problem(line(costs, [(i, i + 4, 20) for i in range(56)]), gpus(2, b1=0.1))
+
+
+@pytest.fixture
+def gurobi(monkeypatch, tmp_path):
+    """Put a Gurobi in the path, as :func:`install_gurobi` has it."""
+
+    def put(**what):
+        install_gurobi(tmp_path, **what)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    return put
+
+
+UNLICENSED = {"printed": "No Gurobi license found\n", "status": 1}
+BROKEN = [{"every": "0"}, {"every": "1"}, {"every": "nan"}, {"every": "0.5"}, {"values": {}}]
+
+
+@pytest.mark.parametrize("what", [*BROKEN, UNLICENSED])
+@pytest.mark.parametrize("solver", ["", "Gurobi"])
+def test_a_plan_is_never_lost_to_a_solver_that_errs(gurobi, what, solver):
+    gurobi(**what)
+    problem = wide()
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=4, solver=solver))
+    first = place(problem, "heft")
+    assert simulate(problem, plan).makespan_us <= simulate(problem, first).makespan_us * 1.2
+    assert "Gurobi found nothing" in plan.note
+    assert "not installed" not in plan.note
+    assert "proven optimal by Gurobi" not in plan.note
+
+
+def test_without_a_licence_the_free_solver_and_the_search_take_the_time(gurobi):
+    gurobi(**UNLICENSED)
+    rng = np.random.default_rng(3)
+    costs = rng.integers(1, 50, 150).astype(float).tolist()
+    problem = Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=8))
+    assert plan.facts["solver"] == "HiGHS"
+    assert plan.facts["vertices"] <= 40
+    assert simulate(problem, plan).gap < 0.01
+    assert "Gurobi found nothing (No Gurobi license found)." in plan.note
+    assert "by HiGHS" in plan.note
+    assert "searched without a proof" in plan.note
+
+
+def test_a_solver_asked_for_is_kept_to_and_its_reason_told(gurobi):
+    gurobi(**UNLICENSED)
+    plan = place(wide(), "pesto", options=PlaceOptions(time_limit_s=4, solver="Gurobi"))
+    assert plan.facts["solver"] == "Gurobi"
+    assert plan.facts["solver_status"] == "failed"
+    assert "Gurobi found nothing (No Gurobi license found)." in plan.note
+    assert "HiGHS" not in plan.note

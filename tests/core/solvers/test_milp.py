@@ -1,13 +1,17 @@
 """Models solved in another process: the answers, and what becomes of those that are stopped."""
 
+import os
 import tempfile
 
 import numpy as np
 import pytest
 
+from enplace.solvers import milp
 from enplace.solvers.milp import CP_SAT, SOLVERS, installed, solve_milp
 from enplace.solvers.model import ModelBuilder, decode_model, encode_model
-from enplace.solvers.pulp_process import bound_in
+from enplace.solvers.pulp_process import bound_in, last_words
+
+from .fakes import install_gurobi
 
 
 def never():
@@ -147,3 +151,104 @@ def test_a_solver_that_is_stopped_leaves_no_file_behind(monkeypatch, tmp_path):
     heard = []
     solve_milp(model, np.zeros(12), 20.0, lambda: bool(heard), heard.append, solver="CBC")
     assert not list(tmp_path.iterdir())
+
+
+def half():
+    """Least 2 x + y where x is whole and x + y is at least 1.5: 1.5, with y alone."""
+    builder = ModelBuilder()
+    x = builder.variables(1, upper=4, integral=True, cost=2.0)
+    y = builder.variables(1, upper=9, cost=1.0)
+    builder.rows([(1.0, x), (1.0, y)], lower=1.5)
+    return builder.model()
+
+
+@pytest.fixture
+def gurobi(monkeypatch, tmp_path):
+    """Put a Gurobi in the path that writes these values, or prints something and ends."""
+
+    def put(**what):
+        install_gurobi(tmp_path, **what)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    return put
+
+
+def test_an_answer_that_keeps_to_the_program_is_taken(gurobi):
+    gurobi(values={"x0": "1", "x1": "0.5"})
+    answer, _ = solve(half(), solver="Gurobi")
+    assert (answer.status, answer.objective, answer.bound) == ("optimal", 2.5, 2.5)
+
+
+@pytest.mark.parametrize("start", [None, np.array([2.0, 0.0])])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"x0": "0", "x1": "0"},  # a row
+        {"x0": "0.5", "x1": "1"},  # a whole number
+        {"x0": "-1", "x1": "3"},  # bounds
+        {"x0": "5", "x1": "0"},
+        {"x0": "nan", "x1": "nan"},
+        {"x0": "0", "x1": "inf"},
+        {"x0": "0"},
+    ],
+)
+def test_an_answer_that_breaks_the_program_is_none(gurobi, values, start):
+    gurobi(values=values)
+    answer, _ = solve(half(), start=start, solver="Gurobi")
+    assert (answer.status, answer.values) == ("failed", None)
+    assert (answer.objective, answer.bound) == (np.inf, -np.inf)
+    assert answer.why == "its answer breaks the program"
+
+
+def test_after_a_broken_answer_the_best_so_far_stays(monkeypatch):
+    said = [
+        {"objective": 2.0, "bound": 0.5, "values": [1.0, 0.0001]},
+        {"objective": 2.5, "bound": 0.75, "values": [1.0, 0.5]},
+        {"status": "optimal", "objective": 0.0, "bound": 0.0, "values": [0.0, 0.0]},
+    ]
+    monkeypatch.setattr(milp, "converse", lambda *_: iter(said[1:]))
+    answer, heard = solve(half())
+    assert (answer.status, answer.objective) == ("failed", 2.5)
+    assert answer.values.tolist() == [1.0, 0.5]
+    assert answer.bound == -np.inf
+    assert [told.bound for told in heard] == [0.75]
+    monkeypatch.setattr(milp, "converse", lambda *_: iter(said))
+    answer, heard = solve(half())
+    assert (answer.status, answer.values, heard) == ("failed", None, [])
+
+
+def test_what_is_optimal_without_values_is_no_answer(monkeypatch, gurobi):
+    gurobi(values={})
+    answer, _ = solve(half(), start=np.array([2.0, 0.0]), solver="Gurobi")
+    assert (answer.status, answer.values) == ("failed", None)
+    monkeypatch.setattr(milp, "converse", lambda *_: iter([{"status": "optimal", "bound": 1.0}]))
+    answer, _ = solve(half())
+    assert (answer.status, answer.values, answer.bound) == ("failed", None, -np.inf)
+
+
+@pytest.mark.parametrize("too_late", [True, False])
+def test_a_solver_without_a_licence_fails_with_its_own_last_line(gurobi, too_late):
+    """Whether it says so at once or only once it has the program."""
+    gurobi(printed="Gurobi Optimizer\nNo Gurobi license found\n", status=1, too_late=too_late)
+    answer, _ = solve(half(), solver="Gurobi")
+    assert (answer.status, answer.values) == ("failed", None)
+    assert answer.why == "No Gurobi license found"
+
+
+def test_gurobi_at_its_time_limit_has_not_proven_its_answer(gurobi):
+    log = "Time limit reached\nBest objective 2.5e+00, best bound 1.25e+00, gap 50.0%\n"
+    gurobi(values={"x0": "1", "x1": "0.5"}, printed=log)
+    answer, _ = solve(half(), solver="Gurobi")
+    assert (answer.status, answer.objective) == ("stopped", 2.5)
+    assert answer.bound == pytest.approx(1.25, rel=1e-4)
+
+
+def test_gurobi_says_that_there_is_no_solution(gurobi):
+    gurobi(printed="Model is infeasible\n")
+    answer, _ = solve(half(), solver="Gurobi")
+    assert (answer.status, answer.why) == ("infeasible", "")
+
+
+def test_of_what_cplex_prints_the_error_is_told():
+    printed = b"CPLEX> CPLEX Error  1016: Too large.\nCPLEX> No file written.\nCPLEX> "
+    assert last_words(printed) == "CPLEX Error  1016: Too large."
