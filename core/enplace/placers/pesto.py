@@ -75,8 +75,8 @@ def pesto(problem: Problem, options: PlaceOptions) -> Plan:
     solver = options.solver_or(usual)
     best, facts = _solved(problem, None, solver, limit_s, options)
     # Installed is not licensed, and a licence may be too small for 200 vertices.
-    nothing = facts["ilp_step_time_us"] is None and not options.cancelled()
-    if nothing and not options.solver and solver in COMMERCIAL:
+    nothing = facts["ilp_step_time_us"] is None and options.seconds < limit_s
+    if nothing and not options.solver and solver in COMMERCIAL and not options.cancelled():
         failed = facts["note"]
         best, facts = _solved(problem, best, "HiGHS", limit_s, options)
         facts["note"] = f"{failed} {facts['note']}"
@@ -141,7 +141,8 @@ def _note(solver: str, coarse: Problem, answer: Answer) -> str:
     if answer.status == "optimal":
         return f"{note}{ms(answer.objective)}, proven optimal by {solver}."
     if answer.values is None:
-        return f"{note}{solver} found nothing{why}."
+        in_time = " in its time" if answer.status == "stopped" else ""
+        return f"{note}{solver} found nothing{in_time}{why}."
     if not math.isfinite(answer.bound):
         return f"{note}{ms(answer.objective)} by {solver}, without a proof{why}."
     return f"{note}{ms(answer.objective)}, proven not below {ms(answer.bound)} by {solver}{why}."

@@ -1,0 +1,44 @@
+"""Pipelines and queries by a solver that errs: the plan in hand stays, and why is told."""
+
+import os
+from dataclasses import replace
+
+import pytest
+from tests.core.placers.problems import gpus, line
+from tests.core.solvers.fakes import install_gurobi
+
+from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, place
+from enplace.problem import Problem
+
+METHODS = {
+    "max-load-ip": THROUGHPUT,
+    "max-load-ip-noncontiguous": THROUGHPUT,
+    "latency-ip": LATENCY,
+    "latency-ip-q": LATENCY,
+}
+BROKEN = "Gurobi: its answer breaks the program"
+ERRING = [
+    ({"every": "0"}, BROKEN),
+    ({"every": "1"}, BROKEN),
+    ({"every": "nan"}, BROKEN),
+    (
+        {"printed": "No Gurobi license found\n", "status": 1},
+        "Gurobi: No Gurobi license found",
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "why"), ERRING)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_plan_is_kept_and_nothing_false_is_proven(method, what, why, monkeypatch, tmp_path):
+    install_gurobi(tmp_path, **what)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    costs = [3.0 + 2 * (i % 5) for i in range(9)]
+    problem = Problem(line(costs, [(i, i + 3, 2) for i in range(6)]), gpus(2))
+    options = PlaceOptions(objective=METHODS[method], time_limit_s=10)
+    free = place(problem, method, options=options)
+    plan = place(problem, method, options=replace(options, solver="Gurobi"))
+    assert why in plan.note
+    assert free.facts["proven"]
+    assert plan.objective_us >= free.objective_us * (1 - 1e-5)
+    assert plan.objective_bound_us <= free.objective_us * (1 + 1e-5)
