@@ -123,7 +123,8 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
     Raises
     ------
     EnplaceError
-        If the method cannot go on from a plan, or the file is not usable.
+        If the method cannot go on from a plan, or the file is not usable, or holds less than half
+        of the profile's ops.
     """
     from enplace.disk import naming
     from enplace.files import complete_plan, read_plan
@@ -136,6 +137,14 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
             f"method '{method}' cannot go on from a plan; for the shortest step, {listed(able)} can"
         )
     found = read_plan(plan_file, problem)
+    missing, n_ops = len(found.missing), problem.profile.n_ops
+    said = _describe_other(plan_file, found.missing, found.unknown)
+    if missing > n_ops / 2:
+        raise OtherGraphError(f"{said}; begin with a plan for it", found.missing, found.unknown)
+    if missing:
+        warnings.warn(
+            f"{said}; what it lacks begins beside its neighbours", EnplaceWarning, stacklevel=2
+        )
     with naming(plan_file):
         return complete_plan(split_problem(problem, found.plan.splits), found)
 

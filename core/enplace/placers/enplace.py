@@ -32,6 +32,7 @@ from enplace.clusters import presets
 from enplace.coarsen import merge_batches, merge_chains
 from enplace.errors import CancelledError, EnplaceError, PlanError
 from enplace.placers.celeritas import celeritas, order_place
+from enplace.placers.clock import standing_still
 from enplace.placers.dpos import dpos
 from enplace.placers.expert import expert
 from enplace.placers.heft import heft
@@ -41,15 +42,18 @@ from enplace.placers.m_sct import m_sct
 from enplace.placers.m_topo import m_topo
 from enplace.placers.mcmc import mcmc
 from enplace.placers.naive import single
+from enplace.placers.os_dpos import data_parallel
 from enplace.placers.registry import WARM_START, PlaceOptions, Progress, Run, placer
 from enplace.placers.settle import best_of, inverse, is_better, report, settle
 from enplace.plan import LINK_POLICIES, Plan, check_plan
-from enplace.problem import BoolArray, Problem
+from enplace.problem import BoolArray, Problem, split_problem
 from enplace.profile import IntArray, make_profile
 from enplace.schedule import Schedule
 from enplace.search import Level, make_level, move_blocks, sweep
 from enplace.simulate import remember_bound, simulate
 from enplace.solvers.cp import solve_cp
+from enplace.splits import has_parts
+from enplace.text import ms
 
 STARTS = (single, expert, dpos, celeritas, order_place, m_topo, m_etf, heft)
 """Methods that take a second at most. After what a person would do by hand come the quickest first,
@@ -97,6 +101,10 @@ THRESHOLD = 0.005
 
 LINKS = ("priority", "fifo")
 """How channels serve while blocks are moved, for each thread."""
+
+SPLIT_OPS, SPLIT_GAIN = 10_000, 0.05
+"""Most ops of a model of which is told what a step takes with its ops split, and how much shorter
+that has to be."""
 
 EXACT, EXACT_SHARE = 300, 0.4
 """Most ops of a problem that CP-SAT is tried on, and the share of the time after which it starts.
@@ -147,18 +155,43 @@ Step = Callable[[State, int, float, BoolArray], State]
 )
 def enplace(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule until the time limit, or for a fixed number of rounds."""
-    compile_loops()
+    with standing_still():
+        compile_loops()
     missed: list[str] = []
     best = best_start(problem, options, missed)
-    return improved(problem, best, options, missed)
+    split_us = _split_step_us(problem, options)
+    plan = improved(problem, best, options, missed)
+    if split_us < (1 - SPLIT_GAIN) * simulate(problem, plan).makespan_us:
+        note = (
+            f"With ops split by samples, a list schedule takes {ms(split_us)}: try enplace-split."
+        )
+        plan = replace(plan, facts={**plan.facts, "note": f"{plan.note} {note}".strip()})
+    return plan
+
+
+def _split_step_us(problem: Problem, options: PlaceOptions) -> float:
+    """A list schedule of the data-parallel graph, to tell of; inf where that is not to be had."""
+    if problem.profile.n_ops > SPLIT_OPS or has_parts(problem.profile) or options.stopped:
+        return np.inf
+    splits = data_parallel(problem)
+    if not splits:
+        return np.inf
+    try:
+        graph = split_problem(problem, splits)
+        plan = dpos(replace(graph, splits=()), options.quiet)
+        schedule = simulate(graph, replace(plan, splits=splits))
+    except EnplaceError:  # then there is nothing to tell
+        return np.inf
+    return schedule.makespan_us if schedule.fits else np.inf
 
 
 @cache
 def compile_loops() -> None:
     """Compile all loops of this method, or load them where they have been compiled before.
 
-    Once on a machine, this takes a minute. A small problem makes it happen that no quick method
-    solves to the end, and that has all that calls for a loop of its own.
+    Once on a machine, this takes a minute, and once in a process a second. A small problem makes it
+    happen that no quick method solves to the end, and that has all that calls for a loop of its
+    own.
     """
     n, draw = 20, np.random.default_rng(0)
     target = np.repeat(np.arange(2, n), 2)

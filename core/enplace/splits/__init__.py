@@ -5,7 +5,7 @@ takes the op's place with that many copies, each of which does an equal share; i
 them, and what they give is put together for ops that need it whole.
 """
 
-from enplace.splits.graph import part_names, split_profile, unsplit_names
+from enplace.splits.graph import has_parts, part_names, split_profile, unsplit_names
 from enplace.splits.rules import (
     Rule,
     Split,
@@ -21,6 +21,7 @@ __all__ = [
     "Split",
     "carries_samples",
     "find_rule",
+    "has_parts",
     "legal_dimensions",
     "part_names",
     "sample_dimension",

@@ -56,6 +56,11 @@ def part_names(op: str, parts: int) -> list[str]:
     return [f"{op}{_MADE}part_{i}" for i in range(parts)]
 
 
+def has_parts(profile: Profile) -> bool:
+    """Whether the ops of a graph were split already."""
+    return any(_MADE in name for name in profile.op_names)
+
+
 def join_name(op: str, output: int) -> str:
     """Name of the node that puts an output of the parts together."""
     return f"{op}{_MADE}join_{output}"

@@ -388,6 +388,18 @@ def test_a_search_goes_on_from_a_plan(enplace, planned, folder):
     assert done.document["step_time_us"] <= first * (1 + 1e-12)
 
 
+def test_a_search_does_not_begin_with_the_plan_of_another_model(enplace, planned, folder):
+    profile = json.loads((folder / "p.json").read_text())
+    text = json.dumps(profile)
+    for number, op in enumerate(profile["ops"]):
+        text = text.replace(json.dumps(op["name"]), json.dumps(f"other{number}"))
+    (folder / "other.json").write_text(text)
+    done = enplace("place", "other.json", "--cluster", "c.json", "--start", "plan.json")
+    assert done.status == 2
+    assert "plan.json: made for another graph" in done.err
+    assert done.err.count("\n") == 1
+
+
 def test_a_method_that_cannot_go_on_from_a_plan_says_which_can(enplace, planned):
     done = enplace(
         "place", "p.json", "--cluster", "c.json", "--method", "heft", "--start", "plan.json"

@@ -18,3 +18,8 @@ def test_it_stands_still_while_loops_are_compiled(monkeypatch):
     assert before <= still <= after
     assert after - before == 2.0  # Three looks at the time, one of them by the compiler.
     assert clock.now_s() - after == 1.0
+
+
+def test_it_stands_still_when_asked_to():
+    with clock.standing_still():
+        assert clock.now_s() == clock.now_s()

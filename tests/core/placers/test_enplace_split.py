@@ -48,3 +48,20 @@ def test_each_plan_on_the_way_is_one_of_the_model():
 def test_without_time_for_splits_it_has_the_plan_of_a_list_schedule():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
     assert place(problem, "enplace-split", options=PlaceOptions(time_limit_s=1e-9)).splits == ()
+
+
+def test_the_search_without_splits_says_where_they_would_help():
+    gains = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
+    told = place(gains, "enplace").note
+    assert "With ops split by samples, a list schedule takes" in told
+    assert "try enplace-split" in told
+    assert place(Problem(one_layer(), gpus(4, b0=1.0, b1=0.1)), "enplace").note == ""
+
+
+def test_of_a_graph_whose_ops_are_split_nothing_more_is_said():
+    problem = Problem(one_layer(), gpus(2, b0=1.0, b1=1e-5))
+    start = place(problem, "os-dpos")
+    assert start.splits
+    plan = place(problem, "enplace", options=PlaceOptions(start=start))
+    assert plan.splits == start.splits
+    assert plan.note == ""
