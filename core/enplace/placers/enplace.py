@@ -113,6 +113,7 @@ EXACT, EXACT_SHARE = 300, 0.4
 POLICIES = (("strict", "fifo"), ("priority", "fifo"), ("priority", "priority"))
 """How devices and channels serve: each plan found is played under all of these."""
 
+GIVEN = "the plan given"
 LISTS, BLOCKS, WINDOWS_OF, CP_SAT = "list schedules", "blocks", "windows", "CP-SAT"
 """What the parts of the search are called."""
 
@@ -218,7 +219,11 @@ def compile_loops() -> None:
 
 def best_start(problem: Problem, options: PlaceOptions, missed: list[str]) -> Schedule:
     """The best list schedule, or the plan to begin from; why some have none goes to ``missed``."""
-    return best_of(problem, _starts(problem, options, missed), options, engine=LISTS)
+    given: Schedule | None = None
+    if options.start is not None:
+        plan = _allowed(problem, replace(options.start, method="enplace", facts={}))
+        given = best_of(problem, [plan], options, engine=GIVEN)
+    return best_of(problem, _starts(problem, options, missed), options, given, engine=LISTS)
 
 
 def improved(problem: Problem, best: Schedule, options: PlaceOptions, missed: list[str]) -> Plan:
@@ -241,8 +246,6 @@ def improved(problem: Problem, best: Schedule, options: PlaceOptions, missed: li
 
 def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Iterator[Plan]:
     """Plans of the quick methods, one after another."""
-    if options.start is not None:
-        yield _allowed(problem, replace(options.start, method="enplace", facts={}))
     slow_s, limit_s = SLOW_START_S * problem.profile.n_ops, options.time_limit_s
     patient = limit_s is None or options.seconds + slow_s <= PATIENCE * limit_s
     methods: list[tuple[Run, PlaceOptions]] = [(method, options.quiet) for method in STARTS]

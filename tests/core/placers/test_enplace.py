@@ -68,11 +68,11 @@ def test_it_beats_the_list_schedule_it_starts_from():
 def test_it_goes_on_from_a_plan_it_is_given():
     problem = Problem(branches(), gpus(3, b1=0.5))
     start = place(problem, "enplace", options=PlaceOptions(seed=5))
-    objectives = []
-    options = PlaceOptions(start=start, progress=lambda p: objectives.append(p.objective_us))
-    again = place(problem, "enplace", options=options)
+    said = []
+    again = place(problem, "enplace", options=PlaceOptions(start=start, progress=said.append))
     reached = simulate(problem, start).makespan_us
-    assert objectives[0] == reached
+    assert (said[0].objective_us, said[0].engine) == (reached, "the plan given")
+    assert "the plan given" not in [progress.engine for progress in said[1:]]
     assert simulate(problem, again).makespan_us <= reached
 
 
