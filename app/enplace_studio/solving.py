@@ -91,9 +91,9 @@ class Solving(QWidget):
         else:
             self.failed.emit(f"no method here made “{entry.name}”; press Solve for a new plan")
 
-    def polish(self, entry: PlanEntry) -> None:
+    def polish(self, plan: Plan) -> None:
         """Look for a better plan for half a minute, from this one on, with the pins as they are."""
-        self._run([self._solver.default_method], choose=True, limit_s=POLISH_S, start=entry.plan)
+        self._run([self._solver.default_method], choose=True, limit_s=POLISH_S, start=plan)
 
     def compare(self) -> None:
         """Add a row for each method that has none for these constraints yet."""

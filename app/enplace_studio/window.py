@@ -191,8 +191,10 @@ class MainWindow(QMainWindow):
             self.addDockWidget(pane.area, dock)
             self.view_menu.insertAction(self._before_panes, dock.toggleViewAction())
         plans = self.views["plans"]
-        live = importlib.import_module("enplace_studio.plans.live").LiveCard
-        plans.add_on_top(live(self.document, self.solver))  # type: ignore[attr-defined]
+        module = importlib.import_module("enplace_studio.plans.live")
+        live = module.LiveCard(self.document, self.solver)
+        live.going_on_requested.connect(self.solving.polish)
+        plans.add_on_top(live)  # type: ignore[attr-defined]
         plans.export_requested.connect(self.files.ask_export_plan)  # type: ignore[attr-defined]
         plans.renewal_requested.connect(self.solving.renew)  # type: ignore[attr-defined]
         plans.polish_requested.connect(self.solving.polish)  # type: ignore[attr-defined]

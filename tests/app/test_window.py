@@ -164,7 +164,7 @@ def test_the_expert_places_as_the_person_says(make_window, qtbot, tmp_path):
 def test_what_is_asked_of_a_solver_at_work_is_refused_with_the_reason(window, qtbot):
     window.solver.job = Job(1, window.document.problem, "enplace", 10.0, choose=True)
     with qtbot.waitSignal(window.solving.failed) as said:
-        window.solving.polish(window.document.current)
+        window.solving.polish(window.document.current.plan)
     window.solver.job = None
     assert "at work" in said.args[0]
 
@@ -534,6 +534,25 @@ def test_a_search_that_has_ended_is_shown_until_the_next_or_another_model(window
     assert (live.name.text(), live.step.text()) == ("Enplace has ended", "90.0 ms")
     window.document.open(wide_document(n_ops=20).state)
     assert not live.isVisible()
+
+
+def test_a_search_that_has_ended_goes_on_from_its_plan(window, monkeypatch):
+    asked = []
+    monkeypatch.setattr(window.solver, "solve", lambda *args, **more: asked.append(more))
+    live, solver = window.findChild(QWidget, "live"), window.solver
+    solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
+    plan = window.document.current.plan
+    said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": 80e3}
+    said |= {"engine": "blocks", "bound_by": ""}
+    solver.job = Job(1, window.document.problem, "enplace", 10.0, True)
+    solver._started_s -= 5
+    solver.report = Report("").then(said, plan)
+    solver.changed.emit()
+    assert not live.go_on.isVisible()
+    solver._next()
+    assert live.go_on.isVisible()
+    live.go_on.click()
+    assert [more["start"] for more in asked] == [plan]
 
 
 def test_a_plan_is_polished_from_its_menu(window, monkeypatch):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
+from enplace.plan import Plan
 from enplace.problem import STEP_TIME, Problem
 from enplace.text import ms, percent, seconds
 from enplace_studio.document import Document
 from enplace_studio.jobs import Job, Report, Search, Solver
+from enplace_studio.messages import button
 from enplace_studio.panel import label, set_role
 from enplace_studio.plans.facts import PER
 from enplace_studio.theme import theme
@@ -27,6 +29,9 @@ MARK_PX = 6.0
 class LiveCard(QFrame):
     """What the solver has found so far; while it is idle, what its last search found."""
 
+    going_on_requested = Signal(object)
+    """A :class:`Plan` of a search that has ended, from which the person wants to look on."""
+
     def __init__(self, document: Document, solver: Solver, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._document, self._solver = document, solver
@@ -40,9 +45,11 @@ class LiveCard(QFrame):
         self.bar.setAccessibleName("Progress of the search")
         self.bound, self.found_by = label("", "dim"), label("", "dim")
         self.found_by.setWordWrap(True)
+        self.go_on = button("Go on for 30 s", self._ask_to_go_on, kind="link")
+        self.go_on.setToolTip("Look for a better plan from this one on, with the pins as they are")
         self._lay_out()
-        solver.changed.connect(self.refresh)
-        document.opened.connect(self.refresh)
+        for changed in (solver.changed, document.opened, document.problem_changed):
+            changed.connect(self.refresh)
         self.refresh()
 
     def _lay_out(self) -> None:
@@ -59,6 +66,7 @@ class LiveCard(QFrame):
         layout.addWidget(self.bar)
         layout.addWidget(self.bound)
         layout.addWidget(self.found_by)
+        layout.addWidget(self.go_on, alignment=Qt.AlignmentFlag.AlignRight)
 
     def refresh(self) -> None:
         """Show the running job; else the last search, if it was on the model that is open."""
@@ -68,13 +76,27 @@ class LiveCard(QFrame):
             self._shown = job
             self._show(Search(job, self._solver.report, self._solver.seconds), "at work")
             self._show_share(job, self._solver.report)
+            self.go_on.hide()
         elif last and last.seconds > SHOW_AFTER_S and problem and _same_model(last, problem):
             self._shown = None
             self._show(last, "has ended")
             self.bar.hide()
+            self.go_on.setVisible(self._can_go_on(last, problem))
+            self.go_on.setEnabled(not self._solver.is_asked)
         else:
             self._shown = None
             self.hide()
+
+    def _can_go_on(self, search: Search, problem: Problem) -> bool:
+        """Whether what it found is a plan for the step time of the graph and cluster as shown."""
+        job, plan = search.job, search.report.incumbent
+        aim = self._solver.aim(job.method, job.objective)
+        same = job.problem.cluster is problem.cluster
+        return plan is not None and same and aim == STEP_TIME and plan.splits == problem.splits
+
+    def _ask_to_go_on(self) -> None:
+        if self._solver.last_search is not None:
+            self.going_on_requested.emit(self._solver.last_search.report.incumbent)
 
     def _show(self, search: Search, doing: str) -> None:
         job, report = search.job, search.report
@@ -86,7 +108,7 @@ class LiveCard(QFrame):
         expert_us = self._expert_us(job)
         self._show_standing(best_us, expert_us)
         self.bound.setText(bound_line(report) or report.message)
-        self.found_by.setText(engines_line(report))
+        self.found_by.setText(engines_line(report, job.start))
         self.found_by.setVisible(bool(self.found_by.text()))
         self.curve.setVisible(bool(report.history))
         limit_s = job.time_limit_s or 0.0
@@ -144,15 +166,18 @@ def bound_line(report: Report) -> str:
     return f"proven not below {ms(report.bound_us)}{by}"
 
 
-def engines_line(report: Report) -> str:
-    """How far each part of a search came: ``found by ○ list schedules 9 ms → ● blocks 8 ms``."""
+def engines_line(report: Report, start: Plan | None = None) -> str:
+    """How far each part of a search came: ``found by ○ list schedules 9 ms → ● blocks 8 ms``.
+
+    What begins with a plan that was there does not find it: ``from ○ the plan given 9 ms → ...``.
+    """
     best: dict[str, float] = {}
     of = marks(report)
     for engine, (_, us) in zip(report.engines, report.history, strict=True):
         if engine:
             best[f"{of[engine]} {engine}"] = us
     steps = " → ".join(f"{engine} {ms(step_us)}" for engine, step_us in best.items())
-    return steps and f"found by {steps}"
+    return steps and f"{'found by' if start is None else 'from'} {steps}"
 
 
 def paint_mark(painter: QPainter, mark: str, at: QPointF) -> None:

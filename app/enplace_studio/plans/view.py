@@ -35,8 +35,9 @@ class PlansView(Panel):
     export_requested = Signal(object)
     """A :class:`PlanEntry` that the person wants to save as a file."""
     renewal_requested = Signal(object)
-    polish_requested = Signal(object)
     """A :class:`PlanEntry` whose method should run again, on the problem as it is now."""
+    polish_requested = Signal(object)
+    """A :class:`Plan` from which to look for a better one."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Plans", parent=parent)
@@ -144,7 +145,7 @@ class PlansView(Panel):
             ("Export plan.json…", partial(self.export_requested.emit, entry)),
         ]
         if document.problem is not None and entry.plan.splits == document.problem.splits:
-            actions.insert(0, ("Polish for 30 s", partial(self.polish_requested.emit, entry)))
+            actions.insert(0, ("Polish for 30 s", partial(self.polish_requested.emit, entry.plan)))
         if document.current is not None and entry is not document.current:
             shown = document.current.name.replace("&", "&&")  # no mnemonic
             compare = f"Compare with “{shown}”"
