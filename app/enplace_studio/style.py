@@ -52,6 +52,7 @@ QPushButton[accent="true"]:disabled {{ background: {lane}; border-color: {line};
 QPushButton[link="true"] {{
     background: transparent; border: none; padding: 2px 4px; color: {accent}; font-weight: 600;
 }}
+#live QPushButton[link="true"] {{ padding: 2px 0; }}
 QPushButton[link="true"]:hover, QPushButton[link="true"]:focus {{ text-decoration: underline; }}
 QPushButton[quiet="true"] {{
     background: transparent; border: none; padding: 3px 0; text-align: left; font-weight: 400;

@@ -536,25 +536,6 @@ def test_a_search_that_has_ended_is_shown_until_the_next_or_another_model(window
     assert not live.isVisible()
 
 
-def test_a_search_that_has_ended_goes_on_from_its_plan(window, monkeypatch):
-    asked = []
-    monkeypatch.setattr(window.solver, "solve", lambda *args, **more: asked.append(more))
-    live, solver = window.findChild(QWidget, "live"), window.solver
-    solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
-    plan = window.document.current.plan
-    said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": 80e3}
-    said |= {"engine": "blocks", "bound_by": ""}
-    solver.job = Job(1, window.document.problem, "enplace", 10.0, True)
-    solver._started_s -= 5
-    solver.report = Report("").then(said, plan)
-    solver.changed.emit()
-    assert not live.go_on.isVisible()
-    solver._next()
-    assert live.go_on.isVisible()
-    live.go_on.click()
-    assert [more["start"] for more in asked] == [plan]
-
-
 def test_a_plan_is_polished_from_its_menu(window, monkeypatch):
     asked = []
     monkeypatch.setattr(window.solver, "solve", lambda *args, **more: asked.append((args, more)))
@@ -566,6 +547,32 @@ def test_a_plan_is_polished_from_its_menu(window, monkeypatch):
     assert methods == [window.solver.default_method]
     assert limit_s == 30
     assert more["start"] is card.entry.plan
+
+
+def test_a_search_that_has_ended_goes_on_from_its_plan_at_the_press_of_a_button(
+    window, monkeypatch
+):
+    asked, live, solver = [], window.findChild(QWidget, "live"), window.solver
+    solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
+    found = window.document.current.plan
+    said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": None}
+    said |= {"engine": "the plan given", "bound_by": ""}
+    solver.job = Job(1, window.document.problem, "enplace", 10.0, True, start=found)
+    solver._started_s -= 5
+    solver.report = Report("").then(said, found)
+    solver.changed.emit()
+    assert live.found_by.text() == "from ○ the plan given 90.0 ms"
+    assert not live.go_on.isVisible()
+    solver._next()
+    monkeypatch.setattr(solver, "solve", lambda *args, **more: asked.append((args, more)))
+    window.document.pin_here([0])
+    QTest.mouseClick(live.go_on, Qt.MouseButton.LeftButton)
+    ((problem, _, limit_s, _), more) = asked[0]
+    assert problem.pins
+    assert limit_s == 30
+    assert more["start"] is found
+    window.document.set_scale(2.0, 1.0)
+    assert not live.go_on.isVisible()
 
 
 def test_a_plan_of_the_list_is_exported_from_its_menu(window, monkeypatch, tmp_path):
