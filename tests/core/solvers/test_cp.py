@@ -23,12 +23,11 @@ pytest.importorskip("ortools")
 @given(problem=problems(8))
 def test_its_bound_is_below_every_schedule_that_anyone_finds(problem):
     known = simulate(problem, place(problem, "single"))
-    best = min(
-        simulate(problem, place(problem, name)).makespan_us
-        for name in ("enplace", "heft", "expert")
-    )
+    schedules = [simulate(problem, place(problem, m)) for m in ("enplace", "heft", "expert")]
+    # The bound is of what fits.
+    best = min((each.makespan_us for each in schedules if each.fits), default=np.inf)
     found = list(solve_cp(problem, known, 5.0, lambda: False))
-    assert found[-1].status in ("optimal", "stopped")
+    assert np.isinf(best) or found[-1].status in ("optimal", "stopped")
     assert found[-1].bound_us <= best * (1 + 1e-6)
     for one in found:
         if one.plan is not None:
