@@ -147,7 +147,9 @@ class Search:
             sent_us,
         )
         lacking = lacking_bytes(graph, device, finish_us, arrival_us, sent_us)
-        return float(step_us * (1 + MEMORY_PENALTY * lacking / cluster.capacity_bytes.sum()))
+        # Not of the host's memory, beside which no GPU would seem to lack much.
+        room = cluster.capacity_bytes[self.gpus].sum()
+        return float(step_us * (1 + MEMORY_PENALTY * lacking / room))
 
     def plan(self) -> Plan:
         """The best plan found, relieved if it does not fit."""
