@@ -156,8 +156,7 @@ Step = Callable[[State, int, float, BoolArray], State]
 )
 def enplace(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule until the time limit, or for a fixed number of rounds."""
-    with standing_still():
-        compile_loops()
+    compile_loops()
     missed: list[str] = []
     best = best_start(problem, options, missed)
     split_us = _split_step_us(problem, options)
@@ -187,6 +186,7 @@ def _split_step_us(problem: Problem, options: PlaceOptions) -> float:
 
 
 @cache
+@standing_still()
 def compile_loops() -> None:
     """Compile all loops of this method, or load them where they have been compiled before.
 

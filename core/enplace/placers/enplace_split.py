@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from enplace.placers.clock import standing_still
 from enplace.placers.enplace import best_start, compile_loops, improved
 from enplace.placers.os_dpos import TIME_LIMIT_S, os_dpos
 from enplace.placers.registry import PlaceOptions, Progress, placer
@@ -31,8 +30,7 @@ SPLITTING = 0.3
 )
 def enplace_split(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule of the graph, or of the graph with ops split."""
-    with standing_still():
-        compile_loops()
+    compile_loops()
     missed: list[str] = []
     options_of_whole = _of_model(options, ())
     best = best_start(problem, options_of_whole, missed)

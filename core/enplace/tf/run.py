@@ -114,7 +114,8 @@ def run_plan(
         plain = _Way("Running without the plan", whole, _anywhere(devices.config))
         stock = _Way("Running TensorFlow by itself", whole, _stock(devices))
         before, after = steps - steps // 2, steps // 2
-        nudged = _Way("Running with other last bits", _nudged(whole), plain.config)
+        other_bits = _nudged(whole) if plan.splits else whole
+        nudged = _Way("Running with other last bits", other_bits, plain.config)
         turns = [(placed, before), (plain, before), (stock, steps), (plain, after), (placed, after)]
         if plan.splits:
             turns.insert(2, (nudged, 0))

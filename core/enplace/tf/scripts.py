@@ -151,8 +151,9 @@ class Recorder:
         if self._found is None:
             raise LoadError(self._why_not or self._why_never(), self._printed)
         left_out = tuple(name for name in self._left_out if name != self._found.function)
-        found = replace(self._found, batches=self._batches, left_out=left_out)
-        return replace(found, compiled=self._compiled)
+        return replace(
+            self._found, batches=self._batches, left_out=left_out, compiled=self._compiled
+        )
 
     def saw_xla(self) -> None:
         """Remember that the person's own step is compiled."""

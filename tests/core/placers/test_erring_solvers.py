@@ -1,11 +1,9 @@
 """Pipelines and queries by a solver that errs: the plan in hand stays, and why is told."""
 
-import os
 from dataclasses import replace
 
 import pytest
 from tests.core.placers.problems import gpus, line
-from tests.core.solvers.fakes import install_gurobi
 
 from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, place
 from enplace.problem import Problem
@@ -30,9 +28,8 @@ ERRING = [
 
 @pytest.mark.parametrize(("what", "why"), ERRING)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_plan_is_kept_and_nothing_false_is_proven(method, what, why, monkeypatch, tmp_path):
-    install_gurobi(tmp_path, **what)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+def test_a_plan_is_kept_and_nothing_false_is_proven(method, what, why, gurobi):
+    gurobi(**what)
     costs = [3.0 + 2 * (i % 5) for i in range(9)]
     problem = Problem(line(costs, [(i, i + 3, 2) for i in range(6)]), gpus(2))
     options = PlaceOptions(objective=METHODS[method], time_limit_s=10)

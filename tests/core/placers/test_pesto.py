@@ -1,12 +1,9 @@
 """Pesto's integer program: what it admits, and what it finds on cases small enough to check."""
 
-import os
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.core.placers.problems import gpus, line, problems
-from tests.core.solvers.fakes import install_gurobi
 
 from enplace.placers import PlaceOptions, place
 from enplace.placers.pesto import make_program
@@ -95,17 +92,6 @@ def wide():
     """Four chains side by side, of more ops than a free solver gets vertices."""
     costs = [3.0 + i % 7 for i in range(60)]
     return Problem(line(costs, [(i, i + 4, 20) for i in range(56)]), gpus(2, b1=0.1))
-
-
-@pytest.fixture
-def gurobi(monkeypatch, tmp_path):
-    """Put a Gurobi in the path, as :func:`install_gurobi` has it."""
-
-    def put(**what):
-        install_gurobi(tmp_path, **what)
-        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-
-    return put
 
 
 UNLICENSED = {"printed": "No Gurobi license found\n", "status": 1}

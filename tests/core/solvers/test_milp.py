@@ -1,6 +1,5 @@
 """Models solved in another process: the answers, and what becomes of those that are stopped."""
 
-import os
 import tempfile
 
 import numpy as np
@@ -10,8 +9,6 @@ from enplace.solvers import milp
 from enplace.solvers.milp import CP_SAT, SOLVERS, installed, solve_milp
 from enplace.solvers.model import ModelBuilder, decode_model, encode_model
 from enplace.solvers.pulp_process import bound_in, last_words
-
-from .fakes import install_gurobi
 
 
 def never():
@@ -160,17 +157,6 @@ def half():
     y = builder.variables(1, upper=9, cost=1.0)
     builder.rows([(1.0, x), (1.0, y)], lower=1.5)
     return builder.model()
-
-
-@pytest.fixture
-def gurobi(monkeypatch, tmp_path):
-    """Put a Gurobi in the path that writes these values, or prints something and ends."""
-
-    def put(**what):
-        install_gurobi(tmp_path, **what)
-        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-
-    return put
 
 
 def test_an_answer_that_keeps_to_the_program_is_taken(gurobi):
