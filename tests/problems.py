@@ -57,8 +57,12 @@ def cluster_of(
     speeds: Sequence[float] = (),
     cpu_lanes: int = 0,
     shared: bool = False,
+    slower: Sequence[float] = (),
 ) -> Cluster:
-    """GPUs (and a CPU if it has lanes) with a channel for each ordered pair, or one for all."""
+    """GPUs (and a CPU if it has lanes) with a channel for each ordered pair, or one for all.
+
+    All links of a GPU may be several times slower; of two such factors, the larger counts.
+    """
     devices = [
         Device(f"GPU:{d}", "gpu", capacity_bytes, speeds[d] if speeds else 1.0)
         for d in range(n_gpus)
@@ -67,13 +71,15 @@ def cluster_of(
         devices.append(Device("CPU:0", "cpu", capacity_bytes, 1.0, cpu_lanes))
     n = len(devices)
     pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
+    factor = [*(slower or [1.0] * n_gpus), 1.0]
     return Cluster(
         "hand",
         tuple(devices),
         ("bus",) if shared else tuple(f"{a}-{b}" for a, b in pairs),
         tuple(
-            Link(a, b, b0_us, b1_us_per_byte, (0 if shared else number,))
+            Link(a, b, b0_us * times, b1_us_per_byte * times, (0 if shared else number,))
             for number, (a, b) in enumerate(pairs)
+            for times in [max(factor[a], factor[b])]
         ),
     )
 

@@ -103,7 +103,7 @@ def test_costs_count_where_sizes_do_not_go_with_them(tmp_path: Path, costs_and_s
     with pytest.warns(EnplaceWarning, match="the costs count"):
         profile = read(tmp_path, data)
     problem = Problem(profile, cluster_from("from-file", profile))
-    sent_ms = [us / 1000 for us in send_us(problem).tolist()]
+    sent_ms = [us / 1000 for us in send_us(problem)[:, 0].tolist()]
     assert sent_ms == pytest.approx([cost for cost, _ in costs_and_sizes], rel=1e-5)
 
 
@@ -114,7 +114,7 @@ def test_costs_without_sizes_count_however_many_there_are(tmp_path: Path) -> Non
     with pytest.warns(EnplaceWarning, match="the costs count"):
         profile = read(tmp_path, data)
     problem = Problem(profile, cluster_from("from-file", profile))
-    assert send_us(problem) == pytest.approx(123.4567)
+    assert send_us(problem)[:, :2] == pytest.approx(123.4567)
 
 
 def test_activations_count_once_where_sizes_hold_them_already(tmp_path: Path) -> None:

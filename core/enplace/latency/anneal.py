@@ -327,6 +327,7 @@ def _evaluate(
 @njit(cache=True, nogil=True)
 def _send(graph: _Graph, scratch: _Scratch, n_pieces: int) -> None:  # pragma: no cover - compiled
     """Add to each piece the nets that cross its border, each once."""
+    per_gpu = n_pieces // max(graph.net_us.shape[1], 1)
     for net in range(len(graph.net_us)):
         first, last = graph.net_ptr[net], graph.net_ptr[net + 1]
         home, crossing = scratch.where[graph.net_op[first]], False
@@ -338,7 +339,7 @@ def _send(graph: _Graph, scratch: _Scratch, n_pieces: int) -> None:  # pragma: n
             at = scratch.where[graph.net_op[pin]]
             if at < n_pieces and scratch.stamp[at] != net:
                 scratch.stamp[at] = net
-                scratch.busy_us[at] += graph.net_us[net]
+                scratch.busy_us[at] += graph.net_us[net, at // per_gpu]
 
 
 @njit(cache=True, nogil=True)

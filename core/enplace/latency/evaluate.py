@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from enplace.problem import BoolArray, Problem
+from enplace.problem import Problem
 from enplace.profile import FloatArray, IntArray
 from enplace.simulate.loads import backward_ops, send_us
 from enplace.simulate.pieces import pieces_of
@@ -48,7 +48,8 @@ def latency_us(problem: Problem, device: IntArray, piece: IntArray | None = None
     part = part.reshape(n_ops)
     is_piece = parts[:, 0] == 0
     work_us = problem.time_us[np.arange(n_ops), device]
-    duration_us = _sent_us(problem, part, is_piece) + np.bincount(part, weights=work_us)
+    sent_us = _sent_us(problem, part, np.where(is_piece, parts[:, 1], -1))
+    duration_us = sent_us + np.bincount(part, weights=work_us)
     before, after = part[profile.edge_source], part[profile.edge_op]
     apart = before != after
     turns = np.flatnonzero(is_piece[1:] & (parts[1:, 1] == parts[:-1, 1]))
@@ -59,14 +60,20 @@ def latency_us(problem: Problem, device: IntArray, piece: IntArray | None = None
     return float(_finish_us(ptr, target[by_source], duration_us))
 
 
-def _sent_us(problem: Problem, part: IntArray, is_piece: BoolArray) -> FloatArray:
-    """What each piece brings in and sends out (Fig. 3, equation 7); shape (n_parts,)."""
-    profile, n = problem.profile, len(is_piece)
+def _sent_us(problem: Problem, part: IntArray, gpu: IntArray) -> FloatArray:
+    """What each piece brings in and sends out (Fig. 3, equation 7); shape (n_parts,).
+
+    Parameters
+    ----------
+    gpu : int array, shape (n_parts,)
+        Accelerator of each piece; -1 for what is not one.
+    """
+    profile, n = problem.profile, len(gpu)
     tensor = np.concatenate([np.arange(profile.n_tensors), profile.edge_tensor])
     ends = np.concatenate([part[profile.tensor_op], part[profile.edge_op]])
     tensor, ends = np.divmod(np.unique(tensor * n + ends), n)
-    paid = (np.bincount(tensor, minlength=profile.n_tensors)[tensor] > 1) & is_piece[ends]
-    cost_us = send_us(problem)[tensor[paid]]
+    paid = (np.bincount(tensor, minlength=profile.n_tensors)[tensor] > 1) & (gpu[ends] >= 0)
+    cost_us = send_us(problem)[tensor[paid], gpu[ends[paid]]]
     return np.bincount(ends[paid], weights=cost_us, minlength=n).astype(np.float64)
 
 

@@ -39,7 +39,7 @@ class Groups:
     capacity_bytes : float array, shape (n_gpus + 1,)
         inf for CPUs.
     net_ptr, net_op : int arrays
-    net_us : float array, shape (n_nets,)
+    net_us : float array, shape (n_nets, n_gpus)
         Nets between ops, as in :class:`~enplace.maxload.contract.Nodes`.
     """
 

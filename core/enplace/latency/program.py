@@ -71,11 +71,12 @@ def latency_program(problem: Problem, q: int, enough_us: float) -> Program:
     # (7): in, compute, out.
     every = np.arange(n_pieces)
     gpu_of_piece = every // (n_passes * q)
+    worked = work[:, gpu_of_piece]
     terms: list[Terms] = [
         (every, 1.0, finish),
         (every, -1.0, start),
-        (every, -work[:, gpu_of_piece], inside),
-        *_sent(builder, problem, inside, enough_us),
+        (every, -worked, inside),
+        *_sent(builder, problem, inside, gpu_of_piece, enough_us),
     ]
     builder.sums(n_pieces, terms, lower=0.0, upper=0.0)
     a, b = _edges(problem)
@@ -91,7 +92,8 @@ def latency_program(problem: Problem, q: int, enough_us: float) -> Program:
     # (14): the pieces of an accelerator take turns.
     follows = every[every % (n_passes * q) != 0]
     builder.rows([(1.0, start[follows]), (-1.0, finish[follows - 1])], lower=0.0)
-    _along_longest_path(builder, problem, total, inside, work, on_cpu, cpu_work, enough_us)
+    sent = send_us(problem)[:, problem.cluster.gpus][:, gpu_of_piece] / enough_us
+    _along_longest_path(builder, problem, total, inside, worked, sent, on_cpu, cpu_work)
     for each in range(n_passes):
         ops = np.flatnonzero(backward == each) if n_passes > 1 else np.arange(profile.n_ops)
         place = np.full(profile.n_ops, -1)
@@ -149,7 +151,11 @@ def _work(problem: Problem, scale_us: float) -> tuple[FloatArray, FloatArray]:
 
 
 def _sent(
-    builder: ModelBuilder, problem: Problem, inside: IntArray, scale_us: float
+    builder: ModelBuilder,
+    problem: Problem,
+    inside: IntArray,
+    gpu_of_piece: IntArray,
+    scale_us: float,
 ) -> list[Terms]:
     """What pieces bring in and send out: CommIn and CommOut (4, 5) of each net in one."""
     ptr, ops, cost_us = nets_of(problem, np.arange(problem.profile.n_ops))
@@ -159,7 +165,7 @@ def _sent(
     net = np.repeat(np.arange(n_nets), np.diff(ptr))
     builder.rows([(1.0, most[net]), (-1.0, inside[ops])], lower=0.0)
     builder.rows([(1.0, inside[ops]), (-1.0, least[net])], lower=0.0)
-    cost, every = cost_us[:, None] / scale_us, np.arange(n_pieces)
+    cost, every = cost_us[:, gpu_of_piece] / scale_us, np.arange(n_pieces)
     return [(every, -cost, most), (every, cost, least)]
 
 
@@ -169,28 +175,30 @@ def _along_longest_path(
     total: IntArray,
     inside: IntArray,
     work: FloatArray,
+    sent: FloatArray,
     on_cpu: IntArray,
     cpu_work: FloatArray,
-    scale_us: float,
 ) -> None:
     """Nothing along a path happens at once: its ops and what it sends are less than the latency.
 
     That follows from the rest, but no solver sees it before all choices are made.
+
+    Parameters
+    ----------
+    work : float array, shape (n_ops, n_pieces)
+    sent : float array, shape (n_tensors, n_pieces)
     """
     path, tensor = _longest_path(problem)
-    n_pieces = inside.shape[1]
-    gpu_of_piece = np.arange(n_pieces) // (n_pieces // work.shape[1])
-    crossing = builder.variables(len(tensor), n_pieces, upper=1.0)
+    crossing = builder.variables(len(tensor), inside.shape[1], upper=1.0)
     a, b = inside[path[:-1]], inside[path[1:]]
     builder.rows([(1.0, crossing), (-1.0, a), (1.0, b)], lower=0.0)
     builder.rows([(1.0, crossing), (1.0, a), (-1.0, b)], lower=0.0)
-    cost = send_us(problem)[tensor][:, None] / scale_us
     row = np.zeros(1, dtype=np.int64)
     terms: list[Terms] = [
         (row, 1.0, total),
-        (row, -work[path][:, gpu_of_piece], inside[path]),
+        (row, -work[path], inside[path]),
         (row, -cpu_work[path], on_cpu[path]),
-        (row, -cost, crossing),
+        (row, -sent[tensor], crossing),
     ]
     builder.sums(1, terms, lower=0.0)
 

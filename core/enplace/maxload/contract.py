@@ -158,7 +158,7 @@ def _nodes(problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule) -
         _slowest_us(problem, devices, label, n, rule) for devices in (cluster.gpus, cluster.cpus)
     )
     sync = np.bincount(label, weights=sync_us(problem), minlength=n).astype(np.float64)
-    nets = rule_nets(problem, label, send_us(problem), rule)
+    nets = rule_nets(problem, label, send_us(problem).max(axis=1, keepdims=True), rule)
     tied, layer = _tied(problem, label), _layer(problem, label)
     return Nodes(label, edges[:, 0], edges[:, 1], on_gpu, on_cpu, memory, sync, nets, tied, layer)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from enplace.maxload.contract import Nodes, contract
 from enplace.maxload.ideals import Lattice, fewest_ideals, find_ideals
+from enplace.maxload.nets import prices_us
 from enplace.maxload.orders import before_all_others, beside, by_wish, topological_depth_first
 from enplace.maxload.table import (
     BYTES_PER_CELL,
@@ -182,7 +183,8 @@ def split_exactly(
 def alike(problem: Problem) -> bool:
     """Whether devices of a kind differ in nothing that decides about a split."""
     cluster = problem.cluster
-    return all(
+    prices, _ = prices_us(problem)
+    return prices.shape[1] < 2 and all(
         np.array_equal(problem.time_us[:, d], problem.time_us[:, devices[0]], equal_nan=True)
         and cluster.capacity_bytes[d] == cluster.capacity_bytes[devices[0]]
         for devices in (cluster.gpus, cluster.cpus)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.maxload.nets import Nets, rule_nets
-from enplace.problem import BoolArray, Problem
+from enplace.maxload.nets import Nets, prices_us, rule_nets
+from enplace.problem import Problem
 from enplace.profile import FloatArray, IntArray
-from enplace.simulate.loads import USUAL, LoadRule, backward_ops, send_us
+from enplace.simulate.loads import USUAL, LoadRule, backward_ops
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +24,9 @@ class Hypergraph:
     unit_bytes : int array, shape (n_units,)
     capacity_bytes : float array, shape (n_devices,)
         inf for CPUs, whose memory the paper does not limit.
-    pays : bool array, shape (n_devices,)
-        Whether a device pays for tensors that cross its border; CPUs do not.
+    price : int array, shape (n_devices,)
+        Which price of the nets a device pays for tensors that cross its border; -1 for CPUs, which
+        pay none.
     nets : Nets
         Between units.
     rule : LoadRule
@@ -34,7 +35,7 @@ class Hypergraph:
     unit_us: FloatArray
     unit_bytes: IntArray
     capacity_bytes: FloatArray
-    pays: BoolArray
+    price: IntArray
     nets: Nets
     rule: LoadRule
 
@@ -44,7 +45,12 @@ class Hypergraph:
 
     @property
     def n_devices(self) -> int:
-        return len(self.pays)
+        return len(self.price)
+
+    @property
+    def paying(self) -> IntArray:
+        """Devices that pay, in order."""
+        return np.flatnonzero(self.price >= 0)
 
 
 def hypergraph_of(problem: Problem, rule: LoadRule = USUAL) -> Hypergraph:
@@ -57,11 +63,10 @@ def hypergraph_of(problem: Problem, rule: LoadRule = USUAL) -> Hypergraph:
     unit_us[~problem.unit_allowed] = np.inf
     unit_bytes = np.zeros(problem.n_units, dtype=np.int64)
     np.add.at(unit_bytes, problem.unit, op_memory_bytes(problem))
-    pays = np.zeros(cluster.n_devices, dtype=bool)
-    pays[cluster.gpus] = True
-    capacity = np.where(pays, cluster.capacity_bytes, np.inf)
-    nets = rule_nets(problem, problem.unit, send_us(problem), rule)
-    return Hypergraph(unit_us, unit_bytes, capacity, pays, nets, rule)
+    cost_us, price = prices_us(problem)
+    capacity = np.where(price >= 0, cluster.capacity_bytes, np.inf)
+    nets = rule_nets(problem, problem.unit, cost_us, rule)
+    return Hypergraph(unit_us, unit_bytes, capacity, price, nets, rule)
 
 
 def channels_us(graph: Hypergraph, device: IntArray) -> FloatArray:
@@ -75,10 +80,11 @@ def channels_us(graph: Hypergraph, device: IntArray) -> FloatArray:
     net = np.repeat(np.arange(nets.n_nets), np.diff(nets.ptr))
     count = np.zeros((nets.n_nets, graph.n_devices), dtype=np.int64)
     np.add.at(count, (net, device[nets.node]), 1)
-    level = (count > 0).T @ nets.touched_us
-    level -= (count == np.diff(nets.ptr)[:, None]).T @ nets.inside_us
-    np.add.at(level, device, nets.own_us)
-    level[~graph.pays] = 0.0
+    level = np.zeros((graph.n_devices, rule.n_passes * rule.n_resources))
+    for d in graph.paying:
+        price, some, all_ = graph.price[d], count[:, d] > 0, count[:, d] == np.diff(nets.ptr)
+        level[d] = some @ nets.touched_us[price] - all_ @ nets.inside_us[price]
+        level[d] += nets.own_us[price, device == d].sum(axis=0)
     work = np.zeros((graph.n_devices, rule.n_passes))
     np.add.at(work, device, graph.unit_us[np.arange(graph.n_units), device])
     level[:, :: rule.n_resources] += work

@@ -8,7 +8,6 @@ import numpy as np
 from numba import njit
 
 from enplace.maxload.hypergraph import Hypergraph, channels_us, held_bytes
-from enplace.problem import BoolArray
 from enplace.profile import FloatArray, IntArray
 
 
@@ -18,7 +17,7 @@ class Costs(NamedTuple):
     unit_us: FloatArray
     unit_bytes: FloatArray
     capacity_bytes: FloatArray
-    pays: BoolArray
+    price: IntArray
     net_ptr: IntArray
     net_unit: IntArray
     touched_us: FloatArray
@@ -50,7 +49,7 @@ def costs_of(graph: Hypergraph) -> Costs:
         graph.unit_us,
         graph.unit_bytes.astype(np.float64),
         graph.capacity_bytes,
-        graph.pays,
+        graph.price,
         nets.ptr,
         nets.node,
         nets.touched_us,
@@ -86,26 +85,29 @@ def move(costs: Costs, state: State, unit: int, target: int) -> None:  # pragma:
     for p in range(n_passes):
         level[source, p * n_resources] -= costs.unit_us[unit, source, p]
         level[target, p * n_resources] += costs.unit_us[unit, target, p]
+    a, b = costs.price[source], costs.price[target]
     for c in range(n_channels):
-        level[source, c] -= costs.own_us[unit, c] * costs.pays[source]
-        level[target, c] += costs.own_us[unit, c] * costs.pays[target]
+        if a >= 0:
+            level[source, c] -= costs.own_us[a, unit, c]
+        if b >= 0:
+            level[target, c] += costs.own_us[b, unit, c]
     for edge in range(costs.unit_ptr[unit], costs.unit_ptr[unit + 1]):
         net = costs.unit_net[edge]
         size = costs.net_ptr[net + 1] - costs.net_ptr[net]
-        if costs.pays[source]:
+        if a >= 0:
             if state.present[net, source] == size:
                 for c in range(n_channels):
-                    level[source, c] += costs.inside_us[net, c]
+                    level[source, c] += costs.inside_us[a, net, c]
             if state.present[net, source] == 1:
                 for c in range(n_channels):
-                    level[source, c] -= costs.touched_us[net, c]
-        if costs.pays[target]:
+                    level[source, c] -= costs.touched_us[a, net, c]
+        if b >= 0:
             if state.present[net, target] == 0:
                 for c in range(n_channels):
-                    level[target, c] += costs.touched_us[net, c]
+                    level[target, c] += costs.touched_us[b, net, c]
             if state.present[net, target] == size - 1:
                 for c in range(n_channels):
-                    level[target, c] -= costs.inside_us[net, c]
+                    level[target, c] -= costs.inside_us[b, net, c]
         state.present[net, source] -= 1
         state.present[net, target] += 1
     for device in (source, target):

@@ -76,7 +76,7 @@ def max_load_program(graph: Hypergraph, scale_us: float, passes: Sequence[Pass] 
     x = builder.variables(*allowed.shape, upper=allowed, integral=True)
     largest = builder.variables(rule.n_passes, cost=1.0)
     builder.sums(graph.n_units, [(np.arange(graph.n_units)[:, None], 1.0, x)], lower=1.0, upper=1.0)
-    pays = np.flatnonzero(graph.pays)
+    pays = graph.paying
     most = builder.variables(nets.n_nets, len(pays), upper=1.0)
     least = builder.variables(nets.n_nets, len(pays), upper=1.0)
     net = np.repeat(np.arange(nets.n_nets), np.diff(nets.ptr))
@@ -105,12 +105,13 @@ def _channel(
     least: IntArray,
 ) -> list[Terms]:
     """What each device has to do in one channel."""
-    nets, every, pays = graph.nets, np.arange(graph.n_devices), np.flatnonzero(graph.pays)
+    nets, every, pays = graph.nets, np.arange(graph.n_devices), graph.paying
+    price = graph.price[pays]
     at, resource = divmod(channel, graph.rule.n_resources)
     terms: list[Terms] = [
-        (pays, nets.touched_us[:, channel, None] / scale_us, most),
-        (pays, -nets.inside_us[:, channel, None] / scale_us, least),
-        (pays, nets.own_us[:, channel, None] / scale_us, x[:, pays]),
+        (pays, nets.touched_us[price, :, channel].T / scale_us, most),
+        (pays, -nets.inside_us[price, :, channel].T / scale_us, least),
+        (pays, nets.own_us[price, :, channel].T / scale_us, x[:, pays]),
     ]
     if resource == 0:
         work = np.where(np.isfinite(graph.unit_us[:, :, at]), graph.unit_us[:, :, at], 0.0)
@@ -126,7 +127,7 @@ def _keep_low(
     There are such where the passes count apart: what is brought in for the forward ops is not for
     the backward ones.
     """
-    gains: BoolArray = graph.nets.touched_us.min(axis=1) < 0
+    gains: BoolArray = graph.nets.touched_us.min(axis=(0, 2), initial=0.0) < 0
     number = np.cumsum(gains) - 1
     pins = gains[net]
     n_gpus = most.shape[1]
@@ -172,7 +173,7 @@ def values_of(program: Program, device: IntArray) -> FloatArray:
     values[program.x] = x
     nets = graph.nets
     if nets.n_nets:
-        of_pin = x[nets.node][:, graph.pays]
+        of_pin = x[nets.node][:, graph.paying]
         values[program.most] = np.maximum.reduceat(of_pin, nets.ptr[:-1])
         values[program.least] = np.minimum.reduceat(of_pin, nets.ptr[:-1])
     for each, z in zip(program.passes, program.z, strict=True):

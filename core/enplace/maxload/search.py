@@ -261,8 +261,8 @@ def _least_us(graph: Hypergraph) -> float:
     """No load is lower: the largest unit's time, or all work shared evenly, where it is fastest."""
     every_us = graph.unit_us.sum(axis=2)
     least_us = every_us.min(axis=1)
-    gpus_only = np.isinf(every_us[:, ~graph.pays]).all(axis=1)
-    shares = least_us.sum() / graph.n_devices, least_us[gpus_only].sum() / graph.pays.sum()
+    gpus_only = np.isinf(every_us[:, graph.price < 0]).all(axis=1)
+    shares = least_us.sum() / graph.n_devices, least_us[gpus_only].sum() / len(graph.paying)
     return float(max(least_us.max(), *shares))
 
 

@@ -39,7 +39,7 @@ class Costs(NamedTuple):
         Nets of each node.
     net_size : int array, shape (n_nets,)
     touched_us, inside_us, own_us : float arrays
-        As in :class:`~enplace.maxload.nets.Nets`.
+        As in :class:`~enplace.maxload.nets.Nets`, at the one price.
     devices, most_replicas : int arrays, shape (2,)
         How many accelerators and CPUs there are, and how many may take turns.
     capacity_bytes : float
@@ -106,9 +106,9 @@ def costs_of(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) 
         np.searchsorted(nets.node[by_node], np.arange(nodes.n_nodes + 1)),
         net_of_pin[by_node],
         np.diff(nets.ptr),
-        nets.touched_us,
-        nets.inside_us,
-        nets.own_us,
+        nets.touched_us[0],
+        nets.inside_us[0],
+        nets.own_us[0],
         devices,
         devices if rule.replicate else np.ones(2, dtype=np.int64),
         float(problem.cluster.capacity_bytes[gpus].min()),

@@ -17,11 +17,13 @@ from numba import njit
 from enplace.errors import ProblemError
 from enplace.maxload.dp import (
     N_ORDERS,
+    UNLIKE,
     Placed,
     Solve,
     Split,
     Stopped,
     Task,
+    alike,
     assigned,
     best_in_orders,
     chains,
@@ -58,6 +60,8 @@ class _Machines:
         What goes over the networks.
     node_ptr, node_net : int arrays
         Nets of each node.
+    alike : bool
+        Whether they have as many CPUs and equal ways to each other.
     """
 
     devices: list[tuple[IntArray, IntArray]]
@@ -65,6 +69,7 @@ class _Machines:
     nets: Nets
     node_ptr: IntArray
     node_net: IntArray
+    alike: bool
 
 
 def split_over_machines(
@@ -106,7 +111,10 @@ def split_over_machines(
     if lattice is None:
         note = f"more than {room:,} ideals: this is the best of {N_TRIED} linear orders"
         return replace(best, note="" if along_order else note)
-    return replace(best, bound_us=best.load_us, n_ideals=lattice.n_ideals, optimal=True)
+    best = replace(best, n_ideals=lattice.n_ideals)
+    if not (alike(problem) and machines.alike):
+        return replace(best, note=UNLIKE)
+    return replace(best, bound_us=best.load_us, optimal=True)
 
 
 def has_machines(problem: Problem) -> bool:
@@ -134,9 +142,11 @@ def _machines(task: Task) -> _Machines:
             f"cluster '{problem.cluster.name}': machines have different numbers of GPUs; two "
             f"levels need as many in each"
         )
+    networks_us = network_us(problem)
+    network = networks_us.max(axis=1, keepdims=True)
     # A CPU that not every machine has is left out.
     least = np.array(min(sizes))
-    nets = rule_nets(problem, nodes.node, network_us(problem), task.rule)
+    nets = rule_nets(problem, nodes.node, network, task.rule)
     by_node = np.argsort(nets.node, kind="stable")
     return _Machines(
         devices,
@@ -144,6 +154,7 @@ def _machines(task: Task) -> _Machines:
         nets,
         np.searchsorted(nets.node[by_node], np.arange(nodes.n_nodes + 1)),
         np.repeat(np.arange(nets.n_nets), np.diff(nets.ptr))[by_node],
+        len(sizes) == 1 and bool((networks_us == network).all()),
     )
 
 
@@ -222,9 +233,9 @@ def _network_us(machines: _Machines, lattice: Lattice, base: int, rule: LoadRule
         machines.node_ptr,
         machines.node_net,
         np.diff(nets.ptr),
-        nets.touched_us,
-        nets.inside_us,
-        nets.own_us,
+        nets.touched_us[0],
+        nets.inside_us[0],
+        nets.own_us[0],
         base,
     )
     loads: FloatArray = level.reshape(-1, rule.n_passes, rule.n_resources).max(axis=2)

@@ -21,8 +21,8 @@ from enplace.latency import (
     latency_us,
     split_into_pieces,
 )
-from enplace.maxload.contract import whole_lacking_bytes, with_room
-from enplace.placers.max_load import nothing_found
+from enplace.maxload.contract import whole_lacking_bytes
+from enplace.placers.max_load import nothing_found, simplified
 from enplace.placers.registry import SOLVER, PlaceOptions, Progress, placer
 from enplace.placers.settle import lacking_bytes, settle, unordered
 from enplace.plan import Plan
@@ -60,7 +60,7 @@ NO_HOST = (
 def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
     """Fill one accelerator after the other along a topological order."""
     options.check_cancelled()
-    problem, about = _with_room(problem)
+    problem, _, about = _simplified(problem)
     device = greedy_split(problem)
     pieces = int(split_into_pieces(problem, device).max()) + 1
     device, us = _tidied(problem, device, latency_us(problem, device), pieces)
@@ -94,13 +94,15 @@ def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:
     return _searched(problem, "latency-ip-q", PIECES, options)
 
 
-def _with_room(problem: Problem) -> tuple[Problem, list[str]]:
-    """The problem with room for a split, and what a person should know of queries to it."""
-    roomy, about_room = with_room(problem)
-    notes = [about_room] if about_room else []
+def _simplified(problem: Problem) -> tuple[Problem, bool, list[str]]:
+    """The problem as the paper's machines have it, if it is the same, and what to know of it."""
+    simpler, about = simplified(problem)
+    notes, same = [about] if about else [], not about
     if backward_ops(problem).any():
-        notes.append(BOTH_PASSES if problem.cluster.n_devices > 1 else NO_HOST)
-    return roomy, notes
+        has_host = problem.cluster.n_devices > 1
+        notes.append(BOTH_PASSES if has_host else NO_HOST)
+        same = same and has_host
+    return simpler, same, notes
 
 
 def _searched(problem: Problem, method: str, q: int, options: PlaceOptions) -> Plan:
@@ -116,8 +118,7 @@ class _Incumbents:
 
     def __init__(self, problem: Problem, method: str, q: int, options: PlaceOptions) -> None:
         options.check_cancelled()
-        self.problem, self._about = _with_room(problem)
-        self._sure = self.problem is problem and NO_HOST not in self._about
+        self.problem, self._sure, self._about = _simplified(problem)
         self._method, self._q, self._options = method, q, options
         self._found_us, self._us = np.inf, np.inf
         self._device: IntArray | None = None

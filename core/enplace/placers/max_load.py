@@ -43,6 +43,7 @@ from enplace.placers.settle import settle, unordered
 from enplace.plan import Plan
 from enplace.problem import LATENCY, THROUGHPUT, BoolArray, Problem
 from enplace.profile import IntArray
+from enplace.simulate.loads import USUAL, has_one_link
 from enplace.solvers.milp import CP_SAT
 from enplace.text import count
 
@@ -68,11 +69,11 @@ NOT_CONTIGUOUS = (
 def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the contiguous split whose busiest device has the least to do."""
     options.check_cancelled()
-    problem, about_room = with_room(problem)
+    problem, about = simplified(problem, options.rule)
     rule, stopped = options.rule, _stopped(options)
     find = split_over_machines if rule.two_level and has_machines(problem) else split_exactly
     split = find(problem, rule, seed=options.seed, stopped=stopped)
-    return _split_plan(problem, split, "max-load-dp", options, about_room)
+    return _split_plan(problem, split, "max-load-dp", options, about)
 
 
 @placer(
@@ -85,13 +86,13 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
 def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the best split along one depth-first order (DPL)."""
     options.check_cancelled()
-    problem, about_room = with_room(problem)
+    problem, about = simplified(problem, options.rule)
     rule, stopped = options.rule, _stopped(options)
     if rule.two_level and has_machines(problem):
         split = split_over_machines(problem, rule, along_order=True, stopped=stopped)
     else:
         split = split_in_order(problem, rule, stopped=stopped)
-    return _split_plan(problem, split, "max-load-dpl", options, about_room)
+    return _split_plan(problem, split, "max-load-dpl", options, about)
 
 
 @placer(
@@ -124,6 +125,27 @@ def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
     return watch.plan_of(best_anywhere(watch.problem, *arguments))
 
 
+SEVERAL_LINKS = (
+    "the cluster has no CPU and the links between its GPUs differ: each GPU is taken to send and "
+    "receive all at its fastest, so that it may take longer than this, and nothing is proven"
+)
+"""What a person should know where tensors do not all go through the host's memory."""
+
+
+def simplified(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
+    """The problem as the paper's machines have it.
+
+    Returns
+    -------
+    tuple[Problem, str]
+        The problem, with room for a split, and what a person should know; "" if it is the same.
+        What is optimal for the one need not be so for the other, unless it is the same.
+    """
+    problem, about_room = with_room(problem)
+    about_links = "" if has_one_link(problem.cluster, rule) else SEVERAL_LINKS
+    return problem, "; ".join(note for note in (about_room, about_links) if note)
+
+
 def nothing_found(problem: Problem, device: IntArray) -> str:
     """What to say of a placement that is only there because no split was found."""
     if whole_lacking_bytes(problem, device):
@@ -138,7 +160,7 @@ def _stopped(options: PlaceOptions) -> Callable[[], bool]:
 
 
 def _split_plan(
-    problem: Problem, split: Split, method: str, options: PlaceOptions, about_room: str
+    problem: Problem, split: Split, method: str, options: PlaceOptions, about: str
 ) -> Plan:
     split = _renamed(problem, split)
     device, replicas = settled(problem, split.device, options.rule, split.replicas), split.replicas
@@ -146,9 +168,9 @@ def _split_plan(
     fits = bool(np.isfinite(split.load_us))
     bound_us = min(split.bound_us, load_us) if fits else 0.0
     moved = int(np.count_nonzero(~allowed(problem, split.device)[problem.unit]))
-    proven = split.optimal and fits and not moved and not about_room
+    proven = split.optimal and fits and not moved and not about
     proven = proven and load_us <= split.load_us * (1 + PROVEN_GAP)
-    notes = [note for note in (split.note, about_room) if note]
+    notes = [note for note in (split.note, about) if note]
     if proven and not _is_contiguous(problem, device):
         proven = False
         notes.append(NOT_CONTIGUOUS)
@@ -237,7 +259,7 @@ class _Incumbents:
 
     def __init__(self, problem: Problem, method: str, options: PlaceOptions, solver: str) -> None:
         options.check_cancelled()
-        self.problem, self._about_room = with_room(problem)
+        self.problem, self._about = simplified(problem, options.rule)
         self._method, self._options, self._solver = method, options, solver
         self._told_us = np.inf
         limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
@@ -246,10 +268,10 @@ class _Incumbents:
     def plan_of(self, found: Found) -> Plan:
         """The plan; free ops go with their consumers unless that costs something."""
         device = settled(self.problem, found.device, self._options.rule)
-        contiguous, proven = self._method == "max-load-ip", found.proven and not self._about_room
+        contiguous, proven = self._method == "max-load-ip", found.proven and not self._about
         facts: dict[str, Any] = {"proven": proven, "contiguous": contiguous}
         missing = "" if np.isfinite(found.load_us) else nothing_found(self.problem, device)
-        if notes := [note for note in (found.why, self._about_room, missing) if note]:
+        if notes := [note for note in (found.why, self._about, missing) if note]:
             facts["note"] = "; ".join(notes)
         rule = self._options.rule
         return _plan(self.problem, device, self._method, found.bound_us, rule, **facts)

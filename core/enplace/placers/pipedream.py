@@ -162,7 +162,7 @@ def _layers(nodes: Nodes, layer: IntArray) -> Layers:
     compute_us = np.bincount(layer, weights=time_us, minlength=n)
     sent_us = np.zeros(n + 1)
     nets = nodes.nets
-    for i, cost_us in enumerate(nets.touched_us[:, 0].tolist()):
+    for i, cost_us in enumerate(nets.touched_us[0, :, 0].tolist()):
         ends = layer[nets.node[nets.ptr[i] : nets.ptr[i + 1]]]
         sent_us[ends.min() + 1 : ends.max() + 1] += cost_us
     held = np.zeros(n, dtype=np.int64)

@@ -134,33 +134,57 @@ def push_on(
 
 
 def send_us(problem: Problem) -> FloatArray:
-    """Time to move each tensor between an accelerator and the host's memory; shape (n_tensors,).
+    """Time to move each tensor between a device and the host's memory; (n_tensors, n_devices).
 
-    On a machine without a CPU, from one accelerator to the next.
+    An accelerator gets there by its link to the CPU that it reaches soonest; on a machine without
+    one, to the accelerator that it reaches soonest. Tensors of CPUs lie there already: 0.
     """
     cluster = problem.cluster
-    ends = cluster.cpus or cluster.gpus[1:]
-    if not (ends and cluster.gpus):
-        return np.zeros(problem.profile.n_tensors)
-    return _tensor_us(problem, cluster.gpus[0], ends[0])
+    us = np.zeros((problem.profile.n_tensors, cluster.n_devices))
+    for gpu in cluster.gpus:
+        ends = [device for device in cluster.cpus or cluster.gpus if device != gpu]
+        if ends:
+            us[:, gpu] = _tensor_us(problem, gpu, _nearest(cluster, gpu, ends))
+    return us
 
 
 def network_us(problem: Problem) -> FloatArray:
-    """Time to move each tensor from one machine to another; shape (n_tensors,), 0 if there is one.
+    """Time to move each tensor between a machine and any other; shape (n_tensors, n_machines).
 
-    As slow as between the first accelerators of two machines.
+    As soon as from any of its accelerators. 0 if there is one machine.
     """
     cluster, machine = problem.cluster, machine_of(problem.cluster)
-    others = np.flatnonzero(machine[cluster.gpus] > 0)
-    if not len(others):
-        return np.zeros(problem.profile.n_tensors)
-    return _tensor_us(problem, cluster.gpus[0], cluster.gpus[others[0]])
+    us = np.zeros((problem.profile.n_tensors, int(machine.max()) + 1))
+    for m in range(us.shape[1]):
+        links = [
+            _tensor_us(problem, gpu, _nearest(cluster, gpu, others))
+            for gpu in cluster.gpus
+            if machine[gpu] == m and (others := [d for d in cluster.gpus if machine[d] != m])
+        ]
+        if links:
+            us[:, m] = np.min(links, axis=0)
+    return us
+
+
+def _nearest(cluster: Cluster, device: int, ends: Sequence[int]) -> int:
+    return min(ends, key=lambda end: _megabyte_us(cluster)[device, end])
+
+
+def _megabyte_us(cluster: Cluster) -> FloatArray:
+    """Time to move a megabyte between devices, in the slower direction; (n_devices, n_devices)."""
+    cost_us = cluster.b0_us + 1e6 * cluster.b1_us_per_byte
+    slower: FloatArray = np.maximum(cost_us, cost_us.T)
+    return slower
 
 
 def _tensor_us(problem: Problem, a: int, b: int) -> FloatArray:
+    """Time to move each tensor between two devices, in the slower direction; (n_tensors,)."""
     cluster, profile = problem.cluster, problem.profile
-    cost_us = cluster.b0_us[a, b] + cluster.b1_us_per_byte[a, b] * profile.tensor_bytes
-    return np.where(profile.tensor_output == CONTROL, 0.0, cost_us)
+    there, back = (
+        cluster.b0_us[link] + cluster.b1_us_per_byte[link] * profile.tensor_bytes
+        for link in ((a, b), (b, a))
+    )
+    return np.where(profile.tensor_output == CONTROL, 0.0, np.maximum(there, back))
 
 
 SAME_MACHINE = 2.0
@@ -175,8 +199,7 @@ def machine_of(cluster: Cluster) -> IntArray:
     accelerators with no such slow link between them are one machine. CPUs are dealt out in order.
     """
     gpus, machine = cluster.gpus, np.zeros(cluster.n_devices, dtype=np.int64)
-    cost_us = cluster.b0_us + 1e6 * cluster.b1_us_per_byte
-    between = np.maximum(cost_us, cost_us.T)[np.ix_(gpus, gpus)]
+    between = _megabyte_us(cluster)[np.ix_(gpus, gpus)]
     near = (between * SAME_MACHINE <= between.max()) & ~np.eye(len(gpus), dtype=bool)
     if near.any():
         n, machine[gpus] = connected_components(coo_array(near), directed=False)
@@ -184,15 +207,32 @@ def machine_of(cluster: Cluster) -> IntArray:
     return machine
 
 
+def has_one_link(cluster: Cluster, rule: LoadRule = USUAL) -> bool:
+    """Whether what a tensor costs an accelerator does not depend on where it comes from or goes.
+
+    So it is in the paper, where all of them are sent through the host's memory; and on machines
+    without a CPU, if the links between accelerators do not differ. With two levels, those between
+    machines count apart.
+    """
+    gpus, between_us = cluster.gpus, _megabyte_us(cluster)
+    apart = machine_of(cluster) if rule.two_level else np.zeros(cluster.n_devices, dtype=np.int64)
+    return bool(cluster.cpus) or all(
+        len({between_us[gpu, end] for end in gpus if end != gpu and apart[end] == apart[gpu]}) < 2
+        for gpu in gpus
+    )
+
+
 def sync_us(problem: Problem) -> FloatArray:
     """Time to move the weights of each op to another accelerator; shape (n_ops,).
 
-    0 without a backward pass: then weights stay as they are.
+    As from the one that is furthest from all others. 0 without a backward pass: then weights stay
+    as they are.
     """
     gpus = problem.cluster.gpus
     if len(gpus) < 2 or not backward_ops(problem).any():
         return np.zeros(problem.profile.n_ops)
-    per_byte = problem.cluster.b1_us_per_byte[gpus[0], gpus[1]]
+    between = problem.cluster.b1_us_per_byte[np.ix_(gpus, gpus)]
+    per_byte = np.where(np.eye(len(gpus), dtype=bool), np.inf, between).min(axis=1).max()
     us: FloatArray = per_byte * problem.profile.persistent_bytes
     return us
 
@@ -207,9 +247,7 @@ def load_parts_us(problem: Problem, device: IntArray) -> FloatArray:
     device : int array, shape (n_ops,)
         Where each op is; it need not be contiguous.
     """
-    pays = np.zeros(problem.cluster.n_devices, dtype=bool)
-    pays[problem.cluster.gpus] = True
-    parts = _transfer_parts_us(problem, device, pays, send_us(problem))
+    parts = _transfer_parts_us(problem, device, send_us(problem))
     of = backward_ops(problem).astype(np.int64)
     work = problem.time_us[np.arange(problem.profile.n_ops), device]
     np.add.at(parts[:, :, COMPUTE], (device, of), work)
@@ -219,27 +257,33 @@ def load_parts_us(problem: Problem, device: IntArray) -> FloatArray:
 def network_parts_us(problem: Problem, device: IntArray) -> FloatArray:
     """What the network of each machine does for a sample; shape (n_machines, 2 passes, 3 parts)."""
     machine = machine_of(problem.cluster)
-    pays = np.ones(int(machine.max()) + 1, dtype=bool)
-    return _transfer_parts_us(problem, machine[device], pays, network_us(problem))
+    return _transfer_parts_us(problem, machine[device], network_us(problem))
 
 
-def _transfer_parts_us(
-    problem: Problem, where: IntArray, pays: BoolArray, cost_us: FloatArray
-) -> FloatArray:
-    profile, n = problem.profile, len(pays)
+def _transfer_parts_us(problem: Problem, where: IntArray, cost_us: FloatArray) -> FloatArray:
+    """What sending costs each place, as :func:`load_parts_us` has it.
+
+    Parameters
+    ----------
+    where : int array, shape (n_ops,)
+        Place of each op.
+    cost_us : float array, shape (n_tensors, n)
+        What a tensor that crosses the border of a place costs it.
+    """
+    profile, n = problem.profile, cost_us.shape[1]
     parts = np.zeros((n, 2, 3))
     of = backward_ops(problem).astype(np.int64)
     home, maker_pass = where[profile.tensor_op], of[profile.tensor_op]
     tensor, reader = profile.edge_tensor, where[profile.edge_op]
     crossing = home[tensor] != reader
-    out = np.unique(tensor[crossing & pays[home[tensor]]])
-    np.add.at(parts[:, :, OUT], (home[out], maker_pass[out]), cost_us[out])
-    brought = crossing & pays[reader]
-    pair = tensor[brought] * n + reader[brought]
+    out = np.unique(tensor[crossing])
+    np.add.at(parts[:, :, OUT], (home[out], maker_pass[out]), cost_us[out, home[out]])
+    pair = tensor[crossing] * n + reader[crossing]
     first_pass = np.full(profile.n_tensors * n, BACKWARD)
-    np.minimum.at(first_pass, pair, of[profile.edge_op[brought]])
+    np.minimum.at(first_pass, pair, of[profile.edge_op[crossing]])
     pair = np.unique(pair)
-    np.add.at(parts[:, :, IN], (pair % n, first_pass[pair]), cost_us[pair // n])
+    tensor, place = np.divmod(pair, n)
+    np.add.at(parts[:, :, IN], (place, first_pass[pair]), cost_us[tensor, place])
     return parts
 
 

@@ -263,17 +263,17 @@ def _transfers_us(
 ) -> tuple[FloatArray, FloatArray]:
     """What each stage brings in and sends out."""
     profile, cost = problem.profile, send_us(problem)
-    pays = np.isin(np.arange(problem.cluster.n_devices), problem.cluster.gpus)
     tensor, reader = profile.edge_tensor, device[profile.edge_op]
     home = device[profile.tensor_op][tensor]
-    out = np.unique(tensor[(home != reader) & pays[home]])
-    out_us = np.bincount(stage[profile.tensor_op[out]], cost[out], n_stages)
+    out = np.unique(tensor[home != reader])
+    maker = profile.tensor_op[out]
+    out_us = np.bincount(stage[maker], cost[out, device[maker]], n_stages)
     # The first stage of a device that reads a tensor brings it in.
-    brought = np.flatnonzero((home != reader) & pays[reader])
+    brought = np.flatnonzero(home != reader)
     brought = brought[np.argsort(stage[profile.edge_op[brought]], kind="stable")]
     pair = tensor[brought] * problem.cluster.n_devices + reader[brought]
     first = brought[np.unique(pair, return_index=True)[1]]
-    in_us = np.bincount(stage[profile.edge_op[first]], cost[tensor[first]], n_stages)
+    in_us = np.bincount(stage[profile.edge_op[first]], cost[tensor[first], reader[first]], n_stages)
     return in_us.astype(np.float64), out_us.astype(np.float64)
 
 

@@ -32,7 +32,8 @@ def small_problems(draw: st.DrawFn, most: int = 5, least_us: int = 1) -> Problem
         colocation={name: draw(st.sampled_from(["", "", "x"])) for name in names},
     )
     room = draw(st.sampled_from([60, 10_000]))
-    machine = cluster_of(draw(st.integers(1, 2)), b0_us=0.0, cpu_lanes=8, capacity_bytes=room)
+    slower = draw(st.sampled_from([[1.0], [1.0, 1.0], [1.0, 3.0], [3.0, 1.0]]))
+    machine = cluster_of(len(slower), b0_us=0.0, cpu_lanes=8, capacity_bytes=room, slower=slower)
     try:
         return Problem(profile, machine)
     except DoesNotFitError:

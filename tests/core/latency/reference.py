@@ -79,7 +79,7 @@ def _durations_us(problem: Problem, device: IntArray, where: list[Piece]) -> dic
         if len(ends) > 1:
             for place in ends:
                 if place[-1] >= 0:
-                    duration[place] += float(cost_us[tensor])
+                    duration[place] += float(cost_us[tensor, place[0]])
     return duration
 
 

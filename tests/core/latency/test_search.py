@@ -84,7 +84,8 @@ def test_the_greedy_split_fits_and_is_contiguous(problem):
     held = np.bincount(place, groups.group_bytes, len(groups.capacity_bytes))
     assert (held <= groups.capacity_bytes).all()
     if not backward_ops(problem).any():
-        assert np.isfinite(latency_us(problem, greedy_split(problem), np.zeros(len(groups.op))))
+        one_piece = np.zeros(problem.profile.n_ops, dtype=np.int64)
+        assert np.isfinite(latency_us(problem, greedy_split(problem), one_piece))
 
 
 def test_greedy_fills_one_accelerator_after_the_other():

@@ -32,7 +32,7 @@ each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda r: f"{r.transfers}
 
 
 @st.composite
-def tiny_problems(draw, max_ops=5):
+def tiny_problems(draw, max_ops=5, slower=(1.0,)):
     """A few ops, some of them backward or colocated, with little memory on one to four devices."""
     n = draw(st.integers(2, max_ops))
     names = "abcdef"[:n]
@@ -48,12 +48,14 @@ def tiny_problems(draw, max_ops=5):
         colocation={name: draw(st.sampled_from(["", "", "x"])) for name in names},
     )
     profile = replace(profile, measured={"backward": list(range(n - backward, n))})
+    n_gpus = draw(st.integers(1, 3))
     machine = cluster_of(
-        draw(st.integers(1, 3)),
+        n_gpus,
         b0_us=0.0,
         b1_us_per_byte=draw(st.sampled_from([0.1, 1.0])),
         cpu_lanes=draw(st.integers(0, 1)),
         capacity_bytes=draw(st.sampled_from([60, 10_000])),
+        slower=[draw(st.sampled_from(slower)) for _ in range(n_gpus)],
     )
     try:
         return Problem(profile, machine)
@@ -137,7 +139,7 @@ def test_the_split_is_the_best_of_all(rule, problem):
 
 @each_rule
 @settings(deadline=None, max_examples=6)
-@given(problem=tiny_problems(), seed=st.integers(0, 9))
+@given(problem=tiny_problems(slower=(1.0, 3.0)), seed=st.integers(0, 9))
 def test_loads_of_units_are_loads_of_their_ops_and_annealing_knows(rule, problem, seed):
     graph = hypergraph_of(problem, rule)
     start = np.argmax(problem.unit_allowed, axis=1)
@@ -149,7 +151,7 @@ def test_loads_of_units_are_loads_of_their_ops_and_annealing_knows(rule, problem
 
 @each_rule
 @settings(deadline=None, max_examples=4)
-@given(problem=tiny_problems(4))
+@given(problem=tiny_problems(4, slower=(1.0, 3.0)))
 def test_the_program_finds_the_best_placement_of_all(rule, problem):
     need, gpus = op_memory_bytes(problem), problem.cluster.gpus
     expected = np.inf

@@ -75,11 +75,13 @@ def tiny_problems(draw):
         colocation={name: draw(st.sampled_from(["", "", "x"])) for name in names},
     )
     profile = replace(profile, measured={"backward": list(range(n - backward, n))})
+    n_gpus = draw(st.integers(1, 2))
     machine = cluster_of(
-        draw(st.integers(1, 2)),
+        n_gpus,
         b0_us=0.0,
         cpu_lanes=draw(st.integers(0, 1)),
         capacity_bytes=draw(st.sampled_from([60, 10_000])),
+        slower=[draw(st.sampled_from([1.0, 1.0, 3.0])) for _ in range(n_gpus)],
     )
     try:
         return Problem(profile, machine, pins=draw(st.sampled_from([{}, {}, {0: 0}])))

@@ -1,6 +1,7 @@
 """Splits for pipelines: the paper's figures, cases by hand, and the search against trying all."""
 
 import itertools
+from dataclasses import replace
 from itertools import pairwise
 
 import networkx as nx
@@ -280,6 +281,47 @@ def test_of_unlike_devices_nothing_is_proven():
     assert not plan.facts["proven"]
     assert "differ" in plan.facts["note"]
     assert plan.facts["bound_us"] <= exact.facts["time_per_sample_us"]
+
+
+def chain_of_four(**machine):
+    """10 µs each, with a byte between them; links take a µs for a byte where they are fast."""
+    profile = profile_of(dict.fromkeys("abcd", 10.0), [(a, b, 1) for a, b in pairwise("abcd")])
+    return Problem(profile, cluster_of(b0_us=0.0, cpu_lanes=1, **machine))
+
+
+THROUGHPUT_METHODS = ["max-load-dp", "max-load-dpl", "max-load-ip", "max-load-ip-noncontiguous"]
+
+
+@pytest.mark.parametrize("method", THROUGHPUT_METHODS)
+def test_what_a_gpu_sends_costs_what_its_own_link_does(method):
+    problem = chain_of_four(n_gpus=2, slower=(1.0, 100.0))
+    assert device_loads_us(problem, np.array([0, 0, 1, 1])).tolist() == [20 + 1, 20 + 100, 0]
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
+    assert plan.objective_us == 40
+    assert plan.device.tolist() == [0, 0, 0, 0]
+    assert plan.facts["proven"] == ("ip" in method)
+
+
+@pytest.mark.parametrize("method", THROUGHPUT_METHODS[2:])
+def test_programs_leave_a_gpu_idle_whose_link_is_slow(method):
+    problem = chain_of_four(n_gpus=3, slower=(100.0, 1.0, 1.0))
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
+    assert plan.objective_us == 21
+    assert plan.facts["proven"]
+    assert 0 not in plan.device
+
+
+@pytest.mark.parametrize("method", THROUGHPUT_METHODS)
+def test_without_a_cpu_links_that_differ_prevent_a_proof(method):
+    fast = cluster_of(3, b0_us=0.0)
+    links = [
+        replace(link, b1_us_per_byte=50.0) if {link.source, link.target} == {0, 2} else link
+        for link in fast.links
+    ]
+    problem = Problem(chain_of_four().profile, replace(fast, links=tuple(links)))
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
+    assert not plan.facts["proven"]
+    assert "links between its GPUs differ" in plan.note
 
 
 def test_nothing_is_proven_of_stages_whose_backward_ops_are_not_contiguous():
