@@ -106,10 +106,13 @@ def best_latency(
         start = split
     if groups.op_us.size < SMALL or not np.isfinite(search.found.latency_us):
         return search.solved(deadline_s, solver)
-    search.offer(anneal(groups, start, q, STEPS, late, seed))
+    search.offer(anneal(groups, start, 1, STEPS, late, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
-        return anneal(groups, start, q, STEPS, stopped, seed + number * _SEEDS_APART)
+        # In turn with several pieces and as if only one were wanted, so that several do not end
+        # up worse: what is good with one is hard to come upon with more.
+        turn, pieces = (number, q) if q == 1 else ((number + 1) // 2, q if number % 2 else 1)
+        return anneal(groups, start, pieces, STEPS, stopped, seed + turn * _SEEDS_APART)
 
     with Beside(again, late) as beside:
         return search.solved(deadline_s, solver, beside)
