@@ -30,14 +30,15 @@ DARK = {
 }
 
 # Okabe and Ito's order, which colour-blind people can tell apart, then darker companions for
-# clusters of more than eight devices; lightened for dark.
+# clusters of more than eight devices; lightened for dark. Their grey is too near the pink for many
+# colour-blind people, so ours is further away in lightness.
 DEVICES_LIGHT = tuple(
-    "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #F0E442 #999999 "  # noqa: SIM905
-    "#4A5568 #8C2D5A #1F6B3A #3B3A8F #A85C9E #7A3B12 #5C8AC4 #8A8500 #2B8C8C".split()
+    "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #F0E442 #6B6B6B "  # noqa: SIM905
+    "#2D3748 #8C2D5A #1F6B3A #3B3A8F #A85C9E #7A3B12 #5C8AC4 #8A8500 #2B8C8C".split()
 )
 DEVICES_DARK = tuple(
-    "#4BA3D9 #F0B840 #35C49A #E29AC2 #7CC7F2 #F08A4B #F5EE7A #B8B8B8 "  # noqa: SIM905
-    "#8A9BB5 #C96A97 #5FB37E #8685D9 #CF93C7 #BF7F55 #9BBDE8 #C4BF4A #6CC4C4".split()
+    "#4BA3D9 #F0B840 #35C49A #E29AC2 #7CC7F2 #F08A4B #F5EE7A #D8D8D8 "  # noqa: SIM905
+    "#64748B #C96A97 #5FB37E #8685D9 #CF93C7 #BF7F55 #9BBDE8 #C4BF4A #6CC4C4".split()
 )
 
 
