@@ -394,6 +394,11 @@ class Canvas(QWidget):
             if share
         ]
         lines.append(f"on {', '.join(names)}" if names else "not placed yet")
+        if facts.n_stages[group]:
+            stage, n_more = facts.stages[facts.stage[group]], facts.n_stages[group] - 1
+            way = f", {stage.way}" if stage.way else ""
+            more = f"; and {count(int(n_more), 'more stage')}" if n_more else ""
+            lines.append(f"stage {stage.number}: {stage.where}{way}{more}")
         if facts.n_pinned[group]:
             lines.append(f"{facts.n_pinned[group]} of {facts.n_ops[group]} ops pinned")
         if self.model.matches is not None and self.model.matches.get(group):

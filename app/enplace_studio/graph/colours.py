@@ -14,26 +14,52 @@ from enplace_studio.theme import blend, theme
 
 _SHORTEST_US = 10.0
 
-_MOST_STAGES = 8
-"""So many have a place in the legend; the cards say the numbers of all."""
-
-_FORWARD, _BACKWARD = (1.0, 0.72), (0.52, 0.24)
-"""How much of its device's colour the first and the last piece of each pass have."""
+_MOST_NUMBERS, _MOST_IN_TIP = 3, 20
+"""So many of a device's stages of a pass have their numbers on its chip, and in the chip's tip."""
 
 Stripes = tuple[tuple[QColor, float], ...]
 """Colours side by side on one card, and the part of its width that each takes."""
 
-Legend = list[tuple[QColor | None, str]]
-"""Colours and what they mean; None for words alone."""
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a colour means, there or where it is ``hatched``.
+
+    Attributes
+    ----------
+    device : int or None
+        The device on whose chip it is said; None for a place of its own.
+    tip : str
+        In more words, for the chip's tip.
+    """
+
+    color: QColor
+    text: str
+    hatched: bool = False
+    device: int | None = None
+    tip: str = ""
+
+
+Legend = list[Meaning]
 
 
 @dataclass(frozen=True)
 class Look:
-    """How one card is coloured, its second line, and a note beside it where there is room."""
+    """How one card is coloured, and what it says below its name.
+
+    Attributes
+    ----------
+    notes : tuple of str
+        The first that has room stands beside the line.
+    short : str
+        Instead of the line where none has; empty for the line all the same.
+    """
 
     stripes: Stripes
     line: str
-    note: str = ""
+    notes: tuple[str, ...] = ()
+    short: str = ""
+    hatched: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,8 +75,8 @@ def _by_device(facts: Facts) -> list[Look]:
     looks = []
     for group, shares in enumerate(facts.share.tolist()):
         stripes = tuple((theme.device_color(d), share) for d, share in enumerate(shares) if share)
-        note = f"on {len(stripes)}" if len(stripes) > 1 else ""
-        looks.append(Look(stripes or _plain(), _short_ms(facts.time_us[group]), note))
+        notes = (f"on {len(stripes)}",) if len(stripes) > 1 else ()
+        looks.append(Look(stripes or _plain(), _short_ms(facts.time_us[group]), notes))
     return looks
 
 
@@ -109,17 +135,21 @@ def _by_stage(facts: Facts) -> list[Look]:
         zip(facts.stage.tolist(), facts.n_stages.tolist(), strict=True)
     ):
         if n:
-            note = f"and {n - 1} more" if n > 1 else ""
-            color = _stage_color(facts.stages[stage])
-            looks[group] = Look(((color, 1.0),), f"stage {stage + 1}", note)
+            looks[group] = _stage_look(facts.stages[stage], n - 1)
     return looks
 
 
-def _stage_color(stage: StageFact) -> QColor:
-    """Backward fainter than forward, as in the timeline, and each further piece fainter still."""
-    first, last = _BACKWARD if stage.backward else _FORWARD
-    share = first + (last - first) * stage.piece / max(stage.n_pieces - 1, 1)
-    return blend(theme.device_color(stage.device), theme.tokens.panel, share)
+def _stage_look(stage: StageFact, n_more: int) -> Look:
+    """In the colours of its devices; hatched where it is backward, as in the timeline."""
+    stripes = tuple((theme.device_color(d), 1 / len(stage.devices)) for d in stage.devices)
+    more = (f"{stage.where}, and {n_more} more",) if n_more else ()
+    return Look(
+        stripes,
+        f"stage {stage.number}",
+        (*more, stage.where),
+        f"{stage.number} · {stage.where}",
+        stage.backward,
+    )
 
 
 def _plain() -> Stripes:
@@ -138,46 +168,63 @@ def _work_color(kind: int) -> QColor:
 
 
 def _time_legend(facts: Facts) -> Legend:
-    return [(_shade(0.0), "0 ms"), (_shade(1.0), ms(float(facts.time_us.max(initial=0.0))))]
+    longest = ms(float(facts.time_us.max(initial=0.0)))
+    return [Meaning(_shade(0.0), "0 ms"), Meaning(_shade(1.0), longest)]
 
 
 def _work_legend(facts: Facts) -> Legend:
-    return [(_work_color(kind), WORK_KINDS[kind][0]) for kind in np.unique(facts.work).tolist()]
+    kinds = np.unique(facts.work).tolist()
+    return [Meaning(_work_color(kind), WORK_KINDS[kind][0]) for kind in kinds]
 
 
 def _pin_legend(facts: Facts) -> Legend:
     pinned = count(int(facts.n_pinned.sum()), "pinned op")
-    return [(theme.tokens.accent, pinned), (theme.tokens.faint, "free")]
+    return [Meaning(theme.tokens.accent, pinned), Meaning(theme.tokens.faint, "free")]
 
 
 def _critical_legend(facts: Facts) -> Legend:
     on_path = f"on the critical path, {ms(float(facts.critical_us.sum()))} of compute"
-    return [(theme.tokens.bad, on_path), (theme.tokens.faint, "not on it")]
+    return [Meaning(theme.tokens.bad, on_path), Meaning(theme.tokens.faint, "not on it")]
 
 
 def _contiguity_legend(facts: Facts) -> Legend:
     further = count(int(facts.n_further.sum()), "op")
     return [
-        (theme.tokens.bad, f"{further} in further pieces of a device"),
-        (theme.tokens.faint, "in the first piece"),
+        Meaning(theme.tokens.bad, f"{further} in further pieces of a device"),
+        Meaning(theme.tokens.faint, "in the first piece"),
     ]
 
 
 def _stage_legend(facts: Facts) -> Legend:
-    shown = np.unique(facts.stage[facts.n_stages > 0]).tolist()
-    named = [facts.stages[stage] for stage in shown[:_MOST_STAGES]]
-    legend: Legend = [(_stage_color(stage), stage.title) for stage in named]
-    if len(shown) > len(named):
-        legend.append((None, f"and {count(len(shown) - len(named), 'more stage')}"))
-    return legend
+    """On each device's chip the numbers of its stages; then how forward and backward look."""
+    numbers: dict[tuple[int, bool], list[int]] = {}
+    for stage in facts.stages:
+        for device in stage.devices:
+            numbers.setdefault((device, stage.backward), []).append(stage.number)
+    ways = {stage.backward: f"{stage.way} stage".strip() for stage in facts.stages}
+    legend = []
+    for device, backward in sorted(numbers):
+        all_there = numbers[device, backward]
+        plural = "s" if len(all_there) > 1 else ""
+        tip = f"{ways[backward]}{plural} {_few(all_there, _MOST_IN_TIP)}"
+        text, color = _few(all_there, _MOST_NUMBERS), theme.device_color(device)
+        legend.append(Meaning(color, text, backward, device, tip))
+    return legend + [Meaning(theme.tokens.dim, ways[way], way) for way in sorted(ways)]
 
+
+def _few(numbers: list[int], most: int) -> str:
+    return ", ".join(map(str, numbers[:most])) + (", …" if len(numbers) > most else "")
+
+
+BY_DEVICE = Mode("device", _by_device, lambda facts: [])
+BY_STAGE = Mode("stage", _by_stage, _stage_legend)
 
 MODES = (
-    Mode("device", _by_device, lambda facts: []),
+    BY_DEVICE,
     Mode("compute time", _by_time, _time_legend),
     Mode("op type", _by_work, _work_legend),
     Mode("pinned", _by_pins, _pin_legend),
     Mode("critical path", _by_critical_path, _critical_legend),
     Mode("contiguity", _by_contiguity, _contiguity_legend),
-    Mode("stage", _by_stage, _stage_legend),
+    BY_STAGE,
 )

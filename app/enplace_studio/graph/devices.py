@@ -22,23 +22,52 @@ from enplace.text import size
 from enplace_studio.document import Document
 from enplace_studio.graph.colours import Legend
 from enplace_studio.graph.paint import fitted
+from enplace_studio.hatch import paint_hatching
 from enplace_studio.theme import theme
 
 MOST_CHIPS = 24
 _H, _GAP, _PAD, _SWATCH = 26, 6, 8, 11
+_LINE_GAP, _RUN_GAP, _HATCH = 2, 7, 5.5
+_MOST_LINES = 5
 _WIDEST = 180
 _MOST_KEYS = 8
 """Number keys that pin; see the actions."""
 
 
 @dataclass(frozen=True)
-class _Item:
-    """A chip with a device, a colour with its meaning, or a few words."""
+class _Run:
+    """A few words, behind a swatch or a dashed line where they have a colour."""
 
     text: str
     color: QColor | None = None
-    device: int | None = None
+    hatched: bool = False
     dashed: bool = False
+
+    @property
+    def mark_width(self) -> int:
+        return 0 if self.color is None else 30 if self.dashed else _SWATCH + 6
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A device's chip, a colour with its meaning, or a few words."""
+
+    runs: tuple[_Run, ...]
+    device: int | None = None
+
+    @property
+    def font(self) -> QFont:
+        weight = QFont.Weight.Normal if self.device is None else QFont.Weight.Medium
+        return theme.font(12, weight)
+
+    def widths(self) -> list[int]:
+        """What each run needs; a device's name is elided where it is very long."""
+        metrics = QFontMetricsF(self.font)
+        texts = [int(metrics.horizontalAdvance(run.text)) + 2 for run in self.runs]
+        most = _WIDEST if self.device is not None else max(texts)
+        return [
+            run.mark_width + min(text, most) for run, text in zip(self.runs, texts, strict=True)
+        ]
 
 
 class DeviceBar(QWidget):
@@ -82,21 +111,31 @@ class DeviceBar(QWidget):
 
     # What it shows
 
-    def _items(self) -> list[_Item]:
+    def _items(self, whole: bool) -> list[_Item]:
+        """The chips, with all that is said on them where they are ``whole``; then the rest."""
         problem = self.document.problem
         if problem is None:
             return []
         devices = range(problem.cluster.n_devices)
-        items = [
-            _Item(self.document.device_label(d), theme.device_color(d), d)
-            for d in devices[:MOST_CHIPS]
-        ]
+        items = [self._chip(device, whole) for device in devices[:MOST_CHIPS]]
         if len(devices) > MOST_CHIPS:
-            items.append(_Item(f"and {len(devices) - MOST_CHIPS} more in the menu"))
-        items += [_Item(text, color) for color, text in self._meanings]
+            items.append(_Item((_Run(f"and {len(devices) - MOST_CHIPS} more in the menu"),)))
+        items += [
+            _Item((_Run(one.text, one.color, one.hatched),))
+            for one in self._meanings
+            if one.device is None
+        ]
         if len(devices) > 1:
-            items.append(_Item("crosses devices", theme.tokens.bad, dashed=True))
+            items.append(_Item((_Run("crosses devices", theme.tokens.bad, dashed=True),)))
         return items
+
+    def _chip(self, device: int, whole: bool) -> _Item:
+        name = self.document.device_label(device)
+        said = [one for one in self._meanings if one.device == device]
+        if said and whole:
+            runs = [_Run(one.text, one.color, one.hatched) for one in said]
+            return _Item((_Run(name), *runs), device)
+        return _Item((_Run(name, theme.device_color(device)),), device)
 
     def _hint(self) -> str:
         """How to overrule a placement; only keys that do something are named."""
@@ -105,25 +144,32 @@ class DeviceBar(QWidget):
         return f"drag a group onto a device, or press 1 … {keys}" if keys > 1 else ""
 
     def _lay_out(self) -> None:
-        """Flow the items over as many lines as they need."""
-        metrics = QFontMetricsF(theme.font(12, QFont.Weight.Medium))
+        """Flow the items over as few lines as will do; names alone if whole chips need too many."""
+        self._placed = self._flow(self._items(whole=True))
+        if self._height > _MOST_LINES * (_H + _LINE_GAP):
+            self._placed = self._flow(self._items(whole=False))
+        self.setFixedHeight(self._height)
+        self.update()
+
+    @property
+    def _height(self) -> int:
+        return self._placed[-1][0].bottom() + 1 if self._placed else _H
+
+    def _flow(self, items: list[_Item]) -> list[tuple[QRect, _Item]]:
+        """The hint comes last, if it still has room on its line."""
         left = top = 0
-        self._placed = []
-        items = self._items()
-        hint = _Item(self._hint()) if items else None
+        placed = []
+        hint = _Item((_Run(self._hint()),)) if items else None
         for item in [*items, hint] if hint else []:
-            mark = 0 if item.color is None else 30 if item.dashed else _SWATCH + 6
-            wide = int(metrics.horizontalAdvance(item.text)) + 2
-            wide = wide if item.device is None else min(wide, _WIDEST)
-            width = wide + mark + 2 * _PAD
+            widths = item.widths()
+            width = sum(widths) + _RUN_GAP * (len(widths) - 1) + 2 * _PAD
             if left and left + width > self.width():
                 if item is hint:
                     break
-                left, top = 0, top + _H + 2
-            self._placed.append((QRect(left, top, width, _H), item))
+                left, top = 0, top + _H + _LINE_GAP
+            placed.append((QRect(left, top, width, _H), item))
             left += width + _GAP
-        self.setFixedHeight(top + _H)
-        self.update()
+        return placed
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self._lay_out()
@@ -158,25 +204,31 @@ class DeviceBar(QWidget):
         painter.drawRoundedRect(rect, 6, 6)
 
     def _paint_item(self, painter: QPainter, rect: QRect, item: _Item) -> None:
-        left, middle = rect.left() + _PAD, rect.center().y() + 0.5
-        if item.dashed and item.color:
-            pen = QPen(item.color, 1.6)
+        left, font = rect.left() + _PAD, item.font
+        painter.setFont(font)
+        for run, width in zip(item.runs, item.widths(), strict=True):
+            self._paint_mark(painter, QPointF(left, rect.center().y() + 0.5), run)
+            painter.setPen(theme.tokens.dim if item.device is None else theme.tokens.text)
+            room = width - run.mark_width
+            area = QRectF(left + run.mark_width, rect.top(), room + 2, rect.height())
+            painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, fitted(run.text, font, room + 1))
+            left += width + _RUN_GAP
+
+    def _paint_mark(self, painter: QPainter, left: QPointF, run: _Run) -> None:
+        if run.color is None:
+            return
+        if run.dashed:
+            pen = QPen(run.color, 1.6)
             pen.setDashPattern([4, 2.5])
             painter.setPen(pen)
-            painter.drawLine(QPointF(left, middle), QPointF(left + 24, middle))
-            left += 30
-        elif item.color:
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(item.color)
-            painter.drawRoundedRect(QRectF(left, middle - _SWATCH / 2, _SWATCH, _SWATCH), 3, 3)
-            left += _SWATCH + 6
-        weight = QFont.Weight.Normal if item.device is None else QFont.Weight.Medium
-        font = theme.font(12, weight)
-        painter.setFont(font)
-        painter.setPen(theme.tokens.dim if item.device is None else theme.tokens.text)
-        area = QRectF(left, rect.top(), rect.right() - left, rect.height())
-        text = fitted(item.text, font, rect.right() - _PAD + 2 - left)
-        painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, text)
+            painter.drawLine(left, left + QPointF(24, 0))
+            return
+        swatch = QRectF(left.x(), left.y() - _SWATCH / 2, _SWATCH, _SWATCH)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(run.color)
+        painter.drawRoundedRect(swatch, 3, 3)
+        if run.hatched:
+            paint_hatching(painter, swatch, theme.tokens.panel, _HATCH, 3)
 
     # Mouse
 
@@ -195,16 +247,20 @@ class DeviceBar(QWidget):
 
     def event(self, event: QEvent) -> bool:
         if isinstance(event, QHelpEvent):
-            device = self._device_at(event.pos())
-            QToolTip.showText(event.globalPos(), "" if device is None else self._tip(device), self)
+            QToolTip.showText(event.globalPos(), self.tip_at(event.pos()), self)
             return True
         return super().event(event)
 
-    def _tip(self, device: int) -> str:
-        assert self.document.problem is not None
-        one = self.document.problem.cluster.devices[device]
+    def tip_at(self, pos: QPoint) -> str:
+        """What there is to say of the device whose chip is there."""
+        device, problem = self._device_at(pos), self.document.problem
+        if device is None or problem is None:
+            return ""
+        one = problem.cluster.devices[device]
         key = f"; press {device + 1}" if device < 8 else ""
-        return (
-            f"{one.name}, {one.kind.upper()} with {size(one.capacity_bytes)}\n"
-            f"Click, or drop a group here, to run it on this device{key}"
-        )
+        lines = [
+            f"{one.name}, {one.kind.upper()} with {size(one.capacity_bytes)}",
+            *(meaning.tip for meaning in self._meanings if meaning.device == device),
+            f"Click, or drop a group here, to run it on this device{key}",
+        ]
+        return "\n".join(lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -89,17 +88,19 @@ class StageFact:
 
     Attributes
     ----------
-    title : str
-        Its number from 1, its device and its pass.
-    piece, n_pieces : int
-        Which piece of its device's part of this pass it is, from 0, and of how many.
+    number : int
+        From 1.
+    devices : tuple of int
+        Its device; several that take turns with the samples.
+    where, way : str
+        Their names, and its pass; no pass where the model is not trained.
     """
 
-    title: str
-    device: int
+    number: int
+    devices: tuple[int, ...]
     backward: bool
-    piece: int
-    n_pieces: int
+    where: str
+    way: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,16 +119,12 @@ def plan_stages(schedule: Schedule) -> PlanStages:
     problem = schedule.problem
     backward = backward_ops(problem)
     found = stages_of(problem, schedule.plan, backward)
-    places = [(stage.devices[0], stage.backward) for stage in found]
-    n_pieces, begun = Counter(places), Counter[tuple[int, bool]]()
     stages, of_op = [], np.zeros(problem.profile.n_ops, dtype=np.int64)
-    for number, (stage, place) in enumerate(zip(found, places, strict=True)):
-        of_op[stage.ops] = number
-        names = ", ".join(device_label(problem.cluster.devices[d].name) for d in stage.devices)
-        way = (", backward" if stage.backward else ", forward") if backward.any() else ""
-        title = f"stage {number + 1}: {names}{way}"
-        stages.append(StageFact(title, *place, begun[place], n_pieces[place]))
-        begun[place] += 1
+    for at, stage in enumerate(found):
+        of_op[stage.ops] = at
+        where = ", ".join(device_label(problem.cluster.devices[d].name) for d in stage.devices)
+        way = ("backward" if stage.backward else "forward") if backward.any() else ""
+        stages.append(StageFact(at + 1, stage.devices, stage.backward, where, way))
     return PlanStages(tuple(stages), of_op)
 
 

@@ -7,10 +7,12 @@ from PySide6.QtGui import QMouseEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
 from enplace_studio.graph.scene import Scene
+from enplace_studio.hatch import paint_hatching
 from enplace_studio.theme import theme
 
 LARGEST = QSize(150, 96)
 _PAD = 8
+_HATCH_PX = 4
 
 
 class Minimap(QWidget):
@@ -56,6 +58,8 @@ class Minimap(QWidget):
                 part.setWidth(share * rect.width())
                 painter.fillRect(part, color)
                 part.moveLeft(part.right())
+            if look.hatched:
+                paint_hatching(painter, rect, theme.tokens.lane, _HATCH_PX / self._scale)
         pen = QPen(theme.tokens.accent, 1.5)
         pen.setCosmetic(True)
         painter.setPen(pen)

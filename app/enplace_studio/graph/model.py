@@ -6,12 +6,13 @@ import numpy as np
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from enplace.groups import Grouping, subgroups
+from enplace.problem import THROUGHPUT
 from enplace.profile import IntArray, Profile
 from enplace.schedule import Schedule
 from enplace_studio.aside import aside
 from enplace_studio.document import Document
 from enplace_studio.graph import layout
-from enplace_studio.graph.colours import MODES
+from enplace_studio.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode
 from enplace_studio.graph.dot import DotProcess
 from enplace_studio.graph.facts import PlanStages, crossing, group_edges, make_facts, plan_stages
 from enplace_studio.graph.paint import Marks
@@ -36,7 +37,7 @@ class GraphModel(QObject):
         super().__init__(parent)
         self.document = document
         self.levels: list[Level] = []
-        self.mode = MODES[0]
+        self._chosen: Mode | None = None
         self.matches: dict[int, int] | None = None
         self._arrangement: layout.Arrangement | None = None
         self._scene: Scene | None = None
@@ -142,10 +143,19 @@ class GraphModel(QObject):
 
     # What it looks like
 
+    @property
+    def mode(self) -> Mode:
+        """What the person chose; before, stages for a plan made for a pipeline, else devices."""
+        if self._chosen is not None:
+            return self._chosen
+        current = self.document.current
+        is_pipeline = current is not None and current.plan.objective == THROUGHPUT
+        return BY_STAGE if is_pipeline else BY_DEVICE
+
     def set_mode(self, number: int) -> None:
-        """Give colours another meaning: one of :data:`MODES`."""
-        self.mode = MODES[number]
-        if self.mode.title == "stage":
+        """Give colours another meaning from now on: one of :data:`MODES`."""
+        self._chosen = MODES[number]
+        if self.mode is BY_STAGE:
             self._find_stages()
         else:
             self._forget_scene()
@@ -187,7 +197,7 @@ class GraphModel(QObject):
             device = schedule.plan.device
             cut = crossing(problem.profile, level.grouping, level.edges, device)
         wanted, stages = self.mode.title, None
-        if wanted == "stage" and schedule is not None:
+        if self.mode is BY_STAGE and schedule is not None:
             stages = self._stages(schedule)
             if stages is None:
                 self._staging.start()

@@ -10,10 +10,11 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPainterPath, QPen
 
-from enplace_studio.graph.colours import Look, Stripes
+from enplace_studio.graph.colours import Look
 from enplace_studio.graph.facts import BoolArray
 from enplace_studio.graph.layout import CARD_H, TITLE_W
 from enplace_studio.graph.scene import Scene, touching
+from enplace_studio.hatch import paint_hatching
 from enplace_studio.theme import blend, theme
 
 RADIUS = 7.0
@@ -21,6 +22,7 @@ TEXT_SCALE = 0.42  # below this scale texts would only be noise
 LARGEST_TEXT = 1.22  # how much texts may grow against their cards when zoomed out
 _PAD = 11.0
 _PIN_ROOM = 13.0
+_HATCH = 9.0
 _LEFT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
 _RIGHT = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight
 _FADED = 0.28
@@ -87,18 +89,19 @@ def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -
     rect, look = scene.rects[group], scene.looks[group]
     shape = QPainterPath()
     shape.addRoundedRect(rect, RADIUS, RADIUS)
-    tint = 0.27 if theme.dark else 0.15
     painter.setPen(Qt.PenStyle.NoPen)
     if len(look.stripes) == 1:
-        painter.setBrush(blend(look.stripes[0][0], theme.tokens.panel, tint))
+        painter.setBrush(tinted(look.stripes[0][0], look.hatched))
         painter.drawPath(shape)
     else:
-        _paint_stripes(painter, rect, shape, look.stripes, tint)
+        _paint_stripes(painter, rect, shape, look)
+    if look.hatched:
+        paint_hatching(painter, rect, theme.tokens.panel, _HATCH, RADIUS)
     border = look.stripes[0][0] if len(look.stripes) == 1 else theme.tokens.dim
     painter.setBrush(Qt.BrushStyle.NoBrush)
     painter.setPen(QPen(border, 1.2))
     painter.drawPath(shape)
-    _paint_bar(painter, rect, look.stripes)
+    _paint_bar(painter, rect, look)
     if scene.facts.n_pinned[group]:
         paint_pin(painter, rect.bottomRight() + QPointF(-9, -15))
     if text_scale:
@@ -107,32 +110,43 @@ def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -
         _paint_texts(painter, room, scene.arrangement.texts[group], look, text_scale, pin)
 
 
-def _paint_stripes(
-    painter: QPainter, rect: QRectF, shape: QPainterPath, stripes: Stripes, tint: float
-) -> None:
+def tinted(color: QColor, hatched: bool) -> QColor:
+    """The ground of a card; stronger where hatching takes half of it away."""
+    return blend(color, theme.tokens.panel, 0.27 if theme.dark or hatched else 0.15)
+
+
+def quiet_ink() -> QColor:
+    """For a card's second line: quieter than its first, and still readable on every tint."""
+    return blend(theme.tokens.text, theme.tokens.dim, 0.5)
+
+
+def _paint_stripes(painter: QPainter, rect: QRectF, shape: QPainterPath, look: Look) -> None:
     painter.save()
     painter.setClipPath(shape, Qt.ClipOperation.IntersectClip)
     left = rect.left()
-    for color, share in stripes:
+    for color, share in look.stripes:
         width = share * rect.width()
         area = QRectF(left, rect.top(), width, rect.height())
-        painter.fillRect(area, blend(color, theme.tokens.panel, tint))
+        painter.fillRect(area, tinted(color, look.hatched))
         left += width
     painter.restore()
 
 
-def _paint_bar(painter: QPainter, rect: QRectF, stripes: Stripes) -> None:
+def _paint_bar(painter: QPainter, rect: QRectF, look: Look) -> None:
     """The colours once more, strong, from top to bottom."""
-    top, height = rect.top() + 7, rect.height() - 14
-    for color, share in stripes:
-        painter.fillRect(QRectF(rect.left() + 3.5, top, 3, height * share), color)
-        top += height * share
+    bar = QRectF(rect.left() + 3.5, rect.top() + 7, 3, rect.height() - 14)
+    top = bar.top()
+    for color, share in look.stripes:
+        painter.fillRect(QRectF(bar.left(), top, bar.width(), bar.height() * share), color)
+        top += bar.height() * share
+    if look.hatched:
+        paint_hatching(painter, bar, theme.tokens.panel, _HATCH)
 
 
 def _paint_texts(
     painter: QPainter, rect: QRectF, text: str, look: Look, scale: float, pin: float
 ) -> None:
-    """Name above; time and remark below, which leave ``pin`` pixels at the right."""
+    """Name above; second line and note below, which leave ``pin`` pixels at the right."""
     width = rect.width()
     first = QRectF(rect.left(), rect.top(), width, 19)
     second = first.adjusted(0, 17, -pin, 17)
@@ -141,12 +155,16 @@ def _paint_texts(
     painter.setPen(theme.tokens.text)
     painter.drawText(first, _LEFT, fitted(text, strong, width))
     painter.setFont(plain)
-    painter.setPen(theme.tokens.dim)
+    painter.setPen(quiet_ink())
     width -= pin
-    painter.drawText(second, _LEFT, fitted(look.line, plain, width))
-    both = f"{look.line}   {look.note}"
-    if look.note and fitted(both, plain, width) == both:
-        painter.drawText(second, _RIGHT, look.note)
+
+    def fits(line: str) -> bool:
+        return fitted(line, plain, width) == line
+
+    note = next((note for note in look.notes if fits(f"{look.line}   {note}")), "")
+    line = look.short if look.short and not note and fits(look.short) else look.line
+    painter.drawText(second, _LEFT, fitted(line, plain, width))
+    painter.drawText(second, _RIGHT, note)
 
 
 def paint_pin(painter: QPainter, head: QPointF) -> None:

@@ -4,16 +4,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
-from PySide6.QtGui import QWheelEvent
+from PySide6.QtGui import QColor, QWheelEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from documents import document_of
+from enplace.plan import Plan
+from enplace.simulate import simulate
 from enplace.simulate.loads import backward_ops
 from enplace.simulate.pipeline import simulate_pipeline
-from enplace_studio.document import Document
+from enplace_studio.document import Document, PlanEntry
 from enplace_studio.graph import GraphView
 from enplace_studio.graph.colours import MODES
+from enplace_studio.graph.paint import quiet_ink, tinted
+from enplace_studio.theme import theme
 from problems import cluster_of, profile_of
 
 LEFT, NO_KEY, CTRL = (
@@ -262,7 +266,7 @@ def test_a_split_group_shows_each_device_by_its_share(view):
     scene = view.model.scene
     assert scene.facts.share[0].tolist() == [0.75, 0.25]
     assert [share for _, share in scene.looks[0].stripes] == [0.75, 0.25]
-    assert scene.looks[0].note == "on 2"
+    assert scene.looks[0].notes == ("on 2",)
     assert scene.facts.n_pinned[0] == 1
 
 
@@ -312,35 +316,132 @@ def test_groups_show_the_stage_with_most_of_their_time_as_the_pipeline_page_numb
         assert look.line == f"stage {np.argmax(spent_us) + 1}"
     several = sum(len(np.intersect1d(stage.ops, list(ops_of(view, 0)))) > 0 for stage in played)
     assert several > 1
-    assert scene.looks[0].note == f"and {several - 1} more"
+    assert scene.looks[0].notes == (f"GPU 0, and {several - 1} more", "GPU 0")
 
 
-def test_each_stage_has_a_shade_of_its_own_which_the_legend_names(view, qtbot):
-    document = view.document
-    document.place(range(document.problem.profile.n_ops), 0)
-    document.place(ops_of(view, 2), 1)
-    show_stages(view)
-    legend = MODES[-1].legend(view.model.scene.facts)
-    assert {color.name() for color, _ in legend} >= {
-        look.stripes[0][0].name() for look in view.model.scene.looks
-    }
-    assert len({color.name() for color, _ in legend}) == len(legend) > 2
-    assert legend[0][1].startswith("stage 1: GPU 0")
-    assert any("GPU 1" in text for _, text in legend)
+def staged_document(gpus=2) -> Document:
+    """The model with its layers, and their gradients, dealt out to the GPUs as a pipeline."""
+    document = model_document(gpus=gpus)
+    profile = document.problem.profile
+    layer = ["lstm1" in name for name in profile.op_names]
+    plan = Plan(
+        np.array(layer, dtype=np.int64) * (gpus - 1),
+        np.argsort(profile.topological_order),
+        "max-load-dp",
+        facts={"time_per_sample_us": 5000.0},
+    )
+    document.add_plan(PlanEntry("pipeline", plan, simulate(document.problem, plan)))
+    return document
 
 
-def test_a_legend_of_many_stages_stays_short(view):
+def test_a_pipeline_is_coloured_by_stage_and_other_plans_by_device(open_view, qtbot):
+    view = open_view(staged_document())
+    qtbot.waitUntil(lambda: view.modes.text() == "colour: stage ▾")
+    qtbot.waitUntil(lambda: view.model.scene.looks[0].line == "stage 1")
+    by_hand, pipeline = view.document.plans
+    view.document.choose_plan(by_hand)
+    qtbot.waitUntil(lambda: view.modes.text() == "colour: device ▾")
+    assert "stage" not in view.model.scene.looks[0].line
+    view.document.choose_plan(pipeline)
+    qtbot.waitUntil(lambda: view.modes.text() == "colour: stage ▾")
+
+
+def test_a_colouring_that_a_person_chose_holds_for_every_plan(open_view, qtbot):
+    view = open_view(staged_document())
+    view.set_mode([mode.title for mode in MODES].index("device"))
+    for entry in (*view.document.plans, *view.document.plans):
+        view.document.choose_plan(entry)
+        QTest.qWait(1)
+        assert view.modes.text() == "colour: device ▾"
+    view.document.open(None)
+    assert view.model.mode.title == "device"
+
+
+def test_a_backward_stage_is_its_devices_forward_stage_hatched(open_view, qtbot):
+    view = open_view(staged_document())
+    qtbot.waitUntil(lambda: bool(view.model.scene.facts.stages))
+    looks, device = view.model.scene.looks, view.model.scene.facts.device
+    backward = [name.startswith("gradients") for name in view.model.level.grouping.names]
+    assert [look.hatched for look in looks] == backward
+    assert any(backward)
+    for group, look in enumerate(looks):
+        assert look.stripes == ((theme.device_color(device[group]), 1.0),)
+    picture = view.canvas.grab().toImage()
+
+    def shades(group) -> set[int]:
+        """Colours along a line of the card's that has no text on it."""
+        bottom = view.canvas.camera.to_view(view.model.scene.rects[group].bottomLeft())
+        return {picture.pixel(int(bottom.x()) + 10 + dx, int(bottom.y()) - 4) for dx in range(24)}
+
+    assert len(shades(backward.index(False))) == 1
+    assert len(shades(backward.index(True))) > 1
+
+
+def test_the_chip_of_a_device_has_its_stages_of_both_passes(open_view, qtbot):
+    view = open_view(staged_document())
+    qtbot.waitUntil(lambda: bool(view.model.scene.facts.stages))
+    stages = [(stage.number, stage.where, stage.way) for stage in view.model.scene.facts.stages]
+    assert stages == [
+        (1, "GPU 0", "forward"),
+        (2, "GPU 1", "forward"),
+        (3, "GPU 0", "backward"),
+        (4, "GPU 1", "backward"),
+    ]
+    legend = view.model.mode.legend(view.model.scene.facts)
+    said = [(one.device, one.text, one.hatched) for one in legend]
+    assert said[:4] == [(0, "1", False), (0, "3", True), (1, "2", False), (1, "4", True)]
+    assert said[4:] == [(None, "forward stage", False), (None, "backward stage", True)]
+    chips, in_words = view.devices, "forward stage 2\nbackward stage 4"
+    qtbot.waitUntil(lambda: in_words in chips.tip_at(chips.chip_rect(1).center()))
+
+
+def test_a_card_and_its_tip_name_stage_and_device(open_view, qtbot):
+    view = open_view(staged_document())
+    qtbot.waitUntil(lambda: bool(view.model.scene.facts.stages))
+    group = view.model.level.grouping.names.index("gradients of lstm 1 / t 0")
+    look = view.model.scene.looks[group]
+    assert (look.line, look.notes, look.short) == ("stage 4", ("GPU 1",), "4 · GPU 1")
+    assert "stage 4: GPU 1, backward" in view.canvas.tip(group)
+    view.model.open(group)
+    assert "stage 4: GPU 1, backward" in view.canvas.tip(0)
+
+
+def test_the_legend_of_many_devices_and_stages_leaves_room_for_the_graph(open_view, qtbot):
+    view = open_view(staged_document(gpus=17), 450, 500)
     document = view.document
     for group in range(view.model.scene.n):
-        document.place(ops_of(view, group), group % 2)
-    show_stages(view)
-    facts = view.model.scene.facts
-    legend = MODES[-1].legend(facts)
-    n_more = len(np.unique(facts.stage)) - 8
-    assert n_more > 0
-    assert len(legend) == 9
-    assert legend[-1] == (None, f"and {n_more} more stages")
-    assert not view.grab().isNull()
+        document.place(ops_of(view, group), group % 17)
+    qtbot.waitUntil(lambda: len(view.model.scene.facts.stages) > 34)
+    chips = view.devices
+    qtbot.waitUntil(lambda: "stage" in chips.tip_at(chips.chip_rect(16).center()))
+    assert view.devices.height() < 170
+    assert view.devices.rect().contains(view.devices.chip_rect(16))
+    assert view.canvas.height() > 200
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_texts_of_cards_can_be_read_on_every_tint(view, dark):
+    theme.set_mode("dark" if dark else "light")
+    try:
+        colors = [theme.device_color(device) for device in range(17)]
+        colors += [theme.tokens.faint, theme.tokens.accent, theme.tokens.bad]
+        grounds = [tinted(color, hatched) for color in colors for hatched in (False, True)]
+        for ground in [*grounds, theme.tokens.panel]:
+            assert contrast(quiet_ink(), ground) >= 4.5
+    finally:
+        theme.set_mode("light")
+
+
+def contrast(one: QColor, other: QColor) -> float:
+    """As WCAG 2 defines it."""
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(color: QColor) -> float:
+    parts = [color.redF(), color.greenF(), color.blueF()]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
 def test_the_wheel_zooms_at_the_pointer_with_control(view):
@@ -458,4 +559,4 @@ def test_repainting_loses_no_reference_to_none(view):
 
 def test_the_legend_names_only_number_keys_that_do_something(view):
     n_devices = view.document.problem.cluster.n_devices
-    assert [item.text for _, item in view.devices._placed][-1].endswith(f"press 1 … {n_devices}")
+    assert view.devices._placed[-1][1].runs[-1].text.endswith(f"press 1 … {n_devices}")

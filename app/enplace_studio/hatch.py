@@ -1,0 +1,38 @@
+"""Hatching: how a backward stage looks in every view, in the colour of its device."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from PySide6.QtCore import QPointF, QRectF
+from PySide6.QtGui import QColor, QPainter, QPainterPath, QPolygonF
+
+
+def paint_hatching(
+    painter: QPainter, area: QRectF, ground: QColor, period: float, radius: float = 0.0
+) -> None:
+    """Let a ground show through what was painted before, in slanted bands.
+
+    Parameters
+    ----------
+    period : float
+        From one band to the next; half of it is ground.
+    radius : float
+        Of the area's corners.
+    """
+    # A path, not a clip: pictures in SVG have none.
+    bands = _bands(round(area.width(), 1), round(area.height(), 1), period, radius)
+    painter.fillPath(bands.translated(area.topLeft()), ground)
+
+
+@lru_cache(maxsize=1024)
+def _bands(width: float, height: float, period: float, radius: float) -> QPainterPath:
+    bands, frame = QPainterPath(), QPainterPath()
+    for number in range(1 + int((width + height) / period)):
+        left = number * period - height
+        right = left + period / 2
+        corners = [(left, height), (right, height), (right + height, 0), (left + height, 0)]
+        bands.addPolygon(QPolygonF([QPointF(x, y) for x, y in corners]))
+        bands.closeSubpath()
+    frame.addRoundedRect(0, 0, width, height, radius, radius)
+    return frame.intersected(bands)
