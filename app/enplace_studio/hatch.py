@@ -22,7 +22,10 @@ def paint_hatching(
     """
     # A path, not a clip: pictures in SVG have none.
     bands = _bands(round(area.width(), 1), round(area.height(), 1), period, radius)
+    painter.save()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.fillPath(bands.translated(area.topLeft()), ground)
+    painter.restore()
 
 
 @lru_cache(maxsize=1024)

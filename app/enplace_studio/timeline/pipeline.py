@@ -33,8 +33,10 @@ from enplace.simulate.pipeline import (
 from enplace.text import count, device_label, ms
 from enplace_studio.aside import aside
 from enplace_studio.document import Document
-from enplace_studio.panel import label, number_field, paragraph, plain_tip
+from enplace_studio.hatch import paint_hatching
+from enplace_studio.panel import Column, label, number_field, paragraph, plain_tip
 from enplace_studio.theme import blend, theme
+from enplace_studio.timeline.paint import ink_on
 
 TRAINING = {"1f1b": "Training, 1F1B (PipeDream)", "gpipe": "Training, GPipe"}
 INFERENCE = {"inference": "Inference"}
@@ -47,20 +49,20 @@ MOST_STAGES = 250
 
 SAMPLES, MOST_SAMPLES = 8, 64
 
-BACKWARD = 0.55
-"""How much of its device's colour a backward stage has."""
 PART_NAMES = {COMPUTE: "computes", IN: "brings in", OUT: "sends out"}
 PART_STRENGTHS = {COMPUTE: 1.0, IN: 0.62, OUT: 0.34}
 
-NAME_PX, LOAD_PX, GAP_PX, ROW_PX = 56, 150, 16, 26
-TRANSFER_PX = 5
-NUMBER_PX = 13
-"""Stages at least so wide have their sample's number on them."""
+NAME_PX, LOAD_PX, GAP_PX = 56, 150, 16
+ROW_PX, TALLEST_ROW_PX, ROWS_SEEN = 20, 52, 9
+"""Lower than the first no row gets; of more rows than the last, some may have to be scrolled to."""
+TRANSFER_PX, HATCH_PX = 5, 5
+NUMBER_PX, HATCHED_NUMBER_PX = 13, 20
+"""Stages at least so wide have their sample's number on them; hatching must show beside it."""
 
-LEGEND = "left: compute, in and out for a sample · right: samples, backward fainter, transfers thin"
+LEGEND = "left: a sample's compute, in, out · right: samples, backward hatched, transfers thin"
 LEGEND_TIP = (
     "Bars on the left: what each device computes, brings in and sends out for one sample.\n"
-    "On the right: what it does when. Numbers are samples; forward is strong, backward faint, "
+    "On the right: what it does when. Numbers are samples; forward is solid, backward hatched, "
     "transfers are thin; what is outlined is a further piece of its device."
 )
 
@@ -90,7 +92,9 @@ class PipelineView(QWidget):
             "Select the ops that make a device's part not contiguous: what depends on them leaves "
             "the device and comes back"
         )
-        self.canvas = PipelineCanvas()
+        self.canvas, self.rows = PipelineCanvas(), Column()
+        self.rows.setWidget(self.canvas)
+        self.canvas.setAutoFillBackground(False)  # setWidget has just turned it on
         self.message, self.legend = paragraph(""), paragraph(LEGEND)
         self.legend.setToolTip(plain_tip(LEGEND_TIP))
         self._lay_out()
@@ -114,7 +118,7 @@ class PipelineView(QWidget):
         column.setSpacing(8)
         column.addLayout(controls)
         column.addWidget(self.message)
-        column.addWidget(self.canvas, 1)
+        column.addWidget(self.rows, 1)
         column.addWidget(self.legend)
 
     def showEvent(self, event: object) -> None:
@@ -159,7 +163,7 @@ class PipelineView(QWidget):
         self._tell("")
         self.later_button.hide()
         self.legend.hide()
-        self.canvas.show_pipeline(None, None)
+        self._draw(None, None)
 
     def _show(self, schedule: Schedule, found: PipelineSchedule) -> None:
         later = later_pieces(found)
@@ -180,7 +184,23 @@ class PipelineView(QWidget):
         self.message.setText(" ".join(filter(None, said)))
         self.message.setVisible(bool(self.message.text()))
         self.legend.show()
+        self._draw(schedule, found)
+
+    def _draw(self, schedule: Schedule | None, found: PipelineSchedule | None) -> None:
         self.canvas.show_pipeline(schedule, found)
+        self._share_height()
+
+    def resizeEvent(self, event: object) -> None:
+        self._share_height()
+
+    def _share_height(self) -> None:
+        """Texts keep all their lines, which layouts forget in docks; a message costs rows."""
+        for text in (self.message, self.legend):
+            text.setMinimumHeight(max(0, text.heightForWidth(self.width())))
+        most = round(ROWS_SEEN * ROW_PX * theme.scale)
+        if not self.message.isHidden():
+            most -= self.message.minimumHeight()
+        self.rows.setMinimumHeight(min(self.canvas.minimumHeight(), most))
 
     def _tell(self, facts: str) -> None:
         self.facts = facts
@@ -281,7 +301,7 @@ class PipelineCanvas(QWidget):
 
     def lane(self, device: int) -> QRectF:
         """Where a device's stages are drawn."""
-        height = min(self.height() / max(len(self._rows), 1), 2 * ROW_PX * theme.scale)
+        height = min(self.height() / max(len(self._rows), 1), TALLEST_ROW_PX * theme.scale)
         top = self._rows.index(device) * height
         return QRectF(self._left, top + 2, self.width() - self._left, height - 4)
 
@@ -344,16 +364,27 @@ class PipelineCanvas(QWidget):
         if slot.part != COMPUTE:
             painter.fillRect(box, theme.tokens.dim)
             return
-        shade = _shade(slot.device, BACKWARD if slot.backward else 1.0)
-        painter.fillRect(box.adjusted(0, 0, -1 if box.width() > 3 else 0, 0), shade)
+        color = theme.device_color(slot.device)
+        inside = box.adjusted(0, 0, -1 if box.width() > 3 else 0, 0)
+        painter.fillRect(inside, color)
+        if slot.backward:
+            paint_hatching(painter, inside, theme.tokens.lane, HATCH_PX)
         if slot.stage in self._later and box.width() > 3:
             painter.setPen(QPen(theme.tokens.text, 1))
             painter.drawRect(box.adjusted(0.5, 0.5, -1.5, -0.5))
-        if box.width() >= NUMBER_PX * theme.scale:
-            light = shade.lightnessF() < 0.55
-            painter.setPen(QColor("white") if light else QColor("black"))
-            painter.setFont(theme.font(10))
-            painter.drawText(box, Qt.AlignmentFlag.AlignCenter, str(slot.microbatch + 1))
+        if box.width() >= (HATCHED_NUMBER_PX if slot.backward else NUMBER_PX) * theme.scale:
+            self._paint_number(painter, box, str(slot.microbatch + 1), color)
+
+    def _paint_number(self, painter: QPainter, box: QRectF, number: str, color: QColor) -> None:
+        """In the middle of a box, on a plate that keeps the hatching off it."""
+        painter.setFont(theme.font(10))
+        metrics = QFontMetricsF(painter.font())
+        plate = QRectF(0, 0, metrics.horizontalAdvance(number) + 4, metrics.height())
+        plate.moveCenter(box.center())
+        plate = plate.intersected(box)
+        painter.fillRect(plate, color)
+        painter.setPen(ink_on(color))
+        painter.drawText(plate, Qt.AlignmentFlag.AlignCenter, number)
 
     # The pointer
 

@@ -1,8 +1,11 @@
 """A plan as a pipeline: the schedule, the loads, pieces that break contiguity, and the switch."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
-from PySide6.QtCore import QPointF
+from PySide6.QtCore import QPoint, QPointF, QRect
+from PySide6.QtGui import QColor
 from PySide6.QtTest import QTest
 
 from documents import document_of
@@ -10,6 +13,7 @@ from enplace.plan import Plan
 from enplace.simulate import simulate
 from enplace.simulate.loads import COMPUTE
 from enplace_studio.document import PlanEntry
+from enplace_studio.theme import theme
 from enplace_studio.timeline import TimelineView
 from problems import cluster_of, profile_of
 
@@ -130,3 +134,76 @@ def test_a_plan_that_hops_too_often_says_so(opened, monkeypatch):
     view = opened([0, 1, 0, 1])
     assert view.pipeline.canvas.pipeline is None
     assert "would have 4 stages" in view.pipeline.message.text()
+
+
+def trained_on(opener, n_devices, width, height):
+    """The timeline of a model that is trained on some GPUs, one layer on each."""
+    forward = [f"layer{i}" for i in range(n_devices)]
+    names = forward + [f"gradients/{name}" for name in reversed(forward)]
+    profile = profile_of(dict.fromkeys(names, 100), [(a, b, 1) for a, b in pairwise(names)])
+    document = document_of(profile, cluster_of(n_devices, b0_us=1.0, b1_us_per_byte=0.0))
+    device = np.array([int(name.removeprefix("gradients/")[5:]) for name in names])
+    plan = Plan(
+        device, np.arange(2 * n_devices), "max-load-dp", facts={"time_per_sample_us": 204.0}
+    )
+    view = opener(TimelineView, document, width, height)
+    document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
+    QTest.qWait(1)
+    return view
+
+
+def place_in(view, widget) -> QRect:
+    """Where a part of the pipeline's page is."""
+    return QRect(widget.mapTo(view.pipeline, QPoint()), widget.size())
+
+
+def test_eight_devices_have_their_rows_in_a_small_window(opener, qtbot):
+    view = trained_on(opener, 8, 476, 100)
+    canvas, rows, legend = view.pipeline.canvas, view.pipeline.rows, view.pipeline.legend
+    qtbot.waitUntil(lambda: place_in(view, rows).bottom() < place_in(view, legend).top())
+    lanes = [canvas.lane(device) for device in range(8)]
+    assert all(above.bottom() < below.top() for above, below in pairwise(lanes))
+    assert min(lane.height() for lane in lanes) >= 16
+    assert not rows.verticalScrollBar().isVisible()
+    assert canvas.rect().contains(lanes[-1].toAlignedRect())
+
+
+def test_more_devices_than_have_room_are_scrolled_to(opener):
+    view = trained_on(opener, 24, 476, 300)
+    assert view.minimumSizeHint().height() < 340
+    bar = view.pipeline.rows.verticalScrollBar()
+    bar.setValue(bar.maximum())
+    last = view.pipeline.canvas.lane(23).toAlignedRect()
+    assert view.pipeline.canvas.visibleRegion().contains(last.center())
+
+
+def test_a_long_message_keeps_all_its_lines_and_covers_no_row(opened):
+    view = opened([0, 1, 0, 1])
+    page = view.pipeline
+    page.message.setText("Each device takes its part of the stages in a fixed order. " * 4)
+    view.resize(view.minimumSizeHint().width(), 100)
+    QTest.qWait(1)
+    assert page.message.height() >= page.message.heightForWidth(page.message.width())
+    assert place_in(view, page.message).bottom() < place_in(view, page.rows).top()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_backward_is_hatched_in_its_devices_colour(opener, dark):
+    theme.set_mode("dark" if dark else "light")
+    try:
+        view = trained_on(opener, 2, 900, 300)
+        canvas = view.pipeline.canvas
+        picture = canvas.grab().toImage()
+        colour = theme.device_color(1)
+        for slot in canvas.pipeline.computing[1]:
+            box = canvas.box(slot).toAlignedRect().adjusted(2, 0, -3, 0)
+            seen = [picture.pixelColor(x, box.top() + 3) for x in range(box.left(), box.right())]
+            near = [far_apart(colour, one) < far_apart(theme.tokens.lane, one) for one in seen]
+            assert any(near)
+            assert all(near) == (not slot.backward)
+    finally:
+        theme.set_mode("light")
+
+
+def far_apart(one: QColor, other: QColor) -> int:
+    return sum(abs(a - b) for a, b in zip(one.getRgb(), other.getRgb(), strict=True))
