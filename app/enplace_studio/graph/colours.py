@@ -142,7 +142,7 @@ def _by_stage(facts: Facts) -> list[Look]:
 def _stage_look(stage: StageFact, n_more: int) -> Look:
     """In the colours of its devices; hatched where it is backward, as in the timeline."""
     stripes = tuple((theme.device_color(d), 1 / len(stage.devices)) for d in stage.devices)
-    more = (f"{stage.where}, and {n_more} more",) if n_more else ()
+    more = (f"{count(n_more, 'more stage')} · {stage.where}",) if n_more else ()
     return Look(
         stripes,
         f"stage {stage.number}",

@@ -112,7 +112,7 @@ def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -
 
 def tinted(color: QColor, hatched: bool) -> QColor:
     """The ground of a card; stronger where hatching takes half of it away."""
-    return blend(color, theme.tokens.panel, 0.27 if theme.dark or hatched else 0.15)
+    return blend(color, theme.tokens.panel, 0.27 if theme.dark else 0.36 if hatched else 0.15)
 
 
 def quiet_ink() -> QColor:

@@ -13,6 +13,7 @@ from enplace.plan import Plan
 from enplace.simulate import simulate
 from enplace.simulate.loads import backward_ops
 from enplace.simulate.pipeline import simulate_pipeline
+from enplace.text import count
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.graph import GraphView
 from enplace_studio.graph.colours import MODES
@@ -316,7 +317,7 @@ def test_groups_show_the_stage_with_most_of_their_time_as_the_pipeline_page_numb
         assert look.line == f"stage {np.argmax(spent_us) + 1}"
     several = sum(len(np.intersect1d(stage.ops, list(ops_of(view, 0)))) > 0 for stage in played)
     assert several > 1
-    assert scene.looks[0].notes == (f"GPU 0, and {several - 1} more", "GPU 0")
+    assert scene.looks[0].notes == (f"{count(several - 1, 'more stage')} · GPU 0", "GPU 0")
 
 
 def staged_document(gpus=2) -> Document:
