@@ -146,7 +146,7 @@ class Solving(QWidget):
     def _on_opened(self) -> None:
         self._solver.cancel()
         if self._document.problem is not None and not self._document.plans:
-            self._solver.solve(self._document.problem, [FIRST_METHOD], asked=False)
+            self._solver.solve(self._document.problem, [FIRST_METHOD], choose=False, asked=False)
 
     def _on_solved(self, job: Job, plan: Plan) -> None:
         if self._is_stale(job):

@@ -137,6 +137,20 @@ def test_solve_need_not_wait_for_the_experts_plan(make_window, qtbot):
     assert window.document.current.plan.method == window.solver.default_method
 
 
+def test_the_experts_plan_does_not_take_the_place_of_one_opened_meanwhile(
+    make_window, qtbot, tmp_path
+):
+    window = make_window()
+    state = first_state(profile_of({"a": 10, "b": 10}), cluster_of(2))
+    plan = plan_of(state.problem, {"a": 1, "b": 0})
+    write_plan(tmp_path / "mine.json", state.problem, plan, simulate(state.problem, plan))
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        window.document.open(state)
+        assert window.files.import_plan(tmp_path / "mine.json")
+    assert {entry.plan.method for entry in window.document.plans} == {plan.method, "expert"}
+    assert window.document.current.plan.method == plan.method
+
+
 def test_the_expert_places_as_the_person_says(make_window, qtbot, tmp_path):
     window = make_window()
     profile = profile_of({"l_1/a": 10, "l_2/b": 10, "l_2/c": 10}, [("l_1/a", "l_2/b", 8)])
