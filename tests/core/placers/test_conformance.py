@@ -137,20 +137,25 @@ def test_pins_are_honoured_through_colocation(method):
     assert place(problem, method).device[:3].tolist() == [1, 1, 1]
 
 
-knowing_memory = [
-    name
-    for name in installed
-    # Pipelines and queries are cut for another objective.
-    if placers()[name].can("memory") and placers()[name].objectives[0] == STEP_TIME
-]
+def with_capability(capability):
+    """Methods for the step time that have it; others place for a pipeline, or for a query."""
+    able = [name for name in installed if placers()[name].can(capability)]
+    return [name for name in able if placers()[name].objectives[0] == STEP_TIME]
 
 
-@pytest.mark.parametrize("method", knowing_memory)
+@pytest.mark.parametrize("method", with_capability("memory"))
 def test_a_method_that_knows_memory_fits_vgg_on_small_unlike_gpus(method):
     problem = small_and_unlike()
     for seed in range(3 if placers()[method].can("anytime") else 1):
         options = PlaceOptions(seed=seed, time_limit_s=0.3)
         assert simulate(problem, place(problem, method, options=options)).fits
+
+
+@pytest.mark.parametrize("method", with_capability("heterogeneous"))
+def test_a_method_that_knows_unlike_devices_gives_the_fastest_most_work(method):
+    problem = Problem(line([10.0] * 12, []), gpus(2, speeds=[0.25, 1.0]))
+    device = place(problem, method, options=PlaceOptions(time_limit_s=0.5)).device
+    assert (device == 1).sum() > 8
 
 
 def test_an_unknown_method_names_the_known_ones():
