@@ -98,6 +98,15 @@ class Plan:
         note = self.facts.get("note")
         return note if isinstance(note, str) else ""
 
+    def acts_like(self, other: Plan) -> bool:
+        """Whether it says the same of every op as another plan, whoever made the two."""
+        return (
+            np.array_equal(self.device, other.device)
+            and np.array_equal(self.position, other.position)
+            and (self.policy, self.links) == (other.policy, other.links)
+            and self.splits == other.splits
+        )
+
 
 def check_plan(problem: Problem, plan: Plan) -> None:
     """Refuse a plan that breaks a constraint of the problem other than memory.

@@ -392,6 +392,15 @@ def test_a_search_goes_on_from_a_plan(enplace, planned, folder):
     assert done.document["step_time_us"] <= first * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("method", ["enplace", "pesto"])
+def test_a_search_that_finds_nothing_better_than_its_start_says_so(enplace, folder, method):
+    options = ("place", "p.json", "--cluster", "c.json", "--time-limit", "1")
+    assert enplace(*options, "-o", "best.json").status == 0
+    again = enplace(*options, "--start", "best.json", "--method", method)
+    assert again.status == 0
+    assert "Nothing better than the plan given was found in " in again.out
+
+
 def test_a_search_does_not_begin_with_the_plan_of_another_model(enplace, planned, folder):
     profile = json.loads((folder / "p.json").read_text())
     text = json.dumps(profile)
