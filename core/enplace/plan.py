@@ -93,6 +93,14 @@ class Plan:
         return finite(self.facts.get("bound_us"))
 
     @property
+    def objective_gap(self) -> float | None:
+        """How far :attr:`objective_us` may be above the best possible, as a fraction of it."""
+        us, bound_us = self.objective_us, self.objective_bound_us
+        if us is None or bound_us is None:
+            return None
+        return 0.0 if us <= bound_us else 1 - bound_us / us
+
+    @property
     def note(self) -> str:
         """What the placer says of this plan in a sentence or two; empty if nothing."""
         note = self.facts.get("note")

@@ -12,6 +12,7 @@ from enplace.frontends import read_profile
 from enplace.placers import Progress, placers, registry
 from enplace.problem import Problem
 from enplace.samples import samples
+from enplace.text import ms
 
 from .conftest import MIB, OPS, machine, model
 
@@ -317,7 +318,42 @@ def test_throughput_says_time_per_sample_and_proof(enplace, tmp_path):
     assert (found["objective"], found["method"]) == ("throughput", "max-load-dp")
     assert round(found["time_per_sample_us"] / 1000, 2) == 65.30
     assert found["proven"]
-    assert "no split into consecutive stages has less: 2,774 ideals" in enplace(*words).out
+    gap = gap_line(enplace(*words))
+    assert "0.0 %" in gap
+    assert "no split into consecutive stages has less: 2,774 ideals" in gap
+
+
+def gap_line(done):
+    (line,) = [line for line in done.out.splitlines() if line.startswith("gap")]
+    return line
+
+
+def test_the_gap_of_a_pipeline_is_to_the_bound_of_the_time_per_sample(enplace, tmp_path):
+    vgg = str(next(s.path for s in samples() if s.name == "vgg-19"))
+    plan = str(tmp_path / "plan.json")
+    words = ["place", vgg, "--cluster", "pesto", "--objective", "throughput", "-o", plan, "--json"]
+    found = enplace(*words).document
+    us, bound_us = found["time_per_sample_us"], found["time_per_sample_bound_us"]
+    assert 0 < bound_us < us
+    assert found["lower_bound"] == bound_us
+    assert found["gap"] == pytest.approx(1 - bound_us / us)
+    shown = gap_line(enplace("simulate", vgg, plan))
+    assert f"{100 * found['gap']:.1f} %" in shown
+    assert f"has less than {ms(bound_us)}" in shown
+
+
+def test_the_gap_of_a_query_is_to_the_bound_of_the_latency(enplace, folder):
+    words = ["place", "p.json", "--cluster", "c.json", "--objective", "latency"]
+    found = enplace(*words, "--json").document
+    assert (found["lower_bound"], found["gap"]) == (found["latency_us"], 0.0)
+    assert "no contiguous split has less" in gap_line(enplace(*words))
+
+
+def test_where_nothing_is_proven_of_the_objective_there_is_no_gap(enplace, folder):
+    words = ["place", "p.json", "--cluster", "c.json", "--objective", "throughput"]
+    done = enplace(*words, "--method", "expert", "--json")
+    assert (done.document["lower_bound"], done.document["gap"]) == (None, None)
+    assert "\ngap" not in enplace(*words, "--method", "expert").out
 
 
 def test_latency_says_the_time_of_a_query(enplace):
