@@ -16,12 +16,12 @@ from enplace.problem import Problem
 from enplace.rules import read_rules
 from enplace.schedule import Schedule
 from enplace.simulate import simulate
-from enplace.text import percent
+from enplace.text import percent, seconds
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.header import EXPERT, Header, short_title, why_not_for
 from enplace_studio.jobs import Job, Solver
-from enplace_studio.plans.facts import headline
+from enplace_studio.plans.facts import headline, why_stale
 
 FIRST_METHOD = EXPERT
 """Its plan is the first to look at, and the one that the others are compared with."""
@@ -149,7 +149,7 @@ class Solving(QWidget):
             self._solver.solve(self._document.problem, [FIRST_METHOD], choose=False, asked=False)
 
     def _on_solved(self, job: Job, plan: Plan) -> None:
-        if self._is_stale(job):
+        if self._is_stale(job) or self._is_fruitless(job, plan):
             return
         try:
             schedule = aside(lambda: _full_schedule(job.problem, plan))
@@ -170,6 +170,17 @@ class Solving(QWidget):
             title = short_title(self._solver.title(job.method))
             self.done.emit(f"{title} answered an older question; its plan is left out")
         return stale
+
+    def _is_fruitless(self, job: Job, plan: Plan) -> bool:
+        """Whether going on from a plan led to nothing but what has its row already; says so."""
+        if job.start is None or not plan.acts_like(job.start):
+            return False
+        for entry in self._document.plans:
+            if plan.acts_like(entry.plan) and not why_stale(job.problem, entry):
+                spent = seconds(plan.facts["solve_seconds"])
+                self.done.emit(f"Nothing better than “{entry.name}” was found in {spent}")
+                return True
+        return False
 
     def _add(self, job: Job, entry: PlanEntry) -> None:
         if self._is_stale(job):

@@ -93,10 +93,27 @@ class Plan:
         return finite(self.facts.get("bound_us"))
 
     @property
+    def objective_gap(self) -> float | None:
+        """How far :attr:`objective_us` may be above the best possible, as a fraction of it."""
+        us, bound_us = self.objective_us, self.objective_bound_us
+        if us is None or bound_us is None:
+            return None
+        return 0.0 if us <= bound_us else 1 - bound_us / us
+
+    @property
     def note(self) -> str:
         """What the placer says of this plan in a sentence or two; empty if nothing."""
         note = self.facts.get("note")
         return note if isinstance(note, str) else ""
+
+    def acts_like(self, other: Plan) -> bool:
+        """Whether it says the same of every op as another plan, whoever made the two."""
+        return (
+            np.array_equal(self.device, other.device)
+            and np.array_equal(self.position, other.position)
+            and (self.policy, self.links) == (other.policy, other.links)
+            and self.splits == other.splits
+        )
 
 
 def check_plan(problem: Problem, plan: Plan) -> None:

@@ -43,9 +43,9 @@ def percent(fraction: float, signed: bool = False) -> str:
     return f"{_number(fraction * 100, 1, signed)} %"
 
 
-def gap_text(gap: float, fits: bool) -> str:
+def gap_text(gap: float | None, fits: bool) -> str:
     """A plan's gap to the bound; there is none for a plan that does not fit."""
-    return percent(gap) if fits else "—"
+    return percent(gap) if fits and gap is not None else "—"
 
 
 def rate(bytes_per_s: float) -> str:

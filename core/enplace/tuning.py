@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from enplace.measured import MeasuredRun, with_measured_costs, with_measured_links
 from enplace.plan import Plan
 from enplace.problem import Problem
@@ -93,15 +91,7 @@ def _learn(tuning: Tuning, trial: Trial) -> Tuning:
 
 def _promises_more(tuning: Tuning, new: Plan) -> bool:
     """Whether a plan should be faster than the best one measured, or than that one should be."""
-    if any(_same(trial.plan, new) for trial in tuning.trials):
+    if any(trial.plan.acts_like(new) for trial in tuning.trials):
         return False
     now, then = (simulate(tuning.problem, plan).makespan_us for plan in (tuning.best.plan, new))
     return then < max(now, (1 - MARGIN) * tuning.best.run.step_time_us)
-
-
-def _same(one: Plan, other: Plan) -> bool:
-    return (
-        np.array_equal(one.device, other.device)
-        and np.array_equal(one.position, other.position)
-        and (one.policy, one.links, one.splits) == (other.policy, other.links, other.splits)
-    )

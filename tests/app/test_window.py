@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QSettings, Qt
@@ -561,6 +562,37 @@ def test_a_plan_is_polished_from_its_menu(window, monkeypatch):
     assert methods == [window.solver.default_method]
     assert limit_s == 30
     assert more["start"] is card.entry.plan
+
+
+def test_a_polish_that_finds_nothing_better_says_so_and_adds_no_row(make_window, qtbot):
+    window = make_window()
+    window.document.open(first_state(profile_of({"a": 10, "b": 10}), cluster_of(2)))
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        window.header.solve_button.click()
+    before, best = window.document.plans, window.document.current
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        window.solving.polish(best.plan)
+    assert window.document.plans == before
+    assert window.document.current is best
+    assert f"Nothing better than “{best.name}” was found in " in window.toast.text
+
+
+def test_a_polish_that_finds_something_better_adds_a_row(window, qtbot):
+    first = window.document.current
+    better = replace(first.plan, method="enplace", device=0 * first.plan.device)
+    job = Job(1, window.document.problem, "enplace", 30.0, True, start=first.plan)
+    with qtbot.waitSignal(window.solving.done):
+        window.solver.solved.emit(job, better)
+    assert [entry.note for entry in window.document.plans] == ["", "polished"]
+
+
+def test_a_plan_to_go_on_from_that_has_no_row_any_more_gets_one_again(window, qtbot):
+    first = window.document.current
+    window.document.remove_plan(first)
+    job = Job(1, window.document.problem, "enplace", 30.0, True, start=first.plan)
+    with qtbot.waitSignal(window.solving.done):
+        window.solver.solved.emit(job, first.plan)
+    assert [entry.plan for entry in window.document.plans] == [first.plan]
 
 
 def test_a_search_that_has_ended_goes_on_from_its_plan_at_the_press_of_a_button(

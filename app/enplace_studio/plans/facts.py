@@ -37,11 +37,10 @@ def standing(document: Document, entry: PlanEntry) -> tuple[str, str]:
 
     A step time stands against the expert's; a time per sample or query against what is proven.
     """
-    found_us, bound_us = entry.plan.objective_us, entry.plan.objective_bound_us
-    if found_us is not None:
-        if bound_us is None:
+    if entry.plan.objective_us is not None:
+        gap = entry.plan.objective_gap
+        if gap is None:
             return "", "dim"
-        gap = max(0.0, 1 - bound_us / found_us) if found_us > 0 else 0.0
         return ("proven best", "good") if gap < PROVEN else (f"gap {percent(gap)}", "dim")
     change = document.against_expert(entry.schedule)
     if entry is document.expert and entry.schedule.fits:

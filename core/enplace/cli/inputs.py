@@ -17,7 +17,7 @@ from enplace.errors import (
     PlanError,
     ProblemError,
 )
-from enplace.text import count, instead, listed
+from enplace.text import count, instead
 
 if TYPE_CHECKING:
     from enplace.cluster import Cluster
@@ -134,7 +134,8 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
     able = names_with(WARM_START)
     if method not in able:
         raise EnplaceError(
-            f"method '{method}' cannot go on from a plan; for the shortest step, {listed(able)} can"
+            f"method '{method}' cannot go on from a plan; for the shortest step, use "
+            f"{' or '.join(able)}"
         )
     found = read_plan(plan_file, problem)
     missing, n_ops = len(found.missing), problem.profile.n_ops

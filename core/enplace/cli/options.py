@@ -28,9 +28,13 @@ class PositiveType(click.ParamType):  # type: ignore[type-arg]
         try:
             number = float(value)
         except ValueError:
+            number = math.nan
+        if math.isnan(number):
             self.fail(f"{value!r} is not a number", param, ctx)
-        if not (math.isfinite(number) and number > 0):
+        if number <= 0:
             self.fail(f"{value} is not above zero", param, ctx)
+        if math.isinf(number):
+            self.fail(f"{value} is too large", param, ctx)
         return number
 
 

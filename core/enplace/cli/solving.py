@@ -222,7 +222,9 @@ def compare(
     expert = schedules.get("expert") or summary.expert_schedule(problem)
     failed = [f"{name} has no plan: {reason}" for name, reason in failures.items()]
     table = summary.comparison(list(schedules.values()), expert, objective)
-    bound = next((s.lower_bound_us for s in schedules.values()), None)
+    # For other objectives each method proves something of splits of its own kind.
+    of_step = schedules.values() if objective == "step-time" else ()
+    bound = next((schedule.lower_bound_us for schedule in of_step), None)
     return Answer(
         {
             "profile": problem.profile.name,

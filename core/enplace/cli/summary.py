@@ -34,6 +34,7 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
     import numpy as np
 
     plan, cluster = schedule.plan, schedule.problem.cluster
+    bound_us, gap = _bound_and_gap(schedule)
     ops = np.bincount(plan.device, minlength=cluster.n_devices)
     columns = zip(
         cluster.devices,
@@ -52,8 +53,8 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
         **_replicas(schedule),
         "step_time_us": schedule.makespan_us,
         "expert_step_time_us": expert.makespan_us if expert else None,
-        "lower_bound": schedule.lower_bound_us,
-        "gap": schedule.gap if schedule.fits else None,
+        "lower_bound": bound_us,
+        "gap": gap,
         "solve_seconds": finite(plan.facts.get("solve_seconds")),
         "note": plan.note,
         "feasible": schedule.fits,
@@ -104,27 +105,41 @@ def _replicas(schedule: Schedule) -> dict[str, Any]:
     return {"replicas": groups} if groups else {}
 
 
-def _objective_facts(plan: Plan) -> list[list[str]]:
-    found = _objective_numbers(plan)
-    if found["objective"] == "latency" and found["latency_us"] is not None:
-        bound_us = found["latency_bound_us"]
-        pieces = plan.facts.get("pieces")
-        split = "contiguous split" if pieces == 1 else f"split into {pieces} pieces a device"
-        proof = f"no {split} has less" if found["proven"] else ""
-        if bound_us and not proof:
-            proof = f"no {split} has less than {ms(bound_us)}"
-        return [["latency of a query", ms(found["latency_us"]), proof]]
-    load_us = found.get("time_per_sample_us")
-    if load_us is None:
+def _bound_and_gap(schedule: Schedule) -> tuple[float | None, float | None]:
+    """What is proven of the objective that the plan is for, and how far it may be from the best.
+
+    None for what is not known; a plan that does not fit has no gap.
+    """
+    from enplace.problem import STEP_TIME
+
+    plan, for_step = schedule.plan, schedule.plan.objective == STEP_TIME
+    bound_us = schedule.lower_bound_us if for_step else plan.objective_bound_us
+    gap = schedule.gap if for_step else plan.objective_gap
+    return bound_us, gap if schedule.fits else None
+
+
+def _objective_facts(schedule: Schedule) -> list[list[str]]:
+    """What a plan comes to that is not for the step time, and what is proven of that."""
+    plan = schedule.plan
+    found, us, bound_us = _objective_numbers(plan), plan.objective_us, plan.objective_bound_us
+    if us is None:
         return []
-    split = "split into consecutive stages" if "ideals" in plan.facts else "contiguous split"
-    proof = f"no {'split' if plan.facts.get('contiguous') is False else split} has less"
-    if not found["proven"]:
-        bound_us = found["time_per_sample_bound_us"]
-        proof = f"{proof} than {ms(bound_us)}" if bound_us else ""
-    elif found["ideals"]:
-        proof += f": {found['ideals']:,.0f} ideals searched"
-    return [["time per sample", ms(load_us), proof]]
+    if found["objective"] == "latency":
+        name, pieces = "latency of a query", plan.facts.get("pieces")
+        split = "contiguous split" if pieces == 1 else f"split into {pieces} pieces a device"
+    else:
+        name = "time per sample"
+        split = "split into consecutive stages" if "ideals" in plan.facts else "contiguous split"
+        split = "split" if plan.facts.get("contiguous") is False else split
+    facts = [[name, ms(us), ""]]
+    if found["proven"] or bound_us:
+        proof = f"no {split} has less"
+        if not found["proven"]:
+            proof += f" than {ms(bound_us or 0.0)}"
+        elif found.get("ideals"):
+            proof += f": {found['ideals']:,.0f} ideals searched"
+        facts.append(["gap", gap_text(plan.objective_gap, schedule.fits), proof])
+    return facts
 
 
 def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
@@ -142,7 +157,8 @@ def describe(schedule: Schedule, expert: Schedule | None) -> str:
     if solved is not None:
         head += f", solved in {seconds(solved)}"
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
-    facts = _objective_facts(plan)
+    facts = _objective_facts(schedule)
+    for_step = not facts
     facts += [
         ["take turns", "", listed(names)] for names in _replicas(schedule).get("replicas", [])
     ]
@@ -150,19 +166,12 @@ def describe(schedule: Schedule, expert: Schedule | None) -> str:
     change = against_expert(schedule, expert)
     if expert is not None and change and plan.method != "expert":
         facts[-1][2] = f"{change} against the expert's {ms(expert.makespan_us)}"
-    facts += [
-        [
-            "gap",
-            gap_text(schedule.gap, schedule.fits),
-            f"{'' if schedule.fits else 'what fits is '}proven not below "
-            f"{ms(schedule.lower_bound_us)}",
-        ],
-        [
-            "transfers",
-            f"{len(schedule.transfer_tensor):,}",
-            f"{size(float(schedule.transfer_bytes.sum()))} in {ms(sent)}",
-        ],
-    ]
+    if for_step:
+        what = "" if schedule.fits else "what fits is "
+        proof = f"{what}proven not below {ms(schedule.lower_bound_us)}"
+        facts.append(["gap", gap_text(schedule.gap, schedule.fits), proof])
+    sent_size = size(float(schedule.transfer_bytes.sum()))
+    facts.append(["transfers", f"{len(schedule.transfer_tensor):,}", f"{sent_size} in {ms(sent)}"])
     if plan.splits:
         parts = sum(split.parts for split in plan.splits)
         facts.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
@@ -252,7 +261,7 @@ def comparison(schedules: list[Schedule], expert: Schedule | None, objective: st
             *(ms(schedule.plan.objective_us or 0.0) for _ in column),
             ms(schedule.makespan_us),
             against_expert(schedule, expert),
-            gap_text(schedule.gap, schedule.fits),
+            gap_text(_bound_and_gap(schedule)[1], schedule.fits),
             f"{len(schedule.transfer_tensor):,}",
             size(float(schedule.transfer_bytes.sum())),
             size(float(schedule.peak_bytes.max())),

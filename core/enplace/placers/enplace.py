@@ -30,7 +30,7 @@ import numpy as np
 
 from enplace.clusters import presets
 from enplace.coarsen import merge_batches, merge_chains
-from enplace.errors import CancelledError, EnplaceError, PlanError
+from enplace.errors import CancelledError, EnplaceError
 from enplace.placers.celeritas import celeritas, order_place
 from enplace.placers.clock import standing_still
 from enplace.placers.dpos import dpos
@@ -44,8 +44,8 @@ from enplace.placers.mcmc import mcmc
 from enplace.placers.naive import single
 from enplace.placers.os_dpos import data_parallel
 from enplace.placers.registry import WARM_START, PlaceOptions, Progress, Run, placer
-from enplace.placers.settle import best_of, inverse, is_better, report, settle
-from enplace.plan import LINK_POLICIES, Plan, check_plan
+from enplace.placers.settle import best_of, given_start, inverse, is_better, report
+from enplace.plan import LINK_POLICIES, Plan
 from enplace.problem import BoolArray, Problem, split_problem
 from enplace.profile import IntArray, make_profile
 from enplace.schedule import Schedule
@@ -113,7 +113,6 @@ EXACT, EXACT_SHARE = 300, 0.4
 POLICIES = (("strict", "fifo"), ("priority", "fifo"), ("priority", "priority"))
 """How devices and channels serve: each plan found is played under all of these."""
 
-GIVEN = "the plan given"
 LISTS, BLOCKS, WINDOWS_OF, CP_SAT = "list schedules", "blocks", "windows", "CP-SAT"
 """What the parts of the search are called."""
 
@@ -219,10 +218,7 @@ def compile_loops() -> None:
 
 def best_start(problem: Problem, options: PlaceOptions, missed: list[str]) -> Schedule:
     """The best list schedule, or the plan to begin from; why some have none goes to ``missed``."""
-    given: Schedule | None = None
-    if options.start is not None:
-        plan = _allowed(problem, replace(options.start, method="enplace", facts={}))
-        given = best_of(problem, [plan], options, engine=GIVEN)
+    given = given_start(problem, options, "enplace")
     return best_of(problem, _starts(problem, options, missed), options, given, engine=LISTS)
 
 
@@ -264,15 +260,6 @@ def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Itera
             missed.append(f"{method.__name__.replace('_', '-')} ({error})")
             continue
         yield replace(found, method="enplace", facts={})
-
-
-def _allowed(problem: Problem, plan: Plan) -> Plan:
-    """A plan, or the nearest to it that respects pins and groups it was not made for."""
-    try:
-        check_plan(problem, plan)
-    except PlanError:
-        return replace(plan, device=settle(problem, plan.device.copy(), plan.position))
-    return plan
 
 
 class _Search:
@@ -355,16 +342,13 @@ class _Search:
 
     def _start(self, level: Level) -> State:
         """The best schedule so far, as nearly as the groups of a level allow."""
-        plan = self.best.plan
-        return _state(level, level.device_of(plan.device), plan)
+        return _state(level, self.best.plan)
 
     def _lifted(self, state: State, level: Level, links: str) -> State:
         """A state on a finer level: where its groups were, the ops go, in about their order."""
         if state.level is level:
             return state
-        device = level.device_of(state.device[state.level.group])
-        plan = state.level.plan(state.order, state.device, "strict", links)
-        return _state(level, device, plan)
+        return _state(level, state.level.plan(state.order, state.device, "strict", links))
 
     def _looked_at(self, states: list[State], links: str) -> State:
         """The best state for moves of blocks to start from.
@@ -529,12 +513,22 @@ def _key(state: State) -> tuple[int, float]:
     return state.key
 
 
-def _state(level: Level, device: IntArray, plan: Plan) -> State:
-    """Groups where they are given, in the order in which a plan of all ops comes to them."""
+def _state(level: Level, plan: Plan) -> State:
+    near = nearest(level, plan)
+    return State(level, np.argsort(near.position), near.device)
+
+
+def nearest(level: Level, plan: Plan) -> Plan:
+    """The plan of a level's groups that is nearest to one of all ops.
+
+    Each group is where most of its work is. They stand in the order in which they start if the one
+    that the plan comes to first has the turn.
+    """
+    device = level.device_of(plan.device)
     first = np.full(len(device), len(plan.position))
     np.minimum.at(first, level.group, plan.position)
     order = _played(level, device, np.argsort(first, kind="stable"), plan.links)
-    return State(level, order, device)
+    return Plan(device, inverse(order), plan.method, links=plan.links)
 
 
 def _played(level: Level, device: IntArray, order: IntArray, links: str = "fifo") -> IntArray:

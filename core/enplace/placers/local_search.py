@@ -52,8 +52,8 @@ def _noted(plan: Plan, completed: int) -> Plan:
     """The plan, with a note if not all descents were completed."""
     if completed == RESTARTS:
         return plan
-    note = f"{completed} of {RESTARTS} descents completed"
-    return replace(plan, facts={**plan.facts, "note": note})
+    notes = (plan.note, f"{completed} of {RESTARTS} descents completed")
+    return replace(plan, facts={**plan.facts, "note": "; ".join(filter(None, notes))})
 
 
 def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:

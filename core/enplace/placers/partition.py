@@ -74,7 +74,7 @@ Partition = Callable[[Weighted], IntArray]
     title="METIS, graph partitioning",
     source="Karypis and Kumar (1998), as in Celeritas, section 6.2",
     objectives=EVERY,
-    capabilities=("memory",),
+    capabilities=("memory", "heterogeneous"),
     why_not=""
     if importlib.util.find_spec("pymetis")
     else "pymetis is missing; run: pip install 'enplace[metis]'",
@@ -89,7 +89,7 @@ def metis(problem: Problem, options: PlaceOptions) -> Plan:
     title="Scotch, graph partitioning",
     source="Pellegrini (2009), as in Tarnawski et al. (NeurIPS 2020), section 6",
     objectives=EVERY,
-    capabilities=("memory",),
+    capabilities=("memory", "heterogeneous"),
     why_not=""
     if shutil.which(SCOTCH)
     else f"the program {SCOTCH} is missing; run: apt install scotch",

@@ -32,17 +32,18 @@ from typing import Any
 
 import numpy as np
 
-from enplace.coarsen import GroupedGraph, contract, expand, group_graph, merge_batches
-from enplace.placers.enplace import enplace
+from enplace.coarsen import GroupedGraph, expand, group_graph, merge_batches
+from enplace.placers.enplace import enplace, nearest
 from enplace.placers.heft import heft
-from enplace.placers.registry import SOLVER, PlaceOptions, Progress, placer
-from enplace.placers.settle import inverse, is_better, report
+from enplace.placers.registry import SOLVER, WARM_START, PlaceOptions, Progress, placer
+from enplace.placers.settle import given_start, inverse, is_better, report
 from enplace.plan import Plan
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
 from enplace.schedule import Schedule
+from enplace.search import make_level
 from enplace.simulate import simulate
-from enplace.solvers.milp import Answer, installed, solve_milp
+from enplace.solvers.milp import Answer, installed, keeps_to, solve_milp
 from enplace.solvers.model import Model, ModelBuilder
 from enplace.text import ms
 
@@ -66,14 +67,19 @@ LARGE_VERTEX = 100
     "pesto",
     title="Pesto, integer program",
     source="Pesto (Hafeez et al. 2021)",
-    capabilities=("memory", "heterogeneous", "channels", "anytime", SOLVER),
+    capabilities=("memory", "heterogeneous", "channels", "anytime", SOLVER, WARM_START),
 )
 def pesto(problem: Problem, options: PlaceOptions) -> Plan:
-    """Coarsen, solve the ILP from the best list schedule, and carry the result over to the ops."""
+    """Coarsen, solve the ILP from the best list schedule, and carry the result over to the ops.
+
+    A plan to go on from is where the ILP begins, as nearly as the vertices allow, and the plan to
+    beat.
+    """
     limit_s = DEFAULT_S if options.time_limit_s is None else options.time_limit_s
     usual = next((name for name in COMMERCIAL if installed(name)), "HiGHS")
     solver = options.solver_or(usual)
-    best, facts = _solved(problem, None, solver, limit_s, options)
+    given = given_start(problem, options, "pesto")
+    best, facts = _solved(problem, given, solver, limit_s, options)
     # Installed is not licensed, and a licence may be too small for 200 vertices.
     nothing = facts["ilp_step_time_us"] is None and options.seconds < limit_s
     if nothing and not options.solver and solver in COMMERCIAL and not options.cancelled():
@@ -89,13 +95,21 @@ def _solved(
     """The best schedule after a solver, and with a free one the search; and the plan's facts."""
     free = solver not in COMMERCIAL
     vertex = merge_batches(problem, FREE_TARGET if free else TARGET)
-    coarse = contract(problem, vertex)
-    start = heft(coarse, options.quiet)
-    first = simulate(problem, _spread(problem, vertex, start))
+    level = make_level(problem, vertex)
+    coarse = level.problem
+    starts = [heft(coarse, options.quiet)]
+    if best is not None:
+        starts.append(nearest(level, best.plan))
+    first = simulate(problem, _spread(problem, vertex, starts[0]))
     if best is None or is_better(first, best):
         best = first
         report(best, options)
     program = make_program(coarse)
+    # The shortest that the program has room for, which counts memory its own way.
+    values = min(
+        map(program.values, starts),
+        key=lambda v: (not keeps_to(program.model, v), v[program.longest]),
+    )
     searches = free and problem.profile.n_ops > coarse.profile.n_ops
     left_s = max(0.0, limit_s - options.seconds)
     program_s = max(left_s / 2, left_s - SEARCH_S) if searches else left_s
@@ -111,9 +125,7 @@ def _solved(
             )
         )
 
-    answer = solve_milp(
-        program.model, program.values(start), program_s, options.cancelled, tell, solver=solver
-    )
+    answer = solve_milp(program.model, values, program_s, options.cancelled, tell, solver=solver)
     note = _note(solver, coarse, answer)
     if answer.values is not None:
         best = _better(problem, best, program.plan(answer.values), vertex, options, solver)
@@ -151,13 +163,14 @@ def _note(solver: str, coarse: Problem, answer: Answer) -> str:
 def _search(problem: Problem, best: Schedule, options: PlaceOptions) -> tuple[Schedule, str]:
     """What the default method finds on the paper's vertices, if it is better; and a note on it."""
     vertex = merge_batches(problem, TARGET)
-    coarse = contract(problem, vertex)
+    level = make_level(problem, vertex)
+    coarse = level.problem
     message = f"looking for a plan of {coarse.profile.n_ops} vertices"
 
     def tell(progress: Progress) -> None:
         options.progress(Progress(options.seconds, message, fraction=progress.fraction))
 
-    plan = enplace(coarse, replace(options, progress=tell, start=None))
+    plan = enplace(coarse, replace(options, progress=tell, start=nearest(level, best.plan)))
     found_us = simulate(coarse, plan).makespan_us
     better = _better(problem, best, plan, vertex, options, "search on vertices")
     note = f" Its {coarse.profile.n_ops} vertices, searched without a proof: {ms(found_us)}."

@@ -12,7 +12,7 @@ from enplace.plan import Plan, check_plan
 from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem, split_problem
 from enplace.simulate.loads import USUAL, LoadRule, max_load_us
 from enplace.solvers.milp import SOLVERS, installed
-from enplace.text import instead
+from enplace.text import instead, seconds
 
 REPLICATION, SOLVER, WARM_START = "replication", "solver", "warm-start"
 """Capabilities that an option needs: stages that several devices take turns with, on one machine or
@@ -218,9 +218,9 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     -------
     Plan
         Checked against the problem's constraints; ``facts`` holds ``solve_seconds`` and ``seed``,
-        and what the plan comes to under the objective, whether or not its method goes by that. It
-        carries the splits that the problem's graph has already, and those of the plan that the
-        method goes on from.
+        and what the plan comes to under the objective, whether or not its method goes by that. The
+        note says so if nothing better than the plan to begin from was found. The plan carries the
+        splits that the problem's graph has already, and those of the plan to begin from.
 
     Raises
     ------
@@ -247,8 +247,12 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
             raise
         plan = watch.best
     check_plan(split_problem(problem, plan.splits), plan)
-    facts = {"solve_seconds": watch.options.seconds, "seed": watch.options.seed}
-    return replace(plan, facts={**plan.facts, **facts})
+    solve_s = watch.options.seconds
+    facts = {**plan.facts, "solve_seconds": solve_s, "seed": watch.options.seed}
+    if start.start is not None and plan.acts_like(start.start):
+        fruitless = f"Nothing better than the plan given was found in {seconds(solve_s)}."
+        facts["note"] = " ".join(filter(None, (fruitless, plan.note)))
+    return replace(plan, facts=facts)
 
 
 class _Watch:

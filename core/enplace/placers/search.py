@@ -15,6 +15,7 @@ from numba import njit
 
 from enplace.coarsen import fuse
 from enplace.errors import ProblemError
+from enplace.placers.celeritas import order_place
 from enplace.placers.registry import PlaceOptions, Progress
 from enplace.placers.settle import (
     by_placed_rank,
@@ -43,6 +44,8 @@ TELL_S = 0.2
 
 MEMORY_PENALTY = 10.0
 """Weight of the memory that is lacking, as a share of all there is, beside the step time."""
+
+FILLED = "Nothing that the search tried fits in memory, so this is the plan of order-place"
 
 
 class Search:
@@ -152,9 +155,22 @@ class Search:
         return float(step_us * (1 + MEMORY_PENALTY * lacking / room))
 
     def plan(self) -> Plan:
-        """The best plan found, relieved if it does not fit."""
+        """The best plan found, relieved if it does not fit.
+
+        Where memory is so tight that this does not help, what fills one GPU after the other may:
+        it has the fewest copies of tensors.
+        """
         assert self.best is not None, "a search scores at least one placement"
-        return made_to_fit(self.best, self.options).plan
+        found = made_to_fit(self.best, self.options)
+        if found.fits:
+            return found.plan
+        in_order = order_place(self.problem, replace(self.options.quiet, time_limit_s=None))
+        plan = replace(in_order, method=self._method, facts={"note": FILLED})
+        filled = simulate(self.problem, plan)
+        if not filled.fits:
+            return found.plan
+        report(filled, self.options)
+        return plan
 
     def random(self, draw: np.random.Generator) -> IntArray:
         """Devices of all groups by chance; shape (n_groups,)."""

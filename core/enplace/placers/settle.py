@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numba import njit
 
 from enplace.coarsen import find_leaders, mean_link
+from enplace.errors import PlanError
 from enplace.placers.registry import PlaceOptions, Progress
 from enplace.placers.relief import relieved
-from enplace.plan import Plan
+from enplace.plan import Plan, check_plan
 from enplace.problem import Problem
 from enplace.profile import FloatArray, IntArray
 from enplace.schedule import Schedule
@@ -22,6 +24,9 @@ CLOSE_ENOUGH = 0.002
 
 MEMORY_SHARES = (1.0, 0.85, 0.7, 0.55)
 """Memory to go by, as a share of the real one: less than all of it only if a step does not fit."""
+
+GIVEN = "the plan given"
+"""What the person's plan to go on from is called among the parts of a search."""
 
 RELIEF_ROUNDS = 8
 """How often a plan that does not fit is relieved: what is moved may fill another device."""
@@ -240,6 +245,21 @@ def best_of(
             report(schedule, options, engine)
     assert best is not None, "a placer offers at least one candidate"
     return best
+
+
+def given_start(problem: Problem, options: PlaceOptions, method: str) -> Schedule | None:
+    """What the plan to go on from comes to, as a method's first incumbent; None if none is given.
+
+    One that was made under other pins and groups becomes the nearest to it that respects these.
+    """
+    if options.start is None:
+        return None
+    plan = replace(options.start, method=method, facts={})
+    try:
+        check_plan(problem, plan)
+    except PlanError:
+        plan = replace(plan, device=settle(problem, plan.device.copy(), plan.position))
+    return best_of(problem, [plan], options, engine=GIVEN)
 
 
 def best_that_fits(

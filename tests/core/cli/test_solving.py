@@ -12,6 +12,7 @@ from enplace.frontends import read_profile
 from enplace.placers import Progress, placers, registry
 from enplace.problem import Problem
 from enplace.samples import samples
+from enplace.text import ms
 
 from .conftest import MIB, OPS, machine, model
 
@@ -142,7 +143,11 @@ def test_the_whole_name_of_an_op_pins_that_op_alone(enplace, folder):
         (("--method", "hefft"), "did you mean 'heft'?"),
         (("--method", "x" * 5000), "…"),
         (("--cluster", "pesta"), "did you mean 'pesto'?"),
-        (("--time-limit", "nan"), "not above zero"),
+        (("--time-limit", "nan"), "'nan' is not a number"),
+        (("--time-limit", "-1"), "-1 is not above zero"),
+        (("--time-limit", "0"), "0 is not above zero"),
+        (("--time-limit", "inf"), "inf is too large"),
+        (("--time-limit", "1e999"), "1e999 is too large"),
         (("--scale-links", "-2"), "not above zero"),
         (("--objective", "beauty"), "'beauty' is not"),
         (("-o", "p.json"), "is also an input"),
@@ -313,7 +318,42 @@ def test_throughput_says_time_per_sample_and_proof(enplace, tmp_path):
     assert (found["objective"], found["method"]) == ("throughput", "max-load-dp")
     assert round(found["time_per_sample_us"] / 1000, 2) == 65.30
     assert found["proven"]
-    assert "no split into consecutive stages has less: 2,774 ideals" in enplace(*words).out
+    gap = gap_line(enplace(*words))
+    assert "0.0 %" in gap
+    assert "no split into consecutive stages has less: 2,774 ideals" in gap
+
+
+def gap_line(done):
+    (line,) = [line for line in done.out.splitlines() if line.startswith("gap")]
+    return line
+
+
+def test_the_gap_of_a_pipeline_is_to_the_bound_of_the_time_per_sample(enplace, tmp_path):
+    vgg = str(next(s.path for s in samples() if s.name == "vgg-19"))
+    plan = str(tmp_path / "plan.json")
+    words = ["place", vgg, "--cluster", "pesto", "--objective", "throughput", "-o", plan, "--json"]
+    found = enplace(*words).document
+    us, bound_us = found["time_per_sample_us"], found["time_per_sample_bound_us"]
+    assert 0 < bound_us < us
+    assert found["lower_bound"] == bound_us
+    assert found["gap"] == pytest.approx(1 - bound_us / us)
+    shown = gap_line(enplace("simulate", vgg, plan))
+    assert f"{100 * found['gap']:.1f} %" in shown
+    assert f"has less than {ms(bound_us)}" in shown
+
+
+def test_the_gap_of_a_query_is_to_the_bound_of_the_latency(enplace, folder):
+    words = ["place", "p.json", "--cluster", "c.json", "--objective", "latency"]
+    found = enplace(*words, "--json").document
+    assert (found["lower_bound"], found["gap"]) == (found["latency_us"], 0.0)
+    assert "no contiguous split has less" in gap_line(enplace(*words))
+
+
+def test_where_nothing_is_proven_of_the_objective_there_is_no_gap(enplace, folder):
+    words = ["place", "p.json", "--cluster", "c.json", "--objective", "throughput"]
+    done = enplace(*words, "--method", "expert", "--json")
+    assert (done.document["lower_bound"], done.document["gap"]) == (None, None)
+    assert "\ngap" not in enplace(*words, "--method", "expert").out
 
 
 def test_latency_says_the_time_of_a_query(enplace):
@@ -388,6 +428,15 @@ def test_a_search_goes_on_from_a_plan(enplace, planned, folder):
     assert done.document["step_time_us"] <= first * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("method", ["enplace", "pesto"])
+def test_a_search_that_finds_nothing_better_than_its_start_says_so(enplace, folder, method):
+    options = ("place", "p.json", "--cluster", "c.json", "--time-limit", "1")
+    assert enplace(*options, "-o", "best.json").status == 0
+    again = enplace(*options, "--start", "best.json", "--method", method)
+    assert again.status == 0
+    assert "Nothing better than the plan given was found in " in again.out
+
+
 def test_a_search_does_not_begin_with_the_plan_of_another_model(enplace, planned, folder):
     profile = json.loads((folder / "p.json").read_text())
     text = json.dumps(profile)
@@ -405,7 +454,8 @@ def test_a_method_that_cannot_go_on_from_a_plan_says_which_can(enplace, planned)
         "place", "p.json", "--cluster", "c.json", "--method", "heft", "--start", "plan.json"
     )
     assert done.status == 2
-    assert "method 'heft' cannot go on from a plan; for the shortest step, enplace" in done.err
+    assert "method 'heft' cannot go on from a plan" in done.err
+    assert "use enplace or pesto" in done.err
 
 
 def test_a_damaged_plan_to_start_from_is_named(enplace, folder):

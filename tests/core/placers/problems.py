@@ -8,9 +8,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from enplace.cluster import Cluster, Device, Link
+from enplace.clusters import presets
 from enplace.errors import ProblemError
+from enplace.frontends import read_profile
 from enplace.problem import Problem
 from enplace.profile import CONTROL, Profile, make_profile
+from enplace.samples import samples
 
 GIB = 2**30
 
@@ -46,6 +49,17 @@ def gpus(n, *, b0=1.0, b1=0.0, capacity=GIB, speeds=None) -> Cluster:
         channels=tuple(f"{a}->{b}" for a, b in pairs),
         links=tuple(Link(a, b, b0, b1, (i,)) for i, (a, b) in enumerate(pairs)),
     )
+
+
+def small_and_unlike() -> Problem:
+    """VGG-19 where the GPUs together have little more memory than HEFT needs, and differ much."""
+    cluster, unlike = presets()["celeritas"], ((4.5, 0.25), (7.3, 1.0), (4.0, 0.5), (3.0, 0.1))
+    unlike_gpus = tuple(
+        replace(device, capacity_bytes=int(size * GIB), speed=speed)
+        for device, (size, speed) in zip(cluster.devices[:4], unlike, strict=True)
+    )
+    profile = read_profile(next(sample.path for sample in samples() if sample.name == "vgg-19"))
+    return Problem(profile, replace(cluster, devices=unlike_gpus + cluster.devices[4:]))
 
 
 @st.composite

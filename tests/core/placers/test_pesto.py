@@ -94,6 +94,34 @@ def wide():
     return Problem(line(costs, [(i, i + 4, 20) for i in range(56)]), gpus(2, b1=0.1))
 
 
+def test_the_program_begins_with_the_plan_given():
+    """From HEFT's plan of forty vertices it does not get to what HEFT's of all ops comes to."""
+    problem = wide()
+    start = place(problem, "heft")
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=2, start=start))
+    assert plan.facts["ilp_step_time_us"] <= simulate(problem, start).makespan_us + 1e-9
+
+
+@pytest.mark.parametrize("limit_s", [1e-9, 0.5])
+def test_the_plan_is_never_worse_than_the_one_given(limit_s):
+    """Two hundred chains side by side, of which forty vertices can only tell apart a few."""
+    rng = np.random.default_rng(3)
+    costs = rng.integers(1, 50, 150).astype(float).tolist()
+    problem = Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
+    start = place(problem, "enplace", options=PlaceOptions(time_limit_s=1))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=limit_s, start=start))
+    assert plan.method == "pesto"
+    assert simulate(problem, plan).makespan_us <= simulate(problem, start).makespan_us
+
+
+def test_a_plan_given_moves_where_a_new_pin_says():
+    problem = wide()
+    start = place(problem, "heft")
+    pinned = Problem(problem.profile, problem.cluster, pins={0: int(1 - start.device[0])})
+    plan = place(pinned, "pesto", options=PlaceOptions(time_limit_s=0.5, start=start))
+    assert plan.device[0] == 1 - start.device[0]
+
+
 UNLICENSED = {"printed": "No Gurobi license found\n", "status": 1}
 BROKEN = [{"every": "0"}, {"every": "1"}, {"every": "nan"}, {"every": "0.5"}, {"values": {}}]
 

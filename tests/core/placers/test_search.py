@@ -15,7 +15,7 @@ from enplace.placers.settle import settle
 from enplace.problem import Problem
 from enplace.simulate import simulate
 
-from .problems import gpus, line, problems
+from .problems import gpus, line, problems, small_and_unlike
 
 each_search = pytest.mark.parametrize("method", ["local-search", "mcmc"])
 
@@ -57,6 +57,14 @@ def test_plans_that_fit_are_preferred(method):
     profile = line(costs, edges, persistent=[400] * 4)
     problem = Problem(profile, gpus(2, b0=50.0, capacity=1000))
     assert simulate(problem, place(problem, method)).fits
+
+
+@pytest.mark.parametrize(("method", "seed"), [("local-search", 6), ("rl", 17)])
+def test_a_search_that_meets_nothing_that_fits_fills_the_gpus_in_order(method, seed):
+    problem = small_and_unlike()
+    plan = place(problem, method, options=PlaceOptions(seed=seed))
+    assert simulate(problem, plan).fits
+    assert "plan of order-place" in plan.note
 
 
 @each_search
