@@ -96,7 +96,7 @@ class Plan:
     def objective_gap(self) -> float | None:
         """How far :attr:`objective_us` may be above the best possible, as a fraction of it."""
         us, bound_us = self.objective_us, self.objective_bound_us
-        if us is None or bound_us is None:
+        if us is None or not bound_us:
             return None
         return 0.0 if us <= bound_us else 1 - bound_us / us
 

@@ -14,9 +14,6 @@ from enplace.text import count, device_label, gap_text, ms, percent, size
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.prediction import compared
 
-PROVEN = 1e-6
-"""A gap below this is none: bounds are rounded."""
-
 MOST_MEMORY_LINES = 4
 """More devices than these are summed up in one line of a comparison."""
 
@@ -39,9 +36,9 @@ def standing(document: Document, entry: PlanEntry) -> tuple[str, str]:
     """
     if entry.plan.objective_us is not None:
         gap = entry.plan.objective_gap
-        if gap is None:
-            return "", "dim"
-        return ("proven best", "good") if gap < PROVEN else (f"gap {percent(gap)}", "dim")
+        if entry.plan.facts.get("proven") is True:
+            return "proven best", "good"
+        return (f"gap {percent(gap)}" if gap is not None else ""), "dim"
     change = document.against_expert(entry.schedule)
     if entry is document.expert and entry.schedule.fits:
         return "reference", "dim"

@@ -127,7 +127,7 @@ def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
 
 SEVERAL_LINKS = (
     "the cluster has no CPU and the links between its GPUs differ: each GPU is taken to send and "
-    "receive all at its fastest, so that it may take longer than this, and nothing is proven"
+    "receive all at its fastest, so a sample or query may take longer than this"
 )
 """What a person should know where tensors do not all go through the host's memory."""
 

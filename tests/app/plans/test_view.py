@@ -61,13 +61,15 @@ def test_a_plan_for_a_pipeline_stands_below_with_its_own_number(open_view):
     entry = document.plans[-1]
     for name, facts in (
         ("slower", {"time_per_sample_us": 12.0, "bound_us": 6.0}),
-        ("best", {"time_per_sample_us": 8.0, "bound_us": 8.0}),
+        ("best", {"time_per_sample_us": 8.0, "bound_us": 8.0, "proven": True}),
+        ("unsure", {"time_per_sample_us": 9.0, "bound_us": 9.0, "proven": False}),
     ):
         document.add_plan(replace(entry, name=name, plan=replace(entry.plan, facts=facts)))
     view = open_view(document)
-    assert names(view)[-2:] == ["best", "slower"]
-    best, slower = view.cards[-2:]
+    assert names(view)[-3:] == ["best", "unsure", "slower"]
+    best, unsure, slower = view.cards[-3:]
     assert (best.step, best.standing) == ("0.0080 ms/sample", "proven best")
+    assert (unsure.step, unsure.standing) == ("0.0090 ms/sample", "gap 0.0 %")
     assert (slower.step, slower.standing) == ("0.012 ms/sample", "gap 50.0 %")
     assert best.notes[0] == "one step 0.010 ms"
 
