@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QFontMetrics, QResizeEvent
@@ -41,6 +43,17 @@ FAMILIES = {
     "layers": "Layers of each kind dealt out in turn",
 }
 """How an expert may place a model; the first is usual."""
+MEMORY_RULES = {
+    "": "What is there at a time",
+    "makers": "That without copies of what is sent there",
+    "sums": "All outputs, as if none were freed",
+}
+"""What Baechi's methods may take memory to hold; the first is usual."""
+WISHES = {
+    "family": ("Expert’s family", FAMILIES, (EXPERT,)),
+    "memory_rule": ("Baechi’s memory", MEMORY_RULES, ("m-etf", "m-sct")),
+}
+"""Menus of ways in which some methods may work, and those methods."""
 CLUSTER_SHARE = 0.24
 """How much of the window's width the cluster's name may take."""
 
@@ -57,7 +70,8 @@ class Header(QWidget):
         super().__init__()
         self.setObjectName("header")
         self._document, self._solver = document, solver
-        self._method, self._objective, self.family = "", "", ""
+        self._method, self._objective = "", ""
+        self.wishes: dict[str, Any] = {}
         self._measuring = False
         self.time_limit_s = USUAL_TIME_LIMIT_S
         self._name, self._size = label("", "heading"), ElidedLabel("dim")
@@ -66,7 +80,7 @@ class Header(QWidget):
         self.method_menu = QMenu(self)
         self._method_actions: dict[tuple[str, str], QAction] = {}
         """By method and objective."""
-        self._family_actions: dict[str, QAction] = {}
+        self._wish_actions: dict[tuple[str, str], QAction] = {}
         self.method_button.setMenu(self.method_menu)
         self.solve_button = button("Solve", self.solve_pressed.emit, kind="accent")
         self.compare_button = button("Compare", self.compare_pressed.emit)
@@ -111,11 +125,15 @@ class Header(QWidget):
         """What the chosen placer is asked for."""
         return self._solver.aim(self.method, self._objective)
 
-    def set_method(self, name: str, family: str = "", objective: str = "") -> None:
-        """Solve with another method from now on; the expert, as for a family of models."""
-        self._method, self._objective, self.family = name, objective, family
+    def set_method(self, name: str, objective: str = "", **wishes: str) -> None:
+        """Solve with another method from now on, perhaps in a way of its own.
+
+        ``wishes`` are the expert's ``family``, or the ``memory_rule`` of Baechi's methods.
+        """
+        self._method, self._objective, self.wishes = name, objective, wishes
         chosen = self._method_actions.get((name, self.objective))
-        for action in (chosen, self._family_actions.get(family)):
+        ways = [self._wish_actions.get((key, wishes.get(key, ""))) for key in WISHES]
+        for action in (chosen, *ways):
             if action is not None:
                 action.setChecked(True)
         self.refresh()
@@ -159,7 +177,7 @@ class Header(QWidget):
             said.append(SHORT_OBJECTIVES[self.objective])
         if self._solver.searches(self.method):
             said.append(f"{self.time_limit_s} s")
-        said.append(self.family)
+        said += self.wishes.values()
         self.method_button.setText(f"{', '.join(filter(None, said))}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))
 
@@ -202,7 +220,8 @@ class Header(QWidget):
                 if method not in own:
                     self._add_method(menu, group, method, objective)
         self.method_menu.setToolTipsVisible(True)
-        self._fill_families(self.method_menu.addMenu("Expert’s family"))
+        for key, (title, ways, methods) in WISHES.items():
+            self._fill_wishes(self.method_menu.addMenu(title), key, ways, methods)
         if any(map(self._solver.searches, self._solver.methods)):
             self._fill_limits(self.method_menu.addMenu("Time limit"))
         self.refresh()
@@ -226,12 +245,20 @@ class Header(QWidget):
             told = filter(None, [method.source, *warnings_for(method, problem)])
             action.setToolTip(plain_tip(why_not or "\n".join(told)))
 
-    def _fill_families(self, menu: QMenu) -> None:
+    def _fill_wishes(
+        self, menu: QMenu, key: str, titles: Mapping[str, str], methods: Sequence[str]
+    ) -> None:
+        """A way that is chosen also chooses such a method, where none is chosen yet."""
         group = QActionGroup(menu)
-        for family, title in FAMILIES.items():
-            action = self._choice(menu, group, title, family == self.family)
-            self._family_actions[family] = action
-            action.triggered.connect(lambda _=False, f=family: self.set_method(EXPERT, f))
+
+        def choose(way: str) -> None:
+            method = self.method if self.method in methods else methods[0]
+            self.set_method(method, **({key: way} if way else {}))
+
+        for way, title in titles.items():
+            action = self._choice(menu, group, title, way == self.wishes.get(key, ""))
+            self._wish_actions[key, way] = action
+            action.triggered.connect(lambda _=False, way=way: choose(way))
 
     def _fill_limits(self, menu: QMenu) -> None:
         group = QActionGroup(menu)

@@ -55,6 +55,8 @@ class Job:
         Whether the person asked for it; the first plan to compare with comes unasked.
     family : str
         Of the model, for the expert; empty to have it recognised.
+    memory_rule : str
+        What Baechi's methods take memory to hold; empty for what is usual.
     rules : dict of int to int
         Device of some ops, for the expert.
     objective : str
@@ -69,6 +71,7 @@ class Job:
     start: Plan | None = None
     asked: bool = True
     family: str = ""
+    memory_rule: str = ""
     rules: dict[int, int] = field(default_factory=dict)
     objective: str = ""
 
@@ -295,6 +298,7 @@ class Solver(QObject):
             "method": job.method,
             "time_limit_s": job.time_limit_s,
             "family": job.family,
+            "memory_rule": job.memory_rule,
             "rules": list(job.rules.items()),
             "objective": job.objective,
         }

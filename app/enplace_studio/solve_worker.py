@@ -80,6 +80,7 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
         cancelled=lambda: number in cancelled,
         progress=reporter,
         family=job["family"],
+        memory_rule=job["memory_rule"],
         rules=dict(job["rules"]),
         start=wire.plan_from(message) if "plan" in job else None,
     )

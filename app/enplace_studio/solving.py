@@ -63,7 +63,7 @@ class Solving(QWidget):
     def solve(self) -> None:
         """Run the chosen method on the problem as it is now."""
         header = self._header
-        self._run([header.method], choose=True, family=header.family, objective=header.objective)
+        self._run([header.method], choose=True, objective=header.objective, **header.wishes)
 
     def ask_rules(self) -> None:
         """Ask for a file of rules and have the expert place by them."""
@@ -159,8 +159,8 @@ class Solving(QWidget):
         name, note = entry_name(self._solver.title(job.method), bool(job.problem.pins))
         if job.start is not None:
             note = "polished"
-        elif job.rules or job.family:
-            note = "by rules" if job.rules else job.family
+        elif way := ("by rules" if job.rules else job.family or job.memory_rule):
+            note = way
         self._simulated.emit(job, PlanEntry(name, plan, schedule, note))
 
     def _is_stale(self, job: Job) -> bool:

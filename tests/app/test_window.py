@@ -165,7 +165,7 @@ def test_the_expert_places_as_the_person_says(make_window, qtbot, tmp_path):
     assert window.document.current.plan.device[0] == 1
     assert window.document.current.note == "by rules"
     assert window.document.plans[0] is window.document.expert
-    window.header._family_actions["layers"].trigger()
+    window.header._wish_actions["family", "layers"].trigger()
     assert window.header.method_button.text() == "Expert, layers  ▾"
     with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
         window.header.solve_button.click()
@@ -174,6 +174,24 @@ def test_the_expert_places_as_the_person_says(make_window, qtbot, tmp_path):
     with qtbot.waitSignal(window.solving.failed) as said:
         window.solving.place_by_rules(rules)
     assert "mine.rules: line 1" in said.args[0]
+
+
+def test_baechis_methods_go_by_the_memory_rule_that_a_person_chooses(make_window, qtbot):
+    window = make_window()
+    profile = profile_of(dict.fromkeys("abcd", 10), [("a", "b", 300), ("b", "c", 300)])
+    window.document.open(first_state(profile, cluster_of(2, capacity_bytes=700)))
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        pass
+    window.header.set_method("m-sct")
+    window.header._wish_actions["memory_rule", "sums"].trigger()
+    assert window.header.method == "m-sct"
+    assert window.header.method_button.text() == "m-sct, sums  ▾"
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        window.header.solve_button.click()
+    assert window.document.current.note == "sums"
+    window.header.set_method("heft")
+    assert window.header.wishes == {}
+    assert window.header._wish_actions["memory_rule", ""].isChecked()
 
 
 def test_what_is_asked_of_a_solver_at_work_is_refused_with_the_reason(window, qtbot):

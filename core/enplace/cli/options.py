@@ -285,6 +285,14 @@ expert_options = all_of(
 )
 """``--family``, ``--rules``."""
 
+memory_rule_option = click.option(
+    "--memory-rule",
+    type=click.Choice(["makers", "sums"]),
+    help="What m-etf and m-sct take a GPU's memory to hold, as Baechi's code has it: what ops "
+    "there made and others still need, or all they make, as if nothing were freed. [default: what "
+    "is there at a time, with copies of what is sent there]",
+)
+
 schedule_option = click.option(
     "--schedule",
     "schedule_file",

@@ -26,6 +26,7 @@ from enplace.cli.options import (
     cluster_option,
     constraint_options,
     expert_options,
+    memory_rule_option,
     place_options,
     plan_argument,
     profile_argument,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 @solver_options
 @click.option("--start", type=FILE, metavar="plan.json", help="A plan to make better.")
 @expert_options
+@memory_rule_option
 @click.option("-o", "--output", type=FILE, metavar="plan.json", help="Write the plan.")
 @schedule_option
 def place(
@@ -60,6 +62,7 @@ def place(
     start: str | None,
     family: str | None,
     rules_file: str | None,
+    memory_rule: str | None,
     output: str | None,
     schedule_file: str | None,
     **given: Any,
@@ -86,6 +89,7 @@ def place(
         objective=objective,
         start=None if start is None else read_start(problem, start, chosen),
         family=family or "",
+        memory_rule=memory_rule or "",
         rules=read_rules(rules_file, problem) if rules_file is not None else {},
     )
     with progress_bar(1) as (begin, report), stopped_by_ctrl_c() as stopped:

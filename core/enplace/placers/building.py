@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from enplace.coarsen import find_leaders
+from enplace.placers.registry import SUMS
 from enplace.placers.slots import Slots, all_free_from, free_from, occupy
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
@@ -35,6 +36,7 @@ class Work(NamedTuple):
     tensor_op: IntArray
     tensor_bytes: IntArray
     held_bytes: IntArray
+    copy_bytes: IntArray
     tensor_stays: BoolArray
     output_bytes: IntArray
     temporary_bytes: IntArray
@@ -67,17 +69,31 @@ def prepare(
     unit: IntArray,
     memory_share: float,
     allowed: BoolArray | None = None,
+    memory_rule: str = "",
 ) -> Work:
-    """Lay out what the kernels read; see :func:`enplace.placers.heft.list_schedule`."""
+    """Lay out what the kernels read; see :func:`enplace.placers.heft.list_schedule`.
+
+    Parameters
+    ----------
+    memory_rule : str
+        One of :data:`~enplace.placers.registry.MEMORY_RULES`; empty for what a step has there.
+    """
     profile, cluster = problem.profile, problem.cluster
     leader = find_leaders(problem, position)
     follows = leader != np.arange(profile.n_ops)
     order, follower = np.argsort(position), np.lexsort((unit, leader))
     output_bytes = np.zeros(profile.n_ops, dtype=np.int64)
     np.add.at(output_bytes, profile.tensor_op, profile.held_bytes)
+    temporary_bytes, held_bytes = profile.temporary_bytes, profile.held_bytes
+    copy_bytes = np.zeros_like(held_bytes) if memory_rule else held_bytes
     # Followers run at once: their outputs lie there from the start, like variables.
+    stay_bytes = profile.persistent_bytes + np.where(follows, output_bytes, 0)
+    if memory_rule == SUMS:
+        stay_bytes = profile.persistent_bytes + output_bytes + temporary_bytes
+        output_bytes, temporary_bytes = np.zeros_like(output_bytes), np.zeros_like(temporary_bytes)
+        held_bytes = copy_bytes
     unit_bytes = np.zeros(int(unit.max()) + 1, dtype=np.int64)
-    np.add.at(unit_bytes, unit, profile.persistent_bytes + np.where(follows, output_bytes, 0))
+    np.add.at(unit_bytes, unit, stay_bytes)
     unit_allowed = np.zeros((len(unit_bytes), cluster.n_devices), dtype=bool)
     unit_allowed[unit] = problem.unit_allowed[problem.unit] if allowed is None else allowed
     return Work(
@@ -92,10 +108,11 @@ def prepare(
         tensor_uses=np.diff(profile.edge_ptr),
         tensor_op=profile.tensor_op,
         tensor_bytes=profile.tensor_bytes,
-        held_bytes=profile.held_bytes,
+        held_bytes=held_bytes,
+        copy_bytes=copy_bytes,
         tensor_stays=follows[profile.tensor_op],
         output_bytes=output_bytes,
-        temporary_bytes=profile.temporary_bytes,
+        temporary_bytes=temporary_bytes,
         unit_bytes=unit_bytes,
         capacity_bytes=(memory_share * cluster.capacity_bytes).astype(np.int64),
         lane_ptr=np.concatenate([[0], np.cumsum(cluster.lanes)]).astype(np.int64),
@@ -185,7 +202,7 @@ def send(
         for channel in links:
             channels = occupy(channels, channel, start, start + duration)
         state.arrival_us[tensor, device] = start + duration
-        state.live[device] += work.held_bytes[tensor]
+        state.live[device] += work.copy_bytes[tensor]
     return channels
 
 
@@ -236,7 +253,7 @@ def lacking_bytes(
     for tensor in inputs:
         origin = state.unit_device[work.unit[work.tensor_op[tensor]]]
         if origin not in (-1, device) and state.arrival_us[tensor, device] < 0:
-            live += work.held_bytes[tensor]
+            live += work.copy_bytes[tensor]
     need = weights + max(live, state.live_peak[device])
     return int(max(0, need - work.capacity_bytes[device]))
 
@@ -255,7 +272,7 @@ def count_memory(
             continue
         for other in range(len(work.capacity_bytes)):
             if state.arrival_us[tensor, other] >= 0:
-                state.live[other] -= work.held_bytes[tensor]
+                state.live[other] -= work.copy_bytes[tensor]
         if not work.tensor_stays[tensor]:
             home = state.unit_device[work.unit[work.tensor_op[tensor]]]
             state.live[home] -= work.held_bytes[tensor]

@@ -39,7 +39,7 @@ from enplace.placers.building import (
     send,
     settle_units,
 )
-from enplace.placers.registry import PlaceOptions, placer
+from enplace.placers.registry import MEMORY_RULE, PlaceOptions, placer
 from enplace.placers.settle import best_that_fits, by_start_or_rank, natural_position
 from enplace.placers.slots import Slots, empty_slots
 from enplace.plan import Plan
@@ -54,7 +54,7 @@ LOOK_S = 0.05
     "m-etf",
     title="m-etf, Baechi",
     source="Baechi (SoCC 2020)",
-    capabilities=("memory", "heterogeneous", "channels"),
+    capabilities=("memory", "heterogeneous", "channels", MEMORY_RULE),
 )
 def m_etf(problem: Problem, options: PlaceOptions) -> Plan:
     """Start what can start first, on whichever device that is."""
@@ -115,7 +115,7 @@ def earliest_first(
     favourite : int array, shape (n_ops,)
         The consumer that an op's device waits for, or -1.
     options : PlaceOptions
-        Asked now and then whether the person has cancelled.
+        Their memory rule is gone by; asked now and then whether the person has cancelled.
     memory_share : float
         How much of each device's memory may be used.
 
@@ -131,7 +131,14 @@ def earliest_first(
     """
     profile, cluster = problem.profile, problem.cluster
     allowed = _gpus_first(problem)[problem.unit]
-    work = prepare(problem, natural_position(problem), problem.unit, memory_share, allowed)
+    work = prepare(
+        problem,
+        natural_position(problem),
+        problem.unit,
+        memory_share,
+        allowed,
+        options.memory_rule,
+    )
     state = begin(problem, work)
     rank = np.full(profile.n_ops, -1, dtype=np.int64)
     rank[work.order] = np.arange(len(work.order))

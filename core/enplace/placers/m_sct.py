@@ -21,7 +21,7 @@ import numpy as np
 from enplace.coarsen import GroupedGraph, find_leaders, group_graph, mean_link
 from enplace.errors import EnplaceError
 from enplace.placers.m_etf import earliest_first
-from enplace.placers.registry import PlaceOptions, placer
+from enplace.placers.registry import MEMORY_RULE, PlaceOptions, placer
 from enplace.placers.settle import best_that_fits, by_start_or_rank, natural_position
 from enplace.plan import Plan
 from enplace.problem import Problem
@@ -43,7 +43,7 @@ LONGEST_S = 60.0
     "m-sct",
     title="m-sct, Baechi",
     source="Baechi (SoCC 2020)",
-    capabilities=("memory", "heterogeneous", "channels"),
+    capabilities=("memory", "heterogeneous", "channels", MEMORY_RULE),
 )
 def m_sct(problem: Problem, options: PlaceOptions) -> Plan:
     """Start what can start first, but wait for a favourite child."""

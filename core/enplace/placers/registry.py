@@ -23,6 +23,14 @@ STACKED, BRANCHES, LAYERS = FAMILIES = ("stacked", "branches", "layers")
 """Families of models that an expert places each in its own way; see
 :mod:`enplace.placers.expert`."""
 
+MAKERS, SUMS = MEMORY_RULES = ("makers", "sums")
+"""What Baechi's own code takes a device's memory to hold: what its ops have made and others still
+need, but no copies of what is sent there; or all that its ops ever make and need, as if none of it
+were freed."""
+
+MEMORY_RULE = "memory-rule"
+"""The capability of going by one of these instead of what a step has there at a time."""
+
 EVERY = (STEP_TIME, THROUGHPUT, LATENCY)
 """Objectives that a baseline can be asked for whatever it goes by, to compare it with others."""
 
@@ -94,6 +102,9 @@ class PlaceOptions:
         the method's own choice.
     family : str
         One of :data:`FAMILIES`, for the expert; empty to have it recognised.
+    memory_rule : str
+        One of :data:`MEMORY_RULES`, for methods with :data:`MEMORY_RULE`; empty for what a step has
+        in memory at a time.
     rules : mapping of int to int
         Device number by op number where a person's rules say so, for the expert.
     """
@@ -107,6 +118,7 @@ class PlaceOptions:
     rule: LoadRule = USUAL
     solver: str = ""
     family: str = ""
+    memory_rule: str = ""
     rules: Mapping[int, int] = field(default_factory=dict)
     started: float = field(default_factory=now_s)
 
@@ -249,6 +261,8 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     check_plan(split_problem(problem, plan.splits), plan)
     solve_s = watch.options.seconds
     facts = {**plan.facts, "solve_seconds": solve_s, "seed": watch.options.seed}
+    if watch.options.memory_rule:
+        facts["memory_rule"] = watch.options.memory_rule
     if start.start is not None and plan.acts_like(start.start):
         fruitless = f"Nothing better than the plan given was found in {seconds(solve_s)}."
         facts["note"] = " ".join(filter(None, (fruitless, plan.note)))
@@ -324,6 +338,11 @@ def _check_options(chosen: Placer, options: PlaceOptions) -> None:
             f"how loads count is of the throughput of a pipeline, not of '{options.objective}'; "
             f"leave out --load, --pipeline, --replicate and --two-level, or ask for --objective "
             f"throughput"
+        )
+    if options.memory_rule and not chosen.can(MEMORY_RULE):
+        raise EnplaceError(
+            f"method '{chosen.name}' knows no other memory rule; use "
+            f"{', '.join(names_with(MEMORY_RULE))}"
         )
     if (options.rule.replicate or options.rule.two_level) and not chosen.can(REPLICATION):
         raise EnplaceError(

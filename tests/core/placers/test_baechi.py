@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from enplace.cluster import Cluster, Device, Link
 from enplace.coarsen import find_leaders
-from enplace.errors import CancelledError
+from enplace.errors import CancelledError, EnplaceError
 from enplace.placers import PlaceOptions, place
 from enplace.placers.m_etf import earliest_first
 from enplace.placers.m_sct import favourite_children
@@ -149,6 +149,31 @@ def test_favourite_children_pair_off_whatever_the_window(problem, window):
     leader = find_leaders(problem, natural_position(problem)).tolist()
     led = {(leader[a], leader[b]) for a, b in edges}
     assert {(op, int(favourite[op])) for op in parents.tolist()} <= led
+
+
+@pytest.mark.parametrize(
+    ("capacity", "rule", "devices"),
+    [
+        # One GPU would have 300 and 300 bytes at a time.
+        (700, "", [0, 0, 0, 0]),
+        # But 600 in all after two ops.
+        (700, "sums", [0, 0, 1, 0]),
+        # A copy beside what an op makes would be too much as well, were it counted.
+        (500, "makers", [0, 1, 0, 0]),
+    ],
+)
+def test_what_counts_as_memory_is_the_persons_choice(capacity, rule, devices):
+    profile = edge_costs([10.0] * 4, [(0, 1, 300), (1, 2, 300), (2, 3, 300)])
+    problem = Problem(profile, gpus(2, b0=0.0, capacity=capacity))
+    nobody = np.full(4, -1)
+    device, _ = earliest_first(problem, nobody, PlaceOptions(memory_rule=rule))
+    assert device.tolist() == devices
+
+
+def test_other_methods_refuse_a_memory_rule():
+    problem = Problem(line([1.0] * 3, []), gpus(2))
+    with pytest.raises(EnplaceError, match="use m-etf, m-sct"):
+        place(problem, "heft", options=PlaceOptions(memory_rule="sums"))
 
 
 def test_it_stops_in_the_middle_of_a_placement():
