@@ -124,6 +124,15 @@ class MeasuredRun:
         return self.loss_difference > 0 or self.weights_difference > 0
 
     @property
+    def as_planned(self) -> bool:
+        """Whether every op ran where the plan has it, in the plan's order, to the same result.
+
+        A result that could not be compared, because the model fits only with the plan, is no fault.
+        """
+        in_place = self.ops_on_planned_device == self.ops_checked
+        return in_place and not self.order_violations and not self.changes_result
+
+    @property
     def drift(self) -> str:
         """What makes later steps differ; empty if nothing does that is no fault."""
         differs = self.loss_difference > 0 or self.weights_difference > 0

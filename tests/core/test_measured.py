@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from enplace import wire
-from enplace.cli.measuring import as_planned, describe_run
+from enplace.cli.measuring import describe_run
 from enplace.measured import (
     NOT_SEEN,
     MeasuredRun,
@@ -175,12 +175,12 @@ def test_a_plan_with_splits_is_as_planned_if_its_first_step_is():
     _, run = a_run(loss_difference=0.12)
     plan = replace(run.plan, splits=(Split("a", "batch", 2),))
     split = replace(run, plan=plan, first_step_difference=6e-8)
-    assert as_planned(split)
+    assert split.as_planned
     told = describe_run(split, "gpu:2")
     assert "first step differs by" in told
     assert "if only last bits of variables change" in told
     assert "differences grow with steps" in told
     assert "changes no arithmetic" not in told
     wrong = replace(split, first_step_difference=0.01)
-    assert not as_planned(wrong)
+    assert not wrong.as_planned
     assert "by more than rounding" in describe_run(wrong, "gpu:2")

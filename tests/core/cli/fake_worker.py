@@ -110,7 +110,9 @@ def main(mode):
         costs = np.array([COSTS_US] * 2).T
         problem = replace(problem, profile=problem.profile.with_costs(costs))
         differs = 0.5 if mode == "differs" else 0.0
-        run = run_of(problem, wire.plan_from(job), job.details, int(mode == "wrong"), differs)
+        plan = wire.plan_from(job)
+        is_wrong = mode == "wrong" or (mode == "wrong-alone" and len(set(plan.device)) == 1)
+        run = run_of(problem, plan, job.details, int(is_wrong), differs)
         send(run_message(run))
 
 

@@ -175,6 +175,35 @@ def test_tune_writes_the_best_plan_and_tells_each_round(enplace, profiled):
     assert "no faster plan" in text
 
 
+def devices_in(plan_file):
+    return [op["device"] for op in json.loads(plan_file.read_text())["ops"]]
+
+
+def test_tune_rolls_back_a_faster_plan_that_does_not_run_as_planned(enplace, profiled, fake):
+    fake("wrong-alone")
+    enplace("place", "P.enplace", "--cluster", "local", "-o", "bad.json", "--method", "round-robin")
+    words = ["--profile", "P.enplace", "--trust", "-o", "better.json", "--method", "heft"]
+    done = enplace("tune", "train.py", "bad.json", *words, "--json")
+    assert done.status == 1
+    first, new = done.document["rounds"]
+    assert new["step_time_us"] < first["step_time_us"]
+    assert (first["kept"], new["kept"], new["as_planned"]) == (True, False, False)
+    assert done.document["step_time_us"] == first["step_time_us"]
+    assert devices_in(profiled / "better.json") == devices_in(profiled / "bad.json")
+    told = enplace("tune", "train.py", "bad.json", *words)
+    assert told.status == 1
+    assert "not as planned, rolled back" in told.out
+    assert "Round 1 did not run as planned: 1 op not where planned, 1 op out of order." in told.out
+
+
+def test_tune_says_no_where_the_first_plan_does_not_run_as_planned_either(enplace, profiled, fake):
+    fake("wrong")
+    words = ["--profile", "P.enplace", "--trust", "-o", "better.json", "--method", "heft"]
+    done = enplace("tune", "train.py", "plan.json", *words)
+    assert done.status == 1
+    assert "The first plan did not run as planned" in done.out
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
