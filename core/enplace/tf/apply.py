@@ -21,13 +21,13 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
-from enplace.cluster import Cluster, Device
+from enplace.cluster import Cluster, Device, task_of
 from enplace.exports.python_snippet import tensorflow_devices
 from enplace.files.plans import read_plan_alone
 from enplace.splits import unsplit_names
 from enplace.text import count
 from enplace.tf.check import Check, check_placement
-from enplace.tf.devices import DevicesError, short_name, task_of
+from enplace.tf.devices import DevicesError, short_name
 from enplace.tf.exchange import (
     Movers,
     bound_ops,

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.step_stats_pb2 import StepStats
 
-from enplace.cluster import Cluster
+from enplace.cluster import Cluster, task_of
 from enplace.profile import FloatArray
-from enplace.tf.devices import Devices, DevicesError, task_of
+from enplace.tf.devices import Devices, DevicesError
 from enplace.tf.fit import fit_line
 
 SIZES = tuple(1 << power for power in range(12, 27, 2))
