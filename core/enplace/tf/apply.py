@@ -26,6 +26,7 @@ from enplace.exports.python_snippet import tensorflow_devices
 from enplace.files.plans import read_plan_alone
 from enplace.splits import unsplit_names
 from enplace.text import count
+from enplace.tf.capture import has_replicas
 from enplace.tf.check import Check, check_placement
 from enplace.tf.devices import DevicesError, short_name
 from enplace.tf.exchange import (
@@ -44,8 +45,6 @@ from enplace.tf.step import Step, plain_config
 
 _HOST = "/device:CPU:0"
 
-_REPLICA = "replica_1/"
-"""Begins the names of what a tf.distribute strategy copies for its second device."""
 _for_good = ExitStack()
 
 _ours: WeakSet[ConcreteFunction] = WeakSet()
@@ -294,7 +293,7 @@ class _Placer:
         kinds = ((lacking, "ops of the plan are missing"), (new, "ops are new"))
         parts = [f"{len(ops)} {what} ('{ops[0]}')" for ops, what in kinds if ops]
         mend = "profile the model as it is now and place it anew"
-        if any(_REPLICA in op for op in new):
+        if has_replicas(new):
             mend = "a plan is for one replica: leave out the tf.distribute strategy"
         line = (
             f"{self._application.path} does not fit the function {name}, which runs as it is: "
