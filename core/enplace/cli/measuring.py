@@ -41,6 +41,8 @@ CHANGED_BY_SPLITS = (
     "or without a seed) differs from run to run."
 )
 
+MOST_LINKS = 12
+
 _OPTIONS = {
     "--loss": "What to train a saved model with, such as 'mse'; needs --optimizer too.",
     "--optimizer": "What to train a saved model with, such as 'adam'; needs --loss too.",
@@ -166,6 +168,7 @@ def profile(
                 *_describe_left_out(measured),
                 *([COMPILED] if measured.measured.get("compiled") else []),
                 *_describe_evaluation(measured),
+                *_describe_links(measured),
                 f"Written to {output}.",
             ]
         ),
@@ -205,6 +208,17 @@ def _describe_evaluation(profile: Profile) -> list[str]:
         f"{table(rows, 'lrrr')}\n",
         *advice(found),
     ]
+
+
+def _describe_links(profile: Profile) -> list[str]:
+    """What transfers cost: the fitted lines, which of them are poor, and what is a preset."""
+    from enplace.link_fits import about_poor, about_presets, link_fits
+
+    fits = link_fits(profile)
+    lines = [table([[fit.title, fit.said] for fit in fits[:MOST_LINKS]], "ll")] if fits else []
+    if len(fits) > MOST_LINKS:
+        lines.append(f"and {count(len(fits) - MOST_LINKS, 'more link')}")
+    return [*lines, *filter(None, (about_poor(fits), about_presets(profile)))]
 
 
 @command("run")

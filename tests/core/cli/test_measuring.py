@@ -60,6 +60,20 @@ def test_nothing_but_the_answer_is_printed(enplace, script):
     assert "hello" not in done.out
 
 
+def test_profile_tells_what_transfers_cost_and_which_lines_are_poor(enplace, script):
+    said = enplace("profile", "train.py", "-o", "P.enplace", "--trust").out
+    assert "GPU 0 → GPU 1  0.012 ms + bytes at 25 GB/s, R² 0.998" in said
+    assert "Poor fit (R² below 0.9): GPU 1 → GPU 0." in said
+    assert "preset" not in said
+
+
+def test_profile_calls_what_transfers_between_logical_cpus_cost_a_preset(enplace, script):
+    words = ["--devices", "cpu:4", "--trust"]
+    said = enplace("profile", "train.py", "-o", "P.enplace", *words).out
+    assert "is a preset, 0.0050 ms + bytes at 10 GB/s, and not measured" in said
+    assert "R²" not in said
+
+
 def test_a_poor_estimate_says_what_to_trust_and_that_none_was_needed(enplace, script):
     words = ["--arg", "{batch}", "--batch-size", "64", "--batch-sizes", "8,16", "--trust"]
     lines = enplace("profile", "train.py", "-o", "P.enplace", *words).out.splitlines()
