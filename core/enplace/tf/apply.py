@@ -39,6 +39,7 @@ from enplace.tf.exchange import (
 )
 from enplace.tf.graph import FlatGraph, all_nodes, flatten
 from enplace.tf.rewrite import count_inputs, device_orders, place_graph
+from enplace.tf.said import what_it_says
 from enplace.tf.scripts import plain_keras
 from enplace.tf.split import split_flat
 from enplace.tf.step import Step, plain_config
@@ -244,7 +245,7 @@ class _Placer:
                 raise  # the end of the data
             if "cycle" in str(error):
                 raise _CycleError(placed) from error
-            raise _RefusedError(error.message) from error
+            raise _RefusedError(what_it_says(error)) from error
         else:
             report(running.export_run_metadata().partition_graphs)
         finally:
@@ -281,10 +282,9 @@ class _Placer:
     def give_up(self, function: ConcreteFunction, why: str) -> None:
         """Let a function run as it is from now on, and say why."""
         self._known[function] = None
-        name, (reason, *_) = function_name(function), why.splitlines() or [""]
         line = (
-            f"{self._application.path}: TensorFlow does not run {name} as the plan says, so it "
-            f"runs as it is (its first step may have begun twice): {reason}"
+            f"{self._application.path}: TensorFlow does not run {function_name(function)} as the "
+            f"plan says, so it runs as it is (its first step may have begun twice): {why}"
         )
         self._application.mismatches.append(line)
         print(f"enplace: {line}", file=sys.stderr)
