@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,8 @@ from enplace.errors import ClusterError
 from enplace.profile import KINDS, MAX_BYTES, MAX_NAME, FloatArray, IntArray
 
 MAX_DEVICES = 256
+
+_TASK = re.compile(r"(/job:\w+)(?:/replica:0)?(/task:\d+)")
 
 _T = TypeVar("_T")
 
@@ -253,6 +256,12 @@ class Cluster:
                 for k in self.links
             ),
         )
+
+
+def task_of(device: str) -> str:
+    """``/job:worker/task:1`` of the full name of one of its devices; empty if it names no task."""
+    match = _TASK.match(device)
+    return f"{match[1]}{match[2]}" if match else ""
 
 
 def _first_double(values: Iterable[_T]) -> _T | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.cluster import Cluster
+from enplace.cluster import Cluster, task_of
 from enplace.clusters import cluster_from_json, cluster_to_json
 from enplace.plan import Plan
 from enplace.problem import Problem
@@ -29,6 +29,11 @@ DRIFT = "Parts round otherwise than whole ops; differences grow with steps."
 SHARED_CACHES = (
     "Logical CPUs share caches, memory and the threads that send: a prediction is often 15 to 70 % "
     "short, most where many small tensors are sent. Tune learns what sends cost."
+)
+
+SHARED_CORES = (
+    "These hosts are processes of one machine. They share its cores, also with what sends between "
+    "them, so a prediction is often far too short: measure on hosts of their own."
 )
 
 COMPILED = (
@@ -124,6 +129,15 @@ class MeasuredRun:
         return self.loss_difference > 0 or self.weights_difference > 0
 
     @property
+    def as_planned(self) -> bool:
+        """Whether every op ran where the plan has it, in the plan's order, to the same result.
+
+        A result that could not be compared, because the model fits only with the plan, is no fault.
+        """
+        in_place = self.ops_on_planned_device == self.ops_checked
+        return in_place and not self.order_violations and not self.changes_result
+
+    @property
     def drift(self) -> str:
         """What makes later steps differ; empty if nothing does that is no fault."""
         differs = self.loss_difference > 0 or self.weights_difference > 0
@@ -133,12 +147,15 @@ class MeasuredRun:
     def caveat(self) -> str:
         """What makes the prediction too short on these devices; empty if nothing is known to.
 
-        Logical CPUs of one machine, each with a core of its own: what two cores share is not in
-        the machine model. Those that take turns on one chip share nothing at the same time.
+        CPUs of one machine: what their cores share is not in the machine model, nor that processes
+        share the cores. Those that take turns on one chip share nothing at the same time.
         """
         used = [self.cluster.devices[d] for d in np.unique(self.plan.device).tolist()]
-        at_once = len(used) > 1 and all(d.kind == "cpu" and not d.chip for d in used)
-        return SHARED_CACHES if at_once and not self.cluster.hosts else ""
+        tasks = {task_of(device.name) for device in used}
+        at = {name.rpartition(":")[0] for task, name in self.cluster.hosts if task in tasks}
+        if len(used) < 2 or len(at) > 1 or any(d.kind != "cpu" or d.chip for d in used):
+            return ""
+        return SHARED_CACHES if len(tasks) == 1 else SHARED_CORES
 
     @property
     def about_xla(self) -> str:

@@ -14,7 +14,7 @@ from enplace.disk import read_bytes
 from enplace.errors import FileError, ProblemError
 from enplace.problem import Problem
 from enplace.profile import Profile
-from enplace.text import count, listed
+from enplace.text import count, device_label, listed
 
 ARROW = "->"
 
@@ -100,7 +100,7 @@ def _search(pattern: str, names: Sequence[str]) -> list[int]:
 
 
 def find_device(text: str, cluster: Cluster, option: str) -> int:
-    """Number of a device written ``GPU:0``, ``gpu:0`` or ``0``.
+    """Number of a device written ``GPU:0``, ``gpu:0``, ``0`` or as it is shown, such as ``GPU 0``.
 
     Raises
     ------
@@ -108,10 +108,12 @@ def find_device(text: str, cluster: Cluster, option: str) -> int:
         Names the devices there are.
     """
     names = [device.name for device in cluster.devices]
+    if text in names:
+        return names.index(text)
+    labels = [device_label(name).casefold() for name in names]
     for wanted in (text, f"GPU:{text}"):
-        for number, name in enumerate(names):
-            if name.casefold() == wanted.casefold():
-                return number
+        if labels.count(label := device_label(wanted).casefold()) == 1:
+            return labels.index(label)
     if text.isascii() and text.isdigit() and int(text) < len(names):
         return int(text)
     raise ProblemError(

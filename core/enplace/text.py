@@ -11,6 +11,7 @@ MINUS = "−"
 MAX_WORD = 120
 MAX_LISTED = 24
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD + 1},}}")
+_HOST = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)/(?:device:)?")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -73,8 +74,11 @@ def count(number: int, noun: str) -> str:
 
 
 def device_label(name: str) -> str:
-    """A device as a person calls it: ``GPU:0`` is ``GPU 0``."""
-    return name.replace(":", " ")
+    """A device as a person calls it: ``GPU 0``; of a host ``worker 1 GPU 0``.
+
+    :func:`enplace.rules.find_device` knows a device by it, so that it may be copied to ``--pin``.
+    """
+    return _HOST.sub(r"\1 \2 ", name).replace(":", " ")
 
 
 def elide_middle(text: str, length: int) -> str:

@@ -113,7 +113,14 @@ def _tuned(profile: Message, job: Message, say: Any) -> Message:
 
 
 def _rounds(tuning: Tuning) -> list[dict[str, Any]]:
-    return [{"step_time_us": trial.run.step_time_us, "kept": trial.kept} for trial in tuning.trials]
+    return [
+        {
+            "step_time_us": trial.run.step_time_us,
+            "kept": trial.kept,
+            "as_planned": trial.run.as_planned,
+        }
+        for trial in tuning.trials
+    ]
 
 
 if __name__ == "__main__":

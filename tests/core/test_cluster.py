@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from enplace.cluster import Cluster, Device, Link
+from enplace.cluster import Cluster, Device, Link, task_of
 from enplace.errors import ClusterError
 
 GPUS = (Device("GPU:0", "gpu", 10), Device("GPU:1", "gpu", 10))
@@ -83,3 +83,8 @@ def test_scaling_divides_time_and_nothing_else() -> None:
 def test_an_impossible_scale_is_refused(factor: float) -> None:
     with pytest.raises(ClusterError, match="scale of links"):
         make(THERE, BACK).scaled(links=factor)
+
+
+def test_a_full_name_of_a_device_tells_its_task() -> None:
+    assert task_of("/job:worker/replica:0/task:1/device:GPU:0") == "/job:worker/task:1"
+    assert task_of("/device:GPU:0") == ""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from enplace import wire
-from enplace.cli.measuring import as_planned, describe_run
+from enplace.cli.measuring import describe_run
 from enplace.measured import (
     NOT_SEEN,
     MeasuredRun,
@@ -139,10 +139,31 @@ def test_only_logical_cpus_that_run_at_once_make_a_prediction_short():
     run = on_cpus()
     alone = plan_of(Problem(run.profile, run.cluster), {"a": 1, "b": 1})
     assert replace(run, plan=alone).caveat == ""
-    hosts = ("/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0")
-    apart = on_cpus(hosts)
-    served = tuple((name.removesuffix("/device:CPU:0"), "host:1") for name in hosts)
-    assert replace(apart, cluster=replace(apart.cluster, hosts=served)).caveat == ""
+
+
+TASKS = ("/job:worker/task:0", "/job:worker/task:1")
+
+
+def on_hosts(*addresses):
+    """A run of two ops on two hosts, or, without addresses, on two processes started here."""
+    run = on_cpus([f"{task}/device:CPU:0" for task in TASKS])
+    served = tuple(zip(TASKS, addresses, strict=True)) if addresses else ()
+    return replace(run, cluster=replace(run.cluster, hosts=served))
+
+
+@pytest.mark.parametrize("addresses", [(), ("127.0.0.1:2222", "127.0.0.1:2223")])
+def test_hosts_that_are_processes_of_one_machine_share_its_cores(addresses):
+    assert "processes of one machine" in on_hosts(*addresses).caveat
+    assert "Logical CPUs" not in on_hosts(*addresses).caveat
+
+
+def test_hosts_that_are_machines_share_nothing():
+    assert on_hosts("a.lab:2222", "b.lab:2222").caveat == ""
+
+
+def test_two_logical_cpus_of_one_host_are_logical_cpus():
+    run = on_cpus([f"{TASKS[0]}/device:CPU:{number}" for number in range(2)])
+    assert "Logical CPUs share caches" in run.caveat
 
 
 def test_where_ops_are_split_the_first_step_decides():
@@ -175,12 +196,12 @@ def test_a_plan_with_splits_is_as_planned_if_its_first_step_is():
     _, run = a_run(loss_difference=0.12)
     plan = replace(run.plan, splits=(Split("a", "batch", 2),))
     split = replace(run, plan=plan, first_step_difference=6e-8)
-    assert as_planned(split)
+    assert split.as_planned
     told = describe_run(split, "gpu:2")
     assert "first step differs by" in told
     assert "if only last bits of variables change" in told
     assert "differences grow with steps" in told
     assert "changes no arithmetic" not in told
     wrong = replace(split, first_step_difference=0.01)
-    assert not as_planned(wrong)
+    assert not wrong.as_planned
     assert "by more than rounding" in describe_run(wrong, "gpu:2")

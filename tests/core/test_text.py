@@ -83,3 +83,9 @@ def test_a_short_text_stays_whole():
 
 def test_a_device_is_called_without_the_colon():
     assert text.device_label("GPU:0") == "GPU 0"
+
+
+def test_the_devices_of_two_hosts_are_told_apart():
+    names = [f"/job:worker/task:{task}/device:GPU:0" for task in range(2)]
+    assert [text.device_label(name) for name in names] == ["worker 0 GPU 0", "worker 1 GPU 0"]
+    assert text.device_label("->".join(names)) == "worker 0 GPU 0->worker 1 GPU 0"

@@ -113,6 +113,48 @@ def test_a_plan_that_ran_before_does_not_run_again(problem):
     assert tuning.settled
 
 
+def going_wrong(run, is_wrong):
+    """The machine, with an op elsewhere in those plans."""
+
+    def run_wrong(problem, plan):
+        return replace(run(problem, plan), ops_on_planned_device=1 if is_wrong(plan) else 2)
+
+    return run_wrong
+
+
+def uses_two_devices(plan):
+    return len(set(plan.device.tolist())) == 2
+
+
+def test_a_faster_plan_that_does_not_run_as_planned_is_rolled_back(problem):
+    first = plan_of(problem, {"a": 0, "b": 0})
+    run = going_wrong(machine([100, 100]), uses_two_devices)
+    tuning = tune(problem, first, run, solve, rounds=3)
+    assert [trial.kept for trial in tuning.trials] == [True, False]
+    assert tuning.best.plan is first
+    assert tuning.is_spoilt
+
+
+def test_a_plan_that_runs_as_planned_takes_the_place_of_one_that_does_not(problem):
+    """Even a slower one: what was fast is not the first plan."""
+    together = plan_of(problem, {"a": 0, "b": 0})
+    run = going_wrong(machine([100, 100], slower_when_apart=1.9), uses_two_devices)
+    first = plan_of(problem, {"a": 0, "b": 1})
+    tuning = tune(problem, first, run, lambda problem: together, rounds=1)
+    assert [trial.run.step_time_us for trial in tuning.trials] == [190, 200]
+    assert tuning.best.plan is together
+    assert not tuning.is_spoilt
+
+
+def test_where_no_plan_runs_as_planned_the_first_stays(problem):
+    first = plan_of(problem, {"a": 0, "b": 0})
+    run = going_wrong(machine([100, 100]), lambda plan: True)
+    tuning = tune(problem, first, run, solve, rounds=1)
+    assert [trial.kept for trial in tuning.trials] == [False, False]
+    assert tuning.best.plan is first
+    assert tuning.is_spoilt
+
+
 def test_what_the_executor_adds_to_every_op_stays(problem):
     cpus = replace(problem.cluster.devices[0], name="CPU:0", kind="cpu")
     cluster = replace(problem.cluster, devices=(cpus, replace(cpus, name="CPU:1")))

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from enplace.cluster import Cluster
-from enplace.clusters import cluster_from_json
 from enplace.errors import EnplaceError
 from enplace.frontends import recorded_plan
+from enplace.link_fits import local_cluster
 from enplace.problem import Problem
 from enplace.profile import FloatArray, Profile
 from enplace.simulate import simulate
-from enplace.text import device_label, ms, percent, rate
+from enplace.text import ms, percent
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,25 +43,6 @@ class Deviations:
         return float(xs[min(int(np.searchsorted(shares, share)), len(xs) - 1)])
 
 
-@dataclass(frozen=True, eq=False)
-class LinkFit:
-    """Measured transfers between two devices, and the line b0 + b1 * bytes through them."""
-
-    source: int
-    title: str
-    size_bytes: FloatArray
-    time_us: FloatArray
-    b0_us: float
-    b1_us_per_byte: float
-    r2: float
-
-    @property
-    def said(self) -> str:
-        """``12 µs + 25 GB/s, R² 0.998``."""
-        speed = rate(1e6 / self.b1_us_per_byte) if self.b1_us_per_byte > 0 else "no cost by size"
-        return f"{ms(self.b0_us)} + bytes at {speed}, R² {self.r2:.3f}"
-
-
 def deviations(profile: Profile) -> Deviations | None:
     """How steady the ops are; None where that was not measured."""
     found = profile.measured.get("op_deviation")
@@ -75,38 +55,6 @@ def deviations(profile: Profile) -> Deviations | None:
     ]
     values = np.array([pair for pair in sorted(pairs) if np.isfinite(pair).all()])
     return Deviations(values[:, 0], values[:, 1]) if len(values) else None
-
-
-def link_fits(profile: Profile) -> list[LinkFit]:
-    """The measured links; empty where none were measured, as between logical CPUs."""
-    found = profile.measured.get("links")
-    cluster = local_cluster(profile)
-    if not isinstance(found, list) or cluster is None:
-        return []
-    return [fit for value in found if (fit := _link_fit(value, cluster)) is not None]
-
-
-def _link_fit(value: Any, cluster: Cluster) -> LinkFit | None:
-    """A measured link; None for what is not one."""
-    try:
-        source, target = str(value["from"]), str(value["to"])
-        size, time = (np.array(value[key], dtype=np.float64) for key in ("sizes", "times_us"))
-        numbers = (float(value[key]) for key in ("b0_us", "b1_us_per_byte", "r2"))
-        title = f"{device_label(source)} → {device_label(target)}"
-        fit = LinkFit(cluster.index[source], title, size, time, *numbers)
-    except (KeyError, TypeError, ValueError):
-        return None
-    usable = len(size) > 1 and size.shape == time.shape and (size > 0).all() and (time > 0).all()
-    return fit if usable else None
-
-
-def local_cluster(profile: Profile) -> Cluster | None:
-    """The devices that the profile was measured on."""
-    found = profile.measured.get("cluster")
-    try:
-        return cluster_from_json(found) if found else None
-    except EnplaceError:
-        return None
 
 
 def simulated_step_us(profile: Profile) -> float | None:

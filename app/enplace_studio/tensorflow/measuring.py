@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QMessageBox, QWidget
@@ -240,10 +241,9 @@ class Measuring(QWidget):
             self.done.emit("The plan that was tuned is not open any more; nothing has changed")
             return
         first, best = rounds[0]["step_time_us"], run.step_time_us
-        if sum(each["kept"] for each in rounds) == 1:
+        if not any(each["kept"] for each in rounds[1:]):
             self._document.set_run(entry.plan, run)
-            tried = " The new one measured no faster and is dropped." if len(rounds) > 1 else ""
-            self.done.emit(f"“{entry.name}” is the fastest plan found: {ms(best)}.{tried}")
+            self.done.emit(_said_of_none_kept(entry.name, best, rounds))
             return
         tuned = session.entry_for(self._document.problem, f"{entry.name}, tuned", run.plan)
         self._document.add_plan(replace(tuned, run=run))
@@ -327,6 +327,17 @@ def _what_runs(source: Source) -> str:
     if source.kind in ("script", "module"):
         return f"runs {source.command}"
     return f"loads {Path(source.path).name}, which can hold code of its own"
+
+
+def _said_of_none_kept(name: str, step_time_us: float, rounds: Sequence[Mapping[str, Any]]) -> str:
+    """What tuning tells where no new plan was kept."""
+    first, *new = rounds
+    if not first["as_planned"]:
+        return f"“{name}” did not run as planned, and no plan was found that did; see Measured here"
+    said = f"“{name}” is the fastest plan found: {ms(step_time_us)}."
+    if not all(each["as_planned"] for each in new):
+        return f"{said} A new one did not run as planned and is rolled back."
+    return f"{said} The new one measured no faster and is dropped." if new else said
 
 
 def _with_source(profile: Profile, request: ProfileRequest) -> Profile:

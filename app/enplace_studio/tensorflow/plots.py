@@ -9,9 +9,10 @@ import pyqtgraph as pg
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QColor
 
+from enplace.link_fits import LinkFit
 from enplace.profile import FloatArray
 from enplace.text import ms, percent, size
-from enplace_studio.tensorflow.facts import Deviations, LinkFit
+from enplace_studio.tensorflow.facts import Deviations
 from enplace_studio.theme import theme
 
 LEAST_HEIGHT = 150

@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
+from enplace.link_fits import about_poor, about_presets, link_fits
 from enplace.profile import Profile
 from enplace.text import count, percent
 from enplace_studio.aside import aside
@@ -30,7 +31,8 @@ class ProfilePage(QDialog):
         self.resize(*(round(length * theme.scale) for length in SIZE))
         simulated_us = aside(lambda: facts.simulated_step_us(profile))
         self.lines = facts.step_facts(profile, simulated_us)
-        self.deviations, self.links = facts.deviations(profile), facts.link_fits(profile)
+        self.deviations, self.links = facts.deviations(profile), link_fits(profile)
+        self.about_presets = about_presets(profile)
         column = Column()
         body = column.fill(spacing=10)
         body.addWidget(label(f"How {model_title(profile.name)} was measured", "heading"))
@@ -84,13 +86,8 @@ class ProfilePage(QDialog):
     def _link_panel(self) -> Panel:
         panel = Panel("What transfers cost")
         if not self.links:
-            panel.body.addWidget(
-                paragraph(
-                    "No links were measured. Logical CPU devices share their memory: nothing is "
-                    "copied between them, but each send costs a thread some microseconds. Plans "
-                    "use the links of the chosen cluster; Tune on this machine learns theirs."
-                )
-            )
+            said = self.about_presets or "No links were measured."
+            panel.body.addWidget(paragraph(f"{said} Plans use the links of the chosen cluster."))
             panel.body.addStretch()
             return panel
         panel.set_legend("dots: measured · line: latency + bytes / bandwidth")
@@ -99,4 +96,6 @@ class ProfilePage(QDialog):
             panel.body.addWidget(Line(fit.title, fit.said))
         if len(self.links) > MOST_LINKS:
             panel.body.addWidget(paragraph(f"and {len(self.links) - MOST_LINKS} more"))
+        for text in filter(None, (about_poor(self.links), self.about_presets)):
+            panel.body.addWidget(paragraph(text))
         return panel

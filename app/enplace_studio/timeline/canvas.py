@@ -185,7 +185,7 @@ class TimelineCanvas(QWidget):
 
     @staticmethod
     def _title(row: Row) -> str:
-        return elide_middle(device_label(row.title), 14)
+        return elide_middle(device_label(row.title), 24)
 
     def _lane_px(self) -> float:
         return max(self.width() - self._left - _RIGHT_PX, 10)

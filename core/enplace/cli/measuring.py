@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from enplace.problem import Problem
     from enplace.profile import Profile
     from enplace.source import Source
-    from enplace.tuning import Tuning
+    from enplace.tuning import Trial, Tuning
 
 Report = Callable[[str, float | None], None]
 
@@ -40,6 +40,8 @@ CHANGED_BY_SPLITS = (
     "rounding. Splits change no more than that; a model that draws numbers of its own (in Python, "
     "or without a seed) differs from run to run."
 )
+
+MOST_LINKS = 12
 
 _OPTIONS = {
     "--loss": "What to train a saved model with, such as 'mse'; needs --optimizer too.",
@@ -166,6 +168,7 @@ def profile(
                 *_describe_left_out(measured),
                 *([COMPILED] if measured.measured.get("compiled") else []),
                 *_describe_evaluation(measured),
+                *_describe_links(measured),
                 f"Written to {output}.",
             ]
         ),
@@ -205,6 +208,17 @@ def _describe_evaluation(profile: Profile) -> list[str]:
         f"{table(rows, 'lrrr')}\n",
         *advice(found),
     ]
+
+
+def _describe_links(profile: Profile) -> list[str]:
+    """What transfers cost: the fitted lines, which of them are poor, and what is a preset."""
+    from enplace.link_fits import about_poor, about_presets, link_fits
+
+    fits = link_fits(profile)
+    lines = [table([[fit.title, fit.said] for fit in fits[:MOST_LINKS]], "ll")] if fits else []
+    if len(fits) > MOST_LINKS:
+        lines.append(f"and {count(len(fits) - MOST_LINKS, 'more link')}")
+    return [*lines, *filter(None, (about_poor(fits), about_presets(profile)))]
 
 
 @command("run")
@@ -249,7 +263,7 @@ def run(
     return Answer(
         run_numbers(measured) | {"model": source.path, "devices": where, "placement_file": plan},
         describe_run(measured, where),
-        YES if as_planned(measured) else NO,
+        YES if measured.as_planned else NO,
     )
 
 
@@ -294,7 +308,8 @@ def tune(
     """Improve PLAN for MODEL by measurement.
 
     Runs it, takes the measured costs, solves again and runs the new plan; keeps whichever measures
-    faster, and stops when the costs promise no more (FastT's adaptive cost model).
+    faster and runs as planned, and stops when the costs promise no more (FastT's adaptive cost
+    model). Exit status 1 if no new plan was kept and one did not run as planned.
     """
     from enplace import tuning
     from enplace.files import write_plan
@@ -327,6 +342,7 @@ def tune(
     return Answer(
         _tuning_numbers(tuned) | {"devices": where, "placement_file": output},
         f"{_describe_tuning(tuned)}\n\nThe plan is in {output}.",
+        NO if tuned.is_spoilt else YES,
     )
 
 
@@ -380,19 +396,10 @@ def _can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def as_planned(run: MeasuredRun) -> bool:
-    """Whether every op ran where the plan has it, in the plan's order, to the same result.
-
-    A result that could not be compared, because the model fits only with the plan, is no fault.
-    """
-    in_place = run.ops_on_planned_device == run.ops_checked
-    return in_place and not run.order_violations and not run.changes_result
-
-
 def run_numbers(run: MeasuredRun) -> dict[str, Any]:
     """The figures of a run; null where there is none."""
     names = {"profile": run.profile.name, "method": run.plan.method}
-    return names | run.to_json() | {"as_planned": as_planned(run)}
+    return names | run.to_json() | {"as_planned": run.as_planned}
 
 
 def describe_run(run: MeasuredRun, devices: str) -> str:
@@ -462,9 +469,28 @@ def _describe_tuning(tuned: Tuning) -> str:
     rows = [["", "plan", "predicted", "measured", ""]]
     for number, trial in enumerate(tuned.trials):
         predicted, measured = trial.run.predicted_step_time_us, trial.run.step_time_us
-        kept = "best" if trial is tuned.best else "kept" if trial.kept else "slower, rolled back"
         label = f"round {number}" if number else "at first"
-        rows.append([label, trial.plan.method, ms(predicted), ms(measured), kept])
+        rows.append([label, trial.plan.method, ms(predicted), ms(measured), _verdict(trial, tuned)])
     end = "The measured costs promise no faster plan." if tuned.settled else ""
     caveat = next(filter(None, (_caveat(trial.run) for trial in tuned.trials)), "")
-    return "\n".join(filter(None, [table(rows, "llrrl"), caveat, end]))
+    faults = [_faults(number, trial.run) for number, trial in enumerate(tuned.trials)]
+    return "\n".join(filter(None, [table(rows, "llrrl"), *faults, caveat, end]))
+
+
+def _verdict(trial: Trial, tuned: Tuning) -> str:
+    if not trial.run.as_planned:
+        return "not as planned" if trial is tuned.trials[0] else "not as planned, rolled back"
+    return "best" if trial is tuned.best else "kept" if trial.kept else "slower, rolled back"
+
+
+def _faults(number: int, run: MeasuredRun) -> str:
+    """How the plan of a round did not run as planned; empty if it did."""
+    elsewhere = run.ops_checked - run.ops_on_planned_device
+    faults = [
+        f"{count(elsewhere, 'op')} not where planned" * bool(elsewhere),
+        f"{count(run.order_violations, 'op')} out of order" * bool(run.order_violations),
+        "another result than without the plan" * run.changes_result,
+    ]
+    said = ", ".join(filter(None, faults))
+    where = f"Round {number}" if number else "The first plan"
+    return f"{where} did not run as planned: {said}." if said else ""

@@ -156,8 +156,9 @@ constraint_options = all_of(
         "pins",
         multiple=True,
         metavar="REGEX=DEVICE",
-        help="Keep the ops whose name matches on a device (GPU:1, gpu:1 or 1). Repeat at will. "
-        "The regex may match anywhere in a name; the whole name of an op means that op alone.",
+        help="Keep the ops whose name matches on a device (GPU:1, 1, or as it is shown: 'GPU 1'). "
+        "Repeat at will. The regex may match anywhere in a name; the whole name of an op means "
+        "that op alone.",
     ),
     click.option(
         "--colocate",

@@ -16,7 +16,7 @@ from enplace.text import count, device_label, elide_middle, ms, percent, size
 
 WIDTH, LEFT, RIGHT = 1200, 170, 1184
 TOP, ROW, BAR = 64, 24, 18
-LEGEND_ITEM, LEGEND_PER_ROW = 160, 7
+LEGEND_ITEM, LEGEND_PER_ROW = 195, 6
 
 MAX_LANES, MAX_CHANNELS = 64, 32
 """Rows of a picture; the busiest are drawn. Together with the columns they bound its size."""
@@ -170,7 +170,7 @@ def _legend(schedule: Schedule, y: int) -> Iterator[str]:
     items = [
         (
             device_class(number),
-            f"{elide_middle(device_label(device.name), 12)}, {percent(busy)} busy",
+            f"{elide_middle(device_label(device.name), 16)}, {percent(busy)} busy",
             f"{device_label(device.name)} is busy {percent(busy)} of the step",
         )
         for number, (device, busy) in enumerate(

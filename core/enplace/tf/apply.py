@@ -21,13 +21,14 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
-from enplace.cluster import Cluster, Device
+from enplace.cluster import Cluster, Device, task_of
 from enplace.exports.python_snippet import tensorflow_devices
 from enplace.files.plans import read_plan_alone
 from enplace.splits import unsplit_names
 from enplace.text import count
+from enplace.tf.capture import has_replicas
 from enplace.tf.check import Check, check_placement
-from enplace.tf.devices import DevicesError, short_name, task_of
+from enplace.tf.devices import DevicesError, short_name
 from enplace.tf.exchange import (
     Movers,
     bound_ops,
@@ -38,14 +39,13 @@ from enplace.tf.exchange import (
 )
 from enplace.tf.graph import FlatGraph, all_nodes, flatten
 from enplace.tf.rewrite import count_inputs, device_orders, place_graph
+from enplace.tf.said import what_it_says
 from enplace.tf.scripts import plain_keras
 from enplace.tf.split import split_flat
 from enplace.tf.step import Step, plain_config
 
 _HOST = "/device:CPU:0"
 
-_REPLICA = "replica_1/"
-"""Begins the names of what a tf.distribute strategy copies for its second device."""
 _for_good = ExitStack()
 
 _ours: WeakSet[ConcreteFunction] = WeakSet()
@@ -245,7 +245,7 @@ class _Placer:
                 raise  # the end of the data
             if "cycle" in str(error):
                 raise _CycleError(placed) from error
-            raise _RefusedError(error.message) from error
+            raise _RefusedError(what_it_says(error)) from error
         else:
             report(running.export_run_metadata().partition_graphs)
         finally:
@@ -282,10 +282,9 @@ class _Placer:
     def give_up(self, function: ConcreteFunction, why: str) -> None:
         """Let a function run as it is from now on, and say why."""
         self._known[function] = None
-        name, (reason, *_) = function_name(function), why.splitlines() or [""]
         line = (
-            f"{self._application.path}: TensorFlow does not run {name} as the plan says, so it "
-            f"runs as it is (its first step may have begun twice): {reason}"
+            f"{self._application.path}: TensorFlow does not run {function_name(function)} as the "
+            f"plan says, so it runs as it is (its first step may have begun twice): {why}"
         )
         self._application.mismatches.append(line)
         print(f"enplace: {line}", file=sys.stderr)
@@ -294,7 +293,7 @@ class _Placer:
         kinds = ((lacking, "ops of the plan are missing"), (new, "ops are new"))
         parts = [f"{len(ops)} {what} ('{ops[0]}')" for ops, what in kinds if ops]
         mend = "profile the model as it is now and place it anew"
-        if any(_REPLICA in op for op in new):
+        if has_replicas(new):
             mend = "a plan is for one replica: leave out the tf.distribute strategy"
         line = (
             f"{self._application.path} does not fit the function {name}, which runs as it is: "

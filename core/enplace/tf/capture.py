@@ -63,9 +63,15 @@ def step_of(name: str, function: ConcreteFunction, calls: Sequence[Sequence[Any]
     Raises
     ------
     LoadError
-        If the function uses a resource other than variables and one dataset's iterator.
+        If the function uses a resource other than variables and one dataset's iterator, or is
+        copied for several replicas.
     """
     flat = flatten(function)
+    if has_replicas(node.name for node in flat.graph_def.node):
+        raise LoadError(
+            "the script already splits its batch over replicas with tf.distribute, and Enplace "
+            "places the step of one; run it without the strategy, or with one replica"
+        )
     graph_def = GraphDef()
     graph_def.CopyFrom(flat.graph_def)
     nodes = {node.name: node for node in graph_def.node}
@@ -191,6 +197,15 @@ def _check_loop(graph_def: GraphDef) -> None:
 def is_of_gradient(name: str) -> bool:
     """Whether an op of this name belongs to a backward pass."""
     return any(part in _GRADIENTS for part in name.split("/"))
+
+
+def has_replicas(names: Iterable[str]) -> bool:
+    """Whether some ops are copies that a tf.distribute strategy made for its second device.
+
+    It gives no prefix to those of the first; where there is a ``replica_0``, a person named both.
+    """
+    known = list(names)
+    return any("replica_1/" in n for n in known) and not any("replica_0/" in n for n in known)
 
 
 def _check_size(name: str, graph_def: GraphDef) -> None:

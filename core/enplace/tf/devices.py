@@ -13,7 +13,7 @@ from itertools import permutations
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
-from enplace.cluster import Cluster, Device, Link
+from enplace.cluster import Cluster, Device, Link, task_of
 from enplace.clusters import cluster_from_json
 from enplace.disk import naming, parse_json, read_bytes
 from enplace.errors import EnplaceError
@@ -22,7 +22,6 @@ from enplace.frontends.tf_profile import GPU_TO_GPU, GPU_TO_HOST, HOST_TO_GPU
 from enplace.tf.step import plain_config
 
 _TEXT = re.compile(r"(cpu|gpu):(all|\d+)", re.IGNORECASE)
-_TASK = re.compile(r"(/job:\w+)(?:/replica:0)?(/task:\d+)")
 
 CPU_TO_CPU = (5.0, 1e-4)
 """A preset: nothing is copied between logical CPUs, so nothing can be measured."""
@@ -69,12 +68,6 @@ class Devices:
     def host(self) -> str:
         """Where batches are fed."""
         return f"{next(iter(self.tasks), '')}/device:CPU:0"
-
-
-def task_of(device: str) -> str:
-    """``/job:worker/task:1`` of the full name of one of its devices; empty if it names no task."""
-    match = _TASK.match(device)
-    return f"{match[1]}{match[2]}" if match else ""
 
 
 def short_name(device: str) -> str:

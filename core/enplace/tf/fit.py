@@ -7,6 +7,9 @@ from scipy.stats import theilslopes
 
 from enplace.profile import FloatArray
 
+SIZES = tuple(1 << power for power in range(12, 29, 2))
+"""How many bytes are sent to measure a link: 4 KiB to 256 MiB."""
+
 
 def fit_line(sizes: FloatArray, times_us: FloatArray) -> tuple[float, float, float]:
     """Latency, time per byte and R² of a line that stray measurements do not bend (Theil-Sen).

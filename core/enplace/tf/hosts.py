@@ -26,6 +26,7 @@ from enplace.clusters import cluster_text
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.tf.devices import Devices, DevicesError, parse_devices, short_name
+from enplace.tf.said import what_it_says
 from enplace.worker import GAVE_UP_SAYING
 
 _READY = "serving"
@@ -187,7 +188,7 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
             tf.train.ClusterSpec(jobs), job_name=job, task_index=number, config=devices.config
         )
     except tf.errors.OpError as error:
-        why = str(error).partition("\n")[0]
+        why = what_it_says(error)
         raise HostsError(f"the server of {task} does not start: {why}") from error
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from enplace.source import Source
 from enplace.tf.made_up import made_up_batches, made_up_targets
+from enplace.tf.said import what_it_says
 from enplace.tf.scripts import Recorder, plain_keras
 from enplace.tf.step import LoadError, Step
 
@@ -96,5 +97,4 @@ def _one_or_all(columns: Any) -> Any:
 
 def _said(error: Exception) -> str:
     """The first line of what a library said."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    return what_it_says(error).rstrip(".") or type(error).__name__

@@ -17,11 +17,8 @@ import tensorflow as tf
 from enplace.cluster import Cluster
 from enplace.profile import FloatArray
 from enplace.tf.devices import Devices
-from enplace.tf.fit import fit_line
+from enplace.tf.fit import SIZES, fit_line
 from enplace.tf.transfers import measure_transfers
-
-SIZES = tuple(1 << power for power in range(12, 29, 2))
-"""4 KiB to 256 MiB."""
 
 REPEATS = 10
 

@@ -11,6 +11,7 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 from enplace.source import Source
 from enplace.tf.capture import step_of
 from enplace.tf.made_up import made_up_batches, made_up_targets
+from enplace.tf.said import what_it_says
 from enplace.tf.step import Batch, LoadError, Step
 
 _DEFAULT = "serving_default"
@@ -27,7 +28,7 @@ def load_saved_model(source: Source) -> Step:
     try:
         loaded = tf.saved_model.load(source.path)
     except Exception as error:
-        said = str(error).strip().partition("\n")[0]
+        said = what_it_says(error)
         raise LoadError(f"{source.path}: TensorFlow cannot read it: {said}") from None
     signature = _signature(loaded, source)
     n_captures = len(signature.captured_inputs)
@@ -68,8 +69,7 @@ def _training_step(signature: ConcreteFunction, batches: Sequence[Batch], source
     try:
         loss, optimizer = keras.losses.get(source.loss), keras.optimizers.get(source.optimizer)
     except ValueError as error:
-        said = str(error).strip().partition("\n")[0]
-        raise LoadError(f"{source.path}: {said}") from None
+        raise LoadError(f"{source.path}: {what_it_says(error)}") from None
     optimizer.build(variables)
     n_inputs = len(batches[0])
 

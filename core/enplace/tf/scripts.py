@@ -23,6 +23,7 @@ import enplace
 from enplace.source import Source
 from enplace.tf.capture import N_BATCHES, batch_of, is_of_gradient, step_of
 from enplace.tf.graph import all_nodes
+from enplace.tf.said import what_it_says
 from enplace.tf.step import Batch, LoadError, Step
 
 MAX_OTHER_STEPS = 10
@@ -191,7 +192,7 @@ class Recorder:
         except Exception as error:
             # The script is not to blame for what TensorFlow says here.
             traceback.print_exception(error)
-            said = str(error).strip().partition("\n")[0]
+            said = what_it_says(error)
             self._why_not = f"{self._place()}: this training step cannot be taken apart: {said}"
         else:
             self._batches = list(self._found.batches)
@@ -335,7 +336,5 @@ def _why_failed(source: Source, error: BaseException) -> str:
     place = _innermost(source, frames)
     if isinstance(error, ModuleNotFoundError):
         return f"{place}: it needs the module '{error.name}', which is not installed; install it"
-    lines = str(error).strip().splitlines() or [""]
-    # What AutoGraph adds begins with where; what went wrong comes last.
-    said = lines[-1] if lines[0].startswith("in user code") else lines[0]
-    return f"{place}: it failed before it trained: {type(error).__name__}: {said}; mend the script"
+    said = ": ".join(filter(None, (type(error).__name__, what_it_says(error))))
+    return f"{place}: it failed before it trained: {said}; mend the script"

@@ -23,6 +23,7 @@ from enplace.source import Source
 from enplace.tf.capture import GET_NEXT, N_BATCHES, fix_seeds
 from enplace.tf.graph import all_nodes, has_effect, keep_needed, node_of
 from enplace.tf.made_up import made_up_batches
+from enplace.tf.said import what_it_says
 from enplace.tf.step import Batch, LoadError, Step, plain_config
 
 _VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
@@ -112,7 +113,7 @@ def _imported(path: str, graph_def: GraphDef) -> tf.Graph:
         with graph.as_default():
             import_graph_def(graph_def, name="")
     except (ValueError, tf.errors.OpError) as error:
-        said = str(error).strip().partition("\n")[0]
+        said = what_it_says(error)
         raise LoadError(f"{path}: TensorFlow cannot import it: {said}") from None
     return graph
 
@@ -278,7 +279,7 @@ def _drawn(
     except tf.errors.OutOfRangeError:
         pass
     except tf.errors.OpError as error:
-        said = error.message.partition("\n")[0]
+        said = what_it_says(error)
         raise LoadError(f"{path}: the dataset in the graph brings no batch: {said}") from None
     if not batches:
         raise LoadError(f"{path}: the dataset in the graph is empty; export it with data")

@@ -11,13 +11,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.step_stats_pb2 import StepStats
 
-from enplace.cluster import Cluster
+from enplace.cluster import Cluster, task_of
 from enplace.profile import FloatArray
-from enplace.tf.devices import Devices, DevicesError, task_of
-from enplace.tf.fit import fit_line
-
-SIZES = tuple(1 << power for power in range(12, 27, 2))
-"""4 KiB to 64 MiB."""
+from enplace.tf.devices import Devices, DevicesError
+from enplace.tf.fit import SIZES, fit_line
 
 WARM_UPS, REPEATS = 3, 10
 MOST_TRIES = 40
@@ -84,8 +81,8 @@ def transfer_times_us(devices: Devices, target: str, source: str, sink: str) -> 
     with tf.Graph().as_default() as graph:
         runs = [_transfer(size, source, sink) for size in SIZES]
         with tf.compat.v1.Session(target, graph, devices.config) as session:
-            session.run([start for start, _ in runs])
-            for size, (_, sent) in zip(SIZES, runs, strict=True):
+            for size, (start, sent, end) in zip(SIZES, runs, strict=True):
+                session.run(start)
                 times_us: list[float] = []
                 for _ in range(MOST_TRIES):
                     if len(times_us) >= WARM_UPS + REPEATS:
@@ -99,19 +96,24 @@ def transfer_times_us(devices: Devices, target: str, source: str, sink: str) -> 
                         f"traces do not show them; profile once more"
                     )
                 medians.append(np.median(times_us[WARM_UPS:]))
+                session.run(end)
     return np.array(medians)
 
 
-def _transfer(size: int, source: str, sink: str) -> tuple[Any, Any]:
-    """Ops that fill a variable of some bytes, and that use it elsewhere."""
+def _transfer(size: int, source: str, sink: str) -> tuple[Any, Any, Any]:
+    """Ops that fill a variable of some bytes, use it elsewhere, and free it.
+
+    A server keeps the variables of a session that is closed.
+    """
     with tf.device(source):
         variable = tf.compat.v1.get_variable(
             f"sent_{size}", (size // 4,), initializer=tf.zeros_initializer(), use_resource=True
         )
         value = tf.identity(variable.read_value())
+        end = tf.raw_ops.DestroyResourceOp(resource=variable.handle)
     with tf.device(sink):
         there = tf.raw_ops.Shape(input=tf.identity(value)[:1])
-    return variable.initializer, there.op
+    return variable.initializer, there.op, end
 
 
 def received(stats: StepStats) -> Iterable[tuple[int, float]]:

@@ -46,6 +46,13 @@ def main():
             apart = 1 + len(set(plan.device.tolist())) * 10
             steps_us = np.full(job.details["steps"], 1000.0 * apart)
             measured = replace(measured, step_times_us=steps_us)
+        if name == "stray":  # slow apart, and not as planned together
+            apart = len(set(plan.device.tolist()))
+            measured = replace(
+                measured,
+                step_times_us=np.full(job.details["steps"], 9000.0 * apart),
+                ops_on_planned_device=measured.ops_checked if apart > 1 else 1,
+            )
         say(run_message(measured))
 
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from PySide6.QtWidgets import QLabel, QWidget
 
-from enplace.clusters import cluster_to_json
+from enplace.clusters import cluster_to_json, presets
+from enplace.link_fits import link_fits
 from enplace_studio.inspector.widgets import Line
 from enplace_studio.panel import Column
-from enplace_studio.tensorflow.facts import deviations, link_fits, step_facts
+from enplace_studio.tensorflow.facts import deviations, step_facts
 from enplace_studio.tensorflow.plots import DeviationPlot, LinkPlot
 from enplace_studio.tensorflow.profile_page import ProfilePage
 from enplace_studio.theme import theme
@@ -80,11 +81,20 @@ def test_it_plots_what_was_measured(page, profile):
     assert "stay within 2.0 %" in texts(made)
 
 
-def test_logical_cpus_have_no_links_and_the_page_says_why(page, profile):
-    measured = {key: value for key, value in profile.measured.items() if key != "links"}
+def test_what_logical_cpus_cost_is_called_a_preset(page, profile):
+    measured = {**profile.measured, "cluster": cluster_to_json(presets()["cpu-2"]), "links": []}
     made = page(replace(profile, measured=measured))
     assert made.findChild(LinkPlot) is None
-    assert "share their memory" in texts(made)
+    assert "is a preset, 0.0050 ms + bytes at 10 GB/s, and not measured" in texts(made)
+
+
+def test_a_line_that_fits_poorly_is_said_to(page, profile):
+    (link,) = profile.measured["links"]
+    poor = {**profile.measured, "links": [{**link, "r2": 0.6}]}
+    assert "Poor fit" not in texts(page(profile))
+    said = texts(page(replace(profile, measured=poor)))
+    assert "Poor fit (R² below 0.9): GPU 0 → GPU 1." in said
+    assert "profile once more" in said
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,15 @@ def test_a_faster_plan_is_added_and_shown(planned, qtbot):
     assert len(window.document.plans) == 2
 
 
+def test_a_faster_plan_that_does_not_run_as_planned_is_not_added(planned, qtbot):
+    window = planned("stray.py", {"a": 0, "b": 1, "c": 0})
+    with qtbot.waitSignal(window.measuring.done, timeout=PATIENCE_MS) as done:
+        window.measuring.tune_current()
+    assert "did not run as planned and is rolled back" in done.args[0]
+    assert [entry.name for entry in window.document.plans] == ["mine"]
+    assert window.document.current.run is not None
+
+
 def test_a_crash_while_tuning_is_reported_and_changes_nothing(planned, qtbot, asked):
     window = planned("crash.py", {"a": 0, "b": 0, "c": 0})
     window.measuring.tune_current()

@@ -60,6 +60,20 @@ def test_nothing_but_the_answer_is_printed(enplace, script):
     assert "hello" not in done.out
 
 
+def test_profile_tells_what_transfers_cost_and_which_lines_are_poor(enplace, script):
+    said = enplace("profile", "train.py", "-o", "P.enplace", "--trust").out
+    assert "GPU 0 → GPU 1  0.012 ms + bytes at 25 GB/s, R² 0.998" in said
+    assert "Poor fit (R² below 0.9): GPU 1 → GPU 0." in said
+    assert "preset" not in said
+
+
+def test_profile_calls_what_transfers_between_logical_cpus_cost_a_preset(enplace, script):
+    words = ["--devices", "cpu:4", "--trust"]
+    said = enplace("profile", "train.py", "-o", "P.enplace", *words).out
+    assert "is a preset, 0.0050 ms + bytes at 10 GB/s, and not measured" in said
+    assert "R²" not in said
+
+
 def test_a_poor_estimate_says_what_to_trust_and_that_none_was_needed(enplace, script):
     words = ["--arg", "{batch}", "--batch-size", "64", "--batch-sizes", "8,16", "--trust"]
     lines = enplace("profile", "train.py", "-o", "P.enplace", *words).out.splitlines()
@@ -173,6 +187,35 @@ def test_tune_writes_the_best_plan_and_tells_each_round(enplace, profiled):
     text = enplace("tune", "train.py", "better.json", *words).out
     assert "at first" in text
     assert "no faster plan" in text
+
+
+def devices_in(plan_file):
+    return [op["device"] for op in json.loads(plan_file.read_text())["ops"]]
+
+
+def test_tune_rolls_back_a_faster_plan_that_does_not_run_as_planned(enplace, profiled, fake):
+    fake("wrong-alone")
+    enplace("place", "P.enplace", "--cluster", "local", "-o", "bad.json", "--method", "round-robin")
+    words = ["--profile", "P.enplace", "--trust", "-o", "better.json", "--method", "heft"]
+    done = enplace("tune", "train.py", "bad.json", *words, "--json")
+    assert done.status == 1
+    first, new = done.document["rounds"]
+    assert new["step_time_us"] < first["step_time_us"]
+    assert (first["kept"], new["kept"], new["as_planned"]) == (True, False, False)
+    assert done.document["step_time_us"] == first["step_time_us"]
+    assert devices_in(profiled / "better.json") == devices_in(profiled / "bad.json")
+    told = enplace("tune", "train.py", "bad.json", *words)
+    assert told.status == 1
+    assert "not as planned, rolled back" in told.out
+    assert "Round 1 did not run as planned: 1 op not where planned, 1 op out of order." in told.out
+
+
+def test_tune_says_no_where_the_first_plan_does_not_run_as_planned_either(enplace, profiled, fake):
+    fake("wrong")
+    words = ["--profile", "P.enplace", "--trust", "-o", "better.json", "--method", "heft"]
+    done = enplace("tune", "train.py", "plan.json", *words)
+    assert done.status == 1
+    assert "The first plan did not run as planned" in done.out
 
 
 @pytest.mark.parametrize(

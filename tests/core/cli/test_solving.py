@@ -110,11 +110,24 @@ def test_pins_colocation_and_forbidden_devices_hold(enplace, folder):
     assert device["loss"] == 0
 
 
-@pytest.mark.parametrize("spelling", ["GPU:1", "gpu:1", "1"])
-def test_a_device_may_be_written_in_three_ways(enplace, folder, spelling):
+@pytest.mark.parametrize("spelling", ["GPU:1", "gpu:1", "1", "GPU 1"])
+def test_a_device_may_be_written_in_four_ways(enplace, folder, spelling):
     options = ("--cluster", "c.json", "--method", "single", "-o", "plan.json")
     assert enplace("place", "p.json", *options, "--pin", f".={spelling}").status == 0
     assert set(devices_of("plan.json").values()) == {1}
+
+
+def test_a_device_of_a_host_is_pinned_to_by_the_name_that_the_table_shows(enplace, folder):
+    hosts = machine()
+    for task, device in enumerate(hosts["devices"]):
+        device["name"] = f"/job:worker/task:{task}/device:GPU:0"
+    (folder / "hosts.json").write_text(json.dumps(hosts))
+    options = ("--cluster", "hosts.json", "--method", "single", "-o", "plan.json")
+    shown = enplace("place", "p.json", *options).out
+    assert shown.count("worker 0 GPU 0") == shown.count("worker 1 GPU 0") == 1
+    assert enplace("place", "p.json", *options, "--pin", ".=worker 1 GPU 0").status == 0
+    assert set(devices_of("plan.json", cluster="hosts.json").values()) == {1}
+    assert enplace("place", "p.json", *options, "--pin", ".=GPU 0").status == 2
 
 
 def test_the_whole_name_of_an_op_pins_that_op_alone(enplace, folder):

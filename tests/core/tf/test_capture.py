@@ -261,6 +261,27 @@ def test_two_iterators_are_explained():
     assert "zip the datasets" in refusal(function, *iterators)
 
 
+@pytest.mark.parametrize("scopes", [("", "replica_1/"), ("replica_0/", "replica_1/")])
+def test_only_what_a_strategy_has_copied_is_refused(scopes):
+    """As tf.distribute names it: the ops of the first replica have no prefix."""
+    weight = weight_of()
+
+    def loss(x):
+        parts = []
+        for scope, part in zip(scopes, tf.split(x, 2), strict=True):
+            with tf.name_scope(scope):
+                parts.append(tf.reduce_sum((part @ weight) ** 2))
+        return tf.add_n(parts)
+
+    function, batch = trained(weight, loss), tf.constant(BATCHES[0])
+    if scopes[0]:
+        assert step_of("it", *flat_calls(function, [(batch,)])).graph_def.node
+    else:
+        said = refusal(function, batch)
+        assert "over replicas with tf.distribute" in said
+        assert "without the strategy, or with one replica" in said
+
+
 def test_two_batches_of_one_iterator_are_explained():
     weight = weight_of()
     iterator = iter(tf.data.Dataset.from_tensors(BATCHES[0]).repeat())

@@ -9,7 +9,7 @@ import tensorflow as tf
 from enplace.clusters import cluster_from_json, cluster_text
 from enplace.errors import FileError
 from enplace.tf import devices as module
-from enplace.tf.devices import DevicesError, parse_devices, short_name, task_of
+from enplace.tf.devices import DevicesError, parse_devices, short_name
 
 
 def test_logical_cpus_share_the_memory_and_have_a_thread_each(monkeypatch):
@@ -124,5 +124,3 @@ def test_short_names():
     assert short_name("/job:worker/replica:0/task:1/device:GPU:0") == (
         "/job:worker/task:1/device:GPU:0"
     )
-    assert task_of("/job:worker/replica:0/task:1/device:GPU:0") == "/job:worker/task:1"
-    assert task_of("/device:GPU:0") == ""

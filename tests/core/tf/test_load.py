@@ -224,6 +224,11 @@ for _ in range(20):
             r"line 12: the script refused its arguments \(given: --a 1\)",
         ),
         (APART, r"line 19: gradients are taken in a tf\.function, but applied outside of it"),
+        (
+            "@tf.function(input_signature=[tf.TensorSpec([None])])\n"
+            "def check(a):\n    return a + tf.ones(3)\ncheck(tf.ones(2))",
+            r"line 14: it failed before it trained: InvalidArgumentError: .*\[2\] vs\. \[3\]; mend",
+        ),
         ("def broken(:", r"SyntaxError: .*mend the script"),
         (
             "with tf.Graph().as_default(), tf.compat.v1.Session() as s:\n    s.run(tf.constant(1))",
