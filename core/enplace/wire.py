@@ -110,12 +110,15 @@ def _decode(head: bytes, blob: bytes) -> Message:
     return Message(details.pop("do"), details, arrays)
 
 
-def profile_message(profile: Profile, do: str = "profile", measured: bool = False) -> Message:
-    """A message that carries a profile; what was measured with it, which may be long, if asked."""
+def profile_message(profile: Profile, do: str = "profile") -> Message:
+    """A message that carries a profile, with all that was measured.
+
+    That is more than numbers to show: it says which ops are backward and how ops can be split.
+    """
     values = {f.name: getattr(profile, f.name) for f in fields(profile)}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     details = {n: v for n, v in values.items() if n not in arrays}
-    details["measured"] = dict(profile.measured) if measured else {}
+    details["measured"] = dict(profile.measured)
     return Message(do, details, arrays)
 
 

@@ -149,7 +149,7 @@ def run_job(
         "compare": compare,
         "problem": problem_to_json(problem),
     }
-    profile = profile_message(problem.profile, measured=True)
+    profile = profile_message(problem.profile)
     return profile, plan_message("run", plan, details)
 
 

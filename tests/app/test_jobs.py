@@ -1,7 +1,11 @@
 import pytest
 
 from documents import wide_document
-from enplace.problem import Problem
+from enplace.clusters import cluster_from
+from enplace.frontends import read_profile
+from enplace.maxload import max_load_us
+from enplace.problem import THROUGHPUT, Problem
+from enplace.samples import samples
 from enplace_studio.jobs import Solver
 from problems import cluster_of, profile_of
 
@@ -38,6 +42,18 @@ def test_a_fault_of_the_input_comes_back_as_a_sentence(solver, problem, qtbot):
     with qtbot.waitSignal(solver.failed, timeout=PATIENCE_MS) as failed:
         solver.solve(problem, ["no-such-method"])
     assert "no-such-method" in failed.args[1]
+
+
+def test_the_process_has_the_problem_as_it_is_here(solver, qtbot):
+    """It knows which ops are backward, and so finds Table 1's optimum."""
+    profile = read_profile(next(s.path for s in samples() if s.name == "bert-3-training"))
+    problem = Problem(profile, cluster_from("from-file", profile))
+    with qtbot.waitSignal(solver.solved, timeout=PATIENCE_MS) as solved:
+        solver.solve(problem, ["max-load-dp"], objective=THROUGHPUT)
+    plan = solved.args[1]
+    assert plan.facts["proven"]
+    assert round(plan.objective_us / 1000, 2) == 65.30
+    assert plan.objective_us == max_load_us(problem, plan.device)
 
 
 def test_a_second_model_replaces_the_first(solver, problem, qtbot):

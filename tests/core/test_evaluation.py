@@ -100,7 +100,7 @@ class Worker:
         report("Measuring", 0.5)
         size = job.details["source"]["batch_size"]
         if job.do == "profile":
-            return profile_message(of_batch(size, unknown=size == 32), "done", measured=True)
+            return profile_message(of_batch(size, unknown=size == 32), "done")
         problem = problem_from(profile_from(messages[0]), job.details["problem"])
         plan = plan_from(job)
         played = simulate(problem, plan)

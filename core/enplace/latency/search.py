@@ -19,7 +19,7 @@ from enplace.problem import Problem
 from enplace.profile import IntArray
 from enplace.simulate.loads import send_us
 from enplace.solvers.beside import Beside, Limits
-from enplace.solvers.milp import Answer, solve_milp
+from enplace.solvers.milp import FAR_OFF, ROUNDING, Answer, solve_milp
 
 STEPS = 300_000
 """Annealing steps of one run."""
@@ -206,6 +206,9 @@ class _Search:
         answer = solve_milp(program.model, start, seconds, stopped, take, solver=solver)
         take(answer)
         best = self.found
+        far_off = enough_us > FAR_OFF * best.latency_us
+        if answer.status == "optimal" and not best.proven and far_off:
+            return self.solved(deadline_s, solver, beside)
         why = f"{solver}: {answer.why}" if answer.why else ""
         return Found(best.device, best.piece, best.latency_us, best.bound_us, why)
 
@@ -217,7 +220,7 @@ class _Search:
             if whole_lacking_bytes(self._problem, device) == 0:
                 self._keep(device, piece)
         best = self.found
-        bound_us = min(answer.bound * program.scale_us, best.latency_us)
+        bound_us = min((answer.bound - ROUNDING) * program.scale_us, best.latency_us)
         if bound_us > best.bound_us:
             self._tell(Found(best.device, best.piece, best.latency_us, bound_us))
 

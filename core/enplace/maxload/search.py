@@ -27,7 +27,7 @@ from enplace.problem import BoolArray, Problem
 from enplace.profile import IntArray
 from enplace.simulate.loads import USUAL, LoadRule, backward_ops, optimiser_ops
 from enplace.solvers.beside import Beside, Limits
-from enplace.solvers.milp import CP_SAT, Answer, solve_milp
+from enplace.solvers.milp import CP_SAT, FAR_OFF, ROUNDING, Answer, solve_milp
 
 SMALL = 200
 """With fewer choices of a device for a unit, the program alone is done sooner."""
@@ -231,7 +231,9 @@ class _Search:
         left_s = seconds - (time.monotonic() - began)
         answer = solve_milp(program.model, start, left_s, stopped, take, solver=solver)
         take(answer)
-        best = self.found
+        best, left_s = self.found, seconds - (time.monotonic() - began)
+        if answer.status == "optimal" and not best.proven and scale_us > FAR_OFF * best.load_us:
+            return self.solved(passes, left_s, solver, beside)
         device = best.device
         if answer.status == "optimal" and answer.values is not None:
             # Of equals the program's own, which does not depend on how far annealing came.
@@ -245,7 +247,7 @@ class _Search:
         if answer.values is not None:
             self.offer(placement_of(program, answer.values))
         best = self.found
-        bound_us = min(answer.bound * program.scale_us, best.load_us)
+        bound_us = min((answer.bound - ROUNDING) * program.scale_us, best.load_us)
         if bound_us > best.bound_us:
             self._tell(Found(best.device, best.load_us, bound_us))
 

@@ -39,7 +39,7 @@ from enplace.placers.registry import (
     Progress,
     placer,
 )
-from enplace.placers.settle import settle, unordered
+from enplace.placers.settle import settle, unordered, without_ops
 from enplace.plan import Plan
 from enplace.problem import LATENCY, THROUGHPUT, BoolArray, Problem
 from enplace.profile import IntArray
@@ -126,10 +126,10 @@ def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 SEVERAL_LINKS = (
-    "the cluster has no CPU and the links between its GPUs differ: each GPU is taken to send and "
-    "receive all at its fastest, so a sample or query may take longer than this"
+    "a GPU's links differ, to several CPUs or, without a CPU, to other GPUs: each GPU is taken to "
+    "send and receive all at its fastest, so a sample or query may take longer than this"
 )
-"""What a person should know where tensors do not all go through the host's memory."""
+"""What a person should know where tensors do not all go through one host's memory."""
 
 
 def simplified(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
@@ -163,7 +163,8 @@ def _split_plan(
     problem: Problem, split: Split, method: str, options: PlaceOptions, about: str
 ) -> Plan:
     split = _renamed(problem, split)
-    device, replicas = settled(problem, split.device, options.rule, split.replicas), split.replicas
+    device = settled(problem, split.device, options.rule, split.replicas)
+    replicas = without_ops(split.replicas, device)
     load_us = max_load_us(problem, device, options.rule, replicas)
     fits = bool(np.isfinite(split.load_us))
     bound_us = min(split.bound_us, load_us) if fits else 0.0

@@ -22,7 +22,7 @@ from enplace.maxload import max_load_us
 from enplace.maxload.contract import Nodes, contract
 from enplace.maxload.orders import granted
 from enplace.placers.registry import REPLICATION, PlaceOptions, Progress, placer
-from enplace.placers.settle import settle, unordered
+from enplace.placers.settle import settle, unordered, without_ops
 from enplace.plan import Plan
 from enplace.problem import THROUGHPUT, Problem
 from enplace.profile import FloatArray, IntArray
@@ -84,7 +84,7 @@ def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
     stage = np.searchsorted([stage.last for stage in stages], layer[nodes.node])
     device = settle(problem, gpus[counts[stage]])
     groups = [gpus[first:last].tolist() for first, last in pairwise(counts.tolist())]
-    replicas = tuple(tuple(group) for group in groups if len(group) > 1)
+    replicas = without_ops(groups, device)
     load_us = max_load_us(problem, device, options.rule, replicas)
     facts: dict[str, float | str] = {"time_per_sample_us": load_us}
     facts |= {"layers": len(layers.compute_us)}

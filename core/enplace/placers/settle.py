@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -245,6 +245,13 @@ def best_of(
             report(schedule, options, engine)
     assert best is not None, "a placer offers at least one candidate"
     return best
+
+
+def without_ops(groups: Iterable[Sequence[int]], device: IntArray) -> tuple[tuple[int, ...], ...]:
+    """Devices that take turns with the first of each group; what is pinned to one ends its part."""
+    taken = set(device.tolist())
+    turns = ((group[0], *(d for d in group[1:] if d not in taken)) for group in groups)
+    return tuple(turn for turn in turns if len(turn) > 1)
 
 
 def given_start(problem: Problem, options: PlaceOptions, method: str) -> Schedule | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numba import njit
@@ -136,38 +137,35 @@ def push_on(
 def send_us(problem: Problem) -> FloatArray:
     """Time to move each tensor between a device and the host's memory; (n_tensors, n_devices).
 
-    An accelerator gets there by its link to the CPU that it reaches soonest; on a machine without
-    one, to the accelerator that it reaches soonest. Tensors of CPUs lie there already: 0.
+    An accelerator sends it to the CPU that gets it soonest; on a machine without one, to the
+    accelerator that gets it soonest. Tensors of CPUs lie there already: 0.
     """
     cluster = problem.cluster
     us = np.zeros((problem.profile.n_tensors, cluster.n_devices))
     for gpu in cluster.gpus:
         ends = [device for device in cluster.cpus or cluster.gpus if device != gpu]
-        if ends:
-            us[:, gpu] = _tensor_us(problem, gpu, _nearest(cluster, gpu, ends))
+        us[:, gpu] = _soonest_us(problem, [(gpu, end) for end in ends])
     return us
 
 
 def network_us(problem: Problem) -> FloatArray:
     """Time to move each tensor between a machine and any other; shape (n_tensors, n_machines).
 
-    As soon as from any of its accelerators. 0 if there is one machine.
+    As soon as between any two of their accelerators. 0 if there is one machine.
     """
-    cluster, machine = problem.cluster, machine_of(problem.cluster)
+    machine = machine_of(problem.cluster)
+    gpus = np.array(problem.cluster.gpus, dtype=np.int64)
     us = np.zeros((problem.profile.n_tensors, int(machine.max()) + 1))
     for m in range(us.shape[1]):
-        links = [
-            _tensor_us(problem, gpu, _nearest(cluster, gpu, others))
-            for gpu in cluster.gpus
-            if machine[gpu] == m and (others := [d for d in cluster.gpus if machine[d] != m])
-        ]
-        if links:
-            us[:, m] = np.min(links, axis=0)
+        here = machine[gpus] == m
+        us[:, m] = _soonest_us(problem, list(product(gpus[here].tolist(), gpus[~here].tolist())))
     return us
 
 
-def _nearest(cluster: Cluster, device: int, ends: Sequence[int]) -> int:
-    return min(ends, key=lambda end: _megabyte_us(cluster)[device, end])
+def _soonest_us(problem: Problem, links: Sequence[tuple[int, int]]) -> FloatArray:
+    """Time to move each tensor by the best of some links; shape (n_tensors,), 0 without any."""
+    tensors = np.zeros(problem.profile.n_tensors)
+    return np.min([_tensor_us(problem, *link) for link in links], axis=0) if links else tensors
 
 
 def _megabyte_us(cluster: Cluster) -> FloatArray:
@@ -212,14 +210,22 @@ def has_one_link(cluster: Cluster, rule: LoadRule = USUAL) -> bool:
 
     So it is in the paper, where all of them are sent through the host's memory; and on machines
     without a CPU, if the links between accelerators do not differ. With two levels, those between
-    machines count apart.
+    machines count apart. A host of several CPUs has one memory if an accelerator's links to them
+    are alike.
     """
-    gpus, between_us = cluster.gpus, _megabyte_us(cluster)
-    apart = machine_of(cluster) if rule.two_level else np.zeros(cluster.n_devices, dtype=np.int64)
-    return bool(cluster.cpus) or all(
-        len({between_us[gpu, end] for end in gpus if end != gpu and apart[end] == apart[gpu]}) < 2
-        for gpu in gpus
-    )
+    links = np.stack([cluster.b0_us, cluster.b1_us_per_byte], axis=-1)
+    links = np.maximum(links, links.swapaxes(0, 1))
+    machine = machine_of(cluster)
+
+    def many(gpu: int) -> bool:
+        ends = [
+            end
+            for end in cluster.cpus or cluster.gpus
+            if end != gpu and (machine[end] == machine[gpu] or not rule.two_level)
+        ]
+        return len({tuple(links[gpu, end].tolist()) for end in ends}) > 1
+
+    return not any(map(many, cluster.gpus))
 
 
 def sync_us(problem: Problem) -> FloatArray:

@@ -31,6 +31,14 @@ CP_SAT = "CP-SAT"
 TOLERANCE = 1e-4
 """Relative difference by which a solution may miss a row, a bound or a whole number."""
 
+ROUNDING = 1e-6
+"""By how much a bound may be wrong, of a program whose objective is about 1: solvers let rows be
+missed by as much."""
+
+FAR_OFF = 10.0
+"""With an objective so many times smaller than 1 that is too much: a program with other units is
+needed."""
+
 COMMANDS = {"Gurobi": "gurobi_cl", "CPLEX": "cplex"}
 """The programs of the solvers that a person installs; CBC's comes with PuLP."""
 

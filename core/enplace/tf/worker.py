@@ -162,7 +162,7 @@ def _profile(job: Message, report: Report) -> Message:
         profile = profile_of_trace(source.path)
         origin = {"source": details["source"]}
         traced = replace(profile, measured={**profile.measured, **origin})
-        return wire.profile_message(traced, "done", measured=True)
+        return wire.profile_message(traced, "done")
     devices = parse_devices(details["devices"])  # quick to refuse
     step = load(source, report)
     if details["steps"]:
@@ -171,7 +171,7 @@ def _profile(job: Message, report: Report) -> Message:
         profile = graph_profile(step, devices)
     origin = {"source": details["source"], "devices": details["devices"]}
     profile = replace(profile, measured={**profile.measured, **origin})
-    return wire.profile_message(profile, "done", measured=True)
+    return wire.profile_message(profile, "done")
 
 
 def _evaluate(job: Message, report: Report) -> Message:
@@ -188,7 +188,7 @@ def _evaluate(job: Message, report: Report) -> Message:
         do_work,
         report,
     )
-    return wire.profile_message(profile, "done", measured=True)
+    return wire.profile_message(profile, "done")
 
 
 def _run(job: Message, values: list[Message], report: Report) -> Message:

@@ -37,7 +37,7 @@ def main():
     if name in TRICKS:
         TRICKS[name](job)
     elif job.do == "profile":
-        say(wire.profile_message(profile(), "done", measured=True))
+        say(wire.profile_message(profile(), "done"))
     else:
         problem = wire.problem_from(wire.profile_from(values["profile"]), job.details["problem"])
         plan = wire.plan_from(job)
@@ -100,7 +100,7 @@ def crash_once(job):
     """Works when it is started again."""
     mark = Path(job.details["source"]["path"]).with_suffix(".tried")
     if mark.exists():
-        say(wire.profile_message(profile(), "done", measured=True))
+        say(wire.profile_message(profile(), "done"))
         return
     mark.touch()
     crash(job)

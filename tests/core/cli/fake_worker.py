@@ -114,7 +114,7 @@ def main(mode):
         time.sleep(60)
     if job.do == "profile":
         profile = profile_of(job.details)
-        send(wire.profile_message(profile, "done", measured=True))
+        send(wire.profile_message(profile, "done"))
     else:
         problem = wire.problem_from(wire.profile_from(values[0]), job.details["problem"])
         costs = np.array([COSTS_US] * 2).T

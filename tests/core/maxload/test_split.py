@@ -15,7 +15,14 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import DoesNotFitError
 from enplace.frontends import read_profile
 from enplace.frontends.dnn_partitioning import profile_from_dnn_partitioning
-from enplace.maxload import device_loads_us, dp, max_load_us, split_exactly, split_in_order
+from enplace.maxload import (
+    LoadRule,
+    device_loads_us,
+    dp,
+    max_load_us,
+    split_exactly,
+    split_in_order,
+)
 from enplace.maxload.contract import contract
 from enplace.maxload.ideals import fewest_ideals, find_ideals
 from enplace.placers import PlaceOptions, place
@@ -311,17 +318,63 @@ def test_programs_leave_a_gpu_idle_whose_link_is_slow(method):
     assert 0 not in plan.device
 
 
-@pytest.mark.parametrize("method", THROUGHPUT_METHODS)
-def test_without_a_cpu_links_that_differ_prevent_a_proof(method):
-    fast = cluster_of(3, b0_us=0.0)
-    links = [
-        replace(link, b1_us_per_byte=50.0) if {link.source, link.target} == {0, 2} else link
-        for link in fast.links
-    ]
-    problem = Problem(chain_of_four().profile, replace(fast, links=tuple(links)))
-    plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
+def with_links(cost_us):
+    """Three GPUs without a CPU; what links cost, at once and for each byte, by their ends."""
+    fast = cluster_of(3)
+    links = []
+    for link in fast.links:
+        b0, b1 = cost_us[min(link.source, link.target), max(link.source, link.target)]
+        links.append(replace(link, b0_us=b0, b1_us_per_byte=b1))
+    return replace(fast, links=tuple(links))
+
+
+@pytest.mark.parametrize("method", [*THROUGHPUT_METHODS, "latency-ip", "latency-ip-q"])
+@pytest.mark.parametrize(
+    "cost_us",
+    [
+        {(0, 1): (0.0, 1.0), (1, 2): (0.0, 1.0), (0, 2): (0.0, 50.0)},
+        # A megabyte takes as long by each of these.
+        {(0, 1): (1000.0, 0.0), (1, 2): (500.0, 5e-4), (0, 2): (0.0, 1e-3)},
+    ],
+)
+def test_without_a_cpu_links_that_differ_prevent_a_proof(method, cost_us):
+    problem = Problem(chain_of_four(n_gpus=2).profile, with_links(cost_us))
+    objective = "latency" if "latency" in method else "throughput"
+    plan = place(problem, method, options=PlaceOptions(objective=objective, time_limit_s=20))
     assert not plan.facts["proven"]
-    assert "links between its GPUs differ" in plan.note
+    assert "links differ" in plan.note
+
+
+@pytest.mark.parametrize("method", ["max-load-dp", "max-load-dpl", "pipedream"])
+def test_what_is_pinned_to_a_device_that_would_take_turns_has_it_for_itself(method):
+    times = {"a": 10.0, "b": 1.0, "c": 1.0, "d": 30.0}
+    profile = profile_of(times, [(a, b, 0) for a, b in pairwise("abcd")])
+    rule = LoadRule(replicate=True)
+    problem = Problem(profile, cluster_of(4, b0_us=0.0))
+    free = place(problem, method, options=PlaceOptions(rule=rule))
+    assert free.replicas
+    copies = [device for group in free.replicas for device in group[1:]]
+    pinned = Problem(profile, problem.cluster, pins={0: copies[-1], 3: copies[-1]})
+    plan = place(pinned, method, options=PlaceOptions(rule=rule))
+    assert plan.device[[0, 3]].tolist() == [copies[-1]] * 2
+    assert copies[-1] not in {device for group in plan.replicas for device in group[1:]}
+    assert plan.objective_us == max_load_us(pinned, plan.device, rule, plan.replicas)
+
+
+@pytest.mark.parametrize("solver", ["HiGHS", "CBC"])
+def test_nothing_false_is_proven_where_the_first_split_is_far_from_the_best(solver):
+    """A GPU is 10,000 times faster than the other, which the DP takes both for."""
+    names = "abcdef"
+    times = {name: 90.0 + 7 * i for i, name in enumerate(names)}
+    profile = profile_of(times, [(a, b, 3 + ord(b) % 5) for a, b in pairwise(names)])
+    problem = Problem(profile, cluster_of(2, b0_us=0.0, b1_us_per_byte=1e-4, speeds=(1e-4, 1.0)))
+    devices = itertools.product(range(2), repeat=len(names))
+    least = min(max_load_us(problem, np.array(each)) for each in devices)
+    options = PlaceOptions(time_limit_s=20, solver=solver)
+    plan = place(problem, "max-load-ip-noncontiguous", options=options)
+    assert plan.facts["bound_us"] <= least * (1 + 1e-9)
+    assert plan.objective_us <= least * (1 + 1e-5)
+    assert plan.facts["proven"]
 
 
 def test_nothing_is_proven_of_stages_whose_backward_ops_are_not_contiguous():
