@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,7 @@ from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QWidget
 from enplace.cluster import Cluster
 from enplace.memory import one_device_peak_bytes
 from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
+from enplace.simulate.loads import USUAL, LoadRule
 from enplace.text import count
 from enplace_studio.clusters import cluster_title
 from enplace_studio.document import Document
@@ -54,6 +56,22 @@ WISHES = {
     "memory_rule": ("Baechi’s memory", MEMORY_RULES, ("m-etf", "m-sct")),
 }
 """Menus of ways in which some methods may work, and those methods."""
+LOADS = {
+    "transfers": {
+        "sum": "Transfers add to the compute time",
+        "overlap": "Transfers go on beside it",
+        "duplex": "In and out go on beside it, each apart",
+    },
+    "pipeline": {
+        "1f1b": "One forward, one backward: PipeDream",
+        "gpipe": "All samples forward first: GPipe",
+    },
+}
+"""How the load of a pipeline's device may count; the first of each is usual."""
+LOAD_SWITCHES = {
+    "replicate": "Devices may take turns with a stage",
+    "two_level": "Networks between machines count, too",
+}
 CLUSTER_SHARE = 0.24
 """How much of the window's width the cluster's name may take."""
 
@@ -72,6 +90,7 @@ class Header(QWidget):
         self._document, self._solver = document, solver
         self._method, self._objective = "", ""
         self.wishes: dict[str, Any] = {}
+        self.rule = USUAL
         self._measuring = False
         self.time_limit_s = USUAL_TIME_LIMIT_S
         self._name, self._size = label("", "heading"), ElidedLabel("dim")
@@ -138,6 +157,11 @@ class Header(QWidget):
                 action.setChecked(True)
         self.refresh()
 
+    def set_rule(self, **changes: Any) -> None:
+        """Count the loads of pipelines in another way from now on."""
+        self.rule = replace(self.rule, **changes)
+        self.refresh()
+
     def set_time_limit(self, seconds: int) -> None:
         self.time_limit_s = seconds
         self.refresh()
@@ -178,6 +202,8 @@ class Header(QWidget):
         if self._solver.searches(self.method):
             said.append(f"{self.time_limit_s} s")
         said += self.wishes.values()
+        if self.objective == THROUGHPUT:
+            said.append(rule_text(self.rule))
         self.method_button.setText(f"{', '.join(filter(None, said))}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))
 
@@ -222,6 +248,7 @@ class Header(QWidget):
         self.method_menu.setToolTipsVisible(True)
         for key, (title, ways, methods) in WISHES.items():
             self._fill_wishes(self.method_menu.addMenu(title), key, ways, methods)
+        self._fill_loads(self.method_menu.addMenu("Load of a pipeline"))
         if any(map(self._solver.searches, self._solver.methods)):
             self._fill_limits(self.method_menu.addMenu("Time limit"))
         self.refresh()
@@ -259,6 +286,20 @@ class Header(QWidget):
             action = self._choice(menu, group, title, way == self.wishes.get(key, ""))
             self._wish_actions[key, way] = action
             action.triggered.connect(lambda _=False, way=way: choose(way))
+
+    def _fill_loads(self, menu: QMenu) -> None:
+        for key, ways in LOADS.items():
+            group = QActionGroup(menu)
+            for way, title in ways.items():
+                action = self._choice(menu, group, title, way == getattr(self.rule, key))
+                change = {key: way}
+                action.triggered.connect(lambda _=False, c=change: self.set_rule(**c))
+            menu.addSeparator()
+        for key, title in LOAD_SWITCHES.items():
+            action = menu.addAction(title)
+            action.setCheckable(True)
+            action.setChecked(getattr(self.rule, key))
+            action.toggled.connect(lambda on, key=key: self.set_rule(**{key: on}))
 
     def _fill_limits(self, menu: QMenu) -> None:
         group = QActionGroup(menu)
@@ -325,6 +366,17 @@ def model_title(name: str) -> str:
         joint = " × " if before.isdigit() and word.isdigit() else " "
         title += joint + word
     return title
+
+
+def rule_text(rule: LoadRule) -> str:
+    """How loads count, in a few words; empty if as usual."""
+    said = [
+        rule.transfers if rule.transfers != USUAL.transfers else "",
+        "GPipe" if rule.pipeline == "gpipe" else "",
+        "replicas" if rule.replicate else "",
+        "two levels" if rule.two_level else "",
+    ]
+    return ", ".join(filter(None, said))
 
 
 def short_title(title: str) -> str:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from PySide6.QtCore import QObject, QProcess, Qt, QTimer, Signal
@@ -18,6 +18,7 @@ from enplace.plan import Plan
 from enplace.problem import STEP_TIME, Problem
 from enplace.profile import Profile
 from enplace.simulate import remember_bound
+from enplace.simulate.loads import USUAL, LoadRule
 from enplace.wire import Message
 
 TICK_MS = 80
@@ -61,6 +62,8 @@ class Job:
         Device of some ops, for the expert.
     objective : str
         What the plan is for; empty for the method's own.
+    rule : LoadRule
+        How the loads of a pipeline count.
     """
 
     number: int
@@ -74,6 +77,7 @@ class Job:
     memory_rule: str = ""
     rules: dict[int, int] = field(default_factory=dict)
     objective: str = ""
+    rule: LoadRule = USUAL
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,6 +305,7 @@ class Solver(QObject):
             "memory_rule": job.memory_rule,
             "rules": list(job.rules.items()),
             "objective": job.objective,
+            "rule": asdict(job.rule),
         }
         if job.start is None:
             self._send(Message("solve", details))

@@ -12,14 +12,16 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 from enplace.cluster import Cluster
 from enplace.errors import EnplaceError
 from enplace.plan import Plan
-from enplace.problem import Problem
+from enplace.problem import THROUGHPUT, Problem
 from enplace.rules import read_rules
 from enplace.schedule import Schedule
 from enplace.simulate import simulate
+from enplace.simulate.loads import USUAL, LoadRule
+from enplace.simulate.pipeline import planned_rule
 from enplace.text import percent, seconds
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
-from enplace_studio.header import EXPERT, Header, short_title, why_not_for
+from enplace_studio.header import EXPERT, Header, rule_text, short_title, why_not_for
 from enplace_studio.jobs import Job, Solver
 from enplace_studio.plans.facts import headline, why_stale
 
@@ -63,7 +65,14 @@ class Solving(QWidget):
     def solve(self) -> None:
         """Run the chosen method on the problem as it is now."""
         header = self._header
-        self._run([header.method], choose=True, objective=header.objective, **header.wishes)
+        wishes = {"objective": header.objective, "rule": self._rule, **header.wishes}
+        self._run([header.method], choose=True, **wishes)
+
+    @property
+    def _rule(self) -> LoadRule:
+        """How loads count, if that matters for what is asked."""
+        header = self._header
+        return header.rule if header.objective == THROUGHPUT else USUAL
 
     def ask_rules(self) -> None:
         """Ask for a file of rules and have the expert place by them."""
@@ -87,7 +96,8 @@ class Solving(QWidget):
         method = entry.plan.method
         if method in self._solver.methods:
             objective = self._solver.aim(method, entry.plan.objective)
-            self._run([method], choose=True, objective=objective)
+            rule = planned_rule(entry.plan)
+            self._run([method], choose=True, objective=objective, rule=rule)
         else:
             self.failed.emit(f"no method here made “{entry.name}”; press Solve for a new plan")
 
@@ -101,18 +111,27 @@ class Solving(QWidget):
         done = {
             entry.plan.method
             for entry in self._document.plans
-            if entry.schedule.problem is problem and entry.plan.objective == aim
+            if entry.schedule.problem is problem
+            and entry.plan.objective == aim
+            and self._counts(planned_rule(entry.plan))
         }
         coming = {
             job.method
             for job in solver.jobs
-            if job.problem is problem and solver.aim(job.method, job.objective) == aim
+            if job.problem is problem
+            and solver.aim(job.method, job.objective) == aim
+            and self._counts(job.rule)
         }
         methods = self.compared_methods(without=done | coming)
         if methods:
-            self._run(methods, choose=False, objective=aim)
+            self._run(methods, choose=False, objective=aim, rule=self._rule)
         else:
             self.done.emit("Every method has its row already")
+
+    def _counts(self, rule: LoadRule) -> bool:
+        """Whether loads count as they do now, so that times per sample can be compared."""
+        now = self._rule
+        return (rule.transfers, rule.pipeline) == (now.transfers, now.pipeline)
 
     def compared_methods(self, without: Collection[str] = ()) -> list[str]:
         """The methods worth a row: those that can be asked for what the chosen one is for."""
@@ -159,8 +178,10 @@ class Solving(QWidget):
         name, note = entry_name(self._solver.title(job.method), bool(job.problem.pins))
         if job.start is not None:
             note = "polished"
-        elif way := ("by rules" if job.rules else job.family or job.memory_rule):
+        elif way := job.family or job.memory_rule or rule_text(job.rule):
             note = way
+        elif job.rules:
+            note = "by rules"
         self._simulated.emit(job, PlanEntry(name, plan, schedule, note))
 
     def _is_stale(self, job: Job) -> bool:

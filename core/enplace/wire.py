@@ -154,14 +154,15 @@ def problem_from(profile: Profile, data: Mapping[str, Any]) -> Problem:
 def plan_message(do: str, plan: Plan, details: Mapping[str, Any]) -> Message:
     """A message that carries a plan."""
     head = {"method": plan.method, "policy": plan.policy, "links": plan.links}
-    splits = list(map(astuple, plan.splits))
+    parts = {"splits": list(map(astuple, plan.splits)), "replicas": plan.replicas}
     arrays = {"device": plan.device, "position": plan.position}
-    told = {**details, "plan": {**head, "facts": dict(plan.facts)}, "splits": splits}
+    told = {**details, "plan": {**head, "facts": dict(plan.facts)}, **parts}
     return Message(do, told, arrays)
 
 
 def plan_from(message: Message) -> Plan:
     """The plan that a message carries."""
     device, position = message.arrays["device"], message.arrays["position"]
-    splits = tuple(Split(*split) for split in message.details.get("splits", ()))
-    return Plan(device, position, **message.details["plan"], splits=splits)
+    splits = tuple(Split(*split) for split in message.details["splits"])
+    replicas = tuple(tuple(group) for group in message.details["replicas"])
+    return Plan(device, position, **message.details["plan"], splits=splits, replicas=replicas)

@@ -11,6 +11,7 @@ from enplace.clusters import presets
 from enplace.files import read_plan, write_plan
 from enplace.samples import samples
 from enplace.simulate import lower_bound_us, simulate
+from enplace.simulate.pipeline import planned_rule
 from enplace_studio.actions import ACTIONS, EXPORTS
 from enplace_studio.document import PlanEntry
 from enplace_studio.graph.canvas import Canvas
@@ -192,6 +193,40 @@ def test_baechis_methods_go_by_the_memory_rule_that_a_person_chooses(make_window
     window.header.set_method("heft")
     assert window.header.wishes == {}
     assert window.header._wish_actions["memory_rule", ""].isChecked()
+
+
+def test_loads_of_a_pipeline_count_as_a_person_chooses(make_window, qtbot):
+    window = make_window()
+    profile = profile_of(dict.fromkeys("ab", 10), [("a", "b", 4)])
+    window.document.open(first_state(profile, cluster_of(2, b0_us=0.0)))
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        pass
+    header = window.header
+    header.set_method("max-load-dp")
+    loads = next(
+        action.menu()
+        for action in header.method_menu.actions()
+        if action.text() == "Load of a pipeline"
+    )
+    next(action for action in loads.actions() if action.text().startswith("Transfers go")).trigger()
+    assert header.method_button.text() == "Max-load DP, overlap  ▾"
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        header.solve_button.click()
+    split = window.document.current
+    assert (split.plan.objective_us, split.note) == (10.0, "overlap")
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        header.compare_button.click()
+    for_pipelines = [e for e in window.document.plans if e.plan.objective == "throughput"]
+    assert len(for_pipelines) > 5
+    assert {planned_rule(entry.plan).transfers for entry in for_pipelines} == {"overlap"}
+    header.set_rule(transfers="sum", replicate=True)
+    assert header.method_button.text() == "Max-load DP, replicas  ▾"
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        header.solve_button.click()
+    assert window.document.current.plan.replicas == ((0, 1),)
+    assert window.document.current.plan.objective_us == 10.0
+    header.set_method("heft")
+    assert header.method_button.text() == "HEFT  ▾"
 
 
 def test_what_is_asked_of_a_solver_at_work_is_refused_with_the_reason(window, qtbot):

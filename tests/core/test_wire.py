@@ -1,11 +1,13 @@
 import io
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 
 from enplace import wire
+from enplace.plan import Plan
+from enplace.splits.rules import Split
 from enplace.wire import Message, WireError
 from problems import cluster_of, plan_of, planned_problems, profile_of
 
@@ -31,6 +33,26 @@ def test_a_problem_survives_the_journey(drawn):
     assert arrived.forbidden == problem.forbidden
     np.testing.assert_array_equal(arrived.time_us, problem.time_us)
     np.testing.assert_array_equal(arrived.profile.edge_op, problem.profile.edge_op)
+
+
+def test_nothing_of_a_plan_stays_behind():
+    """Nor of what may be added to plans: each value differs from the one that it has by default."""
+    splits = (Split("a", "batch", 2),)
+    plan = Plan(
+        device=np.array([1, 0]),
+        position=np.array([1, 0]),
+        method="mine",
+        policy="strict",
+        links="ordered",
+        facts={"note": "by hand", "proven": True},
+        replicas=((0, 2), (1, 3)),
+        splits=splits,
+    )
+    for field in fields(Plan):
+        assert field.default is MISSING or getattr(plan, field.name) != field.default
+    arrived = wire.plan_from(through(wire.plan_message("solved", plan, {})))
+    for field in fields(Plan):
+        np.testing.assert_equal(getattr(arrived, field.name), getattr(plan, field.name))
 
 
 def test_messages_that_arrive_in_pieces_wait_until_they_are_whole():

@@ -84,7 +84,7 @@ def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
 
 @placer(
     "latency-ip-q",
-    title="Latency IP, two pieces for each accelerator",
+    title="Latency IP in pieces, two for each accelerator",
     source=_SOURCE,
     objectives=(LATENCY,),
     capabilities=("memory", "heterogeneous", "proof", "anytime", SOLVER),

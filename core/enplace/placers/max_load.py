@@ -112,7 +112,7 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
 
 @placer(
     "max-load-ip-noncontiguous",
-    title="Max-load IP, not contiguous",
+    title="Max-load IP in pieces, not contiguous",
     source=_SOURCE,
     objectives=(THROUGHPUT,),
     capabilities=("memory", "heterogeneous", "proof", "anytime", SOLVER),

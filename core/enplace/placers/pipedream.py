@@ -12,9 +12,10 @@ own idea of what that costs, the plan's time per sample is that of the rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from graphlib import TopologicalSorter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +87,7 @@ def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
     groups = [gpus[first:last].tolist() for first, last in pairwise(counts.tolist())]
     replicas = without_ops(groups, device)
     load_us = max_load_us(problem, device, options.rule, replicas)
-    facts: dict[str, float | str] = {"time_per_sample_us": load_us}
+    facts: dict[str, Any] = {"time_per_sample_us": load_us, "load": asdict(options.rule)}
     facts |= {"layers": len(layers.compute_us)}
     facts |= {"note": note} if note else {}
     plan = replace(unordered(problem, device, "pipedream")[0], facts=facts, replicas=replicas)

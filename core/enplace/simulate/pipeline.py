@@ -24,6 +24,7 @@ from enplace.simulate.loads import (
     COMPUTE,
     IN,
     OUT,
+    PIPELINES,
     TRANSFERS,
     USUAL,
     LoadRule,
@@ -164,10 +165,13 @@ def simulate_pipeline(
 
 
 def planned_rule(plan: Plan) -> LoadRule:
-    """Whether transfers go on beside the computing, as the plan was made."""
-    rule = plan.facts.get("load")
-    transfers = rule.get("transfers") if isinstance(rule, dict) else None
-    return LoadRule(transfers) if transfers in TRANSFERS else USUAL
+    """How loads count, as the plan was made; the usual way if it does not say so."""
+    try:
+        rule = LoadRule(**plan.facts["load"])
+    except (KeyError, TypeError):
+        return USUAL
+    known = rule.transfers in TRANSFERS and rule.pipeline in PIPELINES
+    return rule if known else USUAL
 
 
 def _played(
