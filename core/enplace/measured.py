@@ -26,6 +26,10 @@ many times what it does when the variables' last bits change, if that is more; o
 
 DRIFT = "Parts round otherwise than whole ops; differences grow with steps."
 
+DRIFT_OF_HOSTS = (
+    "Sums over what came from another process may round otherwise; differences grow with steps."
+)
+
 SHARED_CACHES = (
     "Logical CPUs share caches, memory and the threads that send: a prediction is often 15 to 70 % "
     "short, most where many small tensors are sent. Tune learns what sends cost."
@@ -43,6 +47,16 @@ COMPILED = (
 
 FEWEST_SENDS = 5
 """So many transfers have to tell of a link before its cost is learned from them."""
+
+
+def may_round(plan: Plan, cluster: Cluster) -> bool:
+    """Whether a run may round otherwise than one without the plan.
+
+    Parts of a split op do; so may sums over tensors that came from another process, which lie in
+    memory as they arrived, and so are added up from another place on.
+    """
+    tasks = {task_of(cluster.devices[d].name) for d in np.unique(plan.device).tolist()}
+    return bool(plan.splits) or len(tasks) > 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +92,10 @@ class MeasuredRun:
     facts : mapping
         What else a person may ask; plain data.
     first_step_difference : float
-        Where ops are split, the largest difference of the first step's loss to that of the same
-        step unplaced, and of the weights after it or of the loss that these give, whichever is
-        less; numbers above 1 count in proportion. NaN if no op is split or nothing can be compared.
+        Where a run may round otherwise (:func:`may_round`), the largest difference of the first
+        step's loss to that of the same step unplaced, and of the weights after it or of the loss
+        that these give, whichever is less; numbers above 1 count in proportion. Else NaN, as where
+        nothing can be compared.
     rounding_difference : float
         The same between two unplaced runs, one of which starts with other last bits.
     """
@@ -119,14 +134,24 @@ class MeasuredRun:
     def changes_result(self) -> bool:
         """Whether loss or weights differ from the run without the plan.
 
-        Where ops are split, sums are added in another order, and some models make much of the
-        last bit within few steps, or within one: there the first step decides, beside what it makes
-        of the last bits of its variables.
+        Where sums may round otherwise, some models make much of the last bit within few steps, or
+        within one: there the first step decides, beside what it makes of the last bits of its
+        variables.
         """
-        if self.plan.splits:
-            rounding = min(ROUNDINGS * np.nan_to_num(self.rounding_difference), MOST_DIFFERENCE)
-            return bool(self.first_step_difference > max(SPLIT_DIFFERENCE, rounding))
+        if not self.rounds:
+            return self.differs
+        rounding = min(ROUNDINGS * np.nan_to_num(self.rounding_difference), MOST_DIFFERENCE)
+        return bool(self.first_step_difference > max(SPLIT_DIFFERENCE, rounding))
+
+    @property
+    def differs(self) -> bool:
+        """Whether loss or weights differ at all from the run without the plan."""
         return self.loss_difference > 0 or self.weights_difference > 0
+
+    @property
+    def rounds(self) -> bool:
+        """See :func:`may_round`."""
+        return may_round(self.plan, self.cluster)
 
     @property
     def as_planned(self) -> bool:
@@ -140,8 +165,9 @@ class MeasuredRun:
     @property
     def drift(self) -> str:
         """What makes later steps differ; empty if nothing does that is no fault."""
-        differs = self.loss_difference > 0 or self.weights_difference > 0
-        return DRIFT if self.plan.splits and differs else ""
+        if not (self.differs and self.rounds):
+            return ""
+        return DRIFT if self.plan.splits else DRIFT_OF_HOSTS
 
     @property
     def caveat(self) -> str:

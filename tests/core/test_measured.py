@@ -205,3 +205,22 @@ def test_a_plan_with_splits_is_as_planned_if_its_first_step_is():
     wrong = replace(split, first_step_difference=0.01)
     assert not wrong.as_planned
     assert "by more than rounding" in describe_run(wrong, "gpu:2")
+
+
+def test_hosts_may_round_too_but_change_no_more_than_that():
+    exact = replace(
+        on_cpus([f"{task}/device:CPU:0" for task in TASKS]),
+        loss_difference=0.0,
+        first_step_difference=0.0,
+    )
+    assert exact.as_planned
+    assert exact.drift == ""
+    assert "loss differs by" in describe_run(exact, "hosts.json")
+    rounded = replace(exact, weights_difference=1.5e-8, first_step_difference=1.5e-8)
+    assert rounded.as_planned
+    assert "another process" in rounded.drift
+    assert "first step differs by" in describe_run(rounded, "hosts.json")
+    wrong = replace(rounded, first_step_difference=1e-3)
+    assert "by more than rounding" in describe_run(wrong, "hosts.json")
+    of_one = on_cpus([f"{TASKS[0]}/device:CPU:{number}" for number in range(2)])
+    assert replace(of_one, weights_difference=1.5e-8).changes_result

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
-from enplace.measured import DRIFT, MeasuredRun
+from enplace.measured import MeasuredRun
 from enplace.schedule import Schedule
 from enplace.text import count, ms, percent
 from enplace_studio.document import Document
@@ -166,7 +166,7 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
 def _result_facts(run: MeasuredRun) -> list[Fact]:
     """How far the result is from that without a plan."""
     role = "bad" if run.changes_result else "good"
-    if not run.plan.splits:
+    if not (run.differs and run.rounds):
         tip = "Against the same steps without a plan, on the same batches"
         return [Fact("loss difference", difference(run.loss_difference), role, tip)]
     tip = (
@@ -175,7 +175,7 @@ def _result_facts(run: MeasuredRun) -> list[Fact]:
     )
     return [
         Fact("first step difference", difference(run.first_step_difference), role, tip),
-        Fact("loss drift", difference(run.loss_difference), "plain", DRIFT),
+        Fact("loss drift", difference(run.loss_difference), "plain", run.drift),
     ]
 
 

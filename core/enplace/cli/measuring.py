@@ -35,10 +35,10 @@ CHANGED = (
     "that draws numbers of its own (in Python, or without a seed) differs from run to run."
 )
 
-CHANGED_BY_SPLITS = (
+CHANGED_BY_MORE = (
     "The first step gives another loss or other weights than without the plan, by more than "
-    "rounding. Splits change no more than that; a model that draws numbers of its own (in Python, "
-    "or without a seed) differs from run to run."
+    "rounding. Splits and hosts change no more than that; a model that draws numbers of its own "
+    "(in Python, or without a seed) differs from run to run."
 )
 
 MOST_LINKS = 12
@@ -413,7 +413,7 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
         ["out of order", f"{run.order_violations:,}", ""],
         *_result_rows(run),
     ]
-    changed = (CHANGED_BY_SPLITS if run.plan.splits else CHANGED) * run.changes_result
+    changed = (CHANGED_BY_MORE if run.rounds else CHANGED) * run.changes_result
     ends = [f"\n\n{text}" for text in (_caveat(run), run.about_xla, run.drift, changed) if text]
     return f"{head}\n\n{table(rows, 'lrl')}{''.join(ends)}"
 
@@ -422,7 +422,7 @@ def _result_rows(run: MeasuredRun) -> list[list[str]]:
     """How far loss and weights are from those without the plan."""
     against = "from the run without the plan"
     loss, weights = _difference(run.loss_difference), _difference(run.weights_difference)
-    if not run.plan.splits:
+    if not (run.differs and run.rounds):
         return [["loss differs by", loss, against], ["weights differ by", weights, ""]]
     return [
         ["first step differs by", _difference(run.first_step_difference), against],

@@ -15,7 +15,7 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.errors import EnplaceError
 from enplace.exports.python_snippet import tensorflow_devices
-from enplace.measured import MeasuredRun
+from enplace.measured import MeasuredRun, may_round
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import FloatArray, IntArray, Profile
@@ -114,10 +114,11 @@ def run_plan(
         plain = _Way("Running without the plan", whole, _anywhere(devices.config))
         stock = _Way("Running TensorFlow by itself", whole, _stock(devices))
         before, after = steps - steps // 2, steps // 2
-        other_bits = _nudged(whole) if plan.splits else whole
+        rounds = may_round(plan, problem.cluster)
+        other_bits = _nudged(whole) if rounds else whole
         nudged = _Way("Running with other last bits", other_bits, plain.config)
         turns = [(placed, before), (plain, before), (stock, steps), (plain, after), (placed, after)]
-        if plan.splits:
+        if rounds:
             turns.insert(2, (nudged, 0))
         if not compare:
             turns = [(placed, steps)]
@@ -125,7 +126,7 @@ def run_plan(
             told = _share(progress, way.what, (number - 1) / len(turns), 1 / len(turns))
             if way.fits:
                 traced = TRACED if number == len(turns) else 0
-                _take_turn(way, n_steps, told, target, traced, bool(plan.splits))
+                _take_turn(way, n_steps, told, target, traced, rounds)
     facts = {
         "devices": devices.text,
         "ordered": bool(order),
