@@ -45,6 +45,11 @@ COMPILED = (
     "does what is called TensorFlow by itself: compare with the script, too."
 )
 
+PLAIN_KERNELS = (
+    "CPU ops ran with TensorFlow's plain kernels (oneDNN off), also in TensorFlow by itself, for "
+    "oneDNN fuses ops that a plan orders. Your script, which has it on, may be faster than that."
+)
+
 FEWEST_SENDS = 5
 """So many transfers have to tell of a link before its cost is learned from them."""
 
@@ -184,9 +189,12 @@ class MeasuredRun:
         return SHARED_CACHES if len(tasks) == 1 else SHARED_CORES
 
     @property
-    def about_xla(self) -> str:
-        """What a person should know whose own step is compiled; empty if it is not."""
-        return COMPILED if self.facts.get("compiled") else ""
+    def about_stock(self) -> str:
+        """How the person's own script may differ from TensorFlow by itself; empty if in nothing."""
+        used = (self.cluster.devices[d] for d in np.unique(self.plan.device).tolist())
+        plain = self.facts.get("onednn") is False and all(device.kind == "cpu" for device in used)
+        told = (COMPILED if self.facts.get("compiled") else "", PLAIN_KERNELS if plain else "")
+        return " ".join(filter(None, told))
 
     def to_json(self) -> dict[str, Any]:
         """The figures of the run; those of single ops stay out."""

@@ -63,6 +63,9 @@ FIELDS = {
 }
 """What there is to say about a model of each kind."""
 
+UNSAID = {"keras": "the model’s own", "saved-model": "none: inference only"}
+"""What happens where no loss is given."""
+
 _TEACHING = (
     "A training script (.py), a Keras model (.keras, .h5), a SavedModel’s folder, a TensorFlow 1 "
     "graph (.meta, .pb, .pbtxt), or a recorded trace. Drop it on the window, or choose it here."
@@ -193,14 +196,10 @@ class OpenModel(QDialog):
         asked = FIELDS.get(kind, ())
         for name in {name for names in FIELDS.values() for name in names}:
             self.form.setRowVisible(getattr(self, name), name in asked)
-        typed = self.loss.lineEdit()
-        assert typed is not None
-        typed.setPlaceholderText("none: inference only" if kind == "saved-model" else "")
-        if kind == "keras" and not self.loss.currentText():
-            self.loss.setCurrentIndex(0)
-            self.optimizer.setCurrentIndex(0)
-        elif kind == "saved-model" and self.loss.currentIndex() == 0:
-            self.loss.setCurrentIndex(-1)
+        for field in (self.loss, self.optimizer):
+            typed = field.lineEdit()
+            assert typed is not None
+            typed.setPlaceholderText(UNSAID.get(kind, ""))
         self._show_measuring(kind)
         self.profile_button.setText("Open" if kind == "trace" else "Profile")
         self.profile_button.setEnabled(source is not None and has_tensorflow())

@@ -158,7 +158,7 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
         alone = f"{ms(run.stock_step_time_us)}; plan {percent(slower, signed=True)}"
         tip = "A step of TensorFlow by itself, with its own optimiser of graphs and no plan"
         role = "bad" if slower > CLOSE else "plain"
-        tip = f"{tip}. {run.about_xla}" if run.about_xla else tip
+        tip = f"{tip}. {run.about_stock}" if run.about_stock else tip
         lines.append(Fact("TensorFlow alone", alone, role, tip))
     return lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -137,6 +138,7 @@ def run_plan(
         "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
         "compared": list(_compared(step)),
         "compiled": whole.compiled,
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0",
         "tensorflow": tf.__version__,
     }
     run = _seen(step, problem, plan, order, placed)

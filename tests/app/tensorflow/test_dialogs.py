@@ -55,6 +55,13 @@ def test_a_saved_model_is_inference_unless_there_is_a_loss(parent, model):
     assert (dialog.request.source.kind, dialog.request.source.loss) == ("saved-model", "")
 
 
+def test_a_keras_model_trains_with_its_own_loss_unless_another_is_given(parent, model):
+    dialog = OpenModel(model("model.keras"), parent)
+    assert dialog.loss.lineEdit().placeholderText() == "the model’s own"
+    dialog.accept()
+    assert (dialog.request.source.loss, dialog.request.source.optimizer) == ("", "")
+
+
 def test_what_was_typed_becomes_the_request(ask):
     dialog = ask("train.py")
     dialog.arguments.setText("--name 'two words' --batch {batch}")

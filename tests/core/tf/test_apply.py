@@ -106,6 +106,20 @@ def test_an_unchanged_script_trains_as_before_and_where_the_plan_says(style, pla
     assert said in placed["said"]
 
 
+def test_a_script_keeps_the_kernels_that_it_has_without_a_plan(planned):
+    told = (
+        "from tensorflow.python.util import _pywrap_util_port as port\n"
+        "print(port.IsMklEnabled(), os.environ.get('TF_ENABLE_ONEDNN_OPTS'))"
+    )
+    begin = "import os\nos.environ.pop('TF_ENABLE_ONEDNN_OPTS')\n"
+    apply = "import enplace\nenplace.apply('plan.json')\n"
+    plain, placed = (
+        run_python(planned["fit"], "-c", begin + lines + told) for lines in ("", apply)
+    )
+    assert placed.returncode == 0, placed.stderr
+    assert placed.stdout == plain.stdout
+
+
 def test_an_order_that_tensorflow_cannot_keep_is_left_out_and_said(tmp_path):
     """With oneDNN on before the plan is applied, a convolution and its bias become one op."""
     (tmp_path / "train.py").write_text(CONVOLUTIONS)
