@@ -30,7 +30,13 @@ import numpy as np
 from enplace.coarsen import find_leaders, group_graph, mean_link
 from enplace.errors import EnplaceError
 from enplace.placers.registry import EVERY, PlaceOptions, placer
-from enplace.placers.settle import best_of, natural_position, settle, unordered
+from enplace.placers.settle import (
+    best_of,
+    made_to_fit,
+    natural_position,
+    settle,
+    unordered,
+)
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import FloatArray, IntArray
@@ -106,7 +112,7 @@ def _partitioned(
     if not best.fits and not options.stopped:
         plans = _parts(problem, partition, method, by_memory=True)
         best = best_of(problem, plans, options, best)
-    return best.plan
+    return made_to_fit(best, options).plan
 
 
 def _parts(

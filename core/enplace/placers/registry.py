@@ -10,6 +10,7 @@ from enplace.latency import latency_us
 from enplace.placers.clock import now_s
 from enplace.plan import Plan, check_plan
 from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem, split_problem
+from enplace.simulate import simulate
 from enplace.simulate.loads import USUAL, LoadRule, max_load_us
 from enplace.solvers.milp import SOLVERS, installed
 from enplace.text import instead, seconds
@@ -27,6 +28,9 @@ MAKERS, SUMS = MEMORY_RULES = ("makers", "sums")
 """What Baechi's own code takes a device's memory to hold: what its ops have made and others still
 need, but no copies of what is sent there; or all that its ops ever make and need, as if none of it
 were freed."""
+
+AT_EVERY_STEP = ("enplace", "m-etf", "dpos")
+"""Methods that look at memory whenever they place an op, and so find what fits most often."""
 
 MEMORY_RULE = "memory-rule"
 """The capability of going by one of these instead of what a step has there at a time."""
@@ -266,7 +270,15 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     if start.start is not None and plan.acts_like(start.start):
         fruitless = f"Nothing better than the plan given was found in {seconds(solve_s)}."
         facts["note"] = " ".join(filter(None, (fruitless, plan.note)))
+    elif objective == STEP_TIME and chosen.can("memory") and not simulate(problem, plan).fits:
+        facts["note"] = " ".join(filter(None, (_too_much(method), plan.note)))
     return replace(plan, facts=facts)
+
+
+def _too_much(method: str) -> str:
+    """What to say of a plan that does not fit, of a method that looks at memory."""
+    others = [name for name in AT_EVERY_STEP if name != method]
+    return f"It found nothing that fits in memory; try {', '.join(others[:-1])} or {others[-1]}."
 
 
 class _Watch:

@@ -277,7 +277,8 @@ def best_that_fits(
 ) -> Schedule:
     """Simulate candidates made for ever less memory, while they are short but do not fit.
 
-    If none fits, the best of those made for all of the memory is relieved (:func:`made_to_fit`).
+    If none fits, the best of those made for all of the memory is relieved, and the best of all
+    (:func:`made_to_fit`).
 
     Parameters
     ----------
@@ -308,7 +309,7 @@ def best_that_fits(
     if not best.fits and is_better(relief := _relief(first, options), best):
         best = relief
         report(best, options)
-    return best
+    return made_to_fit(best, options)
 
 
 def made_to_fit(best: Schedule, options: PlaceOptions) -> Schedule:

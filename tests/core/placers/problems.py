@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -51,9 +52,14 @@ def gpus(n, *, b0=1.0, b1=0.0, capacity=GIB, speeds=None) -> Cluster:
     )
 
 
-def small_and_unlike() -> Problem:
+SMALL = ((4.5, 0.25), (7.3, 1.0), (4.0, 0.5), (3.0, 0.1))
+TIGHT = ((6.6, 0.3), (2.2, 0.15), (3.3, 0.6), (2.2, 0.3))
+"""Memory in GiB and speed of GPUs; few plans fit the second."""
+
+
+def small_and_unlike(unlike: Sequence[tuple[float, float]] = SMALL) -> Problem:
     """VGG-19 where the GPUs together have little more memory than HEFT needs, and differ much."""
-    cluster, unlike = presets()["celeritas"], ((4.5, 0.25), (7.3, 1.0), (4.0, 0.5), (3.0, 0.1))
+    cluster = presets()["celeritas"]
     unlike_gpus = tuple(
         replace(device, capacity_bytes=int(size * GIB), speed=speed)
         for device, (size, speed) in zip(cluster.devices[:4], unlike, strict=True)

@@ -14,7 +14,7 @@ from enplace.problem import STEP_TIME, Problem, split_problem
 from enplace.simulate import simulate
 from enplace.simulate.verify import find_faults
 
-from .problems import gpus, line, problems, small_and_unlike
+from .problems import TIGHT, gpus, line, problems, small_and_unlike
 
 installed = [name for name, placer in placers().items() if placer.installed]
 each_placer = pytest.mark.parametrize("method", installed)
@@ -149,6 +149,15 @@ def test_a_method_that_knows_memory_fits_vgg_on_small_unlike_gpus(method):
     for seed in range(3 if placers()[method].can("anytime") else 1):
         options = PlaceOptions(seed=seed, time_limit_s=0.3)
         assert simulate(problem, place(problem, method, options=options)).fits
+
+
+@pytest.mark.parametrize("method", with_capability("memory"))
+def test_where_memory_is_tight_a_plan_fits_or_says_that_it_does_not(method):
+    problem = small_and_unlike(TIGHT)
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=0.3))
+    fits = simulate(problem, plan).fits
+    assert fits != ("nothing that fits in memory" in plan.note)
+    assert fits or method not in ("enplace", "m-etf")
 
 
 @pytest.mark.parametrize("method", with_capability("heterogeneous"))
