@@ -200,26 +200,45 @@ def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: st
 )
 @constraint_options
 @solver_options
+@expert_options
+@memory_rule_option
 def compare(
     profile: str,
     methods: str | None,
     objective: str,
+    family: str | None,
+    rules_file: str | None,
+    memory_rule: str | None,
     **given: Any,
 ) -> Answer:
     """Set the plans of several methods for PROFILE side by side.
 
     Goes on when one of them fails. Exit status 1 if none has a plan that fits.
     """
+    from enplace.placers.registry import MEMORY_RULE, names_with
+    from enplace.rules import read_rules
+
     names = method_names(methods, objective)
     solving, wishes = split_options(given)
+    able = names_with(MEMORY_RULE)
+    for asked, whose in ((memory_rule, able), (family or rules_file, ["expert"])):
+        if asked and not set(whose) & set(names):
+            option = "--memory-rule" if asked is memory_rule else "--family and --rules"
+            raise EnplaceError(f"{option}: for none of these methods; add {' or '.join(whose)}")
     problem = read_problem(profile, **wishes)
     schedules, failures = {}, {}
-    options = place_options(**solving, objective=objective)
+    options = place_options(
+        **solving,
+        objective=objective,
+        family=family or "",
+        rules=read_rules(rules_file, problem) if rules_file is not None else {},
+    )
     with progress_bar(len(names)) as (begin, report), stopped_by_ctrl_c() as stopped:
         for name in names:
             begin(name)
             try:
-                told = replace(options, progress=report, cancelled=stopped)
+                rule = memory_rule or "" if name in able else ""
+                told = replace(options, progress=report, cancelled=stopped, memory_rule=rule)
                 schedules[name] = _solve(problem, name, told)
             except EnplaceError as error:
                 failures[name] = str(error)

@@ -251,16 +251,28 @@ def overfull(schedule: Schedule) -> list[str]:
     ]
 
 
+def _objective_change(schedule: Schedule, expert: Schedule | None) -> str:
+    """Change of what the plan is for against the expert's, where that is known."""
+    ours, theirs = (s and s.plan.objective_us for s in (schedule, expert))
+    return percent(ours / theirs - 1, signed=True) if ours and theirs else ""
+
+
 def comparison(schedules: list[Schedule], expert: Schedule | None, objective: str) -> str:
     """One line for each schedule: what tells methods apart."""
-    column = {"throughput": ["time per sample"], "latency": ["latency"]}.get(objective, [])
-    head = ["step time", "vs expert", "gap", "transfers", "sent", "peak memory", "fits"]
+    name = {"throughput": "time per sample", "latency": "latency"}.get(objective)
+    times = [name, "vs expert", "step time"] if name else ["step time", "vs expert"]
+    head = ["method", *times, "gap", "transfers", "sent", "peak memory", "fits", "solved in"]
+
+    def times_of(schedule: Schedule) -> list[str]:
+        step = ms(schedule.makespan_us)
+        if name is None:
+            return [step, against_expert(schedule, expert)]
+        return [ms(schedule.plan.objective_us or 0.0), _objective_change(schedule, expert), step]
+
     rows = [
         [
             schedule.plan.method,
-            *(ms(schedule.plan.objective_us or 0.0) for _ in column),
-            ms(schedule.makespan_us),
-            against_expert(schedule, expert),
+            *times_of(schedule),
             gap_text(_bound_and_gap(schedule)[1], schedule.fits),
             f"{len(schedule.transfer_tensor):,}",
             size(float(schedule.transfer_bytes.sum())),
@@ -270,5 +282,4 @@ def comparison(schedules: list[Schedule], expert: Schedule | None, objective: st
         ]
         for schedule in schedules
     ]
-    head = ["method", *column, *head, "solved in"]
     return table([head, *rows], "l" + "r" * (len(head) - 3) + "lr")

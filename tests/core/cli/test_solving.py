@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -286,12 +287,33 @@ def test_compare_sets_baselines_beside_what_goes_by_the_objective(
 ):
     words = ("--objective", objective, "--methods", "max-load-dp,expert,local-search")
     done = enplace("compare", "p.json", "--cluster", "c.json", *words)
-    assert column in done.out.splitlines()[0]
+    head, dp, expert_row = (re.split(r"  +", line) for line in done.out.splitlines()[:3])
+    assert head[:4] == ["method", column, "vs expert", "step time"]
+    assert expert_row[2] == "0.0 %"
+    assert dp[2].startswith("−") == (dp[1] != expert_row[1])
     found = enplace("compare", "p.json", "--cluster", "c.json", *words, "--json").document
     assert all(method[figure] > 0 for method in found["methods"])
     expert = found["methods"][1]
     assert "expert does not go by" in expert["note"]
     assert not expert["proven"]
+
+
+def test_compare_has_the_wishes_that_some_of_the_methods_know(enplace, folder):
+    words = (
+        "compare",
+        "p.json",
+        "--cluster",
+        "c.json",
+        "--memory-rule",
+        "sums",
+        "--family",
+        "layers",
+    )
+    done = enplace(*words, "--methods", "m-etf,heft,expert", "--json")
+    assert [entry["error"] for entry in done.document["methods"]] == [None, None, None]
+    done = enplace(*words, "--methods", "heft,expert")
+    assert done.status == 2
+    assert "add m-etf or m-sct" in done.err
 
 
 def test_compare_refuses_a_method_that_does_not_exist(enplace, folder):
