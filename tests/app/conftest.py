@@ -9,6 +9,11 @@ from pytestqt.qtbot import QtBot
 from enplace_studio.document import Document
 
 
+@pytest.fixture(autouse=True)
+def _application(qapp: object) -> None:
+    """The studio runs in an application, so every test has one, whichever comes first."""
+
+
 @pytest.fixture
 def opener(qtbot: QtBot) -> Callable[..., QWidget]:
     """Open a pane of some class on a document, at some size, and keep it for the test."""
