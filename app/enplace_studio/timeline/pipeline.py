@@ -20,6 +20,7 @@ from enplace.simulate.loads import (
     OUT,
     backward_ops,
     busiest_us,
+    device_loads_us,
     load_parts_us,
     max_load_us,
 )
@@ -271,7 +272,8 @@ class PipelineCanvas(QWidget):
         self.pipeline: PipelineSchedule | None = None
         self.schedule: Schedule | None = None
         self._rows: list[int] = []
-        self._loads_us: FloatArray = np.zeros((0, 3))
+        self._parts_us: FloatArray = np.zeros((0, 3))
+        self._loads_us: FloatArray = np.zeros(0)
         self._later: set[int] = set()
         theme.changed.connect(self.update)
 
@@ -283,7 +285,11 @@ class PipelineCanvas(QWidget):
             used = {device for stage in pipeline.stages for device in stage.devices}
             self._rows = sorted(used)
             self._later = set(later_pieces(pipeline))
-            self._loads_us = _loads_us(schedule.problem, schedule.plan)
+            problem, plan = schedule.problem, schedule.plan
+            self._parts_us = _parts_us(problem, plan)
+            self._loads_us = device_loads_us(
+                problem, plan.device, planned_rule(plan), plan.replicas
+            )
         self.setMinimumHeight(round(len(self._rows) * ROW_PX * theme.scale))
         self.setAccessibleName(
             "" if pipeline is None else f"Pipeline of {count(len(pipeline.stages), 'stage')}"
@@ -344,12 +350,12 @@ class PipelineCanvas(QWidget):
             name, Qt.TextElideMode.ElideMiddle, area.width() - 4
         )
         painter.drawText(area, middle, shown)
-        parts_us, total_us = self._loads_us[device], float(self._loads_us[device].sum())
+        parts_us = self._parts_us[device]
         painter.setFont(theme.font(11))
-        text = ms(total_us)
+        text = ms(float(self._loads_us[device]))
         text_px = QFontMetricsF(painter.font()).horizontalAdvance("1,000.0 ms") + 6
         room = LOAD_PX * theme.scale - text_px
-        left, most_us = area.right(), max(float(self._loads_us.sum(axis=1).max()), 1e-9)
+        left, most_us = area.right(), max(float(self._parts_us.sum(axis=1).max()), 1e-9)
         for part in (COMPUTE, IN, OUT):
             width = float(parts_us[part]) / most_us * room
             bar = QRectF(left, lane.center().y() - 5, width, 10)
@@ -413,16 +419,16 @@ class PipelineCanvas(QWidget):
         for device in self._rows:
             lane = self.lane(device)
             if lane.top() <= at.y() <= lane.bottom() and at.x() < lane.left():
-                parts = self._loads_us[device]
+                parts, load_us = self._parts_us[device], float(self._loads_us[device])
                 return (
-                    f"{device_label(devices[device].name)}, for one sample\n"
+                    f"{device_label(devices[device].name)}, for one sample: {ms(load_us)}\n"
                     f"compute   {ms(float(parts[COMPUTE]))}\nin   {ms(float(parts[IN]))}\n"
                     f"out   {ms(float(parts[OUT]))}"
                 )
         return ""
 
 
-def _loads_us(problem: Problem, plan: Plan) -> FloatArray:
+def _parts_us(problem: Problem, plan: Plan) -> FloatArray:
     """Compute, in and out of each device for one sample; shape (n_devices, 3).
 
     Devices that take turns with a stage share what it takes.

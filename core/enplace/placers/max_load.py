@@ -78,7 +78,7 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
 
 @placer(
     "max-load-dpl",
-    title="Max-load DP, along an order",
+    title="Max-load DPL, along an order",
     source=_SOURCE,
     objectives=(THROUGHPUT,),
     capabilities=("memory", REPLICATION),

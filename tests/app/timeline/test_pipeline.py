@@ -76,8 +76,14 @@ def test_the_pointer_is_told_what_is_done_there(opened):
     tip = canvas.tip_at(canvas.box(slot).center())
     assert "sample 3, stage 1, forward: GPU 0 computes for 0.020 ms" in tip
     load = canvas.tip_at(canvas.lane(1).topLeft() + QPointF(-9, 9))
-    assert load.startswith("GPU 1, for one sample")
+    assert load.startswith("GPU 1, for one sample: 0.021 ms")
     assert "in   0.0010 ms" in load
+
+
+def test_a_load_counts_as_it_did_when_the_plan_was_made(opened):
+    canvas = opened([0, 0, 1, 1], {"load": {"transfers": "overlap"}}).pipeline.canvas
+    load = canvas.tip_at(canvas.lane(1).topLeft() + QPointF(-9, 9))
+    assert load.startswith("GPU 1, for one sample: 0.020 ms")
 
 
 def test_nothing_overlaps_on_a_device(opened):
