@@ -241,7 +241,10 @@ def improved(problem: Problem, best: Schedule, options: PlaceOptions, missed: li
 
 
 def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Iterator[Plan]:
-    """Plans of the quick methods, one after another."""
+    """Plans of the quick methods, one after another; none but the first takes longer than there is.
+
+    A slow one in the way of the time limit is given up, and those after it have no time.
+    """
     slow_s, limit_s = SLOW_START_S * problem.profile.n_ops, options.time_limit_s
     patient = limit_s is None or options.seconds + slow_s <= PATIENCE * limit_s
     methods: list[tuple[Run, PlaceOptions]] = [(method, options.quiet) for method in STARTS]
@@ -251,11 +254,15 @@ def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Itera
         for number, search in enumerate(SEARCHES, 1):
             until_s = options.seconds + number * SEARCH_SHARE * limit_s
             methods.append((search, replace(options.quiet, time_limit_s=until_s)))
-    for method, asked in methods:
+    for number, (method, asked) in enumerate(methods):
+        if number:
+            asked = replace(asked, cancelled=lambda: options.stopped)
         try:
             found = method(problem, asked)
         except CancelledError:
-            raise
+            options.check_cancelled()
+            missed.append(f"{method.__name__.replace('_', '-')} (it takes longer)")
+            return
         except EnplaceError as error:  # one method less; the others may do
             missed.append(f"{method.__name__.replace('_', '-')} ({error})")
             continue

@@ -81,7 +81,8 @@ def test_the_pointer_is_told_what_is_done_there(opened):
 
 
 def test_a_load_counts_as_it_did_when_the_plan_was_made(opened):
-    canvas = opened([0, 0, 1, 1], {"load": {"transfers": "overlap"}}).pipeline.canvas
+    facts = {"time_per_sample_us": 20.0, "load": {"transfers": "overlap"}}
+    canvas = opened([0, 0, 1, 1], facts).pipeline.canvas
     load = canvas.tip_at(canvas.lane(1).topLeft() + QPointF(-9, 9))
     assert load.startswith("GPU 1, for one sample: 0.020 ms")
 
