@@ -271,14 +271,17 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
         fruitless = f"Nothing better than the plan given was found in {seconds(solve_s)}."
         facts["note"] = " ".join(filter(None, (fruitless, plan.note)))
     elif objective == STEP_TIME and chosen.can("memory") and not simulate(problem, plan).fits:
-        facts["note"] = " ".join(filter(None, (_too_much(method), plan.note)))
+        facts["note"] = _too_much(method, plan.note)
     return replace(plan, facts=facts)
 
 
-def _too_much(method: str) -> str:
-    """What to say of a plan that does not fit, of a method that looks at memory."""
+def _too_much(method: str, note: str) -> str:
+    """The note of a plan that does not fit, of a method that looks at memory."""
+    if " fits" in note:
+        return note  # it says more: that nothing does, or what was tried instead
     others = [name for name in AT_EVERY_STEP if name != method]
-    return f"It found nothing that fits in memory; try {', '.join(others[:-1])} or {others[-1]}."
+    told = f"It found nothing that fits in memory; try {', '.join(others[:-1])} or {others[-1]}."
+    return " ".join(filter(None, (told, note)))
 
 
 class _Watch:
