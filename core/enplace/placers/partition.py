@@ -169,6 +169,11 @@ def run_metis(graph: Weighted, seed: int) -> IntArray:
     """Part of each node; shape (n_nodes,)."""
     import pymetis
 
+    if len(graph.node_weight) < len(graph.share):
+        # METIS would complain on the standard output. The heaviest go where the largest shares are.
+        part = np.empty(len(graph.node_weight), dtype=np.int64)
+        part[np.argsort(-graph.node_weight)] = np.argsort(-graph.share)[: len(part)]
+        return part
     found = pymetis.part_graph(
         len(graph.share),
         pymetis.CSRAdjacency(graph.ptr, graph.neighbour),

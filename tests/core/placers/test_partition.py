@@ -101,3 +101,13 @@ def test_a_scotch_that_fails_is_one_line(tmp_path, monkeypatch):
     _, graph = weighted_graph(Problem(two_chains(), gpus(2)))
     with pytest.raises(EnplaceError, match=r"scotch_gmap failed \(out of memory\)"):
         run_scotch(graph)
+
+
+@pytest.mark.parametrize("n_ops", [1, 2, 5])
+def test_metis_says_nothing_of_fewer_ops_than_gpus(n_ops, capfd):
+    """It would on the standard output, which may be a JSON document."""
+    pytest.importorskip("pymetis")
+    problem = Problem(line([float(i + 1) for i in range(n_ops)], []), gpus(8))
+    plan = place(problem, "metis")
+    assert len(set(plan.device.tolist())) == n_ops
+    assert capfd.readouterr().out == ""
