@@ -29,9 +29,6 @@ MAKERS, SUMS = MEMORY_RULES = ("makers", "sums")
 need, but no copies of what is sent there; or all that its ops ever make and need, as if none of it
 were freed."""
 
-AT_EVERY_STEP = ("enplace", "m-etf", "dpos")
-"""Methods that look at memory whenever they place an op, and so find what fits most often."""
-
 MEMORY_RULE = "memory-rule"
 """The capability of going by one of these instead of what a step has there at a time."""
 
@@ -271,16 +268,15 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
         fruitless = f"Nothing better than the plan given was found in {seconds(solve_s)}."
         facts["note"] = " ".join(filter(None, (fruitless, plan.note)))
     elif objective == STEP_TIME and chosen.can("memory") and not simulate(problem, plan).fits:
-        facts["note"] = _too_much(method, plan.note)
+        facts["note"] = _too_much(plan.note)
     return replace(plan, facts=facts)
 
 
-def _too_much(method: str, note: str) -> str:
+def _too_much(note: str) -> str:
     """The note of a plan that does not fit, of a method that looks at memory."""
     if " fits" in note:
         return note  # it says more: that nothing does, or what was tried instead
-    others = [name for name in AT_EVERY_STEP if name != method]
-    told = f"It found nothing that fits in memory; try {', '.join(others[:-1])} or {others[-1]}."
+    told = "It found nothing that fits in memory; compare the methods, another may."
     return " ".join(filter(None, (told, note)))
 
 
