@@ -119,21 +119,20 @@ def _without_free_nodes(
 ) -> tuple[IntArray, IntArray]:
     """Merge nodes that cost nothing wherever their one neighbour goes into that neighbour.
 
-    They take no time, hold no memory that matters, send and get tensors of nobody else in either
-    pass, and may be wherever the neighbour may be.
+    They take no time, hold no memory that matters and no weights that replicas would reduce, send
+    and get tensors of nobody else in either pass, and may be wherever the neighbour may be.
     """
     profile = problem.profile
     memory_bytes = op_memory_bytes(problem)
     if memory_bytes.sum() <= min(problem.cluster.capacity_bytes):
         memory_bytes = np.zeros_like(memory_bytes)
-    if rule.replicate:
-        memory_bytes = memory_bytes + profile.persistent_bytes
+    reduced_us = sync_us(problem) * rule.replicate
     runs = np.isfinite(problem.time_us)
     work_us = np.where(runs, problem.time_us, 0.0).max(axis=1)
     while True:
         n = int(label.max()) + 1
         free = np.bincount(label, weights=work_us, minlength=n) == 0
-        free &= np.bincount(label, weights=memory_bytes, minlength=n) == 0
+        free &= np.bincount(label, weights=memory_bytes + reduced_us, minlength=n) == 0
         free &= np.bincount(edges.ravel(), minlength=n) == 1
         beside = np.column_stack([label[profile.edge_source], label[profile.edge_op]])
         free &= np.bincount(_tidy(np.sort(beside, axis=1)).ravel(), minlength=n) == 1

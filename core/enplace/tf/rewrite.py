@@ -16,7 +16,7 @@ from enplace.errors import DeadlockError
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import KINDS, FloatArray, IntArray
-from enplace.tf.graph import node_of
+from enplace.tf.graph import has_effect, node_of
 
 VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
 
@@ -121,15 +121,44 @@ def count_inputs(graph_def: GraphDef) -> int:
 def ordered_ops(graph_def: GraphDef) -> set[str]:
     """Ops that an order can speak of: those that do work, and that run just once in every step.
 
-    An op in a loop or a branch made of TF1's control flow cannot be waited for from outside.
+    An op in a loop or a branch made of TF1's control flow cannot be waited for from outside. What
+    happens whether or not there is a batch (:func:`_without_batch`) is left to TensorFlow.
     """
     outside = {node.name for node in graph_def.node} - _in_loops(graph_def)
     conditions = _conditions(graph_def)
+    outside -= _without_batch(graph_def)
     return {
         node.name
         for node in graph_def.node
         if node.op not in _NOT_ORDERED and node.name in outside and not conditions[node.name]
     }
+
+
+def _without_batch(graph_def: GraphDef) -> set[str]:
+    """Ops that change something and need no batch, such as counters of steps, and what they need.
+
+    At the end of the data a step breaks off where it fetches a batch. By then TensorFlow has begun
+    these beside that, and a run with a plan that had them wait would count otherwise.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    fetches = [name for name, node in nodes.items() if node.op in HOST_ONLY]
+    if not fetches:
+        return set()
+    consumers, fed = consumers_of(graph_def), set[str]()
+    waiting = list(fetches)
+    while waiting:
+        name = waiting.pop()
+        if name not in fed:
+            fed.add(name)
+            waiting += consumers[name]
+    needed: set[str] = set()
+    waiting = [name for name, node in nodes.items() if name not in fed and has_effect(node.op)]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += map(node_of, nodes[name].input)
+    return needed
 
 
 def _in_loops(graph_def: GraphDef) -> set[str]:

@@ -98,7 +98,7 @@ def test_an_unchanged_script_trains_as_before_and_where_the_plan_says(style, pla
     assert placed["losses"] == losses
     assert placed["weights"] == weights
     assert placed["as_planned"] == placed["checked"] > 100
-    assert placed["order_edges"] > 50
+    assert placed["order_edges"] > 30
     if style != "branches":  # a branch that updates all variables keeps them together
         assert placed["moved"] > 0
         assert set(placed["devices"]) == {"CPU:0", "CPU:1"}

@@ -5,6 +5,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -201,3 +202,23 @@ def test_the_graph_that_was_given_stays_as_it_is():
     before = graph.SerializeToString(deterministic=True)
     place_graph(graph, dict.fromkeys("ab", DEVICES[0]), [["a", "b"]])
     assert graph.SerializeToString(deterministic=True) == before
+
+
+def test_what_needs_no_batch_does_not_wait_for_one():
+    """At the end of the data a counter of steps has gone on, with a plan as without one."""
+    graph = tf.Graph()
+    with graph.as_default():
+        data = tf.data.Dataset.range(3).map(lambda i: tf.fill((2,), tf.cast(i, tf.float32)))
+        batch = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
+        count, weight = (
+            tf.compat.v1.get_variable(name, (), use_resource=True) for name in ("count", "weight")
+        )
+        step = tf.add(1.0, 1.0, name="two")
+        tf.raw_ops.AssignAddVariableOp(resource=count.handle, value=step, name="counted")
+        loss = tf.reduce_sum(batch * weight, name="loss")
+        tf.raw_ops.AssignSubVariableOp(resource=weight.handle, value=loss, name="learned")
+    can = ordered_ops(graph.as_graph_def())
+    assert {"loss", "learned"} <= can
+    assert not {"counted", "two"} & can
+    without = tf.compat.v1.graph_util.extract_sub_graph(graph.as_graph_def(), ["counted"])
+    assert {"counted", "two"} <= ordered_ops(without)
