@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from PySide6.QtCore import QObject, QProcess, Qt, QTimer, Signal
@@ -239,13 +239,20 @@ class Solver(QObject):
 
         ``wishes`` are further attributes of their :class:`Job`.
         """
+        rule = wishes.pop("rule", USUAL)
         for method in methods:
             job = Job(next(self._numbers), problem, method, time_limit_s, choose, **wishes)
-            self._queue.append(job)
+            self._queue.append(replace(job, rule=self.known_rule(method, rule)))
         if self.busy:
             self.changed.emit()
         else:
             self._next()
+
+    def known_rule(self, method: str, rule: LoadRule) -> LoadRule:
+        """How loads count, without what a method does not know of."""
+        if method in self.methods and "replication" in self.methods[method].capabilities:
+            return rule
+        return replace(rule, replicate=False, two_level=False)
 
     def cancel(self) -> None:
         """Stop within a second; the best plan so far is kept."""

@@ -18,7 +18,6 @@ from enplace import wire
 from enplace.errors import EnplaceError
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place, placers
 from enplace.placers.enplace import compile_loops
-from enplace.placers.registry import REPLICATION
 from enplace.profile import Profile
 from enplace.simulate.loads import LoadRule
 from enplace.wire import Message
@@ -83,7 +82,7 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
         progress=reporter,
         family=job["family"],
         memory_rule=job["memory_rule"],
-        rule=_known_rule(job["method"], LoadRule(**job["rule"])),
+        rule=LoadRule(**job["rule"]),
         rules=dict(job["rules"]),
         start=wire.plan_from(message) if "plan" in job else None,
     )
@@ -94,14 +93,6 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
     else:
         reporter.tell()
         send(wire.plan_message("solved", plan, {"job": number}))
-
-
-def _known_rule(method: str, rule: LoadRule) -> LoadRule:
-    """The rule without what a method does not know of."""
-    chosen = placers().get(method)
-    if chosen is None or chosen.can(REPLICATION):
-        return rule
-    return replace(rule, replicate=False, two_level=False)
 
 
 class _Reporter:

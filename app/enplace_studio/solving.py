@@ -113,14 +113,14 @@ class Solving(QWidget):
             for entry in self._document.plans
             if entry.schedule.problem is problem
             and entry.plan.objective == aim
-            and self._counts(planned_rule(entry.plan))
+            and self._counts(entry.plan.method, planned_rule(entry.plan))
         }
         coming = {
             job.method
             for job in solver.jobs
             if job.problem is problem
             and solver.aim(job.method, job.objective) == aim
-            and self._counts(job.rule)
+            and self._counts(job.method, job.rule)
         }
         methods = self.compared_methods(without=done | coming)
         if methods:
@@ -128,10 +128,9 @@ class Solving(QWidget):
         else:
             self.done.emit("Every method has its row already")
 
-    def _counts(self, rule: LoadRule) -> bool:
-        """Whether loads count as they do now, so that times per sample can be compared."""
-        now = self._rule
-        return (rule.transfers, rule.pipeline) == (now.transfers, now.pipeline)
+    def _counts(self, method: str, rule: LoadRule) -> bool:
+        """Whether a method's loads count as they do now, as far as it knows of that."""
+        return rule == self._solver.known_rule(method, self._rule)
 
     def compared_methods(self, without: Collection[str] = ()) -> list[str]:
         """The methods worth a row: those that can be asked for what the chosen one is for."""

@@ -225,6 +225,14 @@ def test_loads_of_a_pipeline_count_as_a_person_chooses(make_window, qtbot):
         header.solve_button.click()
     assert window.document.current.plan.replicas == ((0, 1),)
     assert window.document.current.plan.objective_us == 10.0
+    rows = len(window.document.plans)
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        header.compare_button.click()
+    found = window.document.plans[rows:]
+    assert "max-load-dp" not in {entry.plan.method for entry in found}
+    by_method = {entry.plan.method: entry.note for entry in found}
+    assert by_method["pipedream"] == "replicas"
+    assert by_method["local-search"] == ""
     header.set_method("heft")
     assert header.method_button.text() == "HEFT  ▾"
 
