@@ -132,6 +132,13 @@ SEVERAL_LINKS = (
 """What a person should know where tensors do not all go through one host's memory."""
 
 
+UNLIKE_TURNS = (
+    "links between GPUs differ, and weights of GPUs that take turns are taken to be reduced at the "
+    "fastest of each: where a slower one is between them, it takes longer than this"
+)
+"""What a person should know of replicas on such a cluster."""
+
+
 def simplified(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
     """The problem as the paper's machines have it.
 
@@ -143,7 +150,10 @@ def simplified(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
     """
     problem, about_room = with_room(problem)
     about_links = "" if has_one_link(problem.cluster, rule) else SEVERAL_LINKS
-    return problem, "; ".join(note for note in (about_room, about_links) if note)
+    gpus = problem.cluster.gpus
+    between = problem.cluster.b1_us_per_byte[np.ix_(gpus, gpus)][~np.eye(len(gpus), dtype=bool)]
+    about_turns = UNLIKE_TURNS if rule.replicate and len(set(between.tolist())) > 1 else ""
+    return problem, "; ".join(filter(None, (about_room, about_links, about_turns)))
 
 
 def nothing_found(problem: Problem, device: IntArray) -> str:

@@ -427,3 +427,17 @@ def test_free_ops_stay_where_they_fit():
         plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
         held = np.bincount(plan.device, weights=profile.persistent_bytes, minlength=3)
         assert (held[:2] <= 8).all()
+
+
+def test_of_replicas_nothing_is_proven_where_links_between_gpus_differ():
+    profile = profile_of({"f": 20, "b": 20}, [("f", "b", 0)], persistent={"f": 200})
+    profile = replace(profile, measured={"backward": [1]})
+    flat = cluster_of(4, b0_us=0.0, cpu_lanes=1)
+    links = tuple(
+        replace(link, b1_us_per_byte=0.01) if {link.source, link.target} == {0, 1} else link
+        for link in flat.links
+    )
+    problem = Problem(profile, replace(flat, links=links))
+    plan = place(problem, "max-load-dp", options=PlaceOptions(rule=LoadRule(replicate=True)))
+    assert not plan.facts["proven"]
+    assert "take turns" in plan.note
