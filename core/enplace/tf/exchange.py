@@ -21,8 +21,7 @@ from tensorflow.python.ops.handle_data_util import copy_handle_data
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from enplace.tf.devices import short_name
-from enplace.tf.graph import FlatGraph
-from enplace.tf.rewrite import consumers_of
+from enplace.tf.graph import FlatGraph, consumers_of
 
 
 def function_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -196,14 +197,10 @@ def _effects(graph_def: GraphDef, wanted: Iterable[str]) -> list[str]:
     devices such a wait is a transfer.
     """
     nodes = {node.name: node for node in graph_def.node}
-    seen: set[str] = set()
-    waiting = list(wanted)
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            if nodes[name].op in _WAITING:
-                waiting += map(node_of, nodes[name].input)
+    seen = reached(
+        wanted,
+        lambda name: map(node_of, nodes[name].input) if nodes[name].op in _WAITING else (),
+    )
     return [node.name for node in graph_def.node if node.name in seen and has_effect(node.op)]
 
 
@@ -227,16 +224,31 @@ def _numbered(tensor: str) -> str:
     return tensor if ":" in tensor else f"{tensor}:0"
 
 
+def consumers_of(graph_def: GraphDef) -> dict[str, list[str]]:
+    """Who takes an output of each node, or waits for it."""
+    consumers: dict[str, list[str]] = defaultdict(list)
+    for node in graph_def.node:
+        for tensor in node.input:
+            consumers[node_of(tensor)].append(node.name)
+    return consumers
+
+
+def reached(names: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
+    """These nodes, and all that follow from them step by step."""
+    seen: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += following(name)
+    return seen
+
+
 def keep_needed(graph_def: GraphDef, wanted: Iterable[str]) -> None:
     """Drop every node that none of the wanted needs."""
     nodes = {node.name: node for node in graph_def.node}
-    needed: set[str] = set()
-    waiting = list(wanted)
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting += map(node_of, nodes[name].input)
+    needed = reached(wanted, lambda name: map(node_of, nodes[name].input))
     kept = [node for node in graph_def.node if node.name in needed]
     del graph_def.node[:]
     graph_def.node.extend(kept)

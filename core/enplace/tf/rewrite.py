@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -16,7 +15,7 @@ from enplace.errors import DeadlockError
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.profile import KINDS, FloatArray, IntArray
-from enplace.tf.graph import has_effect, node_of
+from enplace.tf.graph import consumers_of, has_effect, node_of, reached
 
 VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
 
@@ -104,15 +103,6 @@ def _beside_variables(nodes: Mapping[str, NodeDef], devices: Mapping[str, str]) 
     }
 
 
-def consumers_of(graph_def: GraphDef) -> dict[str, list[str]]:
-    """Who takes an output of each node, or waits for it."""
-    consumers: dict[str, list[str]] = defaultdict(list)
-    for node in graph_def.node:
-        for tensor in node.input:
-            consumers[node_of(tensor)].append(node.name)
-    return consumers
-
-
 def count_inputs(graph_def: GraphDef) -> int:
     """Data and control edges into all nodes."""
     return sum(len(node.input) for node in graph_def.node)
@@ -144,35 +134,17 @@ def _without_batch(graph_def: GraphDef) -> set[str]:
     fetches = [name for name, node in nodes.items() if node.op in HOST_ONLY]
     if not fetches:
         return set()
-    consumers, fed = consumers_of(graph_def), set[str]()
-    waiting = list(fetches)
-    while waiting:
-        name = waiting.pop()
-        if name not in fed:
-            fed.add(name)
-            waiting += consumers[name]
-    needed: set[str] = set()
-    waiting = [name for name, node in nodes.items() if name not in fed and has_effect(node.op)]
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting += map(node_of, nodes[name].input)
-    return needed
+    consumers = consumers_of(graph_def)
+    fed = reached(fetches, consumers.__getitem__)
+    changing = [name for name, node in nodes.items() if name not in fed and has_effect(node.op)]
+    return reached(changing, lambda name: map(node_of, nodes[name].input))
 
 
 def _in_loops(graph_def: GraphDef) -> set[str]:
     consumers = consumers_of(graph_def)
     ops = {node.name: node.op for node in graph_def.node}
-    waiting = [name for name, op in ops.items() if op in _ENTER]
-    inside: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name not in inside:
-            inside.add(name)
-            if ops[name] not in _EXIT:
-                waiting += consumers[name]
-    return inside
+    enters = [name for name, op in ops.items() if op in _ENTER]
+    return reached(enters, lambda name: [] if ops[name] in _EXIT else consumers[name])
 
 
 def _conditions(graph_def: GraphDef) -> dict[str, set[tuple[str, int]]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from tensorflow.python.framework.importer import import_graph_def
 
 from enplace.source import Source
 from enplace.tf.capture import GET_NEXT, N_BATCHES, fix_seeds
-from enplace.tf.graph import all_nodes, has_effect, keep_needed, node_of
+from enplace.tf.graph import all_nodes, consumers_of, has_effect, keep_needed, node_of, reached
 from enplace.tf.made_up import made_up_batches
 from enplace.tf.said import what_it_says
 from enplace.tf.step import Batch, LoadError, Step, plain_config
@@ -123,7 +122,8 @@ def _wanted(meta: MetaGraphDef, graph: tf.Graph) -> tuple[tuple[str, ...], tuple
     nodes = meta.graph_def.node
     consumed = {node_of(tensor) for node in nodes for tensor in node.input}
     sinks = [node.name for node in nodes if node.name not in consumed]
-    updated = _downstream(nodes, [node.name for node in nodes if _UPDATES.match(node.op)])
+    after = consumers_of(meta.graph_def).__getitem__
+    updated = reached([node.name for node in nodes if _UPDATES.match(node.op)], after)
     ends = [node.name for node in nodes if node.op == "NoOp" or has_effect(node.op)]
     targets = _collection(meta, "train_op") or tuple(
         name for name in ends if name in updated and name in sinks
@@ -131,7 +131,7 @@ def _wanted(meta: MetaGraphDef, graph: tf.Graph) -> tuple[tuple[str, ...], tuple
     if targets:
         return targets, _collection(meta, "losses") or _losses(graph, sinks, updated)
     brings = [node.name for node in nodes if node.op in ("Placeholder", *GET_NEXT)]
-    fed = _downstream(nodes, brings)
+    fed = reached(brings, after)
     ends = [graph.get_operation_by_name(name) for name in sinks if name in fed or not brings]
     return (), tuple(f"{op.name}:0" for op in ends if op.outputs and not has_effect(op.type))
 
@@ -154,22 +154,6 @@ def _losses(graph: tf.Graph, sinks: list[str], updated: set[str]) -> tuple[str, 
     ]
     found = [op for op in numbers if _LOSS.search(op.name)]
     return tuple(f"{op.name}:0" for op in found or [op for op in numbers if op.name in sinks])
-
-
-def _downstream(nodes: Any, names: list[str]) -> set[str]:
-    """These nodes and all that consume, or wait for, what they make."""
-    consumers: dict[str, list[str]] = defaultdict(list)
-    for node in nodes:
-        for tensor in node.input:
-            consumers[node_of(tensor)].append(node.name)
-    seen: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            waiting += consumers[name]
-    return seen
 
 
 def _needed(whole: GraphDef, wanted: list[str]) -> GraphDef:
