@@ -22,7 +22,14 @@ from enplace.layers import find_home, named_layers, parts_of
 from enplace.maxload.nets import Nets, rule_nets
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
-from enplace.simulate.loads import USUAL, LoadRule, backward_ops, optimiser_ops, send_us, sync_us
+from enplace.simulate.loads import (
+    USUAL,
+    LoadRule,
+    backward_ops,
+    optimiser_ops,
+    send_us,
+    slowest_sync_us,
+)
 from enplace.text import size
 
 SLACK = 1.25
@@ -43,7 +50,7 @@ class Nodes:
         Compute time on either kind of device in each pass; inf where an op cannot run.
     memory_bytes : int array, shape (n_nodes,)
     sync_us : float array, shape (n_nodes,)
-        Time to move the weights to another accelerator.
+        Time to move the weights to another accelerator, at the slowest.
     nets : Nets
     tied : int array, shape (n_tied, 2)
         Forward nodes, and backward nodes without forward ops that read what they make.
@@ -126,7 +133,7 @@ def _without_free_nodes(
     memory_bytes = op_memory_bytes(problem)
     if memory_bytes.sum() <= min(problem.cluster.capacity_bytes):
         memory_bytes = np.zeros_like(memory_bytes)
-    reduced_us = sync_us(problem) * rule.replicate
+    reduced_us = slowest_sync_us(problem, rule) * rule.replicate
     runs = np.isfinite(problem.time_us)
     work_us = np.where(runs, problem.time_us, 0.0).max(axis=1)
     while True:
@@ -156,7 +163,8 @@ def _nodes(problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule) -
     on_gpu, on_cpu = (
         _slowest_us(problem, devices, label, n, rule) for devices in (cluster.gpus, cluster.cpus)
     )
-    sync = np.bincount(label, weights=sync_us(problem), minlength=n).astype(np.float64)
+    weights_us = slowest_sync_us(problem, rule)
+    sync = np.bincount(label, weights=weights_us, minlength=n).astype(np.float64)
     nets = rule_nets(problem, label, send_us(problem).max(axis=1, keepdims=True), rule)
     tied, layer = _tied(problem, label), _layer(problem, label)
     return Nodes(label, edges[:, 0], edges[:, 1], on_gpu, on_cpu, memory, sync, nets, tied, layer)

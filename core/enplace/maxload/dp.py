@@ -24,7 +24,7 @@ from enplace.maxload.table import (
 )
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
-from enplace.simulate.loads import USUAL, LoadRule, busiest_us
+from enplace.simulate.loads import USUAL, LoadRule, busiest_us, syncs_alike
 
 MOST_IDEALS, MOST_BYTES = 3_000_000, 1 << 28
 """Beyond so many ideals, or so much memory for them, only splits along orders are tried."""
@@ -46,6 +46,12 @@ UNLIKE = (
     "faster ones more may be better; max-load-ip knows them apart"
 )
 """What a person should know of a split of unlike devices."""
+
+UNLIKE_TURNS = (
+    "links between GPUs differ, and weights of GPUs that take turns were taken to be reduced over "
+    "the slowest of all: groups of near GPUs may do better (two levels keep them in one machine)"
+)
+"""What a person should know of a split with replicas on unlike links."""
 
 Replicas = tuple[tuple[int, ...], ...]
 """Devices that take turns with samples; the ops of each group are on the first of it."""
@@ -175,21 +181,27 @@ def split_exactly(
         note = f"stopped before all {lattice.n_ideals:,} ideals were searched: this is {found}"
         return replace(best, note=note)
     best = replace(best, n_ideals=lattice.n_ideals, note="")
-    if not alike(problem):
-        return replace(best, note=UNLIKE)
+    if note := unlike(problem, rule):
+        return replace(best, note=note)
     return replace(best, bound_us=best.load_us, optimal=True)
 
 
-def alike(problem: Problem) -> bool:
-    """Whether devices of a kind differ in nothing that decides about a split."""
+def unlike(problem: Problem, rule: LoadRule) -> str:
+    """What to say where devices of a kind, or their links, differ in what decides about a split.
+
+    "" if they do not.
+    """
     cluster = problem.cluster
     prices, _ = prices_us(problem)
-    return prices.shape[1] < 2 and all(
+    same = prices.shape[1] < 2 and all(
         np.array_equal(problem.time_us[:, d], problem.time_us[:, devices[0]], equal_nan=True)
         and cluster.capacity_bytes[d] == cluster.capacity_bytes[devices[0]]
         for devices in (cluster.gpus, cluster.cpus)
         for d in devices
     )
+    if not same:
+        return UNLIKE
+    return UNLIKE_TURNS if rule.replicate and not syncs_alike(cluster, rule) else ""
 
 
 def split_in_order(problem: Problem, rule: LoadRule = USUAL, *, stopped: Stopped = never) -> Split:
@@ -216,7 +228,9 @@ def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Sp
     appendix A has it, there is little between the two. The first order is searched even if stopped,
     if need be between few cuts, so that there is an answer.
     """
-    floor_us = float(task.floor_us.sum()) if alike(task.problem) else _least_us(task.problem)
+    floor_us = float(task.floor_us.sum())
+    if unlike(task.problem, task.rule) == UNLIKE:
+        floor_us = _least_us(task.problem)
     best = Split(np.zeros(task.problem.profile.n_ops, dtype=np.int64), np.inf, floor_us)
     if task.rule.n_passes > 1:
         found = split_in_order(task.problem, replace(task.rule, pipeline="1f1b"))
@@ -302,7 +316,8 @@ def least_from_below(task: Task, solve: Solve, best: Split) -> tuple[Split, bool
     """The same where little is known: a low limit makes for a quick search, so they come first."""
     costs = task.costs
     guess = GUESS * float(task.floor_us.sum())
-    all_us = float(costs.gpu_us.sum() + costs.cpu_us.sum() + np.abs(costs.touched_us).sum())
+    parts = (costs.gpu_us, costs.cpu_us, costs.touched_us, costs.own_us, costs.sync_us)
+    all_us = float(sum(np.abs(part).sum() for part in parts))
     while 0 < guess < min(best.load_us, all_us):
         found, finished = least_below(task, solve, replace(best, load_us=guess))
         if found.load_us < guess:

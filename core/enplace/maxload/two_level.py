@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numba import njit
 
-from enplace.errors import ProblemError
 from enplace.maxload.dp import (
     N_ORDERS,
     UNLIKE,
@@ -23,13 +22,13 @@ from enplace.maxload.dp import (
     Split,
     Stopped,
     Task,
-    alike,
     assigned,
     best_in_orders,
     chains,
     least_from_below,
     never,
     task_of,
+    unlike,
     walk_back,
 )
 from enplace.maxload.ideals import Lattice, find_ideals
@@ -48,23 +47,26 @@ N_TRIED = 8
 
 @dataclass(frozen=True, eq=False)
 class _Machines:
-    """Machines with the same number of devices each, and what they send each other.
+    """Machines, and what they send each other.
 
     Attributes
     ----------
     devices : list of (int array, int array)
         Accelerators and CPUs of each.
+    cells : list of int arrays
+        Cells of a table in which no more than a machine's devices are used.
     costs : Costs
-        For the devices of one.
+        For as many devices as any of them has.
     nets : Nets
         What goes over the networks.
     node_ptr, node_net : int arrays
         Nets of each node.
     alike : bool
-        Whether they have as many CPUs and equal ways to each other.
+        Whether they have as many devices and equal ways to each other.
     """
 
     devices: list[tuple[IntArray, IntArray]]
+    cells: list[IntArray]
     costs: Costs
     nets: Nets
     node_ptr: IntArray
@@ -83,11 +85,7 @@ def split_over_machines(
     """Find the best contiguous split over machines and their devices.
 
     With more than :data:`MOST_IDEALS` ideals, it is the best along some depth-first orders.
-
-    Raises
-    ------
-    ProblemError
-        If machines differ in how many devices they have.
+    Machines follow each other by their numbers, so of unlike ones another order may be better.
     """
     task = task_of(problem, rule)
     machines = _machines(task)
@@ -112,8 +110,8 @@ def split_over_machines(
         note = f"more than {room:,} ideals: this is the best of {N_TRIED} linear orders"
         return replace(best, note="" if along_order else note)
     best = replace(best, n_ideals=lattice.n_ideals)
-    if not (alike(problem) and machines.alike):
-        return replace(best, note=UNLIKE)
+    if note := unlike(problem, rule) or UNLIKE * (not machines.alike):
+        return replace(best, note=note)
     return replace(best, bound_us=best.load_us, optimal=True)
 
 
@@ -136,25 +134,21 @@ def _machines(task: Task) -> _Machines:
         (task.gpus[machine[task.gpus] == m], task.cpus[machine[task.cpus] == m])
         for m in range(int(machine.max()) + 1)
     ]
-    sizes = {(len(gpus), len(cpus)) for gpus, cpus in devices}
-    if len({gpus for gpus, _ in sizes}) > 1:
-        raise ProblemError(
-            f"cluster '{problem.cluster.name}': machines have different numbers of GPUs; two "
-            f"levels need as many in each"
-        )
+    sizes = np.array([(len(gpus), len(cpus)) for gpus, cpus in devices])
+    most = sizes.max(axis=0)
+    used = np.indices(most + 1).reshape(2, -1).T
     networks_us = network_us(problem)
     network = networks_us.max(axis=1, keepdims=True)
-    # A CPU that not every machine has is left out.
-    least = np.array(min(sizes))
     nets = rule_nets(problem, nodes.node, network, task.rule)
     by_node = np.argsort(nets.node, kind="stable")
     return _Machines(
         devices,
-        costs_of(problem, nodes, task.rule, least),
+        [np.flatnonzero((used <= size).all(axis=1)) for size in sizes],
+        costs_of(problem, nodes, task.rule, most),
         nets,
         np.searchsorted(nets.node[by_node], np.arange(nodes.n_nodes + 1)),
         np.repeat(np.arange(nets.n_nets), np.diff(nets.ptr))[by_node],
-        len(sizes) == 1 and bool((networks_us == network).all()),
+        bool((sizes == most).all() and (networks_us == network).all()),
     )
 
 
@@ -181,17 +175,16 @@ def _over_machines(
     best[0, 0] = 0.0
     finished = True
     for base in range(n_ideals):
-        used = np.flatnonzero(best[:-1, base] < limit_us[-1])
-        if not len(used):
+        if not (best[:-1, base] < limit_us[-1]).any():
             continue
         if stopped():
             finished = False
             break
-        inner = _within(machines, lattice, limit_us, base).best_us.min(axis=1)
+        inner_us = _within(machines, lattice, limit_us, base).best_us
         network = _network_us(machines, lattice, base, task.rule)
-        value = np.maximum(inner, network[:, -1])
-        value[(network >= limit_us).any(axis=1)] = np.inf
-        for m in used.tolist():
+        network_load_us = np.where((network >= limit_us).any(axis=1), np.inf, network[:, -1])
+        for m, cells in enumerate(machines.cells):
+            value = np.maximum(inner_us[:, cells].min(axis=1), network_load_us)
             new = np.maximum(best[m, base], value)
             better = new < best[m + 1]
             best[m + 1, better], came[m + 1, better] = new[better], base
@@ -202,7 +195,8 @@ def _over_machines(
     while m:
         base = int(came[m, top])
         table = _within(machines, lattice, limit_us, base)
-        cell = int(np.argmin(table.best_us[top]))
+        cells = machines.cells[m - 1]
+        cell = int(cells[np.argmin(table.best_us[top, cells])])
         stages = walk_back(table, lattice, machines.costs.devices, cell, top, base)
         placed.append((stages, *machines.devices[m - 1]))
         m, top = m - 1, base

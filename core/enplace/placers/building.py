@@ -193,7 +193,7 @@ def send(
     for tensor in inputs:
         producer = work.tensor_op[tensor]
         origin = state.unit_device[work.unit[producer]]
-        if origin == device or state.arrival_us[tensor, device] >= 0:
+        if origin in (-1, device) or state.arrival_us[tensor, device] >= 0:
             continue
         pair = origin * n_devices + device
         links = work.route[work.route_ptr[pair] : work.route_ptr[pair + 1]]

@@ -8,8 +8,8 @@ the first of equals. Favourite children, if there are any, make it m-sct: see
 - CPUs are no candidates for what may run on a GPU: the rule looks at starts, not at ends.
 - Inputs take the channels of their link, once for each tensor and destination. A cluster whose
   links all pass one channel per device has Baechi's half-duplex devices.
-- Free ops (constants, variables) are placed with the op they follow, and the first op of a
-  placement unit decides for all.
+- Free ops (constants, variables) are placed with the first op that needs them, and the first op of
+  a placement unit decides for all.
 - Outputs are freed with their last consumer, as in Baechi. A device without room for an op is out
   for it; once all are, it goes where the least is lacking. If the simulated step does not fit, the
   work is done again with less memory to go by.
@@ -253,10 +253,14 @@ def _input_us(
 def _offer(
     work: Work, state: State, turn: Turn, channels: Slots, waiting: Heaps, op: int, now: float
 ) -> None:  # pragma: no cover - compiled
-    """Let every device know of an op that is ready."""
+    """Let every device know of an op that is ready.
+
+    A free op may have drawn its unit to a CPU, where the unit by itself would not have gone.
+    """
     unit = work.unit[op]
+    there = state.unit_device[unit]
     for device in range(len(work.capacity_bytes)):
-        if work.allowed[unit, device] and state.unit_device[unit] in (-1, device):
+        if device == there or (there < 0 and work.allowed[unit, device]):
             turn.offered[op, device] = True
             ready = max(now, _input_us(work, state, channels, op, device))
             heappush(waiting[device], (ready, turn.rank[op]))
@@ -371,14 +375,12 @@ def _urgent_op(
 
 @njit(cache=True, nogil=True)
 def _roomiest(work: Work, state: State, op: int) -> int:  # pragma: no cover - compiled
-    """Find the device that lacks the least memory for an op.
-
-    A follower may have drawn its unit to a CPU, where the unit by itself would not have gone.
-    """
-    unit, least = work.unit[op], 0
-    best = int(state.unit_device[unit])
+    """Find the device that lacks the least memory for an op."""
+    unit, best, least = work.unit[op], -1, 0
+    if state.unit_device[unit] >= 0:
+        return int(state.unit_device[unit])
     for device in range(len(work.capacity_bytes)):
-        if work.allowed[unit, device] and state.unit_device[unit] in (-1, device):
+        if work.allowed[unit, device]:
             lacking = lacking_bytes(work, state, op, _inputs(work, state, op), device)
             if best < 0 or lacking < least:
                 best, least = device, lacking
@@ -399,6 +401,12 @@ def _run(
     """Place an op: send its inputs, take a lane and memory; return when it ends."""
     inputs = _inputs(work, state, op)
     settle_units(work, state, op, device)
+    for tensor in inputs:
+        # A free op whose leader comes later in time: who needs it first decides.
+        unit = work.unit[work.tensor_op[tensor]]
+        if state.unit_device[unit] < 0 and work.allowed[unit, device]:
+            state.unit_device[unit] = device
+            state.weights[device] += work.unit_bytes[unit]
     missing_here = state.arrival_us[:, device][inputs] < 0
     channels = send(work, state, channels, inputs, device)
     free, lane = _lane_of(work, turn, device)

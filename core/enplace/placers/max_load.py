@@ -30,7 +30,7 @@ from enplace.maxload import (
     split_over_machines,
 )
 from enplace.maxload.contract import whole_lacking_bytes, with_room
-from enplace.maxload.dp import alike
+from enplace.maxload.dp import unlike
 from enplace.maxload.search import PROVEN_GAP, contiguous_units, passes_of, unit_device
 from enplace.placers.registry import (
     REPLICATION,
@@ -43,7 +43,7 @@ from enplace.placers.settle import settle, unordered, without_ops
 from enplace.plan import Plan
 from enplace.problem import LATENCY, THROUGHPUT, BoolArray, Problem
 from enplace.profile import IntArray
-from enplace.simulate.loads import USUAL, has_one_link
+from enplace.simulate.loads import USUAL, has_one_link, machine_of, syncs_alike
 from enplace.solvers.milp import CP_SAT
 from enplace.text import count
 
@@ -70,9 +70,7 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the contiguous split whose busiest device has the least to do."""
     options.check_cancelled()
     problem, about = simplified(problem, options.rule)
-    rule, stopped = options.rule, _stopped(options)
-    find = split_over_machines if rule.two_level and has_machines(problem) else split_exactly
-    split = find(problem, rule, seed=options.seed, stopped=stopped)
+    split = _split(problem, options, along_order=False)
     return _split_plan(problem, split, "max-load-dp", options, about)
 
 
@@ -87,11 +85,7 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the best split along one depth-first order (DPL)."""
     options.check_cancelled()
     problem, about = simplified(problem, options.rule)
-    rule, stopped = options.rule, _stopped(options)
-    if rule.two_level and has_machines(problem):
-        split = split_over_machines(problem, rule, along_order=True, stopped=stopped)
-    else:
-        split = split_in_order(problem, rule, stopped=stopped)
+    split = _split(problem, options, along_order=True)
     return _split_plan(problem, split, "max-load-dpl", options, about)
 
 
@@ -132,13 +126,6 @@ SEVERAL_LINKS = (
 """What a person should know where tensors do not all go through one host's memory."""
 
 
-UNLIKE_TURNS = (
-    "links between GPUs differ, and weights of GPUs that take turns are taken to be reduced at the "
-    "fastest of each: where a slower one is between them, it takes longer than this"
-)
-"""What a person should know of replicas on such a cluster."""
-
-
 def simplified(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
     """The problem as the paper's machines have it.
 
@@ -150,10 +137,33 @@ def simplified(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
     """
     problem, about_room = with_room(problem)
     about_links = "" if has_one_link(problem.cluster, rule) else SEVERAL_LINKS
-    gpus = problem.cluster.gpus
-    between = problem.cluster.b1_us_per_byte[np.ix_(gpus, gpus)][~np.eye(len(gpus), dtype=bool)]
-    about_turns = UNLIKE_TURNS if rule.replicate and len(set(between.tolist())) > 1 else ""
-    return problem, "; ".join(filter(None, (about_room, about_links, about_turns)))
+    return problem, "; ".join(filter(None, (about_room, about_links)))
+
+
+def _split(problem: Problem, options: PlaceOptions, along_order: bool) -> Split:
+    """What the dynamic programs find for a rule."""
+    rule, stopped, seed = options.rule, _stopped(options), options.seed
+
+    def over_machines(rule: LoadRule) -> Split:
+        return split_over_machines(
+            problem, rule, seed=seed, along_order=along_order, stopped=stopped
+        )
+
+    machines = has_machines(problem)
+    if rule.two_level and machines:
+        return over_machines(rule)
+    if along_order:
+        split = split_in_order(problem, rule, stopped=stopped)
+    else:
+        split = split_exactly(problem, rule, seed=seed, stopped=stopped)
+    if rule.replicate and machines and not syncs_alike(problem.cluster, rule):
+        # That took all groups for as slow as those over several machines. Others are quicker.
+        within = over_machines(replace(rule, two_level=True))
+        load_us = max_load_us(problem, within.device, rule, within.replicas)
+        if np.isfinite(within.load_us) and load_us < split.load_us:
+            device, replicas = within.device, within.replicas
+            split = replace(split, device=device, replicas=replicas, load_us=load_us)
+    return split
 
 
 def nothing_found(problem: Problem, device: IntArray) -> str:
@@ -172,7 +182,7 @@ def _stopped(options: PlaceOptions) -> Callable[[], bool]:
 def _split_plan(
     problem: Problem, split: Split, method: str, options: PlaceOptions, about: str
 ) -> Plan:
-    split = _renamed(problem, split)
+    split = _renamed(problem, split, options.rule)
     device = settled(problem, split.device, options.rule, split.replicas)
     replicas = without_ops(split.replicas, device)
     load_us = max_load_us(problem, device, options.rule, replicas)
@@ -200,7 +210,7 @@ def _split_plan(
     return plan
 
 
-def _renamed(problem: Problem, split: Split) -> Split:
+def _renamed(problem: Problem, split: Split, rule: LoadRule) -> Split:
     """The split with GPUs that are alike in each other's place, where that is what pins ask for."""
     cluster = problem.cluster
     name = np.arange(cluster.n_devices)
@@ -208,11 +218,15 @@ def _renamed(problem: Problem, split: Split) -> Split:
     gpus = set(cluster.gpus)
     wanted = {(found, device) for found, device in wanted if {found, device} <= gpus}
     found, devices = [f for f, _ in wanted], [d for _, d in wanted]
-    if not alike(problem) or len(set(found)) < len(wanted) or len(set(devices)) < len(wanted):
+    twice = len(set(found)) < len(wanted) or len(set(devices)) < len(wanted)
+    if twice or unlike(problem, rule):
         return split
     name[found] = devices
     rest = [gpu for gpu in cluster.gpus if gpu not in found]
     name[rest] = [gpu for gpu in cluster.gpus if gpu not in devices]
+    machine = machine_of(cluster) * rule.two_level
+    if not np.array_equal(machine[name], machine):
+        return split
     replicas = tuple(tuple(name[list(group)].tolist()) for group in split.replicas)
     return replace(split, device=name[split.device], replicas=replicas)
 

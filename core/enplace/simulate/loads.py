@@ -228,19 +228,47 @@ def has_one_link(cluster: Cluster, rule: LoadRule = USUAL) -> bool:
     return not any(map(many, cluster.gpus))
 
 
-def sync_us(problem: Problem) -> FloatArray:
-    """Time to move the weights of each op to another accelerator; shape (n_ops,).
+def teams(cluster: Cluster, rule: LoadRule) -> list[list[int]]:
+    """Accelerators that may take turns with each other: all, or with two levels, of one machine."""
+    machine = machine_of(cluster) * rule.two_level
+    return [
+        [gpu for gpu in cluster.gpus if machine[gpu] == number]
+        for number in np.unique(machine).tolist()
+    ]
 
-    As from the one that is furthest from all others. 0 without a backward pass: then weights stay
-    as they are.
+
+def sync_us(problem: Problem, group: Sequence[int]) -> FloatArray:
+    """Time to move the weights of each op between accelerators that take turns; shape (n_ops,).
+
+    An all-reduce goes on in step, so the slowest link between any two of the group decides. 0 for
+    CPUs: weights lie in the host's memory, once for all of them. 0 without a backward pass: then
+    weights stay as they are.
     """
-    gpus = problem.cluster.gpus
+    gpus = [device for device in group if device in problem.cluster.gpus]
     if len(gpus) < 2 or not backward_ops(problem).any():
         return np.zeros(problem.profile.n_ops)
-    between = problem.cluster.b1_us_per_byte[np.ix_(gpus, gpus)]
-    per_byte = np.where(np.eye(len(gpus), dtype=bool), np.inf, between).min(axis=1).max()
-    us: FloatArray = per_byte * problem.profile.persistent_bytes
+    us: FloatArray = (
+        _reduce_us_per_byte(problem.cluster, gpus).max() * problem.profile.persistent_bytes
+    )
     return us
+
+
+def _reduce_us_per_byte(cluster: Cluster, gpus: Sequence[int]) -> FloatArray:
+    """Time per byte of each link between two of some accelerators."""
+    between: FloatArray = cluster.b1_us_per_byte[np.ix_(gpus, gpus)]
+    return between[~np.eye(len(gpus), dtype=bool)]
+
+
+def slowest_sync_us(problem: Problem, rule: LoadRule) -> FloatArray:
+    """The same between any that may take turns, the slowest of them; shape (n_ops,)."""
+    us: FloatArray = np.max([sync_us(problem, team) for team in teams(problem.cluster, rule)], 0)
+    return us
+
+
+def syncs_alike(cluster: Cluster, rule: LoadRule) -> bool:
+    """Whether it makes no difference which accelerators take turns with each other."""
+    links = [_reduce_us_per_byte(cluster, team) for team in teams(cluster, rule)]
+    return len(np.unique(np.concatenate(links))) < 2
 
 
 def load_parts_us(problem: Problem, device: IntArray) -> FloatArray:
@@ -333,10 +361,9 @@ def pass_loads_us(
         Devices that take turns; the ops of each are placed on the first of them.
     """
     load = combined_us(load_parts_us(problem, device), rule)
-    sync = np.bincount(device, weights=sync_us(problem), minlength=problem.cluster.n_devices)
-    sync[problem.cluster.cpus] = 0.0  # Weights lie in the host's memory, once for all CPUs.
     for group in replicas:
-        load[list(group)] = replicated_us(load[group[0]], sync[group[0]], len(group), rule)
+        sync = sync_us(problem, group)[device == group[0]].sum()
+        load[list(group)] = replicated_us(load[group[0]], sync, len(group), rule)
     return load
 
 

@@ -231,11 +231,10 @@ def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -
     compute_us = np.bincount(stage, problem.time_us[np.arange(profile.n_ops), device], n)
     on, last = place_of[order] // 2, place_of[order] % 2 == 1
     groups = {group[0]: group for group in plan.replicas}
-    sync = np.bincount(device, sync_us(problem), problem.cluster.n_devices)
     for d, group in groups.items():
-        if d in problem.cluster.gpus:
-            # Every so many samples, all of the others' gradients (appendix C.2).
-            out_us[np.flatnonzero(on == d)[-1]] += (len(group) - 1) * sync[d]
+        # Every so many samples, all of the others' gradients (appendix C.2).
+        sync = sync_us(problem, group)[device == d].sum()
+        out_us[np.flatnonzero(on == d)[-1]] += (len(group) - 1) * sync
     return tuple(
         Stage(
             groups.get(int(on[s]), (int(on[s]),)),

@@ -23,8 +23,11 @@ from enplace.maxload import (
 from enplace.maxload.anneal import anneal
 from enplace.maxload.contract import contract
 from enplace.maxload.hypergraph import hypergraph_of, loads_us
+from enplace.placers import PlaceOptions, place
+from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.simulate.loads import PIPELINES, TRANSFERS, pass_loads_us
+from enplace.simulate.pipeline import simulate_pipeline
 from problems import cluster_of, planned_problems, profile_of
 
 RULES = [LoadRule(t, p) for t in TRANSFERS for p in PIPELINES]
@@ -63,9 +66,9 @@ def tiny_problems(draw, max_ops=5, slower=(1.0,)):
         return Problem(profile, cluster_of(2, b0_us=0.0))
 
 
-def splits(problem):
+def splits(problem, rule):
     """All splits of the contracted graph into stages that can be put in order, that fit."""
-    nodes, cluster = contract(problem), problem.cluster
+    nodes, cluster = contract(problem, rule), problem.cluster
     edges = list(zip(nodes.source.tolist(), nodes.target.tolist(), strict=True))
     need = op_memory_bytes(problem)
     for devices in itertools.product(range(cluster.n_devices), repeat=nodes.n_nodes):
@@ -78,7 +81,7 @@ def splits(problem):
 
 
 def least_us(problem, rule):
-    found = (max_load_us(problem, device, rule) for device in splits(problem))
+    found = (max_load_us(problem, device, rule) for device in splits(problem, rule))
     return min(found, default=np.inf)
 
 
@@ -168,7 +171,7 @@ def test_the_program_finds_the_best_placement_of_all(rule, problem):
 def with_replicas(problem, rule):
     """The best over all splits, with every number of accelerators for the stages on each."""
     cluster, best = problem.cluster, np.inf
-    for device in splits(problem):
+    for device in splits(problem, rule):
         gpus = [d for d in cluster.gpus if (device == d).any()]
         spare = [d for d in cluster.gpus if d not in gpus]
         # Which stage each of the others helps; None for none.
@@ -206,9 +209,42 @@ def test_replicas_share_the_samples_and_reduce_the_weights():
     assert (split.load_us, split.replicas) == (10, ((0, 1, 2),))
 
 
-def two_machines(n_each, network_us):
-    """Machines of so many GPUs, a byte in 1 µs within and in so many between them."""
-    flat = cluster_of(2 * n_each, b0_us=0.0)
+def test_the_slowest_link_of_a_group_decides_what_reducing_takes():
+    """Pairs 0-1 and 2-3 reduce 100 bytes at 0.01 µs each; over any other link it is 10 µs each."""
+    one_unit = {"persistent": {"f": 100}, "colocation": {"f": "x", "b": "x"}}
+    profile = profile_of({"f": 20, "b": 20}, [("f", "b", 0)], **one_unit)
+    profile = replace(profile, measured={"backward": [1]})
+    problem = Problem(profile, two_machines(2, 10.0, within_us=0.01))
+    device, rule = np.array([0, 0]), LoadRule(replicate=True)
+    pair_us, all_us = 40 / 2 + 0.01 * 100 / 2, 40 / 4 + 10 * 100 * 3 / 4
+    for group, expected in (((0, 1), pair_us), ((0, 1, 2, 3), all_us)):
+        assert max_load_us(problem, device, rule, [group]) == pytest.approx(expected)
+        plan = Plan(device, np.arange(2), "by hand", replicas=(group,))
+        pipeline = simulate_pipeline(problem, plan, "1f1b", 8, rule)
+        assert pipeline.time_per_sample_us == pytest.approx(expected)
+    plan = place(problem, "max-load-dp", options=PlaceOptions(rule=replace(rule, two_level=True)))
+    assert (plan.objective_us, plan.facts["proven"]) == (pytest.approx(pair_us), True)
+
+
+@pytest.mark.parametrize("rule", [replace(r, replicate=True) for r in RULES[:2]])
+@settings(deadline=None, max_examples=20)
+@given(problem=tiny_problems(4), network_us=st.sampled_from([0.5, 10.0]))
+def test_no_bound_is_above_replicas_whose_links_differ(rule, problem, network_us):
+    try:
+        problem = Problem(problem.profile, two_machines(2, network_us))
+    except ProblemError:
+        return
+    split = split_exactly(problem, rule)
+    best = with_replicas(problem, rule)
+    assert split.bound_us <= best * (1 + 1e-9)
+    assert not split.optimal or split.load_us == pytest.approx(best)
+    found = max_load_us(problem, split.device, rule, split.replicas)
+    assert best * (1 - 1e-9) <= found <= split.load_us * (1 + 1e-9)
+
+
+def two_machines(n_each, network_us, within_us=1.0):
+    """Machines of so many GPUs, and what a byte takes between them and within each."""
+    flat = cluster_of(2 * n_each, b0_us=0.0, b1_us_per_byte=within_us)
     slow = [
         replace(link, b1_us_per_byte=network_us)
         if link.source // n_each != link.target // n_each
@@ -227,10 +263,10 @@ def test_splits_over_machines_are_the_best_of_all(rule, problem, network_us):
         problem = Problem(problem.profile, two_machines(2, network_us))
     except ProblemError:
         return
-    nodes = contract(problem)
+    nodes = contract(problem, rule)
     edges = list(zip(nodes.source.tolist(), nodes.target.tolist(), strict=True))
     expected = np.inf
-    for device in splits(problem):
+    for device in splits(problem, rule):
         of_node = np.zeros(nodes.n_nodes, dtype=int)
         of_node[nodes.node] = device // 2
         if len({(of_node[a], of_node[b]) for a, b in edges if of_node[a] != of_node[b]}) <= 1:
@@ -241,6 +277,21 @@ def test_splits_over_machines_are_the_best_of_all(rule, problem, network_us):
         assert max_load_us(problem, split.device, rule) == pytest.approx(expected)
     along = split_over_machines(problem, rule, along_order=True)
     assert along.load_us >= expected * (1 - 1e-9)
+
+
+def test_machines_may_have_different_numbers_of_devices():
+    """One GPU, whose network is slow, and two: a goes on the first, b and c share the others."""
+    profile = profile_of({"a": 10, "b": 10, "c": 10}, [("a", "b", 1), ("b", "c", 1)])
+    flat = cluster_of(3, b0_us=0.0, b1_us_per_byte=0.1)
+    links = [
+        replace(link, b1_us_per_byte=2.0) if {link.source, link.target} & {0} else link
+        for link in flat.links
+    ]
+    problem = Problem(profile, replace(flat, links=tuple(links)))
+    split = split_over_machines(problem, LoadRule(two_level=True))
+    assert split.device.tolist() == [0, 1, 2]
+    assert not split.optimal
+    assert split.load_us == max_load_us(problem, split.device, LoadRule(two_level=True))
 
 
 def test_a_slow_network_is_crossed_where_little_is_sent():

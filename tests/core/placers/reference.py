@@ -101,6 +101,18 @@ class EarliestFirst(ListScheduler):
     def __init__(self, problem, position, favourite):
         super().__init__(problem, position)
         self.favourite, self.last, self.now = favourite, {}, 0.0
+        for op, unit in enumerate(problem.unit.tolist()):
+            if len(there := self.allowed(op)) == 1:
+                self.unit_device[unit] = there[0]
+
+    def place(self, op, device, earliest=0.0):
+        for member in np.flatnonzero(self.leader == op).tolist():
+            self.unit_device.setdefault(self.problem.unit[member], device)
+        for tensor in self.inputs(op):
+            producer = int(self.profile.tensor_op[tensor])
+            if device in self.allowed(producer):
+                self.unit_device[self.problem.unit[producer]] = device
+        super().place(op, device, earliest)
 
     def run(self):
         left = self.leaders()
@@ -131,8 +143,9 @@ class EarliestFirst(ListScheduler):
 
     def allowed(self, op):
         devices = super().allowed(op)
-        unit_allowed = self.problem.unit_allowed[self.problem.unit[op]]
-        if unit_allowed[self.cluster.gpus].any():
+        unit = self.problem.unit[op]
+        unit_allowed = self.problem.unit_allowed[unit]
+        if unit not in self.unit_device and unit_allowed[self.cluster.gpus].any():
             return [device for device in devices if device in self.cluster.gpus]
         return devices
 

@@ -114,8 +114,12 @@ def test_without_the_solver_the_search_goes_on_without_it(monkeypatch):
 
 
 def test_cancelling_ends_its_process_at_once():
-    costs = (3.0 + np.arange(60) % 7).tolist()
-    problem = Problem(line(costs, [(i, i + 5, 50) for i in range(55)]), gpus(3, b1=0.1))
+    """Long before it could prove anything: 400 ops, each read by three drawn at random."""
+    rng, n = np.random.default_rng(0), 400
+    costs = rng.integers(1, 100, n).astype(float).tolist()
+    pairs = {(i, int(j)) for i in range(n - 1) for j in rng.integers(i + 1, min(n, i + 40), 3)}
+    profile = line(costs, [(a, b, 50) for a, b in sorted(pairs)])
+    problem = Problem(profile, gpus(3, b1=0.1))
     known = simulate(problem, place(problem, "heft"))
     asked = []
 
@@ -123,7 +127,8 @@ def test_cancelling_ends_its_process_at_once():
         asked.append(True)
         return len(asked) > 20
 
-    assert all(found.status != "optimal" for found in solve_cp(problem, known, 600.0, cancelled))
+    found = list(solve_cp(problem, known, 600.0, cancelled))
+    assert all(each.status != "optimal" for each in found)
 
 
 def test_a_schedule_that_another_placement_makes_shorter_is_found():
