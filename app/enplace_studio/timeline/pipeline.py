@@ -103,7 +103,7 @@ class PipelineView(QWidget):
         self.samples.valueChanged.connect(self.refresh)
         self.later_button.clicked.connect(self._select_later)
         document.opened.connect(self._fill_kinds)
-        document.current_changed.connect(self.refresh)
+        document.current_changed.connect(self._follow_plan)
         self._fill_kinds()
 
     def _lay_out(self) -> None:
@@ -132,6 +132,15 @@ class PipelineView(QWidget):
             trains = bool(backward_ops(problem).any())
             for kind, title in (TRAINING | INFERENCE if trains else INFERENCE).items():
                 self.kind.addItem(title, kind)
+        self.refresh()
+
+    def _follow_plan(self) -> None:
+        """A plan made for GPipe is played as GPipe does it, until the person asks otherwise."""
+        schedule = self._document.schedule
+        if schedule is not None and "load" in schedule.plan.facts:
+            kind = self.kind.findData(planned_rule(schedule.plan).pipeline)
+            if kind >= 0 and self.kind.currentData() in TRAINING:
+                self.kind.setCurrentIndex(kind)
         self.refresh()
 
     def refresh(self) -> None:

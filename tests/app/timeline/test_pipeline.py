@@ -104,6 +104,22 @@ def test_a_pipeline_slower_than_its_busiest_device_says_why(opened, monkeypatch)
     assert "busiest device has 0.023 ms" in message.text()
 
 
+def test_a_plan_for_gpipe_is_played_as_gpipe_does_it(opener):
+    profile = profile_of({"a": 10, "gradients/a": 20}, [("a", "gradients/a", 1)])
+    document = document_of(profile, cluster_of(2))
+    view = opener(TimelineView, document, 900, 260)
+    made = ("1f1b", "gpipe", "1f1b")
+    for pipeline in made:
+        facts = {"time_per_sample_us": 30.0, "load": {"pipeline": pipeline}}
+        plan = Plan(np.array([0, 0]), np.arange(2), "max-load-dp", facts=facts)
+        document.add_plan(PlanEntry(pipeline, plan, simulate(document.problem, plan)))
+        QTest.qWait(1)
+        assert view.pipeline.canvas.pipeline.kind == pipeline
+    view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("gpipe"))
+    view.pipeline.refresh()
+    assert view.pipeline.canvas.pipeline.kind == "gpipe"
+
+
 def played_by_gpipe(opener, times, edges, device):
     """The timeline of a split over free links, as GPipe plays it."""
     document = document_of(profile_of(times, edges), cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
