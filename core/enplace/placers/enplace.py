@@ -21,9 +21,9 @@ counts. Memory over time, pins, colocation and devices of different kinds are pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -44,12 +44,24 @@ from enplace.placers.mcmc import mcmc
 from enplace.placers.naive import single
 from enplace.placers.os_dpos import data_parallel
 from enplace.placers.registry import WARM_START, PlaceOptions, Progress, Run, placer
-from enplace.placers.settle import best_of, given_start, inverse, is_better, report
-from enplace.plan import LINK_POLICIES, Plan
+from enplace.placers.settle import best_of, given_start, is_better, report
+from enplace.plan import Plan
 from enplace.problem import BoolArray, Problem, split_problem
-from enplace.profile import IntArray, make_profile
+from enplace.profile import make_profile
 from enplace.schedule import Schedule
-from enplace.search import Level, make_level, move_blocks, sweep
+from enplace.search import Level, make_level
+from enplace.search.steps import (
+    LISTS,
+    State,
+    Step,
+    blocks_step,
+    by_key,
+    elsewhere_step,
+    going,
+    played,
+    state_of,
+    windows_step,
+)
 from enplace.simulate import remember_bound, simulate
 from enplace.solvers.cp import solve_cp
 from enplace.splits import has_parts
@@ -85,16 +97,8 @@ PHASES = (0.35, 0.55, 0.7, 0.85, 1.0)
 """Share of the time at which each phase ends: blocks on two graphs, blocks on the finer, then
 windows; after each, what lags is dropped."""
 
-BLOCK_ROUNDS, WINDOWS = 100, 8
-"""Moves of blocks, and windows, that a thread tries in one turn."""
-
 TURNS = 5
 """Turns that a thread takes in a phase when no time limit is given."""
-
-WIDTH, STRIDE, ROUNDS_AN_OP = 50, 25, 200
-HOT, COLD, SPREAD = 1.0, 0.025, 0.2
-"""Windows: ops in one and from one to the next, moves for each; temperatures in terms of the mean
-time of its ops, and the weight of the mean over the devices beside that of the last to end."""
 
 THRESHOLD = 0.005
 """How much worse than the current plan a move of a block may be at first in the second phase."""
@@ -113,38 +117,13 @@ EXACT, EXACT_SHARE = 300, 0.4
 POLICIES = (("strict", "fifo"), ("priority", "fifo"), ("priority", "priority"))
 """How devices and channels serve: each plan found is played under all of these."""
 
-LISTS, BLOCKS, WINDOWS_OF, CP_SAT = "list schedules", "blocks", "windows", "CP-SAT"
-"""What the parts of the search are called."""
+CP_SAT = "CP-SAT"
+"""What that part of the search is called."""
 
 NOTHING_FITS = "No plan fits, proven by CP-SAT: the devices' memory is too small for this model."
 
 TELL_S = 0.2
 """Time between two looks at what the threads have found."""
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """An order and a placement on a level, and what the search makes of them.
-
-    ``ranked`` tells how blocks are to be moved next: with ops in the order of their ranks, or in
-    this one.
-    """
-
-    level: Level
-    order: IntArray
-    device: IntArray
-    makespan_us: float = np.inf
-    lacking_bytes: int = 0
-    engine: str = LISTS
-    ranked: bool = True
-
-    @property
-    def key(self) -> tuple[int, float]:
-        return self.lacking_bytes, self.makespan_us
-
-
-Step = Callable[[State, int, float, BoolArray], State]
-"""One turn of a search: state, seed and share of the phase that is over in, state out."""
 
 
 @placer(
@@ -305,14 +284,14 @@ class _Search:
             first = self._looked_at([self._start(fine)], LINKS[0])
         yield
         states = [first, self._looked_at([self._start(fine)], LINKS[1])]
-        states = self._phase(states, [_blocks(links) for links in LINKS], PHASES[0])
+        states = self._phase(states, [blocks_step(links) for links in LINKS], PHASES[0])
         yield
         states = [
             self._looked_at([self._lifted(state, fine, links), self._start(fine)], links)
             for state, links in zip(states, LINKS, strict=True)
         ]
         yield
-        states = self._phase(states, [_blocks(links, THRESHOLD) for links in LINKS], PHASES[1])
+        states = self._phase(states, [blocks_step(links, THRESHOLD) for links in LINKS], PHASES[1])
         yield
         start = self._start(finest)
         urgent, other = (
@@ -320,16 +299,16 @@ class _Search:
             for state, links in zip(states, LINKS, strict=True)
         )
         yield
-        leader = min((self._replayed(state) for state in (urgent, other)), key=_key)
+        leader = min((self._replayed(state) for state in (urgent, other)), key=by_key)
         yield
         for end in PHASES[2:]:
             if urgent.key < leader.key:
-                steps = [_blocks(LINKS[0]), _windows]
+                steps = [blocks_step(LINKS[0]), windows_step]
                 urgent, leader = self._phase([urgent, leader], steps, end)
             else:
-                second = _elsewhere if self.exact else _windows
-                found = self._phase([leader, leader], [_windows, second], end)
-                leader = min(found, key=_key)
+                second = elsewhere_step if self.exact else windows_step
+                found = self._phase([leader, leader], [windows_step, second], end)
+                leader = min(found, key=by_key)
         if self.exact:
             self._prove()
             self._begin_again(finest)
@@ -349,22 +328,22 @@ class _Search:
 
     def _start(self, level: Level) -> State:
         """The best schedule so far, as nearly as the groups of a level allow."""
-        return _state(level, self.best.plan)
+        return state_of(level, self.best.plan)
 
     def _lifted(self, state: State, level: Level, links: str) -> State:
         """A state on a finer level: where its groups were, the ops go, in about their order."""
         if state.level is level:
             return state
-        return _state(level, state.level.plan(state.order, state.device, "strict", links))
+        return state_of(level, state.level.plan(state.order, state.device, "strict", links))
 
     def _looked_at(self, states: list[State], links: str) -> State:
         """The best state for moves of blocks to start from.
 
         Moves go further in the order of ranks, unless a state's own is much better.
         """
-        look = _blocks(links, rounds=0)
+        look = blocks_step(links, rounds=0)
         by_rank, in_order = (
-            min((look(replace(s, ranked=ranked), 0, 1.0, _going()) for s in states), key=_key)
+            min((look(replace(s, ranked=ranked), 0, 1.0, going()) for s in states), key=by_key)
             for ranked in (True, False)
         )
         limit = by_rank.lacking_bytes, by_rank.makespan_us * (1 - OWN_ORDER)
@@ -372,9 +351,9 @@ class _Search:
 
     def _replayed(self, state: State) -> State:
         """A state in the order that windows should start from: its own, or that of a new play."""
-        again = replace(state, order=_played(state.level, state.device, state.order))
+        again = replace(state, order=played(state.level, state.device, state.order))
         return min(
-            (_windows(one, 0, 1.0, _going(), n_windows=0) for one in (state, again)), key=_key
+            (windows_step(one, 0, 1.0, going(), n_windows=0) for one in (state, again)), key=by_key
         )
 
     def _phase(self, states: list[State], steps: list[Step], end: float) -> list[State]:
@@ -382,7 +361,7 @@ class _Search:
         if self.options.stopped or self._is_enough():
             return states
         started, until = self._spent, end
-        stop = _going()
+        stop = going()
         found: list[State] = list(states)
 
         def work(thread: int) -> None:
@@ -495,7 +474,7 @@ class _Search:
         self.began = self.options.seconds
         self.search_s = max(limit_s - self.began, 1e-9)
         start = self._replayed(self._start(level))
-        self._phase([start, start], [_elsewhere, _elsewhere], 1.0)
+        self._phase([start, start], [elsewhere_step, elsewhere_step], 1.0)
 
     def _is_enough(self) -> bool:
         return self.best.fits and self.best.gap <= 0
@@ -509,110 +488,3 @@ class _Search:
 
     def _is_over(self, until: float) -> bool:
         return self.search_s is not None and self._spent >= until
-
-
-def _going() -> BoolArray:
-    """A flag that stops nothing."""
-    return np.zeros(1, dtype=bool)
-
-
-def _key(state: State) -> tuple[int, float]:
-    return state.key
-
-
-def _state(level: Level, plan: Plan) -> State:
-    near = nearest(level, plan)
-    return State(level, np.argsort(near.position), near.device)
-
-
-def nearest(level: Level, plan: Plan) -> Plan:
-    """The plan of a level's groups that is nearest to one of all ops.
-
-    Each group is where most of its work is. They stand in the order in which they start if the one
-    that the plan comes to first has the turn.
-    """
-    device = level.device_of(plan.device)
-    first = np.full(len(device), len(plan.position))
-    np.minimum.at(first, level.group, plan.position)
-    order = _played(level, device, np.argsort(first, kind="stable"), plan.links)
-    return Plan(device, inverse(order), plan.method, links=plan.links)
-
-
-def _played(level: Level, device: IntArray, order: IntArray, links: str = "fifo") -> IntArray:
-    """Order in which ops start if devices take the ready op that stands first in an order."""
-    plan = Plan(device.copy(), inverse(order), "enplace", links=links)
-    schedule = simulate(level.problem, plan)
-    natural = inverse(level.problem.profile.topological_order)
-    played: IntArray = np.lexsort((natural, schedule.op_start_us)).astype(np.int64)
-    return played
-
-
-def _blocks(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) -> Step:
-    """A search that moves blocks, and in an order of their own moves them there as well."""
-    policy = LINK_POLICIES.index(links)
-
-    def step(state: State, seed: int, share: float, stop: BoolArray) -> State:
-        problem = state.level.problem
-        order, device = state.order.copy(), state.device.copy()
-        makespan, lacking = move_blocks(
-            state.level.graph,
-            problem.cluster.lanes,
-            problem.cluster.lane_owner,
-            np.diff(problem.profile.in_ptr),
-            problem.profile.topological_order,
-            *state.level.blocks,
-            order,
-            device,
-            policy,
-            state.ranked,
-            rounds,
-            threshold * (1 - min(1.0, share)) ** 2,
-            np.random.default_rng(seed),
-            stop,
-        )
-        if state.key <= (lacking, makespan):
-            return state
-        return State(state.level, order, device, makespan, lacking, BLOCKS, state.ranked)
-
-    return step
-
-
-def _elsewhere(state: State, seed: int, share: float, stop: BoolArray) -> State:
-    """A search that anneals windows of a placement of which some units were moved by chance."""
-    draw, problem = np.random.default_rng(seed), state.level.problem
-    device = state.device.copy()
-    for unit in np.flatnonzero(draw.random(problem.n_units) < draw.random()):
-        device[problem.unit == unit] = draw.choice(np.flatnonzero(problem.unit_allowed[unit]))
-    order = _played(state.level, device, state.order)
-    found = _windows(State(state.level, order, device), seed, share, stop)
-    return min(state, found, key=_key)
-
-
-def _windows(
-    state: State,
-    seed: int,
-    share: float,
-    stop: BoolArray,
-    n_windows: int = WINDOWS,
-) -> State:
-    """A search that anneals windows, from a random place on."""
-    n_ops = state.level.problem.profile.n_ops
-    order, device = state.order.copy(), state.device.copy()
-    draw = np.random.default_rng(seed)
-    first = int(draw.integers(n_ops))
-    makespan, lacking = sweep(
-        state.level.graph,
-        order,
-        device,
-        first,
-        WIDTH,
-        STRIDE,
-        min(n_windows, -(-n_ops // STRIDE)),
-        ROUNDS_AN_OP * min(WIDTH, n_ops),
-        HOT,
-        COLD,
-        SPREAD,
-        draw,
-        stop,
-    )
-    return State(state.level, order, device, makespan, lacking, WINDOWS_OF)

@@ -33,15 +33,16 @@ from typing import Any
 import numpy as np
 
 from enplace.coarsen import GroupedGraph, expand, group_graph, merge_batches
-from enplace.placers.enplace import enplace, nearest
+from enplace.placers.enplace import enplace
 from enplace.placers.heft import heft
 from enplace.placers.registry import SOLVER, WARM_START, PlaceOptions, Progress, placer
-from enplace.placers.settle import given_start, inverse, is_better, report
-from enplace.plan import Plan
+from enplace.placers.settle import given_start, is_better, made_to_fit, report
+from enplace.plan import Plan, inverse
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
 from enplace.schedule import Schedule
 from enplace.search import make_level
+from enplace.search.steps import nearest
 from enplace.simulate import simulate
 from enplace.solvers.milp import Answer, installed, keeps_to, solve_milp
 from enplace.solvers.model import Model, ModelBuilder
@@ -100,7 +101,7 @@ def _solved(
     starts = [heft(coarse, options.quiet)]
     if best is not None:
         starts.append(nearest(level, best.plan))
-    first = simulate(problem, _spread(problem, vertex, starts[0]))
+    first = made_to_fit(simulate(problem, _spread(problem, vertex, starts[0])), options)
     if best is None or is_better(first, best):
         best = first
         report(best, options)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
+import numpy as np
+
 from enplace.errors import CancelledError, EnplaceError
 from enplace.latency import latency_us
 from enplace.placers.clock import now_s
+from enplace.placers.relief import rearranged
 from enplace.plan import Plan, check_plan
 from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem, split_problem
+from enplace.schedule import Schedule
 from enplace.simulate import simulate
 from enplace.simulate.loads import USUAL, LoadRule, max_load_us
 from enplace.solvers.milp import SOLVERS, installed
-from enplace.text import instead, seconds
+from enplace.text import instead, percent, seconds
 
 REPLICATION, SOLVER, WARM_START = "replication", "solver", "warm-start"
 """Capabilities that an option needs: stages that several devices take turns with, on one machine or
@@ -267,9 +271,27 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     if start.start is not None and plan.acts_like(start.start):
         fruitless = f"Nothing better than the plan given was found in {seconds(solve_s)}."
         facts["note"] = " ".join(filter(None, (fruitless, plan.note)))
-    elif objective == STEP_TIME and chosen.can("memory") and not simulate(problem, plan).fits:
-        facts["note"] = _too_much(plan.note)
+    elif objective == STEP_TIME and chosen.can("memory"):
+        schedule = simulate(problem, plan)
+        if not schedule.fits:
+            plan, facts["note"] = _made_to_fit(schedule, watch.options)
     return replace(plan, facts=facts)
+
+
+def _made_to_fit(made: Schedule, options: PlaceOptions) -> tuple[Plan, str]:
+    """A plan that lacks memory with ops moved until it fits, if possible, and what to say of it.
+
+    Its own order is tried first, then that of the ranks.
+    """
+    for ranked in (False, True):
+        if options.stopped:
+            break
+        plan = rearranged(made, ranked, options.seed, lambda: options.stopped)
+        if simulate(made.problem, plan).fits:
+            moved = percent(float(np.mean(plan.device != made.plan.device)))
+            told = f"As made by this method it lacks memory; {moved} of the ops were moved to fit."
+            return plan, " ".join(filter(None, (told, plan.note)))
+    return made.plan, _too_much(made.plan.note)
 
 
 def _too_much(note: str) -> str:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
+from enplace.coarsen import merge_batches
+from enplace.errors import ProblemError
 from enplace.plan import Plan
+from enplace.problem import Problem
 from enplace.profile import IntArray
 from enplace.schedule import Schedule
+from enplace.search import Level, make_level
+from enplace.search.steps import blocks_step, going, state_of
+
+MOST_NODES, TURNS, ROUNDS = 1500, 24, 25
+"""Nodes of the graph whose blocks are moved, and how often how many moves are tried."""
 
 MOST_HELD = 1000
 """How much of what a device holds is looked at, which takes hundredths of a second."""
@@ -53,6 +61,41 @@ def relieved(schedule: Schedule) -> Plan:
             if room_bytes[full] >= 0:
                 break
     return replace(schedule.plan, device=unit_device[problem.unit])
+
+
+def rearranged(schedule: Schedule, ranked: bool, seed: int, stopped: Callable[[], bool]) -> Plan:
+    """Move blocks of ops by chance until the step fits, or for a number of turns.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        One that does not fit.
+    ranked : bool
+        Whether ops run in the order of their ranks from now on, and not in that of the plan.
+    stopped : callable
+        Asked between turns.
+    """
+    plan = schedule.plan
+    level = _level(schedule.problem)
+    step = blocks_step(plan.links, rounds=ROUNDS)
+    unknown = np.iinfo(np.int64).max
+    state = replace(state_of(level, plan), ranked=ranked, lacking_bytes=unknown)
+    for turn in range(TURNS):
+        state = step(state, seed + turn, 1.0, going())
+        if state.lacking_bytes == 0 or stopped():
+            break
+    found = level.plan(state.order, state.device, plan.policy, plan.links)
+    return replace(plan, device=found.device, position=found.position)
+
+
+def _level(problem: Problem) -> Level:
+    n_ops = problem.profile.n_ops
+    if n_ops > MOST_NODES:
+        try:
+            return make_level(problem, merge_batches(problem, MOST_NODES, critical=True))
+        except ProblemError:  # no device has room for one of the nodes
+            pass
+    return make_level(problem, np.arange(n_ops))
 
 
 def _held(schedule: Schedule, device: int) -> Iterator[tuple[IntArray, int]]:

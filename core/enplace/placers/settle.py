@@ -12,7 +12,7 @@ from enplace.coarsen import find_leaders, mean_link
 from enplace.errors import PlanError
 from enplace.placers.registry import PlaceOptions, Progress
 from enplace.placers.relief import relieved
-from enplace.plan import Plan, check_plan
+from enplace.plan import Plan, check_plan, inverse
 from enplace.problem import Problem
 from enplace.profile import FloatArray, IntArray
 from enplace.schedule import Schedule
@@ -90,13 +90,6 @@ def fastest_device(problem: Problem) -> IntArray:
 def natural_position(problem: Problem) -> IntArray:
     """Position of each op in the graph's own topological order; shape (n_ops,)."""
     return inverse(problem.profile.topological_order)
-
-
-def inverse(order: IntArray) -> IntArray:
-    """Position of each number in a permutation."""
-    position = np.empty(len(order), dtype=np.int64)
-    position[order] = np.arange(len(order))
-    return position
 
 
 def position_by(problem: Problem, key: FloatArray) -> IntArray:

@@ -54,17 +54,20 @@ def gpus(n, *, b0=1.0, b1=0.0, capacity=GIB, speeds=None) -> Cluster:
 
 SMALL = ((4.5, 0.25), (7.3, 1.0), (4.0, 0.5), (3.0, 0.1))
 TIGHT = ((6.6, 0.3), (2.2, 0.15), (3.3, 0.6), (2.2, 0.3))
-"""Memory in GiB and speed of GPUs; few plans fit the second."""
+ONE_LARGE = ((6.25, 0.3), (2.08, 0.15), (3.13, 0.6), (2.08, 0.3))
+"""Memory in GiB and speed of GPUs; few plans of VGG-19 fit the second, and of RNNLM the third."""
 
 
-def small_and_unlike(unlike: Sequence[tuple[float, float]] = SMALL) -> Problem:
-    """VGG-19 where the GPUs together have little more memory than HEFT needs, and differ much."""
+def small_and_unlike(
+    unlike: Sequence[tuple[float, float]] = SMALL, model: str = "vgg-19"
+) -> Problem:
+    """GPUs that together have little more memory than HEFT needs, and differ much."""
     cluster = presets()["celeritas"]
     unlike_gpus = tuple(
         replace(device, capacity_bytes=int(size * GIB), speed=speed)
         for device, (size, speed) in zip(cluster.devices[:4], unlike, strict=True)
     )
-    profile = read_profile(next(sample.path for sample in samples() if sample.name == "vgg-19"))
+    profile = read_profile(next(sample.path for sample in samples() if sample.name == model))
     return Problem(profile, replace(cluster, devices=unlike_gpus + cluster.devices[4:]))
 
 

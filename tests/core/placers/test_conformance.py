@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from enplace.clusters import presets
 from enplace.errors import CancelledError, EnplaceError
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, place, placers
 from enplace.plan import check_plan
@@ -14,7 +15,7 @@ from enplace.problem import STEP_TIME, Problem, split_problem
 from enplace.simulate import simulate
 from enplace.simulate.verify import find_faults
 
-from .problems import TIGHT, gpus, line, problems, small_and_unlike
+from .problems import ONE_LARGE, TIGHT, gpus, line, problems, small_and_unlike
 
 installed = [name for name, placer in placers().items() if placer.installed]
 each_placer = pytest.mark.parametrize("method", installed)
@@ -158,6 +159,16 @@ def test_where_memory_is_tight_a_plan_fits_or_says_that_it_does_not(method):
     fits = simulate(problem, plan).fits
     assert fits or " fits" in plan.note
     assert fits or method not in ("enplace", "m-etf")
+
+
+@pytest.mark.parametrize("method", ["heft", "dpos", "m-etf", "m-topo", "order-place", "celeritas"])
+def test_ops_of_a_plan_that_lacks_memory_move_until_it_fits_and_it_says_so(method):
+    problem = small_and_unlike(ONE_LARGE, "rnnlm-2-2048")
+    roomy = Problem(problem.profile, presets()["celeritas"])
+    plan = place(problem, method)
+    assert simulate(problem, plan).fits
+    assert method == "order-place" or "of the ops were moved to fit" in plan.note
+    assert "moved" not in place(roomy, method).note
 
 
 @pytest.mark.parametrize("method", with_capability("heterogeneous"))

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from tests.problems import cluster_of, plan_of, planned_problems, profile_of
 
 from enplace.errors import DoesNotFitError
-from enplace.placers.settle import inverse
 from enplace.placers.settle import lacking_bytes as lacking_of
-from enplace.plan import LINK_POLICIES, Plan
+from enplace.plan import LINK_POLICIES, Plan, inverse
 from enplace.problem import Problem
 from enplace.search import make_level, move_blocks, sweep
 from enplace.search.graph import lacking_bytes, make_graph, play, tails
