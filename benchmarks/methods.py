@@ -1,12 +1,14 @@
 """What every method comes to on every bundled profile and the papers' testbeds, as two pictures.
 
 ``python -m benchmarks.methods`` writes ``docs/methods.svg`` with step times and
-``docs/pipelines.svg`` with times per sample, which the README shows; ``step-time`` or
-``throughput`` after it asks for one of them.
+``docs/pipelines.svg`` with times per sample, which the README shows, and the same as tables beside
+them (``.csv``); ``step-time`` or ``throughput`` after it asks for one of them.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import sys
 import warnings
@@ -91,7 +93,20 @@ def main() -> None:
                 print(f"  {method:<26}{cell.ms:>10.2f} ms{note}", flush=True)
         path = PICTURES[objective].path
         write_atomically(path, picture(columns, objective))
+        write_atomically(path.with_suffix(".csv"), table(columns))
         print(f"\n{path} written.")
+
+
+def table(columns: list[Column]) -> str:
+    """A line for each method on each profile and cluster; no time where there is no plan."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["profile", "cluster", "method", "ms", "fits"])
+    for profile, cluster, cells in columns:
+        for method, cell in cells.items():
+            ms = "" if math.isnan(cell.ms) else f"{cell.ms:.3f}"
+            writer.writerow([profile, cluster, method, ms, int(cell.fits)])
+    return text.getvalue()
 
 
 def run_all(objective: str) -> Iterator[Column]:

@@ -3,8 +3,9 @@
 A proposal moves one group of ops (:mod:`enplace.placers.search`) to another device, both drawn
 evenly. It is accepted with the Metropolis probability min(1, exp(beta * (current - proposed))),
 scores being what the simulator says. The expert's plan is tried first, so that none is worse.
-The chain begins with its placement, and anew from a random one where it has not improved for half
-of the time that it has run.
+The chain begins with the expert's placement, as nearly as the groups allow, or with all on one GPU,
+whichever is shorter; and anew from a random one where it has not improved for half of the time that
+it has run.
 """
 
 import numpy as np
@@ -34,7 +35,9 @@ def mcmc(problem: Problem, options: PlaceOptions) -> Plan:
     search, draw = Search(problem, "mcmc", options), np.random.default_rng(options.seed)
     first = expert(problem, options.quiet)
     search.offer(first)
-    device = majority(search.group, first.device, search.gpus)
+    starts = [majority(search.group, first.device, search.gpus)]
+    starts += [np.full(search.n_groups, gpu) for gpu in search.gpus]
+    device = min(starts, key=search.score)
     while not search.is_over():
         walk(search, device, draw)
         device = search.random(draw)
