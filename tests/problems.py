@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -151,6 +152,12 @@ def profiles(draw: st.DrawFn, max_ops: int = 14) -> Profile:
             0 if o == CONTROL else sizes[a, o] for (a, _), o in zip(chosen, outputs, strict=True)
         ],
     )
+
+
+def on_own_chips(problem: Problem) -> Problem:
+    """The same where no device shares a chip with another."""
+    devices = tuple(replace(device, chip="") for device in problem.cluster.devices)
+    return replace(problem, cluster=replace(problem.cluster, devices=devices))
 
 
 @st.composite

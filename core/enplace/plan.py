@@ -150,6 +150,14 @@ def _check_replicas(problem: Problem, plan: Plan) -> None:
             f"op '{problem.profile.op_names[op]}' is on a device that only holds copies; place it "
             f"on the first device of the replicas"
         )
+    for first, *others in plan.replicas:
+        for copy in others:
+            there = np.isfinite(problem.time_us[:, copy]) | (plan.device != first)
+            for op in np.flatnonzero(~there).tolist()[:1]:
+                raise PlanError(
+                    f"op '{problem.profile.op_names[op]}' cannot run on "
+                    f"{problem.cluster.devices[copy].name}, which takes turns with its device"
+                )
 
 
 def apart(problem: Problem, plan: Plan) -> BoolArray:

@@ -81,6 +81,12 @@ def device_label(name: str) -> str:
     return _HOST.sub(r"\1 \2 ", name).replace(":", " ")
 
 
+def host_of(name: str) -> str:
+    """The host in a device's name, ``worker 0`` of ``/job:worker/task:0/GPU:1``; empty if none."""
+    found = _HOST.match(name)
+    return f"{found[1]} {found[2]}" if found else ""
+
+
 def elide_middle(text: str, length: int) -> str:
     """A text of at most ``length`` characters: what is too much leaves from the middle."""
     if len(text) <= length:

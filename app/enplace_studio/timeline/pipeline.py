@@ -18,11 +18,12 @@ from enplace.simulate.loads import (
     COMPUTE,
     IN,
     OUT,
+    all_reduce_us,
     backward_ops,
     busiest_us,
     device_loads_us,
-    load_parts_us,
     max_load_us,
+    shared_parts_us,
 )
 from enplace.simulate.pipeline import (
     PipelineSchedule,
@@ -440,11 +441,11 @@ class PipelineCanvas(QWidget):
 def _parts_us(problem: Problem, plan: Plan) -> FloatArray:
     """Compute, in and out of each device for one sample; shape (n_devices, 3).
 
-    Devices that take turns with a stage share what it takes.
+    What devices that take turns send each other of the gradients is sent out.
     """
-    loads: FloatArray = load_parts_us(problem, plan.device).sum(axis=1)
+    loads: FloatArray = shared_parts_us(problem, plan.device, plan.replicas).sum(axis=1)
     for group in plan.replicas:
-        loads[list(group)] = loads[group[0]] / len(group)
+        loads[list(group), OUT] += all_reduce_us(problem, plan.device, group)
     return loads
 
 

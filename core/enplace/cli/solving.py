@@ -178,9 +178,11 @@ def simulate(
 
 def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: str | None) -> Answer:
     from enplace.exports import pipeline_document
+    from enplace.plan import check_plan
     from enplace.simulate.loads import LoadRule
     from enplace.simulate.pipeline import planned_rule, simulate_pipeline
 
+    check_plan(problem, plan)
     rule = planned_rule(plan) if wanted is None else LoadRule(wanted)
     found = simulate_pipeline(problem, plan, kind, n, rule)
     head = {"profile": problem.profile.name, "cluster": problem.cluster.name}

@@ -204,6 +204,12 @@ def device_table(schedule: Schedule) -> str:
     return table(rows, "lrrrrr")
 
 
+def _span(times_us: tuple[float, ...]) -> str:
+    """A time, or the least and the most of unlike devices."""
+    least, most = ms(min(times_us)), ms(max(times_us))
+    return least if least == most else f"{least} to {most}"
+
+
 def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
     """Headline, the numbers that matter, one line for each stage, one for each device."""
     names = [device_label(device.name) for device in problem.cluster.devices]
@@ -223,7 +229,7 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
                 listed([names[device] for device in stage.devices]),
                 "backward" if stage.backward else "forward",
                 f"{len(stage.ops):,}",
-                *(ms(us) for us in (stage.in_us, stage.compute_us, stage.out_us)),
+                *(_span(us) for us in (stage.in_us, stage.compute_us, stage.out_us)),
             ]
         )
     if len(found.stages) > SHOWN_STAGES:

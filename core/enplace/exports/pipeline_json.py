@@ -11,7 +11,10 @@ from enplace.simulate.pipeline import PipelineSchedule, Slot
 
 
 def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, Any]:
-    """Stages, and for each device what it computes and transfers when; devices by name."""
+    """Stages, and for each device what it computes and transfers when; devices by name.
+
+    What a stage takes is listed for each of its devices.
+    """
     names = [device.name for device in problem.cluster.devices]
     op_names = problem.profile.op_names
     return {
@@ -23,9 +26,9 @@ def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, An
             {
                 "devices": [names[device] for device in stage.devices],
                 "pass": _pass(stage.backward),
-                "in_us": stage.in_us,
-                "compute_us": stage.compute_us,
-                "out_us": stage.out_us,
+                "in_us": list(stage.in_us),
+                "compute_us": list(stage.compute_us),
+                "out_us": list(stage.out_us),
                 "after": list(stage.after),
                 "ops": [op_names[op] for op in stage.ops],
             }

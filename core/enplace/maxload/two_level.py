@@ -8,7 +8,7 @@ every ideal on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -92,10 +92,11 @@ def split_over_machines(
     nodes = task.nodes
     # As if there were one machine; then with what the networks have to do with that.
     flat = best_in_orders(task, 1 if along_order else N_ORDERS, seed, stopped)
-    best = replace(flat, load_us=np.inf)
+    best = flat
     if np.isfinite(flat.load_us):
-        load_us = max_load_us(problem, flat.device, rule, flat.replicas)
-        best = replace(flat, load_us=load_us if _inside(machines, flat) else np.inf)
+        inside = tuple(group for group in flat.replicas if _is_inside(machines, group))
+        load_us = max_load_us(problem, flat.device, rule, inside)
+        best = replace(flat, load_us=load_us, replicas=inside)
     room = 0 if along_order else MOST_IDEALS
     lattice = find_ideals(nodes.n_nodes, nodes.source, nodes.target, room, stopped)
     finished = True
@@ -152,10 +153,10 @@ def _machines(task: Task) -> _Machines:
     )
 
 
-def _inside(machines: _Machines, split: Split) -> bool:
+def _is_inside(machines: _Machines, group: Sequence[int]) -> bool:
     """Whether devices that take turns are all of one machine."""
     each = [set(np.concatenate(devices).tolist()) for devices in machines.devices]
-    return all(any(set(group) <= m for m in each) for group in split.replicas)
+    return any(set(group) <= machine for machine in each)
 
 
 def _solver(task: Task, machines: _Machines, lattice: Lattice, stopped: Stopped) -> Solve:

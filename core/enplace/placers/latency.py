@@ -22,7 +22,7 @@ from enplace.latency import (
     split_into_pieces,
 )
 from enplace.maxload.contract import whole_lacking_bytes
-from enplace.placers.max_load import nothing_found, simplified
+from enplace.placers.max_load import ONE_CHIP, nothing_found, simplified
 from enplace.placers.registry import SOLVER, PlaceOptions, Progress, placer
 from enplace.placers.settle import lacking_bytes, settle, unordered
 from enplace.plan import Plan
@@ -98,6 +98,8 @@ def _simplified(problem: Problem) -> tuple[Problem, bool, list[str]]:
     """The problem as the paper's machines have it, if it is the same, and what to know of it."""
     simpler, about = simplified(problem)
     notes, same = [about] if about else [], not about
+    if ONE_CHIP in about:
+        notes.append("the latency takes them so, too, and may be longer")
     if backward_ops(problem).any():
         has_host = problem.cluster.n_devices > 1
         notes.append(BOTH_PASSES if has_host else NO_HOST)

@@ -43,7 +43,7 @@ from enplace.placers.settle import settle, unordered, without_ops
 from enplace.plan import Plan
 from enplace.problem import LATENCY, THROUGHPUT, BoolArray, Problem
 from enplace.profile import IntArray
-from enplace.simulate.loads import USUAL, has_one_link, machine_of, syncs_alike
+from enplace.simulate.loads import USUAL, has_one_link, machine_of
 from enplace.solvers.milp import CP_SAT
 from enplace.text import count
 
@@ -70,8 +70,7 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the contiguous split whose busiest device has the least to do."""
     options.check_cancelled()
     problem, about = simplified(problem, options.rule)
-    split = _split(problem, options, along_order=False)
-    return _split_plan(problem, split, "max-load-dp", options, about)
+    return _split_plan(problem, "max-load-dp", options, about)
 
 
 @placer(
@@ -85,8 +84,7 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the best split along one depth-first order (DPL)."""
     options.check_cancelled()
     problem, about = simplified(problem, options.rule)
-    split = _split(problem, options, along_order=True)
-    return _split_plan(problem, split, "max-load-dpl", options, about)
+    return _split_plan(problem, "max-load-dpl", options, about, along_order=True)
 
 
 @placer(
@@ -120,10 +118,22 @@ def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 SEVERAL_LINKS = (
-    "a GPU's links differ, to several CPUs or, without a CPU, to other GPUs: each GPU is taken to "
-    "send and receive all at its fastest, so a sample or query may take longer than this"
+    "a GPU's links differ, to several CPUs, without a CPU to other GPUs, or between machines: each "
+    "is taken to send and receive all at its fastest, so a sample or query may take longer"
 )
 """What a person should know where tensors do not all go through one host's memory."""
+
+
+ONE_CHIP = (
+    "logical GPUs of one chip compute one after another, and were taken for GPUs of their own"
+)
+"""What a person should know of a search for such machines; the plan's time counts it."""
+
+PINNED_TURNS = "a GPU takes no turns with what is pinned to another, or may not be on it"
+"""What a person should know where a split's replicas had to be left out."""
+
+NONE_IN_TIME = "no split that fits was found in the time there was"
+"""What to say of a placement that is only there because the search was stopped."""
 
 
 def simplified(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
@@ -137,33 +147,41 @@ def simplified(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
     """
     problem, about_room = with_room(problem)
     about_links = "" if has_one_link(problem.cluster, rule) else SEVERAL_LINKS
-    return problem, "; ".join(filter(None, (about_room, about_links)))
+    owner = problem.cluster.lane_owner
+    about_chip = "" if len(np.unique(owner)) == len(owner) else ONE_CHIP
+    return problem, "; ".join(filter(None, (about_room, about_links, about_chip)))
 
 
 def _split(problem: Problem, options: PlaceOptions, along_order: bool) -> Split:
-    """What the dynamic programs find for a rule."""
+    """What the dynamic programs find for a rule.
+
+    Of unlike devices that may take turns they take each for the slowest of all, so there splits
+    without replicas, or with replicas in one machine only, may be better.
+    """
     rule, stopped, seed = options.rule, _stopped(options), options.seed
-
-    def over_machines(rule: LoadRule) -> Split:
-        return split_over_machines(
-            problem, rule, seed=seed, along_order=along_order, stopped=stopped
-        )
-
     machines = has_machines(problem)
-    if rule.two_level and machines:
-        return over_machines(rule)
-    if along_order:
-        split = split_in_order(problem, rule, stopped=stopped)
-    else:
-        split = split_exactly(problem, rule, seed=seed, stopped=stopped)
-    if rule.replicate and machines and not syncs_alike(problem.cluster, rule):
-        # That took all groups for as slow as those over several machines. Others are quicker.
-        within = over_machines(replace(rule, two_level=True))
-        load_us = max_load_us(problem, within.device, rule, within.replicas)
-        if np.isfinite(within.load_us) and load_us < split.load_us:
-            device, replicas = within.device, within.replicas
-            split = replace(split, device=device, replicas=replicas, load_us=load_us)
-    return split
+
+    def find(rule: LoadRule) -> Split:
+        if rule.two_level and machines:
+            return split_over_machines(
+                problem, rule, seed=seed, along_order=along_order, stopped=stopped
+            )
+        if along_order:
+            return split_in_order(problem, rule, stopped=stopped)
+        return split_exactly(problem, rule, seed=seed, stopped=stopped)
+
+    def load_us(split: Split) -> float:
+        if np.isinf(split.load_us):
+            return np.inf
+        return max_load_us(problem, split.device, rule, split.replicas)
+
+    best = find(rule)
+    if rule.replicate and unlike(problem, rule):
+        others = [replace(rule, replicate=False), replace(rule, two_level=True)]
+        found = min((best, *(find(other) for other in others if other != rule)), key=load_us)
+        device, replicas = found.device, found.replicas
+        best = replace(best, device=device, replicas=replicas, load_us=load_us(found))
+    return best
 
 
 def nothing_found(problem: Problem, device: IntArray) -> str:
@@ -180,11 +198,13 @@ def _stopped(options: PlaceOptions) -> Callable[[], bool]:
 
 
 def _split_plan(
-    problem: Problem, split: Split, method: str, options: PlaceOptions, about: str
+    problem: Problem, method: str, options: PlaceOptions, about: str, *, along_order: bool = False
 ) -> Plan:
+    split = _split(problem, options, along_order)
+    stopped = _stopped(options)()
     split = _renamed(problem, split, options.rule)
     device = settled(problem, split.device, options.rule, split.replicas)
-    replicas = without_ops(split.replicas, device)
+    replicas = without_ops(problem, split.replicas, device)
     load_us = max_load_us(problem, device, options.rule, replicas)
     fits = bool(np.isfinite(split.load_us))
     bound_us = min(split.bound_us, load_us) if fits else 0.0
@@ -197,12 +217,15 @@ def _split_plan(
         notes.append(NOT_CONTIGUOUS)
     facts: dict[str, Any] = {"ideals": split.n_ideals, "proven": proven}
     if not fits:
-        notes.append(nothing_found(problem, device))
+        notes.append(NONE_IN_TIME if stopped else nothing_found(problem, device))
     elif moved:
+        lacks = ", and now memory is lacking" * (whole_lacking_bytes(problem, device) > 0)
         notes.append(
             f"the split knows nothing of pins and forbidden devices: {count(moved, 'op')} moved "
-            f"after it; max-load-ip splits around them"
+            f"after it{lacks}; max-load-ip splits around them"
         )
+    if fits and replicas != split.replicas:
+        notes.append(PINNED_TURNS)
     if notes:
         facts["note"] = "; ".join(notes)
     plan = _plan(problem, device, method, bound_us, options.rule, replicas, **facts)

@@ -85,7 +85,7 @@ def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
     stage = np.searchsorted([stage.last for stage in stages], layer[nodes.node])
     device = settle(problem, gpus[counts[stage]])
     groups = [gpus[first:last].tolist() for first, last in pairwise(counts.tolist())]
-    replicas = without_ops(groups, device)
+    replicas = without_ops(problem, groups, device)
     load_us = max_load_us(problem, device, options.rule, replicas)
     facts: dict[str, Any] = {"time_per_sample_us": load_us, "load": asdict(options.rule)}
     facts |= {"layers": len(layers.compute_us)}

@@ -240,11 +240,21 @@ def best_of(
     return best
 
 
-def without_ops(groups: Iterable[Sequence[int]], device: IntArray) -> tuple[tuple[int, ...], ...]:
-    """Devices that take turns with the first of each group; what is pinned to one ends its part."""
-    taken = set(device.tolist())
-    turns = ((group[0], *(d for d in group[1:] if d not in taken)) for group in groups)
-    return tuple(turn for turn in turns if len(turn) > 1)
+def without_ops(
+    problem: Problem, groups: Iterable[Sequence[int]], device: IntArray
+) -> tuple[tuple[int, ...], ...]:
+    """Devices that take turns with the first of each group.
+
+    Those that have ops of their own take no turns, nor those where some of its ops may not be: what
+    is pinned to one device is on no other.
+    """
+    taken, turns = set(device.tolist()), []
+    for first, *others in groups:
+        may = problem.unit_allowed[problem.unit[device == first]]
+        turn = (first, *(d for d in others if d not in taken and may[:, d].all()))
+        if len(may) and len(turn) > 1:
+            turns.append(turn)
+    return tuple(turns)
 
 
 def given_start(problem: Problem, options: PlaceOptions, method: str) -> Schedule | None:

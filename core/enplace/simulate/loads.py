@@ -23,6 +23,7 @@ from enplace.frontends.scopes import BACKWARD as BACKWARD_SCOPE
 from enplace.frontends.scopes import UPDATE
 from enplace.problem import BoolArray, Problem
 from enplace.profile import CONTROL, FloatArray, IntArray, Profile
+from enplace.text import host_of
 
 TRANSFERS = ("sum", "overlap", "duplex")
 """How transfers count (appendix C.1): added to the compute time; beside it, so that the larger of
@@ -192,11 +193,16 @@ SAME_MACHINE = 2.0
 def machine_of(cluster: Cluster) -> IntArray:
     """Number of the machine of each device; shape (n_devices,).
 
-    A cluster file does not say which devices share a machine; its links do. The slowest link
-    between accelerators is one of a network if others are :data:`SAME_MACHINE` times faster;
+    Devices of several hosts are named after these (``/job:worker/task:0/...``). Otherwise links
+    tell which devices share a machine, for a cluster file does not say it. The slowest link between
+    accelerators is one of a network if others are :data:`SAME_MACHINE` times faster;
     accelerators with no such slow link between them are one machine. CPUs are dealt out in order.
     """
     gpus, machine = cluster.gpus, np.zeros(cluster.n_devices, dtype=np.int64)
+    hosts = [host_of(device.name) for device in cluster.devices]
+    if all(hosts):
+        of_device: IntArray = np.unique(hosts, return_inverse=True)[1]
+        return of_device
     between = _megabyte_us(cluster)[np.ix_(gpus, gpus)]
     near = (between * SAME_MACHINE <= between.max()) & ~np.eye(len(gpus), dtype=bool)
     if near.any():
@@ -210,8 +216,8 @@ def has_one_link(cluster: Cluster, rule: LoadRule = USUAL) -> bool:
 
     So it is in the paper, where all of them are sent through the host's memory; and on machines
     without a CPU, if the links between accelerators do not differ. With two levels, those between
-    machines count apart. A host of several CPUs has one memory if an accelerator's links to them
-    are alike.
+    machines count apart, and each machine's quickest to all others must not differ. A host of
+    several CPUs has one memory if an accelerator's links to them are alike.
     """
     links = np.stack([cluster.b0_us, cluster.b1_us_per_byte], axis=-1)
     links = np.maximum(links, links.swapaxes(0, 1))
@@ -225,7 +231,16 @@ def has_one_link(cluster: Cluster, rule: LoadRule = USUAL) -> bool:
         ]
         return len({tuple(links[gpu, end].tolist()) for end in ends}) > 1
 
-    return not any(map(many, cluster.gpus))
+    def many_networks(one: int) -> bool:
+        here = [gpu for gpu in cluster.gpus if machine[gpu] == one]
+        best = [
+            min(tuple(links[a, b].tolist()) for a in here for b in cluster.gpus if machine[b] == m)
+            for m in set(machine[cluster.gpus].tolist()) - {one}
+        ]
+        return len(set(best)) > 1
+
+    networks = set(machine[cluster.gpus].tolist()) if rule.two_level else set()
+    return not any(map(many, cluster.gpus)) and not any(map(many_networks, networks))
 
 
 def teams(cluster: Cluster, rule: LoadRule) -> list[list[int]]:
@@ -331,20 +346,31 @@ def combined_us(parts: FloatArray, rule: LoadRule) -> FloatArray:
     return largest
 
 
-def replicated_us(load_us: FloatArray, sync: float, n: int, rule: LoadRule) -> FloatArray:
-    """Load of each of ``n`` devices that take turns with samples (appendix C.2).
+def shared_parts_us(
+    problem: Problem, device: IntArray, replicas: Sequence[Sequence[int]] = ()
+) -> FloatArray:
+    """The same where devices take turns with samples; shape (n_devices, 2 passes, 3 parts).
+
+    Each does its share of the samples, as fast as it is and over its own link; the all-reduce is
+    not in it.
 
     Parameters
     ----------
-    load_us : float array, shape (rule.n_passes,)
-        What one of them alone would have.
-    sync : float
-        Time to move its weights; the last pass ends with an all-reduce of them.
+    replicas : sequence of sequences of int
+        Devices that take turns; the ops of each are placed on the first of them.
     """
-    share: FloatArray = load_us / n
-    reduce_us = (n - 1) * sync / n
-    share[-1] = share[-1] + reduce_us if rule.transfers == "sum" else max(share[-1], reduce_us)
-    return share
+    parts = load_parts_us(problem, device)
+    for group in replicas:
+        for member in group:
+            there = np.where(device == group[0], member, device)
+            parts[member] = load_parts_us(problem, there)[member] / len(group)
+    return parts
+
+
+def all_reduce_us(problem: Problem, device: IntArray, group: Sequence[int]) -> float:
+    """What exchanging gradients takes, for each sample, devices that take turns (appendix C.2)."""
+    n = len(group)
+    return float((n - 1) / n * sync_us(problem, group)[device == group[0]].sum())
 
 
 def pass_loads_us(
@@ -355,15 +381,21 @@ def pass_loads_us(
 ) -> FloatArray:
     """Load of each device in each pass that counts apart; shape (n_devices, rule.n_passes).
 
-    Parameters
-    ----------
-    replicas : sequence of sequences of int
-        Devices that take turns; the ops of each are placed on the first of them.
+    The last pass ends with the all-reduce of devices that take turns. Logical devices of one chip
+    compute one after another, so each of them has what all of them compute.
     """
-    load = combined_us(load_parts_us(problem, device), rule)
-    for group in replicas:
-        sync = sync_us(problem, group)[device == group[0]].sum()
-        load[list(group)] = replicated_us(load[group[0]], sync, len(group), rule)
+    parts = shared_parts_us(problem, device, replicas)
+    busy = parts.any(axis=(1, 2))
+    owner = problem.cluster.lane_owner
+    on_chip = np.zeros((len(parts), 2))
+    np.add.at(on_chip, owner, parts[:, :, COMPUTE])
+    parts[busy, :, COMPUTE] = on_chip[owner[busy]]
+    load = combined_us(parts, rule)
+    for group in map(list, replicas):
+        reduce_us = all_reduce_us(problem, device, group)
+        alone = load[group, -1]
+        in_all = alone + reduce_us if rule.transfers == "sum" else np.maximum(alone, reduce_us)
+        load[group, -1] = in_all
     return load
 
 

@@ -28,10 +28,10 @@ from enplace.simulate.loads import (
     TRANSFERS,
     USUAL,
     LoadRule,
+    all_reduce_us,
     backward_ops,
     optimiser_ops,
     send_us,
-    sync_us,
 )
 from enplace.simulate.pieces import pieces_of
 
@@ -52,8 +52,8 @@ class Stage:
         One, or several that take turns with the microbatches.
     backward : bool
     ops : int array
-    in_us, compute_us, out_us : float
-        What it takes to bring tensors in, to compute, and to send tensors out.
+    in_us, compute_us, out_us : tuple of float
+        What it takes each of them to bring tensors in, to compute, and to send tensors out.
     after : tuple of int
         Stages that have to be done before.
     """
@@ -61,9 +61,9 @@ class Stage:
     devices: tuple[int, ...]
     backward: bool
     ops: IntArray
-    in_us: float
-    compute_us: float
-    out_us: float
+    in_us: tuple[float, ...]
+    compute_us: tuple[float, ...]
+    out_us: tuple[float, ...]
     after: tuple[int, ...]
 
 
@@ -148,7 +148,8 @@ def simulate_pipeline(
             f"profile '{problem.profile.name}' has no backward pass; play it as 'inference'"
         )
     stages = stages_of(problem, plan, backward)
-    slots, done_us = _played(stages, kind, n_microbatches, rule)
+    owner = problem.cluster.lane_owner.tolist()
+    slots, done_us = _played(stages, kind, n_microbatches, rule, owner)
     computing = [slot for slot in slots if slot.part == COMPUTE]
     transfers = [slot for slot in slots if slot.part != COMPUTE]
     devices = range(problem.cluster.n_devices)
@@ -159,7 +160,7 @@ def simulate_pipeline(
         tuple(tuple(slot for slot in computing if slot.device == d) for d in devices),
         tuple(sorted(transfers, key=lambda slot: slot.start_us)),
         max(done_us.values()),
-        _time_per_sample_us(stages, kind, rule),
+        _time_per_sample_us(stages, kind, rule, owner),
         tuple(_in_flight([slot for slot in slots if slot.device == d]) for d in devices),
     )
 
@@ -175,23 +176,30 @@ def planned_rule(plan: Plan) -> LoadRule:
 
 
 def _played(
-    stages: tuple[Stage, ...], kind: str, n_microbatches: int, rule: LoadRule
+    stages: tuple[Stage, ...], kind: str, n_microbatches: int, rule: LoadRule, owner: list[int]
 ) -> tuple[list[Slot], dict[tuple[int, int], float]]:
-    """What is done when, and when each microbatch is through each stage."""
-    free_us: dict[tuple[int, int], float] = {}
+    """What is done when, and when each microbatch is through each stage.
+
+    Logical devices of one chip, whose first is the ``owner``, compute one after another.
+    """
+    free_us: dict[tuple[str, int, int], float] = {}
     done_us: dict[tuple[int, int], float] = {}
     slots: list[Slot] = []
     for microbatch, number, part in _in_order(stages, kind, n_microbatches, rule):
         stage = stages[number]
-        device = stage.devices[microbatch % len(stage.devices)]
+        turn = microbatch % len(stage.devices)
+        device = stage.devices[turn]
         now = done_us.get((microbatch, number), 0.0)
         if part == IN:
             now = max((done_us[microbatch, before] for before in stage.after), default=0.0)
-        us = (stage.compute_us, stage.in_us, stage.out_us)[part]
+        us = (stage.compute_us, stage.in_us, stage.out_us)[part][turn]
         if part == COMPUTE or us > 0:
-            resource = device, rule.resource(part)
-            start = max(now, free_us.get(resource, 0.0))
-            free_us[resource] = now = start + us
+            takes = [("device", device, rule.resource(part))]
+            if part == COMPUTE:
+                takes.append(("chip", owner[device], COMPUTE))
+            start = max(now, *(free_us.get(resource, 0.0) for resource in takes))
+            now = start + us
+            free_us.update(dict.fromkeys(takes, now))
             slots.append(Slot(microbatch, number, stage.backward, part, device, start, now))
         done_us[microbatch, number] = now
     return slots, done_us
@@ -227,26 +235,43 @@ def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -
     order = _topological(n, edges, place_of % 2 == 1)
     number = np.argsort(order)
     stage, edges = number[stage], number[edges]
-    in_us, out_us = _transfers_us(problem, device, stage, n)
-    compute_us = np.bincount(stage, problem.time_us[np.arange(profile.n_ops), device], n)
     on, last = place_of[order] // 2, place_of[order] % 2 == 1
     groups = {group[0]: group for group in plan.replicas}
+    needs_us = {
+        member: _needs_us(problem, np.where(device == d, member, device), stage, n)
+        for d in np.unique(on).tolist()
+        for member in groups.get(d, (d,))
+    }
     for d, group in groups.items():
         # Every so many samples, all of the others' gradients (appendix C.2).
-        sync = sync_us(problem, group)[device == d].sum()
-        out_us[np.flatnonzero(on == d)[-1]] += (len(group) - 1) * sync
-    return tuple(
-        Stage(
-            groups.get(int(on[s]), (int(on[s]),)),
-            bool(last[s]),
-            np.flatnonzero(stage == s),
-            float(in_us[s]),
-            float(compute_us[s]),
-            float(out_us[s]),
-            tuple(edges[edges[:, 1] == s, 0].tolist()),
+        reduce_us = len(group) * all_reduce_us(problem, device, group)
+        for member in group if d in on else ():
+            needs_us[member][OUT, np.flatnonzero(on == d)[-1]] += reduce_us
+    found = []
+    for s, d in enumerate(on.tolist()):
+        members = groups.get(d, (d,))
+        us = np.stack([needs_us[member][:, s] for member in members], axis=1).tolist()
+        found.append(
+            Stage(
+                members,
+                bool(last[s]),
+                np.flatnonzero(stage == s),
+                tuple(us[IN]),
+                tuple(us[COMPUTE]),
+                tuple(us[OUT]),
+                tuple(edges[edges[:, 1] == s, 0].tolist()),
+            )
         )
-        for s in range(n)
-    )
+    return tuple(found)
+
+
+def _needs_us(problem: Problem, device: IntArray, stage: IntArray, n: int) -> FloatArray:
+    """What the parts of each stage take, by :data:`COMPUTE`, ``IN`` and ``OUT``; shape (3, n)."""
+    in_us, out_us = _transfers_us(problem, device, stage, n)
+    work_us = problem.time_us[np.arange(problem.profile.n_ops), device]
+    needs = np.zeros((3, n))
+    needs[COMPUTE], needs[IN], needs[OUT] = np.bincount(stage, work_us, n), in_us, out_us
+    return needs
 
 
 def _topological(n: int, edges: IntArray, backward: BoolArray) -> IntArray:
@@ -289,8 +314,10 @@ def _in_order(
     forward and one backward in turn it is two behind, so that of k forward stages the first never
     has more than k microbatches whose backward ops are to come. Where transfers go on beside the
     computing, a stage takes three rounds: one to bring tensors in, and one to send them out
-    (appendix C.1).
+    (appendix C.1). Where devices take turns, a round has so many microbatches that all of them have
+    their share.
     """
+    together = _in_turns(stages)
     forward = sum(not stage.backward for stage in stages)
     parts = {part: at if rule.n_resources > 1 else 0 for at, part in enumerate((IN, COMPUTE, OUT))}
     rounds = max(parts.values()) + 1
@@ -299,7 +326,8 @@ def _in_order(
     def turn(task: tuple[int, int, int]) -> tuple[bool, int, int, int]:
         microbatch, stage, part = task
         late = kind == "gpipe" and stage >= forward
-        return late, behind * microbatch + rounds * stage + parts[part], microbatch, stage
+        number = microbatch // together
+        return late, behind * number + rounds * stage + parts[part], microbatch, stage
 
     # What has the same turn keeps the order of its parts.
     return sorted(
@@ -307,16 +335,24 @@ def _in_order(
     )
 
 
-def _time_per_sample_us(stages: tuple[Stage, ...], kind: str, rule: LoadRule) -> float:
+def _in_turns(stages: tuple[Stage, ...]) -> int:
+    """So many microbatches that all who take turns with a stage have equally many."""
+    return math.lcm(*(len(stage.devices) for stage in stages))
+
+
+def _time_per_sample_us(
+    stages: tuple[Stage, ...], kind: str, rule: LoadRule, owner: list[int]
+) -> float:
     """By how much twice as many microbatches take longer, for each of them.
 
-    There are enough that the pipeline is full for a while, as long as that is quickly done, and so
-    many that all who take turns with a stage have equally many.
+    There are enough that the pipeline is full for a while, as long as that is quickly done.
     """
-    turn = math.lcm(*(len(stage.devices) for stage in stages))
-    enough = min(8 * len(stages) + 8, MOST_JOBS // len(stages))
-    enough = turn * max(1, enough // turn)
-    once, twice = (max(_played(stages, kind, n, rule)[1].values()) for n in (enough, 2 * enough))
+    turn = _in_turns(stages)
+    rounds = min(8 * len(stages) + 8, MOST_JOBS // len(stages) // turn)
+    enough = turn * max(1, rounds)
+    once, twice = (
+        max(_played(stages, kind, n, rule, owner)[1].values()) for n in (enough, 2 * enough)
+    )
     return (twice - once) / enough
 
 

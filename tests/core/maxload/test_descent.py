@@ -12,7 +12,7 @@ from enplace.maxload.descent import descend, judged, random_placement
 from enplace.maxload.hypergraph import hypergraph_of
 from enplace.problem import Problem
 from enplace.simulate.loads import PIPELINES, TRANSFERS, LoadRule
-from problems import cluster_of, planned_problems, profile_of
+from problems import cluster_of, on_own_chips, planned_problems, profile_of
 
 
 def never():
@@ -31,7 +31,7 @@ def reassignments(graph, device):
 @st.composite
 def starts(draw):
     """A hypergraph, its problem and where to begin."""
-    problem, _ = draw(planned_problems())
+    problem = on_own_chips(draw(planned_problems())[0])
     rule = LoadRule(draw(st.sampled_from(TRANSFERS)), draw(st.sampled_from(PIPELINES)))
     graph = hypergraph_of(problem, rule)
     return problem, graph, random_placement(graph, np.random.default_rng(draw(st.integers(0, 9))))

@@ -29,7 +29,7 @@ from enplace.samples import samples
 from enplace.simulate.loads import backward_ops
 from enplace.solvers.milp import solve_milp
 from enplace.solvers.model import ModelBuilder
-from problems import cluster_of, planned_problems, profile_of
+from problems import cluster_of, on_own_chips, planned_problems, profile_of
 
 
 def never():
@@ -149,7 +149,7 @@ def test_the_best_contiguous_is_the_best_of_all_contiguous(solver, problem):
 @settings(deadline=None)
 @given(planned=planned_problems())
 def test_loads_of_units_are_loads_of_their_ops(planned):
-    problem, plan = planned
+    problem, plan = on_own_chips(planned[0]), planned[1]
     graph = hypergraph_of(problem)
     device = np.zeros(problem.n_units, dtype=np.int64)
     device[problem.unit] = plan.device

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enplace.errors import ProblemError
+from enplace.placers import PlaceOptions, place
 from enplace.problem import Problem
 from enplace.simulate.loads import TRANSFERS, LoadRule, device_loads_us, max_load_us
 from enplace.simulate.pipeline import KINDS, simulate_pipeline, stages_of
-from problems import cluster_of, plan_of, planned_problems, profile_of
+from problems import cluster_of, on_own_chips, plan_of, planned_problems, profile_of
 
 MANY = 60
 
@@ -81,7 +82,7 @@ def test_the_time_per_sample_is_the_objective_of_each_schedule(kind, expected):
 @given(planned=planned_problems(), transfers=st.sampled_from(TRANSFERS))
 def test_inference_takes_in_a_sample_for_each_load_of_the_busiest_device(planned, transfers):
     """However the ops are spread: stages of one device take turns."""
-    problem, plan = planned
+    problem, plan = on_own_chips(planned[0]), planned[1]
     rule = LoadRule(transfers)
     found = simulate_pipeline(problem, plan, "inference", MANY, rule)
     assert found.time_per_sample_us == pytest.approx(max_load_us(problem, plan.device, rule))
@@ -115,11 +116,11 @@ def test_nothing_starts_before_what_it_needs_or_while_its_device_is_busy(planned
 @settings(deadline=None, max_examples=40)
 @given(planned=planned_problems())
 def test_the_stages_of_a_device_add_up_to_its_load(planned):
-    problem, plan = planned
+    problem, plan = on_own_chips(planned[0]), planned[1]
     total = np.zeros(problem.cluster.n_devices)
     stages = stages_of(problem, plan)
     for stage in stages:
-        total[stage.devices[0]] += stage.in_us + stage.compute_us + stage.out_us
+        total[stage.devices[0]] += stage.in_us[0] + stage.compute_us[0] + stage.out_us[0]
     np.testing.assert_allclose(total, device_loads_us(problem, plan.device), atol=1e-9)
     assert sorted(np.concatenate([stage.ops for stage in stages]).tolist()) == list(
         range(problem.profile.n_ops)
@@ -135,6 +136,52 @@ def test_a_split_that_is_not_contiguous_has_virtual_devices():
     assert [stage.devices for stage in found.stages] == [(0,), (1,), (0,)]
     assert found.time_per_sample_us == pytest.approx(2 + 1 + 1 + 2)
     assert found.makespan_us < MANY * 6 + 20
+
+
+def test_logical_gpus_of_one_chip_compute_one_after_another():
+    problem, plan = chain(2, 4.0, 8.0)
+    one = tuple(replace(device, chip="one") for device in problem.cluster.devices)
+    problem = Problem(problem.profile, replace(problem.cluster, devices=one))
+    assert max_load_us(problem, plan.device) == 24
+    assert simulate_pipeline(problem, plan, "1f1b", MANY).time_per_sample_us == pytest.approx(24)
+    found = place(problem, "max-load-dp")
+    assert not found.facts["proven"]
+    assert "one chip" in found.note
+
+
+def test_unlike_gpus_that_take_turns_each_need_their_own_time():
+    """Every other sample is on the second, ten times slower: 100 and 1,000 µs, over two samples."""
+    profile = profile_of({"a": 100}, [])
+    problem = Problem(profile, cluster_of(2, speeds=[1.0, 0.1]))
+    plan = replace(plan_of(problem, {"a": 0}), replicas=((0, 1),))
+    assert device_loads_us(problem, plan.device, replicas=plan.replicas).tolist() == [50, 500]
+    found = simulate_pipeline(problem, plan, "inference", MANY)
+    assert found.time_per_sample_us == pytest.approx(500)
+    assert found.stages[0].compute_us == (100, 1000)
+    rule = LoadRule(replicate=True)
+    for method in ("max-load-dp", "max-load-dpl"):
+        found = place(problem, method, options=PlaceOptions(rule=rule))
+        assert (found.objective_us, found.replicas) == (100, ())
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "gpipe"])
+def test_a_pipeline_with_replicas_keeps_all_of_them_busy(kind):
+    """Four GPUs for the first stage and one for the second, which has a fourth of the work."""
+    times = {"f0": 16, "f1": 4, "b1": 4, "b0": 16}
+    edges = [("f0", "f1", 0), ("f1", "b1", 0), ("b1", "b0", 0)]
+    profile = replace(profile_of(times, edges), measured={"backward": [2, 3]})
+    problem = Problem(profile, cluster_of(5, b0_us=0.0))
+    plan = plan_of(problem, {"f0": 0, "f1": 4, "b1": 4, "b0": 0})
+    found = simulate_pipeline(problem, replace(plan, replicas=((0, 1, 2, 3),)), kind, MANY)
+    assert found.time_per_sample_us == pytest.approx(8)
+
+
+def test_devices_that_take_turns_with_nothing_are_left_out():
+    problem = Problem(profile_of({"a": 4}, []), cluster_of(3))
+    plan = replace(plan_of(problem, {"a": 2}), replicas=((0, 1),))
+    found = simulate_pipeline(problem, plan, "inference", MANY)
+    assert [stage.devices for stage in found.stages] == [(2,)]
+    assert found.time_per_sample_us == pytest.approx(4)
 
 
 def test_replicas_take_turns():
