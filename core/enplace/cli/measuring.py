@@ -176,15 +176,15 @@ def profile(
 
 
 def _describe_left_out(profile: Profile) -> list[str]:
-    """Which functions of a script train too, beside the one whose step this is."""
+    """Which functions could have been meant too, beside the one whose step this is."""
     others = profile.measured.get("left_out")
     if not others:
         return []
-    verb = "trains" if len(others) == 1 else "train"
+    verb = "is" if len(others) == 1 else "are"
     return [
-        f"This is the step of '{profile.measured['function']}'. {listed(others)} {verb} too and "
-        f"is not in it: a plan is for one function; put all into one, or leave the others as they "
-        f"are."
+        f"This is the step of '{profile.measured['function']}'. {listed(others)} {verb} not in it: "
+        f"a plan is for one function. Of a SavedModel, --signature chooses another; of a script, "
+        f"put all that trains into one, or leave the others as they are."
     ]
 
 

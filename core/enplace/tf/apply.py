@@ -89,7 +89,7 @@ class PlacedFunction:
 
 @dataclass(eq=False)
 class Application:
-    """A plan that is applied to whatever functions have its ops. Print it after training.
+    """A plan that is applied to whatever functions have its ops; at the end it says how it went.
 
     Attributes
     ----------
@@ -163,11 +163,13 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
             return result
 
     ConcreteFunction._call_flat = placed_call
-    atexit.register(_say_if_unused, application)
+    atexit.register(_say_at_the_end, application)
     return application
 
 
-def _say_if_unused(application: Application) -> None:
+def _say_at_the_end(application: Application) -> None:
+    for function in application.functions:
+        print(f"enplace: {function}", file=sys.stderr)
     if not application.functions and not application.mismatches:
         print(f"enplace: not used: {application}", file=sys.stderr)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -36,16 +37,27 @@ def load_saved_model(source: Source) -> Step:
     batches = made_up_batches(inputs, source.batch_size)
     if source.loss:
         return _training_step(signature, batches, source)
-    return step_of(source.name, signature, _calls(batches))
+    step = step_of(source.name, signature, _calls(batches))
+    chosen, *others = _by_wish(loaded.signatures, source)
+    if source.signature or not others:
+        return step
+    return replace(step, function=chosen, left_out=tuple(others))
 
 
 def _calls(batches: Sequence[Batch]) -> list[list[Any]]:
     return [[tf.constant(part) for part in batch] for batch in batches]
 
 
+def _by_wish(names: Iterable[str], source: Source) -> list[str]:
+    """Signatures: the one that is wanted, whether or not it is there, then the others."""
+    known = sorted(names)
+    wanted = source.signature or (known[0] if len(known) == 1 else _DEFAULT)
+    return [wanted, *(name for name in known if name != wanted)]
+
+
 def _signature(loaded: Any, source: Source) -> ConcreteFunction:
     names = sorted(loaded.signatures)
-    wanted = source.signature or (names[0] if len(names) == 1 else _DEFAULT)
+    wanted = _by_wish(names, source)[0]
     if not names:
         raise LoadError(
             f"{source.path}: it has no signature; save it with "

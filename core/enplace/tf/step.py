@@ -69,7 +69,7 @@ class Step:
     function : str
         What the person called the function that this is the step of; empty if there is none.
     left_out : tuple of str
-        Other functions of the script that train too.
+        Other functions of the script that train too, or other signatures.
     compiled : bool
         Whether the person's own step is compiled by XLA, which a step of single ops is not.
     """

@@ -92,7 +92,7 @@ def run_python(folder, *words):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_an_unchanged_script_trains_as_before_and_where_the_plan_says(style, planned):
-    placed, _ = run_placed(planned[style], style)
+    placed, stderr = run_placed(planned[style], style)
     losses, weights = run_plain(planned[style], style)
     assert len(losses) == 21
     assert placed["losses"] == losses
@@ -104,6 +104,7 @@ def test_an_unchanged_script_trains_as_before_and_where_the_plan_says(style, pla
         assert set(placed["devices"]) == {"CPU:0", "CPU:1"}
     said = f"{placed['checked']} of {placed['checked']} ops run where the plan has them"
     assert said in placed["said"]
+    assert said in stderr.splitlines()[-1]
 
 
 def test_a_script_keeps_the_kernels_that_it_has_without_a_plan(planned):

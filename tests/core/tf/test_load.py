@@ -439,6 +439,17 @@ def test_a_saved_model_trains_by_its_own_signature(tmp_path):
     assert step.targets
 
 
+def test_of_several_signatures_it_is_known_which_was_taken(tmp_path):
+    trainer = Trainer()
+    forward = tf.function(lambda x: {"y": x @ trainer.weight})
+    serve = forward.get_concrete_function(tf.TensorSpec((None, 4), name="x"))
+    signatures = {"serving_default": serve, "train": trainer.train}
+    tf.saved_model.save(trainer, str(tmp_path), signatures=signatures)
+    step = load(source_of(str(tmp_path)))
+    assert (step.function, step.left_out) == ("serving_default", ("train",))
+    assert load(source_of(str(tmp_path), signature="train")).left_out == ()
+
+
 def test_saved_models_that_cannot_be_used_are_explained(tmp_path, exported):
     assert "no signature 'other'; choose of" in refusal(exported, signature="other")
     bare = tmp_path / "bare"
