@@ -221,7 +221,7 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         ["time per sample", ms(found.time_per_sample_us), "once the pipeline is full"],
         ["all of them", ms(found.makespan_us), ""],
     ]
-    stages = [["stage", "on", "pass", "ops", "in", "compute", "out"]]
+    stages = [["stage", "on", "pass", "ops", "in", "compute", "out", "gradients"]]
     for number, stage in enumerate(found.stages[:SHOWN_STAGES]):
         stages.append(
             [
@@ -230,10 +230,11 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
                 "backward" if stage.backward else "forward",
                 f"{len(stage.ops):,}",
                 *(_span(us) for us in (stage.in_us, stage.compute_us, stage.out_us)),
+                _span(stage.reduce_us) if any(stage.reduce_us) else "",
             ]
         )
     if len(found.stages) > SHOWN_STAGES:
-        stages.append(["...", "", "", f"{len(found.stages):,} stages", "", "", ""])
+        stages.append(["...", "", "", f"{len(found.stages):,} stages", "", "", "", ""])
     devices = [["device", "computes", "", "transfers", "in flight"]]
     for device, name in enumerate(names):
         busy = sum(slot.finish_us - slot.start_us for slot in found.computing[device])
@@ -241,7 +242,7 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
         share = percent(busy / found.makespan_us if found.makespan_us else 0.0)
         devices.append([name, ms(busy), share, ms(sent), str(found.in_flight[device])])
     return "\n\n".join(
-        [head, table(facts, "lrl"), table(stages, "rllrrrr"), table(devices, "lrrrr")]
+        [head, table(facts, "lrl"), table(stages, "rllrrrrr"), table(devices, "lrrrr")]
     )
 
 

@@ -29,6 +29,7 @@ def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, An
                 "in_us": list(stage.in_us),
                 "compute_us": list(stage.compute_us),
                 "out_us": list(stage.out_us),
+                "reduce_us": list(stage.reduce_us),
                 "after": list(stage.after),
                 "ops": [op_names[op] for op in stage.ops],
             }

@@ -22,7 +22,8 @@ from enplace.latency import (
     split_into_pieces,
 )
 from enplace.maxload.contract import whole_lacking_bytes
-from enplace.placers.max_load import ONE_CHIP, nothing_found, simplified
+from enplace.maxload.dp import ONE_CHIP
+from enplace.placers.max_load import nothing_found, simplified
 from enplace.placers.registry import SOLVER, PlaceOptions, Progress, placer
 from enplace.placers.settle import lacking_bytes, settle, unordered
 from enplace.plan import Plan

@@ -30,7 +30,7 @@ from enplace.maxload import (
     split_over_machines,
 )
 from enplace.maxload.contract import whole_lacking_bytes, with_room
-from enplace.maxload.dp import unlike
+from enplace.maxload.dp import ONE_CHIP, unlike
 from enplace.maxload.search import PROVEN_GAP, contiguous_units, passes_of, unit_device
 from enplace.placers.registry import (
     REPLICATION,
@@ -124,11 +124,6 @@ SEVERAL_LINKS = (
 """What a person should know where tensors do not all go through one host's memory."""
 
 
-ONE_CHIP = (
-    "logical GPUs of one chip compute one after another, and were taken for GPUs of their own"
-)
-"""What a person should know of a search for such machines; the plan's time counts it."""
-
 PINNED_TURNS = "a GPU takes no turns with what is pinned to another, or may not be on it"
 """What a person should know where a split's replicas had to be left out."""
 
@@ -211,7 +206,9 @@ def _split_plan(
     moved = int(np.count_nonzero(~allowed(problem, split.device)[problem.unit]))
     proven = split.optimal and fits and not moved and not about
     proven = proven and load_us <= split.load_us * (1 + PROVEN_GAP)
-    notes = [note for note in (split.note, about) if note]
+    notes = [note for note in (about, split.note) if note]
+    if split.note in about:
+        notes = [about] if about else []
     if proven and not _is_contiguous(problem, device):
         proven = False
         notes.append(NOT_CONTIGUOUS)

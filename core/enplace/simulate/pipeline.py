@@ -38,6 +38,9 @@ from enplace.simulate.pieces import pieces_of
 KINDS = ("inference", "1f1b", "gpipe")
 """Samples one after the other through the whole graph, and the two schedules of training."""
 
+REDUCE = 3
+"""The resource of gradients on their way, beside those of a rule."""
+
 MOST_JOBS = 60_000
 """So many are played to see how a full pipeline goes on."""
 
@@ -54,6 +57,8 @@ class Stage:
     ops : int array
     in_us, compute_us, out_us : tuple of float
         What it takes each of them to bring tensors in, to compute, and to send tensors out.
+    reduce_us : tuple of float
+        What it takes each of them to exchange gradients with the others, after its turn.
     after : tuple of int
         Stages that have to be done before.
     """
@@ -64,6 +69,7 @@ class Stage:
     in_us: tuple[float, ...]
     compute_us: tuple[float, ...]
     out_us: tuple[float, ...]
+    reduce_us: tuple[float, ...]
     after: tuple[int, ...]
 
 
@@ -202,6 +208,12 @@ def _played(
             free_us.update(dict.fromkeys(takes, now))
             slots.append(Slot(microbatch, number, stage.backward, part, device, start, now))
         done_us[microbatch, number] = now
+        if part == OUT and (us := stage.reduce_us[turn]) > 0:
+            # Between GPUs, not by the way of other tensors; no stage waits for it.
+            link = "device", device, COMPUTE if rule.n_resources == 1 else REDUCE
+            start = max(now, free_us.get(link, 0.0))
+            free_us[link] = done_us[microbatch, len(stages) + number] = start + us
+            slots.append(Slot(microbatch, number, stage.backward, OUT, device, start, start + us))
     return slots, done_us
 
 
@@ -242,14 +254,12 @@ def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -
         for d in np.unique(on).tolist()
         for member in groups.get(d, (d,))
     }
-    for d, group in groups.items():
-        # Every so many samples, all of the others' gradients (appendix C.2).
-        reduce_us = len(group) * all_reduce_us(problem, device, group)
-        for member in group if d in on else ():
-            needs_us[member][OUT, np.flatnonzero(on == d)[-1]] += reduce_us
     found = []
     for s, d in enumerate(on.tolist()):
         members = groups.get(d, (d,))
+        # Every so many samples, all of the others' gradients (appendix C.2).
+        is_last = s == np.flatnonzero(on == d)[-1] and len(members) > 1
+        reduce_us = len(members) * all_reduce_us(problem, device, members) if is_last else 0.0
         us = np.stack([needs_us[member][:, s] for member in members], axis=1).tolist()
         found.append(
             Stage(
@@ -259,6 +269,7 @@ def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -
                 tuple(us[IN]),
                 tuple(us[COMPUTE]),
                 tuple(us[OUT]),
+                (reduce_us,) * len(members),
                 tuple(edges[edges[:, 1] == s, 0].tolist()),
             )
         )

@@ -176,6 +176,33 @@ def test_a_pipeline_with_replicas_keeps_all_of_them_busy(kind):
     assert found.time_per_sample_us == pytest.approx(8)
 
 
+@pytest.mark.parametrize("transfers", TRANSFERS)
+def test_gradients_go_beside_other_tensors_where_transfers_go_beside_the_computing(transfers):
+    times = {"f0": 20, "f1": 10, "b1": 10, "b0": 20}
+    edges = [("f0", "f1", 10), ("f1", "b1", 0), ("b1", "b0", 10)]
+    profile = replace(
+        profile_of(times, edges, persistent={"f0": 40}), measured={"backward": [2, 3]}
+    )
+    problem = Problem(profile, cluster_of(3, b0_us=0.0))
+    plan = plan_of(problem, {"f0": 0, "f1": 2, "b1": 2, "b0": 0})
+    plan, rule = replace(plan, replicas=((0, 1),)), LoadRule(transfers)
+    expected = max_load_us(problem, plan.device, rule, plan.replicas)
+    assert expected == (50 if transfers == "sum" else 20)
+    found = simulate_pipeline(problem, plan, "1f1b", MANY, rule)
+    assert found.time_per_sample_us == pytest.approx(expected)
+
+
+def test_gpipe_on_logical_gpus_of_one_chip_ends_by_itself():
+    problem, _ = chain(4, 3.0, 5.0)
+    one = tuple(replace(device, chip="one") for device in problem.cluster.devices)
+    problem = Problem(problem.profile, replace(problem.cluster, devices=one))
+    rule = LoadRule(pipeline="gpipe")
+    plan = place(problem, "max-load-dp", options=PlaceOptions(rule=rule))
+    assert plan.objective_us == 32
+    assert "stopped" not in plan.note
+    assert not plan.facts["proven"]
+
+
 def test_devices_that_take_turns_with_nothing_are_left_out():
     problem = Problem(profile_of({"a": 4}, []), cluster_of(3))
     plan = replace(plan_of(problem, {"a": 2}), replicas=((0, 1),))
