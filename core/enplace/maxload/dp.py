@@ -38,9 +38,6 @@ ORDERS_WORK = 3_000_000_000
 GUESS = 1.3
 """Factor from one limit that is tried to the next."""
 
-STRIDE = 1.05
-"""Factor from one limit on the forward loads to the next where the last load does not tell it."""
-
 FIRST_WORK = 10_000_000
 """Of long orders, the first split comes from fewer cuts: so many that cuts times nodes is this."""
 
@@ -151,7 +148,9 @@ def never() -> bool:
 
 
 def task_of(problem: Problem, rule: LoadRule) -> Task:
-    """Contract a problem for a rule."""
+    """Contract a problem for a rule; logical GPUs become GPUs of their own (:data:`ONE_CHIP`)."""
+    apart = tuple(replace(device, chip="") for device in problem.cluster.devices)
+    problem = replace(problem, cluster=replace(problem.cluster, devices=apart))
     cluster, nodes = problem.cluster, contract(problem, rule)
     costs = costs_of(problem, nodes, rule, np.array([len(cluster.gpus), len(cluster.cpus)]))
     return Task(problem, rule, nodes, costs, _floor_us(costs))
@@ -319,8 +318,7 @@ def least_below(task: Task, solve: Solve, best: Split) -> tuple[Split, bool]:
             return best, finished
         forward = min(float(load_us[0]), best.load_us - float(load_us[1])) * (1 - 1e-9)
         if forward >= limit[0]:
-            # What the evaluator counts and the table does not (chips, networks) hides the way.
-            forward = float(limit[0]) / STRIDE
+            return best, finished  # Networks, which this table does not count, have the most.
         limit = np.array([forward, best.load_us - floor[0]])
     return best, finished
 

@@ -95,7 +95,7 @@ def split_over_machines(
     best = flat
     if np.isfinite(flat.load_us):
         inside = tuple(group for group in flat.replicas if _is_inside(machines, group))
-        load_us = max_load_us(problem, flat.device, rule, inside)
+        load_us = max_load_us(task.problem, flat.device, rule, inside)
         best = replace(flat, load_us=load_us, replicas=inside)
     room = 0 if along_order else MOST_IDEALS
     lattice = find_ideals(nodes.n_nodes, nodes.source, nodes.target, room, stopped)
