@@ -120,6 +120,8 @@ def _bound_and_gap(schedule: Schedule) -> tuple[float | None, float | None]:
 
 def _objective_facts(schedule: Schedule) -> list[list[str]]:
     """What a plan comes to that is not for the step time, and what is proven of that."""
+    from enplace.simulate.pipeline import planned_rule
+
     plan = schedule.plan
     found, us, bound_us = _objective_numbers(plan), plan.objective_us, plan.objective_bound_us
     if us is None:
@@ -130,6 +132,8 @@ def _objective_facts(schedule: Schedule) -> list[list[str]]:
     else:
         name = "time per sample"
         split = "split into consecutive stages" if "ideals" in plan.facts else "contiguous split"
+        if "ideals" in plan.facts and planned_rule(plan).two_level:
+            split = "split that gives each machine consecutive stages"
         split = "split" if plan.facts.get("contiguous") is False else split
     facts = [[name, ms(us), ""]]
     if found["proven"] or bound_us:

@@ -217,9 +217,11 @@ def _split_plan(
         notes.append(NONE_IN_TIME if stopped else nothing_found(problem, device))
     elif moved:
         lacks = ", and now memory is lacking" * (whole_lacking_bytes(problem, device) > 0)
+        knows_all = not (options.rule.replicate or options.rule.two_level)
+        around = "; max-load-ip splits around them" * knows_all
         notes.append(
             f"the split knows nothing of pins and forbidden devices: {count(moved, 'op')} moved "
-            f"after it{lacks}; max-load-ip splits around them"
+            f"after it{lacks}{around}"
         )
     if fits and replicas != split.replicas:
         notes.append(PINNED_TURNS)

@@ -25,6 +25,12 @@ def test_transfers_that_overlap_do_not_count(enplace, folder):
     assert found["proven"]
 
 
+def test_what_is_proven_over_machines_is_said_of_them_only(enplace, folder):
+    wishes = ("--objective", "throughput", "--method", "max-load-dp", "--two-level")
+    out = enplace("place", "p.json", "--cluster", "fastt-2x8", *wishes).out
+    assert "no split that gives each machine consecutive stages has less" in out
+
+
 def test_replicas_are_said_and_kept_in_the_plan(enplace, folder):
     found = throughput(enplace, "--replicate", "-o", "plan.json")
     assert found["time_per_sample_us"] == pytest.approx(350)
