@@ -57,11 +57,30 @@ class _Input(NamedTuple):
 
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(prog="benchmarks.tarnawski2020")
-    parser.add_argument("folder", nargs="?", default=SHARED / "workloads" / "dnn-partitioning")
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.tarnawski2020",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        default=SHARED / "workloads" / "dnn-partitioning",
+        help="inputs of the paper (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="for each search (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tables",
+        type=Path,
+        default=SHARED / "reference" / "tarnawski2020_tables.json",
+        help="what the paper printed (default: %(default)s)",
+    )
     given = parser.parse_args()
-    tables = SHARED / "reference" / "tarnawski2020_tables.json"
+    tables = given.tables
+    if not given.seconds > 0:
+        sys.exit(f"--seconds {given.seconds} is not a time to search for")
     if not tables.exists():
         sys.exit(f"no {tables}: the comparison needs the paper's tables")
     warnings.simplefilter("ignore")  # Of the unit of the layer files' costs.
