@@ -209,6 +209,11 @@ class Cluster:
         ]
         return np.array(owners, dtype=np.int64)
 
+    @property
+    def shares_chips(self) -> bool:
+        """Whether several devices are logical ones of one chip."""
+        return len(np.unique(self.lane_owner)) < self.n_devices
+
     @cached_property
     def capacity_bytes(self) -> IntArray:
         return np.array([device.capacity_bytes for device in self.devices], dtype=np.int64)

@@ -208,7 +208,7 @@ def unlike(problem: Problem, rule: LoadRule) -> str:
     )
     if not same:
         return UNLIKE
-    if len(np.unique(cluster.lane_owner)) < cluster.n_devices:
+    if cluster.shares_chips:
         return ONE_CHIP
     return UNLIKE_TURNS if rule.replicate and not syncs_alike(cluster, rule) else ""
 

@@ -142,8 +142,7 @@ def simplified(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
     """
     problem, about_room = with_room(problem)
     about_links = "" if has_one_link(problem.cluster, rule) else SEVERAL_LINKS
-    owner = problem.cluster.lane_owner
-    about_chip = "" if len(np.unique(owner)) == len(owner) else ONE_CHIP
+    about_chip = ONE_CHIP if problem.cluster.shares_chips else ""
     return problem, "; ".join(filter(None, (about_room, about_links, about_chip)))
 
 
@@ -206,9 +205,8 @@ def _split_plan(
     moved = int(np.count_nonzero(~allowed(problem, split.device)[problem.unit]))
     proven = split.optimal and fits and not moved and not about
     proven = proven and load_us <= split.load_us * (1 + PROVEN_GAP)
-    notes = [note for note in (about, split.note) if note]
-    if split.note in about:
-        notes = [about] if about else []
+    said = "" if split.note in about else split.note
+    notes = [note for note in (about, said) if note]
     if proven and not _is_contiguous(problem, device):
         proven = False
         notes.append(NOT_CONTIGUOUS)

@@ -274,11 +274,11 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     elif objective == STEP_TIME and chosen.can("memory"):
         schedule = simulate(problem, plan)
         if not schedule.fits:
-            plan, facts["note"] = _made_to_fit(schedule, watch.options)
+            plan, facts["note"] = _rearranged_to_fit(schedule, watch.options)
     return replace(plan, facts=facts)
 
 
-def _made_to_fit(made: Schedule, options: PlaceOptions) -> tuple[Plan, str]:
+def _rearranged_to_fit(made: Schedule, options: PlaceOptions) -> tuple[Plan, str]:
     """A plan that lacks memory with ops moved until it fits, if possible, and what to say of it.
 
     Its own order is tried first, then that of the ranks.

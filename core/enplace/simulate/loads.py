@@ -361,9 +361,10 @@ def shared_parts_us(
     """
     parts = load_parts_us(problem, device)
     for group in replicas:
-        for member in group:
-            there = np.where(device == group[0], member, device)
-            parts[member] = load_parts_us(problem, there)[member] / len(group)
+        for copy in group[1:]:
+            there = np.where(device == group[0], copy, device)
+            parts[copy] = load_parts_us(problem, there)[copy]
+        parts[list(group)] /= len(group)
     return parts
 
 

@@ -249,11 +249,12 @@ def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -
     stage, edges = number[stage], number[edges]
     on, last = place_of[order] // 2, place_of[order] % 2 == 1
     groups = {group[0]: group for group in plan.replicas}
-    needs_us = {
-        member: _needs_us(problem, np.where(device == d, member, device), stage, n)
-        for d in np.unique(on).tolist()
-        for member in groups.get(d, (d,))
-    }
+    # What is the same for all but the copies is worked out once.
+    needs_us = dict.fromkeys(on.tolist(), _needs_us(problem, device, stage, n))
+    for d in groups.keys() & needs_us.keys():
+        for copy in groups[d][1:]:
+            there = np.where(device == d, copy, device)
+            needs_us[copy] = _needs_us(problem, there, stage, n)
     found = []
     for s, d in enumerate(on.tolist()):
         members = groups.get(d, (d,))
