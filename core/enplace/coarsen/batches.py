@@ -67,7 +67,9 @@ class _Graph(NamedTuple):
     cost_us: FloatArray
 
 
-def merge_batches(problem: Problem, target: int, *, critical: bool = False) -> IntArray:
+def merge_batches(
+    problem: Problem, target: int, *, critical: bool = False, device: IntArray | None = None
+) -> IntArray:
     """Merge ops until at most ``target`` vertices are left, or nothing more can be merged.
 
     Parameters
@@ -85,7 +87,7 @@ def merge_batches(problem: Problem, target: int, *, critical: bool = False) -> I
         Vertex of each op, numbered from 0 without gaps; contracting them leaves no cycle.
     """
     vertex = _colocated(problem)
-    graph = _to_graph(problem, group_graph(problem, vertex))
+    graph = _to_graph(problem, group_graph(problem, vertex), device)
     smallest = problem.cluster.capacity_bytes[problem.cluster.gpus].min()
     memory_cap = int(MEMORY_SHARE * smallest)
     n_gpus = len(problem.cluster.gpus)
@@ -130,12 +132,15 @@ def _colocated(problem: Problem) -> IntArray:
         vertex = np.where(split, problem.n_units + np.arange(profile.n_ops), vertex)
 
 
-def _to_graph(problem: Problem, grouped: GroupedGraph) -> _Graph:
+def _to_graph(problem: Problem, grouped: GroupedGraph, device: IntArray | None) -> _Graph:
     first = np.unique(grouped.group, return_index=True)[1]
+    alike = problem.device_sets[1][problem.unit[first]]
+    if device is not None:
+        alike = alike * problem.cluster.n_devices + device[first]
     return _Graph(
         work_us=grouped.time_us.min(axis=1),
         memory_bytes=grouped.memory_bytes,
-        device_set=problem.device_sets[1][problem.unit[first]],
+        device_set=alike,
         tie=_ties(problem, grouped.group),
         source=grouped.source,
         target=grouped.target,

@@ -1,15 +1,16 @@
 """Enplace's own method: the best list schedule, then annealing of placement and order together.
 
 1. The quick methods of the registry are tried; the best of their plans is the first incumbent.
-2. Chains of ops that lose nothing by it are merged (:func:`enplace.coarsen.merge_chains`), and a
-   coarser graph is made besides, on which moves go further (:func:`enplace.coarsen.merge_batches`).
-3. Two threads move whole blocks (:mod:`enplace.search.blocks`): one on the coarser graph with
-   channels that serve the most urgent first, one on the finer with channels that serve first come,
-   first served. Ops stand in the order of their ranks, or in a plan's own if that is much better,
-   in which blocks move as well. Halfway, both go on from the better outcome on the finer graph.
+2. Chains of ops that lose nothing by it are merged (:func:`enplace.coarsen.merge_chains`). Of a
+   large graph, so are ops that the best plan so far has on one device
+   (:func:`enplace.coarsen.merge_batches`), anew in each phase.
+3. Two threads move whole blocks (:mod:`enplace.search.blocks`), with channels that serve the most
+   urgent first; one of them with channels that serve first come, first served, where that is hardly
+   worse. Ops stand in the order of their ranks, or in a plan's own if that is much better, in which
+   blocks move as well.
 4. Both anneal windows of the order (:mod:`enplace.search.windows`), each with its own seed; now and
    then the one that lags goes on from the other's. Where channels that serve the most urgent first
-   win more than windows do, the first thread keeps moving blocks.
+   win more than windows do, the first thread keeps moving blocks; where they win much more, both.
 
 5. On problems of a few hundred ops, CP-SAT has the rest of the time (:mod:`enplace.solvers.cp`): it
    may find a better plan still, or prove how little there is to gain. If it ends before that with
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -59,6 +60,7 @@ from enplace.search.steps import (
     elsewhere_step,
     going,
     played,
+    restarting,
     state_of,
     windows_step,
 )
@@ -79,32 +81,30 @@ SLOW_START_S, PATIENCE = 2.5e-4, 0.25
 """Time that ``m-sct``, with its linear program, takes for an op, and the share of all time that it
 may take; it is tried last."""
 
-COARSE = 1500
-"""Ops of the coarser graph; a finer one of fewer ops is used for both."""
-
-TOO_COARSE = 1.25
-"""Where the best plan takes so many times longer on the coarser graph, that is not used."""
-
 OWN_ORDER = 0.02
 """Blocks are moved in a plan's own order if that is so much shorter than the order of ranks."""
 
 FINE = 16_000
-"""Most ops of the finer graph while blocks are moved; windows always use the finest."""
+"""Most ops of the graph while blocks are moved; windows always use the finest."""
 
 THREADS = 2
 
-PHASES = (0.35, 0.55, 0.7, 0.85, 1.0)
-"""Share of the time at which each phase ends: blocks on two graphs, blocks on the finer, then
-windows; after each, what lags is dropped."""
+PHASES, BLOCK_PHASES = (0.35, 0.45, 0.55, 0.7, 0.85, 1.0), 3
+"""Share of the time at which each phase ends, and how many of them move blocks only; after each,
+what lags is dropped. In the first, other plans than the best have a turn as well."""
 
 TURNS = 5
 """Turns that a thread takes in a phase when no time limit is given."""
 
-THRESHOLD = 0.005
-"""How much worse than the current plan a move of a block may be at first in the second phase."""
+THRESHOLD = 0.003
+"""How much worse than the current plan a move of a block may be at first in each phase."""
 
 LINKS = ("priority", "fifo")
 """How channels serve while blocks are moved, for each thread."""
+
+HARDLY = 0.02
+"""How much longer the second thread's schedule may be for it to go its own way, with channels that
+serve first come, first served, or with windows."""
 
 SPLIT_OPS, SPLIT_GAIN = 10_000, 0.05
 """Most ops of a model of which is told what a step takes with its ops split, and how much shorter
@@ -135,10 +135,9 @@ TELL_S = 0.2
 def enplace(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule until the time limit, or for a fixed number of rounds."""
     compile_loops()
-    missed: list[str] = []
-    best = best_start(problem, options, missed)
+    start = best_start(problem, options)
     split_us = _split_step_us(problem, options)
-    plan = improved(problem, best, options, missed)
+    plan = improved(problem, start, options)
     if split_us < (1 - SPLIT_GAIN) * simulate(problem, plan).makespan_us:
         note = (
             f"With ops split by samples, a list schedule takes {ms(split_us)}: try enplace-split."
@@ -192,26 +191,55 @@ def compile_loops() -> None:
     problem = Problem(small, presets()["pesto"])
     merge_batches(problem, n // 2, critical=True)
     options = PlaceOptions()
-    improved(problem, best_start(problem, options, []), options, [])
+    improved(problem, best_start(problem, options), options)
 
 
-def best_start(problem: Problem, options: PlaceOptions, missed: list[str]) -> Schedule:
-    """The best list schedule, or the plan to begin from; why some have none goes to ``missed``."""
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What the search begins with.
+
+    Attributes
+    ----------
+    best : Schedule
+        The best list schedule, or the plan to begin from.
+    plans : tuple of Plan
+        All list schedules, to begin from again.
+    missed : tuple of str
+        Why some methods have none.
+    """
+
+    best: Schedule
+    plans: tuple[Plan, ...]
+    missed: tuple[str, ...]
+
+
+def best_start(problem: Problem, options: PlaceOptions) -> Start:
+    """Try the quick methods."""
+    plans: list[Plan] = []
+    missed: list[str] = []
+
+    def tried() -> Iterator[Plan]:
+        for plan in _starts(problem, options, missed):
+            plans.append(plan)
+            yield plan
+
     given = given_start(problem, options, "enplace")
-    return best_of(problem, _starts(problem, options, missed), options, given, engine=LISTS)
+    best = best_of(problem, tried(), options, given, engine=LISTS)
+    return Start(best, tuple(plans), tuple(missed))
 
 
-def improved(problem: Problem, best: Schedule, options: PlaceOptions, missed: list[str]) -> Plan:
-    """The plan of a schedule after the search; what could not be tried so far is in ``missed``."""
+def improved(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
+    """The best plan after the search."""
     notes: list[str] = []
+    best, missed = start.best, list(start.missed)
     if problem.cluster.n_devices > 1:
-        search = _Search(problem, best, options)
+        search = _Search(problem, start, options)
         try:
             best = search.run()
         except EnplaceError as error:  # whatever it stumbles over, what is found is not lost
             best = search.best
             search.missed.append(f"the search ({error})")
-        missed = [*missed, *search.missed]
+        missed += search.missed
         notes += [NOTHING_FITS] if search.nothing_fits else []
     notes += [f"Left out: {'; '.join(missed)}."] if missed else []
     if not notes:
@@ -248,11 +276,17 @@ def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Itera
         yield replace(found, method="enplace", facts={})
 
 
+def _is_near(state: State, other: State) -> bool:
+    """Whether a state is hardly worse than another."""
+    return state.key <= (other.lacking_bytes, other.makespan_us * (1 + HARDLY))
+
+
 class _Search:
     """The best schedule so far, and two threads that look for a better one."""
 
-    def __init__(self, problem: Problem, best: Schedule, options: PlaceOptions) -> None:
-        self.problem, self.best, self.options = problem, best, options
+    def __init__(self, problem: Problem, start: Start, options: PlaceOptions) -> None:
+        self.problem, self.options = problem, options
+        self.best, self.plans = start.best, start.plans
         self.began = options.seconds
         self.turns = 0
         self.missed: list[str] = []
@@ -273,45 +307,46 @@ class _Search:
         """The phases, with a stop wherever a large graph takes a while to get ready."""
         yield
         finest = self._finest()
+        states: list[State] = []
+        for end in PHASES[:BLOCK_PHASES]:
+            yield
+            level = self._level(finest)
+            yield
+            states = self._moved(level, end, self.plans if end == PHASES[0] else ())
         yield
-        fine = self._level(finest, FINE)
-        yield
-        coarse = self._level(fine, COARSE)
-        yield
-        first = self._looked_at([self._start(coarse)], LINKS[0])
-        yield
-        if first.makespan_us > TOO_COARSE * self.best.makespan_us:
-            first = self._looked_at([self._start(fine)], LINKS[0])
-        yield
-        states = [first, self._looked_at([self._start(fine)], LINKS[1])]
-        states = self._phase(states, [blocks_step(links) for links in LINKS], PHASES[0])
-        yield
-        states = [
-            self._looked_at([self._lifted(state, fine, links), self._start(fine)], links)
-            for state, links in zip(states, LINKS, strict=True)
-        ]
-        yield
-        states = self._phase(states, [blocks_step(links, THRESHOLD) for links in LINKS], PHASES[1])
-        yield
-        start = self._start(finest)
-        urgent, other = (
-            self._looked_at([self._lifted(state, finest, links), start], links)
-            for state, links in zip(states, LINKS, strict=True)
-        )
-        yield
-        leader = min((self._replayed(state) for state in (urgent, other)), key=by_key)
-        yield
-        for end in PHASES[2:]:
-            if urgent.key < leader.key:
-                steps = [blocks_step(LINKS[0]), windows_step]
-                urgent, leader = self._phase([urgent, leader], steps, end)
-            else:
+        states = [state_of(finest, self.best.plan), *(s for s in states if s.level is finest)]
+        urgent = self._looked_at(states, LINKS[0])
+        leader = min((self._replayed(state) for state in states), key=by_key)
+        blocks = blocks_step(LINKS[0], THRESHOLD)
+        for end in PHASES[BLOCK_PHASES:]:
+            yield
+            if urgent.key >= leader.key:
                 second = elsewhere_step if self.exact else windows_step
                 found = self._phase([leader, leader], [windows_step, second], end)
                 leader = min(found, key=by_key)
+            elif _is_near(leader, urgent):
+                urgent, leader = self._phase([urgent, leader], [blocks, windows_step], end)
+            else:
+                urgent = min(self._phase([urgent, urgent], [blocks, blocks], end), key=by_key)
         if self.exact:
             self._prove()
             self._begin_again(finest)
+
+    def _moved(self, level: Level, end: float, others: tuple[Plan, ...]) -> list[State]:
+        """Move blocks of the best schedule so far, and where that leads nowhere, of other plans."""
+        best = state_of(level, self.best.plan)
+        links = list(LINKS)
+        states = [self._looked_at([best], serve) for serve in LINKS]
+        if not _is_near(states[1], states[0]):
+            states[1], links[1] = states[0], links[0]
+        steps = [
+            restarting(
+                blocks_step(serve, THRESHOLD),
+                [state, *(state_of(level, plan) for plan in others[thread::THREADS])],
+            )
+            for thread, (serve, state) in enumerate(zip(links, states, strict=True))
+        ]
+        return self._phase(states, steps, end)
 
     def _finest(self) -> Level:
         """Chains merged, unless the best schedule so far profits from tearing some apart."""
@@ -321,20 +356,13 @@ class _Search:
             return level
         return make_level(self.problem, np.arange(len(chain)))
 
-    def _level(self, finer: Level, most: int) -> Level:
-        if finer.problem.profile.n_ops <= most:
-            return finer
-        return make_level(self.problem, merge_batches(self.problem, most, critical=True))
-
-    def _start(self, level: Level) -> State:
-        """The best schedule so far, as nearly as the groups of a level allow."""
-        return state_of(level, self.best.plan)
-
-    def _lifted(self, state: State, level: Level, links: str) -> State:
-        """A state on a finer level: where its groups were, the ops go, in about their order."""
-        if state.level is level:
-            return state
-        return state_of(level, state.level.plan(state.order, state.device, "strict", links))
+    def _level(self, finest: Level) -> Level:
+        """The finest, or ops merged that the best schedule so far has on one device."""
+        if finest.problem.profile.n_ops <= FINE:
+            return finest
+        device = self.best.plan.device
+        groups = merge_batches(self.problem, FINE, critical=True, device=device)
+        return make_level(self.problem, groups)
 
     def _looked_at(self, states: list[State], links: str) -> State:
         """The best state for moves of blocks to start from.
@@ -473,7 +501,7 @@ class _Search:
             return
         self.began = self.options.seconds
         self.search_s = max(limit_s - self.began, 1e-9)
-        start = self._replayed(self._start(level))
+        start = self._replayed(state_of(level, self.best.plan))
         self._phase([start, start], [elsewhere_step, elsewhere_step], 1.0)
 
     def _is_enough(self) -> bool:

@@ -31,23 +31,21 @@ SPLITTING = 0.3
 def enplace_split(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule of the graph, or of the graph with ops split."""
     compile_loops()
-    missed: list[str] = []
     options_of_whole = _of_model(options, ())
-    best = best_start(problem, options_of_whole, missed)
+    start = best_start(problem, options_of_whole)
     limit_s = TIME_LIMIT_S if options.time_limit_s is None else SPLITTING * options.time_limit_s
     found = os_dpos(problem, replace(options.quiet, time_limit_s=limit_s))
     if found.splits and not options.stopped:
         # To what searches it, the split graph is a graph like any other.
         graph = replace(split_problem(problem, found.splits), splits=())
         of_graph = replace(options.quiet, start=replace(found, splits=()))
-        missed_there: list[str] = []
-        split = best_start(graph, of_graph, missed_there)
-        if is_better(split, best):
+        split = best_start(graph, of_graph)
+        if is_better(split.best, start.best):
             told = _of_model(options, found.splits)
-            report(split, told)
-            plan = improved(graph, split, told, missed_there)
+            report(split.best, told)
+            plan = improved(graph, split, told)
             return replace(plan, method=METHOD, splits=found.splits)
-    return replace(improved(problem, best, options_of_whole, missed), method=METHOD)
+    return replace(improved(problem, start, options_of_whole), method=METHOD)
 
 
 def _of_model(options: PlaceOptions, splits: tuple[Split, ...]) -> PlaceOptions:

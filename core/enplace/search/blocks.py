@@ -204,7 +204,7 @@ def move_blocks(
     Parameters
     ----------
     block_ptr, block : int arrays
-        Units of block ``b`` are ``block[block_ptr[b] : block_ptr[b + 1]]``.
+        Units of block ``b`` are ``block[block_ptr[b] : block_ptr[b + 1]]``; sizes ascend.
     order, device : int arrays, shape (n_ops,), changed in place
         The placement to begin from; afterwards the best found, and the order in which ops start.
     links : int
@@ -234,7 +234,7 @@ def move_blocks(
     trial_key = key.copy()
     now, trial = device.copy(), device.copy()
     chosen = np.empty(len(g.unit_ptr), np.int64)
-    n_blocks = len(block_ptr) - 1
+    n_blocks, sizes = len(block_ptr) - 1, np.diff(block_ptr)
     current = best = np.inf
     lacking = best_lacking = 0
     for attempt in range(rounds + 1):  # attempt 0 only measures what there is
@@ -244,7 +244,11 @@ def move_blocks(
             kind = draw.random()
             to = int(draw.integers(0, n_devices))
             if kind < 0.35 and n_blocks > 0:
-                at = int(draw.integers(0, n_blocks))
+                # Blocks of every size are as likely, few though the large ones are.
+                size = sizes[-1] ** draw.random()
+                low = np.searchsorted(sizes, size / 1.5)
+                high = np.searchsorted(sizes, size * 1.5)
+                at = int(draw.integers(min(low, n_blocks - 1), max(high, low + 1)))
                 count = block_ptr[at + 1] - block_ptr[at]
                 chosen[:count] = block[block_ptr[at] : block_ptr[at + 1]]
             elif kind < 0.45 or len(g.edge_op) == 0:

@@ -42,7 +42,10 @@ class Level:
 
     @cached_property
     def blocks(self) -> tuple[IntArray, IntArray]:
-        """Units of every scope, of every depth, each pass alone and all together; as CSR."""
+        """Units of every scope, of every depth, each pass alone and all together; as CSR.
+
+        The smallest come first.
+        """
         members: dict[tuple[str, str], set[int]] = defaultdict(set)
         for unit, scope in zip(
             self.problem.unit.tolist(), self.problem.profile.scopes, strict=True
@@ -54,7 +57,7 @@ class Level:
                 prefix = "/".join(parts[:depth])
                 members[prefix, side].add(unit)
                 members[prefix, "all"].add(unit)
-        found = sorted({tuple(sorted(units)) for units in members.values()})
+        found = sorted({tuple(sorted(units)) for units in members.values()}, key=_by_size)
         ptr = np.cumsum([0] + [len(units) for units in found]).astype(np.int64)
         return ptr, np.array([unit for units in found for unit in units], dtype=np.int64)
 
@@ -82,6 +85,10 @@ class Level:
         position[order] = np.arange(len(order))
         plan = Plan(device.copy(), position, "enplace", policy=policy, links=links)
         return expand(self.fine, self.group, plan)
+
+
+def _by_size(units: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    return len(units), units
 
 
 def make_level(problem: Problem, group: IntArray) -> Level:

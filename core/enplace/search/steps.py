@@ -5,7 +5,7 @@ A step takes a state, an order and a placement, and gives one that is no worse.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,10 @@ from enplace.simulate import simulate
 
 BLOCK_ROUNDS, WINDOWS = 100, 8
 """Moves of blocks, and windows, that a thread tries in one turn."""
+
+LITTLE, PATIENCE = 0.001, 8
+"""How much shorter a turn has to make a schedule for it to count, and after how many turns without
+that a search begins anew."""
 
 WIDTH, STRIDE, ROUNDS_AN_OP = 50, 25, 200
 HOT, COLD, SPREAD = 1.0, 0.025, 0.2
@@ -121,6 +125,22 @@ def blocks_step(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) 
         return State(state.level, order, device, makespan, lacking, BLOCKS, state.ranked)
 
     return step
+
+
+def restarting(step: Step, starts: Sequence[State]) -> Step:
+    """A step that begins with one start after another, each for as long as it gets anywhere."""
+    current, begun, fruitless = starts[0], 1, 0
+
+    def turn(state: State, seed: int, share: float, stop: BoolArray) -> State:
+        nonlocal current, begun, fruitless
+        found = step(current, seed, share, stop)
+        gains = found.key < (current.lacking_bytes, current.makespan_us * (1 - LITTLE))
+        current, fruitless = found, 0 if gains else fruitless + 1
+        if fruitless == PATIENCE:
+            current, begun, fruitless = starts[begun % len(starts)], begun + 1, 0
+        return min(state, found, key=by_key)
+
+    return turn
 
 
 def elsewhere_step(state: State, seed: int, share: float, stop: BoolArray) -> State:

@@ -197,6 +197,23 @@ def _next_transfer(
 
 
 @njit(cache=True, nogil=True)
+def _wakers(
+    n_channels: int, route_ptr: IntArray, route: IntArray
+) -> tuple[IntArray, IntArray]:  # pragma: no cover - compiled
+    """For each channel, the first channels of all links that pass it; as CSR."""
+    ptr = np.zeros(n_channels + 1, np.int64)
+    for channel in route:
+        ptr[channel + 1] += 1
+    ptr = np.cumsum(ptr)
+    waker, filled = np.empty(len(route), np.int64), ptr.copy()
+    for link in range(len(route_ptr) - 1):
+        for at in range(route_ptr[link], route_ptr[link + 1]):
+            waker[filled[route[at]]] = route[route_ptr[link]]
+            filled[route[at]] += 1
+    return ptr, waker
+
+
+@njit(cache=True, nogil=True)
 def _run(  # type: ignore[no-untyped-def]
     device, position, duration_us, waiting, lanes, owner, heap_ptr, tensor_ptr, edge_ptr, edge_op,
     transfer_ptr, transfer_tensor, transfer_to, transfer_us, transfer_link, route_ptr, route,
@@ -216,9 +233,9 @@ def _run(  # type: ignore[no-untyped-def]
     requested = np.zeros(n_transfers, np.int64)
     event_us, event_code = np.empty(n + n_transfers), np.empty(n + n_transfers, np.int64)
     n_events, n_waiting, finished = 0, 0, 0
-    changed = (
-        False  # whether a transfer was asked for, or ended, since channels were last looked at
-    )
+    # Channels whose next transfer may have become free to start since they were last looked at.
+    waker_ptr, waker = _wakers(n_channels, route_ptr, route)
+    awake, changed = np.zeros(n_channels, np.bool_), False
     now = 0.0
 
     for op in range(n):
@@ -265,6 +282,9 @@ def _run(  # type: ignore[no-untyped-def]
         while progress:
             progress = False
             for channel in range(n_channels):
+                if not awake[channel]:
+                    continue
+                awake[channel] = False
                 if links == LINK_PRIORITY and queue_size[channel] == 0:
                     continue
                 transfer = _next_transfer(
@@ -294,6 +314,8 @@ def _run(  # type: ignore[no-untyped-def]
                     channel_free_us[route[at]] = sent_finish_us[transfer]
                     if links == LINK_ORDERED:
                         queue_size[route[at]] += 1
+                    if transfer_us[transfer] == 0.0:
+                        awake[waker[waker_ptr[route[at]] : waker_ptr[route[at] + 1]]] = True
                 _push_event(event_us, event_code, n_events, sent_finish_us[transfer], n + transfer)
                 n_events += 1
                 n_waiting -= 1
@@ -307,6 +329,9 @@ def _run(  # type: ignore[no-untyped-def]
             n_events -= 1
             if code >= n:
                 changed = True
+                link = transfer_link[code - n]
+                for at in range(route_ptr[link], route_ptr[link + 1]):
+                    awake[waker[waker_ptr[route[at]] : waker_ptr[route[at] + 1]]] = True
                 first, last = transfer_tensor[code - n], transfer_tensor[code - n] + 1
                 where = transfer_to[code - n]
             else:
@@ -347,12 +372,12 @@ def _run(  # type: ignore[no-untyped-def]
                             transfer_rank[transfer],
                         )
                         queue_size[channel] += 1
+                        awake[channel] = changed = True
                         n_waiting += 1
-                        changed = True
                     else:
                         requested[transfer] = 1
+                        awake[route[route_ptr[link]]] = changed = True
                         n_waiting += 1
-                        changed = True
 
 
 def run(m: Machine) -> Times:

@@ -42,6 +42,16 @@ def test_only_ops_with_the_same_devices_are_merged(problem, target, critical):
         assert len(np.unique(allowed[vertex == number], axis=0)) == 1
 
 
+@quick
+@given(problem=problems(), target=st.integers(1, 8), seed=st.integers(0, 9))
+def test_ops_on_different_devices_of_a_placement_stay_apart(problem, target, seed):
+    drawn = np.random.default_rng(seed).integers(0, problem.cluster.n_devices, problem.n_units)
+    device = drawn[problem.unit]
+    vertex = merge_batches(problem, target, critical=True, device=device)
+    assert all(len(set(device[vertex == number])) == 1 for number in range(vertex.max() + 1))
+    assert nx.is_directed_acyclic_graph(contracted(problem, vertex))
+
+
 @st.composite
 def random_graphs(draw):
     n = draw(st.integers(2, 30))

@@ -14,6 +14,7 @@ from enplace.plan import LINK_POLICIES, Plan, inverse
 from enplace.problem import Problem
 from enplace.search import make_level, move_blocks, sweep
 from enplace.search.graph import lacking_bytes, make_graph, play, tails
+from enplace.search.steps import PATIENCE, State, going, restarting
 from enplace.simulate import simulate
 
 quick = settings(deadline=None, max_examples=100)
@@ -165,3 +166,30 @@ def test_blocks_in_a_plans_own_order_begin_with_its_schedule_and_only_get_better
         assert makespan == pytest.approx(schedule.makespan_us)
     after = simulate(problem, replace(plan, device=device, position=inverse(order)))
     assert np.isfinite(after.makespan_us)
+
+
+def test_a_search_that_gets_nowhere_begins_with_the_next_start_and_keeps_the_best():
+    level = make_level(two_chains()[0], np.arange(12))
+    states = [State(level, np.arange(12), np.zeros(12), float(us)) for us in (100, 300, 200)]
+    seen = []
+
+    def step(state, seed, share, stop):
+        seen.append(state.makespan_us)
+        return state
+
+    turn = restarting(step, states)
+    best = states[1]
+    for seed in range(3 * PATIENCE):
+        best = turn(best, seed, 0.0, going())
+    assert seen == [us for us in (100.0, 300.0, 200.0) for _ in range(PATIENCE)]
+    assert best is states[0]
+
+
+def test_large_blocks_are_tried_as_often_as_small_ones():
+    """Of 400 blocks of one op and one of all, the large one is what helps."""
+    n = 400
+    times = {f"scope/op{i}": 1.0 for i in range(n)}
+    problem = Problem(profile_of(times), cluster_of(2, speeds=(1.0, 0.001)))
+    order, device = np.arange(n), np.ones(n, dtype=np.int64)
+    makespan, _ = blocks(problem, order, device, 0, True, 10)
+    assert makespan == n
