@@ -7,12 +7,18 @@ at the best prices. The others look at the graph, and at what it costs to leave 
 *Heads.* Let x be an ancestor of v that is not on v's device. Then every path from x to v is cut
 somewhere, and v cannot start before key(x) = the end of x at the earliest, plus the work between on
 one path, plus the cheapest transfer on it. So if v starts at s, all x with key(x) > s are on v's
-device, which does them one after another: v cannot start before the earliest start of any of them,
-plus all their work, plus the shortest way from any of them to v. The smallest s that agrees with
-itself is the head of v. (One level of this, with a single path, is the classic bound of scheduling
-with communication delays, Fernandez and Bussell 1973; here it goes as far back as it pays.) Tails,
-from the end of an op to the end of the step, are heads of the reversed graph. An edge whose ends
-have no device with room for both pays its cheapest transfer on every way through it.
+device, which does them one after another: v cannot start before the earliest start of some of them,
+plus the work of these, plus the shortest way from any of these to v. The smallest s that agrees
+with itself is the head of v. (One level of this, with a single path, is the classic bound of
+scheduling with communication delays, Fernandez and Bussell 1973; here it goes as far back as it
+pays.) Tails, from the end of an op to the end of the step, are heads of the reversed graph. An edge
+whose ends have no device with room for both pays its cheapest transfer on every way through it.
+
+*Joins.* All ancestors of v whose heads are a or later run between a and the start of v, s. Those
+that are not on v's device also have to leave theirs, which takes e at least, so the other devices
+have only s - a - e for them: the devices' lanes together must have the time for their work. Along a
+row of blocks of parallel ops (the heads of attention, the branches of Inception, the cells of
+NASNet), each with an op before and after it, this adds up from block to block.
 
 *Path.* No step is shorter than head + time + tail of any op.
 
@@ -32,6 +38,7 @@ that fit the devices' memory.
 from __future__ import annotations
 
 from functools import lru_cache
+from heapq import heappop, heappush
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -41,8 +48,9 @@ from scipy.sparse import coo_array
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
 
-NEAR, NEAR_IF_LARGE, LARGE = 16, 4, 20_000
-"""Ancestors looked at for each head; fewer for graphs of more than :data:`LARGE` ops."""
+NEAR, PATIENCE = 16, 64
+"""Ancestors looked at for each head, and for an op with several producers, how many more after the
+last one that helped."""
 
 CELLS = 256
 """Heads and tails at which a window may begin or end."""
@@ -136,13 +144,13 @@ def heads_and_tails_us(
         Edges that no schedule has within one device.
     """
     profile = problem.profile
-    near = NEAR if profile.n_ops <= LARGE else NEAR_IF_LARGE
     lanes = np.where(problem.unit_allowed, problem.cluster.lanes, 1).max(axis=1)[problem.unit]
     send_us = _least_send_us(problem)
     # Ends that must be apart and have but one device to be on fit nowhere: no plan does.
     sure_us = np.where(apart & np.isfinite(send_us), send_us, 0.0)
     by_source = np.argsort(profile.edge_source, kind="stable")
     out_ptr = np.searchsorted(profile.edge_source[by_source], np.arange(profile.n_ops + 1))
+    weighted_us, most = _weighted_us(problem, least_us)
     head_us = _heads(
         profile.topological_order,
         profile.in_ptr,
@@ -151,7 +159,8 @@ def heads_and_tails_us(
         sure_us[profile.in_edges],
         least_us,
         lanes,
-        near,
+        weighted_us,
+        most,
     )
     tail_us = _heads(
         profile.topological_order[::-1].copy(),
@@ -161,9 +170,29 @@ def heads_and_tails_us(
         sure_us[by_source],
         least_us,
         lanes,
-        near,
+        weighted_us,
+        most,
     )
     return head_us, tail_us
+
+
+def _weighted_us(problem: Problem, least_us: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Work of each op as :func:`_device_weights` counts it, 0 for ops that may be elsewhere.
+
+    Returns
+    -------
+    float array, shape (n_sets, n_ops)
+    float array, shape (n_sets,)
+        The most that the lanes of one chip count.
+    """
+    cluster = problem.cluster
+    found, most = [], []
+    for inside, weight in _device_weights(problem):
+        members = np.flatnonzero(weight > 0)
+        slowest = (problem.time_us[:, members] * weight[members]).min(axis=1)
+        found.append(np.where(inside[problem.unit], slowest, 0.0))
+        most.append((weight * cluster.lanes[cluster.lane_owner]).max())
+    return np.array(found), np.array(most)
 
 
 def _least_send_us(problem: Problem) -> FloatArray:
@@ -200,7 +229,8 @@ def _heads(
     sure_us: FloatArray,
     time_us: FloatArray,
     lanes: IntArray,
-    near: int,
+    weighted_us: FloatArray,
+    most: FloatArray,
 ) -> FloatArray:  # pragma: no cover - compiled
     """Earliest starts, op by op; see the top of the file.
 
@@ -213,29 +243,42 @@ def _heads(
     head = np.zeros(n)
     work, leave = np.empty(n), np.empty(n)  # between an ancestor and v: at least; if apart
     seen = np.full(n, -1)
-    found, key = np.empty(near, np.int64), np.empty(near)
+    bound_here, key = np.empty(NEAR, np.int64), np.empty(NEAR)
+    together = np.empty(NEAR, np.bool_)
+    waiting = [(0.0, 0, 0)]
+    joined_us, away_us = np.empty(len(most)), np.empty(len(most))
     for v in order:
-        base, count = 0.0, 0
+        base = 0.0
+        waiting.clear()
         for e in range(in_ptr[v], in_ptr[v + 1]):
             x = producer[e]
             base = max(base, head[x] + time_us[x] + sure_us[e])
             if seen[x] == v:
                 work[x], leave[x] = max(work[x], sure_us[e]), max(leave[x], send_us[e])
-            elif count < near:
+            else:
                 seen[x], work[x], leave[x] = v, sure_us[e], send_us[e]
-                found[count] = x
+                heappush(waiting, (-head[x], -place[x], x))
+        joins = len(waiting) > 1
+        joined_us[:], away_us[:] = 0.0, np.inf
+        left, count = PATIENCE if joins else NEAR, 0
+        while len(waiting) > 0 and left > 0:
+            x = heappop(waiting)[2]  # the latest: all between it and v has been looked at
+            following = head[x] + time_us[x] + leave[x]
+            if following > base and count < NEAR:
+                bound_here[count], key[count] = x, -following
                 count += 1
-        done = 0
-        while done < count:
-            last = done  # the latest in the order: all between it and v has been looked at
-            for k in range(done + 1, count):
-                if place[found[k]] > place[found[last]]:
-                    last = k
-            x = found[last]
-            found[last], found[done] = found[done], x
-            done += 1
-            if head[x] + time_us[x] + leave[x] <= base:
+            elif not joins:
                 continue
+            left -= 1
+            if joins:
+                for s in range(len(most)):
+                    if weighted_us[s, x] > 0.0:
+                        joined_us[s] += weighted_us[s, x]
+                        away_us[s] = min(away_us[s], leave[x])
+                        spread_us = joined_us[s] + (1.0 - most[s]) * away_us[s]
+                        earliest = head[x] + min(joined_us[s] / most[s], spread_us)
+                        if earliest > base:
+                            base, left = earliest, PATIENCE
             for e in range(in_ptr[x], in_ptr[x + 1]):
                 y = producer[e]
                 through = time_us[x] + work[x]
@@ -243,24 +286,24 @@ def _heads(
                 through += sure_us[e]
                 if seen[y] == v:
                     work[y], leave[y] = max(work[y], through), max(leave[y], leaving)
-                elif count < near:
+                else:
                     seen[y], work[y], leave[y] = v, through, leaving
-                    found[count] = y
-                    count += 1
-        for k in range(count):
-            key[k] = -(head[found[k]] + time_us[found[k]] + leave[found[k]])
+                    heappush(waiting, (-head[y], -place[y], y))
         rank = np.argsort(key[:count])
         earliest, bound = np.inf, base
-        first, total, way = np.inf, 0.0, np.inf
+        together[:count] = False
         for i in range(count + 1):
             following = -key[rank[i]] if i < count else 0.0
             earliest = min(earliest, max(bound, following))
             if following <= bound:
                 break
-            x = found[rank[i]]
-            first, way = min(first, head[x]), min(way, work[x])
-            total += time_us[x]
-            bound = max(bound, first + total / lanes[v] + way)
+            together[rank[i]] = True
+            total, way = 0.0, np.inf
+            for k in range(count):  # the latest head first
+                if together[k]:
+                    x = bound_here[k]
+                    total, way = total + time_us[x], min(way, work[x])
+                    bound = max(bound, head[x] + total / lanes[v] + way)
         head[v] = max(base, earliest)
     return head
 

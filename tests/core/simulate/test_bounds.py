@@ -150,3 +150,19 @@ def test_a_schedule_that_lacks_memory_may_be_shorter_than_any_that_fits():
     together = simulate(problem, Plan(np.array([0, 0]), np.array([0, 1]), "x"))
     assert (together.makespan_us, together.lower_bound_us, together.gap) == (20, 30, 0.0)
     assert find_faults(together) == []
+
+
+@pytest.mark.parametrize(("b0_us", "at_least_us"), [(0.0, 80.0), (4.0, 84.0), (100.0, 130.0)])
+def test_rows_of_parallel_ops_add_up(b0_us, at_least_us):
+    """Two rows of five between three ops: each shared by two GPUs, or each on one."""
+    times, edges = {}, []
+    for row in range(3):
+        times[f"one{row}"] = 10.0
+        for i in range(5 * (row > 0)):
+            times[f"many{row}{i}"] = 10.0
+            edges += [(f"one{row - 1}", f"many{row}{i}", 0), (f"many{row}{i}", f"one{row}", 0)]
+    problem = Problem(profile_of(times, edges), cluster_of(2, b0_us=b0_us, b1_us_per_byte=0.0))
+    assert lower_bound_us(problem) == at_least_us
+    away = [int(b0_us < 50 and name in {"many10", "many11", "many20", "many21"}) for name in times]
+    plan = Plan(np.array(away), np.arange(len(times)), "x", "priority", "fifo")
+    assert at_least_us <= simulate(problem, plan).makespan_us
