@@ -7,11 +7,11 @@
 3. Two threads move whole blocks (:mod:`enplace.search.blocks`), with channels that serve the most
    urgent first; one of them with channels that serve first come, first served, where that is hardly
    worse. Ops stand in the order of their ranks, or in a plan's own if that is much better, in which
-   blocks move as well.
+   blocks move as well. Where the best plan leads nowhere, they go on from the other quick methods'
+   plans, and while nothing fits, from placements by chance.
 4. Both anneal windows of the order (:mod:`enplace.search.windows`), each with its own seed; now and
    then the one that lags goes on from the other's. Where channels that serve the most urgent first
    win more than windows do, the first thread keeps moving blocks; where they win much more, both.
-
 5. On problems of a few hundred ops, CP-SAT has the rest of the time (:mod:`enplace.solvers.cp`): it
    may find a better plan still, or prove how little there is to gain. If it ends before that with
    something left to gain, windows are annealed from ever new placements.
@@ -52,15 +52,18 @@ from enplace.profile import make_profile
 from enplace.schedule import Schedule
 from enplace.search import Level, make_level
 from enplace.search.steps import (
+    BLOCKS,
     LISTS,
     State,
     Step,
     blocks_step,
     by_key,
+    by_rank,
     elsewhere_step,
     going,
     played,
     restarting,
+    scattered,
     state_of,
     windows_step,
 )
@@ -75,7 +78,7 @@ so that little time has the most."""
 
 SEARCHES, SEARCH_SHARE = (local_search, mcmc), 0.05
 """Methods that search, tried on problems small enough for CP-SAT, and the share of the time that
-each has."""
+each has, if there is a limit."""
 
 SLOW_START_S, PATIENCE = 2.5e-4, 0.25
 """Time that ``m-sct``, with its linear program, takes for an op, and the share of all time that it
@@ -93,8 +96,12 @@ PHASES, BLOCK_PHASES = (0.35, 0.45, 0.55, 0.7, 0.85, 1.0), 3
 """Share of the time at which each phase ends, and how many of them move blocks only; after each,
 what lags is dropped. In the first, other plans than the best have a turn as well."""
 
-TURNS = 5
-"""Turns that a thread takes in a phase when no time limit is given."""
+TURNS, MORE_TURNS, TURN_OPS = 5, 40, 4000
+"""Turns that a thread takes in a phase when no time limit is given; more for small graphs, as many
+as make so many ops."""
+
+SCATTERED = 16
+"""Placements by chance that a phase begins with as well where nothing fits so far."""
 
 THRESHOLD = 0.003
 """How much worse than the current plan a move of a block may be at first in each phase."""
@@ -257,9 +264,10 @@ def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Itera
     methods: list[tuple[Run, PlaceOptions]] = [(method, options.quiet) for method in STARTS]
     if patient:
         methods.append((m_sct, options.quiet))
-    if limit_s is not None and problem.profile.n_ops <= EXACT:
+    if problem.profile.n_ops <= EXACT:
         for number, search in enumerate(SEARCHES, 1):
-            until_s = options.seconds + number * SEARCH_SHARE * limit_s
+            share_s = None if limit_s is None else number * SEARCH_SHARE * limit_s
+            until_s = None if share_s is None else options.seconds + share_s
             methods.append((search, replace(options.quiet, time_limit_s=until_s)))
     for number, (method, asked) in enumerate(methods):
         if number:
@@ -312,9 +320,9 @@ class _Search:
             yield
             level = self._level(finest)
             yield
-            states = self._moved(level, end, self.plans if end == PHASES[0] else ())
+            states = self._moved(level, end, states, self.plans if end == PHASES[0] else ())
         yield
-        states = [state_of(finest, self.best.plan), *(s for s in states if s.level is finest)]
+        states = self._reached(finest, states)
         urgent = self._looked_at(states, LINKS[0])
         leader = min((self._replayed(state) for state in states), key=by_key)
         blocks = blocks_step(LINKS[0], THRESHOLD)
@@ -330,29 +338,40 @@ class _Search:
                 urgent = min(self._phase([urgent, urgent], [blocks, blocks], end), key=by_key)
         if self.exact:
             self._prove()
-            self._begin_again(finest)
+            self._begin_again()
 
-    def _moved(self, level: Level, end: float, others: tuple[Plan, ...]) -> list[State]:
+    def _reached(self, level: Level, states: list[State]) -> list[State]:
+        """The best schedule so far, and those of the states that are of a level."""
+        return [state_of(level, self.best.plan), *(s for s in states if s.level is level)]
+
+    def _moved(
+        self, level: Level, end: float, states: list[State], others: tuple[Plan, ...]
+    ) -> list[State]:
         """Move blocks of the best schedule so far, and where that leads nowhere, of other plans."""
-        best = state_of(level, self.best.plan)
-        links = list(LINKS)
-        states = [self._looked_at([best], serve) for serve in LINKS]
+        links, reached = list(LINKS), self._reached(level, states)
+        states = [self._looked_at(reached, serve) for serve in LINKS]
         if not _is_near(states[1], states[0]):
             states[1], links[1] = states[0], links[0]
+        first, nothing = self.options.seed + self.turns * SCATTERED, not self.best.fits
+        seeds = range(first, first + SCATTERED * (self.exact and nothing))
         steps = [
             restarting(
                 blocks_step(serve, THRESHOLD),
-                [state, *(state_of(level, plan) for plan in others[thread::THREADS])],
+                [
+                    state,
+                    *(scattered(state, seed) for seed in seeds[thread::THREADS]),
+                    *(state_of(level, plan) for plan in others[thread::THREADS]),
+                ],
             )
             for thread, (serve, state) in enumerate(zip(links, states, strict=True))
         ]
         return self._phase(states, steps, end)
 
     def _finest(self) -> Level:
-        """Chains merged, unless the best schedule so far profits from tearing some apart."""
+        """Chains merged, unless memory is short or the best schedule so far tears some apart."""
         chain = merge_chains(self.problem)
         level, device = make_level(self.problem, chain), self.best.plan.device
-        if (level.device_of(device)[level.group] == device).all():
+        if self.best.fits and (level.device_of(device)[level.group] == device).all():
             return level
         return make_level(self.problem, np.arange(len(chain)))
 
@@ -370,12 +389,12 @@ class _Search:
         Moves go further in the order of ranks, unless a state's own is much better.
         """
         look = blocks_step(links, rounds=0)
-        by_rank, in_order = (
-            min((look(replace(s, ranked=ranked), 0, 1.0, going()) for s in states), key=by_key)
-            for ranked in (True, False)
+        ranked, in_order = (
+            min((look(replace(s, ranked=by_ranks), 0, 1.0, going()) for s in states), key=by_key)
+            for by_ranks in (True, False)
         )
-        limit = by_rank.lacking_bytes, by_rank.makespan_us * (1 - OWN_ORDER)
-        return in_order if in_order.key < limit else by_rank
+        limit = ranked.lacking_bytes, ranked.makespan_us * (1 - OWN_ORDER)
+        return in_order if in_order.key < limit else ranked
 
     def _replayed(self, state: State) -> State:
         """A state in the order that windows should start from: its own, or that of a new play."""
@@ -391,6 +410,8 @@ class _Search:
         started, until = self._spent, end
         stop = going()
         found: list[State] = list(states)
+        n_ops = states[0].level.problem.profile.n_ops
+        most = min(max(TURNS, TURN_OPS // n_ops), MORE_TURNS)
 
         def work(thread: int) -> None:
             turn = 0
@@ -401,7 +422,7 @@ class _Search:
                 if self.options.time_limit_s is not None:
                     share = (self._spent - started) / max(until - started, 1e-9)
                 found[thread] = steps[thread](found[thread], seed, share, stop)
-                if self.options.time_limit_s is None and turn == TURNS:
+                if self.options.time_limit_s is None and turn == most:
                     return
 
         with ThreadPoolExecutor(THREADS) as pool:
@@ -447,8 +468,11 @@ class _Search:
         """Play what a thread has found on the graph of all ops, under every policy."""
         if not np.isfinite(state.makespan_us):
             return
+        orders = [state.order] + [by_rank(state)] * (state.engine == BLOCKS and state.ranked)
         plans = (
-            state.level.plan(state.order, state.device, policy, links) for policy, links in POLICIES
+            state.level.plan(order, state.device, policy, links)
+            for order in orders
+            for policy, links in POLICIES
         )
         self._keep(plans, state.engine)
 
@@ -494,13 +518,14 @@ class _Search:
                 )
                 self._keep(plans, CP_SAT)
 
-    def _begin_again(self, level: Level) -> None:
-        """Anneal from other placements, what is left of the time."""
+    def _begin_again(self) -> None:
+        """Anneal from other placements, op by op, what is left of the time."""
         limit_s = self.options.time_limit_s
         if limit_s is None or self.nothing_fits:
             return
         self.began = self.options.seconds
         self.search_s = max(limit_s - self.began, 1e-9)
+        level = make_level(self.problem, np.arange(self.problem.profile.n_ops))
         start = self._replayed(state_of(level, self.best.plan))
         self._phase([start, start], [elsewhere_step, elsewhere_step], 1.0)
 

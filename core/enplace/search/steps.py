@@ -13,7 +13,7 @@ import numpy as np
 from enplace.plan import LINK_POLICIES, Plan, inverse
 from enplace.problem import BoolArray
 from enplace.profile import IntArray
-from enplace.search.blocks import move_blocks
+from enplace.search.blocks import move_blocks, placed_ranks
 from enplace.search.level import Level
 from enplace.search.windows import sweep
 from enplace.simulate import simulate
@@ -21,9 +21,9 @@ from enplace.simulate import simulate
 BLOCK_ROUNDS, WINDOWS = 100, 8
 """Moves of blocks, and windows, that a thread tries in one turn."""
 
-LITTLE, PATIENCE = 0.001, 8
+LITTLE, PATIENCE, HASTE = 0.001, 8, 2
 """How much shorter a turn has to make a schedule for it to count, and after how many turns without
-that a search begins anew."""
+that a search begins anew; sooner where the schedule does not fit."""
 
 WIDTH, STRIDE, ROUNDS_AN_OP = 50, 25, 200
 HOT, COLD, SPREAD = 1.0, 0.025, 0.2
@@ -67,6 +67,14 @@ def going() -> BoolArray:
 def by_key(state: State) -> tuple[int, float]:
     """What the better of two states has less of."""
     return state.key
+
+
+def by_rank(state: State) -> IntArray:
+    """The order of the upward ranks that a state's placement gives the ops."""
+    topological = state.level.problem.profile.topological_order
+    rank = placed_ranks(state.level.graph, topological, state.device)
+    order: IntArray = topological[np.argsort(-rank[topological], kind="stable")]
+    return order
 
 
 def state_of(level: Level, plan: Plan) -> State:
@@ -136,21 +144,25 @@ def restarting(step: Step, starts: Sequence[State]) -> Step:
         found = step(current, seed, share, stop)
         gains = found.key < (current.lacking_bytes, current.makespan_us * (1 - LITTLE))
         current, fruitless = found, 0 if gains else fruitless + 1
-        if fruitless == PATIENCE:
+        if fruitless == (HASTE if current.lacking_bytes else PATIENCE):
             current, begun, fruitless = starts[begun % len(starts)], begun + 1, 0
         return min(state, found, key=by_key)
 
     return turn
 
 
-def elsewhere_step(state: State, seed: int, share: float, stop: BoolArray) -> State:
-    """A search that anneals windows of a placement of which some units were moved by chance."""
+def scattered(state: State, seed: int) -> State:
+    """A state with some units moved by chance, not played yet."""
     draw, problem = np.random.default_rng(seed), state.level.problem
     device = state.device.copy()
     for unit in np.flatnonzero(draw.random(problem.n_units) < draw.random()):
         device[problem.unit == unit] = draw.choice(np.flatnonzero(problem.unit_allowed[unit]))
-    order = played(state.level, device, state.order)
-    found = windows_step(State(state.level, order, device), seed, share, stop)
+    return State(state.level, played(state.level, device, state.order), device)
+
+
+def elsewhere_step(state: State, seed: int, share: float, stop: BoolArray) -> State:
+    """A search that anneals windows of a placement of which some units were moved by chance."""
+    found = windows_step(scattered(state, seed), seed, share, stop)
     return min(state, found, key=by_key)
 
 

@@ -314,7 +314,7 @@ def _run(  # type: ignore[no-untyped-def]
                     channel_free_us[route[at]] = sent_finish_us[transfer]
                     if links == LINK_ORDERED:
                         queue_size[route[at]] += 1
-                    if transfer_us[transfer] == 0.0:
+                    if sent_finish_us[transfer] == now:  # if only by rounding
                         awake[waker[waker_ptr[route[at]] : waker_ptr[route[at] + 1]]] = True
                 _push_event(event_us, event_code, n_events, sent_finish_us[transfer], n + transfer)
                 n_events += 1

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.core.placers.problems import gpus, line, problems
+from tests.problems import cluster_of, profile_of
 
 from enplace.clusters import presets
 from enplace.errors import EnplaceError
@@ -91,6 +92,36 @@ def test_tight_memory_is_respected_while_it_searches():
     schedule = simulate(problem, place(problem, "enplace"))
     assert schedule.fits
     assert (schedule.peak_bytes > 0).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_fits_in_few_ways_is_found(seed):
+    """Of 256 placements of five ops on unlike devices, few fit, and no list schedule does."""
+    names = [f"op{i}" for i in range(5)]
+    held = dict(zip(names, [43, 26, 32, 44, 19], strict=True))
+    profile = profile_of(
+        dict(zip(names, [2.0, 1.0, 5.0, 0.0, 3.5], strict=True)),
+        [("op1", "op4", 8), ("op2", "op4", 6), ("op3", "op4", 8)],
+        control=[("op0", "op1"), ("op0", "op2"), ("op0", "op3")],
+        persistent=held,
+        temporary=dict(zip(names, [45, 7, 31, 5, 36], strict=True)),
+    )
+    cluster = cluster_of(3, speeds=(1.0, 0.5, 1.0), b1_us_per_byte=0.5)
+    rooms = (150, 100, 60)
+    devices = [
+        replace(device, capacity_bytes=room)
+        for device, room in zip(cluster.devices, rooms, strict=True)
+    ]
+    problem = Problem(profile, replace(cluster, devices=tuple(devices)), pins={1: 1})
+    assert simulate(problem, place(problem, "enplace", options=PlaceOptions(seed=seed))).fits
+
+
+def test_without_a_time_limit_it_is_no_worse_than_the_searches_on_small_problems():
+    profile = line([float(3 + i % 7) for i in range(30)], [(i, i + 5, 3) for i in range(25)])
+    problem = Problem(profile, gpus(3, capacity=10**6))
+    ours = simulate(problem, place(problem, "enplace")).makespan_us
+    for other in ("mcmc", "local-search"):
+        assert ours <= simulate(problem, place(problem, other)).makespan_us
 
 
 def test_moves_keep_pins_and_groups():
