@@ -54,7 +54,8 @@ def make_graph(problem: Problem) -> Graph:
     lane_ptr = np.concatenate([[0], np.cumsum(cluster.lanes)]).astype(np.int64)[:-1]
     lane_ptr = lane_ptr[cluster.lane_owner]
     return Graph(
-        time_us=problem.time_us,
+        # Always a copy in rows: of one op, a view would be of another type to what is compiled.
+        time_us=np.array(problem.time_us, order="C"),
         unit=problem.unit,
         unit_ptr=np.searchsorted(problem.unit[member], np.arange(problem.n_units + 1)),
         member=member,

@@ -160,6 +160,7 @@ from enplace.placers import PlaceOptions, place
 from enplace.placers.enplace import compile_loops
 from enplace.frontends import read_profile
 from enplace.problem import Problem
+from enplace.profile import make_profile
 from enplace.samples import samples
 
 def compiled():
@@ -173,6 +174,13 @@ known = compiled()
 for sample in samples():
     problem = Problem(read_profile(sample.path), presets()["celeritas"])
     place(problem, "enplace", options=PlaceOptions(time_limit_s=1.5))
+# Two ops that are merged to one, and would be faster apart, were it not for the transfer.
+pair = make_profile(
+    "pair", op_names=["a", "b"], op_types=["Op"] * 2, scopes=[""] * 2,
+    time_us=[[30.0, 900.0], [300.0, 90.0]], persistent_bytes=[0, 0], temporary_bytes=[0, 0],
+    colocation=[""] * 2, edge_source=[0], edge_output=[0], edge_op=[1], edge_bytes=[20 << 20],
+)
+place(Problem(pair, presets()["pesto"]), "enplace", options=PlaceOptions(time_limit_s=1.0))
 print(len(known), sorted(compiled() - known))
 """
 
