@@ -390,7 +390,13 @@ class _Search:
         """
         look = blocks_step(links, rounds=0)
         ranked, in_order = (
-            min((look(replace(s, ranked=by_ranks), 0, 1.0, going()) for s in states), key=by_key)
+            min(
+                (
+                    look(State(s.level, s.order, s.device, ranked=by_ranks), 0, 1.0, going())
+                    for s in states
+                ),
+                key=by_key,
+            )
             for by_ranks in (True, False)
         )
         limit = ranked.lacking_bytes, ranked.makespan_us * (1 - OWN_ORDER)

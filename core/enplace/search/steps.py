@@ -39,14 +39,14 @@ class State:
     """An order and a placement on a level, and what the search makes of them.
 
     ``ranked`` tells how blocks are to be moved next: with ops in the order of their ranks, or in
-    this one.
+    this one. What has not been played is worse than anything that has.
     """
 
     level: Level
     order: IntArray
     device: IntArray
     makespan_us: float = np.inf
-    lacking_bytes: int = 0
+    lacking_bytes: int = np.iinfo(np.int64).max
     engine: str = LISTS
     ranked: bool = True
 

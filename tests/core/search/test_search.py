@@ -170,7 +170,7 @@ def test_blocks_in_a_plans_own_order_begin_with_its_schedule_and_only_get_better
 
 def test_a_search_that_gets_nowhere_begins_with_the_next_start_and_keeps_the_best():
     level = make_level(two_chains()[0], np.arange(12))
-    states = [State(level, np.arange(12), np.zeros(12), float(us)) for us in (100, 300, 200)]
+    states = [State(level, np.arange(12), np.zeros(12), float(us), 0) for us in (100, 300, 200)]
     seen = []
 
     def step(state, seed, share, stop):
