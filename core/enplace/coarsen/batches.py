@@ -80,6 +80,8 @@ def merge_batches(
         False: the paper's rule, heaviest transfer first. True: transfers that are long beside the
         work of their ends first, no merge that stretches the longest path beyond
         max(critical path, work / devices), and few merges at a time.
+    device : int array, shape (n_ops,), optional
+        Only ops that are on one device here are merged.
 
     Returns
     -------

@@ -45,8 +45,8 @@ from enplace.placers.mcmc import mcmc
 from enplace.placers.naive import single
 from enplace.placers.os_dpos import data_parallel
 from enplace.placers.registry import WARM_START, PlaceOptions, Progress, Run, placer
-from enplace.placers.settle import best_of, given_start, is_better, report
-from enplace.plan import Plan
+from enplace.placers.settle import best_of, by_placed_rank, given_start, is_better, report
+from enplace.plan import Plan, inverse
 from enplace.problem import BoolArray, Problem, split_problem
 from enplace.profile import make_profile
 from enplace.schedule import Schedule
@@ -58,7 +58,6 @@ from enplace.search.steps import (
     Step,
     blocks_step,
     by_key,
-    by_rank,
     elsewhere_step,
     going,
     played,
@@ -266,8 +265,9 @@ def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Itera
         methods.append((m_sct, options.quiet))
     if problem.profile.n_ops <= EXACT:
         for number, search in enumerate(SEARCHES, 1):
-            share_s = None if limit_s is None else number * SEARCH_SHARE * limit_s
-            until_s = None if share_s is None else options.seconds + share_s
+            until_s = None
+            if limit_s is not None:
+                until_s = options.seconds + number * SEARCH_SHARE * limit_s
             methods.append((search, replace(options.quiet, time_limit_s=until_s)))
     for number, (method, asked) in enumerate(methods):
         if number:
@@ -474,7 +474,9 @@ class _Search:
         """Play what a thread has found on the graph of all ops, under every policy."""
         if not np.isfinite(state.makespan_us):
             return
-        orders = [state.order] + [by_rank(state)] * (state.engine == BLOCKS and state.ranked)
+        orders = [state.order]
+        if state.engine == BLOCKS and state.ranked:
+            orders.append(inverse(by_placed_rank(state.level.problem, state.device)))
         plans = (
             state.level.plan(order, state.device, policy, links)
             for order in orders

@@ -78,8 +78,7 @@ def rearranged(schedule: Schedule, ranked: bool, seed: int, stopped: Callable[[]
     plan = schedule.plan
     level = _level(schedule.problem)
     step = blocks_step(plan.links, rounds=ROUNDS)
-    unknown = np.iinfo(np.int64).max
-    state = replace(state_of(level, plan), ranked=ranked, lacking_bytes=unknown)
+    state = replace(state_of(level, plan), ranked=ranked)
     for turn in range(TURNS):
         state = step(state, seed + turn, 1.0, going())
         if state.lacking_bytes == 0 or stopped():

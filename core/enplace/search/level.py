@@ -57,7 +57,10 @@ class Level:
                 prefix = "/".join(parts[:depth])
                 members[prefix, side].add(unit)
                 members[prefix, "all"].add(unit)
-        found = sorted({tuple(sorted(units)) for units in members.values()}, key=_by_size)
+        found = sorted(
+            {tuple(sorted(units)) for units in members.values()},
+            key=lambda units: (len(units), units),
+        )
         ptr = np.cumsum([0] + [len(units) for units in found]).astype(np.int64)
         return ptr, np.array([unit for units in found for unit in units], dtype=np.int64)
 
@@ -85,10 +88,6 @@ class Level:
         position[order] = np.arange(len(order))
         plan = Plan(device.copy(), position, "enplace", policy=policy, links=links)
         return expand(self.fine, self.group, plan)
-
-
-def _by_size(units: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    return len(units), units
 
 
 def make_level(problem: Problem, group: IntArray) -> Level:

@@ -13,7 +13,7 @@ import numpy as np
 from enplace.plan import LINK_POLICIES, Plan, inverse
 from enplace.problem import BoolArray
 from enplace.profile import IntArray
-from enplace.search.blocks import move_blocks, placed_ranks
+from enplace.search.blocks import move_blocks
 from enplace.search.level import Level
 from enplace.search.windows import sweep
 from enplace.simulate import simulate
@@ -67,14 +67,6 @@ def going() -> BoolArray:
 def by_key(state: State) -> tuple[int, float]:
     """What the better of two states has less of."""
     return state.key
-
-
-def by_rank(state: State) -> IntArray:
-    """The order of the upward ranks that a state's placement gives the ops."""
-    topological = state.level.problem.profile.topological_order
-    rank = placed_ranks(state.level.graph, topological, state.device)
-    order: IntArray = topological[np.argsort(-rank[topological], kind="stable")]
-    return order
 
 
 def state_of(level: Level, plan: Plan) -> State:

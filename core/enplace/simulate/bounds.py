@@ -150,7 +150,7 @@ def heads_and_tails_us(
     sure_us = np.where(apart & np.isfinite(send_us), send_us, 0.0)
     by_source = np.argsort(profile.edge_source, kind="stable")
     out_ptr = np.searchsorted(profile.edge_source[by_source], np.arange(profile.n_ops + 1))
-    weighted_us, most = _weighted_us(problem, least_us)
+    weighted_us, most = _weighted_us(problem)
     head_us = _heads(
         profile.topological_order,
         profile.in_ptr,
@@ -176,7 +176,7 @@ def heads_and_tails_us(
     return head_us, tail_us
 
 
-def _weighted_us(problem: Problem, least_us: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _weighted_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
     """Work of each op as :func:`_device_weights` counts it, 0 for ops that may be elsewhere.
 
     Returns
@@ -188,9 +188,7 @@ def _weighted_us(problem: Problem, least_us: FloatArray) -> tuple[FloatArray, Fl
     cluster = problem.cluster
     found, most = [], []
     for inside, weight in _device_weights(problem):
-        members = np.flatnonzero(weight > 0)
-        slowest = (problem.time_us[:, members] * weight[members]).min(axis=1)
-        found.append(np.where(inside[problem.unit], slowest, 0.0))
+        found.append(np.where(inside[problem.unit], _least(problem.time_us, weight), 0.0))
         most.append((weight * cluster.lanes[cluster.lane_owner]).max())
     return np.array(found), np.array(most)
 
@@ -319,13 +317,11 @@ def _window_bound_us(
     )
     for inside, weight in _device_weights(problem):
         ops = inside[problem.unit]
-        members = weight > 0
-        weighted = (time_us[np.ix_(ops, members)] * weight[members]).min(axis=1)
         work, _, _ = np.histogram2d(
             head_us[ops],
             tail_us[ops],
             bins=(np.append(starts, np.inf), np.append(ends, np.inf)),
-            weights=weighted,
+            weights=_least(time_us[ops], weight),
         )
         later = work[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
         bounds = starts[:, None] + later + ends[None, :]
@@ -361,10 +357,15 @@ def _work_bound_us(problem: Problem, unit_us: FloatArray) -> float:
     """Work of all units that must stay on a set of devices, for every such set."""
     best = 0.0
     for inside, weight in _device_weights(problem):
-        members = weight > 0
-        weighted = unit_us[np.ix_(inside, members)] * weight[members]
-        best = max(best, float(weighted.min(axis=1).sum()))
+        best = max(best, float(_least(unit_us[inside], weight).sum()))
     return best
+
+
+def _least(time_us: FloatArray, weight: FloatArray) -> FloatArray:
+    """Least weighted time of each row over the devices that have a weight."""
+    members = weight > 0
+    least: FloatArray = (time_us[:, members] * weight[members]).min(axis=1)
+    return least
 
 
 def _price_bound_us(problem: Problem, unit_us: FloatArray) -> float:

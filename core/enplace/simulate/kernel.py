@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from enplace.problem import BoolArray
 from enplace.profile import FloatArray, IntArray
 
 PRIORITY, STRICT, FIFO = range(3)
@@ -214,6 +215,21 @@ def _wakers(
 
 
 @njit(cache=True, nogil=True)
+def _wake(
+    awake: BoolArray,
+    link: int,
+    route_ptr: IntArray,
+    route: IntArray,
+    waker_ptr: IntArray,
+    waker: IntArray,
+) -> None:  # pragma: no cover - compiled
+    """Have all channels looked at whose next transfer may have waited for one of a link's."""
+    for at in range(route_ptr[link], route_ptr[link + 1]):
+        for to in range(waker_ptr[route[at]], waker_ptr[route[at] + 1]):
+            awake[waker[to]] = True
+
+
+@njit(cache=True, nogil=True)
 def _run(  # type: ignore[no-untyped-def]
     device, position, duration_us, waiting, lanes, owner, heap_ptr, tensor_ptr, edge_ptr, edge_op,
     transfer_ptr, transfer_tensor, transfer_to, transfer_us, transfer_link, route_ptr, route,
@@ -314,8 +330,8 @@ def _run(  # type: ignore[no-untyped-def]
                     channel_free_us[route[at]] = sent_finish_us[transfer]
                     if links == LINK_ORDERED:
                         queue_size[route[at]] += 1
-                    if sent_finish_us[transfer] == now:  # if only by rounding
-                        awake[waker[waker_ptr[route[at]] : waker_ptr[route[at] + 1]]] = True
+                if sent_finish_us[transfer] == now:  # if only by rounding
+                    _wake(awake, link, route_ptr, route, waker_ptr, waker)
                 _push_event(event_us, event_code, n_events, sent_finish_us[transfer], n + transfer)
                 n_events += 1
                 n_waiting -= 1
@@ -328,10 +344,9 @@ def _run(  # type: ignore[no-untyped-def]
             code = _pop_event(event_us, event_code, n_events)
             n_events -= 1
             if code >= n:
-                changed = True
-                link = transfer_link[code - n]
-                for at in range(route_ptr[link], route_ptr[link + 1]):
-                    awake[waker[waker_ptr[route[at]] : waker_ptr[route[at] + 1]]] = True
+                if n_waiting > 0:
+                    changed = True
+                    _wake(awake, transfer_link[code - n], route_ptr, route, waker_ptr, waker)
                 first, last = transfer_tensor[code - n], transfer_tensor[code - n] + 1
                 where = transfer_to[code - n]
             else:
