@@ -20,6 +20,13 @@ have only s - a - e for them: the devices' lanes together must have the time for
 row of blocks of parallel ops (the heads of attention, the branches of Inception, the cells of
 NASNet), each with an op before and after it, this adds up from block to block.
 
+*Forks and joins.* Let v need a set of ops that all need u. Those that are not on u's device wait
+for a transfer first, those that are not on v's have to send something at last: of the time T from
+the end of u to the start of v, the other devices have only T less both. For all devices together,
+that must be enough for the work of the set. Tried are the sets of the ops that have the longest
+ways in. Where the links of all devices pass one channel, the first of the others waits for one
+transfer, the next for two, and so on, and so it is at the end.
+
 *Path.* No step is shorter than head + time + tail of any op.
 
 *Windows.* Ops with heads of at least a and tails of at least b all run within the step less a + b;
@@ -38,19 +45,14 @@ that fit the devices' memory.
 from __future__ import annotations
 
 from functools import lru_cache
-from heapq import heappop, heappush
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numba import njit
 from scipy.sparse import coo_array
 
 from enplace.problem import BoolArray, Problem
 from enplace.profile import FloatArray, IntArray
-
-NEAR, PATIENCE = 16, 64
-"""Ancestors looked at for each head, and for an op with several producers, how many more after the
-last one that helped."""
+from enplace.simulate.heads import earliest_starts
 
 CELLS = 256
 """Heads and tails at which a window may begin or end."""
@@ -151,27 +153,33 @@ def heads_and_tails_us(
     by_source = np.argsort(profile.edge_source, kind="stable")
     out_ptr = np.searchsorted(profile.edge_source[by_source], np.arange(profile.n_ops + 1))
     weighted_us, most = _weighted_us(problem)
-    head_us = _heads(
+    bus_set, on_bus = _bus(problem, weighted_us)
+    bus_us = np.where(on_bus & np.isfinite(send_us), send_us, 0.0)
+    head_us = earliest_starts(
         profile.topological_order,
         profile.in_ptr,
         profile.edge_source[profile.in_edges],
         send_us[profile.in_edges],
         sure_us[profile.in_edges],
+        bus_us[profile.in_edges],
         least_us,
         lanes,
         weighted_us,
         most,
+        bus_set,
     )
-    tail_us = _heads(
+    tail_us = earliest_starts(
         profile.topological_order[::-1].copy(),
         out_ptr,
         profile.edge_op[by_source],
         send_us[by_source],
         sure_us[by_source],
+        bus_us[by_source],
         least_us,
         lanes,
         weighted_us,
         most,
+        bus_set,
     )
     return head_us, tail_us
 
@@ -191,6 +199,39 @@ def _weighted_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
         found.append(np.where(inside[problem.unit], _least(problem.time_us, weight), 0.0))
         most.append((weight * cluster.lanes[cluster.lane_owner]).max())
     return np.array(found), np.array(most)
+
+
+def _bus(problem: Problem, weighted_us: FloatArray) -> tuple[int, BoolArray]:
+    """The set of like chips with the most work of those whose links all pass one channel.
+
+    Parameters
+    ----------
+    weighted_us : float array, shape (n_sets, n_ops)
+        See :func:`_weighted_us`.
+
+    Returns
+    -------
+    int
+        Number of the set; -1 if there is none.
+    bool array, shape (n_edges,)
+        Edges both of whose ends must be on devices of that set.
+    """
+    cluster, profile = problem.cluster, problem.profile
+    none = -1, np.zeros(profile.n_edges, dtype=bool)
+    best, found = 0.0, none
+    for number, (inside, weight) in enumerate(_device_weights(problem)):
+        members = set(np.flatnonzero(weight > 0).tolist())
+        of_chip = (weight * cluster.lanes)[weight > 0]
+        routes = [
+            set(link.channels) for link in cluster.links if {link.source, link.target} <= members
+        ]
+        if not routes or not set.intersection(*routes) or np.ptp(of_chip) > 0:
+            continue
+        if weighted_us[number].sum() > best:
+            ops = inside[problem.unit]
+            best = weighted_us[number].sum()
+            found = number, ops[profile.edge_source] & ops[profile.edge_op]
+    return found
 
 
 def _least_send_us(problem: Problem) -> FloatArray:
@@ -216,94 +257,6 @@ def _least_send_us(problem: Problem) -> FloatArray:
         for b0_us, b1_us_per_byte in costs:
             least[edges] = np.minimum(least[edges], b0_us + b1_us_per_byte * size[edges])
     return least
-
-
-@njit(cache=True, nogil=True)
-def _heads(
-    order: IntArray,
-    in_ptr: IntArray,
-    producer: IntArray,
-    send_us: FloatArray,
-    sure_us: FloatArray,
-    time_us: FloatArray,
-    lanes: IntArray,
-    weighted_us: FloatArray,
-    most: FloatArray,
-) -> FloatArray:  # pragma: no cover - compiled
-    """Earliest starts, op by op; see the top of the file.
-
-    ``send_us`` is what each edge costs if its ends are apart, ``sure_us`` what it costs at least.
-    """
-    n = len(order)
-    place = np.empty(n, np.int64)
-    for i in range(n):
-        place[order[i]] = i
-    head = np.zeros(n)
-    work, leave = np.empty(n), np.empty(n)  # between an ancestor and v: at least; if apart
-    seen = np.full(n, -1)
-    bound_here, key = np.empty(NEAR, np.int64), np.empty(NEAR)
-    together = np.empty(NEAR, np.bool_)
-    waiting = [(0.0, 0, 0)]
-    joined_us, away_us = np.empty(len(most)), np.empty(len(most))
-    for v in order:
-        base = 0.0
-        waiting.clear()
-        for e in range(in_ptr[v], in_ptr[v + 1]):
-            x = producer[e]
-            base = max(base, head[x] + time_us[x] + sure_us[e])
-            if seen[x] == v:
-                work[x], leave[x] = max(work[x], sure_us[e]), max(leave[x], send_us[e])
-            else:
-                seen[x], work[x], leave[x] = v, sure_us[e], send_us[e]
-                heappush(waiting, (-head[x], -place[x], x))
-        joins = len(waiting) > 1
-        joined_us[:], away_us[:] = 0.0, np.inf
-        left, count = PATIENCE if joins else NEAR, 0
-        while len(waiting) > 0 and left > 0:
-            x = heappop(waiting)[2]  # the latest: all between it and v has been looked at
-            following = head[x] + time_us[x] + leave[x]
-            if following > base and count < NEAR:
-                bound_here[count], key[count] = x, -following
-                count += 1
-            elif not joins:
-                continue
-            left -= 1
-            if joins:
-                for s in range(len(most)):
-                    if weighted_us[s, x] > 0.0:
-                        joined_us[s] += weighted_us[s, x]
-                        away_us[s] = min(away_us[s], leave[x])
-                        spread_us = joined_us[s] + (1.0 - most[s]) * away_us[s]
-                        earliest = head[x] + min(joined_us[s] / most[s], spread_us)
-                        if earliest > base:
-                            base, left = earliest, PATIENCE
-            for e in range(in_ptr[x], in_ptr[x + 1]):
-                y = producer[e]
-                through = time_us[x] + work[x]
-                leaving = min(send_us[e] + through, sure_us[e] + time_us[x] + leave[x])
-                through += sure_us[e]
-                if seen[y] == v:
-                    work[y], leave[y] = max(work[y], through), max(leave[y], leaving)
-                else:
-                    seen[y], work[y], leave[y] = v, through, leaving
-                    heappush(waiting, (-head[y], -place[y], y))
-        rank = np.argsort(key[:count])
-        earliest, bound = np.inf, base
-        together[:count] = False
-        for i in range(count + 1):
-            following = -key[rank[i]] if i < count else 0.0
-            earliest = min(earliest, max(bound, following))
-            if following <= bound:
-                break
-            together[rank[i]] = True
-            total, way = 0.0, np.inf
-            for k in range(count):  # the latest head first
-                if together[k]:
-                    x = bound_here[k]
-                    total, way = total + time_us[x], min(way, work[x])
-                    bound = max(bound, head[x] + total / lanes[v] + way)
-        head[v] = max(base, earliest)
-    return head
 
 
 def _window_bound_us(

@@ -152,7 +152,7 @@ def test_a_schedule_that_lacks_memory_may_be_shorter_than_any_that_fits():
     assert find_faults(together) == []
 
 
-@pytest.mark.parametrize(("b0_us", "at_least_us"), [(0.0, 80.0), (4.0, 84.0), (100.0, 130.0)])
+@pytest.mark.parametrize(("b0_us", "at_least_us"), [(0.0, 80.0), (4.0, 88.0), (100.0, 130.0)])
 def test_rows_of_parallel_ops_add_up(b0_us, at_least_us):
     """Two rows of five between three ops: each shared by two GPUs, or each on one."""
     times, edges = {}, []
@@ -166,3 +166,31 @@ def test_rows_of_parallel_ops_add_up(b0_us, at_least_us):
     away = [int(b0_us < 50 and name in {"many10", "many11", "many20", "many21"}) for name in times]
     plan = Plan(np.array(away), np.arange(len(times)), "x", "priority", "fifo")
     assert at_least_us <= simulate(problem, plan).makespan_us
+
+
+@pytest.mark.parametrize(("shared", "at_least_us"), [(False, 48), (True, 52)])
+def test_gpus_that_share_a_channel_wait_for_each_other(shared, at_least_us):
+    """One op, six side by side, one op, on three GPUs: transfers of 6 in and out, all of one bus.
+
+    With a channel each, both other GPUs have 12 less than the first. With one for all, the second
+    of them has 24 less: it waits for two transfers, and its last is one of two.
+    """
+    times = {"first": 10, **{f"m{i}": 10 for i in range(6)}, "last": 10}
+    edges = [("first", f"m{i}", 0) for i in range(6)] + [(f"m{i}", "last", 0) for i in range(6)]
+    problem = Problem(profile_of(times, edges), cluster_of(3, b0_us=6.0, shared=shared))
+    assert lower_bound_us(problem) == at_least_us
+    plan = Plan(np.array([0, 0, 0, 0, 1, 1, 2, 0]), np.arange(8), "x", "priority", "priority")
+    assert simulate(problem, plan).makespan_us == (54 if shared else 52)
+
+
+def test_a_long_way_in_keeps_an_op_where_its_data_is():
+    """Four chains of two: the first ops read 100 bytes, and what goes on from there is small.
+
+    A second op may leave alone, for 1 in and 1 out. The first ones, of 10 each, cannot: 10 before,
+    40 on one device, then the last chain's end.
+    """
+    chains = [("big", f"a{i}", 100) for i in range(4)] + [(f"a{i}", f"b{i}", 0) for i in range(4)]
+    times = {"big": 10, **{f"a{i}": 10 for i in range(4)}, **{f"b{i}": 1 for i in range(4)}}
+    edges = chains + [(f"b{i}", "last", 0) for i in range(4)]
+    problem = Problem(profile_of({**times, "last": 10}, edges), cluster_of(2, b0_us=1.0))
+    assert lower_bound_us(problem) == 10 + 40 + 1 + 10
