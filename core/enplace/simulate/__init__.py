@@ -9,12 +9,19 @@ from enplace.plan import Plan, check_plan
 from enplace.problem import Problem, split_problem
 from enplace.profile import IntArray
 from enplace.schedule import Schedule
-from enplace.simulate.bounds import lower_bound_us, remember_bound
+from enplace.simulate.bounds import heads_and_tails_us, lower_bound_us, remember_bound
 from enplace.simulate.kernel import run
 from enplace.simulate.machine import build_machine
 from enplace.simulate.path import CriticalPath, critical_path
 
-__all__ = ["CriticalPath", "critical_path", "lower_bound_us", "remember_bound", "simulate"]
+__all__ = [
+    "CriticalPath",
+    "critical_path",
+    "heads_and_tails_us",
+    "lower_bound_us",
+    "remember_bound",
+    "simulate",
+]
 
 
 def simulate(problem: Problem, plan: Plan) -> Schedule:

@@ -79,7 +79,7 @@ def _cheap_bound_us(problem: Problem) -> float:
     unit_us = _sums(problem.unit, time_us, problem.n_units)
     unit_bound = (unit_us / problem.cluster.lanes).min(axis=1).max()
     least_us = time_us.min(axis=1)
-    head_us, tail_us = heads_and_tails_us(problem, least_us, _apart(problem, possible, running))
+    head_us, tail_us = heads_and_tails_us(problem)
     path_bound = (head_us + least_us + tail_us).max()
     window_bound = _window_bound_us(problem, time_us, head_us, tail_us)
     work_bound = _work_bound_us(problem, unit_us)
@@ -133,19 +133,16 @@ def _apart(problem: Problem, possible: BoolArray, running: IntArray) -> BoolArra
     return apart
 
 
-def heads_and_tails_us(
-    problem: Problem, least_us: FloatArray, apart: BoolArray
-) -> tuple[FloatArray, FloatArray]:
+@lru_cache(maxsize=8)
+def heads_and_tails_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
     """When each op can start at the earliest, and how long the step goes on after it at least.
 
-    Parameters
-    ----------
-    least_us : float array, shape (n_ops,)
-        Time of each op on the device that suits it best.
-    apart : bool array, shape (n_edges,)
-        Edges that no schedule has within one device.
+    Both hold for every schedule that fits; shape (n_ops,).
     """
-    profile = problem.profile
+    profile, running = problem.profile, _running_bytes(problem)
+    possible = _possible(problem, running)
+    apart = _apart(problem, possible, running)
+    least_us = np.where(possible[problem.unit], problem.time_us, np.inf).min(axis=1)
     lanes = np.where(problem.unit_allowed, problem.cluster.lanes, 1).max(axis=1)[problem.unit]
     send_us = _least_send_us(problem)
     # Ends that must be apart and have but one device to be on fit nowhere: no plan does.

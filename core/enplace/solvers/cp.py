@@ -14,6 +14,7 @@ import numpy as np
 from enplace.plan import Plan
 from enplace.problem import Problem
 from enplace.schedule import Schedule
+from enplace.simulate import heads_and_tails_us
 from enplace.solvers.child import converse
 
 TICKS = 5_000_000
@@ -104,18 +105,60 @@ def _running_bytes(problem: Problem) -> np.ndarray:
     return np.where(problem.time_us.min(axis=1) > 0, held, 0)
 
 
+def _one_of_twins(problem: Problem) -> np.ndarray:
+    """Where each unit may be, with one device for the heaviest of those that differ in nothing.
+
+    Whatever schedule has it on another of these, the same one with the two devices exchanged has
+    it on that device.
+    """
+    allowed = problem.unit_allowed.copy()
+    least_us = np.zeros(problem.n_units)
+    np.add.at(least_us, problem.unit, problem.time_us.min(axis=1))
+    heaviest = int(np.argmax(least_us))
+    first, *others = np.flatnonzero(allowed[heaviest]).tolist()
+    for other in others:
+        allowed[heaviest, other] = not _are_twins(problem, first, other)
+    return allowed
+
+
+def _are_twins(problem: Problem, one: int, other: int) -> bool:
+    """Whether nothing changes where two devices change places."""
+    cluster = problem.cluster
+    n = cluster.n_devices
+    swapped = np.arange(n)
+    swapped[[one, other]] = other, one
+    pair = (swapped[:, None] * n + swapped).ravel()
+    uses = np.zeros((n * n, len(cluster.channels)), dtype=bool)
+    uses[np.repeat(np.arange(n * n), np.diff(cluster.route_ptr)), cluster.route] = True
+    rows = (problem.unit_allowed.T, problem.time_us.T, cluster.capacity_bytes, cluster.lanes)
+    pairs = (cluster.b0_us, cluster.b1_us_per_byte, np.equal.outer(*[cluster.lane_owner] * 2))
+    return (
+        all((row[one] == row[other]).all() for row in rows)
+        and all((of.ravel()[pair] == of.ravel()).all() for of in pairs)
+        and sorted(map(bytes, uses.T)) == sorted(map(bytes, uses[pair].T))
+    )
+
+
+def _ticks(bound_us: np.ndarray, tick_us: float) -> np.ndarray:
+    """Whole ticks that are surely within a bound, whatever its last digits."""
+    return np.floor(bound_us / tick_us * (1 - 1e-9)).astype(np.int64)
+
+
 def _encode(problem: Problem, known: Schedule, tick_us: float) -> bytes:
     """Arrays for the process; times in whole ticks, rounded down."""
     profile, cluster = problem.profile, problem.cluster
     sends_us = cluster.b0_us + cluster.b1_us_per_byte * profile.tensor_bytes[:, None, None]
     persistent, running = problem.unit_persistent_bytes, _running_bytes(problem)
     unit_bytes = 1 + int(persistent.sum() + profile.held_bytes.sum() + running.sum()) // MOST_UNITS
+    head_us, tail_us = heads_and_tails_us(problem)
     buffer = io.BytesIO()
     np.savez(
         buffer,
         horizon=TICKS + 1,
-        bound=int(known.lower_bound_us / tick_us * (1 - 1e-9)),
-        allowed=problem.unit_allowed,
+        bound=_ticks(np.array(known.lower_bound_us), tick_us),
+        head=_ticks(head_us, tick_us),
+        tail=_ticks(tail_us, tick_us),
+        allowed=_one_of_twins(problem),
         unit=problem.unit,
         unit_weight=persistent // unit_bytes,
         op_weight=running // unit_bytes,

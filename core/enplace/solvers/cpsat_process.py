@@ -86,7 +86,7 @@ class _Schedule:
     def _run_ops(self) -> None:
         model, data = self.model, self.data
         time, unit, owner = data["time"], data["unit"].tolist(), data["lane_owner"].tolist()
-        self.start = [model.new_int_var(0, self.horizon, "") for _ in unit]
+        self.start = [model.new_int_var(int(h), self.horizon, "") for h in data["head"]]
         self.end = [model.new_int_var(0, self.horizon, "") for _ in unit]
         self.makespan = model.new_int_var(int(data["bound"]), self.horizon, "")
         lanes: dict[int, list[Any]] = {}
@@ -100,7 +100,7 @@ class _Schedule:
                     )
                     lanes.setdefault(owner[d], []).append(run)
                     self._hold(d, run, data["temporary"][op])
-            model.add(self.makespan >= self.end[op])
+            model.add(self.makespan >= self.end[op] + int(data["tail"][op]))
         for d, intervals in lanes.items():
             if data["lanes"][d] == 1:
                 model.add_no_overlap(intervals)
