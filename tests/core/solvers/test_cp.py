@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line, problems
 
+from enplace.cluster import Cluster, Device, Link
 from enplace.errors import EnplaceError
 from enplace.placers import PlaceOptions, place
 from enplace.problem import Problem
@@ -168,3 +169,52 @@ def test_where_variables_cannot_be_shared_out_it_is_said_that_no_plan_fits():
     assert list(solve_cp(problem, known, 20.0, lambda: False))[-1].status == "infeasible"
     plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=3))
     assert plan.note.startswith("No plan fits, proven by CP-SAT")
+
+
+SLOW, SHARED, SMALL, PINNED = "a slower link", "a shared channel", "less memory", "a pin"
+
+
+def all_but(difference):
+    """Two ops between ops of a CPU, and two GPUs that are alike but for one thing.
+
+    For that, the heavier op had better not be on the first. The shared channel leads to it and
+    from the second.
+    """
+    times, cpu = {"heavy": 10.0, "other": 2.0}, {"input": 1.0, "next": 1.0, "last": 1.0}
+    edges = [("input", "other", 0), ("next", "heavy", 20), ("heavy", "last", 4)]
+    edges.append(("other", "last", 40))
+    profile = profile_of(times, edges, cpu=cpu, persistent={"heavy": 800})
+    room = [500 if difference == SMALL else 1000, 1000, GIB]
+    devices = tuple(
+        Device(f"{kind.upper()}:{i}", kind, size)
+        for kind, i, size in zip(("gpu", "gpu", "cpu"), (0, 1, 0), room, strict=True)
+    )
+    links = []
+    for a, b in ((0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)):
+        slow = difference == SLOW and (a, b) == (2, 0)
+        channel = 3 if difference == SHARED and (a, b) == (1, 2) else len(links)
+        links.append(Link(a, b, 19.0 if slow else 1.0, 1.0, (channel,)))
+    cluster = Cluster("nearly alike", devices, tuple("abcdef"), tuple(links))
+    pins = {1: 0} if difference == PINNED else {}
+    return Problem(profile, cluster, pins=pins)
+
+
+@pytest.mark.parametrize(
+    ("difference", "optimum_us"), [(SLOW, 51), (SHARED, 46), (SMALL, 46), (PINNED, 46)]
+)
+def test_devices_that_differ_in_anything_do_not_count_as_alike(difference, optimum_us):
+    problem = all_but(difference)
+    known = simulate(problem, place(problem, "single"))
+    found = list(solve_cp(problem, known, 20.0, lambda: False))
+    assert found[-1].status == "optimal"
+    assert found[-1].bound_us == pytest.approx(optimum_us, rel=1e-5)
+    last = [each.plan for each in found if each.plan is not None][-1]
+    assert simulate(problem, last).makespan_us == optimum_us
+
+
+def test_the_heaviest_op_has_one_of_the_devices_that_are_alike():
+    """Ten ops of 2 to 11 on four GPUs of one switch, proven with four ways to be alike."""
+    problem = Problem(line([float(t) for t in range(2, 12)], []), gpus(4))
+    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=8))
+    assert simulate(problem, plan).makespan_us == 17
+    assert simulate(problem, plan).gap < 1e-5
