@@ -16,6 +16,9 @@ from enplace.profile import KINDS, MAX_BYTES, MAX_NAME, FloatArray, IntArray
 
 MAX_DEVICES = 256
 
+MOST_LINK_COST = 1e9
+"""Largest latency in µs, and time for a byte, of a link."""
+
 _TASK = re.compile(r"(/job:\w+)(?:/replica:0)?(/task:\d+)")
 
 _T = TypeVar("_T")
@@ -135,8 +138,10 @@ class Cluster:
             raise ClusterError(f"cluster '{self.name}': a link must join two different devices")
         where = f"link {self.devices[link.source].name} to {self.devices[link.target].name}"
         costs = (link.b0_us, link.b1_us_per_byte)
-        if not all(math.isfinite(c) and 0 <= c <= 1e9 for c in costs):
-            raise ClusterError(f"{where}: b0_us and b1_us_per_byte must be 0 to 1e9, not {costs}")
+        if not all(math.isfinite(c) and 0 <= c <= MOST_LINK_COST for c in costs):
+            raise ClusterError(
+                f"{where}: b0_us and b1_us_per_byte must be 0 to {MOST_LINK_COST:g}, not {costs}"
+            )
         if not link.channels or len(set(link.channels)) < len(link.channels):
             raise ClusterError(f"{where}: name at least one channel, and each only once")
         if not all(0 <= channel < len(self.channels) for channel in link.channels):

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files as resource_files
 from typing import Any
 
-from enplace.cluster import Cluster, Device, Link
+from enplace.cluster import MOST_LINK_COST, Cluster, Device, Link
 from enplace.disk import (
     check_format,
     dump_json,
@@ -216,8 +216,8 @@ def _ends(value: Any, place: str, kinds: dict[str, str]) -> list[str]:
 def _link(link: dict[str, Any], place: str, pair: tuple[str, str]) -> dict[str, Any]:
     channels = _names(link, place, [f"{pair[0]}->{pair[1]}"])
     return {
-        "b0_us": float(number(link, "b0_us", place)),
-        "b1_us_per_byte": float(number(link, "b1_us_per_byte", place)),
+        "b0_us": float(number(link, "b0_us", place, high=MOST_LINK_COST)),
+        "b1_us_per_byte": float(number(link, "b1_us_per_byte", place, high=MOST_LINK_COST)),
         "channels": channels,
     }
 

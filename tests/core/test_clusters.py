@@ -65,6 +65,7 @@ def test_one_link_may_name_several_devices_and_both_ways() -> None:
         (put("links", 0, "to", "GPU:7"), r"links\[0\]\.to: there is no device \"GPU:7\""),
         (put("links", 0, "to", "GPU:0"), r"links\[0\]: leads from a device to itself"),
         (put("links", 0, "b0_us", -1), r"links\[0\]\.b0_us: must be a number from 0"),
+        (put("links", 0, "b0_us", 1e12), r"links\[0\]\.b0_us: must be a number from 0 to 1e\+09"),
         (put("links", 0, "b2", 1), r"links\[0\]: 'b2' means nothing here"),
         (put("links", 0, "channels", []), "link GPU:0 to GPU:1: name at least one channel"),
         (put("default_links", {}), "none from GPU:0 to CPU:0; add it, or 'gpu-cpu' to"),
