@@ -506,7 +506,7 @@ class _Search:
             if found.bound_us > self.best.lower_bound_us:
                 remember_bound(self.problem, found.bound_us)
                 self.best = replace(self.best, lower_bound_us=found.bound_us)
-            self.nothing_fits |= found.status == "infeasible"
+            self.nothing_fits |= found.status == "infeasible" and not self.best.fits
             if found.why:
                 self.missed.append(f"{CP_SAT} ({found.why})")
             self.options.progress(

@@ -27,6 +27,8 @@ TIGHT = 0.7
 MOST_UNITS = 1 << 40
 """Memory counts in bytes, or so coarsely that all together is no more than this, rounded down."""
 
+DENIAL = "its answer denies a plan that fits, so it does not count"
+
 
 @dataclass(frozen=True, eq=False)
 class Found:
@@ -58,7 +60,10 @@ def solve_cp(
     cancelled: Callable[[], bool],
     threads: int = 2,
 ) -> Iterator[Found]:
-    """Look for a schedule shorter than a known one, and for a bound above its."""
+    """Look for a schedule shorter than a known one, and for a bound above its.
+
+    An answer that denies the known schedule, where that fits, does not count.
+    """
     # No feasible schedule need be as short as a known one that lacks memory.
     longest_us = known.makespan_us if known.fits else _serial_us(problem)
     tick_us = max(longest_us, 1e-6) / TICKS
@@ -66,6 +71,10 @@ def solve_cp(
     message = _encode(problem, known, tick_us)
     best_us = known.lower_bound_us
     for line in converse("cpsat_process", arguments, message, limit_s, cancelled):
+        denies = line.get("status") == "infeasible" or line.get("bound", 0.0) > TICKS
+        if known.fits and denies:
+            yield Found(known.lower_bound_us, None, "failed", DENIAL)
+            return
         # Times are rounded down: what the model cannot beat, no schedule can.
         best_us = max(best_us, line.get("bound", 0.0) * tick_us)
         plan = None

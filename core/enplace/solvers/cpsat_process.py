@@ -7,8 +7,9 @@ op), in whole ticks. The last one also has ``status``: ``optimal``, ``infeasible
 
 The model relaxes the machine, so that its bound holds for every schedule: channels may carry
 tensors in any order and at any time, and times and bytes are rounded down. Where memory is far from
-full, of tensors only those count that an op holds while it runs. It gets no hint: OR-Tools 9.15 has
-called a hinted placement optimal where there was a shorter schedule.
+full, of tensors only those count that an op holds while it runs. OR-Tools 9.15 has called a hinted
+placement optimal where there was a shorter schedule, and a model infeasible where the optional
+intervals of one op, of unlike lengths, shared an end. So it gets no hint, and intervals share none.
 
 Usage: python -m enplace.solvers.cpsat_process SECONDS THREADS
 """
@@ -95,8 +96,8 @@ class _Schedule:
                 took = int(time[op, d])
                 model.add(self.end[op] == self.start[op] + took).only_enforce_if(there)
                 if took > 0:
-                    run = model.new_optional_interval_var(
-                        self.start[op], took, self.end[op], there, ""
+                    run = model.new_optional_fixed_size_interval_var(
+                        self.start[op], took, there, ""
                     )
                     lanes.setdefault(owner[d], []).append(run)
                     self._hold(d, run, data["temporary"][op])
@@ -165,9 +166,11 @@ class _Schedule:
                 life = model.new_optional_interval_var(begin, self._later(), there, sent, "")
                 self._hold(to, life, weight)
             for d, at_home in self.on[unit[maker]].items():
-                self._used_until(gone, [at_home], d, users)
+                there = self._later()
+                model.add(there >= gone).only_enforce_if(at_home)
+                self._used_until(there, [at_home], d, users)
                 life = model.new_optional_interval_var(
-                    self.start[maker], self._later(), gone, at_home, ""
+                    self.start[maker], self._later(), there, at_home, ""
                 )
                 self._hold(d, life, weight)
 

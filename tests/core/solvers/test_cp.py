@@ -218,3 +218,31 @@ def test_the_heaviest_op_has_one_of_the_devices_that_are_alike():
     plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=8))
     assert simulate(problem, plan).makespan_us == 17
     assert simulate(problem, plan).gap < 1e-5
+
+
+def test_unlike_times_on_unlike_devices_with_little_memory_do_not_mislead_it():
+    """OR-Tools 9.15 called 26 optimal where optional intervals shared an end; 21 is."""
+    profile = profile_of(
+        {"a": 4, "b": 0, "c": 4, "d": 3.5, "e": 8},
+        [("a", "c", 6), ("a", "d", 6), ("d", "e", 9)],
+        control=[("b", "e"), ("c", "e")],
+        persistent={"c": 20, "d": 10, "e": 5},
+        temporary={"a": 10, "b": 5, "c": 5, "d": 5},
+    )
+    devices = (Device("D0", "gpu", 30, speed=2.0), Device("D1", "gpu", 60, speed=0.5))
+    links = tuple(Link(a, 1 - a, 0.0, 0.0, (a,)) for a in (0, 1))
+    problem = Problem(profile, Cluster("unlike", devices, ("there", "back"), links))
+    known = simulate(problem, place(problem, "heft"))
+    assert known.makespan_us == 26
+    last = list(solve_cp(problem, known, 20.0, lambda: False))[-1]
+    assert (last.status, last.bound_us) == ("optimal", pytest.approx(21, rel=1e-5))
+
+
+@pytest.mark.parametrize("answer", [{"status": "infeasible"}, {"bound": 1e9}])
+def test_an_answer_that_denies_a_plan_that_fits_does_not_count(monkeypatch, answer):
+    problem = Problem(line([2.0] * 5, []), gpus(2))
+    known = simulate(problem, place(problem, "single"))
+    monkeypatch.setattr(cp, "converse", lambda *ignored: iter([answer]))
+    (found,) = solve_cp(problem, known, 1.0, lambda: False)
+    assert (found.bound_us, found.status) == (known.lower_bound_us, "failed")
+    assert "does not count" in found.why
