@@ -9,11 +9,12 @@ import numpy as np
 
 from benchmarks.place import CLUSTERS, measured_profiles
 from benchmarks.report import figure, title
-from enplace.clusters import presets
-from enplace.frontends import read_profile
+from enplace.bounds.step_time import lower_bound_us
+from enplace.machine import simulate
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, place
-from enplace.problem import Problem
-from enplace.simulate import lower_bound_us, simulate
+from enplace.readers import read_profile
+from enplace.readers.clusters import presets
+from enplace.values.problem import Problem
 
 SECONDS, CLOSE = 60.0, 0.05
 

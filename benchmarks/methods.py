@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from enplace.clusters import presets
+from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
-from enplace.files import write_atomically
-from enplace.frontends import read_profile
-from enplace.maxload.contract import whole_lacking_bytes
+from enplace.machine import simulate
+from enplace.machine.loads import max_load_us
 from enplace.placers import DEFAULT_METHOD, STEP_TIME, THROUGHPUT, PlaceOptions, place, placers
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.samples import samples
-from enplace.simulate import simulate
-from enplace.simulate.loads import max_load_us
+from enplace.placers.max_load.contract import whole_lacking_bytes
+from enplace.readers import read_profile
+from enplace.readers.clusters import presets
+from enplace.readers.samples import samples
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
 
 CLUSTERS = {"pesto": "2 GPUs", "celeritas": "4 GPUs", "fastt": "8 GPUs"}
 """Testbeds of the papers: two, four and eight V100s."""

@@ -12,17 +12,17 @@ import warnings
 
 from benchmarks.place import measured_profiles
 from benchmarks.report import title
-from enplace.cluster import Cluster
-from enplace.clusters import presets
 from enplace.coarsen import contract, expand, merge_batches
-from enplace.frontends import read_profile
+from enplace.machine import simulate
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, place
 from enplace.placers.heft import heft
 from enplace.placers.pesto import FREE_TARGET, make_program
-from enplace.problem import Problem
-from enplace.profile import Profile
-from enplace.simulate import simulate
+from enplace.readers import read_profile
+from enplace.readers.clusters import presets
 from enplace.solvers.milp import solve_milp
+from enplace.values.cluster import Cluster
+from enplace.values.problem import Problem
+from enplace.values.profile import Profile
 
 SECONDS = 60.0
 """For each placement of the first table and of Fig. 5."""

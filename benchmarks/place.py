@@ -10,13 +10,14 @@ import numpy as np
 
 from benchmarks.report import figure, median_s, title
 from benchmarks.synthetic import transformer_36k
-from enplace.clusters import presets
-from enplace.frontends import read_profile
+from enplace.bounds.step_time import lower_bound_us
+from enplace.machine import simulate
 from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, place, placers
-from enplace.problem import BoolArray, Problem
-from enplace.profile import FloatArray
-from enplace.samples import samples
-from enplace.simulate import lower_bound_us, simulate
+from enplace.readers import read_profile
+from enplace.readers.clusters import presets
+from enplace.readers.samples import samples
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray
 
 CLUSTERS = ("pesto", "celeritas", "fastt")
 """Testbeds of the papers: two, four and eight V100s."""

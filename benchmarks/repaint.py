@@ -20,9 +20,9 @@ from PySide6.QtWidgets import QWidget
 
 from benchmarks.report import figure, title
 from benchmarks.synthetic import transformer_36k
-from enplace.clusters import presets
+from enplace.machine import simulate
 from enplace.placers import place
-from enplace.simulate import simulate
+from enplace.readers.clusters import presets
 from enplace_studio.application import make_application
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.graph import GraphView

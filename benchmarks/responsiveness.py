@@ -23,9 +23,9 @@ from PySide6.QtWidgets import QApplication
 
 from benchmarks.report import figure, title
 from benchmarks.synthetic import transformer_36k
-from enplace.clusters import presets
+from enplace.machine import simulate
 from enplace.placers import place
-from enplace.simulate import simulate
+from enplace.readers.clusters import presets
 from enplace_studio.application import make_application
 from enplace_studio.document import PlanEntry
 from enplace_studio.state import first_state

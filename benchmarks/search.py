@@ -9,13 +9,14 @@ from pathlib import Path
 from benchmarks.place import measured_profiles
 from benchmarks.report import figure, title, watched_memory
 from benchmarks.synthetic import transformer_36k
-from enplace.clusters import presets
+from enplace.bounds.step_time import lower_bound_us
 from enplace.coarsen import contract, merge_batches
-from enplace.frontends import read_profile
+from enplace.machine import simulate
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place
-from enplace.problem import Problem
-from enplace.samples import samples
-from enplace.simulate import lower_bound_us, simulate
+from enplace.readers import read_profile
+from enplace.readers.clusters import presets
+from enplace.readers.samples import samples
+from enplace.values.problem import Problem
 
 VERTICES, SECONDS, LONG_S, CLOSE = 200, 10.0, 60.0, 0.03
 PROVED = 1e-4

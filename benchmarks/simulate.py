@@ -6,12 +6,12 @@ import numpy as np
 
 from benchmarks.report import figure, median_s, title
 from benchmarks.synthetic import transformer_36k
-from enplace.clusters import presets
+from enplace.machine import critical_path, simulate
+from enplace.machine.reference import simulate_slowly
 from enplace.placers import PlaceOptions, place
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.simulate import critical_path, simulate
-from enplace.simulate.reference import simulate_slowly
+from enplace.readers.clusters import presets
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
 
 
 def main() -> None:

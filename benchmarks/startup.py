@@ -19,7 +19,7 @@ import sys, time
 from pathlib import Path
 import tempfile
 from PySide6.QtCore import QSettings, QTimer
-from enplace.samples import samples
+from enplace.readers.samples import samples
 from enplace_studio.application import make_application
 from enplace_studio.window import MainWindow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from enplace.profile import CONTROL, Profile, make_profile
+from enplace.values.profile import CONTROL, Profile, make_profile
 
 HEADS = 64
 WIDTH = 1024

@@ -23,12 +23,10 @@ import numpy as np
 
 from benchmarks.report import title
 from enplace.cli.answer import table
-from enplace.clusters import cluster_from
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.frontends import read_profile
-from enplace.frontends.dnn_partitioning import profile_from_dnn_partitioning
-from enplace.latency import best_latency, greedy_split, latency_us
-from enplace.maxload import (
+from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, place, placers
+from enplace.placers.latency import best_latency, greedy_split, latency_us
+from enplace.placers.max_load import (
     Limits,
     best_anywhere,
     best_contiguous,
@@ -36,9 +34,11 @@ from enplace.maxload import (
     split_exactly,
     split_in_order,
 )
-from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, place, placers
-from enplace.problem import Problem
-from enplace.profile import IntArray, Profile
+from enplace.readers import read_profile
+from enplace.readers.clusters import cluster_from
+from enplace.readers.dnn_partitioning import profile_from_dnn_partitioning
+from enplace.values.problem import Problem
+from enplace.values.profile import IntArray, Profile
 
 SHARED = Path(__file__).parents[2] / "shared"
 HEAD = ["", "paper", "ours", "ratio", "paper took", "ours took", "proof"]

@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report import figure, title
-from enplace.clusters import cluster_from
-from enplace.frontends import read_profile, recorded_plan, with_costs_of
-from enplace.problem import Problem
-from enplace.profile import KINDS, IntArray, Profile
-from enplace.simulate import critical_path, simulate
+from enplace.machine import critical_path, simulate
+from enplace.readers import read_profile, recorded_plan, with_costs_of
+from enplace.readers.clusters import cluster_from
+from enplace.values.problem import Problem
+from enplace.values.profile import KINDS, IntArray, Profile
 
 EXTERNAL = Path(__file__).parents[2] / "shared" / "workloads" / "gpu-profiles"
 FAIR = ("softmax1", "timehalf", "encdec")

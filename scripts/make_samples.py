@@ -7,9 +7,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from enplace.files import write_profile
-from enplace.frontends import read_profile
-from enplace.samples import samples
+from enplace.readers import read_profile
+from enplace.readers.samples import samples
+from enplace.writers import write_profile
 
 RAW = {
     "rnnlm-2-2048": "gpu-profiles/rnnlm_2_2048_fp32.json.gz",

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from enplace.cluster import Cluster
-from enplace.profile import Profile
-from enplace.simulate import simulate
+from enplace.machine import simulate
+from enplace.values.cluster import Cluster
+from enplace.values.profile import Profile
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.state import first_state
 from problems import cluster_of, plan_of, profile_of

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from enplace.cluster import Cluster, Device, Link
-from enplace.plan import LINK_POLICIES, POLICIES, Plan
-from enplace.problem import Problem
-from enplace.profile import CONTROL, Profile, make_profile
+from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.plan import LINK_POLICIES, POLICIES, Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import CONTROL, Profile, make_profile
 
 GIB = 1 << 30
 

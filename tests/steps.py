@@ -6,16 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from enplace.cluster import Cluster
-from enplace.frontends.ties import colocation_groups
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.profile import CONTROL, KINDS, Profile, make_profile
-from enplace.source import source_of
-from enplace.tf.graph import node_of
-from enplace.tf.load import load
-from enplace.tf.rewrite import VARIABLES
-from enplace.tf.step import Step
+from enplace.frameworks.source import source_of
+from enplace.frameworks.tensorflow.graph import node_of
+from enplace.frameworks.tensorflow.load import load
+from enplace.frameworks.tensorflow.rewrite import VARIABLES
+from enplace.frameworks.tensorflow.step import Step
+from enplace.readers.ties import colocation_groups
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import CONTROL, KINDS, Profile, make_profile
 
 MODEL = """
 import keras

@@ -23,7 +23,7 @@ def loaded_after(statement: str) -> set[str]:
 def library_modules() -> list[str]:
     """All but those that live in a worker process with TensorFlow."""
     core = ROOT / "core"
-    worker = core / "enplace" / "tf"
+    worker = core / "enplace" / "frameworks" / "tensorflow"
     paths = sorted(p for p in (core / "enplace").rglob("*.py") if worker not in p.parents)
     names = [".".join(path.relative_to(core).with_suffix("").parts) for path in paths]
     return [name.removesuffix(".__init__") for name in names]

@@ -21,7 +21,7 @@ EXPORTS = {
     "html": ("Export report…", ".html"),
     "svg": ("Export timeline as SVG…", ".svg"),
 }
-"""Title and suffix of each format that :data:`enplace.exports.EXPORTERS` writes."""
+"""Title and suffix of each format that :data:`enplace.writers.EXPORTERS` writes."""
 
 
 @dataclass(frozen=True)

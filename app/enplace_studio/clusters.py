@@ -25,12 +25,17 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace.cluster import Cluster
-from enplace.clusters import cluster_from, cluster_from_json, cluster_text, cluster_to_json, presets
-from enplace.disk import naming, parse_json, read_bytes
+from enplace.disk import naming, parse_json, read_bytes, write_atomically
 from enplace.errors import ClusterError, EnplaceError
-from enplace.files import write_atomically
-from enplace.profile import Profile
+from enplace.readers.clusters import (
+    cluster_from,
+    cluster_from_json,
+    cluster_text,
+    cluster_to_json,
+    presets,
+)
+from enplace.values.cluster import Cluster
+from enplace.values.profile import Profile
 from enplace_studio.messages import button
 from enplace_studio.panel import label
 

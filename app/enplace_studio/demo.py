@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from PySide6.QtCore import QDeadlineTimer, QEventLoop, QSettings, QTimer
 
+from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
-from enplace.files import write_atomically
-from enplace.samples import samples
+from enplace.readers.samples import samples
 from enplace.text import gap_text, ms, percent
 from enplace_studio.application import make_application
 from enplace_studio.document import Document, PlanEntry

@@ -15,15 +15,15 @@ import numpy as np
 from PySide6.QtCore import QObject, QThreadPool, QTimer, Signal
 from PySide6.QtGui import QUndoCommand, QUndoStack
 
-from enplace.cluster import Cluster
 from enplace.errors import EnplaceError
-from enplace.groups import Grouping, group_ops, name_ops
-from enplace.measured import MeasuredRun
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.profile import IntArray, Profile
-from enplace.schedule import Schedule
+from enplace.frameworks.measured import MeasuredRun
+from enplace.names.groups import Grouping, group_ops, name_ops
 from enplace.text import count, device_label, ms
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import IntArray, Profile
+from enplace.values.schedule import Schedule
 from enplace_studio import state as edits
 from enplace_studio.state import PlanEntry, State
 

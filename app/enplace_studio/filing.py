@@ -8,20 +8,15 @@ from pathlib import Path
 from PySide6.QtCore import QDateTime, QLocale, Signal
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
-from enplace.clusters import cluster_from
+from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
-from enplace.files import (
-    PlanFile,
-    complete_plan,
-    read_plan,
-    read_project,
-    write_atomically,
-    write_plan,
-)
-from enplace.groups import Grouping
-from enplace.profile import Profile
-from enplace.samples import Sample, samples
+from enplace.names.groups import Grouping
+from enplace.readers import PlanFile, complete_plan, read_plan, read_project
+from enplace.readers.clusters import cluster_from
+from enplace.readers.samples import Sample, samples
 from enplace.text import count
+from enplace.values.profile import Profile
+from enplace.writers import write_plan
 from enplace_studio import session
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
@@ -193,7 +188,7 @@ class Filing(QWidget):
 
     def ask_export(self, form: str, suffix: str) -> None:
         """Write the current schedule for another program or another person."""
-        from enplace.exports import EXPORTERS
+        from enplace.writers import EXPORTERS
 
         def export(path: Path) -> None:
             schedule = self._document.schedule

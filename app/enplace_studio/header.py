@@ -12,11 +12,11 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QFontMetrics, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QWidget
 
-from enplace.cluster import Cluster
-from enplace.memory import one_device_peak_bytes
-from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
-from enplace.simulate.loads import USUAL, LoadRule
+from enplace.machine.loads import USUAL, LoadRule
 from enplace.text import count
+from enplace.values.cluster import Cluster
+from enplace.values.memory import one_device_peak_bytes
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 from enplace_studio.clusters import cluster_title
 from enplace_studio.document import Document
 from enplace_studio.jobs import Method, Solver

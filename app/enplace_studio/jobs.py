@@ -13,13 +13,13 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QProcess, Qt, QTimer, Signal
 
-from enplace import wire
-from enplace.plan import Plan
-from enplace.problem import STEP_TIME, Problem
-from enplace.profile import Profile
-from enplace.simulate import remember_bound
-from enplace.simulate.loads import USUAL, LoadRule
-from enplace.wire import Message
+from enplace.bounds.step_time import remember_bound
+from enplace.machine.loads import USUAL, LoadRule
+from enplace.processes import wire
+from enplace.processes.wire import Message
+from enplace.values.plan import Plan
+from enplace.values.problem import STEP_TIME, Problem
+from enplace.values.profile import Profile
 
 TICK_MS = 80
 CANCEL_MS = 800

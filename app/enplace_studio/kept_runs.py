@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import EnplaceError
-from enplace.measured import MeasuredRun, run_from, run_message
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.profile import FloatArray
-from enplace.wire import Message
+from enplace.frameworks.measured import MeasuredRun, run_from, run_message
+from enplace.processes.wire import Message
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray
 
 _OF_PLAN = ("device", "position")
 _DIGITS = 3

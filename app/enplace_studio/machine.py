@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from enplace.source import ADD_TENSORFLOW
+from enplace.frameworks.source import ADD_TENSORFLOW
 from enplace_studio.document import Document
 
 MODEL_SUFFIXES = (".py", ".keras", ".h5", ".hdf5", ".meta", ".pb", ".pbtxt")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from enplace.measured import MeasuredRun
-from enplace.profile import KINDS, FloatArray, IntArray
-from enplace.schedule import Schedule
+from enplace.frameworks.measured import MeasuredRun
 from enplace.text import ms, percent
+from enplace.values.profile import KINDS, FloatArray, IntArray
+from enplace.values.schedule import Schedule
 
 
 def prediction_error(predicted_us: float, measured_us: float) -> float | None:

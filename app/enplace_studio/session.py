@@ -12,17 +12,17 @@ from typing import Any
 
 from PySide6.QtCore import QLockFile, QObject, QSettings, QThreadPool, QTimer
 
-from enplace.cluster import Cluster
-from enplace.clusters import cluster_from, presets
 from enplace.errors import EnplaceError, PlanError
-from enplace.files import Project, read_project, write_project
-from enplace.frontends import read_profile
-from enplace.groups import Grouping, group_ops
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.profile import Profile
-from enplace.simulate import simulate
-from enplace.splits import Split, split_profile
+from enplace.machine import simulate
+from enplace.names.groups import Grouping, group_ops
+from enplace.readers import Project, read_profile, read_project
+from enplace.readers.clusters import cluster_from, presets
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import Profile
+from enplace.values.splits import Split, split_profile
+from enplace.writers import write_project
 from enplace_studio.aside import aside
 from enplace_studio.document import Document
 from enplace_studio.kept_runs import run_from_json, run_to_json

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, BinaryIO
 
-from enplace import wire
 from enplace.errors import EnplaceError
+from enplace.machine.loads import LoadRule
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place, placers
-from enplace.placers.enplace import compile_loops
-from enplace.profile import Profile
-from enplace.simulate.loads import LoadRule
-from enplace.wire import Message
+from enplace.placers.enplace.search import compile_loops
+from enplace.processes import wire
+from enplace.processes.wire import Message
+from enplace.values.profile import Profile
 
 REPORT_EVERY_S = 0.08
 

@@ -9,16 +9,16 @@ from typing import Any
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
 
-from enplace.cluster import Cluster
 from enplace.errors import EnplaceError
-from enplace.plan import Plan
-from enplace.problem import THROUGHPUT, Problem
-from enplace.rules import read_rules
-from enplace.schedule import Schedule
-from enplace.simulate import simulate
-from enplace.simulate.loads import USUAL, LoadRule
-from enplace.simulate.pipeline import planned_rule
+from enplace.machine import simulate
+from enplace.machine.loads import USUAL, LoadRule
+from enplace.machine.pipeline import planned_rule
+from enplace.names.rules import read_rules
 from enplace.text import percent, seconds
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.problem import THROUGHPUT, Problem
+from enplace.values.schedule import Schedule
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.header import EXPERT, Header, rule_text, short_title, why_not_for

@@ -10,7 +10,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
-from enplace.samples import Sample, samples
+from enplace.readers.samples import Sample, samples
 from enplace.text import elide_middle
 from enplace_studio.messages import button
 from enplace_studio.panel import label, named, plain_tip

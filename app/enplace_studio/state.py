@@ -11,15 +11,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from enplace.cluster import Cluster
 from enplace.errors import EnplaceError, PlanError
-from enplace.measured import MeasuredRun
-from enplace.plan import Plan
-from enplace.problem import STEP_TIME, Problem
-from enplace.profile import IntArray, Profile
-from enplace.schedule import Schedule
-from enplace.simulate import simulate
-from enplace.splits import Split, split_profile
+from enplace.frameworks.measured import MeasuredRun
+from enplace.machine import simulate
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.problem import STEP_TIME, Problem
+from enplace.values.profile import IntArray, Profile
+from enplace.values.schedule import Schedule
+from enplace.values.splits import Split, split_profile
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication
 
-from enplace.exports.palette import DARK, DEVICES_DARK, DEVICES_LIGHT, LIGHT
+from enplace.writers.palette import DARK, DEVICES_DARK, DEVICES_LIGHT, LIGHT
 
 MODES = ("system", "light", "dark")
 

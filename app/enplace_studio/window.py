@@ -23,7 +23,7 @@ from PySide6.QtWidgets import (
 )
 
 import enplace
-from enplace.source import ADD_TENSORFLOW
+from enplace.frameworks.source import ADD_TENSORFLOW
 from enplace_studio.actions import ACTIONS, EXPORTS, MENUS, Action
 from enplace_studio.docks import GAP_HALF, GRIP_HEIGHT, Dock
 from enplace_studio.document import Document

@@ -10,16 +10,19 @@ __version__ = "0.1.0"
 
 
 def apply(path: str | os.PathLike[str], order: bool = True) -> Any:
-    """Run the training of this process as ``plan.json`` says; see :func:`enplace.tf.apply.apply`.
+    """Run the training of this process as ``plan.json`` says.
+
+    See :func:`enplace.frameworks.tensorflow.apply.apply`.
 
     Call it at the beginning of a training script, which needs no other change.
     """
-    # TensorFlow is imported now, and by nobody who does not call this; before enplace.tf, which
-    # asks for other kernels: the script keeps those that it has without a plan.
+    # TensorFlow is imported now, and by nobody who does not call this; before
+    # enplace.frameworks.tensorflow, which asks for other kernels: the script keeps those that it
+    # has without a plan.
     kernels = "TF_ENABLE_ONEDNN_OPTS"
     wanted = os.environ.get(kernels)
     importlib.import_module("tensorflow")
-    placing = importlib.import_module("enplace.tf.apply")
+    placing = importlib.import_module("enplace.frameworks.tensorflow.apply")
     if wanted is None:
         os.environ.pop(kernels, None)
     return placing.apply(path, order)

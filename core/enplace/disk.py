@@ -17,8 +17,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from enplace.errors import EnplaceError, FileError
-from enplace.profile import UNPRINTABLE
-from enplace.text import instead
+from enplace.text import UNPRINTABLE, instead
 
 MAX_FILE_BYTES = 512 << 20
 """No input is larger than this, unpacked."""

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Collection
 
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 MINUS = "−"
 MAX_WORD = 120
 MAX_LISTED = 24
@@ -76,7 +77,8 @@ def count(number: int, noun: str) -> str:
 def device_label(name: str) -> str:
     """A device as a person calls it: ``GPU 0``; of a host ``worker 1 GPU 0``.
 
-    :func:`enplace.rules.find_device` knows a device by it, so that it may be copied to ``--pin``.
+    :func:`enplace.names.rules.find_device` knows a device by it, so that it may be copied to
+    ``--pin``.
     """
     return _HOST.sub(r"\1 \2 ", name).replace(":", " ")
 

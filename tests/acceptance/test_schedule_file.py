@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 
 from enplace.cli import run
-from enplace.clusters import cluster_to_json, presets
-from enplace.samples import samples
+from enplace.readers.clusters import cluster_to_json, presets
+from enplace.readers.samples import samples
 
 ROUNDING_US = 1e-6
 SAMPLES = {sample.name: sample for sample in samples()}

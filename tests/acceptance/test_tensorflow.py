@@ -9,10 +9,10 @@ import time
 import pytest
 
 from enplace.errors import CancelledError
-from enplace.frontends import read_profile
-from enplace.source import source_of
-from enplace.trust import trust
-from enplace.worker import do_work, profile_job
+from enplace.frameworks.source import source_of
+from enplace.frameworks.trust import trust
+from enplace.frameworks.worker import do_work, profile_job
+from enplace.readers import read_profile
 from readme import commands, shell
 
 TRAIN = """

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from enplace.files import write_profile
-from enplace.frontends import read_profile
-from enplace.samples import samples
+from enplace.readers import read_profile
+from enplace.readers.samples import samples
+from enplace.writers import write_profile
 from readme import commands, shell
 
 CLUSTER, SAMPLE = "v100-2-pcie", "transformer-6-16-2048"

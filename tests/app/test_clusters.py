@@ -5,7 +5,7 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFileDialog
 
-from enplace.clusters import cluster_to_json, presets
+from enplace.readers.clusters import cluster_to_json, presets
 from enplace_studio.clusters import ClusterChooser, ClusterEditor, cluster_title
 from problems import cluster_of, profile_of
 

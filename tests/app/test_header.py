@@ -2,10 +2,10 @@
 
 from types import SimpleNamespace
 
-from enplace.clusters import presets
-from enplace.frontends import read_profile
-from enplace.problem import Problem
-from enplace.samples import samples
+from enplace.readers import read_profile
+from enplace.readers.clusters import presets
+from enplace.readers.samples import samples
+from enplace.values.problem import Problem
 from enplace_studio.document import Document
 from enplace_studio.header import Header, warnings_for
 from enplace_studio.jobs import Method, Solver

@@ -1,11 +1,11 @@
 import pytest
 
 from documents import wide_document
-from enplace.clusters import cluster_from
-from enplace.frontends import read_profile
-from enplace.maxload import max_load_us
-from enplace.problem import THROUGHPUT, Problem
-from enplace.samples import samples
+from enplace.placers.max_load import max_load_us
+from enplace.readers import read_profile
+from enplace.readers.clusters import cluster_from
+from enplace.readers.samples import samples
+from enplace.values.problem import THROUGHPUT, Problem
 from enplace_studio.jobs import Solver
 from problems import cluster_of, profile_of
 
@@ -81,8 +81,9 @@ def test_cancelling_a_search_keeps_its_best_within_a_second(solver, qtbot):
 
 
 def test_a_search_goes_on_from_a_plan_and_tells_which_part_found_what(solver, qtbot):
+    from enplace.bounds.step_time import lower_bound_us
+    from enplace.machine import simulate
     from enplace.placers import place
-    from enplace.simulate import lower_bound_us, simulate
 
     problem = wide_document(n_ops=120).problem
     start = place(problem, "enplace")

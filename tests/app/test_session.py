@@ -2,7 +2,7 @@ import pytest
 
 from documents import add_plan, chain_document
 from enplace.errors import EnplaceError
-from enplace.files import write_profile
+from enplace.writers import write_profile
 from enplace_studio import session
 from enplace_studio.document import Document
 from enplace_studio.session import Recovery

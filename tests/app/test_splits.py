@@ -8,11 +8,11 @@ import pytest
 from PySide6.QtWidgets import QLabel
 
 from documents import document_of
+from enplace.machine import simulate
 from enplace.placers import place
-from enplace.problem import Problem, split_problem
-from enplace.profile import make_profile
-from enplace.simulate import simulate
-from enplace.splits import Split
+from enplace.values.problem import Problem, split_problem
+from enplace.values.profile import make_profile
+from enplace.values.splits import Split
 from enplace_studio import session
 from enplace_studio.document import PlanEntry
 from enplace_studio.header import why_not_for

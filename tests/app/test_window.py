@@ -7,11 +7,13 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QWidget
 
 from documents import add_plan, wide_document
-from enplace.clusters import presets
-from enplace.files import read_plan, write_plan
-from enplace.samples import samples
-from enplace.simulate import lower_bound_us, simulate
-from enplace.simulate.pipeline import planned_rule
+from enplace.bounds.step_time import lower_bound_us
+from enplace.machine import simulate
+from enplace.machine.pipeline import planned_rule
+from enplace.readers import read_plan
+from enplace.readers.clusters import presets
+from enplace.readers.samples import samples
+from enplace.writers import write_plan
 from enplace_studio.actions import ACTIONS, EXPORTS
 from enplace_studio.document import PlanEntry
 from enplace_studio.graph.canvas import Canvas

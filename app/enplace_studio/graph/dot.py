@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PySide6.QtCore import QObject, QProcess, QTimer
 
-from enplace.profile import FloatArray
+from enplace.values.profile import FloatArray
 from enplace_studio.graph.facts import GroupEdges
 from enplace_studio.graph.layout import CARD_H, GAP, LAYER_GAP, WIDE_CARD_W
 

@@ -8,15 +8,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from enplace.groups import Grouping
-from enplace.problem import Problem
-from enplace.profile import FloatArray, IntArray, Profile
-from enplace.schedule import Schedule
-from enplace.simulate import critical_path
-from enplace.simulate.loads import backward_ops
-from enplace.simulate.pieces import pieces_of
-from enplace.simulate.pipeline import stages_of
+from enplace.machine import critical_path
+from enplace.machine.loads import backward_ops
+from enplace.machine.pipeline import stages_of
+from enplace.machine.subgraphs import pieces_of
+from enplace.names.groups import Grouping
 from enplace.text import device_label
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray, Profile
+from enplace.values.schedule import Schedule
 
 BoolArray = NDArray[np.bool_]
 

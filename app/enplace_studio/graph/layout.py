@@ -13,8 +13,8 @@ from itertools import groupby
 
 import numpy as np
 
-from enplace.groups import PART, Grouping
-from enplace.profile import FloatArray, IntArray
+from enplace.names.groups import PART, Grouping
+from enplace.values.profile import FloatArray, IntArray
 from enplace_studio.graph.facts import GroupEdges
 
 CARD_W, CARD_H = 74.0, 42.0

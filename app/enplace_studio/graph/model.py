@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from enplace.groups import Grouping, subgroups
-from enplace.problem import THROUGHPUT
-from enplace.profile import IntArray, Profile
-from enplace.schedule import Schedule
+from enplace.names.groups import Grouping, subgroups
+from enplace.values.problem import THROUGHPUT
+from enplace.values.profile import IntArray, Profile
+from enplace.values.schedule import Schedule
 from enplace_studio.aside import aside
 from enplace_studio.document import Document
 from enplace_studio.graph import layout

@@ -9,8 +9,8 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QPainterPath
 
-from enplace.groups import Grouping
-from enplace.profile import FloatArray, IntArray
+from enplace.names.groups import Grouping
+from enplace.values.profile import FloatArray, IntArray
 from enplace_studio.graph.colours import Look
 from enplace_studio.graph.facts import BoolArray, Facts, GroupEdges
 from enplace_studio.graph.layout import CARD_H, CARD_W, GAP, Arrangement

@@ -17,10 +17,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace.groups import Grouping
-from enplace.plan import Plan
-from enplace.problem import Problem
+from enplace.names.groups import Grouping
 from enplace.text import count, device_label
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
 from enplace_studio.graph.facts import BoolArray
 from enplace_studio.panel import label
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.groups import Grouping, name_ops
-from enplace.measured import MeasuredRun
-from enplace.problem import Problem
-from enplace.profile import CONTROL, KINDS, IntArray, Profile
-from enplace.schedule import Schedule
-from enplace.splits import part_names
-from enplace.splits.rules import WEIGHTS, find_operands
+from enplace.frameworks.measured import MeasuredRun
+from enplace.names.groups import Grouping, name_ops
 from enplace.text import count, device_label, ms, size
+from enplace.values.problem import Problem
+from enplace.values.profile import CONTROL, KINDS, IntArray, Profile
+from enplace.values.schedule import Schedule
+from enplace.values.splits import part_names
+from enplace.values.splits.rules import WEIGHTS, find_operands
 from enplace_studio.prediction import compared, total_times
 
 LARGEST = 4

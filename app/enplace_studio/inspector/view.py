@@ -13,9 +13,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace.problem import Problem
-from enplace.profile import IntArray
 from enplace.text import count, ms, size
+from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
 from enplace_studio.document import Document
 from enplace_studio.inspector.facts import (
     SplitFact,

@@ -7,8 +7,8 @@ from functools import partial
 from PySide6.QtCore import QPoint, Qt, QTimer, Signal
 from PySide6.QtWidgets import QGridLayout, QMenu, QWidget
 
-from enplace.profile import IntArray
 from enplace.text import ms, size
+from enplace.values.profile import IntArray
 from enplace_studio.document import Document
 from enplace_studio.inspector.facts import where
 from enplace_studio.inspector.widgets import DeviceButton

@@ -17,9 +17,9 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QToolTip, QWidget
 
-from enplace.profile import CONTROL
-from enplace.schedule import Schedule
 from enplace.text import device_label, elide_middle, ms, size
+from enplace.values.profile import CONTROL
+from enplace.values.schedule import Schedule
 from enplace_studio.memory.holdings import (
     Holding,
     highest_per_column,

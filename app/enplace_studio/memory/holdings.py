@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.profile import FloatArray
-from enplace.schedule import Schedule
+from enplace.values.profile import FloatArray
+from enplace.values.schedule import Schedule
 
 LARGEST = 5
 

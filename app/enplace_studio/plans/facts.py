@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.errors import EnplaceError
-from enplace.plan import Plan, check_plan
-from enplace.problem import LATENCY, THROUGHPUT, Problem
-from enplace.schedule import Schedule
 from enplace.text import count, device_label, gap_text, ms, percent, size
+from enplace.values.plan import Plan, check_plan
+from enplace.values.problem import LATENCY, THROUGHPUT, Problem
+from enplace.values.schedule import Schedule
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.prediction import compared
 

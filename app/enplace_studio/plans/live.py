@@ -7,9 +7,9 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
-from enplace.plan import Plan
-from enplace.problem import STEP_TIME, Problem
 from enplace.text import ms, percent, seconds
+from enplace.values.plan import Plan
+from enplace.values.problem import STEP_TIME, Problem
 from enplace_studio.document import Document
 from enplace_studio.jobs import Job, Report, Search, Solver
 from enplace_studio.messages import button

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.panel import Column, Panel, paragraph
 from enplace_studio.plans.card import PlanCard

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from PySide6.QtWidgets import QComboBox, QFileDialog
 
-from enplace import worker
-from enplace.cluster import Cluster
+from enplace.frameworks import worker
 from enplace.text import count
+from enplace.values.cluster import Cluster
 
 _GPUS = {"gpu:all": "All GPUs", "gpu:2": "2 GPUs", "gpu:4": "4 GPUs"}
 _CPUS = {"cpu:2": "2 logical CPU devices", "cpu:4": "4 logical CPU devices", "cpu:1": "1 CPU"}

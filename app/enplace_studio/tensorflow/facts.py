@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import EnplaceError
-from enplace.frontends import recorded_plan
-from enplace.link_fits import local_cluster
-from enplace.problem import Problem
-from enplace.profile import FloatArray, Profile
-from enplace.simulate import simulate
+from enplace.machine import simulate
+from enplace.readers import recorded_plan
+from enplace.readers.link_fits import local_cluster
 from enplace.text import ms, percent
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, Profile
 
 
 @dataclass(frozen=True, eq=False)

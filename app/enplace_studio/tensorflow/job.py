@@ -10,8 +10,10 @@ from contextlib import suppress
 
 from PySide6.QtCore import QObject, QProcess, QTimer, Signal
 
-from enplace import errors, wire, worker
-from enplace.wire import Message, WireError
+from enplace import errors
+from enplace.frameworks import worker
+from enplace.processes import wire
+from enplace.processes.wire import Message, WireError
 from enplace_studio.aside import aside
 
 KILL_AFTER_MS = 400

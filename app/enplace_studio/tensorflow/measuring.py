@@ -10,18 +10,19 @@ from typing import Any
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QMessageBox, QWidget
 
-from enplace import tuning_process, wire
 from enplace.errors import EnplaceError
-from enplace.measured import run_from, with_measured_costs
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.profile import Profile
-from enplace.source import Source, source_from_json
+from enplace.frameworks import tuning_process
+from enplace.frameworks.measured import run_from, with_measured_costs
+from enplace.frameworks.source import Source, source_from_json
+from enplace.frameworks.trust import folder_of, is_trusted, needs_trust, trust
+from enplace.frameworks.tuning_process import tune_job
+from enplace.frameworks.worker import devices_for, profile_job, run_job
+from enplace.processes import wire
+from enplace.processes.wire import Message
 from enplace.text import ms
-from enplace.trust import folder_of, is_trusted, needs_trust, trust
-from enplace.tuning_process import tune_job
-from enplace.wire import Message
-from enplace.worker import devices_for, profile_job, run_job
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import Profile
 from enplace_studio import session
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry

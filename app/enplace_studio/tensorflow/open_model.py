@@ -18,7 +18,13 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.errors import EnplaceError, FileError
-from enplace.source import ADD_TENSORFLOW, MAX_BATCH, Source, check_batch_sizes, source_of
+from enplace.frameworks.source import (
+    ADD_TENSORFLOW,
+    MAX_BATCH,
+    Source,
+    check_batch_sizes,
+    source_of,
+)
 from enplace_studio.machine import (
     MODEL_SUFFIXES,
     has_tensorflow,

@@ -9,9 +9,9 @@ import pyqtgraph as pg
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QColor
 
-from enplace.link_fits import LinkFit
-from enplace.profile import FloatArray
+from enplace.readers.link_fits import LinkFit
 from enplace.text import ms, percent, size
+from enplace.values.profile import FloatArray
 from enplace_studio.tensorflow.facts import Deviations
 from enplace_studio.theme import theme
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
-from enplace.link_fits import about_poor, about_presets, link_fits
-from enplace.profile import Profile
+from enplace.readers.link_fits import about_poor, about_presets, link_fits
 from enplace.text import count, percent
+from enplace.values.profile import Profile
 from enplace_studio.aside import aside
 from enplace_studio.header import model_title
 from enplace_studio.inspector.widgets import Line

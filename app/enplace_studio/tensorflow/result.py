@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
-from enplace.measured import MeasuredRun
-from enplace.schedule import Schedule
+from enplace.frameworks.measured import MeasuredRun
 from enplace.text import count, ms, percent
+from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
 from enplace_studio.messages import button
 from enplace_studio.panel import label, paragraph, plain_tip, set_role

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from enplace.profile import FloatArray
+from enplace.values.profile import FloatArray
 
 
 class BusyCurve:

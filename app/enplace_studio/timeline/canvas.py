@@ -20,11 +20,11 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QApplication, QToolTip, QWidget
 
-from enplace.measured import MeasuredRun
-from enplace.profile import FloatArray, IntArray
-from enplace.schedule import Schedule
-from enplace.simulate import critical_path
+from enplace.frameworks.measured import MeasuredRun
+from enplace.machine import critical_path
 from enplace.text import device_label, elide_middle, ms
+from enplace.values.profile import FloatArray, IntArray
+from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
 from enplace_studio.panel import plain_tip
 from enplace_studio.theme import theme

@@ -20,7 +20,7 @@ from PySide6.QtGui import (
     QStaticText,
 )
 
-from enplace.profile import FloatArray
+from enplace.values.profile import FloatArray
 from enplace_studio.theme import blend, theme
 from enplace_studio.timeline.busy import BusyCurve
 from enplace_studio.timeline.rows import Place, Row

@@ -10,11 +10,7 @@ from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QP
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QPushButton, QToolTip, QVBoxLayout, QWidget
 
 from enplace.errors import EnplaceError
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.profile import FloatArray
-from enplace.schedule import Schedule
-from enplace.simulate.loads import (
+from enplace.machine.loads import (
     COMPUTE,
     IN,
     OUT,
@@ -25,7 +21,7 @@ from enplace.simulate.loads import (
     max_load_us,
     shared_parts_us,
 )
-from enplace.simulate.pipeline import (
+from enplace.machine.pipeline import (
     PipelineSchedule,
     Slot,
     planned_rule,
@@ -33,6 +29,10 @@ from enplace.simulate.pipeline import (
     stages_of,
 )
 from enplace.text import count, device_label, ms
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray
+from enplace.values.schedule import Schedule
 from enplace_studio.aside import aside
 from enplace_studio.document import Document
 from enplace_studio.hatch import paint_hatching

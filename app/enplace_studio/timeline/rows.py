@@ -10,11 +10,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from enplace.cluster import Cluster
-from enplace.measured import MeasuredRun
-from enplace.profile import FloatArray, IntArray
-from enplace.schedule import Schedule
+from enplace.frameworks.measured import MeasuredRun
 from enplace.text import device_label, ms, size
+from enplace.values.cluster import Cluster
+from enplace.values.profile import FloatArray, IntArray
+from enplace.values.schedule import Schedule
 from enplace_studio.prediction import device_times, error_text
 from enplace_studio.timeline.busy import BusyCurve
 

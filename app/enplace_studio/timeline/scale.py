@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.profile import FloatArray
+from enplace.values.profile import FloatArray
 
 MIN_US_PER_PX = 0.001
 MARGIN = 1.02

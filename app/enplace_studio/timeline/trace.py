@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.profile import FloatArray, IntArray
-from enplace.simulate import CriticalPath
+from enplace.machine import CriticalPath
 from enplace.text import ms
+from enplace.values.profile import FloatArray, IntArray
 from enplace_studio.timeline.rows import Row
 
 

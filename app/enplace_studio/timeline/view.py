@@ -14,9 +14,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace.measured import MeasuredRun
-from enplace.problem import THROUGHPUT
+from enplace.frameworks.measured import MeasuredRun
 from enplace.text import ms, percent
+from enplace.values.problem import THROUGHPUT
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.panel import Panel, label, plain_tip
 from enplace_studio.prediction import step_error

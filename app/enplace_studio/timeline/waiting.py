@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from enplace.measured import MeasuredRun
-from enplace.profile import CONTROL
-from enplace.schedule import Schedule
+from enplace.frameworks.measured import MeasuredRun
 from enplace.text import device_label, elide_middle, ms, size
+from enplace.values.profile import CONTROL
+from enplace.values.schedule import Schedule
 from enplace_studio.prediction import error_text, total_times
 from enplace_studio.timeline.rows import Row
 

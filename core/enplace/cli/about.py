@@ -21,7 +21,7 @@ from enplace.errors import ClusterError, EnplaceError, FileError
 from enplace.text import device_label, factor, instead, rate, size
 
 if TYPE_CHECKING:
-    from enplace.cluster import Cluster
+    from enplace.values.cluster import Cluster
 
 LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "regex", "tqdm")
 EXTRAS = {
@@ -67,7 +67,7 @@ def clusters(name: str | None) -> Answer:
 
     'enplace clusters --json NAME > mine.json' prints it in the format of custom clusters.
     """
-    from enplace.clusters import cluster_to_json, presets
+    from enplace.readers.clusters import cluster_to_json, presets
 
     if name is not None:
         if name not in presets():

@@ -13,7 +13,7 @@ from enplace.cli.options import FILE, ClusterType, cluster_option, plan_argument
 from enplace.text import count, finite, ms, size
 
 if TYPE_CHECKING:
-    from enplace.profile import Profile
+    from enplace.values.profile import Profile
 
 FORMATS = ("python", "csv", "trace", "html", "svg")
 
@@ -43,8 +43,8 @@ FORMATS = ("python", "csv", "trace", "html", "svg")
 )
 def import_(input_file: str, output: str | None, plan_file: str | None, cluster: str) -> Answer:
     """Turn INPUT, any readable graph with costs, into a profile."""
-    from enplace.files import write_profile
-    from enplace.frontends import read_profile
+    from enplace.readers import read_profile
+    from enplace.writers import write_profile
 
     if not output and not plan_file:
         raise click.UsageError("name a file to write: -o P.enplace, or --plan plan.json")
@@ -62,11 +62,11 @@ def import_(input_file: str, output: str | None, plan_file: str | None, cluster:
 
 
 def _write_recorded(profile: Profile, cluster: str, plan_file: str) -> None:
-    from enplace.clusters import cluster_from
-    from enplace.files import write_plan
-    from enplace.frontends import recorded_plan
-    from enplace.problem import Problem
-    from enplace.simulate import simulate
+    from enplace.machine import simulate
+    from enplace.readers import recorded_plan
+    from enplace.readers.clusters import cluster_from
+    from enplace.values.problem import Problem
+    from enplace.writers import write_plan
 
     problem = Problem(profile, cluster_from(cluster, profile))
     plan = recorded_plan(profile, problem.cluster)
@@ -117,9 +117,9 @@ def describe_profile(profile: Profile) -> str:
 )
 def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
     """Write PLAN for another program or another person."""
-    from enplace.exports import EXPORTERS
-    from enplace.files import write_atomically
-    from enplace.simulate import simulate
+    from enplace.disk import write_atomically
+    from enplace.machine import simulate
+    from enplace.writers import EXPORTERS
 
     check_outputs((output,), profile, plan, choice["cluster"])
     schedule = simulate(*read_problem_and_plan(profile, plan, **choice))

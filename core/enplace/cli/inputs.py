@@ -20,10 +20,10 @@ from enplace.errors import (
 from enplace.text import count, instead
 
 if TYPE_CHECKING:
-    from enplace.cluster import Cluster
-    from enplace.plan import Plan
-    from enplace.problem import Problem
-    from enplace.profile import Profile
+    from enplace.values.cluster import Cluster
+    from enplace.values.plan import Plan
+    from enplace.values.problem import Problem
+    from enplace.values.profile import Profile
 
 SHOWN = 3
 
@@ -52,10 +52,10 @@ def read_problem(
     EnplaceError
         If a file, a name or a constraint is not usable.
     """
-    from enplace.clusters import cluster_from
-    from enplace.frontends import read_profile
-    from enplace.problem import Problem
-    from enplace.rules import find_matching
+    from enplace.names.rules import find_matching
+    from enplace.readers import read_profile
+    from enplace.readers.clusters import cluster_from
+    from enplace.values.problem import Problem
 
     profile = read_profile(profile_file)
     machine = cluster_from(cluster, profile).scaled(scale_compute, scale_links)
@@ -89,11 +89,10 @@ def read_problem_and_plan(
     EnplaceError
         If a file or a name is not usable.
     """
-    from enplace.clusters import cluster_from
     from enplace.disk import naming
-    from enplace.files import complete_plan, read_plan, read_plan_cluster
-    from enplace.frontends import read_profile
-    from enplace.problem import Problem
+    from enplace.readers import complete_plan, read_plan, read_plan_cluster, read_profile
+    from enplace.readers.clusters import cluster_from
+    from enplace.values.problem import Problem
 
     profile = read_profile(profile_file)
     machine = cluster_from(cluster, profile) if cluster else read_plan_cluster(plan_file)
@@ -127,9 +126,9 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
         of the profile's ops.
     """
     from enplace.disk import naming
-    from enplace.files import complete_plan, read_plan
-    from enplace.placers.registry import WARM_START, names_with
-    from enplace.problem import split_problem
+    from enplace.placing.registry import WARM_START, names_with
+    from enplace.readers import complete_plan, read_plan
+    from enplace.values.problem import split_problem
 
     able = names_with(WARM_START)
     if method not in able:
@@ -155,7 +154,7 @@ def without_split_groups(problem: Problem, plan: Plan) -> Problem:
 
     A measured placement may do what the profile of another run forbids; it can be simulated.
     """
-    from enplace.plan import apart
+    from enplace.values.plan import apart
 
     names = [problem.profile.op_names[op] for op in apart(problem, plan).nonzero()[0]]
     if not names:
@@ -230,7 +229,7 @@ def _pins(texts: Sequence[str], profile: Profile, cluster: Cluster) -> dict[int,
 
 def _pairs(text: str, profile: Profile, cluster: Cluster, option: str) -> list[tuple[int, int]]:
     """Ops and the device of ``REGEX=DEVICE``."""
-    from enplace.rules import find_device, find_matching
+    from enplace.names.rules import find_device, find_matching
 
     pattern, equals, device = text.rpartition("=")
     if not equals or not pattern or not device:

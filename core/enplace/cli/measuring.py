@@ -20,13 +20,13 @@ from enplace.errors import EnplaceWarning
 from enplace.text import count, listed, ms, percent
 
 if TYPE_CHECKING:
-    from enplace.measured import MeasuredRun
+    from enplace.frameworks.measured import MeasuredRun
+    from enplace.frameworks.source import Source
+    from enplace.frameworks.tuning import Trial, Tuning
     from enplace.placers import Progress
-    from enplace.plan import Plan
-    from enplace.problem import Problem
-    from enplace.profile import Profile
-    from enplace.source import Source
-    from enplace.tuning import Trial, Tuning
+    from enplace.values.plan import Plan
+    from enplace.values.problem import Problem
+    from enplace.values.profile import Profile
 
 Report = Callable[[str, float | None], None]
 
@@ -147,10 +147,10 @@ def profile(
     TensorFlow 1 graph. A script is run unchanged until it trains. A recorded RunMetadata
     (FULL_TRACE) holds the measurement already, so nothing runs.
     """
-    from enplace import worker
-    from enplace.files import write_profile
-    from enplace.measured import COMPILED
-    from enplace.wire import profile_from
+    from enplace.frameworks import worker
+    from enplace.frameworks.measured import COMPILED
+    from enplace.processes.wire import profile_from
+    from enplace.writers import write_profile
 
     source = _source(model, trust)
     check_outputs((output,), source.path)
@@ -193,7 +193,7 @@ def _describe_evaluation(profile: Profile) -> list[str]:
     found = profile.measured.get("evaluation")
     if found is None:
         return []
-    from enplace.evaluation import advice
+    from enplace.frameworks.evaluation import advice
 
     sizes = ", ".join(f"{size:,}" for size in found["batch_sizes"])
     used = count(found["devices_used"], "device")
@@ -212,7 +212,7 @@ def _describe_evaluation(profile: Profile) -> list[str]:
 
 def _describe_links(profile: Profile) -> list[str]:
     """What transfers cost: the fitted lines, which of them are poor, and what is a preset."""
-    from enplace.link_fits import about_poor, about_presets, link_fits
+    from enplace.readers.link_fits import about_poor, about_presets, link_fits
 
     fits = link_fits(profile)
     lines = [table([[fit.title, fit.said] for fit in fits[:MOST_LINKS]], "ll")] if fits else []
@@ -245,9 +245,9 @@ def run(
     The same steps also run without the plan, to prove that the result is the same, and as
     TensorFlow runs them by itself. Exit status 1 if it did not run as planned.
     """
-    from enplace.files import read_plan_alone
-    from enplace.tuning_process import runs_on
-    from enplace.worker import devices_for
+    from enplace.frameworks.tuning_process import runs_on
+    from enplace.frameworks.worker import devices_for
+    from enplace.readers import read_plan_alone
 
     predicted_us = None
     if profile_file:
@@ -311,12 +311,12 @@ def tune(
     faster and runs as planned, and stops when the costs promise no more (FastT's adaptive cost
     model). Exit status 1 if no new plan was kept and one did not run as planned.
     """
-    from enplace import tuning
-    from enplace.files import write_plan
+    from enplace.frameworks import tuning
+    from enplace.frameworks.tuning_process import runs_on
+    from enplace.frameworks.worker import devices_for
+    from enplace.machine import simulate
     from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, place
-    from enplace.simulate import simulate
-    from enplace.tuning_process import runs_on
-    from enplace.worker import devices_for
+    from enplace.writers import write_plan
 
     check_outputs((output,), profile_file)
     problem, first = read_problem_and_plan(profile_file, plan, None)
@@ -354,7 +354,7 @@ def _source(model: dict[str, Any], trust: bool, problem: Problem | None = None) 
     FileError, TrustError
         If it is no model, or nobody said that its code may run.
     """
-    from enplace.source import source_of
+    from enplace.frameworks.source import source_of
 
     options = {key: value for key, value in model.items() if key != "model" and value}
     known = problem.profile.measured.get("source") if problem else None
@@ -380,7 +380,7 @@ def _plain(value: Any) -> Any:
 
 def _check_trust(source: Source, trusted: bool) -> None:
     """Ask on a terminal whether a model's code may run; refuse where nobody can be asked."""
-    from enplace.trust import TrustError, folder_of, is_trusted, needs_trust, trust
+    from enplace.frameworks.trust import TrustError, folder_of, is_trusted, needs_trust, trust
 
     if trusted or not needs_trust(source) or is_trusted(source.path):
         return

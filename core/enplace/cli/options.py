@@ -80,7 +80,7 @@ class PresetType(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from enplace.clusters import presets
+        from enplace.readers.clusters import presets
 
         names = [name for name in (*presets(), *self.words) if name.startswith(incomplete)]
         return [CompletionItem(name) for name in names]
@@ -256,8 +256,8 @@ def place_options(
     more
         What else there is to say to a placer.
     """
+    from enplace.machine.loads import LoadRule
     from enplace.placers import PlaceOptions
-    from enplace.simulate.loads import LoadRule
     from enplace.solvers.milp import SOLVERS
 
     return PlaceOptions(

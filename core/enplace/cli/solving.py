@@ -39,9 +39,9 @@ from enplace.errors import EnplaceError
 
 if TYPE_CHECKING:
     from enplace.placers import PlaceOptions
-    from enplace.plan import Plan
-    from enplace.problem import Problem
-    from enplace.schedule import Schedule
+    from enplace.values.plan import Plan
+    from enplace.values.problem import Problem
+    from enplace.values.schedule import Schedule
 
 
 @command("place")
@@ -71,7 +71,7 @@ def place(
 
     Exit status 1 if the plan does not fit in memory; it is written all the same.
     """
-    from enplace.rules import read_rules
+    from enplace.names.rules import read_rules
 
     check_outputs((output, schedule_file), profile, given["cluster"])
     solving, wishes = split_options(given)
@@ -156,7 +156,7 @@ def simulate(
 
     Exit status 1 if it does not fit in memory, or if its order makes ops wait for each other.
     """
-    from enplace.simulate import simulate as play
+    from enplace.machine import simulate as play
 
     check_outputs((schedule_file, trace_file), profile, plan, choice["cluster"])
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
@@ -177,10 +177,10 @@ def simulate(
 
 
 def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: str | None) -> Answer:
-    from enplace.exports import pipeline_document
-    from enplace.plan import check_plan
-    from enplace.simulate.loads import LoadRule
-    from enplace.simulate.pipeline import planned_rule, simulate_pipeline
+    from enplace.machine.loads import LoadRule
+    from enplace.machine.pipeline import planned_rule, simulate_pipeline
+    from enplace.values.plan import check_plan
+    from enplace.writers import pipeline_document
 
     check_plan(problem, plan)
     rule = planned_rule(plan) if wanted is None else LoadRule(wanted)
@@ -217,8 +217,8 @@ def compare(
 
     Goes on when one of them fails. Exit status 1 if none has a plan that fits.
     """
-    from enplace.placers.registry import MEMORY_RULE, names_with
-    from enplace.rules import read_rules
+    from enplace.names.rules import read_rules
+    from enplace.placing.registry import MEMORY_RULE, names_with
 
     names = method_names(methods, objective)
     solving, wishes = split_options(given)
@@ -276,8 +276,8 @@ def _default_method(objective: str) -> str:
 
 
 def _solve(problem: Problem, method: str, options: PlaceOptions) -> Schedule:
+    from enplace.machine import simulate
     from enplace.placers import place
-    from enplace.simulate import simulate
 
     return simulate(problem, place(problem, method, options=options))
 
@@ -289,8 +289,8 @@ def _write(
     trace_file: str | None = None,
 ) -> list[str]:
     """Write what was asked for; returns a sentence for each file."""
-    from enplace.exports import chrome_trace, schedule_json
-    from enplace.files import write_atomically, write_plan
+    from enplace.disk import write_atomically
+    from enplace.writers import chrome_trace, schedule_json, write_plan
 
     if plan_file:
         write_plan(plan_file, schedule.problem, schedule.plan, schedule)

@@ -8,10 +8,10 @@ from enplace.cli.answer import table
 from enplace.text import count, device_label, finite, gap_text, listed, ms, percent, seconds, size
 
 if TYPE_CHECKING:
-    from enplace.plan import Plan
-    from enplace.problem import Problem
-    from enplace.schedule import Schedule
-    from enplace.simulate.pipeline import PipelineSchedule
+    from enplace.machine.pipeline import PipelineSchedule
+    from enplace.values.plan import Plan
+    from enplace.values.problem import Problem
+    from enplace.values.schedule import Schedule
 
 SHOWN_STAGES = 40
 """Of a pipeline with more, only so many are printed for a person."""
@@ -20,8 +20,8 @@ SHOWN_STAGES = 40
 def expert_schedule(problem: Problem) -> Schedule | None:
     """What the expert's placement comes to; None where the expert has none."""
     from enplace.errors import EnplaceError
+    from enplace.machine import simulate
     from enplace.placers import place
-    from enplace.simulate import simulate
 
     try:
         return simulate(problem, place(problem, "expert"))
@@ -81,8 +81,8 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
 
 def _objective_numbers(plan: Plan) -> dict[str, Any]:
     """What a plan for another objective adds: a pipeline's, or the latency of a query."""
-    from enplace.plan import OBJECTIVE_FACTS
-    from enplace.problem import STEP_TIME, THROUGHPUT
+    from enplace.values.plan import OBJECTIVE_FACTS
+    from enplace.values.problem import STEP_TIME, THROUGHPUT
 
     if plan.objective == STEP_TIME:
         return {"objective": plan.objective}
@@ -110,7 +110,7 @@ def _bound_and_gap(schedule: Schedule) -> tuple[float | None, float | None]:
 
     None for what is not known; a plan that does not fit has no gap.
     """
-    from enplace.problem import STEP_TIME
+    from enplace.values.problem import STEP_TIME
 
     plan, for_step = schedule.plan, schedule.plan.objective == STEP_TIME
     bound_us = schedule.lower_bound_us if for_step else plan.objective_bound_us
@@ -120,7 +120,7 @@ def _bound_and_gap(schedule: Schedule) -> tuple[float | None, float | None]:
 
 def _objective_facts(schedule: Schedule) -> list[list[str]]:
     """What a plan comes to that is not for the step time, and what is proven of that."""
-    from enplace.simulate.pipeline import planned_rule
+    from enplace.machine.pipeline import planned_rule
 
     plan = schedule.plan
     found, us, bound_us = _objective_numbers(plan), plan.objective_us, plan.objective_bound_us

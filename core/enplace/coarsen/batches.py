@@ -33,8 +33,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import GroupedGraph, group_graph, mean_link
-from enplace.problem import Problem
-from enplace.profile import FloatArray, IntArray
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
 
 MEMORY_SHARE = 0.25
 """Most memory of a vertex, as a share of the smallest GPU's."""

@@ -7,8 +7,8 @@ from numba import njit
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from enplace.problem import BoolArray, Problem
-from enplace.profile import IntArray
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import IntArray
 
 ROOM = 0.25
 """Most of the smallest device's memory that ops of merged chains may hold together."""

@@ -9,9 +9,9 @@ from numba import njit
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.profile import CONTROL, IntArray, Profile, make_profile
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import CONTROL, IntArray, Profile, make_profile
 
 
 def contract(problem: Problem, group: IntArray) -> Problem:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from enplace.problem import BoolArray, Problem
-from enplace.profile import IntArray
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import IntArray
 
 
 def find_leaders(problem: Problem, position: IntArray) -> IntArray:

@@ -18,8 +18,8 @@ from numba import njit
 
 from enplace.coarsen.followers import find_leaders
 from enplace.coarsen.grouped import GroupedGraph, group_graph, mean_link
-from enplace.problem import Problem
-from enplace.profile import FloatArray, IntArray
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
 
 RANGE = 200
 """R of the paper: the most nodes in a cluster."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.cluster import Cluster
-from enplace.problem import Problem
-from enplace.profile import FloatArray, IntArray
+from enplace.values.cluster import Cluster
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)

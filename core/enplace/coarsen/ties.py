@@ -6,8 +6,8 @@ import numpy as np
 from numba import njit
 
 from enplace.coarsen.grouped import mean_link
-from enplace.problem import BoolArray, Problem
-from enplace.profile import FloatArray, IntArray
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray
 
 
 def tie_heavy_edges(problem: Problem, ratio: float, share: float) -> IntArray:

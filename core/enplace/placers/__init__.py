@@ -3,15 +3,15 @@
 import importlib
 import pkgutil
 
-from enplace.placers.registry import FAMILIES, PlaceOptions, Placer, Progress, place, placers
-from enplace.problem import LATENCY, STEP_TIME, THROUGHPUT
+from enplace.placing.registry import FAMILIES, PlaceOptions, Placer, Progress, place, placers
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 
 DEFAULT_METHOD = "enplace"
 DEFAULT_METHODS = {STEP_TIME: DEFAULT_METHOD, THROUGHPUT: "max-load-dp", LATENCY: "latency-ip"}
 """The method for each objective if a person names none."""
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)
 
 __all__ = [
     "DEFAULT_METHOD",

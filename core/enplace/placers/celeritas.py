@@ -26,13 +26,13 @@ import numpy as np
 from numba import njit
 
 from enplace.coarsen import GroupedGraph, cpd_topo, fuse, group_graph, mean_link
-from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.room import Claims, claim, claims_of, needed_bytes
-from enplace.placers.settle import arranged, best_of, made_to_fit, position_by, settle
-from enplace.placers.slots import all_free_from, empty_slots, free_from, occupy
-from enplace.plan import Plan, inverse
-from enplace.problem import Problem
-from enplace.profile import FloatArray, IntArray
+from enplace.placing.capacity import Claims, claim, claims_of, needed_bytes
+from enplace.placing.registry import PlaceOptions, placer
+from enplace.placing.settle import arranged, best_of, made_to_fit, position_by, settle
+from enplace.placing.slots import all_free_from, empty_slots, free_from, occupy
+from enplace.values.plan import Plan, inverse
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
 
 _SOURCE = "Celeritas (Xu et al. 2022)"
 

@@ -23,12 +23,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from enplace.placers.heft import list_schedule
-from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.room import claims_of
-from enplace.placers.settle import best_that_fits, position_by_start, upward_rank_us
-from enplace.plan import Plan
-from enplace.problem import BoolArray, Problem
-from enplace.profile import FloatArray, IntArray
+from enplace.placing.capacity import claims_of
+from enplace.placing.registry import PlaceOptions, placer
+from enplace.placing.settle import best_that_fits, position_by_start, upward_rank_us
+from enplace.values.plan import Plan
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray
 
 
 @placer(

@@ -23,12 +23,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from enplace.layers import NONE, Home, find_home, named_layers, parts_of, spread
-from enplace.placers.registry import BRANCHES, EVERY, LAYERS, STACKED, PlaceOptions, placer
-from enplace.placers.settle import best_of, deciding_op, natural_position, settle, unordered
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.profile import FloatArray, IntArray, Profile
+from enplace.names.layers import NONE, Home, find_home, named_layers, parts_of, spread
+from enplace.placing.registry import BRANCHES, EVERY, LAYERS, STACKED, PlaceOptions, placer
+from enplace.placing.settle import best_of, deciding_op, natural_position, settle, unordered
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray, Profile
 
 BRANCHY = 0.4
 """Branches are dealt out if their ops hold at least this share of the compute time."""

@@ -26,7 +26,7 @@ import numpy as np
 from numba import njit
 
 from enplace.coarsen import tie_heavy_edges
-from enplace.placers.building import (
+from enplace.placing.list_schedule import (
     State,
     Work,
     begin,
@@ -40,8 +40,8 @@ from enplace.placers.building import (
     send,
     settle_units,
 )
-from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.settle import (
+from enplace.placing.registry import PlaceOptions, placer
+from enplace.placing.settle import (
     arranged,
     best_of,
     best_that_fits,
@@ -50,11 +50,11 @@ from enplace.placers.settle import (
     mean_rank_us,
     position_by,
 )
-from enplace.placers.slots import Slots, empty_slots, occupy
-from enplace.plan import Plan
-from enplace.problem import BoolArray, Problem
-from enplace.profile import FloatArray, IntArray
-from enplace.schedule import Schedule
+from enplace.placing.slots import Slots, empty_slots, occupy
+from enplace.values.plan import Plan
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray
+from enplace.values.schedule import Schedule
 
 VARIANTS = (
     (1.0, None),

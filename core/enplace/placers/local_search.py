@@ -2,26 +2,26 @@
 
 From a random placement, make the best reassignment of a single node, again and again until none
 helps; restart ten times and keep the best. For a pipeline, the paper's objective, nodes are ops, or
-those that have to stay together (:mod:`enplace.maxload.descent`). For the step time they are groups
-of ops (:mod:`enplace.placers.search`). The paper has none for the latency: there it is the search
-for the step time whose placement is evaluated.
+those that have to stay together (:mod:`enplace.placers.max_load.descent`). For the step time they
+are groups of ops (:mod:`enplace.placing.group_search`). The paper has none for the latency: there
+it is the search for the step time whose placement is evaluated.
 """
 
 from dataclasses import asdict, replace
 
 import numpy as np
 
-from enplace.maxload import max_load_us
-from enplace.maxload.descent import descend as descend_in_load
-from enplace.maxload.descent import judged, random_placement
-from enplace.maxload.hypergraph import hypergraph_of
-from enplace.placers.max_load import PROGRAM_S
-from enplace.placers.registry import EVERY, PlaceOptions, Progress, placer
-from enplace.placers.search import Search
-from enplace.placers.settle import unordered
-from enplace.plan import Plan
-from enplace.problem import THROUGHPUT, Problem
-from enplace.profile import IntArray
+from enplace.placers.max_load import max_load_us
+from enplace.placers.max_load.descent import descend as descend_in_load
+from enplace.placers.max_load.descent import judged, random_placement
+from enplace.placers.max_load.hypergraph import hypergraph_of
+from enplace.placers.max_load.methods import PROGRAM_S
+from enplace.placing.group_search import Search
+from enplace.placing.registry import EVERY, PlaceOptions, Progress, placer
+from enplace.placing.settle import unordered
+from enplace.values.plan import Plan
+from enplace.values.problem import THROUGHPUT, Problem
+from enplace.values.profile import IntArray
 
 RESTARTS = 10
 

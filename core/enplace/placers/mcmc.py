@@ -1,21 +1,21 @@
 """FlexFlow's Markov chain Monte Carlo search (Jia, Zaharia and Aiken, MLSys 2019), for placement.
 
-A proposal moves one group of ops (:mod:`enplace.placers.search`) to another device, both drawn
-evenly. It is accepted with the Metropolis probability min(1, exp(beta * (current - proposed))),
-scores being what the simulator says. The expert's plan is tried first, so that none is worse.
-The chain begins with the expert's placement, as nearly as the groups allow, or with all on one GPU,
-whichever is shorter; and anew from a random one where it has not improved for half of the time that
-it has run.
+A proposal moves one group of ops (:mod:`enplace.placing.group_search`) to another device, both
+drawn evenly. It is accepted with the Metropolis probability min(1, exp(beta * (current -
+proposed))), scores being what the simulator says. The expert's plan is tried first, so that none is
+worse. The chain begins with the expert's placement, as nearly as the groups allow, or with all on
+one GPU, whichever is shorter; and anew from a random one where it has not improved for half of the
+time that it has run.
 """
 
 import numpy as np
 
 from enplace.placers.expert import expert
-from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.search import Search
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.profile import IntArray
+from enplace.placing.group_search import Search
+from enplace.placing.registry import PlaceOptions, placer
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
 
 BETA = 100.0
 """How much worse a proposal may be: one per cent longer is accepted once in e times."""

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.settle import best_of, natural_position, settle, unordered
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.profile import IntArray
+from enplace.placing.registry import PlaceOptions, placer
+from enplace.placing.settle import best_of, natural_position, settle, unordered
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
 
 
 @placer("single", title="One GPU", capabilities=("one-device",))

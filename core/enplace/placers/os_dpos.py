@@ -6,9 +6,9 @@ the best split stays if the step gets shorter, else the search ends; ops that ca
 passed over. Where the paper leaves room, this is what we do:
 
 - The data-parallel graph is the model with every op that works on samples split by its samples
-  into as many parts as there are GPUs (:mod:`enplace.splits`): variables are there once, parts'
-  gradients are summed, and what cannot be split so stays whole. Some models gain nothing by that,
-  so the model itself is a second start, and the shorter result counts.
+  into as many parts as there are GPUs (:mod:`enplace.values.splits`): variables are there once,
+  parts' gradients are summed, and what cannot be split so stays whole. Some models gain nothing by
+  that, so the model itself is a second start, and the shorter result counts.
 - The critical path (line 4) is that of the largest times and transfers, as in Algorithm 1, not of
   those under the placement; its ops are sorted by their times under the placement (line 5).
 - Numbers of parts are the divisors of the number of GPUs.
@@ -23,16 +23,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from enplace.machine import simulate
 from enplace.placers.dpos import critical_path_ops, dpos_schedule, max_rank_us
 from enplace.placers.naive import single
-from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.settle import best_that_fits, is_better, position_by_start, report
-from enplace.plan import Plan
-from enplace.problem import Problem, split_problem
-from enplace.profile import IntArray
-from enplace.schedule import Schedule
-from enplace.simulate import simulate
-from enplace.splits import (
+from enplace.placing.registry import PlaceOptions, placer
+from enplace.placing.settle import best_that_fits, is_better, position_by_start, report
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem, split_problem
+from enplace.values.profile import IntArray
+from enplace.values.schedule import Schedule
+from enplace.values.splits import (
     Split,
     carries_samples,
     legal_dimensions,

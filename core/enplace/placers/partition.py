@@ -29,17 +29,17 @@ import numpy as np
 
 from enplace.coarsen import find_leaders, group_graph, mean_link
 from enplace.errors import EnplaceError
-from enplace.placers.registry import EVERY, PlaceOptions, placer
-from enplace.placers.settle import (
+from enplace.placing.registry import EVERY, PlaceOptions, placer
+from enplace.placing.settle import (
     best_of,
     made_to_fit,
     natural_position,
     settle,
     unordered,
 )
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.profile import FloatArray, IntArray
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
 
 METIS_IMBALANCE = 30
 """METIS's ufactor: by how many thousandths a part may exceed its share."""

@@ -33,20 +33,20 @@ from typing import Any
 import numpy as np
 
 from enplace.coarsen import GroupedGraph, expand, group_graph, merge_batches
-from enplace.placers.enplace import enplace
+from enplace.machine import simulate
+from enplace.placers.enplace.search import enplace
 from enplace.placers.heft import heft
-from enplace.placers.registry import SOLVER, WARM_START, PlaceOptions, Progress, placer
-from enplace.placers.settle import given_start, is_better, made_to_fit, report
-from enplace.plan import Plan, inverse
-from enplace.problem import BoolArray, Problem
-from enplace.profile import FloatArray, IntArray
-from enplace.schedule import Schedule
-from enplace.search import make_level
-from enplace.search.steps import nearest
-from enplace.simulate import simulate
+from enplace.placing.moves import make_level
+from enplace.placing.moves.steps import nearest
+from enplace.placing.registry import SOLVER, WARM_START, PlaceOptions, Progress, placer
+from enplace.placing.settle import given_start, is_better, made_to_fit, report
 from enplace.solvers.milp import Answer, installed, keeps_to, solve_milp
 from enplace.solvers.model import Model, ModelBuilder
 from enplace.text import ms
+from enplace.values.plan import Plan, inverse
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray
+from enplace.values.schedule import Schedule
 
 TARGET, FREE_TARGET = 200, 40
 """Vertices of the coarse graph with a commercial solver (the paper's number), and with a free one.

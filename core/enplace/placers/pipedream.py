@@ -3,8 +3,8 @@
 It cuts a path of layers into stages, each on one GPU or replicated on several, so that the slowest
 stage takes the least time. A graph is no path: as Tarnawski et al. 2020 (section 6) had to, we make
 it one, contracting all branchings to single nodes. What runs backward is with its forward layer
-from the start (:mod:`enplace.maxload`). As in their Table 1, a stage takes the time of its layers
-and of all that crosses its ends.
+from the start (:mod:`enplace.placers.max_load`). As in their Table 1, a stage takes the time of its
+layers and of all that crosses its ends.
 
 Stages are replicated if the rule of the time per sample allows it; the optimiser has PipeDream's
 own idea of what that costs, the plan's time per sample is that of the rule.
@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from enplace.maxload import max_load_us
-from enplace.maxload.contract import Nodes, contract
-from enplace.maxload.orders import granted
-from enplace.placers.registry import REPLICATION, PlaceOptions, Progress, placer
-from enplace.placers.settle import settle, unordered, without_ops
-from enplace.plan import Plan
-from enplace.problem import THROUGHPUT, Problem
-from enplace.profile import FloatArray, IntArray
+from enplace.placers.max_load import max_load_us
+from enplace.placers.max_load.contract import Nodes, contract
+from enplace.placers.max_load.orders import granted
+from enplace.placing.registry import REPLICATION, PlaceOptions, Progress, placer
+from enplace.placing.settle import settle, unordered, without_ops
 from enplace.text import percent
+from enplace.values.plan import Plan
+from enplace.values.problem import THROUGHPUT, Problem
+from enplace.values.profile import FloatArray, IntArray
 
 ONE_LAYER = 0.5
 """A layer with more than this share of the work leaves little to cut."""

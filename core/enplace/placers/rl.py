@@ -5,7 +5,7 @@ drawn from softmax policies, and trained together by REINFORCE. The reward is wh
 says, with a penalty for lacking memory, so a sample takes milliseconds where the paper runs a step.
 Where we are simpler than the paper:
 
-- Nodes are groups of ops from Celeritas's fusion (:mod:`enplace.placers.search`), not ops.
+- Nodes are groups of ops from Celeritas's fusion (:mod:`enplace.placing.group_search`), not ops.
 - The grouper is one linear layer on what :func:`features` tells. The placer is a table of logits
   for each block and device, not a recurrent network: it learns one graph and has nothing to carry
   over to another.
@@ -16,11 +16,11 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.coarsen import GroupedGraph, group_graph, mean_link
-from enplace.placers.registry import PlaceOptions, placer
-from enplace.placers.search import Search
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.profile import FloatArray, IntArray
+from enplace.placing.group_search import Search
+from enplace.placing.registry import PlaceOptions, placer
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
 
 BLOCKS = 32
 """How many blocks the grouper knows."""

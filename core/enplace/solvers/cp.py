@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.plan import Plan
-from enplace.problem import Problem
-from enplace.schedule import Schedule
-from enplace.simulate import heads_and_tails_us
-from enplace.solvers.child import converse
+from enplace.bounds.step_time import heads_and_tails_us
+from enplace.processes.solver import converse
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.schedule import Schedule
 
 TICKS = 5_000_000
 """Whole ticks that the longest schedule looked for is divided into."""

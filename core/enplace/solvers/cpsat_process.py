@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.solvers.child import say
+from enplace.processes.solver import say
 
 
 def main() -> None:

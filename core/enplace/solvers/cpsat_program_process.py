@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.solvers.child import say
+from enplace.processes.solver import say
 from enplace.solvers.model import FloatArray, Model, decode_model
 
 UNIT = 10**9

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.solvers.child import say
+from enplace.processes.solver import say
 from enplace.solvers.model import FloatArray, Model, decode_model
 
 OPTIMAL_GAP = 1e-6

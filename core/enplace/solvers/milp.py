@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.solvers.child import converse
+from enplace.processes.solver import converse
 from enplace.solvers.model import FloatArray, Model, encode_model
 
 SOLVERS = {"HiGHS": "highs_process", "CBC": "pulp_process", "Gurobi": "pulp_process"}

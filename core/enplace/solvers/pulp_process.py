@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from enplace.solvers.child import say
+from enplace.processes.solver import say
 from enplace.solvers.milp import installed
 from enplace.solvers.model import Model, decode_model
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PySide6.QtCore import QObject
 
-from enplace.groups import group_ops, subgroups
+from enplace.names.groups import group_ops, subgroups
 from enplace_studio.graph import dot, layout
 from enplace_studio.graph.facts import GroupEdges, group_edges
 from enplace_studio.graph.scene import card_rects

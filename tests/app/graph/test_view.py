@@ -9,11 +9,11 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from documents import document_of
-from enplace.plan import Plan
-from enplace.simulate import simulate
-from enplace.simulate.loads import backward_ops
-from enplace.simulate.pipeline import simulate_pipeline
+from enplace.machine import simulate
+from enplace.machine.loads import backward_ops
+from enplace.machine.pipeline import simulate_pipeline
 from enplace.text import count
+from enplace.values.plan import Plan
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.graph import GraphView
 from enplace_studio.graph.colours import MODES

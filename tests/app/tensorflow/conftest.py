@@ -10,7 +10,7 @@ import pytest
 from PySide6.QtCore import QSettings
 from PySide6.QtWidgets import QApplication, QDialog, QMessageBox
 
-from enplace import worker
+from enplace.frameworks import worker
 from enplace_studio import machine
 from enplace_studio.tensorflow.dialogs import TrustQuestion
 from enplace_studio.theme import theme

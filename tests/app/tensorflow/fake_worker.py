@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from enplace import wire
-from enplace.cluster import Cluster, Device, Link
-from enplace.clusters import cluster_to_json
-from enplace.measured import MeasuredRun, run_message
-from enplace.profile import make_profile
-from enplace.simulate import simulate
-from enplace.wire import Message
+from enplace.frameworks.measured import MeasuredRun, run_message
+from enplace.machine import simulate
+from enplace.processes import wire
+from enplace.processes.wire import Message
+from enplace.readers.clusters import cluster_to_json
+from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.profile import make_profile
 
 SLOWER = 1.25
 """Every op takes so much longer than its profile says."""

@@ -114,7 +114,7 @@ def test_a_cluster_file_can_be_chosen(qtbot, tmp_path):
 
 
 def test_cpus_are_not_called_gpus():
-    from enplace.clusters import presets
+    from enplace.readers.clusters import presets
     from enplace_studio.tensorflow.devices import devices_title
     from problems import cluster_of
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 from PySide6.QtCore import QSettings
-from enplace.samples import samples
+from enplace.readers.samples import samples
 from enplace_studio.application import make_application
 from enplace_studio.window import MainWindow
 
@@ -38,11 +38,11 @@ def loaded():
 def test_the_studio_never_imports_tensorflow(loaded):
     for modules in loaded:
         assert not {"tensorflow", "keras"} & {name.partition(".")[0] for name in modules}
-        assert not any(name.startswith("enplace.tf") for name in modules)
+        assert not any(name.startswith("enplace.frameworks.tensorflow") for name in modules)
 
 
 def test_its_part_for_tensorflow_and_the_plots_are_not_imported_before_they_are_used(loaded):
     before, after = loaded
-    late = {"enplace_studio.tensorflow", "enplace.worker", "pyqtgraph"}
+    late = {"enplace_studio.tensorflow", "enplace.frameworks.worker", "pyqtgraph"}
     assert not late & before
     assert late <= after

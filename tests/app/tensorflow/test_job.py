@@ -3,8 +3,8 @@ import time
 import psutil
 import pytest
 
-from enplace.source import source_of
-from enplace.worker import profile_job
+from enplace.frameworks.source import source_of
+from enplace.frameworks.worker import profile_job
 from enplace_studio.tensorflow.job import WorkerJob
 
 PATIENCE_MS = 20_000
@@ -94,7 +94,7 @@ def test_closing_says_nothing_and_leaves_no_process(start, qtbot):
 
 
 def test_a_worker_that_cannot_start_says_so(start, qtbot, monkeypatch):
-    from enplace import worker
+    from enplace.frameworks import worker
 
     monkeypatch.setattr(worker, "COMMAND", ("/nowhere/python",))
     why, _ = failure(qtbot, start("mine.py"))

@@ -7,8 +7,8 @@ from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 from PySide6.QtWidgets import QLabel, QMessageBox
 
-from enplace.source import ADD_TENSORFLOW, source_of
-from enplace.splits import Split
+from enplace.frameworks.source import ADD_TENSORFLOW, source_of
+from enplace.values.splits import Split
 from enplace_studio import machine
 from enplace_studio.kept_runs import run_from_json, run_to_json
 from enplace_studio.prediction import total_times

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PySide6.QtWidgets import QLabel, QWidget
 
-from enplace.clusters import cluster_to_json, presets
-from enplace.link_fits import link_fits
+from enplace.readers.clusters import cluster_to_json, presets
+from enplace.readers.link_fits import link_fits
 from enplace_studio.inspector.widgets import Line
 from enplace_studio.panel import Column
 from enplace_studio.tensorflow.facts import deviations, step_facts

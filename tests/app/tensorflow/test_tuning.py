@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from enplace import tuning_process, worker
-from enplace.source import source_of
+from enplace.frameworks import tuning_process, worker
+from enplace.frameworks.source import source_of
 from enplace_studio.session import entry_for
 from enplace_studio.tensorflow.dialogs import FailureReport, RunQuestion
 from problems import plan_of
@@ -18,7 +18,7 @@ PATIENCE_MS = 60_000
 def tuner(monkeypatch):
     """The process that tunes asks the fake worker too."""
     code = (
-        "from enplace import tuning_process, worker; "
+        "from enplace.frameworks import tuning_process, worker; "
         f"worker.COMMAND = {worker.COMMAND!r}; tuning_process.SEARCH_S = 0.5; "
         "tuning_process.main()"
     )

@@ -9,9 +9,9 @@ from PySide6.QtGui import QColor
 from PySide6.QtTest import QTest
 
 from documents import document_of
-from enplace.plan import Plan
-from enplace.simulate import simulate
-from enplace.simulate.loads import COMPUTE
+from enplace.machine import simulate
+from enplace.machine.loads import COMPUTE
+from enplace.values.plan import Plan
 from enplace_studio.document import PlanEntry
 from enplace_studio.theme import theme
 from enplace_studio.timeline import TimelineView

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from documents import chain_document, document_of, wide_document
-from enplace.simulate import critical_path
+from enplace.machine import critical_path
 from enplace_studio.timeline.rows import MAX_CHANNEL_ROWS, arrange, rows_of
 from enplace_studio.timeline.trace import summary, trace_path
 from enplace_studio.timeline.waiting import describe_gap, describe_op, describe_transfer

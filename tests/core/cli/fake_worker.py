@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from enplace import wire
-from enplace.clusters import cluster_to_json, presets
-from enplace.measured import MeasuredRun, run_message
-from enplace.profile import make_profile
-from enplace.simulate import simulate
-from enplace.wire import Message
+from enplace.frameworks.measured import MeasuredRun, run_message
+from enplace.machine import simulate
+from enplace.processes import wire
+from enplace.processes.wire import Message
+from enplace.readers.clusters import cluster_to_json, presets
+from enplace.values.profile import make_profile
 
 OPS = ["encoder/MatMul", "decoder/MatMul", "loss"]
 COSTS_US = (100.0, 100.0, 1.0)

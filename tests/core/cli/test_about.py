@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from enplace.cli import run
-from enplace.clusters import presets
 from enplace.placers import DEFAULT_METHODS, placers
+from enplace.readers.clusters import presets
 
 
 def test_methods_as_json_have_exactly_the_promised_keys(enplace):

@@ -4,10 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from tests.core.cli.conftest import OPS, machine, model
 
-from enplace.frontends import read_profile
-
-from .conftest import OPS, machine, model
+from enplace.readers import read_profile
 
 
 def test_import_writes_what_can_be_read_again(enplace, folder):

@@ -8,8 +8,7 @@ import stat
 import zipfile
 
 import pytest
-
-from .conftest import OPS, machine, model
+from tests.core.cli.conftest import OPS, machine, model
 
 
 def without(key: str) -> dict:
@@ -158,7 +157,7 @@ def test_names_with_markup_and_quotes_pass_through_every_export(enplace, folder,
 
 
 def test_a_regex_that_never_ends_is_stopped(enplace, folder, monkeypatch):
-    monkeypatch.setattr("enplace.rules.MATCH_S", 0.1)
+    monkeypatch.setattr("enplace.names.rules.MATCH_S", 0.1)
     (folder / "long.json").write_text(json.dumps(model(["a" * 60 + "!", "loss"])))
     done = enplace("place", "long.json", "--cluster", "c.json", "--pin", "^(a|aa)+$=0")
     assert done.status == 2

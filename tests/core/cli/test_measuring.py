@@ -10,9 +10,9 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from enplace import tuning_process, worker
-from enplace.frontends import read_profile
-from enplace.trust import is_trusted
+from enplace.frameworks import tuning_process, worker
+from enplace.frameworks.trust import is_trusted
+from enplace.readers import read_profile
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 
@@ -257,7 +257,7 @@ def test_an_interrupt_leaves_the_output_alone(script, folder):
     (folder / "P.enplace").write_bytes(b"precious")
     command = f"({sys.executable!r}, {str(FAKE)!r}, 'hang')"
     code = (
-        f"import sys; from enplace import worker; worker.COMMAND = {command}\n"
+        f"import sys; from enplace.frameworks import worker; worker.COMMAND = {command}\n"
         "take = worker.take\n"
         "def told(buffer):\n"
         "    message = take(buffer)\n"
@@ -316,7 +316,7 @@ def test_the_question_on_a_terminal(script, folder, typed, status):
     master, slave = os.openpty()
     command = f"({sys.executable!r}, {str(FAKE)!r}, 'well')"
     code = (
-        f"import sys; from enplace import worker; worker.COMMAND = {command}\n"
+        f"import sys; from enplace.frameworks import worker; worker.COMMAND = {command}\n"
         "from enplace.cli import main; sys.argv[1:] = "
         "['profile', 'train.py', '-o', 'P.enplace', '--json']; main()"
     )

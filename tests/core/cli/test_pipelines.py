@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from .conftest import MIB
+from tests.core.cli.conftest import MIB
 
 
 def throughput(enplace, *more, method="max-load-dp"):

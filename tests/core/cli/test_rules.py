@@ -3,10 +3,9 @@
 import json
 
 import pytest
+from tests.core.cli.conftest import machine, model
 
-from enplace.files import read_plan_alone
-
-from .conftest import machine, model
+from enplace.readers import read_plan_alone
 
 PLACE = ("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
 

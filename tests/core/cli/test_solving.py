@@ -6,16 +6,15 @@ import re
 import signal
 
 import pytest
+from tests.core.cli.conftest import MIB, OPS, machine, model
 
-from enplace.clusters import cluster_from
-from enplace.files import read_plan
-from enplace.frontends import read_profile
-from enplace.placers import Progress, placers, registry
-from enplace.problem import Problem
-from enplace.samples import samples
+from enplace.placers import Progress, placers
+from enplace.placing import registry
+from enplace.readers import read_plan, read_profile
+from enplace.readers.clusters import cluster_from
+from enplace.readers.samples import samples
 from enplace.text import ms
-
-from .conftest import MIB, OPS, machine, model
+from enplace.values.problem import Problem
 
 NUMBERS = {
     "method",
@@ -324,7 +323,7 @@ def test_compare_refuses_a_method_that_does_not_exist(enplace, folder):
 
 def test_compare_goes_on_when_a_method_fails(enplace, folder, monkeypatch):
     from enplace.errors import EnplaceError
-    from enplace.placers import registry
+    from enplace.placing import registry
 
     def fail(problem, options):
         raise EnplaceError("no luck today")

@@ -9,7 +9,7 @@ from tests.core.placers.problems import gpus, line, problems
 
 from enplace.coarsen import contract, merge_batches
 from enplace.coarsen.batches import MEMORY_SHARE
-from enplace.problem import Problem
+from enplace.values.problem import Problem
 
 quick = settings(deadline=None, max_examples=100)
 

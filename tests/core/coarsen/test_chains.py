@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 
 from enplace.coarsen import merge_chains
+from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
-from enplace.problem import Problem
-from enplace.simulate import simulate
+from enplace.values.problem import Problem
 from problems import GIB, cluster_of, profile_of
 
 

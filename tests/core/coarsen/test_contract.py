@@ -9,10 +9,10 @@ from tests.core.placers.problems import gpus, line, problems
 
 from enplace.coarsen import contract, expand, merge_batches, merge_chains
 from enplace.errors import CycleError
+from enplace.machine import simulate
 from enplace.placers import place
-from enplace.plan import check_plan
-from enplace.problem import Problem
-from enplace.simulate import simulate
+from enplace.values.plan import check_plan
+from enplace.values.problem import Problem
 
 quick = settings(deadline=None, max_examples=60)
 

@@ -11,8 +11,8 @@ from tests.core.placers.problems import gpus, line, problems
 from enplace.coarsen import cpd_topo, find_leaders, fuse, group_graph, mean_link, tie_heavy_edges
 from enplace.coarsen.fusion import breakpoints, shortest_time_us
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.placers.settle import natural_position
-from enplace.problem import Problem
+from enplace.placing.settle import natural_position
+from enplace.values.problem import Problem
 
 quick = settings(deadline=None, max_examples=60)
 

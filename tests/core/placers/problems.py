@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from enplace.cluster import Cluster, Device, Link
-from enplace.clusters import presets
 from enplace.errors import ProblemError
-from enplace.frontends import read_profile
-from enplace.problem import Problem
-from enplace.profile import CONTROL, Profile, make_profile
-from enplace.samples import samples
+from enplace.readers import read_profile
+from enplace.readers.clusters import presets
+from enplace.readers.samples import samples
+from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.problem import Problem
+from enplace.values.profile import CONTROL, Profile, make_profile
 
 GIB = 2**30
 

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+from tests.core.placers.problems import gpus, line
 
 from enplace.errors import EnplaceError
-from enplace.latency import latency_us
+from enplace.machine.loads import LoadRule, max_load_us
 from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, place, placers
-from enplace.problem import Problem
-from enplace.simulate.loads import LoadRule, max_load_us
-
-from .problems import gpus, line
+from enplace.placers.latency import latency_us
+from enplace.values.problem import Problem
 
 BASELINES = [m for m in ("expert", "metis", "scotch", "local-search") if placers()[m].installed]
 each_baseline = pytest.mark.parametrize("method", BASELINES)

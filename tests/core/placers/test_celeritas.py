@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tests.core.placers.problems import gpus, line, problems
 
 from enplace.coarsen import cpd_topo, group_graph, mean_link
+from enplace.machine import simulate
 from enplace.placers import place
 from enplace.placers.celeritas import adjust, fill_in_order
-from enplace.placers.room import claims_of
-from enplace.problem import Problem
-from enplace.simulate import simulate
-
-from .problems import gpus, line, problems
+from enplace.placing.capacity import claims_of
+from enplace.values.problem import Problem
 
 
 def placed(problem):

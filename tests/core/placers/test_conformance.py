@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.core.placers.problems import ONE_LARGE, TIGHT, gpus, line, problems, small_and_unlike
 
-from enplace.clusters import presets
 from enplace.errors import CancelledError, EnplaceError
+from enplace.machine import simulate
+from enplace.machine.verify import find_faults
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, place, placers
-from enplace.plan import check_plan
-from enplace.problem import STEP_TIME, Problem, split_problem
-from enplace.simulate import simulate
-from enplace.simulate.verify import find_faults
-
-from .problems import ONE_LARGE, TIGHT, gpus, line, problems, small_and_unlike
+from enplace.readers.clusters import presets
+from enplace.values.plan import check_plan
+from enplace.values.problem import STEP_TIME, Problem, split_problem
 
 installed = [name for name, placer in placers().items() if placer.installed]
 each_placer = pytest.mark.parametrize("method", installed)

@@ -3,14 +3,13 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.placers.problems import gpus, line
 
+from enplace.machine import simulate
 from enplace.placers import place
 from enplace.placers.dpos import critical_path_ops, dpos_schedule, max_edge_us, max_rank_us
-from enplace.placers.settle import upward_rank_us
-from enplace.problem import Problem
-from enplace.simulate import simulate
-
-from .problems import gpus, line
+from enplace.placing.settle import upward_rank_us
+from enplace.values.problem import Problem
 
 
 def two_branches(**extra):

@@ -6,7 +6,7 @@ import pytest
 from tests.core.placers.problems import gpus, line
 
 from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, place
-from enplace.problem import Problem
+from enplace.values.problem import Problem
 
 METHODS = {
     "max-load-ip": THROUGHPUT,

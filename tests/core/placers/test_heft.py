@@ -2,16 +2,15 @@
 
 import numpy as np
 from hypothesis import assume, given, settings
+from tests.core.placers.problems import GIB, gpus, line, problems
+from tests.core.placers.reference import ListScheduler
 
+from enplace.machine import simulate
 from enplace.placers import place
 from enplace.placers.heft import list_schedule
-from enplace.placers.settle import mean_rank_us, position_by
-from enplace.problem import Problem
-from enplace.profile import make_profile
-from enplace.simulate import simulate
-
-from .problems import GIB, gpus, line, problems
-from .reference import ListScheduler
+from enplace.placing.settle import mean_rank_us, position_by
+from enplace.values.problem import Problem
+from enplace.values.profile import make_profile
 
 TIMES = [
     (14, 16, 9), (13, 19, 18), (11, 13, 19), (13, 8, 17), (12, 13, 10),

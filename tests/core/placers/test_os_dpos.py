@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+from tests.core.placers.problems import gpus
 
+from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place, placers
 from enplace.placers.os_dpos import data_parallel
-from enplace.problem import Problem
-from enplace.profile import make_profile
-from enplace.simulate import simulate
-
-from .problems import gpus
+from enplace.values.problem import Problem
+from enplace.values.profile import make_profile
 
 MB = 1 << 20
 

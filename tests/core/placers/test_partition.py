@@ -5,14 +5,13 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tests.core.placers.problems import gpus, line, problems
 
 from enplace.errors import EnplaceError
+from enplace.machine import simulate
 from enplace.placers import place, placers
 from enplace.placers.partition import SCOTCH, run_scotch, weighted_graph
-from enplace.problem import Problem
-from enplace.simulate import simulate
-
-from .problems import gpus, line, problems
+from enplace.values.problem import Problem
 
 installed = [name for name in ("metis", "scotch") if placers()[name].installed]
 each_partitioner = pytest.mark.parametrize("method", installed)

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.core.placers.problems import gpus, line, problems
 
+from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
 from enplace.placers.pesto import make_program
-from enplace.problem import Problem
-from enplace.simulate import simulate
+from enplace.values.problem import Problem
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])

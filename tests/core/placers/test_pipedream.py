@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.placers.problems import gpus, line
 
-from enplace.clusters import presets
-from enplace.frontends import read_profile
-from enplace.maxload.contract import contract
+from enplace.machine.loads import LoadRule
 from enplace.placers import PlaceOptions, place
+from enplace.placers.max_load.contract import contract
 from enplace.placers.pipedream import Layers, Stage, cut_path, path_of
-from enplace.problem import Problem
-from enplace.samples import samples
-from enplace.simulate.loads import LoadRule
-
-from .problems import gpus, line
+from enplace.readers import read_profile
+from enplace.readers.clusters import presets
+from enplace.readers.samples import samples
+from enplace.values.problem import Problem
 
 
 def layers_of(compute_us, sent_us, weights_us=None, held_bytes=None):

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+from tests.core.placers.problems import gpus, line
 
+from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
 from enplace.placers.rl import sample, softmax, surprise
-from enplace.placers.search import ROUNDS, Search
-from enplace.problem import Problem
-from enplace.simulate import simulate
-
-from .problems import gpus, line
+from enplace.placing.group_search import ROUNDS, Search
+from enplace.values.problem import Problem
 
 
 def test_the_gradient_is_that_of_the_log_probability():

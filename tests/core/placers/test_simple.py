@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.placers.problems import gpus, line
 
-from enplace.layers import find_home, named_layers, parts_of, scope_parts
+from enplace.machine import simulate
+from enplace.names.layers import find_home, named_layers, parts_of, scope_parts
 from enplace.placers import PlaceOptions, place
 from enplace.placers.expert import even_blocks
-from enplace.problem import Problem
-from enplace.simulate import simulate
+from enplace.values.problem import Problem
 from problems import profile_of
-
-from .problems import gpus, line
 
 
 def test_single_takes_the_fastest_gpu_and_says_when_it_does_not_fit():

@@ -8,13 +8,14 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line, problems
 
-from enplace.cluster import Cluster, Device, Link
+from enplace.bounds.step_time import lower_bound_us
 from enplace.errors import EnplaceError
+from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
-from enplace.problem import Problem
-from enplace.simulate import lower_bound_us, simulate
 from enplace.solvers import cp
 from enplace.solvers.cp import solve_cp
+from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.problem import Problem
 from problems import GIB, cluster_of, plan_of, profile_of
 
 pytest.importorskip("ortools")
@@ -83,7 +84,7 @@ def test_ops_for_one_kind_of_device_have_their_times():
 
 def test_the_time_that_it_leaves_goes_to_the_search(monkeypatch):
     """It ends at once here, and something is left to gain."""
-    monkeypatch.setattr("enplace.placers.enplace.solve_cp", lambda *_: iter(()))
+    monkeypatch.setattr("enplace.placers.enplace.search.solve_cp", lambda *_: iter(()))
     problem = Problem(line([3.0, 5.0, 7.0, 2.0, 4.0], [(0, 3, 9), (1, 4, 9)]), gpus(2))
     plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=1.0))
     assert simulate(problem, plan).gap > 0
@@ -102,10 +103,10 @@ def test_a_gap_that_the_cheap_bound_leaves_is_closed():
 
 def test_without_the_solver_the_search_goes_on_without_it(monkeypatch):
     missing = iter([cp.Found(0.0, status="missing", why="No module named 'ortools'")])
-    monkeypatch.setattr("enplace.placers.enplace.solve_cp", lambda *_: missing)
+    monkeypatch.setattr("enplace.placers.enplace.search.solve_cp", lambda *_: missing)
     problem = Problem(line([2.0] * 5, []), gpus(2))
     place(problem, "enplace")  # compiles what it needs, without a time limit
-    monkeypatch.setattr("enplace.placers.enplace.EXACT_SHARE", 0.05)
+    monkeypatch.setattr("enplace.placers.enplace.search.EXACT_SHARE", 0.05)
     said = []
     options = PlaceOptions(time_limit_s=1.0, progress=lambda p: said.append(p.message))
     plan = place(problem, "enplace", options=options)

@@ -1,0 +1,208 @@
+"""When each op can start at the earliest, whatever the plan, compiled; ``bounds.py`` says why."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+import numpy as np
+from numba import njit
+
+from enplace.values.profile import FloatArray, IntArray
+
+NEAR, PATIENCE, FAR, FORKS = 16, 64, 100, 6
+"""Ancestors looked at for each head; for an op with several producers, how many more after the last
+one that helped, how many as long as one may help, and how many of them as forks."""
+
+
+@njit(cache=True, nogil=True)
+def earliest_starts(
+    order: IntArray,
+    in_ptr: IntArray,
+    producer: IntArray,
+    send_us: FloatArray,
+    sure_us: FloatArray,
+    bus_us: FloatArray,
+    time_us: FloatArray,
+    lanes: IntArray,
+    weighted_us: FloatArray,
+    most: FloatArray,
+    bus_set: int,
+) -> FloatArray:  # pragma: no cover - compiled
+    """Heads, op by op.
+
+    Parameters
+    ----------
+    order : int array, shape (n_ops,)
+        A topological order.
+    in_ptr, producer : int arrays
+        Producers of op ``v`` are ``producer[in_ptr[v] : in_ptr[v + 1]]``, one for each edge; the
+        arrays of edges are in the same order.
+    send_us, sure_us, bus_us : float arrays, shape (n_edges,)
+        What each edge costs if its ends are apart; what it costs at least; and how long it then
+        occupies the channel that the devices of ``bus_set`` share.
+    weighted_us, most : float arrays, shapes (n_sets, n_ops) and (n_sets,)
+        Work as each set of devices counts it, and the most that one chip counts.
+    bus_set : int
+        The set of like chips whose links all pass one channel, or -1.
+    """
+    n = len(order)
+    place = np.empty(n, np.int64)
+    for i in range(n):
+        place[order[i]] = i
+    head = np.zeros(n)
+    # Of an ancestor: the way from its end to the start of v at least, and if it is not on v's
+    # device; how long it then occupies the bus; how many ops between need it.
+    work, leave, leave_bus = np.empty(n), np.empty(n), np.empty(n)
+    uses = np.zeros(n, np.int64)
+    seen = np.full(n, -1)
+    bound_here, key = np.empty(NEAR, np.int64), np.empty(NEAR)
+    together = np.empty(NEAR, np.bool_)
+    waiting = [(0.0, 0, 0)]
+    joined_us, away_us = np.empty(len(most)), np.empty(len(most))
+    later = np.empty(n, np.int64)
+    fork = np.full(n, -1)
+    until, enter, enter_bus = np.empty(n), np.empty(n), np.empty(n)
+    n_forks = 0
+    for v in order:
+        base = 0.0
+        waiting.clear()
+        for e in range(in_ptr[v], in_ptr[v + 1]):
+            x = producer[e]
+            base = max(base, head[x] + time_us[x] + sure_us[e])
+            if seen[x] != v:
+                seen[x], work[x], leave[x], leave_bus[x], uses[x] = v, 0.0, 0.0, 0.0, 0
+                heappush(waiting, (-head[x], -place[x], x))
+            work[x], leave[x] = max(work[x], sure_us[e]), max(leave[x], send_us[e])
+            leave_bus[x] = max(leave_bus[x], bus_us[e])
+            uses[x] += 1
+        joins = len(waiting) > 1
+        joined_us[:], away_us[:], alone_us = 0.0, np.inf, 0.0
+        left, count, n_later, tries = PATIENCE if joins else NEAR, 0, 0, 0
+        while len(waiting) > 0 and left > 0:
+            x = heappop(waiting)[2]  # the latest: all between it and v has been looked at
+            end = head[x] + time_us[x]
+            if end + leave[x] > base and count < NEAR:
+                bound_here[count], key[count] = x, -end - leave[x]
+                count += 1
+            elif not joins:
+                continue
+            left -= 1
+            if joins:
+                if uses[x] > 1 and tries < FORKS and end + alone_us > base:
+                    n_forks += 1
+                    tries += 1
+                    base = max(base, end + _between(
+                        x, later[:n_later], n_forks, fork, until, enter, enter_bus, leave,
+                        leave_bus, in_ptr, producer, send_us, sure_us, bus_us, time_us,
+                        weighted_us, most, bus_set,
+                    ))  # fmt: skip
+                if in_ptr[x] < in_ptr[x + 1]:
+                    later[n_later] = x
+                    n_later += 1
+                for s in range(len(most)):
+                    if weighted_us[s, x] > 0.0:
+                        joined_us[s] += weighted_us[s, x]
+                        away_us[s] = min(away_us[s], leave[x])
+                        earliest = head[x] + _shared_us(joined_us[s], most[s], away_us[s])
+                        if earliest > base:
+                            base, left = earliest, PATIENCE
+                        alone_us = max(alone_us, joined_us[s] / most[s])
+                if n_later < FAR and head[x] + alone_us > base:
+                    left = PATIENCE
+            for e in range(in_ptr[x], in_ptr[x + 1]):
+                y = producer[e]
+                if seen[y] != v:
+                    seen[y], work[y], leave[y], leave_bus[y], uses[y] = v, 0.0, 0.0, 0.0, 0
+                    heappush(waiting, (-head[y], -place[y], y))
+                through = time_us[x] + work[x]
+                leaving = min(send_us[e] + through, sure_us[e] + time_us[x] + leave[x])
+                work[y], leave[y] = max(work[y], sure_us[e] + through), max(leave[y], leaving)
+                leave_bus[y] = max(leave_bus[y], min(bus_us[e], leave_bus[x]))
+                uses[y] += 1
+        rank = np.argsort(key[:count])
+        earliest, bound = np.inf, base
+        together[:count] = False
+        for i in range(count + 1):
+            following = -key[rank[i]] if i < count else 0.0
+            earliest = min(earliest, max(bound, following))
+            if following <= bound:
+                break
+            together[rank[i]] = True
+            total, way = 0.0, np.inf
+            for k in range(count):  # the latest head first
+                if together[k]:
+                    x = bound_here[k]
+                    total, way = total + time_us[x], min(way, work[x])
+                    bound = max(bound, head[x] + total / lanes[v] + way)
+        head[v] = max(base, earliest)
+    return head
+
+
+@njit(cache=True, nogil=True)
+def _shared_us(work_us: float, most: float, away_us: float) -> float:  # pragma: no cover - compiled
+    """Least time for work that chips share, of which all but one have so much less time."""
+    alone_us = work_us / most
+    return alone_us if most == 1.0 else min(alone_us, work_us + (1.0 - most) * away_us)
+
+
+@njit(cache=True, nogil=True)
+def _between(
+    u: int,
+    later: IntArray,
+    number: int,
+    fork: IntArray,
+    until: FloatArray,
+    enter: FloatArray,
+    enter_bus: FloatArray,
+    leave: FloatArray,
+    leave_bus: FloatArray,
+    in_ptr: IntArray,
+    producer: IntArray,
+    send_us: FloatArray,
+    sure_us: FloatArray,
+    bus_us: FloatArray,
+    time_us: FloatArray,
+    weighted_us: FloatArray,
+    most: FloatArray,
+    bus_set: int,
+) -> float:  # pragma: no cover - compiled
+    """Time from the end of ``u`` to the start of v at least, for the ops between them.
+
+    ``later`` has ancestors of v, the last first; ``fork[x]`` becomes ``number`` where x needs u.
+    For such ops, ``until`` is the time from the end of u to their end at least, ``enter`` that to
+    their start if they are not on u's device, and ``enter_bus`` how long they then occupy the bus.
+    """
+    fork[u], until[u], enter[u], enter_bus[u] = number, 0.0, np.inf, np.inf
+    ops, ways = np.empty(len(later), np.int64), np.empty(len(later))
+    n = 0
+    for y in later[::-1]:
+        started, entered, bus = -1.0, -1.0, -1.0
+        for e in range(in_ptr[y], in_ptr[y + 1]):
+            x = producer[e]
+            if fork[x] == number:
+                here = enter[x] + time_us[x] + sure_us[e]
+                entered = max(entered, min(until[x] + send_us[e], here))
+                started = max(started, until[x] + sure_us[e])
+                bus = max(bus, min(bus_us[e], enter_bus[x]))
+        if started >= 0.0:
+            fork[y], until[y], enter[y], enter_bus[y] = number, started + time_us[y], entered, bus
+            ops[n], ways[n] = y, -entered
+            n += 1
+    longest = 0.0
+    by_way = ops[:n][np.argsort(ways[:n])]
+    for s in range(len(most)):
+        work, way_in, way_out, bus_in, bus_out = 0.0, np.inf, np.inf, np.inf, np.inf
+        for x in by_way:
+            if weighted_us[s, x] == 0.0:
+                continue
+            work += weighted_us[s, x]
+            way_in, way_out = enter[x], min(way_out, leave[x])
+            bus_in, bus_out = min(bus_in, enter_bus[x]), min(bus_out, leave_bus[x])
+            shortest = _shared_us(work, most[s], way_in + way_out)
+            if s == bus_set:
+                total = shortest = work / most[s]
+                for others in range(1, round(1.0 / most[s])):
+                    total += max(way_in, others * bus_in) + max(way_out, others * bus_out)
+                    shortest = min(shortest, total / (others + 1))
+            longest = max(longest, shortest)
+    return longest

@@ -1,0 +1,410 @@
+"""Proven lower bounds on the step time.
+
+Three look at the work alone: that of any set of ops against the devices that may do it, the
+longest placement unit, and all units with their variables against the devices with their memory,
+at the best prices. The others look at the graph, and at what it costs to leave a device:
+
+*Heads.* Let x be an ancestor of v that is not on v's device. Then every path from x to v is cut
+somewhere, and v cannot start before key(x) = the end of x at the earliest, plus the work between on
+one path, plus the cheapest transfer on it. So if v starts at s, all x with key(x) > s are on v's
+device, which does them one after another: v cannot start before the earliest start of some of them,
+plus the work of these, plus the shortest way from any of these to v. The smallest s that agrees
+with itself is the head of v. (One level of this, with a single path, is the classic bound of
+scheduling with communication delays, Fernandez and Bussell 1973; here it goes as far back as it
+pays.) Tails, from the end of an op to the end of the step, are heads of the reversed graph. An edge
+whose ends have no device with room for both pays its cheapest transfer on every way through it.
+
+*Joins.* All ancestors of v whose heads are a or later run between a and the start of v, s. Those
+that are not on v's device also have to leave theirs, which takes e at least, so the other devices
+have only s - a - e for them: the devices' lanes together must have the time for their work. Along a
+row of blocks of parallel ops (the heads of attention, the branches of Inception, the cells of
+NASNet), each with an op before and after it, this adds up from block to block.
+
+*Forks and joins.* Let v need a set of ops that all need u. Those that are not on u's device wait
+for a transfer first, those that are not on v's have to send something at last: of the time T from
+the end of u to the start of v, the other devices have only T less both. For all devices together,
+that must be enough for the work of the set. Tried are the sets of the ops that have the longest
+ways in. Where the links of all devices pass one channel, the first of the others waits for one
+transfer, the next for two, and so on, and so it is at the end.
+
+*Path.* No step is shorter than head + time + tail of any op.
+
+*Windows.* Ops with heads of at least a and tails of at least b all run within the step less a + b;
+the devices have no more than that time to do their work.
+
+*Prices.* For prices w >= 0 of time, with sum(lanes * w) = 1, and p >= 0 of memory, no step is
+shorter than the sum over units of min over devices of (w * time + p * bytes), less
+sum(p * capacity): the Lagrangian of the fractional assignment, right whatever the prices are. Good
+ones come from its linear program on cells of units that are much alike.
+
+A unit's bytes here are those that are there from start to end, its variables. While one of its ops
+runs, the op's inputs, outputs and temporary bytes are there as well. Bounds hold for the schedules
+that fit the devices' memory.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from scipy.sparse import coo_array
+
+from enplace.bounds.heads import earliest_starts
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray
+
+CELLS = 256
+"""Heads and tails at which a window may begin or end."""
+
+
+_proven: WeakKeyDictionary[Problem, float] = WeakKeyDictionary()
+
+
+def remember_bound(problem: Problem, bound_us: float) -> None:
+    """Keep a bound that a solver has proven, for whoever asks for the problem's bound later."""
+    _proven[problem] = max(bound_us, _proven.get(problem, 0.0))
+
+
+def lower_bound_us(problem: Problem) -> float:
+    """No schedule of the problem that fits is shorter, on any device, in any order."""
+    return max(_cheap_bound_us(problem), _proven.get(problem, 0.0))
+
+
+@lru_cache(maxsize=8)
+def _cheap_bound_us(problem: Problem) -> float:
+    running = _running_bytes(problem)
+    possible = _possible(problem, running)
+    time_us = np.where(possible[problem.unit], problem.time_us, np.inf)
+    unit_us = _sums(problem.unit, time_us, problem.n_units)
+    unit_bound = (unit_us / problem.cluster.lanes).min(axis=1).max()
+    least_us = time_us.min(axis=1)
+    head_us, tail_us = heads_and_tails_us(problem)
+    path_bound = (head_us + least_us + tail_us).max()
+    window_bound = _window_bound_us(problem, time_us, head_us, tail_us)
+    work_bound = _work_bound_us(problem, unit_us)
+    price_bound = _price_bound_us(problem, unit_us)
+    return float(max(path_bound, window_bound, work_bound, unit_bound, price_bound))
+
+
+def _sums(part: IntArray, values: FloatArray, n_parts: int) -> FloatArray:
+    """Sums of the rows of each part; shape (n_parts, n_columns)."""
+    sums = np.empty((n_parts, values.shape[1]))
+    for column in range(values.shape[1]):
+        sums[:, column] = np.bincount(part, values[:, column], n_parts)
+    return sums
+
+
+def _running_bytes(problem: Problem) -> IntArray:
+    """What the largest op of each unit needs beside variables while it runs; shape (n_units,)."""
+    profile = problem.profile
+    op_bytes = profile.temporary_bytes.copy()
+    np.add.at(op_bytes, profile.tensor_op, profile.held_bytes)
+    np.add.at(op_bytes, profile.edge_op, profile.held_bytes[profile.edge_tensor])
+    # What lives for no time takes no memory.
+    op_bytes[problem.time_us.min(axis=1) == 0] = 0
+    running = np.zeros(problem.n_units, dtype=np.int64)
+    np.maximum.at(running, problem.unit, op_bytes)
+    return running
+
+
+def _possible(problem: Problem, running: IntArray) -> BoolArray:
+    """Devices that a unit may be on and that have room for it; shape (n_units, n_devices).
+
+    Where there is none, those that it may be on: no plan fits, and any bound holds.
+    """
+    need = problem.unit_persistent_bytes + running
+    possible = problem.unit_allowed & (need[:, None] <= problem.cluster.capacity_bytes)
+    nowhere = ~possible.any(axis=1)
+    possible[nowhere] = problem.unit_allowed[nowhere]
+    return possible
+
+
+def _apart(problem: Problem, possible: BoolArray, running: IntArray) -> BoolArray:
+    """Edges whose two ends cannot be on one device together; shape (n_edges,)."""
+    profile, held = problem.profile, problem.unit_persistent_bytes
+    one, other = problem.unit[profile.edge_source], problem.unit[profile.edge_op]
+    need = held[one] + held[other] + np.maximum(running[one], running[other])
+    apart: BoolArray = one != other
+    for d, capacity in enumerate(problem.cluster.capacity_bytes):
+        left = np.flatnonzero(apart)
+        together = possible[one[left], d] & possible[other[left], d] & (need[left] <= capacity)
+        apart[left[together]] = False
+    return apart
+
+
+@lru_cache(maxsize=8)
+def heads_and_tails_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
+    """When each op can start at the earliest, and how long the step goes on after it at least.
+
+    Both hold for every schedule that fits; shape (n_ops,).
+    """
+    profile, running = problem.profile, _running_bytes(problem)
+    possible = _possible(problem, running)
+    apart = _apart(problem, possible, running)
+    least_us = np.where(possible[problem.unit], problem.time_us, np.inf).min(axis=1)
+    lanes = np.where(problem.unit_allowed, problem.cluster.lanes, 1).max(axis=1)[problem.unit]
+    send_us = _least_send_us(problem)
+    # Ends that must be apart and have but one device to be on fit nowhere: no plan does.
+    sure_us = np.where(apart & np.isfinite(send_us), send_us, 0.0)
+    by_source = np.argsort(profile.edge_source, kind="stable")
+    out_ptr = np.searchsorted(profile.edge_source[by_source], np.arange(profile.n_ops + 1))
+    weighted_us, most = _weighted_us(problem)
+    bus_set, on_bus = _bus(problem, weighted_us)
+    bus_us = np.where(on_bus & np.isfinite(send_us), send_us, 0.0)
+    head_us = earliest_starts(
+        profile.topological_order,
+        profile.in_ptr,
+        profile.edge_source[profile.in_edges],
+        send_us[profile.in_edges],
+        sure_us[profile.in_edges],
+        bus_us[profile.in_edges],
+        least_us,
+        lanes,
+        weighted_us,
+        most,
+        bus_set,
+    )
+    tail_us = earliest_starts(
+        profile.topological_order[::-1].copy(),
+        out_ptr,
+        profile.edge_op[by_source],
+        send_us[by_source],
+        sure_us[by_source],
+        bus_us[by_source],
+        least_us,
+        lanes,
+        weighted_us,
+        most,
+        bus_set,
+    )
+    return head_us, tail_us
+
+
+def _weighted_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
+    """Work of each op as :func:`_device_weights` counts it, 0 for ops that may be elsewhere.
+
+    Returns
+    -------
+    float array, shape (n_sets, n_ops)
+    float array, shape (n_sets,)
+        The most that the lanes of one chip count.
+    """
+    cluster = problem.cluster
+    found, most = [], []
+    for inside, weight in _device_weights(problem):
+        found.append(np.where(inside[problem.unit], _least(problem.time_us, weight), 0.0))
+        most.append((weight * cluster.lanes[cluster.lane_owner]).max())
+    return np.array(found), np.array(most)
+
+
+def _bus(problem: Problem, weighted_us: FloatArray) -> tuple[int, BoolArray]:
+    """The set of like chips with the most work of those whose links all pass one channel.
+
+    Parameters
+    ----------
+    weighted_us : float array, shape (n_sets, n_ops)
+        See :func:`_weighted_us`.
+
+    Returns
+    -------
+    int
+        Number of the set; -1 if there is none.
+    bool array, shape (n_edges,)
+        Edges both of whose ends must be on devices of that set.
+    """
+    cluster, profile = problem.cluster, problem.profile
+    none = -1, np.zeros(profile.n_edges, dtype=bool)
+    best, found = 0.0, none
+    for number, (inside, weight) in enumerate(_device_weights(problem)):
+        members = set(np.flatnonzero(weight > 0).tolist())
+        of_chip = (weight * cluster.lanes)[weight > 0]
+        routes = [
+            set(link.channels) for link in cluster.links if {link.source, link.target} <= members
+        ]
+        if not routes or not set.intersection(*routes) or np.ptp(of_chip) > 0:
+            continue
+        if weighted_us[number].sum() > best:
+            ops = inside[problem.unit]
+            best = weighted_us[number].sum()
+            found = number, ops[profile.edge_source] & ops[profile.edge_op]
+    return found
+
+
+def _least_send_us(problem: Problem) -> FloatArray:
+    """Shortest transfer of each edge between two devices that its ends may be on; shape (n_edges,).
+
+    Infinite where both ends have only one device to be on, the same.
+    """
+    profile, cluster = problem.profile, problem.cluster
+    sets, set_of = problem.device_sets
+    size = profile.tensor_bytes[profile.edge_tensor]
+    source, target = (set_of[problem.unit[ops]] for ops in (profile.edge_source, profile.edge_op))
+    least = np.full(profile.n_edges, np.inf)
+    pair = source * len(sets) + target
+    for code in np.unique(pair).tolist():
+        a, b = divmod(code, len(sets))
+        edges = np.flatnonzero(pair == code)
+        costs = {
+            (cluster.b0_us[x, y], cluster.b1_us_per_byte[x, y])
+            for x in np.flatnonzero(sets[a]).tolist()
+            for y in np.flatnonzero(sets[b]).tolist()
+            if x != y
+        }
+        for b0_us, b1_us_per_byte in costs:
+            least[edges] = np.minimum(least[edges], b0_us + b1_us_per_byte * size[edges])
+    return least
+
+
+def _window_bound_us(
+    problem: Problem, time_us: FloatArray, head_us: FloatArray, tail_us: FloatArray
+) -> float:
+    """Work of the ops within a window, against the devices of every set that they may use."""
+    best = 0.0
+    starts, ends = (
+        np.unique(np.quantile(values, np.linspace(0, 1, CELLS), method="lower"))
+        for values in (head_us, tail_us)
+    )
+    for inside, weight in _device_weights(problem):
+        ops = inside[problem.unit]
+        work, _, _ = np.histogram2d(
+            head_us[ops],
+            tail_us[ops],
+            bins=(np.append(starts, np.inf), np.append(ends, np.inf)),
+            weights=_least(time_us[ops], weight),
+        )
+        later = work[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
+        bounds = starts[:, None] + later + ends[None, :]
+        best = max(best, float(bounds[later > 0].max(initial=0.0)))
+    return best
+
+
+def _device_weights(problem: Problem) -> list[tuple[BoolArray, FloatArray]]:
+    """Units that must stay on a set of devices, and how much a time on each device counts.
+
+    For weights y >= 0 with sum(lanes * y) = 1, every schedule takes at least the sum over units of
+    min over devices of y * time: each unit adds its time to one device's lanes, and the makespan
+    is at least the weighted mean of the lanes' loads. Devices of one chip share their lanes, which
+    then weigh as much as the heaviest of them.
+
+    Returns
+    -------
+    list of (bool array, shape (n_units,), float array, shape (n_devices,))
+    """
+    cluster = problem.cluster
+    sets, set_of = problem.device_sets
+    found = []
+    for members in np.unique(np.vstack([sets, np.ones(cluster.n_devices, dtype=bool)]), axis=0):
+        weight = np.where(members, cluster.speed, 0.0)
+        of_lane = np.zeros(cluster.n_devices)
+        np.maximum.at(of_lane, cluster.lane_owner, weight)
+        weight /= (of_lane * cluster.lanes).sum()
+        found.append(((sets <= members).all(axis=1)[set_of], weight))
+    return found
+
+
+def _work_bound_us(problem: Problem, unit_us: FloatArray) -> float:
+    """Work of all units that must stay on a set of devices, for every such set."""
+    best = 0.0
+    for inside, weight in _device_weights(problem):
+        best = max(best, float(_least(unit_us[inside], weight).sum()))
+    return best
+
+
+def _least(time_us: FloatArray, weight: FloatArray) -> FloatArray:
+    """Least weighted time of each row over the devices that have a weight."""
+    members = weight > 0
+    least: FloatArray = (time_us[:, members] * weight[members]).min(axis=1)
+    return least
+
+
+def _price_bound_us(problem: Problem, unit_us: FloatArray) -> float:
+    """All work on all devices that have the memory for it, at the prices of the linear program.
+
+    Parameters
+    ----------
+    unit_us : float array, shape (n_units, n_devices)
+        Time of each unit; inf where it cannot be.
+    """
+    cluster, held = problem.cluster, problem.unit_persistent_bytes.astype(np.float64)
+    cell = _cells(problem, unit_us, held)
+    n_cells = int(cell.max()) + 1
+    cell_us, cell_held = _sums(cell, unit_us, n_cells), _sums(cell, held[:, None], n_cells)[:, 0]
+    prices = _prices(problem, cell_us, cell_held)
+    if prices is None:
+        return 0.0
+    per_us, per_byte = prices
+    cost = np.full(problem.n_units, np.inf)
+    for d in range(cluster.n_devices):  # 0 times inf, where time is for nothing, is no cost
+        there = np.isfinite(unit_us[:, d])
+        paid = per_us[d] * unit_us[there, d] + per_byte[d] * held[there]
+        cost[there] = np.minimum(cost[there], paid)
+    # The two sums are large and nearly equal where memory is dear; rounding must not win.
+    paid_back = float(per_byte @ cluster.capacity_bytes)
+    return float(cost.sum()) - paid_back * (1 + 1e-12)
+
+
+def _cells(problem: Problem, unit_us: FloatArray, held: FloatArray) -> IntArray:
+    """Number of the cell of each unit: in one cell, times and bytes are nearly in proportion."""
+    kinds = [problem.cluster.kind == kind for kind in np.unique(problem.cluster.kind)]
+    possible = np.isfinite(unit_us)
+    fastest = [unit_us[:, kind].min(axis=1) for kind in kinds]
+    cell = problem.device_sets[1]
+    # Which of its devices have room for a unit alone follows from how many.
+    keys = [possible.sum(axis=1)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = [column / fastest[0] for column in fastest[1:]]
+        ratios.append(held / unit_us.min(axis=1))
+        for ratio in ratios:
+            steps = np.nan_to_num(2 * np.log2(ratio), nan=0.0, posinf=99.0, neginf=-99.0)
+            keys.append(np.rint(np.clip(steps, -99, 99)).astype(np.int64) + 99)
+    for key in keys:
+        cell = np.unique(cell * 257 + key, return_inverse=True)[1]
+    return cell
+
+
+def _prices(
+    problem: Problem, cell_us: FloatArray, held: FloatArray
+) -> tuple[FloatArray, FloatArray] | None:
+    """Prices of the time and of the memory of each device; none where no assignment fits.
+
+    Parameters
+    ----------
+    cell_us, held : float arrays, shapes (n_cells, n_devices) and (n_cells,)
+        Time of each cell on each device, inf where it cannot be, and its bytes.
+    """
+    from scipy.optimize import linprog  # takes a while to import
+
+    cluster = problem.cluster
+    n_devices, n_cells = cluster.n_devices, len(held)
+    cells, devices = np.nonzero(np.isfinite(cell_us))
+    each = np.arange(len(cells))
+    scale_us = max(float(cell_us[cells, devices].max()), 1e-9)
+    chips = np.unique(cluster.lane_owner)
+    # Rows: the time of each device, which devices of one chip share, then its memory.
+    row = np.concatenate([cluster.lane_owner[devices], n_devices + devices, chips])
+    column = np.concatenate([each, each, np.full(len(chips), len(each))])
+    value = np.concatenate(
+        [
+            cell_us[cells, devices] / scale_us,
+            held[cells] / cluster.capacity_bytes[devices],
+            -cluster.lanes[chips].astype(np.float64),
+        ]
+    )
+    found = linprog(
+        np.append(np.zeros(len(each)), 1.0),
+        A_ub=coo_array((value, (row, column)), shape=(2 * n_devices, len(each) + 1)).tocsr(),
+        b_ub=np.repeat([0.0, 1.0], n_devices),
+        A_eq=coo_array((np.ones(len(each)), (cells, each)), shape=(n_cells, len(each) + 1)).tocsr(),
+        b_eq=np.ones(n_cells),
+        method="highs",
+    )
+    if found.status != 0:
+        return None
+    dual = np.maximum(-found.ineqlin.marginals, 0.0)
+    of_chip = dual[:n_devices]
+    total = float(of_chip @ cluster.lanes)
+    if total <= 0:
+        return None
+    per_byte = dual[n_devices:] * scale_us / cluster.capacity_bytes / total
+    return of_chip[cluster.lane_owner] / total, per_byte

@@ -1,0 +1,1 @@
+"""Everything that knows a framework; today that is TensorFlow."""

@@ -1,0 +1,275 @@
+"""Standard Evaluation: the costs of a batch that no single device can hold (Celeritas, 4.2).
+
+Small batches are profiled on one device; lines through what each op took give its times and its
+memory for the large batch (4.2.1). So estimated, the model is placed by Order-Place on as few
+devices as it needs, and a few steps across them tell the times as they are. What the estimate was
+worth is kept with the profile, as in Table 5 of the paper.
+
+Sizes of tensors need no line where the graph itself knows them for the large batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from enplace.errors import ProfileError
+from enplace.frameworks.measured import NOT_SEEN, MeasuredRun, run_from, with_measured_costs
+from enplace.frameworks.source import Source, check_batch_sizes
+from enplace.frameworks.worker import Report, profile_job, run_job
+from enplace.placers import place
+from enplace.processes.wire import Message, profile_from
+from enplace.readers.clusters import cluster_from
+from enplace.text import count, percent
+from enplace.text import size as size_text
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray, Profile
+from enplace.values.splits.rules import SPLIT_LENGTHS
+
+METHOD = "order-place"
+FEW_STEPS = 5
+NEAR = 0.2
+"""An estimate off by less is near; times that are further off on average are no good."""
+
+Do = Callable[[Sequence[Message], Report], Message]
+"""Has a process with TensorFlow do a job."""
+
+
+def evaluate(
+    source: Source,
+    batch_sizes: Sequence[int],
+    devices: str,
+    steps: int,
+    warm_ups: int,
+    do: Do,
+    progress: Report,
+) -> Profile:
+    """Profile a model whose batch may not fit one device.
+
+    Parameters
+    ----------
+    source : Source
+        With the large batch as its ``batch_size``.
+    batch_sizes : sequence of int
+        At least two smaller ones, each of which fits one device.
+
+    Returns
+    -------
+    Profile
+        Of the large batch; ``measured["evaluation"]`` holds :func:`deviations`.
+
+    Raises
+    ------
+    EnplaceError
+        If the sizes are not usable, or the graph is another one for each of them.
+    """
+    check_batch_sizes(source, batch_sizes)
+    parts = len(batch_sizes) + 2
+
+    def work(part: int, what: str, job: Sequence[Message]) -> Message:
+        def report(message: str, fraction: float | None) -> None:
+            progress(f"{what}: {message}", (part + (fraction or 0.0)) / parts)
+
+        return do(job, report)
+
+    small = []
+    for part, size in enumerate(batch_sizes):
+        job = profile_job(replace(source, batch_size=size), devices, steps, warm_ups)
+        small.append(profile_from(work(part, f"Batch {size:,}", job)))
+    large = f"Batch {source.batch_size:,}"
+    graph = profile_from(work(parts - 2, large, profile_job(source, devices, 0, 0)))
+    estimated = estimate(graph, small, batch_sizes, source.batch_size)
+    problem = Problem(estimated, cluster_from("local", small[-1]))
+    plan = place(problem, METHOD)
+    job = run_job(source, devices, FEW_STEPS, False, problem, plan, compare=False)
+    run = run_from(work(parts - 1, large, job), problem)
+    found = deviations(run) | {
+        "batch_size": source.batch_size,
+        "batch_sizes": list(batch_sizes),
+        "devices_used": len(np.unique(plan.device)),
+        "step_time_us": run.step_time_us,
+    }
+    profile = with_measured_costs(run)
+    return replace(profile, measured={**profile.measured, "evaluation": found})
+
+
+def estimate(
+    graph: Profile, small: Sequence[Profile], batch_sizes: Sequence[int], batch_size: int
+) -> Profile:
+    """The costs of a batch from those of smaller ones, op by op, along straight lines.
+
+    Parameters
+    ----------
+    graph : Profile
+        Of the large batch, without times; a tensor of 0 bytes is one of unknown size.
+    small : sequence of Profile
+        One for each of ``batch_sizes``.
+
+    Raises
+    ------
+    ProfileError
+        If their ops are not the same.
+    """
+    order = [_order(graph, profile, size) for profile, size in zip(small, batch_sizes, strict=True)]
+
+    def line(values: Sequence[FloatArray | IntArray]) -> FloatArray:
+        return extrapolated(batch_sizes, np.array(values, dtype=np.float64), batch_size)
+
+    time_us = line([profile.time_us[at] for profile, at in zip(small, order, strict=True)])
+    # An op has a time on the kind of device that it ran on last, and there alone.
+    time_us[np.isnan(small[-1].time_us[order[-1]])] = np.nan
+    temporary = line([p.temporary_bytes[at] for p, at in zip(small, order, strict=True)])
+    held = [_bytes_of_tensors(graph, profile) for profile in small]
+    by_line = line(held)
+    _check_batch(graph, held, by_line, batch_sizes, batch_size)
+    facts = small[-1].measured
+    return replace(
+        graph,
+        time_us=time_us,
+        temporary_bytes=np.rint(temporary).astype(np.int64),
+        tensor_bytes=np.where(np.isfinite(by_line), np.rint(by_line), graph.tensor_bytes).astype(
+            np.int64
+        ),
+        # What tells of one batch's steps is not true of another's.
+        measured={key: value for key, value in facts.items() if key not in _OF_ONE_BATCH}
+        | {key: value for key, value in graph.measured.items() if key == SPLIT_LENGTHS},
+    )
+
+
+def _check_batch(
+    graph: Profile,
+    held: Sequence[FloatArray],
+    by_line: FloatArray,
+    batch_sizes: Sequence[int],
+    batch_size: int,
+) -> None:
+    """Refuse a model whose tensors do not follow the batch size that it is given."""
+    least, most = batch_sizes[int(np.argmin(batch_sizes))], max(batch_sizes)
+    sums = [float(np.nansum(values)) for values in held]
+    if len(set(sums)) == 1:
+        raise ProfileError(
+            f"the step holds as much with a batch of {least:,} as with one of {most:,}; does the "
+            f"model take its batch size from what it is given?"
+        )
+    known = (graph.tensor_bytes > 0) & np.isfinite(by_line)
+    expected, found = float(by_line[known].sum()), float(graph.tensor_bytes[known].sum())
+    if known.any() and not expected / FAR <= found <= expected * FAR:
+        raise ProfileError(
+            f"with a batch of {batch_size:,}, tensors should hold {size_text(expected)} and hold "
+            f"{size_text(found)}; does the data have so many samples, and does the model take its "
+            f"batch size from what it is given?"
+        )
+
+
+FAR = 1.5
+"""A step that holds so many times more or less than expected is not that of the batch size."""
+
+_OF_ONE_BATCH = ("step_time_us", "op_deviation", "peak_bytes", SPLIT_LENGTHS)
+
+
+def extrapolated(sizes: Sequence[int], values: FloatArray, size: int) -> FloatArray:
+    """Least-squares lines at a size, shape as ``values[0]``; none falls, none is below 0.
+
+    Parameters
+    ----------
+    values : float array, shape (n_sizes, ...)
+        NaN where there is no value; all NaN gives NaN.
+    """
+    known = np.isfinite(values)
+    x = np.array(sizes, dtype=np.float64).reshape(-1, *[1] * (values.ndim - 1))
+    n = np.maximum(known.sum(axis=0), 1)
+    mean_x = np.where(known, x, 0.0).sum(axis=0) / n
+    mean_y = np.where(known, values, 0.0).sum(axis=0) / n
+    dx, dy = np.where(known, x - mean_x, 0.0), np.where(known, values - mean_y, 0.0)
+    spread = (dx**2).sum(axis=0)
+    slope = (dx * dy).sum(axis=0) / np.where(spread > 0, spread, 1.0)
+    at: FloatArray = mean_y + np.maximum(slope, 0.0) * (size - mean_x)
+    at[~known.any(axis=0)] = np.nan
+    return np.maximum(at, 0.0)
+
+
+def deviations(run: MeasuredRun) -> dict[str, Any]:
+    """How far off the profile of a run was (Celeritas, Table 5).
+
+    Returns
+    -------
+    dict
+        For ``memory`` and ``time``: the ``mean`` over all ops of abs(estimated - measured) /
+        measured, ``of_sum``, the same of all together, and ``near``, the share of the ops off by
+        less than 20 %.
+    """
+    profile, seen = run.profile, run.op_device != NOT_SEEN
+    held = profile.temporary_bytes.astype(np.float64)
+    np.add.at(held, profile.tensor_op, profile.tensor_bytes)
+    kind = run.cluster.kind[np.where(seen, run.op_device, 0)]
+    time_us = profile.time_us[np.arange(profile.n_ops), kind]
+    measured_us = with_measured_costs(run).time_us[np.arange(profile.n_ops), kind]
+    timed = seen & np.isfinite(run.op_time_us)
+    return {
+        "memory": _deviation(held, run.op_memory_bytes.astype(np.float64), seen),
+        "time": _deviation(time_us, measured_us, timed),
+    }
+
+
+def advice(found: Mapping[str, Any]) -> list[str]:
+    """What a person should make of an evaluation, a line each; nothing of a good and needed one.
+
+    Parameters
+    ----------
+    found : mapping
+        What :func:`evaluate` leaves in ``measured["evaluation"]``.
+    """
+    lines = []
+    if found["time"]["mean"] > NEAR:
+        sure = ", and its memory" if found["memory"]["mean"] <= NEAR else ""
+        lines.append(
+            f"The estimated times are {percent(found['time']['mean'])} off on average: trust the "
+            f"measured ones, which the profile holds{sure}."
+        )
+    if found["devices_used"] == 1:
+        lines.append(
+            f"Batch {found['batch_size']:,} fits one device, so it can be measured directly: "
+            f"leave out --batch-sizes."
+        )
+    return lines
+
+
+def _deviation(estimated: FloatArray, measured: FloatArray, seen: BoolArray) -> dict[str, float]:
+    some = seen & (measured > 0) & np.isfinite(estimated)
+    if not some.any():
+        return {"mean": 0.0, "of_sum": 0.0, "near": 1.0, "ops": 0}
+    off = np.abs(estimated - measured)[some] / measured[some]
+    total = measured[some].sum()
+    return {
+        "mean": float(off.mean()),
+        "of_sum": float(abs(estimated[some].sum() - total) / total),
+        "near": float((off < NEAR).mean()),
+        "ops": int(some.sum()),
+    }
+
+
+def _order(graph: Profile, profile: Profile, size: int) -> IntArray:
+    """Number of each op of the graph in another profile of the model."""
+    strangers = [name for name in graph.op_names if name not in profile.index]
+    strangers += [name for name in profile.op_names if name not in graph.index]
+    if strangers:
+        raise ProfileError(
+            f"{count(len(strangers), 'op')} such as '{strangers[0]}' are not in the graphs of all "
+            f"batch sizes (compared: {size:,}), so that one cannot tell of the other; profile the "
+            f"large batch itself"
+        )
+    return np.array([profile.index[name] for name in graph.op_names], dtype=np.int64)
+
+
+def _bytes_of_tensors(graph: Profile, profile: Profile) -> FloatArray:
+    """Bytes of each tensor of the graph in another profile; NaN where that has none."""
+
+    def names(of: Profile) -> list[tuple[str, int]]:
+        pairs = zip(of.tensor_op.tolist(), of.tensor_output.tolist(), strict=True)
+        return [(of.op_names[op], output) for op, output in pairs]
+
+    found = dict(zip(names(profile), profile.tensor_bytes.tolist(), strict=True))
+    return np.array([found.get(name, np.nan) for name in names(graph)], dtype=np.float64)

@@ -1,0 +1,384 @@
+"""A plan applied in the process of an unchanged training script: ``enplace.apply("plan.json")``.
+
+Every call of a traced function passes one private method of TensorFlow's ``ConcreteFunction``.
+There, a function whose ops are those of the plan is exchanged for one that is placed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+
+from enplace.frameworks.tensorflow.capture import has_replicas
+from enplace.frameworks.tensorflow.check import Check, check_placement
+from enplace.frameworks.tensorflow.devices import DevicesError, short_name
+from enplace.frameworks.tensorflow.exchange import (
+    Movers,
+    bound_ops,
+    function_name,
+    function_of,
+    read_by_datasets,
+    variables_by_placeholder,
+)
+from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
+from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, place_graph
+from enplace.frameworks.tensorflow.said import what_it_says
+from enplace.frameworks.tensorflow.scripts import plain_keras
+from enplace.frameworks.tensorflow.split import split_flat
+from enplace.frameworks.tensorflow.step import Step, plain_config
+from enplace.readers.plans import read_plan_alone
+from enplace.text import count
+from enplace.values.cluster import Cluster, Device, task_of
+from enplace.values.splits import unsplit_names
+from enplace.writers.python_snippet import tensorflow_devices
+
+_HOST = "/device:CPU:0"
+
+_for_good = ExitStack()
+
+_ours: WeakSet[ConcreteFunction] = WeakSet()
+"""Placed functions, which another plan leaves alone."""
+
+_ALIKE = 0.5
+"""A function that has so large a part of the plan's ops was meant by it."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedFunction:
+    """What was done to one traced function.
+
+    Attributes
+    ----------
+    name : str
+        The function's.
+    order_edges, variables_moved : int
+        Control edges that keep the order; variables that were elsewhere before.
+    bound : tuple of str
+        Ops that use something that cannot move, such as the iterator that brings the batches, and
+        stay with it, whatever the plan says.
+    check : Check
+        What TensorFlow ran in the first step, compared with the plan.
+    """
+
+    name: str
+    order_edges: int
+    variables_moved: int
+    bound: tuple[str, ...]
+    check: Check
+
+    def __str__(self) -> str:
+        kept = f"; bound to where their data is: {', '.join(self.bound)}" if self.bound else ""
+        return (
+            f"{self.name}: {self.check.as_planned} of {self.check.checked} ops run where the plan "
+            f"has them, {self.order_edges} control edges keep the order, "
+            f"{count(self.variables_moved, 'variable')} moved{kept}"
+        )
+
+
+@dataclass(eq=False)
+class Application:
+    """A plan that is applied to whatever functions have its ops; at the end it says how it went.
+
+    Attributes
+    ----------
+    path : str
+        The plan's file.
+    functions : list of PlacedFunction
+        One for each traced function that runs placed; none before training begins.
+    mismatches : list of str
+        One line for each function that has many of the plan's ops, but not just these, and is left
+        alone.
+    """
+
+    path: str
+    functions: list[PlacedFunction] = field(default_factory=list)
+    mismatches: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [*map(str, self.functions), *self.mismatches]
+        return "\n".join(lines) or f"{self.path}: no function with the plan's ops has run yet"
+
+
+def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
+    """Run the training of this process as a plan says, from now on.
+
+    Call it before a model is compiled, and before anything of TensorFlow runs if the plan needs
+    logical devices. Keras then makes graphs of ops, of one step each, as it does when a script is
+    profiled. Functions whose ops are exactly those of the plan run placed, with their variables
+    moved to their devices; all others run as they are.
+
+    Parameters
+    ----------
+    path : path-like
+        A ``plan.json``.
+    order : bool
+        Whether each device follows the plan's order.
+
+    Returns
+    -------
+    Application
+        Tells what was done; it is filled in as functions run for the first time.
+
+    Raises
+    ------
+    FileError, ClusterError
+        If the file is damaged or no plan.
+    DevicesError
+        If this process does not have the plan's devices.
+    """
+    application = Application(os.fspath(path))
+    placer = _Placer(application, order)
+    _make_devices(placer.problem.cluster)
+    # What is compiled as a whole cannot use variables of several devices.
+    _for_good.enter_context(plain_keras())
+    call = ConcreteFunction._call_flat
+
+    @wraps(call)
+    def placed_call(
+        function: ConcreteFunction, tensor_inputs: Sequence[Any], captured_inputs: Sequence[Any]
+    ) -> Any:
+        placed = placer.placed(function) if tf.executing_eagerly() else None
+        if placed is None:
+            return call(function, tensor_inputs, placer.present(captured_inputs))
+        try:
+            return placer.run(placed, lambda: call(placed, tensor_inputs, placed.captured_inputs))
+        except _CycleError:
+            free = placer.without_order(function)
+            return placer.run(free, lambda: call(free, tensor_inputs, free.captured_inputs))
+        except _RefusedError as refused:
+            result = call(function, tensor_inputs, placer.present(captured_inputs))
+            placer.give_up(function, refused.why)  # not if it fails either way
+            return result
+
+    ConcreteFunction._call_flat = placed_call
+    atexit.register(_say_at_the_end, application)
+    return application
+
+
+def _say_at_the_end(application: Application) -> None:
+    for function in application.functions:
+        print(f"enplace: {function}", file=sys.stderr)
+    if not application.functions and not application.mismatches:
+        print(f"enplace: not used: {application}", file=sys.stderr)
+
+
+class _CycleError(Exception):
+    """TensorFlow fused ops that the plan's order keeps apart; nothing has run yet."""
+
+
+class _RefusedError(Exception):
+    """TensorFlow does not run a placed function at all."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class _Placer:
+    """Exchanges functions, and remembers which."""
+
+    def __init__(self, application: Application, ordered: bool) -> None:
+        self._application = application
+        self.problem, self._plan, _ = read_plan_alone(application.path)
+        self._ordered = ordered
+        names = self.problem.profile.op_names
+        self._whole = set(unsplit_names(names, self._plan.splits))
+        self._devices = tensorflow_devices(self.problem.cluster)
+        self._planned = {
+            name: self._devices[device]
+            for name, device in zip(names, self._plan.device.tolist(), strict=True)
+        }
+        self._movers = Movers()
+        self._known: WeakKeyDictionary[ConcreteFunction, ConcreteFunction | None] = (
+            WeakKeyDictionary()
+        )
+        self._new: dict[ConcreteFunction, Callable[[Sequence[GraphDef]], None]] = {}
+        self._options = context.FunctionCallOptions(config_proto=plain_config())
+
+    def present(self, captured: Sequence[Any]) -> list[Any]:
+        """What a function captured, with the present handles of variables that were moved."""
+        return [self._movers.present(tensor) for tensor in captured]
+
+    def placed(self, function: ConcreteFunction) -> ConcreteFunction | None:
+        """What to call in place of a function; None if it is not the plan's."""
+        if function in _ours:
+            return None
+        if function not in self._known:
+            self._known[function] = self._find(function)
+        return self._known[function]
+
+    def run(self, placed: ConcreteFunction, call: Callable[[], Any]) -> Any:
+        """Call a placed function: nothing rewritten, and devices as they are given."""
+        running = context.context()
+        usual, running.function_call_options = running.function_call_options, self._options
+        report = self._new.pop(placed, None)
+        try:
+            if report is None:
+                return call()
+            return self._first(placed, report, call)
+        finally:
+            running.function_call_options = usual
+
+    def _first(
+        self,
+        placed: ConcreteFunction,
+        report: Callable[[Sequence[GraphDef]], None],
+        call: Callable[[], Any],
+    ) -> Any:
+        """Call a placed function for the first time, and look at what TensorFlow makes of it."""
+        running = context.context()
+        running.enable_graph_collection()
+        try:
+            result = call()
+        except tf.errors.OpError as error:
+            if isinstance(error, tf.errors.OutOfRangeError):
+                raise  # the end of the data
+            if "cycle" in str(error):
+                raise _CycleError(placed) from error
+            raise _RefusedError(what_it_says(error)) from error
+        else:
+            report(running.export_run_metadata().partition_graphs)
+        finally:
+            running.disable_graph_collection()
+        return result
+
+    def _find(self, function: ConcreteFunction) -> ConcreteFunction | None:
+        n_nodes = sum(1 for _ in all_nodes(function.graph.as_graph_def()))
+        if n_nodes < _ALIKE * len(self._whole):
+            return None  # far too small; no need to flatten it
+        flat = flatten(function)
+        theirs = {node.name for node in flat.graph_def.node}
+        lacking = sorted(self._whole - theirs)
+        new = sorted(theirs - self._whole - {*flat.arguments, *flat.captures})
+        if not lacking and not new:
+            return self._exchange(function, flat)
+        if len(lacking) <= (1 - _ALIKE) * len(self._whole):
+            self._tell_mismatch(function_name(function), lacking, new)
+        return None
+
+    def without_order(self, function: ConcreteFunction) -> ConcreteFunction:
+        """What to call in place of a function whose order TensorFlow cannot keep."""
+        print(
+            f"enplace: {function_name(function)}: TensorFlow fuses ops across the plan's order, "
+            f"which is left out; set TF_ENABLE_ONEDNN_OPTS=0 before TensorFlow is imported to "
+            f"keep it",
+            file=sys.stderr,
+        )
+        self._ordered = False
+        placed = self._exchange(function, flatten(function))
+        self._known[function] = placed
+        return placed
+
+    def give_up(self, function: ConcreteFunction, why: str) -> None:
+        """Let a function run as it is from now on, and say why."""
+        self._known[function] = None
+        line = (
+            f"{self._application.path}: TensorFlow does not run {function_name(function)} as the "
+            f"plan says, so it runs as it is (its first step may have begun twice): {why}"
+        )
+        self._application.mismatches.append(line)
+        print(f"enplace: {line}", file=sys.stderr)
+
+    def _tell_mismatch(self, name: str, lacking: Sequence[str], new: Sequence[str]) -> None:
+        kinds = ((lacking, "ops of the plan are missing"), (new, "ops are new"))
+        parts = [f"{len(ops)} {what} ('{ops[0]}')" for ops, what in kinds if ops]
+        mend = "profile the model as it is now and place it anew"
+        if has_replicas(new):
+            mend = "a plan is for one replica: leave out the tf.distribute strategy"
+        line = (
+            f"{self._application.path} does not fit the function {name}, which runs as it is: "
+            f"{', '.join(parts)}; {mend}"
+        )
+        self._application.mismatches.append(line)
+        print(f"enplace: {line}", file=sys.stderr)
+
+    def _exchange(self, function: ConcreteFunction, whole: FlatGraph) -> ConcreteFunction:
+        flat = split_flat(function, whole, self._plan.splits)
+        variables = variables_by_placeholder(function, flat)
+        fixed = read_by_datasets()
+        variables = {name: v for name, v in variables.items() if id(v.handle) not in fixed}
+        bound = bound_ops(function, flat, variables, _HOST)
+        n_moved = sum(
+            self._movers.move(variable, self._planned[name])
+            for name, variable in variables.items()
+            if name in self._planned
+        )
+        captured = self.present(function.captured_inputs)
+        function.set_external_captures(captured)
+        plan, graph_def = self._plan, flat.graph_def
+        order = device_orders(graph_def, self.problem, plan, plan.position) if self._ordered else []
+        placed_graph = place_graph(graph_def, self._planned | bound, order, _HOST)
+        placed = function_of(function, flat, placed_graph, captured)
+
+        def report(partitions: Sequence[GraphDef]) -> None:
+            self._application.functions.append(
+                PlacedFunction(
+                    function_name(function),
+                    count_inputs(placed_graph) - count_inputs(graph_def),
+                    n_moved,
+                    tuple(op for op, at in bound.items() if at != self._planned.get(op, at)),
+                    check_placement(
+                        partitions,
+                        _step_of(flat),
+                        self.problem.profile.op_names,
+                        plan.device,
+                        self._devices,
+                    ),
+                )
+            )
+
+        _ours.add(placed)
+        self._new[placed] = report
+        return placed
+
+
+def _step_of(flat: FlatGraph) -> Step:
+    inputs = (*flat.arguments, *flat.captures)
+    return Step(
+        "", flat.graph_def, {}, (), inputs, outputs=flat.outputs, targets=flat.control_outputs
+    )
+
+
+def _make_devices(cluster: Cluster) -> None:
+    """Make the logical CPUs and GPUs that the plan names, unless they are there."""
+    wanted = tensorflow_devices(cluster)
+    if task := next(filter(None, map(task_of, wanted)), ""):
+        raise DevicesError(
+            f"the plan has devices of several hosts ({task}); run it with 'enplace run'"
+        )
+    with suppress(RuntimeError):  # TensorFlow is running already; perhaps it has them
+        for kind in ("CPU", "GPU"):
+            pairs = zip(cluster.devices, wanted, strict=True)
+            of_kind = [device for device, name in pairs if f":{kind}:" in name]
+            _split(kind, of_kind)
+    there = {short_name(device.name) for device in tf.config.list_logical_devices()}
+    if lacking := [name for name in wanted if name not in there]:
+        raise DevicesError(
+            f"the plan uses {lacking[0]}, which this process lacks ({', '.join(sorted(there))} are "
+            f"there); place the model for the devices of this machine, and call enplace.apply at "
+            f"the beginning of the script"
+        )
+
+
+def _split(kind: str, devices: Sequence[Device]) -> None:
+    """Logical devices where there are fewer real ones, as evenly as they go."""
+    physical = tf.config.list_physical_devices(kind)
+    if not 0 < len(physical) < len(devices):
+        return
+    least = min(device.capacity_bytes for device in devices)
+    logical = tf.config.LogicalDeviceConfiguration(least >> 20 if kind == "GPU" else None)
+    share, more = divmod(len(devices), len(physical))
+    for i, device in enumerate(physical):
+        tf.config.set_logical_device_configuration(device, [logical] * (share + (i < more)))

@@ -1,0 +1,278 @@
+"""From a traced function and what it was called with to a step that runs by itself."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.util import nest
+
+from enplace.frameworks.tensorflow.graph import WRAPPER, FlatGraph, all_nodes, flatten, node_of
+from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
+
+N_BATCHES = 8
+"""So many batches are recorded, if there are as many."""
+
+MAX_DRAWS = 64
+"""So many batches are looked at for as many as are recorded, all of one shape."""
+
+MAX_BATCHES_BYTES = 1 << 28
+"""No more batches are recorded once they are this large together."""
+
+MAX_GRAPH_BYTES = (1 << 31) - (1 << 20)
+"""A graph with its constants cannot be larger: TensorFlow keeps it in one message."""
+
+GET_NEXT = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
+_LOSS_VARIABLE = "loss/total"
+"""End of the name of the variable where Keras sums up the loss."""
+
+_GRADIENTS = ("gradient_tape", "gradients")
+"""What TensorFlow calls the scope of a backward pass."""
+
+_SEED = 87_654_321
+
+_EXPLAINED = {
+    "LookupTable": "a lookup table; look words up in the dataset, with dataset.map, and not",
+    "Dataset": "a whole dataset; call the function once for each batch, do not go through all",
+    "Rng": "a random generator that is no variable; use the keras.random layers, not one",
+    "Queue": "a queue; bring the batches with tf.data, not",
+    "MultiDeviceIterator": "an iterator for several devices; train without tf.distribute, not",
+}
+"""What consumes a resource that cannot leave its process, and the beginning of the mend."""
+
+
+def step_of(name: str, function: ConcreteFunction, calls: Sequence[Sequence[Any]]) -> Step:
+    """Take the step that a traced function does out of its process.
+
+    Random ops without a seed get one, so that two runs of the step do the same.
+
+    Parameters
+    ----------
+    calls : sequence of sequences of tensors
+        The flat arguments of some calls. Where the function takes its batches from an iterator,
+        that is asked for :data:`N_BATCHES` of them, and what else the first call gave comes with
+        each of them.
+
+    Raises
+    ------
+    LoadError
+        If the function uses a resource other than variables and one dataset's iterator, or is
+        copied for several replicas.
+    """
+    flat = flatten(function)
+    if has_replicas(node.name for node in flat.graph_def.node):
+        raise LoadError(
+            "the script already splits its batch over replicas with tf.distribute, and Enplace "
+            "places the step of one; run it without the strategy, or with one replica"
+        )
+    graph_def = GraphDef()
+    graph_def.CopyFrom(flat.graph_def)
+    nodes = {node.name: node for node in graph_def.node}
+    given = dict(zip(flat.arguments, calls[0], strict=True))
+    captured = dict(zip(flat.captures, function.captured_inputs, strict=True))
+    _make_constants(nodes, captured)
+    resources = {n: t for n, t in {**given, **captured}.items() if not _is_plain(t)}
+    variables = {n: _become_variable(nodes[n], t) for n, t in resources.items() if _is_variable(t)}
+    iterator = _only_iterator(graph_def, set(resources) - set(variables))
+    fix_seeds(graph_def)
+    _check_loop(graph_def)
+    _check_size(name, graph_def)
+    batches = [batch_of(call) for call in calls]
+    if iterator:
+        batches = _drawn(graph_def, iterator, resources[iterator], batches[0])
+    outputs, losses, handed_over = _outputs(function, flat, nodes)
+    return Step(
+        name,
+        graph_def,
+        variables,
+        batches,
+        inputs=tuple(n for n, tensor in given.items() if _is_plain(tensor)),
+        iterator=iterator,
+        outputs=outputs,
+        targets=tuple(dict.fromkeys((*flat.control_outputs, *handed_over))),
+        losses=losses or tuple(v for v in variables if v.endswith(_LOSS_VARIABLE)),
+        trainable=_trainable(function, captured),
+        function=str(function.graph.name),
+    )
+
+
+def batch_of(call: Iterable[Any]) -> Batch:
+    """What a call brings besides variables and iterators."""
+    return tuple(np.asarray(tensor.numpy()) for tensor in call if _is_plain(tensor))
+
+
+def fix_seeds(graph_def: GraphDef) -> None:
+    """Give each random op that has no seed one made of its name."""
+    for node in all_nodes(graph_def):
+        seeds = [node.attr[key] for key in ("seed", "seed2") if key in node.attr]
+        if len(seeds) == 2 and not any(seed.i for seed in seeds):
+            seeds[0].i, seeds[1].i = _SEED, zlib.crc32(node.name.encode())
+
+
+def _is_plain(tensor: Any) -> bool:
+    return tensor.dtype not in (tf.resource, tf.variant)
+
+
+def _is_variable(tensor: Any) -> bool:
+    """Handles of variables know dtype and shape of what they hold; no other resource does."""
+    data = getattr(tensor, "_handle_data", None)
+    return bool(tensor.dtype == tf.resource and data is not None and data.is_set)
+
+
+def _make_constants(nodes: Mapping[str, NodeDef], captured: Mapping[str, Any]) -> None:
+    for name, tensor in captured.items():
+        if _is_plain(tensor):
+            nodes[name].op = "Const"
+            nodes[name].attr["value"].tensor.CopyFrom(tf.make_tensor_proto(tensor.numpy()))
+            nodes[name].attr.pop("shape", None)
+
+
+def _become_variable(node: NodeDef, handle: Any) -> NDArray[Any]:
+    """Make a placeholder the variable that it stands for; the variable's value."""
+    held = handle._handle_data.shape_and_type[0]
+    node.op = "VarHandleOp"
+    node.attr.clear()
+    node.attr["dtype"].type = held.dtype
+    node.attr["shape"].shape.CopyFrom(held.shape)
+    node.attr["shared_name"].s = node.name.encode()
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.as_dtype(held.dtype))
+    return np.asarray(value.numpy())
+
+
+def _trainable(function: ConcreteFunction, captured: Mapping[str, Any]) -> frozenset[str]:
+    wanted = {id(variable.handle) for variable in function.graph.trainable_variables}
+    return frozenset(name for name, tensor in captured.items() if id(tensor) in wanted)
+
+
+def _only_iterator(graph_def: GraphDef, resources: Collection[str]) -> str:
+    """The iterator among the resources that are no variables; empty if there are none."""
+    consumers = {
+        name: node
+        for node in graph_def.node
+        for name in map(node_of, node.input)
+        if name in resources
+    }
+    iterators = [name for name in resources if name in consumers and consumers[name].op in GET_NEXT]
+    for name in resources:
+        if name in consumers and name not in iterators:
+            raise LoadError(_why_not(consumers[name], name))
+    if len(iterators) > 1:
+        raise LoadError(
+            f"the step takes batches from {len(iterators)} iterators; zip the datasets to one "
+            f"with tf.data.Dataset.zip"
+        )
+    return iterators[0] if iterators else ""
+
+
+def _why_not(consumer: NodeDef, name: str) -> str:
+    found = (text for part, text in _EXPLAINED.items() if part in consumer.op)
+    text = next(found, "")
+    if text:
+        return f"the training step uses {text} inside the step ('{name}', op {consumer.op})"
+    return (
+        f"the training step uses something that is neither a variable nor the iterator of its data "
+        f"('{name}', op {consumer.op}), as under a tf.distribute strategy; train without a "
+        f"strategy, or move it out of the step"
+    )
+
+
+def _check_loop(graph_def: GraphDef) -> None:
+    """Refuse a training loop that is one op as a whole: there is nothing to place."""
+    inside = (node.name for body in graph_def.library.function for node in body.node_def)
+    outside = (node.name for node in graph_def.node)
+    if any(map(is_of_gradient, inside)) and not any(map(is_of_gradient, outside)):
+        raise LoadError(
+            "the whole training loop, or all of its gradients, is inside one loop op; let the "
+            "tf.function do one step, and call it once for each batch"
+        )
+
+
+def is_of_gradient(name: str) -> bool:
+    """Whether an op of this name belongs to a backward pass."""
+    return any(part in _GRADIENTS for part in name.split("/"))
+
+
+def has_replicas(names: Iterable[str]) -> bool:
+    """Whether some ops are copies that a tf.distribute strategy made for its second device.
+
+    It gives no prefix to those of the first; where there is a ``replica_0``, a person named both.
+    """
+    known = list(names)
+    return any("replica_1/" in n for n in known) and not any("replica_0/" in n for n in known)
+
+
+def _check_size(name: str, graph_def: GraphDef) -> None:
+    if (size := graph_def.ByteSize()) > MAX_GRAPH_BYTES:
+        raise LoadError(
+            f"{name}: the step holds constants of {size / 2**30:.1f} GiB, which no graph can; "
+            f"pass the data as arguments or with tf.data"
+        )
+
+
+def _drawn(graph_def: GraphDef, iterator: str, resource: Any, given: Batch) -> list[Batch]:
+    """Batches of one shape from an iterator, each after what else the call gave."""
+    getters = [n for n in graph_def.node if n.op in GET_NEXT and n.input[0] == iterator]
+    if len(getters) > 1:
+        raise LoadError(
+            f"the step takes {len(getters)} batches from its iterator; take one, or several as one "
+            f"batch with dataset.batch"
+        )
+    if getters[0].op != GET_NEXT[0]:
+        raise LoadError("the step asks its iterator whether there is a batch; use next(iterator)")
+    types = [tf.as_dtype(t) for t in getters[0].attr["output_types"].list.type]
+    shapes = [tf.TensorShape(s) for s in getters[0].attr["output_shapes"].list.shape]
+    batches: list[Batch] = []
+    n_bytes = 0
+    for _ in range(MAX_DRAWS):  # batches of ever other shapes would never be enough
+        if len(batches) >= N_BATCHES or n_bytes >= MAX_BATCHES_BYTES:
+            break
+        try:
+            parts = tf.raw_ops.IteratorGetNext(
+                iterator=resource, output_types=types, output_shapes=shapes
+            )
+        except tf.errors.OutOfRangeError:
+            break
+        batch = (*given, *(np.asarray(part.numpy()) for part in parts))
+        if not batches or [p.shape for p in batch] == [p.shape for p in batches[0]]:
+            batches.append(batch)
+            n_bytes += sum(part.nbytes for part in batch)
+    if not batches:
+        raise LoadError("the dataset has no batch; give it one")
+    return batches
+
+
+def _outputs(
+    function: ConcreteFunction, flat: FlatGraph, nodes: Mapping[str, NodeDef]
+) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
+    """Tensors that the function returns, those that are losses, and nodes that wrap tensors."""
+    parts: list[tuple[str, str, Any]] = []
+    wrappers = []
+    structure = nest.flatten_with_joined_string_paths(function.structured_outputs)
+    paths = {id(_tensor_of(leaf)): (path, leaf) for path, leaf in structure}
+    for tensor, output in zip(flat.outputs, function.outputs, strict=True):
+        path, leaf = paths.get(id(output), ("", None))
+        node = nodes[node_of(tensor)]
+        if _is_plain(output):
+            parts.append((tensor, path, output))
+        elif node.op == WRAPPER:
+            wrappers.append(node.name)
+            specs = nest.flatten_with_joined_string_paths(leaf.element_spec)
+            inputs = (t if ":" in t else f"{t}:0" for t in node.input if t[0] != "^")
+            parts += [(t, *spec) for t, spec in zip(inputs, specs, strict=True)]
+    numbers = [
+        (t, path) for t, path, kind in parts if kind.dtype.is_floating and kind.shape.rank == 0
+    ]
+    losses = [t for t, path in numbers if "loss" in path] or [t for t, _ in numbers]
+    return tuple(t for t, _, _ in parts), tuple(losses), wrappers
+
+
+def _tensor_of(leaf: Any) -> Any:
+    """The tensor that stands for a leaf of what a function returns."""
+    return getattr(leaf, "_variant_tensor", leaf)

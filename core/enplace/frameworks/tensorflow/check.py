@@ -1,0 +1,190 @@
+"""What TensorFlow really ran, read again and compared with the plan op by op."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.step_stats_pb2 import StepStats
+
+from enplace.frameworks.measured import NOT_SEEN
+from enplace.frameworks.tensorflow.devices import short_name
+from enplace.frameworks.tensorflow.graph import node_of
+from enplace.frameworks.tensorflow.step import Step
+from enplace.values.profile import FloatArray, IntArray
+
+_TRANSFERS = ("_Send", "_Recv", "_HostSend", "_HostRecv")
+_FED_AND_FETCHED = ("_Arg", "_Retval")
+_COPY = "/replicate/"
+"""In the name of a small constant's copy beside its consumers; the original is gone then."""
+
+_SHOWN = 20
+"""So many names are listed; beyond that, a number must do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """Partitions against a plan.
+
+    Attributes
+    ----------
+    op_device : int array, shape (n_ops,)
+        Number of the device that each op is on; :data:`~enplace.frameworks.measured.NOT_SEEN` if on
+        none.
+    checked, as_planned : int
+        Ops of the plan that are in the partitions, and those on their planned device.
+    facts : dict
+        Ops that are not there, by reason, and nodes that TensorFlow added, by type.
+    """
+
+    op_device: IntArray
+    checked: int
+    as_planned: int
+    facts: dict[str, Any]
+
+
+def check_placement(
+    partitions: Iterable[GraphDef],
+    step: Step,
+    op_names: Sequence[str],
+    planned: IntArray,
+    devices: Sequence[str],
+) -> Check:
+    """Compare the partitions of a run with the plan.
+
+    Parameters
+    ----------
+    partitions : iterable of GraphDef
+        As TensorFlow reports them, one for each device.
+    op_names, planned : length n_ops
+        The plan: its ops and the number of each one's device.
+    devices : sequence of str
+        TensorFlow's short name of each device.
+    """
+    ran = {
+        node.name: (node.op, short_name(node.device))
+        for graph in partitions
+        for node in graph.node
+        if node.op not in _FED_AND_FETCHED
+    }
+    number = {device: i for i, device in enumerate(devices)}
+    # A device that the plan's cluster lacks has the number after the last.
+    op_device = np.array(
+        [number.get(ran[name][1], len(number)) if name in ran else NOT_SEEN for name in op_names],
+        dtype=np.int64,
+    )
+    seen = op_device != NOT_SEEN
+    wrong = [op_names[op] for op in np.flatnonzero(seen & (op_device != planned)).tolist()]
+    facts = {
+        "elsewhere": _listed({name: f"on {ran[name][1]}" for name in wrong}),
+        "not_run": _listed(_reasons(step, [n for n in op_names if n not in ran], ran)),
+        "added": _added(ran, {node.name for node in step.graph_def.node}),
+    }
+    op_device[op_device == len(number)] = NOT_SEEN
+    return Check(op_device, int(seen.sum()), int(seen.sum()) - len(wrong), facts)
+
+
+def _reasons(step: Step, names: Iterable[str], ran: Iterable[str]) -> dict[str, str]:
+    """Why ops of the plan did not run."""
+    known = {node.name for node in step.graph_def.node}
+    needed = _needed(step)
+    fed = {*step.inputs, step.iterator}
+    copied = {name.partition(_COPY)[0] for name in ran if _COPY in name}
+
+    def reason(name: str) -> str:
+        if name not in known:
+            return "not in the graph"
+        if name in fed:
+            return "fed"
+        if name not in needed:
+            return "no result needs it"
+        return (
+            "a constant, copied to its consumers"
+            if name in copied
+            else "left out or renamed by TensorFlow"
+        )
+
+    return {name: reason(name) for name in names}
+
+
+def _needed(step: Step) -> set[str]:
+    """Ops that outputs and targets depend on."""
+    inputs = {node.name: [*map(node_of, node.input)] for node in step.graph_def.node}
+    needed: set[str] = set()
+    waiting = [*map(node_of, step.outputs), *step.targets]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += inputs[name]
+    return needed
+
+
+def _added(ran: Mapping[str, tuple[str, str]], known: set[str]) -> dict[str, int]:
+    """Nodes that are not of the step, by type; ends of a transfer count as such."""
+    new = {name: op for name, (op, _) in ran.items() if name not in known}
+    types = Counter("copies of constants" if _COPY in name else op for name, op in new.items())
+    transfers = sum(types.pop(op, 0) for op in _TRANSFERS)
+    return {"ends of transfers": transfers, **dict(sorted(types.items()))}
+
+
+def _listed(reasons: Mapping[str, str]) -> dict[str, Any]:
+    """How many for each reason, and the first names."""
+    counts = dict(sorted(Counter(reasons.values()).items()))
+    return {"count": len(reasons), "reasons": counts, "ops": [*reasons][:_SHOWN]}
+
+
+def not_in_plan(step: Step, op_names: Iterable[str]) -> dict[str, Any]:
+    """Ops of the graph that the plan does not know, by type."""
+    known = set(op_names)
+    return _listed({n.name: n.op for n in step.graph_def.node if n.name not in known})
+
+
+def op_times_us(stats: StepStats, names: Mapping[str, int]) -> tuple[FloatArray, FloatArray]:
+    """Start and finish of each op from a full trace, from the step's start; NaN without a row.
+
+    On a GPU an op starts when it is launched; it ends with its last kernel.
+
+    Parameters
+    ----------
+    names : mapping of str to int
+        Op numbers, ``0 .. n_ops - 1``.
+    """
+    start = np.full(len(names), np.nan)
+    finish = np.full(len(names), np.nan)
+    for name, begin, end in _rows(stats):
+        op = names.get(name)
+        if op is not None:
+            start[op] = np.fmin(start[op], begin)
+            finish[op] = np.fmax(finish[op], end)
+    first = np.nanmin(start) if np.isfinite(start).any() else 0.0
+    return start - first, finish - first
+
+
+def _rows(stats: StepStats) -> Iterable[tuple[str, float, float]]:
+    for device in stats.dev_stats:
+        for row in device.node_stats:
+            begin = row.all_start_nanos / 1e3
+            # Rows of GPU streams call a kernel by its op and its own name.
+            name = row.node_name.partition(":")[0]
+            yield name, begin + row.op_start_rel_nanos / 1e3, begin + row.op_end_rel_nanos / 1e3
+
+
+def count_violations(start_us: FloatArray, order: Iterable[Sequence[int]]) -> int:
+    """Ops that started before one that is ahead of them on their device.
+
+    Parameters
+    ----------
+    order : iterable of sequences of int
+        For each device its ops, first to last; those without a row do not count.
+    """
+    violations = 0
+    for ops in order:
+        starts = start_us[np.asarray(ops, dtype=np.int64)]
+        starts = starts[np.isfinite(starts)]
+        violations += int((starts[1:] < np.maximum.accumulate(starts)[:-1]).sum())
+    return violations

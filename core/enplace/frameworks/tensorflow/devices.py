@@ -1,0 +1,223 @@
+"""The devices of this machine, or of a cluster's hosts, that a step is measured and run on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations
+
+import tensorflow as tf
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+
+from enplace.disk import naming, parse_json, read_bytes
+from enplace.errors import EnplaceError
+from enplace.frameworks.tensorflow.step import plain_config
+from enplace.readers.clusters import cluster_from_json
+from enplace.readers.gpu_profile import GPU_TO_GPU, GPU_TO_HOST, HOST_TO_GPU
+from enplace.values.cluster import Cluster, Device, Link, task_of
+from enplace.writers.python_snippet import tensorflow_devices
+
+_TEXT = re.compile(r"(cpu|gpu):(all|\d+)", re.IGNORECASE)
+
+CPU_TO_CPU = (5.0, 1e-4)
+"""A preset: nothing is copied between logical CPUs, so nothing can be measured."""
+
+MAX_CPUS = 64
+
+_GPU_SHARE = 0.85
+"""Of a GPU's memory; the rest is for the context and the libraries' own workspace."""
+
+
+class DevicesError(EnplaceError):
+    """The devices that were asked for are not there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Devices:
+    """Where a step runs.
+
+    Attributes
+    ----------
+    text : str
+        As a person gave it: ``cpu:2``, ``gpu:all``, or a cluster file with hosts.
+    cluster : Cluster
+        With preset links, until they are measured.
+    config : ConfigProto
+        For a session with these devices, graphs left as they are, one thread for each device.
+    """
+
+    text: str
+    cluster: Cluster
+    config: ConfigProto
+
+    @cached_property
+    def names(self) -> list[str]:
+        """TensorFlow's name of each device."""
+        return tensorflow_devices(self.cluster)
+
+    @property
+    def tasks(self) -> list[str]:
+        """``/job:worker/task:0`` and so on; empty if all is in this process."""
+        return sorted({task for name in self.names if (task := task_of(name))}, key=_number)
+
+    @property
+    def host(self) -> str:
+        """Where batches are fed."""
+        return f"{next(iter(self.tasks), '')}/device:CPU:0"
+
+
+def short_name(device: str) -> str:
+    """What a device is called with neither replica nor, in one process, job and task.
+
+    ``/job:localhost/replica:0/task:0/device:CPU:1`` is ``/device:CPU:1``.
+    """
+    short = device.replace("/replica:0", "")
+    return short.removeprefix("/job:localhost").removeprefix("/task:0") if _local(short) else short
+
+
+def _local(device: str) -> bool:
+    return device.startswith("/job:localhost")
+
+
+def _number(task: str) -> tuple[str, int]:
+    job, _, number = task.rpartition(":")
+    return job, int(number)
+
+
+def parse_devices(text: str) -> Devices:
+    """Find the devices that a person means; no device is started by it.
+
+    Parameters
+    ----------
+    text : str
+        ``cpu:2`` for two logical CPUs, ``gpu:all``, ``gpu:2`` (logical ones if the machine has
+        fewer), or the file of a cluster whose devices are called ``/job:worker/task:0/...``.
+
+    Raises
+    ------
+    DevicesError
+        If there are none such.
+    FileError, ClusterError
+        If the file is not usable.
+    """
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        return _hosts(text)
+    kind, number = match[1].lower(), match[2].lower()
+    if kind == "gpu":
+        return _gpus(text, 0 if number == "all" else int(number))
+    return _cpus(text, len(os.sched_getaffinity(0)) if number == "all" else int(number))
+
+
+def _cpus(text: str, count: int) -> Devices:
+    """Logical CPUs: a thread for each, or, with fewer cores, one thread for which they queue."""
+    if not 1 <= count <= MAX_CPUS:
+        raise DevicesError(f"'{text}': use 1 to {MAX_CPUS} logical CPUs")
+    shared = count > len(os.sched_getaffinity(0))
+    chip = "CPU" if shared else ""
+    devices = [Device(f"CPU:{i}", "cpu", host_bytes() // count, chip=chip) for i in range(count)]
+    cluster = _with_preset_links(
+        devices, "Logical CPUs of this machine (emulated). Transfers between them cost a preset."
+    )
+    return Devices(text, cluster, _config({"CPU": count}, 1 if shared else count))
+
+
+def _gpus(text: str, count: int) -> Devices:
+    """GPUs, or logical ones where more are asked for than there are, and the host."""
+    physical = len(tf.config.list_physical_devices("GPU"))
+    count = count or physical
+    if not physical or not count:
+        raise DevicesError(
+            f"'{text}': TensorFlow finds no GPU here; check its driver, or use cpu:2"
+        )
+    used = min(count, physical)
+    share, more = divmod(count, used)
+    parts = [share + (gpu < more) for gpu in range(used)]
+    room = int(gpu_bytes() * _GPU_SHARE)
+    config = _config({"CPU": 1}, count + 1)
+    config.gpu_options.visible_device_list = ",".join(map(str, range(used)))
+    devices: list[Device] = []
+    for gpu, n_parts in enumerate(parts):
+        chip, part = (f"GPU {gpu}", room // n_parts) if n_parts > 1 else ("", room)
+        limits = config.gpu_options.experimental.virtual_devices.add()
+        limits.memory_limit_mb.extend([part >> 20] * n_parts)
+        devices += [
+            Device(f"GPU:{len(devices) + i}", "gpu", part, chip=chip) for i in range(n_parts)
+        ]
+    devices.append(Device("CPU:0", "cpu", host_bytes(), lanes=count + 1))
+    described = "The GPUs of this machine and its host."
+    return Devices(text, _with_preset_links(devices, described), config)
+
+
+def _hosts(path: str) -> Devices:
+    if not os.path.exists(path):
+        raise DevicesError(
+            f"'{path}' is neither cpu:N, gpu:N, gpu:all nor a cluster file; choose one of them"
+        )
+    with naming(path):
+        cluster = cluster_from_json(parse_json(read_bytes(path)))
+    names = tensorflow_devices(cluster)
+    if not all(map(task_of, names)):
+        raise DevicesError(
+            f"{path}: devices of several hosts are called like /job:worker/task:0/device:CPU:0; "
+            f"rename '{cluster.devices[0].name}', or use cpu:N or gpu:N for this machine"
+        )
+    cpus = max((_index(name) + 1 for name in names if ":CPU:" in name), default=1)
+    config = _config({"CPU": cpus}, cluster.n_devices)
+    config.use_per_session_threads = False  # sessions of a server share its threads
+    return Devices(path, cluster, config)
+
+
+def _index(device: str) -> int:
+    return int(device.rpartition(":")[2])
+
+
+def _config(count: dict[str, int], threads: int) -> ConfigProto:
+    config = plain_config(count)
+    config.intra_op_parallelism_threads = 1
+    config.inter_op_parallelism_threads = threads
+    config.use_per_session_threads = True
+    return config
+
+
+def _with_preset_links(devices: list[Device], description: str) -> Cluster:
+    """Every pair with a channel of its own."""
+    costs = {
+        ("cpu", "cpu"): CPU_TO_CPU,
+        ("cpu", "gpu"): HOST_TO_GPU,
+        ("gpu", "cpu"): GPU_TO_HOST,
+        ("gpu", "gpu"): GPU_TO_GPU,
+    }
+    pairs = list(permutations(range(len(devices)), 2))
+    links = [
+        Link(a, b, *costs[devices[a].kind, devices[b].kind], (channel,))
+        for channel, (a, b) in enumerate(pairs)
+    ]
+    channels = tuple(f"{devices[a].name}->{devices[b].name}" for a, b in pairs)
+    return Cluster("local", tuple(devices), channels, tuple(links), description)
+
+
+def host_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def gpu_bytes() -> int:
+    """Memory of the smallest GPU, without starting any.
+
+    Raises
+    ------
+    DevicesError
+        If the driver's tool is not there to ask.
+    """
+    tool = shutil.which("nvidia-smi")
+    command = [tool or "", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False) if tool else None
+    sizes = re.findall(r"^\d+", done.stdout, re.MULTILINE) if done else []
+    if not sizes:
+        raise DevicesError("nvidia-smi does not tell how much memory the GPUs have; install it")
+    return min(map(int, sizes)) << 20

@@ -1,0 +1,140 @@
+"""A placed function in the place of a traced one, with the same captures; variables moved to it.
+
+All that is private to TensorFlow and needed to apply a plan in a person's own process is here and
+in :mod:`enplace.frameworks.tensorflow.apply`; it works with the TensorFlow that ``pyproject.toml``
+names.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.framework.importer import import_graph_def
+from tensorflow.python.ops.handle_data_util import copy_handle_data
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from enplace.frameworks.tensorflow.devices import short_name
+from enplace.frameworks.tensorflow.graph import FlatGraph, consumers_of
+
+
+def function_of(
+    function: ConcreteFunction, flat: FlatGraph, graph_def: GraphDef, captured: Sequence[Any]
+) -> ConcreteFunction:
+    """A function like another one, but with this graph.
+
+    Parameters
+    ----------
+    flat : FlatGraph
+        The other function's.
+    graph_def : GraphDef
+        Its nodes with devices and order.
+    captured : sequence of tensors
+        What the other function captures, by the numbers of ``flat.captures``.
+    """
+    running = context.context()
+    for body in graph_def.library.function:  # inlining has made new ones of branches and loops
+        if not running.has_function(body.signature.name):
+            running.add_function_def(body)
+    graph = FuncGraph(f"{function_name(function)}_placed")
+    with graph.as_default():
+        import_graph_def(graph_def, name="")
+    inner = [graph.get_tensor_by_name(f"{name}:0") for name in (*flat.arguments, *flat.captures)]
+    for old, new in zip(function.inputs, inner, strict=True):
+        copy_handle_data(old, new)
+    graph.inputs = inner[: len(flat.arguments)]
+    for outer, placeholder in zip(captured, inner[len(flat.arguments) :], strict=True):
+        graph.add_capture(outer, placeholder)
+    graph.outputs = [graph.get_tensor_by_name(name) for name in flat.outputs]
+    graph.control_outputs = [graph.get_operation_by_name(name) for name in flat.control_outputs]
+    graph.structured_outputs = function.graph.structured_outputs
+    return ConcreteFunction.from_func_graph(graph, function.function_type, {})
+
+
+def function_name(function: ConcreteFunction) -> str:
+    """What the person called it, without TensorFlow's prefix and number."""
+    return str(function.graph.name)
+
+
+class Movers:
+    """Moves variables to other devices, and knows where the old handles lead now."""
+
+    def __init__(self) -> None:
+        # By identity: tensors cannot be compared. A reference tells whether it is still the same.
+        self._moved: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+    def present(self, tensor: Any) -> Any:
+        """The present handle of a variable that was moved; any other tensor as it is."""
+        old, new = self._moved.get(id(tensor), (None, None))
+        return new if old is not None and old() is tensor else tensor
+
+    def move(self, variable: Any, device: str) -> bool:
+        """Move a variable's value; whoever holds the variable finds it at its new place.
+
+        Returns
+        -------
+        bool
+            False if it is there already.
+        """
+        old = variable.handle
+        if short_name(old.device) == device:
+            return False
+        with tf.device(device):
+            home = ResourceVariable(
+                variable.read_value(), trainable=variable.trainable, shape=variable.shape
+            )
+        variable._handle = home.handle
+        variable._enplace_home = home  # its end is the end of what it holds
+        self._moved[id(old)] = (weakref.ref(old), home.handle)
+        # Give the memory back; who still reads there gets an error and no stale value.
+        tf.raw_ops.AssignVariableOp(
+            resource=old, value=tf.zeros([0], variable.dtype), validate_shape=False
+        )
+        return True
+
+
+def variables_by_placeholder(function: ConcreteFunction, flat: FlatGraph) -> dict[str, Any]:
+    """The variables that a function captures, by the placeholder of each."""
+    known = {id(variable.handle): variable for variable in function.graph.variables}
+    return {
+        name: known[id(tensor)]
+        for name, tensor in zip(flat.captures, function.captured_inputs, strict=True)
+        if id(tensor) in known
+    }
+
+
+def read_by_datasets() -> set[int]:
+    """Identities of the handles that functions of datasets captured, which nobody can exchange."""
+    return {
+        id(outer)
+        for graph in gc.get_objects()
+        if issubclass(type(graph), FuncGraph) and str(graph.name).startswith("Dataset_")
+        for outer in graph.external_captures
+    }
+
+
+def bound_ops(
+    function: ConcreteFunction, flat: FlatGraph, variables: Mapping[str, Any], host: str
+) -> dict[str, str]:
+    """Ops that use a resource which cannot move, such as an iterator, and the device of that.
+
+    Variables are not among those that are given if a dataset reads them.
+    """
+    device = {
+        name: short_name(tensor.device)
+        for name, tensor in zip(flat.captures, function.captured_inputs, strict=True)
+    }
+    resources = {
+        name: device.get(name, host)
+        for name, inner in zip((*flat.arguments, *flat.captures), function.inputs, strict=True)
+        if inner.dtype == tf.resource and name not in variables
+    }
+    consumers = consumers_of(flat.graph_def)
+    return {op: device for name, device in resources.items() for op in (name, *consumers[name])}

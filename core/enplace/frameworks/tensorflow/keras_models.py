@@ -1,0 +1,100 @@
+"""Saved Keras models, trained on made-up batches as ``model.fit`` would."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from enplace.frameworks.source import Source
+from enplace.frameworks.tensorflow.made_up import made_up_batches, made_up_targets
+from enplace.frameworks.tensorflow.said import what_it_says
+from enplace.frameworks.tensorflow.scripts import Recorder, plain_keras
+from enplace.frameworks.tensorflow.step import LoadError, Step
+
+
+def load_keras(source: Source) -> Step:
+    """The training step of a saved Keras model.
+
+    Loss and optimiser are those of the source, or else those that the model was saved with.
+
+    Raises
+    ------
+    LoadError
+        If the file is no Keras model, or says too little to train it.
+    """
+    recorder = Recorder(source.name, lambda: source.path)
+    with plain_keras(recorder.saw_xla), recorder.hooked():
+        model = _read(source)
+        losses = _compile(model, source)
+        dataset = _dataset(model, losses, source)
+        try:
+            model.fit(dataset, verbose=0)
+        except Exception as error:
+            recorder.ended(f"{source.path}: it does not train on made-up batches: {_said(error)}")
+    return recorder.step()
+
+
+def _read(source: Source) -> Any:
+    import keras
+
+    try:
+        return keras.saving.load_model(source.path, compile=not source.loss)
+    except Exception as error:
+        if source.path.endswith(".keras") and not zipfile.is_zipfile(source.path):
+            raise LoadError(f"{source.path}: damaged or no Keras model; save it again") from None
+        raise LoadError(
+            f"{source.path}: Keras cannot read it: {_said(error)}; give loss and optimiser, or, "
+            f"if the model has classes of its own, open the script that trains it"
+        ) from None
+
+
+def _compile(model: Any, source: Source) -> list[str]:
+    """Give the model its loss and optimiser; the name of the loss of each output."""
+    if source.loss:
+        try:
+            model.compile(source.optimizer, source.loss)
+        except Exception as error:
+            raise LoadError(f"{source.path}: {_said(error)}") from None
+    if not getattr(model, "optimizer", None) or not getattr(model, "loss", None):
+        raise LoadError(
+            f"{source.path}: the model was saved without loss and optimiser; give them, such as "
+            f"--loss mean_squared_error --optimizer adam"
+        )
+    if Path(source.path).suffix != ".keras" and not source.loss:
+        # Keras takes the optimiser of an HDF5 file for one of no variables.
+        optimizer = model.optimizer.from_config(model.optimizer.get_config())
+        model.compile(optimizer, model.loss)
+    return [_loss_name(loss) for loss in tf.nest.flatten(model.loss)]
+
+
+def _loss_name(loss: Any) -> str:
+    return loss if isinstance(loss, str) else str(getattr(loss, "name", loss))
+
+
+def _dataset(model: Any, losses: list[str], source: Source) -> tf.data.Dataset:
+    """Made-up batches of the shape that the model wants."""
+    if not getattr(model, "inputs", None):
+        raise LoadError(
+            f"{source.path}: the model does not say the shape of its inputs; open the script that "
+            f"trains it"
+        )
+    outputs = tf.nest.flatten(model.outputs)
+    if len(losses) == 1:
+        losses = losses * len(outputs)
+    inputs = made_up_batches(model.inputs, source.batch_size)
+    targets = made_up_targets(outputs, losses, source.batch_size)
+    parts = [_one_or_all(part) for part in (zip(*inputs, strict=True), zip(*targets, strict=True))]
+    return tf.data.Dataset.from_tensor_slices(tuple(parts))
+
+
+def _one_or_all(columns: Any) -> Any:
+    stacked = tuple(map(tf.stack, columns))
+    return stacked if len(stacked) > 1 else stacked[0]
+
+
+def _said(error: Exception) -> str:
+    """The first line of what a library said."""
+    return what_it_says(error).rstrip(".") or type(error).__name__

@@ -1,0 +1,93 @@
+"""Batches for a model that comes without data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from enplace.frameworks.tensorflow.capture import N_BATCHES
+from enplace.frameworks.tensorflow.step import Batch, LoadError
+
+BATCH_SIZE = 32
+"""Of a model that takes batches of any size."""
+
+OTHER_SIZE = 64
+"""What any other dimension is that the model leaves open: a length, a width."""
+
+_SEED = 7
+
+
+def made_up_batches(parts: Sequence[Any], batch_size: int = 0) -> list[Batch]:
+    """Batches of such parts: numbers from 0 to 1, or 0 and 1 where whole numbers are wanted.
+
+    These are in range of whatever a model looks up with them.
+
+    Parameters
+    ----------
+    parts : sequence of tensors or of their specs
+        With ``name``, ``shape`` and ``dtype``.
+    batch_size : int
+        For the first dimension where that is open; 0 is :data:`BATCH_SIZE`.
+
+    Raises
+    ------
+    LoadError
+        If a part has a type or shape that nothing can be made up for.
+    """
+    rng = np.random.default_rng(_SEED)
+    return [tuple(_made_up(rng, part, batch_size) for part in parts) for _ in range(N_BATCHES)]
+
+
+def made_up_targets(outputs: Sequence[Any], losses: Sequence[str], batch_size: int) -> list[Batch]:
+    """What losses want beside these outputs: class numbers, or a 1 among 0s."""
+    rng = np.random.default_rng(_SEED)
+    pairs = list(zip(outputs, losses, strict=True))
+    return [
+        tuple(_target(rng, _sizes(output, batch_size), loss) for output, loss in pairs)
+        for _ in range(N_BATCHES)
+    ]
+
+
+def _target(rng: np.random.Generator, sizes: Sequence[int], loss: str) -> NDArray[Any]:
+    n_classes = max(sizes[-1:], default=1)
+    if "sparse" in loss.lower():
+        return rng.integers(0, n_classes, sizes[:-1])
+    if n_classes == 1:
+        return rng.integers(0, 2, sizes).astype(np.float32)
+    return np.eye(n_classes, dtype=np.float32)[rng.integers(0, n_classes, sizes[:-1])]
+
+
+def _made_up(rng: np.random.Generator, part: Any, batch_size: int) -> NDArray[Any]:
+    dtype, sizes = tf.as_dtype(part.dtype), _sizes(part, batch_size)
+    if dtype.is_floating:
+        # A single number is a rate of some kind.
+        values = rng.random(sizes) if sizes else np.array(0.5)
+    elif dtype.is_integer:
+        values = rng.integers(0, 2, sizes)
+    elif dtype.is_bool:
+        values = np.ones(sizes)
+    else:
+        raise LoadError(
+            f"input '{part.name}' takes {dtype.name} values, which cannot be made up; "
+            f"open the script that trains the model"
+        )
+    return np.asarray(values).astype(dtype.as_numpy_dtype)
+
+
+def _sizes(part: Any, batch_size: int) -> list[int]:
+    """The shape of a part without open dimensions."""
+    shape = tf.TensorShape(part.shape)
+    if shape.rank is None:
+        raise LoadError(
+            f"'{part.name}' says nothing of its shape, so that no batch can be made up; "
+            f"give it a shape and save the model again"
+        )
+    open_sizes = [batch_size or BATCH_SIZE, *[OTHER_SIZE] * shape.rank]
+    return [
+        given if given is not None else size
+        for given, size in zip(shape.as_list(), open_sizes, strict=False)
+    ]

@@ -1,0 +1,268 @@
+"""A plan written into a graph: a device for every op, and the order as control edges."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+
+import numpy as np
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from enplace.errors import DeadlockError
+from enplace.frameworks.tensorflow.graph import consumers_of, has_effect, node_of, reached
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import KINDS, FloatArray, IntArray
+
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
+
+HOST_ONLY = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional", "IteratorV2")
+"""Ops that bring batches."""
+
+_FED = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
+_NOT_ORDERED = frozenset({"Const", *_FED, *VARIABLES})
+"""Ops that do no work when the step runs; they hold nobody up."""
+
+_ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
+_SWITCH, _MERGE = ("Switch", "RefSwitch"), ("Merge", "RefMerge")
+_SEARCH = 64
+"""So many ops are looked at to find that data already implies an edge."""
+
+
+def place_graph(
+    graph_def: GraphDef,
+    device_of: Mapping[str, str],
+    order: Sequence[Sequence[str]] | None = None,
+    host: str = "/device:CPU:0",
+) -> GraphDef:
+    """A copy of a flat graph with devices, and the order of each device as control edges.
+
+    Parameters
+    ----------
+    device_of : mapping of str to str
+        TensorFlow's device by op. Ops that it lacks go to the host if they bring batches, else to
+        their first placed producer or consumer. What reads or writes a variable stays with it.
+    order : sequence of sequences of str, optional
+        For each device its ops, first to last.
+    host : str
+        The device that batches come from.
+
+    Raises
+    ------
+    DeadlockError
+        If the order contradicts the graph; names the ops that would wait for each other.
+    """
+    placed = GraphDef()
+    placed.CopyFrom(graph_def)
+    devices = complete_devices(placed, device_of, host)
+    for node in placed.node:
+        node.device = devices[node.name]
+        # Devices say it all; a group that disagrees with them would be an error.
+        node.attr.pop("_class", None)
+    if order is not None:
+        _add_order(placed, [_kept(names, devices, device_of) for names in order])
+    return placed
+
+
+def _kept(
+    names: Iterable[str], devices: Mapping[str, str], device_of: Mapping[str, str]
+) -> list[str]:
+    return [name for name in names if name in devices and devices[name] == device_of.get(name)]
+
+
+def complete_devices(
+    graph_def: GraphDef, device_of: Mapping[str, str], host: str
+) -> dict[str, str]:
+    """A device for every node; see :func:`place_graph`."""
+    nodes = {node.name: node for node in graph_def.node}
+    consumers = consumers_of(graph_def)
+    found: dict[str, str] = {}
+    for name in _sorted(graph_def):
+        node = nodes[name]
+        around = [found[n] for n in map(node_of, node.input) if n in found]
+        around += [device_of[n] for n in consumers[name] if n in device_of]
+        if name in device_of:
+            found[name] = device_of[name]
+        elif node.op in HOST_ONLY or node.op in _FED or not around:
+            found[name] = host
+        else:
+            found[name] = around[0]
+    return found | _beside_variables(nodes, found)
+
+
+def _beside_variables(nodes: Mapping[str, NodeDef], devices: Mapping[str, str]) -> dict[str, str]:
+    """The device of the variable for all that takes its handle or its reference."""
+    return {
+        name: devices[node_of(tensor)]
+        for name, node in nodes.items()
+        for tensor in node.input
+        if tensor[0] != "^" and nodes[node_of(tensor)].op in VARIABLES
+    }
+
+
+def count_inputs(graph_def: GraphDef) -> int:
+    """Data and control edges into all nodes."""
+    return sum(len(node.input) for node in graph_def.node)
+
+
+def ordered_ops(graph_def: GraphDef) -> set[str]:
+    """Ops that an order can speak of: those that do work, and that run just once in every step.
+
+    An op in a loop or a branch made of TF1's control flow cannot be waited for from outside. What
+    happens whether or not there is a batch (:func:`_without_batch`) is left to TensorFlow.
+    """
+    outside = {node.name for node in graph_def.node} - _in_loops(graph_def)
+    conditions = _conditions(graph_def)
+    outside -= _without_batch(graph_def)
+    return {
+        node.name
+        for node in graph_def.node
+        if node.op not in _NOT_ORDERED and node.name in outside and not conditions[node.name]
+    }
+
+
+def _without_batch(graph_def: GraphDef) -> set[str]:
+    """Ops that change something and need no batch, such as counters of steps, and what they need.
+
+    At the end of the data a step breaks off where it fetches a batch. By then TensorFlow has begun
+    these beside that, and a run with a plan that had them wait would count otherwise.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    fetches = [name for name, node in nodes.items() if node.op in HOST_ONLY]
+    if not fetches:
+        return set()
+    consumers = consumers_of(graph_def)
+    fed = reached(fetches, consumers.__getitem__)
+    changing = [name for name, node in nodes.items() if name not in fed and has_effect(node.op)]
+    return reached(changing, lambda name: map(node_of, nodes[name].input))
+
+
+def _in_loops(graph_def: GraphDef) -> set[str]:
+    consumers = consumers_of(graph_def)
+    ops = {node.name: node.op for node in graph_def.node}
+    enters = [name for name, op in ops.items() if op in _ENTER]
+    return reached(enters, lambda name: [] if ops[name] in _EXIT else consumers[name])
+
+
+def _conditions(graph_def: GraphDef) -> dict[str, set[tuple[str, int]]]:
+    """The predicates, and their outcomes, under which each node runs; none if it always does."""
+    nodes = {node.name: node for node in graph_def.node}
+    found: dict[str, set[tuple[str, int]]] = {}
+    for name in _sorted(graph_def):
+        under: set[tuple[str, int]] = set()
+        for tensor in nodes[name].input:
+            source = nodes[node_of(tensor)]
+            under |= found.get(source.name, set())
+            if source.op in _SWITCH and tensor[0] != "^":
+                under.add((source.input[1], int(tensor.partition(":")[2] or 0)))
+        if nodes[name].op in _MERGE:
+            under = {(of, outcome) for of, outcome in under if (of, 1 - outcome) not in under}
+        found[name] = under
+    return found
+
+
+def device_orders(
+    graph_def: GraphDef, problem: Problem, plan: Plan, rank: FloatArray | IntArray
+) -> list[list[str]]:
+    """The ops of each device, first to last; none at all where the plan asks for no order.
+
+    Only a plan of policy ``strict`` is taken at its word. The positions of others are priorities,
+    which an op cannot make use of before its inputs are there. With policy ``fifo`` GPUs need no
+    order: they run one op at a time by themselves. Nothing but an order keeps a CPU of one lane to
+    that. One where several ops run at once has none: control edges can say only that one op ends
+    before another starts.
+
+    Parameters
+    ----------
+    rank : array, shape (n_ops,)
+        Smaller is earlier; ties by position.
+    """
+    kind, lanes = problem.cluster.kind, problem.cluster.lanes
+    has_order = (lanes == 1) & ((kind == KINDS.index("cpu")) | (plan.policy != "fifo"))
+    if not has_order.any() and plan.policy == "fifo":
+        return []
+    names = problem.profile.op_names
+    order = [names[op] for op in np.lexsort((plan.position, rank)).tolist()]
+    if plan.policy != "strict":
+        order = _follow(graph_def, order)
+    device = dict(zip(names, plan.device.tolist(), strict=True))
+    lists: list[list[str]] = [[] for _ in range(problem.cluster.n_devices)]
+    for name in order:
+        if has_order[device[name]]:
+            lists[device[name]].append(name)
+    return lists
+
+
+def _follow(graph_def: GraphDef, names: Sequence[str]) -> list[str]:
+    """The names in an order that the graph allows, with whoever may go and comes first ahead."""
+    rank = {name: i for i, name in enumerate(names)}
+    sorter = TopologicalSorter(_before(graph_def))
+    sorter.prepare()
+    ready: list[tuple[int, str]] = []
+    order = []
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heapq.heappush(ready, (rank.get(name, -1), name))
+        _, name = heapq.heappop(ready)
+        order.append(name)
+        sorter.done(name)
+    return [name for name in order if name in rank]
+
+
+def _add_order(placed: GraphDef, order: Iterable[Sequence[str]]) -> None:
+    """Let each op wait for the one ahead of it, unless data sees to that already."""
+    nodes = {node.name: node for node in placed.node}
+    can = ordered_ops(placed)
+    pairs = [pair for names in order for pair in pairwise([n for n in names if n in can])]
+    rank = {name: i for i, name in enumerate(_sorted(placed, pairs))}
+    before = {name: [*map(node_of, node.input)] for name, node in nodes.items()}
+    for first, then in pairs:
+        if not _implied(first, then, before, rank):
+            nodes[then].input.append(f"^{first}")
+        before[then].append(first)
+
+
+def _before(graph_def: GraphDef) -> dict[str, list[str]]:
+    """What each node waits for; what a loop of TF1 hands to its own next round is not counted."""
+    turns = {node.name for node in graph_def.node if node.op == "NextIteration"}
+    return {
+        node.name: [name for name in map(node_of, node.input) if name not in turns]
+        for node in graph_def.node
+    }
+
+
+def _sorted(graph_def: GraphDef, pairs: Iterable[tuple[str, str]] = ()) -> list[str]:
+    """A topological order of the nodes in which the first of each pair is ahead of the second."""
+    before = _before(graph_def)
+    for first, then in pairs:
+        before[then].append(first)
+    try:
+        return list(TopologicalSorter(before).static_order())
+    except CycleError as error:
+        raise DeadlockError(_describe(error.args[1])) from None
+
+
+def _describe(cycle: Sequence[str]) -> str:
+    shown = [f"'{name}'" for name in cycle[:4]] + ["..."] * (len(cycle) > 5)
+    return (
+        f"the plan's order contradicts the graph: {', '.join(shown)} and '{cycle[-1]}' again would "
+        f"wait for each other; place the model anew, or run without the order"
+    )
+
+
+def _implied(
+    first: str, then: str, before: Mapping[str, Sequence[str]], rank: Mapping[str, int]
+) -> bool:
+    """Whether an op is known to end before another starts, as far as a short search tells."""
+    waiting, seen = [then], {then}
+    while waiting and len(seen) < _SEARCH:
+        for name in before[waiting.pop()]:
+            if name == first:
+                return True
+            if rank[name] > rank[first] and name not in seen:
+                seen.add(name)
+                waiting.append(name)
+    return False

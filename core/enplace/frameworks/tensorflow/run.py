@@ -1,0 +1,356 @@
+"""Run a plan on real devices, prove that it ran so, and compare it with TensorFlow by itself."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+
+from enplace.errors import EnplaceError
+from enplace.frameworks.measured import MeasuredRun, may_round
+from enplace.frameworks.tensorflow.check import (
+    check_placement,
+    count_violations,
+    not_in_plan,
+    op_times_us,
+)
+from enplace.frameworks.tensorflow.devices import Devices
+from enplace.frameworks.tensorflow.hosts import check_devices, serving
+from enplace.frameworks.tensorflow.rewrite import (
+    count_inputs,
+    device_orders,
+    ordered_ops,
+    place_graph,
+)
+from enplace.frameworks.tensorflow.said import what_it_says
+from enplace.frameworks.tensorflow.split import split_step
+from enplace.frameworks.tensorflow.step import OpenStep, Step
+from enplace.frameworks.tensorflow.trace import OpTrace, op_traces
+from enplace.machine import simulate
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray, Profile
+from enplace.writers.python_snippet import tensorflow_devices
+
+WARM_UPS, TRACED = 5, 10
+
+Progress = Callable[[str, float | None], None]
+Values = list[NDArray[Any]]
+
+
+class RunError(EnplaceError):
+    """TensorFlow refuses to run the placed graph."""
+
+
+@dataclass
+class _Way:
+    """One way to run the step, and what its steps have given so far."""
+
+    what: str
+    step: Step
+    config: ConfigProto
+    graph: GraphDef | None = None
+    times_us: list[float] = field(default_factory=list)
+    losses: list[Values] = field(default_factory=list)
+    variables: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    traces: list[Any] = field(default_factory=list)
+    after_first: Mapping[str, NDArray[Any]] | None = None
+    fits: bool = True
+
+    def give_up(self) -> None:
+        """It runs out of memory: nothing that it gave counts."""
+        self.times_us, self.losses, self.variables, self.fits = [], [], {}, False
+        self.after_first = None
+
+
+def run_plan(
+    step: Step,
+    problem: Problem,
+    plan: Plan,
+    devices: Devices,
+    steps: int,
+    ordered: bool = True,
+    progress: Progress = lambda message, fraction: None,
+    compare: bool = True,
+) -> MeasuredRun:
+    """Run some steps placed, the same steps unplaced, and as TensorFlow would by itself.
+
+    A model that fits only with the plan has nothing to be compared with: differences and the step
+    of TensorFlow by itself are NaN then, as they are unless ``compare``.
+
+    The unplaced run has the same threads and leaves the graph alone as the placed one does
+    (grappler off), so that nothing but placement and order can make their results differ. The third
+    has what TensorFlow takes if nobody says anything: all cores, its own rewriting, one CPU.
+
+    Half of the placed and of the unplaced steps run before the third way, half after it, in turn:
+    a machine that becomes slower or faster meanwhile does so for all three. One session is open at
+    a time, because three would need three times the memory, and share their variables on servers.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its cluster says which devices the plan's numbers mean.
+    ordered : bool
+        Whether each device follows the plan's order, or TensorFlow's own.
+
+    Raises
+    ------
+    PlanError, DeadlockError, SplitError
+        If the plan breaks a constraint, its order contradicts the graph, or the graph's ops cannot
+        be split as it says.
+    DevicesError
+        If the plan uses a device that is not there.
+    RunError
+        If TensorFlow refuses the placed graph.
+    """
+    schedule = simulate(problem, plan if ordered else replace(plan, policy="fifo"))
+    problem, whole, step = schedule.problem, step, split_step(step, plan.splits)
+    at = tensorflow_devices(problem.cluster)
+    placed_on = dict(zip(problem.profile.op_names, (at[d] for d in plan.device), strict=True))
+    rank = plan.position if plan.policy == "strict" else schedule.op_start_us
+    order = device_orders(step.graph_def, problem, plan, rank) if ordered else []
+    graph = place_graph(step.graph_def, placed_on, order, devices.host)
+    with serving(devices) as target:
+        check_devices(target, devices, sorted(set(placed_on.values())))
+
+        placed = _Way("Running the plan", step, devices.config, graph)
+        plain = _Way("Running without the plan", whole, _anywhere(devices.config))
+        stock = _Way("Running TensorFlow by itself", whole, _stock(devices))
+        before, after = steps - steps // 2, steps // 2
+        rounds = may_round(plan, problem.cluster)
+        other_bits = _nudged(whole) if rounds else whole
+        nudged = _Way("Running with other last bits", other_bits, plain.config)
+        turns = [(placed, before), (plain, before), (stock, steps), (plain, after), (placed, after)]
+        if rounds:
+            turns.insert(2, (nudged, 0))
+        if not compare:
+            turns = [(placed, steps)]
+        for number, (way, n_steps) in enumerate(turns, 1):
+            told = _share(progress, way.what, (number - 1) / len(turns), 1 / len(turns))
+            if way.fits:
+                traced = TRACED if number == len(turns) else 0
+                _take_turn(way, n_steps, told, target, traced, rounds)
+    facts = {
+        "devices": devices.text,
+        "ordered": bool(order),
+        "warm_ups": WARM_UPS,
+        "traced_steps": len(placed.traces),
+        "unplaced_step_time_us": _median(plain.times_us),
+        "fits_without_plan": plain.fits and stock.fits if compare else None,
+        "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
+        "compared": list(_compared(step)),
+        "compiled": whole.compiled,
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0",
+        "tensorflow": tf.__version__,
+    }
+    run = _seen(step, problem, plan, order, placed)
+    return replace(
+        run,
+        loss_difference=_difference(_flat(placed.losses), _flat(plain.losses)),
+        weights_difference=_difference([*placed.variables.values()], [*plain.variables.values()]),
+        first_step_difference=_first_step_difference(placed, plain),
+        rounding_difference=_first_step_difference(nudged, plain),
+        stock_step_time_us=_median(stock.times_us) or np.nan,
+        predicted_step_time_us=schedule.makespan_us,
+        facts={**facts, **run.facts},
+    )
+
+
+def _seen(
+    step: Step, problem: Problem, plan: Plan, order: Sequence[Sequence[str]], placed: _Way
+) -> MeasuredRun:
+    """What the partitions and traces of the placed steps show; nothing is compared yet."""
+    profile, at = problem.profile, tensorflow_devices(problem.cluster)
+    first = placed.traces[0]
+    check = check_placement(first.partition_graphs, step, profile.op_names, plan.device, at)
+    times = [op_times_us(trace.step_stats, profile.index) for trace in placed.traces]
+    start, finish = times[_median_step(times)]
+    can = ordered_ops(step.graph_def)
+    in_order = [[profile.index[name] for name in names if name in can] for names in order]
+    traces = op_traces(trace.step_stats for trace in placed.traces)
+    return MeasuredRun(
+        profile=profile,
+        plan=plan,
+        cluster=problem.cluster,
+        step_times_us=np.array(placed.times_us),
+        op_time_us=_medians(traces, profile.op_names),
+        op_start_us=start,
+        op_finish_us=finish,
+        op_device=check.op_device,
+        op_memory_bytes=_memory_bytes(traces, profile),
+        ops_checked=check.checked,
+        ops_on_planned_device=check.as_planned,
+        order_violations=sum(count_violations(begin, in_order) for begin, _ in times),
+        loss_difference=np.nan,
+        weights_difference=np.nan,
+        stock_step_time_us=np.nan,
+        predicted_step_time_us=np.nan,
+        facts={"not_in_plan": not_in_plan(step, profile.op_names), **check.facts},
+    )
+
+
+def _take_turn(
+    way: _Way, steps: int, progress: Progress, target: str, traced: int, keep_first: bool
+) -> None:
+    """Run warm-ups and steps from the variables that the turn before left; then trace some more.
+
+    The variables after the very first step may be kept.
+    """
+    step = replace(way.step, variables=way.variables or way.step.variables)
+    try:
+        with OpenStep(step, way.graph, way.config, target) as opened:
+            for i in range(WARM_UPS + steps):
+                took_us = _one(opened, way)
+                if keep_first and len(way.losses) == 1:
+                    way.after_first = {name: opened.variable(name) for name in step.variables}
+                if i >= WARM_UPS:
+                    way.times_us.append(took_us)
+                progress("", (i + 1) / (WARM_UPS + steps))
+            way.variables = {name: opened.variable(name) for name in step.variables}
+            for _ in range(traced):
+                way.traces.append(_traced(opened))
+    except tf.errors.ResourceExhaustedError:
+        if way.graph is not None:
+            raise
+        way.give_up()
+    except (tf.errors.OpError, ValueError) as error:
+        raise RunError(
+            f"TensorFlow refuses the graph: {what_it_says(error) or 'it gives no reason'}"
+        ) from error
+
+
+def _one(opened: OpenStep, way: _Way) -> float:
+    """Run the next step; how long it took, in µs."""
+    begin = time.perf_counter_ns()
+    outputs = dict(zip(opened.step.outputs, opened.run(), strict=True))
+    took_us = (time.perf_counter_ns() - begin) / 1e3
+    wanted = _compared(opened.step)
+    way.losses.append([outputs[n] if n in outputs else opened.variable(n) for n in wanted])
+    return took_us
+
+
+def _compared(step: Step) -> Sequence[str]:
+    """The losses; of an inference, all that it gives."""
+    return step.losses or step.outputs
+
+
+def _traced(opened: OpenStep) -> Any:
+    metadata = tf.compat.v1.RunMetadata()
+    full = tf.compat.v1.RunOptions.FULL_TRACE
+    opened.run(tf.compat.v1.RunOptions(trace_level=full, output_partition_graphs=True), metadata)
+    return metadata
+
+
+def _anywhere(config: ConfigProto) -> ConfigProto:
+    """Leaves it to TensorFlow where ops run."""
+    free = ConfigProto()
+    free.CopyFrom(config)
+    free.allow_soft_placement = True
+    return free
+
+
+def _stock(devices: Devices) -> ConfigProto:
+    """TensorFlow as a person would start it: its own ways with a graph, and its own threads.
+
+    On several hosts the servers have their devices and threads already.
+    """
+    free = ConfigProto(allow_soft_placement=True)
+    free.gpu_options.allow_growth = True
+    if devices.tasks:
+        free = _anywhere(devices.config)
+        free.ClearField("graph_options")
+    return free
+
+
+def _nudged(step: Step) -> Step:
+    """The step with the last bit of each real number among its variables changed, up or down."""
+    rng = np.random.default_rng(0)
+
+    def nudged(value: NDArray[Any]) -> NDArray[Any]:
+        if value.dtype.kind != "f":
+            return value
+        towards = rng.choice(np.array([-np.inf, np.inf], dtype=value.dtype), value.shape)
+        changed: NDArray[Any] = np.nextafter(value, towards)
+        return changed
+
+    return replace(step, variables={n: nudged(v) for n, v in step.variables.items()})
+
+
+def _share(progress: Progress, message: str, start: float, share: float) -> Progress:
+    return lambda _, fraction: progress(message, start + share * (fraction or 0.0))
+
+
+def _median_step(times: Sequence[tuple[FloatArray, FloatArray]]) -> int:
+    """Number of the traced step of median length."""
+    lengths = [np.nanmax(finish, initial=0.0) for _, finish in times]
+    return int(np.argsort(lengths)[len(lengths) // 2])
+
+
+def _medians(traces: Mapping[str, OpTrace], names: Sequence[str]) -> FloatArray:
+    """Time of each op: of its kernels where it has some, else in the executor."""
+    rows = [traces.get(name, OpTrace()) for name in names]
+    return np.array([np.median(row.kernel_us or row.host_us or [np.nan]) for row in rows])
+
+
+def _memory_bytes(traces: Mapping[str, OpTrace], profile: Profile) -> IntArray:
+    """What each op held while it ran, and its tensors that others read."""
+    rows = [traces.get(name, OpTrace()) for name in profile.op_names]
+    held = np.array([row.temporary_bytes for row in rows], dtype=np.int64)
+    for op, output in zip(profile.tensor_op.tolist(), profile.tensor_output.tolist(), strict=True):
+        held[op] += rows[op].output_bytes.get(output, 0)
+    return held
+
+
+def _median(times_us: Sequence[float]) -> float | None:
+    return float(np.median(times_us)) if times_us else None
+
+
+def _flat(losses: Sequence[Values]) -> Values:
+    return [value for values in losses for value in values]
+
+
+def _first_step_difference(ours: _Way, theirs: _Way) -> float:
+    """Of the first step's loss, and of the weights after it or of the loss that these give.
+
+    Weights may differ and mean the same: an optimiser that divides a gradient by its size, such as
+    Adam, makes a whole step of one that should be zero and is a sum of rounding errors.
+    """
+    if ours.after_first is None or theirs.after_first is None:
+        return float("nan")
+    pairs = zip(ours.after_first.values(), theirs.after_first.values(), strict=True)
+    weights = max((_in_proportion(a, b) for a, b in pairs), default=0.0)
+    first, second = (
+        max(_in_proportion(a, b) for a, b in zip(mine, other, strict=True))
+        for mine, other in zip(ours.losses[:2], theirs.losses[:2], strict=True)
+    )
+    return max(first, min(weights, second))
+
+
+def _difference(ours: Values, theirs: Values) -> float:
+    """Largest absolute difference; 0 where both are the same number, infinite or none alike."""
+    if not ours or not theirs:
+        return float("nan")
+    return max(_largest(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def _in_proportion(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Largest difference, divided by the largest number of ``b`` where that is above 1."""
+    size = np.abs(b[np.isfinite(b)]).max(initial=1) if b.dtype.kind in "fiuc" else 1
+    return _largest(a, b) / float(size)
+
+
+def _largest(a: NDArray[Any], b: NDArray[Any]) -> float:
+    if a.dtype.kind not in "fiucb":
+        return 0.0 if np.array_equal(a, b) else float("inf")
+    same = (a == b) | ((a != a) & (b != b))
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    off = np.abs(a.astype(wide) - b.astype(wide))[~same]
+    return float(np.nan_to_num(off, nan=np.inf).max(initial=0.0))

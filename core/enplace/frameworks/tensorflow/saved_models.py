@@ -1,0 +1,103 @@
+"""SavedModels: a training signature as it is, or an inference signature, trained if asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+
+from enplace.frameworks.source import Source
+from enplace.frameworks.tensorflow.capture import step_of
+from enplace.frameworks.tensorflow.made_up import made_up_batches, made_up_targets
+from enplace.frameworks.tensorflow.said import what_it_says
+from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
+
+_DEFAULT = "serving_default"
+
+
+def load_saved_model(source: Source) -> Step:
+    """The step that a signature does; with a loss, one that trains it.
+
+    Raises
+    ------
+    LoadError
+        If the folder cannot be read or has no such signature.
+    """
+    try:
+        loaded = tf.saved_model.load(source.path)
+    except Exception as error:
+        said = what_it_says(error)
+        raise LoadError(f"{source.path}: TensorFlow cannot read it: {said}") from None
+    signature = _signature(loaded, source)
+    n_captures = len(signature.captured_inputs)
+    inputs = signature.inputs[: len(signature.inputs) - n_captures]
+    batches = made_up_batches(inputs, source.batch_size)
+    if source.loss:
+        return _training_step(signature, batches, source)
+    step = step_of(source.name, signature, _calls(batches))
+    chosen, *others = _by_wish(loaded.signatures, source)
+    if source.signature or not others:
+        return step
+    return replace(step, function=chosen, left_out=tuple(others))
+
+
+def _calls(batches: Sequence[Batch]) -> list[list[Any]]:
+    return [[tf.constant(part) for part in batch] for batch in batches]
+
+
+def _by_wish(names: Iterable[str], source: Source) -> list[str]:
+    """Signatures: the one that is wanted, whether or not it is there, then the others."""
+    known = sorted(names)
+    wanted = source.signature or (known[0] if len(known) == 1 else _DEFAULT)
+    return [wanted, *(name for name in known if name != wanted)]
+
+
+def _signature(loaded: Any, source: Source) -> ConcreteFunction:
+    names = sorted(loaded.signatures)
+    wanted = _by_wish(names, source)[0]
+    if not names:
+        raise LoadError(
+            f"{source.path}: it has no signature; save it with "
+            f"tf.saved_model.save(model, folder, signatures=model.function)"
+        )
+    if wanted not in names:
+        raise LoadError(f"{source.path}: no signature '{wanted}'; choose of {', '.join(names)}")
+    return loaded.signatures[wanted]
+
+
+def _training_step(signature: ConcreteFunction, batches: Sequence[Batch], source: Source) -> Step:
+    """A training step around an inference signature."""
+    import keras
+
+    variables = signature.graph.trainable_variables
+    if not variables:
+        raise LoadError(
+            f"{source.path}: its signature has no variables to train; leave out the loss, or open "
+            f"the script that trains it"
+        )
+    try:
+        loss, optimizer = keras.losses.get(source.loss), keras.optimizers.get(source.optimizer)
+    except ValueError as error:
+        raise LoadError(f"{source.path}: {what_it_says(error)}") from None
+    optimizer.build(variables)
+    n_inputs = len(batches[0])
+
+    def outputs_of(inputs: Sequence[Any]) -> list[Any]:
+        return [o for o in tf.nest.flatten(signature(*inputs)) if o.dtype.is_floating]
+
+    @tf.function
+    def train_step(*batch: Any) -> Any:
+        with tf.GradientTape() as tape:
+            pairs = zip(batch[n_inputs:], outputs_of(batch[:n_inputs]), strict=True)
+            total = tf.add_n([tf.reduce_mean(loss(target, output)) for target, output in pairs])
+        gradients = tape.gradient(total, variables)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {"loss": total}
+
+    outputs = outputs_of([tf.constant(part) for part in batches[0]])
+    targets = made_up_targets(outputs, [source.loss] * len(outputs), source.batch_size)
+    calls = _calls([(*b, *t) for b, t in zip(batches, targets, strict=True)])
+    return step_of(source.name, train_step.get_concrete_function(*calls[0]), calls)

@@ -1,0 +1,340 @@
+"""Training scripts: run unchanged until they train, then their step is taken out of them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cache, wraps
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+
+import enplace
+from enplace.frameworks.source import Source
+from enplace.frameworks.tensorflow.capture import N_BATCHES, batch_of, is_of_gradient, step_of
+from enplace.frameworks.tensorflow.graph import all_nodes
+from enplace.frameworks.tensorflow.said import what_it_says
+from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
+
+MAX_OTHER_STEPS = 10
+"""A script that took gradients eagerly, or ran a session, so often trains so."""
+
+_EAGERLY = (
+    "gradients are taken eagerly, so that training has no graph; put @tf.function before the "
+    "function that does a training step, or leave out run_eagerly=True"
+)
+_APART = (
+    "gradients are taken in a tf.function, but applied outside of it; apply them in the same "
+    "function, so that a training step is one graph"
+)
+_IN_SESSION = (
+    "it trains in a TensorFlow 1 session; let it save its graph with "
+    "tf.compat.v1.train.export_meta_graph('model.meta') and open that"
+)
+
+_UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
+
+
+class _EnoughError(BaseException):
+    """Ends the script; no ``except Exception`` of its own holds it up."""
+
+
+def load_script(source: Source) -> Step:
+    """Run a script or module until it has trained for a few steps; what such a step does.
+
+    Raises
+    ------
+    LoadError
+        If the script ends, or fails, before it trains; or trains in a way that has no graph.
+    """
+    recorder = Recorder(source.name, _place_in(source))
+    with plain_keras(recorder.saw_xla), recorder.hooked():
+        try:
+            _run(source)
+        except _EnoughError:
+            raise
+        except SystemExit as end:
+            recorder.ended(_why_ended(source, end), printed=True)
+        except (MemoryError, tf.errors.ResourceExhaustedError):
+            if not recorder.has_step:
+                raise  # no fault of the script's
+        except BaseException as error:
+            recorder.ended(_why_failed(source, error), printed=True)
+    return recorder.step()
+
+
+class Recorder:
+    """Watches for the first training function that is called, and records what it is called with.
+
+    Parameters
+    ----------
+    name : str
+        What a person calls the model.
+    place : callable
+        Names the line of the script that runs now.
+    """
+
+    def __init__(self, name: str, place: Callable[[], str]) -> None:
+        self._name = name
+        self._place = place
+        self._function: ConcreteFunction | None = None
+        self._found: Step | None = None
+        self._batches: list[Batch] = []
+        self._other_steps: list[str] = []
+        self._left_out: list[str] = []
+        self._compiled = False
+        self._why_not = ""
+        self._printed = False
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Watch every call of a traced function and every gradient; go on here after enough."""
+        call, gradient = ConcreteFunction._call_flat, tf.GradientTape.gradient
+        session, run = tf.compat.v1.Session, tf.compat.v1.Session.run
+
+        @wraps(call)
+        def watched_call(
+            function: ConcreteFunction, tensor_inputs: Sequence[Any], captured_inputs: Sequence[Any]
+        ) -> Any:
+            if tf.executing_eagerly():
+                self._saw(function, tensor_inputs)
+                if function is self._function and (made_up := _made_up_result(function)):
+                    return made_up[0]
+            return call(function, tensor_inputs, captured_inputs)
+
+        @wraps(gradient)
+        def watched_gradient(*args: Any, **kwargs: Any) -> Any:
+            if tf.executing_eagerly():
+                self._saw_other_step(_EAGERLY)
+            return gradient(*args, **kwargs)
+
+        @wraps(run)
+        def watched_run(*args: Any, **kwargs: Any) -> Any:
+            self._saw_other_step(_IN_SESSION)
+            return run(*args, **kwargs)
+
+        with (
+            patch.object(ConcreteFunction, "_call_flat", watched_call),
+            patch.object(tf.GradientTape, "gradient", watched_gradient),
+            patch.object(session, "run", watched_run),
+            suppress(_EnoughError),
+        ):
+            yield
+
+    @property
+    def has_step(self) -> bool:
+        """Whether a training step has been seen, so that it does not matter how things go on."""
+        return self._found is not None
+
+    def ended(self, why: str, printed: bool = False) -> None:
+        """Remember why the script ended by itself, unless something was wrong before."""
+        if not self._why_not:
+            self._why_not, self._printed = why, printed
+
+    def step(self) -> Step:
+        """The step of the training function, with all batches.
+
+        Raises
+        ------
+        LoadError
+            If there is none.
+        """
+        if self._found is None:
+            raise LoadError(self._why_not or self._why_never(), self._printed)
+        left_out = tuple(name for name in self._left_out if name != self._found.function)
+        return replace(
+            self._found, batches=self._batches, left_out=left_out, compiled=self._compiled
+        )
+
+    def saw_xla(self) -> None:
+        """Remember that the person's own step is compiled."""
+        self._compiled = True
+
+    def _saw(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
+        if self._is_done():
+            # The script's own ``except:`` went on after the end.
+            raise _EnoughError
+        gradients, updates = _does(function)
+        if self._function is None and gradients and updates:
+            self._function = function
+            self._take(function, inputs)
+        elif gradients and not updates:
+            self._saw_other_step(_APART)
+        elif function is self._function:
+            self._batches.append(batch_of(inputs))
+        elif gradients and str(function.graph.name) not in self._left_out:
+            self._left_out.append(str(function.graph.name))
+        if self._is_done():
+            raise _EnoughError
+
+    def _is_done(self) -> bool:
+        found = self._found
+        enough = found is not None and (found.iterator or len(self._batches) >= N_BATCHES)
+        return bool(self._why_not or enough)
+
+    def _take(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
+        """Take the step now: when the script has ended, its variables are no more."""
+        try:
+            self._found = step_of(self._name, function, [inputs])
+            self._compiled |= is_compiled(function)
+        except LoadError as error:
+            self._why_not = f"{self._place()}: {error}"
+        except Exception as error:
+            # The script is not to blame for what TensorFlow says here.
+            traceback.print_exception(error)
+            said = what_it_says(error)
+            self._why_not = f"{self._place()}: this training step cannot be taken apart: {said}"
+        else:
+            self._batches = list(self._found.batches)
+
+    def _saw_other_step(self, why: str) -> None:
+        """Give up a script that goes on training in a way that cannot be recorded."""
+        if self._function is not None:
+            return
+        self._other_steps.append(f"{self._place()}: {why}")
+        if len(self._other_steps) >= MAX_OTHER_STEPS:
+            self._why_not = self._other_steps[-1]
+            raise _EnoughError
+
+    def _why_never(self) -> str:
+        if self._other_steps:
+            return self._other_steps[-1]
+        return (
+            f"{self._name}: it ended and never trained: no model.fit, and no call of a tf.function "
+            f"that takes gradients and updates variables; open the script that trains"
+        )
+
+
+def _made_up_result(function: ConcreteFunction) -> list[Any]:
+    """What a training step might return, in a list; empty if that cannot be made up.
+
+    The step is wanted, not its result, and a batch that only fits several devices cannot run here.
+    """
+    outputs = function.outputs
+    if not all(t.shape.is_fully_defined() and t.dtype.is_numpy_compatible for t in outputs):
+        return []
+    with tf.device("CPU:0"):
+        zeros = [tf.zeros(t.shape, t.dtype) for t in outputs]
+    return [function.function_type.pack_output(zeros)]
+
+
+@cache
+def _does(function: ConcreteFunction) -> tuple[bool, bool]:
+    """Whether a traced function takes gradients, and whether it updates variables."""
+    nodes = list(all_nodes(function.graph.as_graph_def()))
+    gradients = any(is_of_gradient(node.name) for node in nodes)
+    return gradients, any(node.op.startswith(_UPDATES) for node in nodes)
+
+
+def is_compiled(function: ConcreteFunction) -> bool:
+    """Whether XLA compiles a traced function, or one that it calls."""
+    graph_def = function.graph.as_graph_def()
+    bodies = (function.function_def, *graph_def.library.function)
+    return any(each.attr["_XlaMustCompile"].b for each in (*bodies, *all_nodes(graph_def)))
+
+
+@contextmanager
+def plain_keras(saw_xla: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Let Keras make a graph of ops of one step: no compilation, no loop over several steps.
+
+    Parameters
+    ----------
+    saw_xla : callable
+        Told where Keras would compile a model otherwise.
+    """
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    import keras
+
+    # Keras tells by identity whether a model has a ``compile`` of its own.
+    trainer = next(kind for kind in keras.Model.__mro__ if "compile" in vars(kind))
+    compile_model = keras.Model.compile
+    signature = inspect.signature(compile_model)
+
+    @wraps(compile_model)
+    def plain_compile(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        wish = given.arguments.get("jit_compile", "auto")
+        # What Keras decides by itself is for those with a GPU.
+        if wish is True or (wish == "auto" and tf.config.list_physical_devices("GPU")):
+            saw_xla()
+        given.arguments.update(jit_compile=False, steps_per_execution=1)
+        return compile_model(*given.args, **given.kwargs)
+
+    with patch.object(trainer, "compile", plain_compile):
+        yield
+
+
+def _run(source: Source) -> None:
+    """Run a script as ``python SCRIPT`` does, a module as ``python -m MODULE`` does."""
+    is_script = source.kind == "script"
+    first = str(Path(source.path).parent) if is_script else os.getcwd()
+    with (
+        patch.object(sys, "argv", [source.path, *source.words]),
+        patch.object(sys, "path", [first, *sys.path]),
+        # A plan that the script applies has no part in the model.
+        patch.object(enplace, "apply", lambda path, order=True: None),
+    ):
+        if is_script:
+            runpy.run_path(source.path, run_name="__main__")
+        else:
+            runpy.run_module(source.path, run_name="__main__", alter_sys=True)
+
+
+def _place_in(source: Source) -> Callable[[], str]:
+    """Names the script and its line that runs now."""
+
+    def place() -> str:
+        frames = traceback.walk_stack(None)
+        return _innermost(source, [(frame, line) for frame, line in frames][::-1])
+
+    return place
+
+
+def _innermost(source: Source, frames: Sequence[tuple[FrameType, int]]) -> str:
+    """The innermost of some frames that is the script's own, as ``train.py, line 7``."""
+    lines = [line for frame, line in frames if _is_of(source, frame)]
+    name = Path(source.path).name
+    return f"{name}, line {lines[-1]}" if lines else name
+
+
+def _is_of(source: Source, frame: FrameType) -> bool:
+    if source.kind == "module":
+        return frame.f_globals.get("__name__") == "__main__" and "__spec__" in frame.f_globals
+    return os.path.abspath(frame.f_code.co_filename) == source.path
+
+
+def _why_ended(source: Source, end: SystemExit) -> str:
+    place = _innermost(source, list(traceback.walk_tb(end.__traceback__)))
+    if end.code == 2:
+        given = " ".join(source.words) or "none"
+        return (
+            f"{place}: the script refused its arguments (given: {given}); what it printed says "
+            f"why, give it the arguments that it needs"
+        )
+    said = f" ({end.code})" if end.code else ""
+    return f"{place}: the script ended by itself before it trained{said}; let it go on until then"
+
+
+def _why_failed(source: Source, error: BaseException) -> str:
+    """Print the script's own traceback; the reason in one line."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = [i for i, (frame, _) in enumerate(frames) if _is_of(source, frame)]
+    trace = error.__traceback__
+    for _ in range(own[0] if own else 0):
+        trace = trace and trace.tb_next
+    traceback.print_exception(error.with_traceback(trace))
+    place = _innermost(source, frames)
+    if isinstance(error, ModuleNotFoundError):
+        return f"{place}: it needs the module '{error.name}', which is not installed; install it"
+    said = ": ".join(filter(None, (type(error).__name__, what_it_says(error))))
+    return f"{place}: it failed before it trained: {said}; mend the script"

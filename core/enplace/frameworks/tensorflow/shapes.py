@@ -1,0 +1,85 @@
+"""How large the tensors of a step are, as far as that is known before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.framework.importer import import_graph_def
+
+from enplace.frameworks.tensorflow.capture import GET_NEXT
+from enplace.frameworks.tensorflow.step import Step
+
+
+@dataclass(frozen=True)
+class TensorShape:
+    """One output of an op.
+
+    Attributes
+    ----------
+    shape : tuple of (int or None), or None
+        None for a size, or for all of them, that only running the step tells.
+    dtype : tf.DType
+        Of the values; never a reference type.
+    n_bytes : int or None
+        None where the shape, or the size of one value, is unknown.
+    by_reference : bool
+        Whether consumers get the variable itself (TensorFlow 1), and so must be beside it.
+    """
+
+    shape: tuple[int | None, ...] | None
+    dtype: tf.DType
+    n_bytes: int | None
+    by_reference: bool
+
+
+def tensor_shapes(step: Step) -> dict[str, TensorShape]:
+    """Shape, type and bytes of every tensor (``op:output``), for batches like the recorded ones."""
+    graph_def = GraphDef()
+    graph_def.CopyFrom(step.graph_def)
+    for node in graph_def.node:
+        _fix_shapes(node, step)
+    graph = tf.Graph()
+    with graph.as_default():
+        import_graph_def(graph_def, name="")
+    return shapes_in(graph)
+
+
+def shapes_in(graph: tf.Graph) -> dict[str, TensorShape]:
+    """What a graph knows of each of its tensors (``op:output``)."""
+    return {
+        f"{op.name}:{i}": _tensor_shape(tensor)
+        for op in graph.get_operations()
+        for i, tensor in enumerate(op.outputs)
+    }
+
+
+def _fix_shapes(node: NodeDef, step: Step) -> None:
+    """Write the sizes of the recorded batches into what brings them."""
+    if node.name in step.inputs:
+        shape = _common_shape(step, step.inputs.index(node.name))
+        node.attr["shape"].shape.CopyFrom(shape.as_proto())
+    elif step.iterator and node.op in GET_NEXT and node.input[0] == step.iterator:
+        first, n_parts = len(step.inputs), len(step.batches[0])
+        shapes = [_common_shape(step, i) for i in range(first, n_parts)]
+        del node.attr["output_shapes"].list.shape[:]
+        node.attr["output_shapes"].list.shape.extend(shape.as_proto() for shape in shapes)
+
+
+def _common_shape(step: Step, part: int) -> tf.TensorShape:
+    """What all batches agree on."""
+    shape = tf.TensorShape(step.batches[0][part].shape)
+    for batch in step.batches:
+        shape = shape.most_specific_common_supertype([tf.TensorShape(batch[part].shape)])
+    return shape
+
+
+def _tensor_shape(tensor: tf.Tensor) -> TensorShape:
+    dtype = tensor.dtype.base_dtype
+    shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+    n_values = tensor.shape.num_elements()
+    sized = n_values is not None and dtype not in (tf.string, tf.resource, tf.variant)
+    n_bytes = n_values * dtype.size if sized else None
+    return TensorShape(shape, dtype, n_bytes, tensor.dtype._is_ref_dtype)

@@ -1,0 +1,487 @@
+"""A plan's splits written into a graph: ``Split``, the copies of each op, and ``ConcatV2``.
+
+Nodes have the names that :mod:`enplace.values.splits` gives them in the profile of the split graph,
+so that a plan for that finds them. Where the profile assumes and the graph knows better, such as
+the axis of the samples behind a transposition, the graph has a node more; results are always the
+same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.framework.importer import import_graph_def
+from tensorflow.python.ops.handle_data_util import copy_handle_data
+
+from enplace.errors import SplitError
+from enplace.frameworks.tensorflow.graph import FlatGraph, node_of
+from enplace.frameworks.tensorflow.shapes import TensorShape, shapes_in, tensor_shapes
+from enplace.frameworks.tensorflow.step import Step
+from enplace.values.splits import Split, find_rule, part_names
+from enplace.values.splits.graph import cut_name, join_name
+from enplace.values.splits.rules import (
+    BATCH,
+    CHANNEL,
+    CHANNELS_IN,
+    DATA,
+    ELEMENTWISE,
+    GRADIENT,
+    RULES,
+    SIZES,
+    SUM,
+    WEIGHTS,
+    WHOLE,
+)
+
+Shapes = Mapping[str, TensorShape]
+Axes = tuple[int | None, ...]
+"""Axis along which each input is cut; None for those that every part gets whole."""
+
+_SUMMED = -1
+"""In the place of the output's axis: the parts' outputs are added up."""
+
+_OPERANDS = {
+    "AvgPoolGrad": (SIZES, DATA),
+    "BiasAdd": (DATA, WEIGHTS),
+    "Conv2D": (DATA, WEIGHTS),
+    "Conv2DBackpropFilter": (DATA, SIZES, GRADIENT),
+    "Conv2DBackpropInput": (SIZES, WEIGHTS, DATA),
+    "DepthwiseConv2dNative": (DATA, WEIGHTS),
+    "DepthwiseConv2dNativeBackpropFilter": (DATA, SIZES, GRADIENT),
+    "DepthwiseConv2dNativeBackpropInput": (SIZES, WEIGHTS, DATA),
+    "GatherV2": (WEIGHTS, DATA, SIZES),
+    "Reshape": (DATA, SIZES),
+    "Transpose": (DATA, SIZES),
+}
+"""Operands in the order of an op's inputs; all others have nothing but data."""
+
+_CONVOLUTIONS = {
+    "Conv2D": (0, 1),
+    "Conv2DBackpropFilter": (0, -1),
+    "Conv2DBackpropInput": (-1, 1),
+}
+"""Which inputs of a convolution are the image and the filters; -1 is its output."""
+
+_LEAST_RANK = {"BatchMatMul": 3, "BatchMatMulV2": 3, "LogSoftmax": 2, "Softmax": 2}
+"""With fewer axes, the first one is not the batch's."""
+
+_BROADCASTING = ELEMENTWISE | {"BatchMatMul", "BatchMatMulV2"}
+_TOLD_SHAPE = frozenset(_OPERANDS) - {"GatherV2", "Transpose"}
+"""Ops whose ``sizes``, if they have any, are the shape of their output."""
+
+
+def split_step(step: Step, splits: Sequence[Split]) -> Step:
+    """The step with its ops split.
+
+    Raises
+    ------
+    SplitError
+        If the graph lacks an op or does not allow a split.
+    """
+    if not splits:
+        return step
+    graph_def, renamed = _split_graph(
+        step.graph_def,
+        splits,
+        lambda graph_def: tensor_shapes(replace(step, graph_def=graph_def)),
+        step.outputs,
+    )
+    return replace(
+        step,
+        graph_def=graph_def,
+        outputs=tuple(renamed.get(name, name) for name in step.outputs),
+        losses=tuple(renamed.get(name, name) for name in step.losses),
+    )
+
+
+def split_flat(function: ConcreteFunction, flat: FlatGraph, splits: Sequence[Split]) -> FlatGraph:
+    """The graph of a traced function with its ops split; see :func:`split_step`."""
+    if not splits:
+        return flat
+    graph_def, renamed = _split_graph(
+        flat.graph_def,
+        splits,
+        lambda graph_def: _shapes_of(function, flat, graph_def),
+        flat.outputs,
+    )
+    outputs = tuple(renamed.get(name, name) for name in flat.outputs)
+    return replace(flat, graph_def=graph_def, outputs=outputs)
+
+
+def split_lengths(graph_def: GraphDef, shapes: Shapes) -> dict[str, dict[str, int]]:
+    """Into how many equal parts at most each op that has rules can be split, by dimension.
+
+    Returns
+    -------
+    dict of dict
+        For each such op its dimensions, each with the greatest common divisor of the lengths of all
+        axes that are cut; without those that cannot be split, or whose length is not known.
+    """
+    work = _Splitting(graph_def, {}, shapes)
+    return {node.name: work.lengths(node) for node in graph_def.node if node.op in RULES}
+
+
+def _shapes_of(function: ConcreteFunction, flat: FlatGraph, graph_def: GraphDef) -> Shapes:
+    """Shapes in a graph whose placeholders get what the function gets."""
+    graph = FuncGraph("shapes")
+    fed = {}
+    with graph.as_default():
+        with tf.name_scope("enplace_fed"):
+            names = (*flat.arguments, *flat.captures)
+            for old, name in zip(function.inputs, names, strict=True):
+                fed[f"{name}:0"] = new = tf.compat.v1.placeholder(old.dtype, old.shape)
+                copy_handle_data(old, new)
+        import_graph_def(graph_def, input_map=fed, name="")
+    return shapes_in(graph)
+
+
+def _split_graph(
+    graph_def: GraphDef,
+    splits: Sequence[Split],
+    shapes_of: Callable[[GraphDef], Shapes],
+    outputs: Sequence[str],
+) -> tuple[GraphDef, dict[str, str]]:
+    """The graph with its ops split, and the new names of its outputs; rounds as in the profile."""
+    left, renamed = list(splits), {name: name for name in outputs}
+    while left:
+        names = {node.name for node in graph_def.node}
+        now = {split.op: split for split in left if split.op in names}
+        if not now:
+            raise SplitError(
+                f"op '{left[0].op}' is to be split, but the model has none of that name; profile "
+                f"the model as it is now and place it anew"
+            )
+        work = _Splitting(graph_def, now, shapes_of(graph_def))
+        graph_def = work.run()
+        renamed = {old: work.whole(name) for old, name in renamed.items()}
+        graph_def.node.extend(work.take_made())
+        left = [split for split in left if split.op not in now]
+    return graph_def, renamed
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How an op is split: axes of its inputs and outputs, and which input tells the sizes."""
+
+    inputs: Axes
+    output: int
+    sizes: int | None = None
+
+
+class _Splitting:
+    """One round of splits, all of ops of this graph."""
+
+    def __init__(self, graph_def: GraphDef, splits: Mapping[str, Split], shapes: Shapes) -> None:
+        self._graph_def, self._splits, self._shapes = graph_def, splits, shapes
+        self._nodes = {node.name: node for node in graph_def.node}
+        self._cuts = {op: self._find_cut(self._nodes[op], s) for op, s in splits.items()}
+        self._made: dict[str, NodeDef] = {}
+
+    def run(self) -> GraphDef:
+        """The new graph, but for nodes that :meth:`whole` makes later."""
+        new = GraphDef()
+        new.CopyFrom(self._graph_def)
+        del new.node[:]
+        for node in self._graph_def.node:
+            if node.name in self._splits:
+                new.node.extend(self._parts(node))
+            else:
+                new.node.append(self._rewired(node))
+        new.node.extend(self.take_made())
+        return new
+
+    def lengths(self, node: NodeDef) -> dict[str, int]:
+        """Dimensions of an op that has rules; see :func:`split_lengths`."""
+        found: dict[str, int] = {}
+        cuts: list[_Cut] = []
+        for dimension in RULES[node.op]:
+            try:
+                cut = self._cut_along(node, dimension)
+            except SplitError:
+                continue
+            axes = self._cut_lengths(node, cut)
+            known = [length for length in axes if length is not None]
+            # The only axis of a vector is that of its samples and of its channels: one dimension.
+            if len(known) == len(axes) and cut not in cuts and math.gcd(*known) > 1:
+                found[dimension] = math.gcd(*known)
+                cuts.append(cut)
+        return found
+
+    def take_made(self) -> list[NodeDef]:
+        """Nodes made since the last call."""
+        made = [node for node in self._made.values() if node.name not in self._nodes]
+        self._nodes |= {node.name: node for node in made}
+        return made
+
+    def whole(self, tensor: str) -> str:
+        """The tensor of an op's output, put together where the op is split."""
+        op, output = _parse(tensor)
+        if op not in self._splits:
+            return tensor
+        cut, name = self._cuts[op], join_name(op, output)
+        if name not in self._made:
+            parts = [f"{part}:{output}" for part in self._names(op)]
+            dtype = self._shapes[f"{op}:{output}"].dtype
+            if cut.output == _SUMMED:
+                self._add(name, "AddN", parts, T=dtype, N=len(parts))
+            else:
+                axis = self._constant(f"{name}/axis", cut.output, tf.int32)
+                self._add(name, "ConcatV2", [*parts, axis], T=dtype, N=len(parts), Tidx=tf.int32)
+        return f"{name}:0"
+
+    def _names(self, op: str) -> list[str]:
+        return part_names(op, self._splits[op].parts)
+
+    def _parts(self, node: NodeDef) -> list[NodeDef]:
+        cut, names = self._cuts[node.name], self._names(node.name)
+        data = [tensor for tensor in node.input if tensor[0] != "^"]
+        shares = [
+            self._shares(node.name, tensor, axis)
+            for tensor, axis in zip(data, cut.inputs, strict=True)
+        ]
+        if cut.sizes is not None and cut.output != _SUMMED:
+            shares[cut.sizes] = self._sizes(node.name, data[cut.sizes], cut.output)
+        parts = []
+        for i, name in enumerate(names):
+            part = NodeDef()
+            part.CopyFrom(node)
+            part.name = name
+            del part.input[:]
+            part.input.extend([share[i] for share in shares])
+            part.input.extend(self._waits(node))
+            part.attr.pop("_class", None)
+            part.attr.pop("_output_shapes", None)
+            parts.append(part)
+        return parts
+
+    def _rewired(self, node: NodeDef) -> NodeDef:
+        """A node that stays, behind the parts of what it consumed."""
+        new = NodeDef()
+        new.CopyFrom(node)
+        data = [tensor for tensor in node.input if tensor[0] != "^"]
+        del new.input[:]
+        if node.op == "Shape" and node_of(data[0]) in self._splits:
+            shape = _static(self._shapes[_full(data[0])])
+            if shape is not None:
+                return _constant_node(node.name, shape, tf.as_dtype(node.attr["out_type"].type))
+        new.input.extend([*map(self.whole, data), *self._waits(node)])
+        return new
+
+    def _waits(self, node: NodeDef) -> list[str]:
+        """Control inputs; who waited for an op waits for all of its parts."""
+        waits = [tensor[1:] for tensor in node.input if tensor[0] == "^"]
+        return [
+            f"^{name}"
+            for wait in waits
+            for name in (self._names(wait) if wait in self._splits else [wait])
+        ]
+
+    def _shares(self, op: str, tensor: str, axis: int | None) -> list[str]:
+        """What each part takes of an input."""
+        parts = self._splits[op].parts
+        if axis is None:
+            return [self.whole(tensor)] * parts
+        source, output = _parse(tensor)
+        before = self._splits.get(source)
+        if before and before.parts == parts and self._cuts[source].output == axis:
+            return [f"{name}:{output}" for name in self._names(source)]
+        name = cut_name(op, source, output)
+        while name in self._made and self._axis_of(name) != axis:
+            name = f"{name}_{axis}"
+        if name not in self._made:
+            at = self._constant(f"{name}/axis", axis, tf.int32)
+            dtype = self._shapes[_full(tensor)].dtype
+            self._add(name, "Split", [at, self.whole(tensor)], T=dtype, num_split=parts)
+        return [f"{name}:{i}" for i in range(parts)]
+
+    def _axis_of(self, name: str) -> int:
+        return int(tf.make_ndarray(self._made[f"{name}/axis"].attr["value"].tensor))
+
+    def _sizes(self, op: str, tensor: str, axis: int) -> list[str]:
+        """The shape that each part is told: the op's, with its share of one axis."""
+        parts, rank = self._splits[op].parts, len(self._shape(f"{op}:0") or ())
+        dtype = self._shapes[_full(tensor)].dtype
+        share = [parts if i == axis else 1 for i in range(rank)]
+        name = f"{join_name(op, 0)}/sizes"
+        by = self._constant(f"{name}/by", share, dtype)
+        self._add(name, "FloorDiv", [self.whole(tensor), by], T=dtype)
+        return [f"{name}:0"] * parts
+
+    def _add(self, name: str, kind: str, inputs: Sequence[str], **attributes: object) -> None:
+        node = NodeDef(name=name, op=kind, input=inputs)
+        for key, value in attributes.items():
+            if isinstance(value, tf.DType):
+                node.attr[key].type = value.as_datatype_enum
+            else:
+                node.attr[key].i = int(str(value))
+        self._made[name] = node
+
+    def _constant(self, name: str, value: object, dtype: tf.DType) -> str:
+        self._made[name] = _constant_node(name, value, dtype)
+        return f"{name}:0"
+
+    def _shape(self, tensor: str) -> tuple[int | None, ...] | None:
+        return self._shapes[_full(tensor)].shape
+
+    def _find_cut(self, node: NodeDef, split: Split) -> _Cut:
+        """Axes of a split, checked against the shapes.
+
+        Raises
+        ------
+        SplitError
+            If there are no equal parts along it, or the graph does not tell.
+        """
+        cut = self._cut_along(node, split.dimension)
+        for length in self._cut_lengths(node, cut):
+            if length is not None and length % split.parts:
+                raise SplitError(
+                    f"op '{node.name}' cannot be split along '{split.dimension}': {length} is no "
+                    f"multiple of {split.parts}; place the model anew, or change the batch size"
+                )
+        return cut
+
+    def _cut_lengths(self, node: NodeDef, cut: _Cut) -> list[int | None]:
+        """Lengths of all axes that a cut cuts; None for those that only running the step tells."""
+        data = [tensor for tensor in node.input if tensor[0] != "^"]
+        axes = list(zip(data, cut.inputs, strict=True))
+        if cut.output != _SUMMED:
+            axes += [(f"{node.name}:0", cut.output)]
+        shapes = [(self._shape(tensor), axis) for tensor, axis in axes if axis is not None]
+        return [None if shape is None else shape[axis] for shape, axis in shapes]
+
+    def _cut_along(self, node: NodeDef, dimension: str) -> _Cut:
+        rule = find_rule(node.op, dimension)
+        if node.op == "MatMul":
+            return _matmul_cut(node, dimension)
+        data = [tensor for tensor in node.input if tensor[0] != "^"]
+        operands = _OPERANDS.get(node.op, (DATA,) * len(data))
+        layout = node.attr["data_format"].s if "data_format" in node.attr else b""
+        shape = self._shape(f"{node.name}:0")
+        if not shape:
+            raise SplitError(
+                f"op '{node.name}' cannot be split: it gives a single number, or what it gives has "
+                f"a shape that is not known before it runs; place the model anew, pinning this op"
+            )
+        if node.op in _CONVOLUTIONS and dimension == "channel":
+            self._check_ungrouped(node, data, layout)
+        self._check_samples_apart(node, len(shape))
+        output = _SUMMED if rule.output == SUM else _axis(rule.output, len(shape), layout)
+        inputs = [
+            None
+            if rule.cut(operand) == WHOLE
+            else self._input_axis(node, tensor, rule.cut(operand), output, layout)
+            for operand, tensor in zip(operands, data, strict=True)
+        ]
+        told = node.op in _TOLD_SHAPE and SIZES in operands
+        return _Cut(tuple(inputs), output, operands.index(SIZES) if told else None)
+
+    def _check_ungrouped(self, node: NodeDef, data: Sequence[str], layout: bytes) -> None:
+        """Refuse a convolution whose filters each see but some of the channels."""
+        image, filters = (
+            self._shape([*data, f"{node.name}:0"][at]) for at in _CONVOLUTIONS[node.op]
+        )
+        if image and filters:
+            channels = image[_axis(CHANNEL, len(image), layout)]
+            if channels == filters[_axis(CHANNELS_IN, len(filters), layout)] is not None:
+                return
+        raise SplitError(
+            f"op '{node.name}' cannot be split along 'channel': it is a grouped convolution, or "
+            f"its channels are not known before it runs; profile the model and place it anew"
+        )
+
+    def _check_samples_apart(self, node: NodeDef, rank: int) -> None:
+        """Refuse an op whose first axis is not one of samples that it works on one by one."""
+        if rank < _LEAST_RANK.get(node.op, 1):
+            why = "its first axis is no axis of samples"
+        elif node.op == "GatherV2" and (
+            node.attr["batch_dims"].i or self._constant_of(node.input[2]) != 0
+        ):
+            why = "it does not gather rows"
+        else:
+            return
+        raise SplitError(f"op '{node.name}' cannot be split: {why}; place the model anew")
+
+    def _constant_of(self, tensor: str) -> NDArray[Any] | None:
+        """The numbers of a constant; None if only running the step tells."""
+        source = self._nodes[node_of(tensor)]
+        return tf.make_ndarray(source.attr["value"].tensor) if source.op == "Const" else None
+
+    def _input_axis(
+        self, node: NodeDef, tensor: str, label: str, output: int, layout: bytes
+    ) -> int | None:
+        """Axis of an input along which its parts are the op's parts; None if it is broadcast."""
+        shape, whole = self._shape(tensor), self._shape(f"{node.name}:0")
+        if shape is None or whole is None:
+            raise SplitError(
+                f"op '{node.name}' cannot be split: the shape of its input '{tensor}' is not known "
+                f"before it runs; place the model anew, pinning this op"
+            )
+        if node.op == "Transpose":
+            return self._permutation(node)[output]
+        if node.op not in _BROADCASTING:
+            if not shape:
+                raise SplitError(
+                    f"op '{node.name}' cannot be split: its input '{tensor}' is a single number; "
+                    f"place the model anew, pinning this op"
+                )
+            return _axis(label, len(shape), layout)
+        axis = output - (len(whole) - len(shape))
+        return None if axis < 0 or (shape[axis] == 1 and whole[output] != 1) else axis
+
+    def _permutation(self, node: NodeDef) -> list[int]:
+        found = self._constant_of(node.input[1])
+        if found is None:
+            raise SplitError(
+                f"op '{node.name}' cannot be split: its permutation is not known before it runs; "
+                f"place the model anew, pinning this op"
+            )
+        return [int(axis) for axis in found]
+
+
+def _matmul_cut(node: NodeDef, dimension: str) -> _Cut:
+    """A product is split by the rows of its left, the columns of its right, or what both share."""
+    left, right = (int(node.attr[key].b) for key in ("transpose_a", "transpose_b"))
+    if dimension == "rows":
+        return _Cut((left, None), 0)
+    if dimension == "columns":
+        return _Cut((None, 1 - right), 1)
+    return _Cut((1 - left, right), _SUMMED)
+
+
+def _axis(label: str, rank: int, layout: bytes) -> int:
+    if label == BATCH:
+        return 0
+    if label == CHANNEL:
+        return 1 if layout == b"NCHW" else rank - 1
+    return rank - 2 if label == CHANNELS_IN else rank - 1
+
+
+def _static(shape: TensorShape) -> list[int] | None:
+    """The sizes, if all are known."""
+    sizes = [size for size in shape.shape or () if size is not None]
+    return sizes if shape.shape is not None and len(sizes) == len(shape.shape) else None
+
+
+def _constant_node(name: str, value: object, dtype: tf.DType) -> NodeDef:
+    node = NodeDef(name=name, op="Const")
+    node.attr["dtype"].type = dtype.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype))
+    return node
+
+
+def _parse(tensor: str) -> tuple[str, int]:
+    op, _, output = tensor.partition(":")
+    return op, int(output or 0)
+
+
+def _full(tensor: str) -> str:
+    return tensor if ":" in tensor else f"{tensor}:0"

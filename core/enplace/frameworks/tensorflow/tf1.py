@@ -1,0 +1,283 @@
+"""TensorFlow 1 graphs: exported with ``export_meta_graph``, or a bare graph."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError, Message
+from numpy.typing import NDArray
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+from tensorflow.python.framework.importer import import_graph_def
+
+from enplace.frameworks.source import Source
+from enplace.frameworks.tensorflow.capture import GET_NEXT, N_BATCHES, fix_seeds
+from enplace.frameworks.tensorflow.graph import (
+    all_nodes,
+    consumers_of,
+    has_effect,
+    keep_needed,
+    node_of,
+    reached,
+)
+from enplace.frameworks.tensorflow.made_up import made_up_batches
+from enplace.frameworks.tensorflow.said import what_it_says
+from enplace.frameworks.tensorflow.step import Batch, LoadError, Step, plain_config
+
+_VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+_ITERATORS = ("IteratorV2", "Iterator", "OneShotIterator")
+_UPDATES = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?(Assign|Scatter)Sub")
+_LOSS = re.compile(r"(loss|cost)[^/]*(/value)?$", re.IGNORECASE)
+
+_EXPLAINED = {
+    "NextIteration": "a loop of TensorFlow 1; call tf.compat.v1.enable_control_flow_v2() before "
+    "the model is made, and export it again",
+    "Queue": "a queue; bring the batches with tf.data or placeholders, and export it again",
+    "LookupTable": "a lookup table; look words up in the dataset, and export it again",
+}
+
+
+def load_tf1(source: Source) -> Step:
+    """The training op of a graph, or else its inference: what depends on its inputs.
+
+    Variables start from the checkpoint beside the file, or else from their initialisers. What is
+    fed is made up; a dataset in the graph brings its own batches.
+
+    Raises
+    ------
+    LoadError
+        If the file is no graph, or needs something that is not in it.
+    """
+    meta = _read(Path(source.path))
+    graph = _imported(source.path, meta.graph_def)
+    targets, losses = _wanted(meta, graph)
+    graph_def = _needed(meta.graph_def, [*targets, *map(node_of, losses)])
+    _explain(source.path, graph_def)
+    iterator = _iterator(source.path, graph_def)
+    placeholders = [node.name for node in graph_def.node if node.op == "Placeholder"]
+    inputs = [graph.get_tensor_by_name(f"{name}:0") for name in placeholders]
+    batches = made_up_batches(inputs, source.batch_size)
+    with tf.compat.v1.Session(graph=graph, config=plain_config(soft=True)) as session:
+        variables = _initial_values(source.path, graph_def, meta.graph_def, session)
+        if iterator:
+            batches = _drawn(source.path, iterator, graph_def, session, batches[0])
+            _become_placeholder(iterator)
+    updates = [node for node in graph_def.node if _UPDATES.match(node.op)]
+    return Step(
+        source.name,
+        graph_def,
+        variables,
+        batches,
+        inputs=tuple(placeholders),
+        iterator=iterator.name if iterator else "",
+        outputs=losses,
+        targets=targets,
+        losses=losses if targets else (),
+        trainable=frozenset(node_of(node.input[0]) for node in updates),
+    )
+
+
+def _read(path: Path) -> MetaGraphDef:
+    """The graph in a file, binary or text, with what an export says of it."""
+    content = path.read_bytes()
+    for kind, is_text in itertools.product((MetaGraphDef, GraphDef), (False, True)):
+        message = kind()
+        if _parse(message, content, is_text):
+            meta = message if kind is MetaGraphDef else MetaGraphDef(graph_def=message)
+            if meta.graph_def.node:
+                return meta
+    raise LoadError(f"{path}: no graph of TensorFlow is in it; export it again")
+
+
+def _parse(message: Message, content: bytes, is_text: bool) -> bool:
+    try:
+        if is_text:
+            text_format.Parse(content, message)
+        else:
+            message.ParseFromString(content)
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _imported(path: str, graph_def: GraphDef) -> tf.Graph:
+    """The graph without devices, loops and branches single ops, random ops with seeds."""
+    for node in all_nodes(graph_def):
+        node.device = ""
+        node.attr.pop("_lower_using_switch_merge", None)
+    fix_seeds(graph_def)
+    graph = tf.Graph()
+    try:
+        with graph.as_default():
+            import_graph_def(graph_def, name="")
+    except (ValueError, tf.errors.OpError) as error:
+        said = what_it_says(error)
+        raise LoadError(f"{path}: TensorFlow cannot import it: {said}") from None
+    return graph
+
+
+def _wanted(meta: MetaGraphDef, graph: tf.Graph) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Training ops and losses; without training, no ops and what depends on the inputs."""
+    nodes = meta.graph_def.node
+    consumed = {node_of(tensor) for node in nodes for tensor in node.input}
+    sinks = [node.name for node in nodes if node.name not in consumed]
+    after = consumers_of(meta.graph_def).__getitem__
+    updated = reached([node.name for node in nodes if _UPDATES.match(node.op)], after)
+    ends = [node.name for node in nodes if node.op == "NoOp" or has_effect(node.op)]
+    targets = _collection(meta, "train_op") or tuple(
+        name for name in ends if name in updated and name in sinks
+    )
+    if targets:
+        return targets, _collection(meta, "losses") or _losses(graph, sinks, updated)
+    brings = [node.name for node in nodes if node.op in ("Placeholder", *GET_NEXT)]
+    fed = reached(brings, after)
+    ends = [graph.get_operation_by_name(name) for name in sinks if name in fed or not brings]
+    return (), tuple(f"{op.name}:0" for op in ends if op.outputs and not has_effect(op.type))
+
+
+def _collection(meta: MetaGraphDef, name: str) -> tuple[str, ...]:
+    return tuple(meta.collection_def[name].node_list.value)
+
+
+def _losses(graph: tf.Graph, sinks: list[str], updated: set[str]) -> tuple[str, ...]:
+    """Single numbers that are called losses, or else that nothing consumes."""
+    numbers = [
+        op
+        for op in graph.get_operations()
+        if op.name not in updated
+        and len(op.outputs) == 1
+        and op.outputs[0].dtype.base_dtype.is_floating
+        and op.outputs[0].shape.rank == 0
+        and op.type not in ("Const", "Placeholder", *_VARIABLES)
+        and not op.name.startswith("gradients/")
+    ]
+    found = [op for op in numbers if _LOSS.search(op.name)]
+    return tuple(f"{op.name}:0" for op in found or [op for op in numbers if op.name in sinks])
+
+
+def _needed(whole: GraphDef, wanted: list[str]) -> GraphDef:
+    """The part of a graph that these need, without colocation with what is left out."""
+    graph_def = GraphDef()
+    graph_def.CopyFrom(whole)
+    keep_needed(graph_def, wanted)
+    kept = {f"loc:@{node.name}".encode() for node in graph_def.node}
+    for node in graph_def.node:
+        if "_class" in node.attr:
+            classes = [value for value in node.attr["_class"].list.s if value in kept]
+            node.attr["_class"].list.s[:] = classes
+    return graph_def
+
+
+def _explain(path: str, graph_def: GraphDef) -> None:
+    if not graph_def.node:
+        raise LoadError(f"{path}: nothing in the graph can run; export the graph that trains")
+    for node in graph_def.node:
+        for part, text in _EXPLAINED.items():
+            if part in node.op:
+                raise LoadError(f"{path}: op '{node.name}' ({node.op}) is part of {text}")
+
+
+def _initial_values(
+    path: str, graph_def: GraphDef, whole: GraphDef, session: tf.compat.v1.Session
+) -> dict[str, NDArray[Any]]:
+    """Value of each variable from the checkpoint beside the graph or from its initialiser."""
+    variables = {node.name: node for node in graph_def.node if node.op in _VARIABLES}
+    stored = _stored(path.removesuffix(".meta"), variables)
+    assignments = _initialisers(whole)
+    if lacking := [v for v in variables if v not in stored and v not in assignments]:
+        raise LoadError(
+            f"{path}: variable '{lacking[0]}' has no initial value; put the checkpoint beside the "
+            f"graph, or export it with its initialisers"
+        )
+    session.run([assignments[v] for v in variables if v in assignments])
+    started = {name: _value(session, variables[name]) for name in variables.keys() - stored.keys()}
+    return {name: (stored | started)[name] for name in variables}
+
+
+def _stored(prefix: str, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """What a checkpoint says of these variables; nothing if there is none."""
+    if not Path(f"{prefix}.index").exists():
+        return {}
+    checkpoint = tf.train.load_checkpoint(prefix)
+    return {name: checkpoint.get_tensor(name) for name in names if checkpoint.has_tensor(name)}
+
+
+def _initialisers(whole: GraphDef) -> dict[str, str]:
+    """The op that gives each variable its first value."""
+    nodes = {node.name: node for node in whole.node}
+    found: dict[str, str] = {}
+    for node in whole.node:
+        if node.op in ("Assign", "AssignVariableOp"):
+            variable = node_of(node.input[0])
+            restores = "Restore" in nodes[node_of(node.input[1])].op
+            if node.name == f"{variable}/Assign" or (variable not in found and not restores):
+                found[variable] = node.name
+    return found
+
+
+def _value(session: tf.compat.v1.Session, node: NodeDef) -> NDArray[Any]:
+    tensor = session.graph.get_tensor_by_name(f"{node.name}:0")
+    if tensor.dtype == tf.resource:
+        with session.graph.as_default():
+            dtype = tf.as_dtype(node.attr["dtype"].type)
+            tensor = tf.raw_ops.ReadVariableOp(resource=tensor, dtype=dtype)
+    return np.asarray(session.run(tensor))
+
+
+def _iterator(path: str, graph_def: GraphDef) -> NodeDef | None:
+    found = [node for node in graph_def.node if node.op in _ITERATORS]
+    if len(found) > 1:
+        raise LoadError(
+            f"{path}: the graph has {len(found)} iterators; zip the datasets to one with "
+            f"tf.data.Dataset.zip, and export it again"
+        )
+    return found[0] if found else None
+
+
+def _drawn(
+    path: str,
+    iterator: NodeDef,
+    graph_def: GraphDef,
+    session: tf.compat.v1.Session,
+    fed: Batch,
+) -> list[Batch]:
+    """Batches that the graph's own dataset brings, each after what is fed."""
+    getters = [n for n in graph_def.node if n.op in GET_NEXT and n.input[0] == iterator.name]
+    if len(getters) != 1:
+        raise LoadError(
+            f"{path}: the step takes {len(getters)} batches from its iterator; let it take one, "
+            f"and export it again"
+        )
+    starts = [
+        op.name
+        for op in session.graph.get_operations()
+        if op.type == "MakeIterator" and op.inputs[1].op.name == iterator.name
+    ]
+    parts = session.graph.get_operation_by_name(getters[0].name).outputs
+    batches: list[Batch] = []
+    try:
+        session.run(starts)
+        while len(batches) < N_BATCHES:
+            batches.append((*fed, *map(np.asarray, session.run(parts))))
+    except tf.errors.OutOfRangeError:
+        pass
+    except tf.errors.OpError as error:
+        said = what_it_says(error)
+        raise LoadError(f"{path}: the dataset in the graph brings no batch: {said}") from None
+    if not batches:
+        raise LoadError(f"{path}: the dataset in the graph is empty; export it with data")
+    return [b for b in batches if [p.shape for p in b] == [p.shape for p in batches[0]]]
+
+
+def _become_placeholder(iterator: NodeDef) -> None:
+    iterator.op = "Placeholder"
+    iterator.attr.clear()
+    iterator.attr["dtype"].type = tf.resource.as_datatype_enum

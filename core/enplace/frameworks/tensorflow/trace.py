@@ -1,0 +1,117 @@
+"""What TensorFlow's full traces say about each op: time, device, bytes, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.step_stats_pb2 import StepStats
+
+from enplace.frameworks.tensorflow.devices import short_name
+from enplace.values.profile import FloatArray
+
+_STREAMS = "/stream:all"
+"""Rows of a GPU's kernels, all streams together; those of single streams say the same again."""
+
+TRIM = 0.1
+"""Share of an op's slowest times that is left out of its mean."""
+
+
+@dataclass
+class OpTrace:
+    """One op in some traced steps.
+
+    Attributes
+    ----------
+    device : str
+        TensorFlow's short name of where it ran.
+    host_us, kernel_us : list of float
+        Time in the executor, and of all its kernels, in each step.
+    n_kernels : int
+        Kernels in the last step.
+    output_bytes : dict
+        By output number; of the last step.
+    temporary_bytes : int
+        The most that it held while it ran.
+    """
+
+    device: str = ""
+    host_us: list[float] = field(default_factory=list)
+    kernel_us: list[float] = field(default_factory=list)
+    n_kernels: int = 0
+    output_bytes: dict[int, int] = field(default_factory=dict)
+    temporary_bytes: int = 0
+
+
+def op_traces(steps: Iterable[StepStats]) -> dict[str, OpTrace]:
+    """Every op that left a row in some of the steps, by name."""
+    found: dict[str, OpTrace] = {}
+    for stats in steps:
+        kernels: dict[str, list[float]] = {}
+        for device in stats.dev_stats:
+            if _STREAMS in device.device:
+                for row in device.node_stats:
+                    name = row.node_name.partition(":")[0]
+                    kernels.setdefault(name, []).append(_duration_us(row))
+            elif "/stream:" not in device.device and "/memcpy" not in device.device:
+                for row in device.node_stats:
+                    _read_row(found.setdefault(row.node_name, OpTrace()), row, device.device)
+        for name, times in kernels.items():
+            trace = found.setdefault(name, OpTrace())
+            trace.kernel_us.append(sum(times))
+            trace.n_kernels = len(times)
+    return found
+
+
+def _read_row(trace: OpTrace, row: Any, device: str) -> None:
+    trace.device = short_name(device)
+    trace.host_us.append(_duration_us(row))
+    trace.temporary_bytes = max(trace.temporary_bytes, row.memory_stats.temp_memory_size)
+    for output in row.output:
+        trace.output_bytes[output.slot] = tensor_bytes(output.tensor_description)
+
+
+def _duration_us(row: Any) -> float:
+    return max(float(row.op_end_rel_nanos - row.op_start_rel_nanos), 0.0) / 1e3
+
+
+def tensor_bytes(description: Any) -> int:
+    """Bytes of a tensor by its shape; what was allocated may be shared with another.
+
+    0 where the row tells no type, as those of what arrives from another host.
+    """
+    if not description.dtype:
+        return 0
+    dtype = tf.as_dtype(description.dtype)
+    if dtype.base_dtype in (tf.resource, tf.variant, tf.string):
+        return 0
+    n_values = tf.TensorShape(description.shape).num_elements()
+    return int((n_values or 0) * dtype.size)
+
+
+def peak_bytes(steps: Iterable[StepStats]) -> dict[str, int]:
+    """The most that each device's allocator held at the end of any op, by its short name."""
+    peak: dict[str, int] = {}
+    for stats in steps:
+        for device in stats.dev_stats:
+            held = [
+                memory.allocator_bytes_in_use
+                for row in device.node_stats
+                for memory in row.memory
+                if memory.allocator_bytes_in_use > 0
+            ]
+            name = short_name(device.device)
+            if held:
+                peak[name] = max(peak.get(name, 0), max(held))
+    return peak
+
+
+def trimmed(times_us: Sequence[float]) -> tuple[float, float]:
+    """Mean without the slowest tenth, and the normalised standard deviation (Pesto, 3.1)."""
+    ordered: FloatArray = np.sort(np.asarray(times_us, dtype=np.float64))
+    kept = ordered[: max(1, len(ordered) - int(TRIM * len(ordered)))]
+    mean = float(kept.mean())
+    return mean, float(kept.std() / mean) if mean > 0 else 0.0

@@ -1,0 +1,75 @@
+"""Whose code may run: a person is asked once for each folder, as editors do."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import platformdirs
+
+from enplace.disk import (
+    check_format,
+    dump_json,
+    is_object,
+    parse_json,
+    read_bytes,
+    take,
+    write_atomically,
+)
+from enplace.errors import EnplaceError
+from enplace.frameworks.source import Source
+
+NAME, VERSION = "enplace-trust", 1
+
+
+class TrustError(EnplaceError):
+    """Nobody said that this code may run."""
+
+
+def needs_trust(source: Source) -> bool:
+    """Whether opening a model runs code that came with it; a saved graph may read and write files.
+
+    A recorded trace holds only what was measured.
+    """
+    return source.kind != "trace"
+
+
+def folder_of(source: Source) -> Path:
+    """The folder whose code a model is part of; for a module, the one that it is called from."""
+    return Path(source.path).resolve().parent
+
+
+def is_trusted(path: str | os.PathLike[str]) -> bool:
+    """Whether a person trusts the folder that a path is in, or one that this is in."""
+    trusted = _folders()
+    return any(str(folder) in trusted for folder in Path(path).resolve().parents)
+
+
+def trust(folder: str | os.PathLike[str]) -> None:
+    """Remember that a person trusts a folder and all in it.
+
+    Raises
+    ------
+    FileError
+        If the person's settings cannot be written.
+    """
+    folders = sorted({*_folders(), str(Path(folder).resolve())})
+    text = dump_json({"format": f"{NAME}/{VERSION}", "folders": folders}, indent=2)
+    with suppress(OSError):  # writing says what is wrong
+        _file().parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(_file(), f"{text}\n")
+
+
+def _file() -> Path:
+    return Path(platformdirs.user_config_dir("enplace")) / "trusted.json"
+
+
+def _folders() -> set[str]:
+    """The trusted folders; none where the file that lists them is missing or damaged."""
+    try:
+        data = is_object(parse_json(read_bytes(_file())), "")
+        check_format(data, NAME, VERSION)
+        return {folder for folder in take(data, "folders", list, "") if isinstance(folder, str)}
+    except EnplaceError:
+        return set()

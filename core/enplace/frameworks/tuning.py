@@ -1,0 +1,114 @@
+"""Run a plan, learn from what was measured, and solve again: FastT's adaptive cost model.
+
+Yi et al., Fast Training of Deep Learning Models over Multiple GPUs: a new strategy is activated if
+the updated costs, of ops and of links, promise a faster step, and rolled back if it measures
+slower. Here also if it does not run as planned: what was fast then is not the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from enplace.frameworks.measured import MeasuredRun, with_measured_costs, with_measured_links
+from enplace.machine import simulate
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+
+MARGIN = 0.01
+"""How much shorter a step must measure to count as faster: less is noise."""
+
+Run = Callable[[Problem, Plan], MeasuredRun]
+Solve = Callable[[Problem], Plan]
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A plan that was run.
+
+    Attributes
+    ----------
+    kept : bool
+        Whether it ran as planned, and faster than all before it that did.
+    """
+
+    plan: Plan
+    run: MeasuredRun
+    kept: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """The plans that were run, one after the other.
+
+    Attributes
+    ----------
+    trials : tuple of Trial
+        The first is the plan that tuning began with.
+    problem : Problem
+        With the costs that the best plan's run showed.
+    settled : bool
+        Whether it ended because the measured costs promise no faster plan.
+    """
+
+    trials: tuple[Trial, ...]
+    problem: Problem
+    settled: bool
+
+    @property
+    def best(self) -> Trial:
+        """The fastest plan by measurement that ran as planned; if none did, the first."""
+        return next((t for t in reversed(self.trials) if t.kept), self.trials[0])
+
+    @property
+    def is_spoilt(self) -> bool:
+        """Whether no new plan was kept, and some plan did not run as planned."""
+        found_none = self.best is self.trials[0]
+        return found_none and not all(trial.run.as_planned for trial in self.trials)
+
+
+def tune(problem: Problem, plan: Plan, run: Run, solve: Solve, rounds: int) -> Tuning:
+    """Improve a plan by measurement.
+
+    Parameters
+    ----------
+    run, solve : callables
+        Run a plan on real devices, and find a plan for a problem.
+    rounds : int
+        At most so many new plans are run.
+    """
+    measured = run(problem, plan)
+    tuning = Tuning((Trial(plan, measured, measured.as_planned),), problem, settled=False)
+    for _ in range(rounds):
+        tuning = _learn(tuning, tuning.trials[-1])
+        new = solve(tuning.problem)
+        if not _promises_more(tuning, new):
+            return replace(_learn(tuning, tuning.best), settled=True)
+        measured = run(tuning.problem, new)
+        kept = _is_better(measured, tuning.best)
+        tuning = replace(tuning, trials=(*tuning.trials, Trial(new, measured, kept)))
+    return _learn(tuning, tuning.best)
+
+
+def _learn(tuning: Tuning, trial: Trial) -> Tuning:
+    """Take the costs of a run in."""
+    costs, links = with_measured_costs(trial.run), with_measured_links(trial.run)
+    return replace(tuning, problem=replace(tuning.problem, profile=costs, cluster=links))
+
+
+def _is_better(run: MeasuredRun, best: Trial) -> bool:
+    is_faster = run.step_time_us < (1 - MARGIN) * best.run.step_time_us
+    return run.as_planned and (is_faster or not best.run.as_planned)
+
+
+def _promises_more(tuning: Tuning, new: Plan) -> bool:
+    """Whether a plan should be faster than the best one measured, or than that one should be.
+
+    Where the best one did not run as planned, its times tell of another plan: any new one may do.
+    """
+    if any(trial.plan.acts_like(new) for trial in tuning.trials):
+        return False
+    if not tuning.best.run.as_planned:
+        return True
+    now, then = (simulate(tuning.problem, plan).makespan_us for plan in (tuning.best.plan, new))
+    return then < max(now, (1 - MARGIN) * tuning.best.run.step_time_us)

@@ -1,0 +1,77 @@
+"""The simulator: plays a plan on the machine model and says when everything happens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from enplace.bounds.step_time import heads_and_tails_us, lower_bound_us, remember_bound
+from enplace.errors import DeadlockError
+from enplace.machine.critical_path import CriticalPath, critical_path
+from enplace.machine.kernel import run
+from enplace.machine.layout import build_machine
+from enplace.values.plan import Plan, check_plan
+from enplace.values.problem import Problem, split_problem
+from enplace.values.profile import IntArray
+from enplace.values.schedule import Schedule
+
+__all__ = [
+    "CriticalPath",
+    "critical_path",
+    "heads_and_tails_us",
+    "lower_bound_us",
+    "remember_bound",
+    "simulate",
+]
+
+
+def simulate(problem: Problem, plan: Plan) -> Schedule:
+    """Play a plan under its own dispatch and link policies.
+
+    The result is the same to the last bit for the same input. If the plan splits ops, the
+    schedule's problem is that of the graph with these splits.
+
+    Raises
+    ------
+    PlanError
+        If the plan does not belong to the problem or breaks a constraint other than memory.
+    DeadlockError
+        If the order makes ops wait for each other.
+    """
+    problem = split_problem(problem, plan.splits)
+    check_plan(problem, plan)
+    machine = build_machine(problem, plan)
+    times = run(machine)
+    if times.finished < problem.profile.n_ops:
+        raise DeadlockError(_describe_deadlock(problem, plan, times.waiting))
+    return Schedule(
+        problem=problem,
+        plan=plan,
+        op_start_us=times.start_us,
+        op_finish_us=times.finish_us,
+        op_lane=times.lane,
+        transfer_tensor=machine.transfer_tensor,
+        transfer_to=machine.transfer_to,
+        transfer_start_us=times.sent_start_us,
+        transfer_finish_us=times.sent_finish_us,
+        lower_bound_us=lower_bound_us(problem),
+    )
+
+
+def _describe_deadlock(problem: Problem, plan: Plan, waiting: IntArray) -> str:
+    """Name the first op in the order that could not start, and one it waits for."""
+    profile = problem.profile
+    unfinished = [op for op in np.argsort(plan.position).tolist() if waiting[op] > 0]
+    op = unfinished[0]
+    edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+    later = [
+        int(source)
+        for source in profile.edge_source[edges]
+        if plan.position[source] > plan.position[op] or waiting[source] > 0
+    ]
+    cause = f"op '{profile.op_names[later[0]]}'" if later else "a transfer that is never sent"
+    where = problem.cluster.devices[plan.device[op]].name
+    return (
+        f"the plan's order deadlocks: op '{profile.op_names[op]}' on {where} waits for {cause}, "
+        f"which "
+        f"comes later in the order; use policy 'priority' or an order that follows the graph"
+    )

@@ -1,0 +1,1 @@
+"""What the names of ops say: scopes, layers, groups."""

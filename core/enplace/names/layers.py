@@ -1,0 +1,137 @@
+"""Layers of a model and branches of its cells, read off the name scopes of its ops.
+
+A backward op belongs where its forward op does (Pesto, section 5.2).
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from enplace.values.problem import BoolArray
+from enplace.values.profile import FloatArray, IntArray, Profile
+
+ROOT_SHARE = 0.8
+"""A first part of the scope that this share of the ops has in common is no layer."""
+
+_BACKWARD = re.compile(r"gradients(_\d+)?|train_op|update|optimizer|\w+_grad")
+_TIME_STEP = re.compile(r"(t|time|step|timestep)_?\d+")
+_NUMBERED = re.compile(r"\w*[A-Za-z]_?\d+(_\d+)*[a-z]?")
+_BRANCH = re.compile(r"(b|branch)_?\d+[a-z]?", re.IGNORECASE)
+_HEAD = re.compile(r"attention|attn|\batt\b|softmax|logits|loss|projection", re.IGNORECASE)
+
+NONE = -1
+"""Where names say nothing."""
+
+
+class Home(NamedTuple):
+    """Where the name scopes say an op belongs; empty texts where they say nothing."""
+
+    layer: str
+    branch: str
+    is_head: bool
+
+
+def parts_of(profile: Profile) -> list[list[str]]:
+    """Scope of the forward op that each op belongs to, without the name of the model."""
+    named = zip(profile.op_names, profile.scopes, strict=True)
+    return without_root([scope_parts(name, scope) for name, scope in named])
+
+
+def scope_parts(name: str, scope: str) -> list[str]:
+    """Scope of the forward op that an op belongs to, time steps left out.
+
+    >>> scope_parts("gradients/t3/cell_1/MatMul_grad/MatMul_1", "")
+    ['cell_1']
+    """
+    parts = [part.removeprefix("update_") for part in _split(name, scope)]
+    return [p for p in parts if p and not (_BACKWARD.fullmatch(p) or _TIME_STEP.fullmatch(p))]
+
+
+def _split(name: str, scope: str) -> list[str]:
+    return (scope or os.path.dirname(name)).split("/")
+
+
+def without_root(scopes: list[list[str]]) -> list[list[str]]:
+    """Scopes without a first part that most ops share: the name of the model."""
+    firsts = Counter(parts[0] for parts in scopes if len(parts) > 1)
+    for first, count in firsts.most_common(1):
+        if count >= ROOT_SHARE * len(scopes):
+            return [parts[1:] if parts[:1] == [first] else parts for parts in scopes]
+    return scopes
+
+
+def find_home(parts: list[str]) -> Home:
+    """Layer and branch named by a scope: the first numbered part, and the branch right below it.
+
+    >>> find_home(["Mixed_5b", "b1", "conv"])
+    Home(layer='Mixed_5b', branch='b1', is_head=False)
+    """
+    for depth, part in enumerate(parts):
+        if _NUMBERED.fullmatch(part):
+            below = parts[depth + 1] if depth + 1 < len(parts) else ""
+            branch = below if _BRANCH.fullmatch(below) else ""
+            return Home("/".join(parts[: depth + 1]), branch, False)
+    return Home("", "", bool(_HEAD.search("/".join(parts))))
+
+
+def named_layers(profile: Profile, homes: list[Home], work_us: FloatArray) -> IntArray | None:
+    """Number of the layer of each op, by how deep in the graph they work; shape (n_ops,).
+
+    What comes before all layers is of the first. Attention, softmax and loss, the head, are a layer
+    of their own behind the others. None where the names tell of no layers.
+    """
+    depth, forward = _depth(profile), ~_backward(profile)
+    work: dict[str, float] = defaultdict(float)
+    deep: dict[str, float] = defaultdict(float)
+    for op in np.flatnonzero(forward & (work_us > 0)).tolist():
+        if layer := homes[op].layer:
+            work[layer] += work_us[op]
+            deep[layer] += work_us[op] * depth[op]
+    if not work:
+        return None
+    ordered = sorted(work, key=lambda layer: (deep[layer] / work[layer], layer))
+    number = {layer: at for at, layer in enumerate(ordered)}
+    label = np.full(profile.n_ops, NONE)
+    for op, home in enumerate(homes):
+        label[op] = number.get(home.layer, len(number) if home.is_head else NONE)
+    return spread(profile, label)
+
+
+def _backward(profile: Profile) -> BoolArray:
+    """Ops whose scopes say that they are backward, or update weights; shape (n_ops,)."""
+    named = zip(profile.op_names, profile.scopes, strict=True)
+    return np.array([any(map(_BACKWARD.fullmatch, _split(*texts))) for texts in named], dtype=bool)
+
+
+def _depth(profile: Profile) -> IntArray:
+    """Most edges on a way to each op; shape (n_ops,)."""
+    depth = np.zeros(profile.n_ops, dtype=np.int64)
+    for op in profile.topological_order.tolist():
+        edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+        if len(edges):
+            depth[op] = depth[profile.edge_source[edges]].max() + 1
+    return depth
+
+
+def spread(profile: Profile, label: IntArray) -> IntArray:
+    """Label the rest: as most of their producers, else as the lowest of their consumers, else 0."""
+    label = label.astype(np.int64)
+    source = profile.edge_source
+    for op in profile.topological_order.tolist():
+        if label[op] == NONE:
+            edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+            near = Counter(label[source[edges]].tolist())
+            del near[NONE]
+            if near:
+                label[op] = max(near, key=lambda value: (near[value], value))
+    for op in profile.topological_order[::-1].tolist():
+        if label[op] == NONE:
+            first, end = profile.tensor_ptr[op], profile.tensor_ptr[op + 1]
+            near_by = label[profile.edge_op[profile.edge_ptr[first] : profile.edge_ptr[end]]]
+            label[op] = min((value for value in near_by.tolist() if value != NONE), default=0)
+    return label

@@ -1,0 +1,121 @@
+"""Ops and devices as a person names them, and rules of placement made of both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import regex
+
+from enplace.disk import read_bytes
+from enplace.errors import FileError, ProblemError
+from enplace.text import count, device_label, listed
+from enplace.values.cluster import Cluster
+from enplace.values.problem import Problem
+from enplace.values.profile import Profile
+
+ARROW = "->"
+
+MATCH_S = 5
+"""So long one regex may take over all names."""
+
+
+def read_rules(path: str, problem: Problem) -> dict[int, int]:
+    """Device number of each op that a rule of a file matches; the first that does decides.
+
+    A rule is a line ``REGEX -> DEVICE``. Empty lines and those that begin with ``#`` say nothing.
+
+    Raises
+    ------
+    FileError, ProblemError
+        If a line is no rule, its regex matches nothing, there is no such device, or an op that it
+        decides on cannot go there.
+    """
+    try:
+        lines = read_bytes(path).decode().splitlines()
+    except UnicodeDecodeError:
+        raise FileError(f"{path}: not a text; write lines such as 'decoder/.* -> GPU:1'") from None
+    rules: dict[int, int] = {}
+    allowed = replace(problem, pins={}).unit_allowed  # pins go before rules
+    for number, line in enumerate(lines, 1):
+        text, place = line.strip(), f"{path}: line {number}"
+        if not text or text.startswith("#"):
+            continue
+        pattern, arrow, device = (part.strip() for part in text.rpartition(ARROW))
+        if not arrow or not pattern or not device:
+            raise FileError(f"{place}: write REGEX -> DEVICE, for example 'decoder/.* -> GPU:1'")
+        where = find_device(device, problem.cluster, place)
+        for op in find_matching(pattern, problem.profile, place):
+            if rules.setdefault(op, where) == where and not allowed[problem.unit[op], where]:
+                raise ProblemError(f"{place}: {_why_not(op, where, problem)}")
+    if not rules:
+        raise ProblemError(f"{path}: holds no rule; write lines such as 'decoder/.* -> GPU:1'")
+    return rules
+
+
+def _why_not(op: int, device: int, problem: Problem) -> str:
+    """What keeps an op from a device: the op itself, or one that it shares its device with."""
+    names, where = problem.profile.op_names, problem.cluster.devices[device].name
+    together = [op, *np.flatnonzero(problem.unit == problem.unit[op]).tolist()]
+    runs = np.isfinite(problem.time_us[:, device])
+    cause = next(at for at in together if not runs[at] or (at, device) in problem.forbidden)
+    what = f"is forbidden on {where}" if runs[cause] else f"cannot run on {where}"
+    who = f"op '{names[op]}'"
+    if cause != op:
+        who += f" is colocated with op '{names[cause]}', which"
+    return f"{who} {what}; send it elsewhere in a line above"
+
+
+def find_matching(pattern: str, profile: Profile, option: str) -> list[int]:
+    """Ops that a regex matches anywhere in their name; a whole op name means that op alone."""
+    if pattern in profile.index:
+        return [profile.index[pattern]]
+    try:
+        found = _search(pattern, profile.op_names)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise ProblemError(f"{option} {pattern!r}: not a regex ({error}); mend it") from None
+    except TimeoutError:
+        raise ProblemError(
+            f"{option} {pattern!r}: still matching after {MATCH_S} s; write it without repeats of "
+            f"repeats, such as (a+)+"
+        ) from None
+    if not found:
+        raise ProblemError(
+            f"{option} {pattern!r} matches none of the {count(profile.n_ops, 'op')} of "
+            f"'{profile.name}'; check the spelling (names are like '{profile.op_names[0]}')"
+        )
+    return found
+
+
+def _search(pattern: str, names: Sequence[str]) -> list[int]:
+    """Numbers of the names that a regex matches; TimeoutError if that takes very long."""
+    expression, end_s = regex.compile(pattern), time.monotonic() + MATCH_S
+    return [
+        number
+        for number, name in enumerate(names)
+        if expression.search(name, timeout=max(end_s - time.monotonic(), 1e-3))
+    ]
+
+
+def find_device(text: str, cluster: Cluster, option: str) -> int:
+    """Number of a device written ``GPU:0``, ``gpu:0``, ``0`` or as it is shown, such as ``GPU 0``.
+
+    Raises
+    ------
+    ProblemError
+        Names the devices there are.
+    """
+    names = [device.name for device in cluster.devices]
+    if text in names:
+        return names.index(text)
+    labels = [device_label(name).casefold() for name in names]
+    for wanted in (text, f"GPU:{text}"):
+        if labels.count(label := device_label(wanted).casefold()) == 1:
+            return labels.index(label)
+    if text.isascii() and text.isdigit() and int(text) < len(names):
+        return int(text)
+    raise ProblemError(
+        f"{option}: cluster '{cluster.name}' has no device '{text}'; use one of {listed(names)}"
+    )

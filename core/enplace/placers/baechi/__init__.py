@@ -1,0 +1,1 @@
+"""Baechi's methods (Jeon et al., SoCC 2020)."""

@@ -1,0 +1,429 @@
+"""Baechi's m-etf: the earliest task first (Hwang et al. 1989), within memory.
+
+Whenever a device is free, it starts the ready op that is first in Kahn's order among those whose
+inputs are there by now; of several free devices, the one with the earliest such op goes first, and
+the first of equals. Favourite children, if there are any, make it m-sct: see
+:mod:`enplace.placers.baechi.m_sct`. Where Baechi and the machine model differ, this is what we do:
+
+- CPUs are no candidates for what may run on a GPU: the rule looks at starts, not at ends.
+- Inputs take the channels of their link, once for each tensor and destination. A cluster whose
+  links all pass one channel per device has Baechi's half-duplex devices.
+- Free ops (constants, variables) are placed with the first op that needs them, and the first op of
+  a placement unit decides for all.
+- Outputs are freed with their last consumer, as in Baechi. A device without room for an op is out
+  for it; once all are, it goes where the least is lacking. If the simulated step does not fit, the
+  work is done again with less memory to go by.
+- Baechi leaves the order of ops to TensorFlow; we take the better of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from enplace.placing.list_schedule import (
+    State,
+    Work,
+    begin,
+    by_finish,
+    count_memory,
+    inlined,
+    lacking_bytes,
+    prepare,
+    ready_us,
+    send,
+    settle_units,
+)
+from enplace.placing.registry import MEMORY_RULE, PlaceOptions, placer
+from enplace.placing.settle import best_that_fits, by_start_or_rank, natural_position
+from enplace.placing.slots import Slots, empty_slots
+from enplace.values.plan import Plan
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray
+
+LOOK_S = 0.05
+"""Time between two looks at whether the person has cancelled."""
+
+
+@placer(
+    "m-etf",
+    title="m-etf, Baechi",
+    source="Baechi (SoCC 2020)",
+    capabilities=("memory", "heterogeneous", "channels", MEMORY_RULE),
+)
+def m_etf(problem: Problem, options: PlaceOptions) -> Plan:
+    """Start what can start first, on whichever device that is."""
+    nobody = np.full(problem.profile.n_ops, -1, dtype=np.int64)
+
+    def candidates(memory_share: float) -> Iterator[Plan]:
+        device, start_us = earliest_first(problem, nobody, options, memory_share)
+        return by_start_or_rank(problem, device, start_us, "m-etf")
+
+    return best_that_fits(problem, candidates, options).plan
+
+
+Heaps = list[list[tuple[float, int]]]
+
+
+class Turn(NamedTuple):
+    """What the kernel knows beyond :class:`State`: who is ready, and when devices are free.
+
+    Attributes
+    ----------
+    rank : int array, shape (n_ops,)
+        Place of each leader in Kahn's order; ``work.order`` is its inverse.
+    missing : int array, shape (n_ops,)
+        Edges from producers that have not ended.
+    out_ptr, out_op : int arrays
+        Consumers of each op, one for each edge.
+    placed : bool array, shape (n_ops,)
+    offered : bool array, shape (n_ops, n_devices)
+        Whether a device may still take a ready op.
+    lane_free_us : float array, shape (n_lanes,)
+    favourite : int array, shape (n_ops,)
+        Favourite child of each op, or -1.
+    last : int array, shape (n_devices,)
+        What a device ran last, or -1.
+    wake_us : float array, shape (n_devices,)
+        Until when a device waits for a favourite child; inf if it does not.
+    """
+
+    rank: IntArray
+    missing: IntArray
+    out_ptr: IntArray
+    out_op: IntArray
+    placed: BoolArray
+    offered: BoolArray
+    lane_free_us: FloatArray
+    favourite: IntArray
+    last: IntArray
+    wake_us: FloatArray
+
+
+def earliest_first(
+    problem: Problem, favourite: IntArray, options: PlaceOptions, memory_share: float = 1.0
+) -> tuple[IntArray, FloatArray]:
+    """Place ops in the order in which they can start.
+
+    Parameters
+    ----------
+    favourite : int array, shape (n_ops,)
+        The consumer that an op's device waits for, or -1.
+    options : PlaceOptions
+        Their memory rule is gone by; asked now and then whether the person has cancelled.
+    memory_share : float
+        How much of each device's memory may be used.
+
+    Returns
+    -------
+    device, start_us : arrays, shape (n_ops,)
+        The placement and when each op starts in the schedule built along with it.
+
+    Raises
+    ------
+    CancelledError
+        If the person cancelled.
+    """
+    profile, cluster = problem.profile, problem.cluster
+    allowed = _gpus_first(problem)[problem.unit]
+    work = prepare(
+        problem,
+        natural_position(problem),
+        problem.unit,
+        memory_share,
+        allowed,
+        options.memory_rule,
+    )
+    state = begin(problem, work)
+    rank = np.full(profile.n_ops, -1, dtype=np.int64)
+    rank[work.order] = np.arange(len(work.order))
+    leads = rank >= 0
+    turn = Turn(
+        rank=rank,
+        missing=np.bincount(profile.edge_op[leads[profile.edge_source]], minlength=profile.n_ops),
+        out_ptr=profile.edge_ptr[profile.tensor_ptr],
+        out_op=profile.edge_op,
+        placed=np.zeros(profile.n_ops, dtype=bool),
+        offered=np.zeros((profile.n_ops, cluster.n_devices), dtype=bool),
+        lane_free_us=np.zeros(int(cluster.lanes.sum())),
+        favourite=favourite,
+        last=np.full(cluster.n_devices, -1, dtype=np.int64),
+        wake_us=np.full(cluster.n_devices, np.inf),
+    )
+    stop = np.zeros(1, dtype=bool)
+    # Where favourites are waited for, a large graph takes seconds.
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(_earliest_first, work, state, turn, stop)
+        try:
+            while not wait([running], LOOK_S).done:
+                options.check_cancelled()
+        finally:
+            stop[0] = True
+    running.result()
+    options.check_cancelled()
+    return state.unit_device[problem.unit], state.start_us
+
+
+def _gpus_first(problem: Problem) -> BoolArray:
+    """Where units may go, without the CPUs if they may go to a GPU; shape (n_units, n_devices)."""
+    allowed = problem.unit_allowed.copy()
+    some_gpu = allowed[:, problem.cluster.gpus].any(axis=1)
+    for cpu in problem.cluster.cpus:
+        allowed[some_gpu, cpu] = False
+    return allowed
+
+
+# A device has two heaps. `waiting` holds (time, rank) of ops whose inputs are there no earlier than
+# that; `arrived` holds ranks of those whose time has come. Both may hold what is placed by now, and
+# channels may have filled up since: only what comes to the top is looked at again.
+
+
+@njit(cache=True, nogil=True)
+def _earliest_first(
+    work: Work, state: State, turn: Turn, stop: BoolArray
+) -> None:  # pragma: no cover - compiled
+    """Place one op after another until none is left or ``stop[0]`` is set."""
+    n_devices, now, left = len(work.capacity_bytes), 0.0, len(work.order)
+    channels = empty_slots(len(state.channel_ready_us))
+    waiting = [[(0.0, 0)][:0] for _ in range(n_devices)]
+    arrived = [[0][:0] for _ in range(n_devices)]
+    running = [(0.0, 0)][:0]
+    for op in work.order:
+        if turn.missing[op] == 0:
+            _offer(work, state, turn, channels, waiting, op, now)
+    while left > 0 and not stop[0]:
+        while len(running) > 0 and running[0][0] <= now:
+            _, done = heappop(running)
+            for consumer in turn.out_op[turn.out_ptr[done] : turn.out_ptr[done + 1]]:
+                turn.missing[consumer] -= 1
+                if turn.missing[consumer] == 0 and turn.rank[consumer] >= 0:  # no follower
+                    _offer(work, state, turn, channels, waiting, consumer, now)
+        op, device = -1, -1
+        for d in range(n_devices):
+            if _lane_of(work, turn, d)[0] > now:
+                continue
+            while len(waiting[d]) > 0 and waiting[d][0][0] <= now:
+                heappush(arrived[d], heappop(waiting[d])[1])
+            found, stuck = _next_op(work, state, turn, channels, waiting[d], arrived[d], d, now)
+            if found >= 0 and (op < 0 or turn.rank[found] < turn.rank[op]):
+                op, device = found, d
+            if stuck:
+                op, device = found, _roomiest(work, state, found)
+                break
+        if op >= 0:
+            channels, finish = _run(work, state, turn, channels, waiting, op, device, now)
+            heappush(running, (finish, op))
+            left -= 1
+            continue
+        now = running[0][0] if len(running) > 0 else np.inf
+        for d in range(n_devices):
+            free = _lane_of(work, turn, d)[0]
+            now = min(now, max(free, turn.wake_us[d]))
+            if len(waiting[d]) > 0:
+                now = min(now, max(free, waiting[d][0][0]))
+
+
+@inlined
+def _lane_of(work: Work, turn: Turn, device: int) -> tuple[float, int]:  # pragma: no cover
+    """When a device is free, and which of its lanes is first."""
+    first = work.lane_ptr[device]
+    lane = first + np.argmin(turn.lane_free_us[first : work.lane_ptr[device + 1]])
+    return turn.lane_free_us[lane], lane
+
+
+@inlined
+def _inputs(work: Work, state: State, op: int) -> IntArray:  # pragma: no cover - compiled
+    return by_finish(work, state, work.in_tensor[work.in_ptr[op] : work.in_ptr[op + 1]])
+
+
+@njit(cache=True, nogil=True)
+def _input_us(
+    work: Work, state: State, channels: Slots, op: int, device: int
+) -> float:  # pragma: no cover - compiled
+    """Tell when the inputs of an op could be on a device, as the channels stand."""
+    return float(ready_us(work, state, channels, _inputs(work, state, op), device))
+
+
+@njit(cache=True, nogil=True)
+def _offer(
+    work: Work, state: State, turn: Turn, channels: Slots, waiting: Heaps, op: int, now: float
+) -> None:  # pragma: no cover - compiled
+    """Let every device know of an op that is ready.
+
+    A free op may have drawn its unit to a CPU, where the unit by itself would not have gone.
+    """
+    unit = work.unit[op]
+    there = state.unit_device[unit]
+    for device in range(len(work.capacity_bytes)):
+        if device == there or (there < 0 and work.allowed[unit, device]):
+            turn.offered[op, device] = True
+            ready = max(now, _input_us(work, state, channels, op, device))
+            heappush(waiting[device], (ready, turn.rank[op]))
+
+
+@inlined
+def _is_open(
+    work: Work, state: State, turn: Turn, op: int, device: int
+) -> bool:  # pragma: no cover
+    """Whether a ready op may still go to a device, as far as is known."""
+    there = state.unit_device[work.unit[op]] in (-1, device)
+    return there and turn.offered[op, device] and not turn.placed[op]
+
+
+@njit(cache=True, nogil=True)
+def _next_op(
+    work: Work,
+    state: State,
+    turn: Turn,
+    channels: Slots,
+    waiting: list[tuple[float, int]],
+    arrived: list[int],
+    device: int,
+    now: float,
+) -> tuple[int, bool]:  # pragma: no cover - compiled
+    """Find what a free device starts now, or -1; true with an op for which no device has room."""
+    turn.wake_us[device] = np.inf
+    child = turn.favourite[turn.last[device]] if turn.last[device] >= 0 else -1
+    if child >= 0 and _is_awaited(work, state, turn, channels, child, device, now):
+        here = max(now, _input_us(work, state, channels, child, device))
+        urgent, turn.wake_us[device] = _urgent_op(
+            work, state, turn, channels, arrived, device, now, here
+        )
+        if urgent >= 0:
+            return urgent, False
+        if here <= now:
+            return child, False
+        return -1, False
+    while len(arrived) > 0:
+        op = work.order[arrived[0]]
+        if _is_open(work, state, turn, op, device):
+            ready = _input_us(work, state, channels, op, device)
+            lacking = lacking_bytes(work, state, op, _inputs(work, state, op), device)
+            if ready <= now and lacking == 0:
+                return op, False
+            if ready > now:
+                heappush(waiting, (ready, turn.rank[op]))
+            else:
+                turn.offered[op, device] = False
+        else:
+            turn.offered[op, device] = False
+        heappop(arrived)
+        if not turn.placed[op] and not turn.offered[op].any():
+            return op, True
+    return -1, False
+
+
+@njit(cache=True, nogil=True)
+def _is_awaited(
+    work: Work, state: State, turn: Turn, channels: Slots, child: int, device: int, now: float
+) -> bool:  # pragma: no cover - compiled
+    """Whether a favourite child is ready, has room on this device and starts first here."""
+    if turn.missing[child] > 0 or not _is_open(work, state, turn, child, device):
+        return False
+    if lacking_bytes(work, state, child, _inputs(work, state, child), device) > 0:
+        return False
+    here = max(now, _input_us(work, state, channels, child, device))
+    for other in range(len(work.capacity_bytes)):
+        if other != device and _is_open(work, state, turn, child, other):
+            free = max(now, _lane_of(work, turn, other)[0])
+            if max(free, _input_us(work, state, channels, child, other)) < here:
+                return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _urgent_op(
+    work: Work,
+    state: State,
+    turn: Turn,
+    channels: Slots,
+    arrived: list[int],
+    device: int,
+    now: float,
+    until: float,
+) -> tuple[int, float]:  # pragma: no cover - compiled
+    """Find the first op in Kahn's order that could start now wherever it may go, or else -1.
+
+    Also tell when one will be able to, at the latest ``until``.
+    """
+    best, soonest = -1, until
+    for rank in arrived:
+        op = work.order[rank]
+        if not _is_open(work, state, turn, op, device):
+            continue
+        urgent_from = now
+        for other in range(len(work.capacity_bytes)):
+            if _is_open(work, state, turn, op, other):
+                urgent_from = max(urgent_from, _lane_of(work, turn, other)[0])
+        for other in range(len(work.capacity_bytes)):
+            if urgent_from <= soonest and _is_open(work, state, turn, op, other):
+                there = _input_us(work, state, channels, op, other)
+                urgent_from = max(urgent_from, there)
+        if lacking_bytes(work, state, op, _inputs(work, state, op), device) > 0:
+            continue
+        if urgent_from <= now and (best < 0 or rank < best):
+            best = rank
+        elif now < urgent_from < soonest:
+            soonest = urgent_from
+    return (work.order[best] if best >= 0 else -1), soonest
+
+
+@njit(cache=True, nogil=True)
+def _roomiest(work: Work, state: State, op: int) -> int:  # pragma: no cover - compiled
+    """Find the device that lacks the least memory for an op."""
+    unit, best, least = work.unit[op], -1, 0
+    if state.unit_device[unit] >= 0:
+        return int(state.unit_device[unit])
+    for device in range(len(work.capacity_bytes)):
+        if work.allowed[unit, device]:
+            lacking = lacking_bytes(work, state, op, _inputs(work, state, op), device)
+            if best < 0 or lacking < least:
+                best, least = device, lacking
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _run(
+    work: Work,
+    state: State,
+    turn: Turn,
+    channels: Slots,
+    waiting: Heaps,
+    op: int,
+    device: int,
+    now: float,
+) -> tuple[Slots, float]:  # pragma: no cover - compiled
+    """Place an op: send its inputs, take a lane and memory; return when it ends."""
+    inputs = _inputs(work, state, op)
+    settle_units(work, state, op, device)
+    for tensor in inputs:
+        # A free op whose leader comes later in time: who needs it first decides.
+        unit = work.unit[work.tensor_op[tensor]]
+        if state.unit_device[unit] < 0 and work.allowed[unit, device]:
+            state.unit_device[unit] = device
+            state.weights[device] += work.unit_bytes[unit]
+    missing_here = state.arrival_us[:, device][inputs] < 0
+    channels = send(work, state, channels, inputs, device)
+    free, lane = _lane_of(work, turn, device)
+    start = max(now, free, ready_us(work, state, channels, inputs, device))
+    finish = start + work.time_us[op, device]
+    state.start_us[op], state.finish_us[op] = start, finish
+    turn.lane_free_us[lane] = finish
+    turn.placed[op], turn.last[device] = True, op
+    count_memory(work, state, op, inputs, device)
+    # A tensor sent for one consumer may be there for the next sooner than that had hoped for.
+    for tensor in inputs[missing_here]:
+        if state.arrival_us[tensor, device] < 0:
+            continue
+        producer = work.tensor_op[tensor]
+        for consumer in turn.out_op[turn.out_ptr[producer] : turn.out_ptr[producer + 1]]:
+            ready = turn.missing[consumer] == 0 and turn.rank[consumer] >= 0
+            if ready and _is_open(work, state, turn, consumer, device):
+                sooner = max(now, _input_us(work, state, channels, consumer, device))
+                heappush(waiting[device], (sooner, turn.rank[consumer]))
+    return channels, finish

@@ -1,0 +1,160 @@
+"""Baechi's m-sct: small communication times (Hanen and Munier 1995), within memory.
+
+A linear program names for each op a favourite child, the consumer that should follow on the same
+device at once. The schedule is that of :mod:`enplace.placers.baechi.m_etf`, but a device waits for
+the favourite child of its last op, if that is ready and can start first there; an urgent op, one
+that could start now wherever it may go, pre-empts. Where Baechi leaves room, this is what we do:
+
+- A node of the program is an op with its followers; its time is the shortest over the devices, and
+  its transfers are over the average link.
+- The program is solved for :data:`WINDOW` nodes at a time in topological order, after what the
+  windows before it have decided; on smaller graphs it is Baechi's own. What comes after a window
+  counts as its longest path without transfers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from enplace.coarsen import GroupedGraph, find_leaders, group_graph, mean_link
+from enplace.errors import EnplaceError
+from enplace.placers.baechi.m_etf import earliest_first
+from enplace.placing.registry import MEMORY_RULE, PlaceOptions, placer
+from enplace.placing.settle import best_that_fits, by_start_or_rank, natural_position
+from enplace.solvers.milp import solve_milp
+from enplace.solvers.model import ModelBuilder
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
+
+WINDOW = 2000
+"""Most nodes in one linear program."""
+
+THRESHOLD = 0.1
+"""An edge with a smaller variable leads to a favourite child, as in Baechi."""
+
+LONGEST_S = 60.0
+"""Most seconds for one linear program; it takes about one."""
+
+
+@placer(
+    "m-sct",
+    title="m-sct, Baechi",
+    source="Baechi (SoCC 2020)",
+    capabilities=("memory", "heterogeneous", "channels", MEMORY_RULE),
+)
+def m_sct(problem: Problem, options: PlaceOptions) -> Plan:
+    """Start what can start first, but wait for a favourite child."""
+    favourite = favourite_children(problem, options)
+
+    def candidates(memory_share: float) -> Iterator[Plan]:
+        device, start_us = earliest_first(problem, favourite, options, memory_share)
+        return by_start_or_rank(problem, device, start_us, "m-sct")
+
+    return best_that_fits(problem, candidates, options).plan
+
+
+def favourite_children(problem: Problem, options: PlaceOptions, window: int = WINDOW) -> IntArray:
+    """Favourite child of each op, or -1; shape (n_ops,).
+
+    No op has two, and none is that of two.
+    """
+    position = natural_position(problem)
+    leaders, node = np.unique(position[find_leaders(problem, position)], return_inverse=True)
+    graph = group_graph(problem, node.astype(np.int64))
+    undecided = _undecided(graph, graph.edge_us(*mean_link(problem.cluster)), options, window)
+    op = problem.profile.topological_order[leaders]
+    chosen = undecided < THRESHOLD
+    favourite = np.full(problem.profile.n_ops, -1, dtype=np.int64)
+    favourite[op[graph.source[chosen]]] = op[graph.target[chosen]]
+    return favourite
+
+
+def _undecided(
+    graph: GroupedGraph, edge_us: FloatArray, options: PlaceOptions, window: int
+) -> FloatArray:
+    """Variables x of all edges: 0 if the target is the source's favourite child, 1 if it is not."""
+    time_us = graph.time_us.min(axis=1)
+    tail_us = _tails(graph, time_us)
+    by_target = np.argsort(graph.target, kind="stable")
+    x, end_us = np.ones(len(edge_us)), np.zeros(graph.n_groups)
+    for first in range(0, graph.n_groups, window):
+        options.check_cancelled()
+        nodes = np.arange(first, min(first + window, graph.n_groups))
+        here = np.searchsorted(graph.target[by_target], [nodes[0], nodes[-1] + 1])
+        edges = by_target[here[0] : here[1]]
+        used = np.bincount(graph.source, weights=1 - x, minlength=graph.n_groups)
+        x[edges], end_us[nodes] = _solve(
+            graph, nodes, edges, time_us, edge_us, tail_us, end_us, np.minimum(used, 1.0), options
+        )
+    return x
+
+
+def _tails(graph: GroupedGraph, time_us: FloatArray) -> FloatArray:
+    """Longest path after each node, without transfers; nodes are numbered along the edges."""
+    tail = np.zeros(graph.n_groups)
+    for edge in range(len(graph.source) - 1, -1, -1):
+        source, target = graph.source[edge], graph.target[edge]
+        tail[source] = max(tail[source], time_us[target] + tail[target])
+    return tail
+
+
+def _solve(
+    graph: GroupedGraph,
+    nodes: IntArray,
+    edges: IntArray,
+    time_us: FloatArray,
+    edge_us: FloatArray,
+    tail_us: FloatArray,
+    end_us: FloatArray,
+    used: FloatArray,
+    options: PlaceOptions,
+) -> tuple[FloatArray, FloatArray]:
+    """Solve Baechi's program for some nodes and the edges that lead to them.
+
+    Parameters
+    ----------
+    end_us : float array, shape (n_groups,)
+        When the nodes of earlier windows end.
+    used : float array, shape (n_groups,)
+        How much of its favourite child each node has had.
+
+    Returns
+    -------
+    x, end_us : float arrays, shapes (n_edges,) and (n_nodes,)
+    """
+    builder = ModelBuilder()
+    makespan = builder.variables(1, cost=1.0)
+    start = builder.variables(len(nodes))
+    x = builder.variables(len(edges), upper=1.0)
+    source, target = graph.source[edges], graph.target[edges]
+    # A target starts after its source, and after the transfer unless it is the favourite child.
+    inside = source >= nodes[0]
+    after = start[target - nodes[0]]
+    before = start[source[inside] - nodes[0]]
+    builder.rows(
+        [(1.0, after[inside]), (-edge_us[edges[inside]], x[inside]), (-1.0, before)],
+        lower=time_us[source[inside]],
+    )
+    builder.rows(
+        [(1.0, after[~inside]), (-edge_us[edges[~inside]], x[~inside])],
+        lower=end_us[source[~inside]],
+    )
+    builder.rows([(1.0, makespan), (-1.0, start)], lower=(time_us + tail_us)[nodes])
+    # At most one favourite child, and of at most one.
+    parents, of_parent, children = np.unique(source, return_inverse=True, return_counts=True)
+    builder.sums(len(parents), [(of_parent, 1.0, x)], lower=children - 1 + used[parents])
+    _, of_child, edges_in = np.unique(target, return_inverse=True, return_counts=True)
+    builder.sums(len(edges_in), [(of_child, 1.0, x)], lower=edges_in - 1)
+    answer = solve_milp(
+        builder.model(), None, LONGEST_S, options.cancelled, report=lambda answer: None
+    )
+    options.check_cancelled()
+    if answer.status != "optimal" or answer.values is None:
+        raise EnplaceError(
+            f"m-sct: the linear program was not solved ({answer.why or answer.status}); "
+            f"try another method"
+        )
+    return answer.values[x], answer.values[start] + time_us[nodes]

@@ -1,0 +1,46 @@
+"""Baechi's m-topo: fill one device after another in topological order."""
+
+import numpy as np
+
+from enplace.coarsen import find_leaders
+from enplace.coarsen.grouped import op_memory_bytes
+from enplace.placing.capacity import claim, claims_of, needed_bytes
+from enplace.placing.registry import PlaceOptions, placer
+from enplace.placing.settle import best_of, made_to_fit, natural_position, settle, unordered
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
+
+
+@placer("m-topo", title="m-topo, Baechi", source="Baechi (SoCC 2020)", capabilities=("memory",))
+def m_topo(problem: Problem, options: PlaceOptions) -> Plan:
+    """Fill the GPUs in turn to an even share of the memory, in Kahn's order, never going back.
+
+    The share is the total, variables and outputs, divided by the devices and rounded down, plus the
+    largest op's; a device's own memory if that is less. Constants and variables are counted with
+    the op they follow, and colocated ops with the first of them. The last device takes what is
+    left. What is too much for a device in the simulated step moves to those with room.
+    """
+    device = settle(problem, fill(problem, natural_position(problem)))
+    best = best_of(problem, unordered(problem, device, "m-topo"), options)
+    return made_to_fit(best, options).plan
+
+
+def fill(problem: Problem, position: IntArray) -> IntArray:
+    """Wished device of each op; shape (n_ops,)."""
+    leader, memory = find_leaders(problem, position), op_memory_bytes(problem)
+    team_bytes = np.bincount(leader, weights=memory, minlength=len(memory))
+    gpus, claims = problem.cluster.gpus, claims_of(problem, leader)
+    share = int(memory.sum()) // len(gpus) + int(team_bytes.max())
+    # What pins have taken counts towards a device's share.
+    capacity = problem.cluster.capacity_bytes
+    claims.room_bytes[:] -= np.maximum(capacity - share, 0)
+    wish = np.empty(len(memory), dtype=np.int64)
+    current = 0
+    for op in np.argsort(position).tolist():
+        full = needed_bytes(claims, op) > claims.room_bytes[gpus[current]]
+        if full and current < len(gpus) - 1:
+            current += 1
+        wish[op] = gpus[current]
+        claim(claims, op, gpus[current])
+    return wish

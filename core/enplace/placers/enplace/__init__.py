@@ -1,0 +1,1 @@
+"""Enplace's own methods."""

@@ -1,0 +1,251 @@
+"""From ops to the nodes that a contiguous split chooses between (appendix B).
+
+Forward ops that must share a device become one node, and so do backward ops; a node stands for
+the forward ops together with the backward ops of the same placement units. Backward nodes without
+a forward one get an artificial forward node, connected as a mirror image of the backward graph.
+Then strongly connected nodes, and nodes that cost nothing and have one neighbour, are merged.
+
+The paper merges those whatever memory they hold. Where the model does not fit one device, that can
+lose the only split that fits, so there only nodes without memory are merged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from enplace.coarsen.grouped import op_memory_bytes
+from enplace.machine.loads import (
+    USUAL,
+    LoadRule,
+    backward_ops,
+    optimiser_ops,
+    send_us,
+    slowest_sync_us,
+)
+from enplace.names.layers import find_home, named_layers, parts_of
+from enplace.placers.max_load.nets import Nets, rule_nets
+from enplace.text import size
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray
+
+SLACK = 1.25
+"""Room that a split is given, of what it needs, where it fits no GPUs by the paper's sum."""
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """A graph of nodes, each a set of ops that go to one device.
+
+    Attributes
+    ----------
+    node : int array, shape (n_ops,)
+        Node of each op.
+    source, target : int array, shape (n_edges,)
+        Edges of the forward graph, without cycles, each once.
+    accelerator_us, cpu_us : float array, shape (n_nodes, rule.n_passes)
+        Compute time on either kind of device in each pass; inf where an op cannot run.
+    memory_bytes : int array, shape (n_nodes,)
+    sync_us : float array, shape (n_nodes,)
+        Time to move the weights to another accelerator, at the slowest.
+    nets : Nets
+    tied : int array, shape (n_tied, 2)
+        Forward nodes, and backward nodes without forward ops that read what they make.
+    layer : int array, shape (n_nodes,)
+        Number of the layer that names tell of; all 0 where they tell of none.
+    """
+
+    node: IntArray
+    source: IntArray
+    target: IntArray
+    accelerator_us: FloatArray
+    cpu_us: FloatArray
+    memory_bytes: IntArray
+    sync_us: FloatArray
+    nets: Nets
+    tied: IntArray
+    layer: IntArray
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.memory_bytes)
+
+
+def contract(problem: Problem, rule: LoadRule = USUAL) -> Nodes:
+    """Contract a problem's ops to nodes."""
+    label, edges = _forward_graph(problem, backward_ops(problem))
+    label, edges = _strongly_connected(label, edges)
+    label, edges = _without_free_nodes(problem, label, edges, rule)
+    return _nodes(problem, label, edges, rule)
+
+
+def _forward_graph(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray]:
+    """Label of each op, and edges between labels, shape (n_edges, 2).
+
+    What makes new weights of the gradients follows its unit and is not on the way of a sample.
+    The label of a unit's forward ops is also that of its backward ops, so an orphaned backward
+    node and its artificial forward image are one label from the start.
+    """
+    profile = problem.profile
+    label = problem.unit.astype(np.int64)
+    has_forward = np.zeros(problem.n_units, dtype=bool)
+    has_forward[label[~backward]] = True
+    on_the_way = ~optimiser_ops(problem)
+    edge = on_the_way[profile.edge_source] & on_the_way[profile.edge_op]
+    a, b = profile.edge_source[edge], profile.edge_op[edge]
+    forward = ~backward[a] & ~backward[b]
+    edges = [np.stack([label[a[forward]], label[b[forward]]], axis=1)]
+    both = backward[a] & backward[b]
+    orphaned = both & ~(has_forward[label[a]] & has_forward[label[b]])
+    edges.append(np.stack([label[b[orphaned]], label[a[orphaned]]], axis=1))
+    return label, _tidy(np.concatenate(edges))
+
+
+def _tidy(edges: IntArray) -> IntArray:
+    """Each edge once, none from a node to itself."""
+    found: IntArray = np.unique(edges[edges[:, 0] != edges[:, 1]].reshape(-1, 2), axis=0)
+    return found
+
+
+def _relabel(label: IntArray, edges: IntArray, new: IntArray) -> tuple[IntArray, IntArray]:
+    return new[label], _tidy(new[edges])
+
+
+def _strongly_connected(label: IntArray, edges: IntArray) -> tuple[IntArray, IntArray]:
+    n = int(label.max()) + 1
+    graph = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    _, component = connected_components(graph, directed=True, connection="strong")
+    return _relabel(label, edges, component.astype(np.int64))
+
+
+def _without_free_nodes(
+    problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule
+) -> tuple[IntArray, IntArray]:
+    """Merge nodes that cost nothing wherever their one neighbour goes into that neighbour.
+
+    They take no time, hold no memory that matters and no weights that replicas would reduce, send
+    and get tensors of nobody else in either pass, and may be wherever the neighbour may be.
+    """
+    profile = problem.profile
+    memory_bytes = op_memory_bytes(problem)
+    if memory_bytes.sum() <= min(problem.cluster.capacity_bytes):
+        memory_bytes = np.zeros_like(memory_bytes)
+    reduced_us = slowest_sync_us(problem, rule) * rule.replicate
+    runs = np.isfinite(problem.time_us)
+    work_us = np.where(runs, problem.time_us, 0.0).max(axis=1)
+    while True:
+        n = int(label.max()) + 1
+        free = np.bincount(label, weights=work_us, minlength=n) == 0
+        free &= np.bincount(label, weights=memory_bytes + reduced_us, minlength=n) == 0
+        free &= np.bincount(edges.ravel(), minlength=n) == 1
+        beside = np.column_stack([label[profile.edge_source], label[profile.edge_op]])
+        free &= np.bincount(_tidy(np.sort(beside, axis=1)).ravel(), minlength=n) == 1
+        may = np.ones((n, runs.shape[1]), dtype=bool)
+        np.logical_and.at(may, label, runs)
+        a, b = edges.T
+        into_b, into_a = (free[v] & (may[v] >= may[u]).all(axis=1) for v, u in ((a, b), (b, a)))
+        merged = edges[into_a | into_b]
+        if not len(merged):
+            return label, edges
+        graph = coo_array((np.ones(len(merged)), (merged[:, 0], merged[:, 1])), shape=(n, n))
+        _, new = connected_components(graph, directed=False)
+        label, edges = _relabel(label, edges, new.astype(np.int64))
+
+
+def _nodes(problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule) -> Nodes:
+    cluster = problem.cluster
+    n = int(label.max()) + 1
+    memory = np.zeros(n, dtype=np.int64)
+    np.add.at(memory, label, op_memory_bytes(problem))
+    on_gpu, on_cpu = (
+        _slowest_us(problem, devices, label, n, rule) for devices in (cluster.gpus, cluster.cpus)
+    )
+    weights_us = slowest_sync_us(problem, rule)
+    sync = np.bincount(label, weights=weights_us, minlength=n).astype(np.float64)
+    nets = rule_nets(problem, label, send_us(problem).max(axis=1, keepdims=True), rule)
+    tied, layer = _tied(problem, label), _layer(problem, label)
+    return Nodes(label, edges[:, 0], edges[:, 1], on_gpu, on_cpu, memory, sync, nets, tied, layer)
+
+
+def _layer(problem: Problem, label: IntArray) -> IntArray:
+    """Layer of each node: the first of its forward ops, else the last of its others; (n_nodes,).
+
+    Those of the optimiser count only where there are no others.
+    """
+    profile, n = problem.profile, int(label.max()) + 1
+    homes = [find_home(parts) for parts in parts_of(profile)]
+    work_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0).max(axis=1)
+    of_op = named_layers(profile, homes, work_us)
+    layer = np.zeros(n, dtype=np.int64)
+    if of_op is None:
+        return layer
+    forward, optimiser = ~backward_ops(problem), optimiser_ops(problem)
+    np.maximum.at(layer, label[optimiser], of_op[optimiser])
+    layer[label[~optimiser]] = 0
+    np.maximum.at(layer, label[~optimiser], of_op[~optimiser])
+    layer[label[forward]] = int(of_op.max())
+    np.minimum.at(layer, label[forward], of_op[forward])
+    return layer
+
+
+def _tied(problem: Problem, label: IntArray) -> IntArray:
+    """Forward nodes, and orphaned backward nodes that read what they make; shape (n_tied, 2)."""
+    profile, backward = problem.profile, backward_ops(problem)
+    orphaned = np.ones(int(label.max()) + 1, dtype=bool)
+    orphaned[label[~backward]] = False
+    source, reader = label[profile.edge_source], label[profile.edge_op]
+    read = ~orphaned[source] & orphaned[reader]
+    return _tidy(np.column_stack([source[read], reader[read]]))
+
+
+def whole_lacking_bytes(problem: Problem, device: IntArray) -> int:
+    """What accelerators lack for all that their ops need at any time, the paper's sum; in bytes."""
+    held = np.zeros(problem.cluster.n_devices, dtype=np.int64)
+    np.add.at(held, device, op_memory_bytes(problem))
+    over = (held - problem.cluster.capacity_bytes)[problem.cluster.gpus]
+    return int(np.maximum(over, 0).sum())
+
+
+def with_room(problem: Problem) -> tuple[Problem, str]:
+    """The problem with larger GPUs, where the paper's sum is more than all of them hold.
+
+    A step needs less, for not all tensors are there at once; so there may well be a good split, and
+    its schedule tells whether it fits.
+
+    Returns
+    -------
+    tuple[Problem, str]
+        The problem, and what a person should know; the same problem and "" where a split may fit.
+    """
+    cluster = problem.cluster
+    on_cpu = np.any(problem.unit_allowed[:, cluster.cpus], axis=1)
+    need_bytes = int(op_memory_bytes(problem)[~on_cpu[problem.unit]].sum())
+    room_bytes = int(cluster.capacity_bytes[cluster.gpus].sum())
+    if need_bytes <= room_bytes:
+        return problem, ""
+    factor = SLACK * need_bytes / room_bytes
+    devices = tuple(
+        replace(device, capacity_bytes=int(factor * device.capacity_bytes))
+        for device in cluster.devices
+    )
+    note = (
+        f"weights and outputs of all ops sum to {size(need_bytes)}, more than all GPUs have: "
+        f"split as if each had {factor:.1f} times its memory; the step's own peak tells if it fits"
+    )
+    return replace(problem, cluster=replace(cluster, devices=devices)), note
+
+
+def _slowest_us(
+    problem: Problem, devices: list[int], label: IntArray, n: int, rule: LoadRule
+) -> FloatArray:
+    """Time of each node; of unequal devices the slowest counts: any of them may get it."""
+    total = np.full((n, rule.n_passes), np.inf)
+    if devices:
+        total[:] = 0.0
+        slowest = problem.time_us[:, devices].max(axis=1)
+        passes = np.minimum(backward_ops(problem), rule.n_passes - 1)
+        np.add.at(total, (label, passes), slowest)
+    return total

@@ -1,0 +1,1 @@
+"""What placers share: their registry, their options, running one, list schedules, moves."""

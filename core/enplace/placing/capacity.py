@@ -1,0 +1,79 @@
+"""Room on the devices where placement units go as wholes.
+
+The first op of a unit that is placed decides for all of them, and at once takes the memory of all
+(Celeritas, section 6.1, after Baechi). Units that may be on one device only have taken theirs
+before anything is placed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from enplace.coarsen.grouped import op_memory_bytes
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import IntArray
+
+
+class Claims(NamedTuple):
+    """What placing a node, a set of ops, takes from a device.
+
+    Attributes
+    ----------
+    ptr, unit : int arrays, shapes (n_nodes + 1,) and (n,)
+        Units that have ops in node ``i``: ``unit[ptr[i] : ptr[i + 1]]``.
+    unit_bytes : int array, shape (n_units,)
+        Variables and outputs of all ops of a unit, wherever they are.
+    undecided : bool array, shape (n_units,)
+        Units that have no device yet; changes as nodes are placed.
+    room_bytes : int array, shape (n_devices,)
+        What the decided units leave of each device's memory; changes likewise.
+    """
+
+    ptr: IntArray
+    unit: IntArray
+    unit_bytes: IntArray
+    undecided: BoolArray
+    room_bytes: IntArray
+
+
+def claims_of(problem: Problem, node: IntArray) -> Claims:
+    """Claims before anything is placed.
+
+    Parameters
+    ----------
+    node : int array, shape (n_ops,)
+        Which node each op belongs to.
+    """
+    key = np.unique(node * problem.n_units + problem.unit)
+    unit_bytes = np.zeros(problem.n_units, dtype=np.int64)
+    np.add.at(unit_bytes, problem.unit, op_memory_bytes(problem))
+    pinned = problem.unit_allowed.sum(axis=1) == 1
+    room = problem.cluster.capacity_bytes.copy()
+    np.subtract.at(room, np.argmax(problem.unit_allowed[pinned], axis=1), unit_bytes[pinned])
+    return Claims(
+        ptr=np.searchsorted(key // problem.n_units, np.arange(int(node.max()) + 2)),
+        unit=key % problem.n_units,
+        unit_bytes=unit_bytes,
+        undecided=~pinned,
+        room_bytes=room,
+    )
+
+
+@njit(cache=True, nogil=True)
+def needed_bytes(claims: Claims, node: int) -> int:  # pragma: no cover - compiled
+    """What a node takes from the device it goes to."""
+    total = 0
+    for unit in claims.unit[claims.ptr[node] : claims.ptr[node + 1]]:
+        if claims.undecided[unit]:
+            total += claims.unit_bytes[unit]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def claim(claims: Claims, node: int, device: int) -> None:  # pragma: no cover - compiled
+    """Place a node, and with it all of its units that are still free to go anywhere."""
+    claims.room_bytes[device] -= needed_bytes(claims, node)
+    claims.undecided[claims.unit[claims.ptr[node] : claims.ptr[node + 1]]] = False

@@ -1,0 +1,372 @@
+"""The ``.enplace`` file: a zip of JSON and npz.
+
+It holds a profile, and for a project what a person did with it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from enplace.disk import (
+    check_format,
+    dump_json,
+    is_object,
+    naming,
+    parse_json,
+    read_bytes,
+    shown,
+    take,
+    whole,
+    write_atomically,
+)
+from enplace.errors import EnplaceError, FileError, ProfileError
+from enplace.readers.clusters import cluster_from_json, cluster_to_json
+from enplace.readers.split_list import splits_from_json, splits_to_json
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.profile import Profile
+from enplace.values.splits import Split, split_profile
+
+NAME, VERSION = "enplace", 1
+
+MAX_UNPACKED_BYTES = 512 << 20
+MAX_RATIO = 200
+SMALL_BYTES = 64 << 20
+"""Content up to this size may be packed at any ratio; constant columns pack a thousandfold."""
+
+PROFILE_MEMBERS = ("enplace.json", "profile.json", "profile.npz")
+PROJECT_MEMBERS = (*PROFILE_MEMBERS, "project.json", "plans.npz")
+
+_TEXTS = ("op_names", "op_types", "scopes", "colocation")
+_DTYPES = {"time_us": "<f8"}
+_ARRAYS = (
+    "time_us",
+    "persistent_bytes",
+    "temporary_bytes",
+    "tensor_op",
+    "tensor_output",
+    "tensor_bytes",
+    "edge_tensor",
+    "edge_op",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Project:
+    """What a person works on and saves: a profile, a cluster, constraints and plans.
+
+    Attributes
+    ----------
+    pins, together, forbidden
+        As in :class:`enplace.values.problem.Problem`.
+    plans : tuple of (name, Plan)
+    splits : tuple of Split
+        Ops of the profile that are split in the graph that is shown; pins and the other constraints
+        are on that graph.
+    view : mapping
+        How the studio showed it; plain JSON data.
+    """
+
+    profile: Profile
+    cluster: Cluster | None = None
+    pins: Mapping[int, int] = field(default_factory=dict)
+    together: tuple[tuple[int, ...], ...] = ()
+    forbidden: frozenset[tuple[int, int]] = frozenset()
+    plans: tuple[tuple[str, Plan], ...] = ()
+    view: Mapping[str, Any] = field(default_factory=dict)
+    splits: tuple[Split, ...] = ()
+
+
+def write_archive(path: str | os.PathLike[str], profile: Profile) -> None:
+    """Write a profile as ``.enplace``; the same profile gives the same bytes.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    """
+    write_atomically(path, _zip(_profile_members(profile)))
+
+
+def write_project(path: str | os.PathLike[str], project: Project) -> None:
+    """Write a project as ``.enplace``.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    """
+    members = _profile_members(project.profile) | {
+        "project.json": dump_json(_project_to_json(project)).encode(),
+        "plans.npz": _npz(
+            {
+                f"{field_name}_{i}": getattr(plan, field_name)
+                for i, (_, plan) in enumerate(project.plans)
+                for field_name in ("device", "position")
+            }
+        ),
+    }
+    write_atomically(path, _zip(members))
+
+
+def read_project(path: str | os.PathLike[str]) -> Project:
+    """Read a project; a file that holds only a profile gives a project without plans.
+
+    Raises
+    ------
+    FileError, ProfileError
+        One line with the file, the place in it and the mend.
+    """
+    with naming(path):
+        members = _unzip(read_bytes(path), PROJECT_MEMBERS)
+        profile = _profile_from(members)
+        if "project.json" not in members:
+            return Project(profile)
+        return _project_from(profile, members)
+
+
+def profile_from_archive(content: bytes) -> Profile:
+    """Profile in the bytes of an ``.enplace`` file.
+
+    Raises
+    ------
+    FileError, ProfileError
+        If the file is damaged, hostile or of a newer format.
+    """
+    return _profile_from(_unzip(content, PROJECT_MEMBERS))
+
+
+def _profile_members(profile: Profile) -> dict[str, bytes]:
+    header = {"format": f"{NAME}/{VERSION}"}
+    texts = {"name": profile.name} | {key: getattr(profile, key) for key in _TEXTS}
+    texts["measured"] = profile.measured
+    arrays = {key: getattr(profile, key) for key in _ARRAYS}
+    return {
+        "enplace.json": dump_json(header).encode(),
+        "profile.json": dump_json(texts).encode(),
+        "profile.npz": _npz(arrays),
+    }
+
+
+def _profile_from(members: Mapping[str, bytes]) -> Profile:
+    header = is_object(_json(members, "enplace.json"), "enplace.json")
+    check_format({"format": header.get("format", "")}, NAME, VERSION)
+    data = is_object(_json(members, "profile.json"), "profile.json")
+    texts = {key: take(data, key, list, "profile.json") for key in _TEXTS}
+    for key, values in texts.items():
+        if not all(isinstance(value, str) for value in values):
+            raise FileError(f"profile.json.{key}: must hold texts only; export the profile again")
+    arrays = _arrays(members, "profile.npz", dict.fromkeys(_ARRAYS, "<i8") | _DTYPES)
+    columns: dict[str, Any] = {key: tuple(values) for key, values in texts.items()} | arrays
+    try:
+        return Profile(
+            name=take(data, "name", str, "profile.json"),
+            measured=take(data, "measured", dict, "profile.json", {}),
+            **columns,
+        )
+    except (ValueError, IndexError, TypeError):
+        raise ProfileError(
+            "profile.npz: arrays of wrong shapes; export the profile again"
+        ) from None
+
+
+def _project_to_json(project: Project) -> dict[str, Any]:
+    return {
+        "cluster": cluster_to_json(project.cluster) if project.cluster else None,
+        "pins": sorted(project.pins.items()),
+        "together": project.together,
+        "forbidden": sorted(project.forbidden),
+        "plans": [
+            {
+                "name": name,
+                "method": plan.method,
+                "policy": plan.policy,
+                "links": plan.links,
+                "facts": dict(plan.facts),
+                "splits": splits_to_json(plan.splits),
+            }
+            for name, plan in project.plans
+        ],
+        "view": dict(project.view),
+        "splits": splits_to_json(project.splits),
+    }
+
+
+def _project_from(profile: Profile, members: Mapping[str, bytes]) -> Project:
+    where = "project.json"
+    data = is_object(_json(members, where), where)
+    cluster = data.get("cluster")
+    plans = take(data, "plans", list, where, [])
+    arrays = _arrays(
+        members,
+        "plans.npz",
+        {f"{key}_{i}": "<i8" for i in range(len(plans)) for key in ("device", "position")},
+    )
+    splits = splits_from_json(data, where)
+    shown_graph = split_profile(profile, splits)
+    pairs = [_pair(p, f"{where}.pins[{i}]", shown_graph) for i, p in enumerate(_list(data, "pins"))]
+    return Project(
+        profile=profile,
+        cluster=None if cluster is None else cluster_from_json(cluster, f"{where}.cluster"),
+        pins=dict(pairs),
+        together=tuple(
+            _group(value, f"{where}.together[{i}]", shown_graph)
+            for i, value in enumerate(_list(data, "together"))
+        ),
+        forbidden=frozenset(
+            _pair(p, f"{where}.forbidden[{i}]", shown_graph)
+            for i, p in enumerate(_list(data, "forbidden"))
+        ),
+        plans=tuple(_plan(value, i, arrays, profile) for i, value in enumerate(plans)),
+        view=take(data, "view", dict, where, {}),
+        splits=splits,
+    )
+
+
+def _list(data: dict[str, Any], key: str) -> list[Any]:
+    return take(data, key, list, "project.json", [])
+
+
+def _op_number(value: Any, where: str, profile: Profile) -> int:
+    return whole({"op": value}, "op", where, high=profile.n_ops - 1)
+
+
+def _pair(value: Any, where: str, profile: Profile) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise FileError(f"{where}: must be an op and a device, not {shown(value)}")
+    device = whole({"device": value[1]}, "device", where, high=255)
+    return _op_number(value[0], where, profile), device
+
+
+def _group(value: Any, where: str, profile: Profile) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise FileError(f"{where}: must be a list of ops, not {shown(value)}")
+    return tuple(_op_number(op, where, profile) for op in value)
+
+
+def _plan(
+    value: Any, number_: int, arrays: Mapping[str, Any], profile: Profile
+) -> tuple[str, Plan]:
+    where = f"project.json.plans[{number_}]"
+    data = is_object(value, where)
+    device, position = (arrays[f"{key}_{number_}"] for key in ("device", "position"))
+    splits = splits_from_json(data, where)
+    n_ops = split_profile(profile, splits).n_ops
+    if device.shape != (n_ops,):
+        raise FileError(f"plans.npz: plan {number_} does not place {n_ops} ops; save it again")
+    try:
+        plan = Plan(
+            device,
+            position,
+            method=take(data, "method", str, where),
+            policy=take(data, "policy", str, where),
+            links=take(data, "links", str, where),
+            facts=take(data, "facts", dict, where, {}),
+            splits=splits,
+        )
+    except EnplaceError as error:
+        raise FileError(f"{where}: {error}") from None
+    return take(data, "name", str, where), plan
+
+
+def _zip(members: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 6)
+    return buffer.getvalue()
+
+
+def _npz(arrays: Mapping[str, Any]) -> bytes:
+    """An npz whose members are stored as they are: the outer zip packs them."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            little = array.astype(_DTYPES.get(name, "<i8"), copy=False)
+            np.lib.format.write_array(member, little, allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())
+    return buffer.getvalue()
+
+
+def _unzip(content: bytes, known: tuple[str, ...]) -> dict[str, bytes]:
+    """Members of a zip from anywhere: nothing is unpacked to disk, sizes are capped beforehand.
+
+    Raises
+    ------
+    FileError
+        If it is no zip, damaged, a bomb, or holds a member that has no place in it.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            infos = archive.infolist()
+            _check_infos(infos, len(content), known)
+            return {info.filename: archive.read(info) for info in infos}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError):
+        raise FileError("a damaged or cut-off .enplace file; copy or export it again") from None
+
+
+def _check_infos(infos: list[zipfile.ZipInfo], packed: int, known: tuple[str, ...]) -> None:
+    names = [info.filename for info in infos]
+    for name in names:
+        if name not in known or names.count(name) > 1:
+            raise FileError(f"holds {shown(name)}, which has no place here; export the file again")
+    if any(info.flag_bits & 1 for info in infos):
+        raise FileError("is encrypted; save it without a password")
+    total = sum(info.file_size for info in infos)
+    if total > MAX_UNPACKED_BYTES or total > max(SMALL_BYTES, packed * MAX_RATIO):
+        raise FileError(
+            f"unpacks from {packed} to {total} bytes, far beyond any real profile; do not trust it"
+        )
+
+
+def _json(members: Mapping[str, bytes], name: str) -> Any:
+    if name not in members:
+        raise FileError(f"'{name}' is missing from the archive; export the file again")
+    try:
+        return parse_json(members[name])
+    except FileError as error:
+        raise FileError(f"{name}: {error}") from None
+
+
+def _arrays(members: Mapping[str, bytes], name: str, wanted: Mapping[str, str]) -> dict[str, Any]:
+    if name not in members:
+        raise FileError(f"'{name}' is missing from the archive; export the file again")
+    try:
+        content = _unzip(members[name], tuple(f"{key}.npy" for key in wanted))
+    except FileError as error:
+        raise FileError(f"{name}: {error}") from None
+    for key in wanted:
+        if f"{key}.npy" not in content:
+            raise FileError(f"{name}: '{key}.npy' is missing; export the file again")
+    return {
+        k: _array(content[f"{k}.npy"], dtype, f"{name}: {k}.npy") for k, dtype in wanted.items()
+    }
+
+
+def _array(content: bytes, dtype: str, where: str) -> Any:
+    """An array whose header promises exactly the bytes that follow; nothing is allocated before."""
+    stream = io.BytesIO(content)
+    readers: dict[tuple[int, int], Callable[[io.BytesIO], Any]] = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    try:
+        shape, fortran, found = readers[np.lib.format.read_magic(stream)](stream)
+    except (ValueError, KeyError, EOFError):
+        raise FileError(f"{where} is not an array; export the file again") from None
+    body = content[stream.tell() :]
+    size = math.prod(shape)
+    fits = len(body) == size * found.itemsize and min(shape, default=-1) >= 0
+    if found != np.dtype(dtype) or not fits or len(shape) != (2 if dtype == "<f8" else 1):
+        raise FileError(f"{where} has a wrong type or size; export the file again")
+    return np.frombuffer(body, dtype=found).reshape(shape, order="F" if fortran else "C").copy()

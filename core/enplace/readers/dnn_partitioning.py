@@ -1,0 +1,228 @@
+"""Inputs of Tarnawski et al. 2020 (NeurIPS): nodes with two latencies, edges with a cost.
+
+An edge's cost is the time to move the producer's output between an accelerator and host memory.
+Enplace wants bytes and a link instead. It takes the rate (bytes per ms) at which the file's own
+sizes and costs agree, so that cost = b1 * bytes exactly; 2 GiB/s in the authors' operator files.
+Between two accelerators the paper writes to host memory and reads again: b1 is twice that, and the
+transfer occupies the bus of both. CPUs read and write host memory at no cost (section 3).
+
+A node's size is its weights and its activations. It becomes persistent bytes, and tensors take no
+memory of their own (:attr:`~enplace.values.profile.Profile.held_bytes`), so that what fits by the
+paper's sum fits here.
+
+Played through the machine model for a step time, such a graph costs more than by the paper's own
+sums, but for the last point:
+
+- What two accelerators read is written once by the paper and twice here, once for each.
+- Appendix B pays an edge of its own for every consumer of a node with uneven costs; here consumers
+  of equal cost on one device share a transfer. That costs less.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from enplace.disk import is_object, number, shown, take, whole
+from enplace.errors import DanglingEdgeError, DuplicateOpError, EnplaceWarning, FileError
+from enplace.readers.clusters import cluster_to_json
+from enplace.text import count
+from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.profile import MAX_BYTES, Profile, make_profile
+
+US_PER_MS = 1000.0
+OPERATOR_RATE = 2**31 / 1000
+"""Bytes per ms in the operator files and all latency files: 2 GiB/s."""
+
+LAYER_RATE = 2.0**31
+"""Bytes per ms in the throughput layer files: a thousand times more."""
+
+DECIMAL_RATE = 1e6
+"""Bytes per ms where a file gives no sizes: costs written in decimals become whole bytes."""
+
+EXACT = 1e-6
+"""Error in a cost that bytes, being whole, may make, as a share of the largest cost."""
+
+MOST_EDGE_BYTES, MOST_BYTES = 2.0**50, 2.0**58
+"""Bytes of the dearest edge, and of all together, where bytes are made up: so many keep an edge
+exact that is a millionfold cheaper, and a profile may have more."""
+
+
+def profile_from_dnn_partitioning(data: dict[str, Any], name: str) -> Profile:
+    """Make a profile of a throughput or latency input.
+
+    Colour classes become colocation groups, forward and backward nodes together (appendix B: nodes
+    of one class share a device). Node sizes become persistent bytes. Costs that differ between the
+    out-edges of one node become outputs of their own. ``measured`` keeps what the 2020 placers
+    need: the cluster and the numbers of the backward nodes.
+
+    Raises
+    ------
+    FileError, ProfileError
+        Names the node or edge by its place in the file.
+
+    Warns
+    -----
+    EnplaceWarning
+        If the costs are a thousand times too small for their sizes, as in the paper's layer files.
+    """
+    nodes = [_node(value, f"nodes[{i}]") for i, value in enumerate(take(data, "nodes", list, ""))]
+    index = {node["id"]: i for i, node in enumerate(nodes)}
+    if len(index) < len(nodes):
+        double = Counter(node["id"] for node in nodes).most_common(1)[0][0]
+        raise DuplicateOpError(f"nodes: two have the id {shown(double)}; ids must be unique")
+    edges = [
+        _edge(value, f"edges[{i}]", index) for i, value in enumerate(take(data, "edges", list, ""))
+    ]
+    rate = _rate(edges)
+    names = _unique_names(nodes)
+    return make_profile(
+        name,
+        op_names=names,
+        op_types=[_op_type(name) for name in names],
+        scopes=[_scope(name) for name in names],
+        time_us=np.array([(node["gpu_us"], node["cpu_us"]) for node in nodes]),
+        persistent_bytes=[node["size"] for node in nodes],
+        temporary_bytes=[0] * len(nodes),
+        colocation=[node["colour"] for node in nodes],
+        edge_source=[edge["source"] for edge in edges],
+        edge_output=_outputs(edges),
+        edge_op=[edge["target"] for edge in edges],
+        edge_bytes=[round(edge["cost_ms"] * rate) for edge in edges],
+        measured={
+            "source": "Tarnawski et al. 2020",
+            "cluster": cluster_to_json(_cluster(data, rate)),
+            "backward": [i for i, node in enumerate(nodes) if node["backward"]],
+        },
+    )
+
+
+def _node(value: Any, where: str) -> dict[str, Any]:
+    node = is_object(value, where)
+    supported = _flag(node, "supportedOnFpga", where, True)
+    colour = node.get("colorClass")
+    if not (colour is None or type(colour) in (int, str)):
+        raise FileError(f"{where}.colorClass: must be a number or a text, not {shown(colour)}")
+    return {
+        "id": whole(node, "id", where, low=-(2**53), high=2**53),
+        "name": take(node, "name", str, where, "") or f"node{node['id']}",
+        "gpu_us": number(node, "fpgaLatency", where) * US_PER_MS if supported else math.nan,
+        "cpu_us": number(node, "cpuLatency", where) * US_PER_MS
+        if node.get("cpuLatency") is not None or not supported
+        else math.nan,
+        "size": round(number(node, "size", where, 0, high=MAX_BYTES)),
+        "backward": _flag(node, "isBackwardNode", where, False),
+        "colour": "" if colour is None else f"colour {colour}",
+    }
+
+
+def _flag(node: dict[str, Any], key: str, where: str, default: bool) -> bool:
+    """Read true, false, 1 or 0; the authors' files use both spellings."""
+    value = node.get(key, default)
+    if value not in (0, 1):
+        raise FileError(f"{where}.{key}: must be true or false, not {shown(value)}")
+    return bool(value)
+
+
+def _edge(value: Any, where: str, index: dict[int, int]) -> dict[str, Any]:
+    edge = is_object(value, where)
+    ends = []
+    for key in ("sourceId", "destId"):
+        node = whole(edge, key, where, low=-(2**53), high=2**53)
+        if node not in index:
+            raise DanglingEdgeError(
+                f"{where}.{key}: there is no node {node}; add it or remove the edge"
+            )
+        ends.append(index[node])
+    return {
+        "source": ends[0],
+        "target": ends[1],
+        "cost_ms": number(edge, "cost", where, high=1e9),
+        "size": number(edge, "size", where, 0, high=MAX_BYTES),
+    }
+
+
+def _rate(edges: list[dict[str, Any]]) -> float:
+    """Bytes per ms that turn the file's costs into its sizes, or into whole bytes."""
+    ratios = Counter(
+        float(f"{edge['size'] / edge['cost_ms']:.9g}")
+        for edge in edges
+        if edge["size"] and edge["cost_ms"]
+    )
+    usual = ratios.most_common(1)[0][0] if ratios else DECIMAL_RATE
+    near = [rate for rate in (OPERATOR_RATE, LAYER_RATE) if math.isclose(usual, rate, rel_tol=1e-6)]
+    rate = near[0] if near else usual
+    costs_ms = np.array([edge["cost_ms"] for edge in edges if edge["cost_ms"]])
+    lost_ms = np.abs(np.rint(costs_ms * rate) / rate - costs_ms)
+    if lost_ms.max(initial=0.0) > EXACT * costs_ms.max(initial=0.0):
+        rate = min(MOST_EDGE_BYTES / float(costs_ms.max()), MOST_BYTES / float(costs_ms.sum()))
+        warnings.warn(
+            "the sizes of edges do not go with their costs; the costs count, and the bytes shown "
+            "are made up to match them",
+            EnplaceWarning,
+            stacklevel=3,
+        )
+    if rate == LAYER_RATE:
+        warnings.warn(
+            "communication costs are 1000 times smaller than 2 GiB/s would take for the sizes "
+            "given (as in the layer files of Tarnawski et al.); they are used as they are",
+            EnplaceWarning,
+            stacklevel=3,
+        )
+    return rate
+
+
+def _outputs(edges: list[dict[str, Any]]) -> list[int]:
+    """Output number of each edge: one for every distinct cost of its source."""
+    costs: dict[int, dict[float, int]] = {}
+    return [
+        costs.setdefault(edge["source"], {}).setdefault(edge["cost_ms"], len(costs[edge["source"]]))
+        for edge in edges
+    ]
+
+
+def _unique_names(nodes: list[dict[str, Any]]) -> list[str]:
+    count = Counter(node["name"] for node in nodes)
+    return [
+        node["name"] if count[node["name"]] == 1 else f"{node['name']}#{node['id']}"
+        for node in nodes
+    ]
+
+
+def _scope(name: str) -> str:
+    """Name without its last part, be it ``bert.encoder.layer.2.bias`` or ``MatMul5_Grad/Mul``."""
+    return name.replace(".", "/").rpartition("/")[0]
+
+
+def _op_type(name: str) -> str:
+    last = name.rpartition("/")[2]
+    return "" if "." in last else last.split("_")[0].rstrip("0123456789")
+
+
+def _cluster(data: dict[str, Any], rate: float) -> Cluster:
+    accelerators = whole(data, "maxFPGAs", "", 1, low=1, high=200)
+    cpus = whole(data, "maxCPUs", "", 1, high=50)
+    memory = max(1, whole(data, "maxSizePerFPGA", "", 2**34, high=MAX_BYTES))
+    devices = [Device(f"GPU:{i}", "gpu", memory) for i in range(accelerators)]
+    devices += [Device(f"CPU:{i}", "cpu", MAX_BYTES) for i in range(cpus)]
+    buses = [f"bus {device.name}" for device in devices[:accelerators]]
+    links = []
+    for a in range(len(devices)):
+        for b in range(len(devices)):
+            ends = [end for end in (a, b) if end < accelerators]
+            channels = tuple(ends) or (accelerators,)
+            # Between accelerators by way of the host's memory, if there is a host.
+            times = len(ends) if cpus else 1
+            if a != b:
+                links.append(Link(a, b, 0.0, times * US_PER_MS / rate, channels))
+    return Cluster(
+        "from-file",
+        tuple(devices),
+        (*buses, "host memory"),
+        tuple(links),
+        f"{count(accelerators, 'accelerator')} and {count(cpus, 'CPU')}, as the input says",
+    )

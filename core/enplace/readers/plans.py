@@ -1,0 +1,334 @@
+"""The plan file ``plan.json`` that teammates exchange.
+
+Ops are listed once, in the order of the plan, one line each with its device. So a moved op is one
+changed line, a device's own order is the lines that name it, and the order between devices, which
+decides who gets a channel first, is kept too.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from enplace.disk import (
+    check_format,
+    dump_json,
+    is_object,
+    naming,
+    number,
+    parse_json,
+    read_bytes,
+    shown,
+    take,
+    write_atomically,
+)
+from enplace.errors import FileError
+from enplace.readers.clusters import cluster_from_json, cluster_text
+from enplace.readers.split_list import splits_from_json, splits_to_json
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem, split_problem
+from enplace.values.profile import KINDS, IntArray, Profile, make_profile
+from enplace.values.schedule import Schedule
+
+NAME, VERSION = "enplace-plan", 1
+NOWHERE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class PlanFile:
+    """A plan as read from a file, perhaps one that was made for another version of the graph.
+
+    Attributes
+    ----------
+    problem : Problem
+        What was asked about, with the plan's ops split.
+    plan : Plan
+        Ops that the file does not place have device -1 and come last; see :func:`complete_plan`.
+    missing, unknown : list of str
+        Ops of the profile that the file does not place, and ops of the file that the profile lacks.
+    pins : mapping of int to int
+        Device number by op number.
+    same_graph : bool
+        Whether the fingerprints agree.
+    """
+
+    problem: Problem
+    plan: Plan
+    missing: list[str]
+    unknown: list[str]
+    pins: Mapping[int, int]
+    same_graph: bool
+
+
+def write_plan(
+    path: str | os.PathLike[str], problem: Problem, plan: Plan, schedule: Schedule
+) -> None:
+    """Write ``plan.json``; the same plan gives the same text.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    """
+    names = [device.name for device in problem.cluster.devices]
+    order = np.argsort(plan.position).tolist()
+    ops = ",\n".join(
+        f'    {{"device": {dump_json(names[plan.device[op]])}, '
+        f'"op": {dump_json(problem.profile.op_names[op])}}}'
+        for op in order
+    )
+    head = dump_json(_head(problem, plan, schedule), indent=2)[:-2]
+    cluster = cluster_text(problem.cluster).replace("\n", "\n  ")
+    write_atomically(
+        path,
+        f'{head},\n  "cluster": {cluster},\n{_splits_text(plan)}  "ops": [\n{ops}\n  ]\n}}\n',
+    )
+
+
+def _splits_text(plan: Plan) -> str:
+    """The splits, one line each; nothing for a plan without."""
+    lines = ",\n".join(f"    {dump_json(entry)}" for entry in splits_to_json(plan.splits))
+    return f'  "splits": [\n{lines}\n  ],\n' if lines else ""
+
+
+def _head(problem: Problem, plan: Plan, schedule: Schedule) -> dict[str, Any]:
+    profile, devices = problem.profile, problem.cluster.devices
+    pins = {profile.op_names[op]: devices[device].name for op, device in problem.pins.items()}
+    replicas = [[devices[device].name for device in group] for group in plan.replicas]
+    return {
+        "format": f"{NAME}/{VERSION}",
+        "profile": {"name": profile.name, "fingerprint": profile.fingerprint, "ops": profile.n_ops},
+        "method": plan.method,
+        "policy": plan.policy,
+        "links": plan.links,
+        "predicted": {
+            "step_time_us": schedule.makespan_us,
+            "lower_bound_us": schedule.lower_bound_us,
+            "fits": schedule.fits,
+            "peak_bytes": {
+                device.name: int(peak)
+                for device, peak in zip(devices, schedule.peak_bytes, strict=True)
+            },
+        },
+        "facts": dict(sorted(plan.facts.items())),
+        "pins": dict(sorted(pins.items())),
+        **({"replicas": replicas} if replicas else {}),
+    }
+
+
+def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
+    """Read ``plan.json`` for a problem; devices are matched by name, ops by name.
+
+    Raises
+    ------
+    FileError
+        If the file is damaged, no plan, names an op twice or a device that the cluster lacks.
+    SplitError
+        If it splits ops that the graph lacks or that cannot be split so.
+    """
+    with naming(path):
+        data = _load(path)
+        problem = split_problem(problem, splits_from_json(data))
+        profile, index = problem.profile, problem.cluster.index
+        where = _placements(data, index, problem.cluster.name)
+        unknown = [name for name in where if name not in profile.index]
+        missing = [name for name in profile.op_names if name not in where]
+        device = np.array([where.get(name, NOWHERE) for name in profile.op_names], dtype=np.int64)
+        listed = [profile.index[name] for name in where if name in profile.index]
+        position = np.empty(profile.n_ops, dtype=np.int64)
+        position[[*listed, *(profile.index[name] for name in missing)]] = np.arange(profile.n_ops)
+        plan = Plan(
+            device,
+            position,
+            method=take(data, "method", str, "", "plan"),
+            policy=take(data, "policy", str, "", "priority"),
+            links=take(data, "links", str, "", "fifo"),
+            facts=take(data, "facts", dict, "", {}),
+            replicas=_replicas(data, index, problem.cluster.name),
+            splits=problem.splits,
+        )
+        fingerprint = take(data, "profile", dict, "", {}).get("fingerprint")
+        pins = _pins(data, profile, index, problem.cluster.name)
+        same = fingerprint == profile.fingerprint
+        return PlanFile(problem, plan, missing, unknown, pins, same)
+
+
+def read_plan_cluster(path: str | os.PathLike[str]) -> Cluster:
+    """Read the cluster that a plan was made for.
+
+    Raises
+    ------
+    FileError, ClusterError
+        If the file is damaged or no plan.
+    """
+    with naming(path):
+        return cluster_from_json(take(_load(path), "cluster", dict, ""), "cluster")
+
+
+def read_plan_alone(path: str | os.PathLike[str]) -> tuple[Problem, Plan, float]:
+    """Read a plan without the profile that it was made for.
+
+    Returns
+    -------
+    problem : Problem
+        The plan's ops, split ones as their parts, without edges and with a microsecond each, and
+        the plan's cluster.
+    plan : Plan
+    predicted_step_time_us : float
+        What the file says; NaN if nothing.
+
+    Raises
+    ------
+    FileError, ClusterError
+        If the file is damaged or no plan.
+    """
+    with naming(path):
+        data = _load(path)
+        cluster = cluster_from_json(take(data, "cluster", dict, ""), "cluster")
+        names = list(_placements(data, cluster.index, cluster.name))
+        graph, told = (take(data, key, dict, "", {}) for key in ("profile", "predicted"))
+        profile = _bare_profile(take(graph, "name", str, "profile", ""), names)
+        known = "step_time_us" in told
+        predicted_us = number(told, "step_time_us", "predicted") if known else math.nan
+        problem = Problem(profile, cluster, splits=splits_from_json(data))
+    return problem, read_plan(path, problem).plan, predicted_us
+
+
+def _bare_profile(name: str, op_names: list[str]) -> Profile:
+    n_ops = len(op_names)
+    return make_profile(
+        name,
+        op_names=op_names,
+        op_types=[""] * n_ops,
+        scopes=[""] * n_ops,
+        time_us=np.ones((n_ops, len(KINDS))),
+        persistent_bytes=[0] * n_ops,
+        temporary_bytes=[0] * n_ops,
+        colocation=[""] * n_ops,
+        edge_source=[],
+        edge_output=[],
+        edge_op=[],
+        edge_bytes=[],
+    )
+
+
+def _load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    data = is_object(parse_json(read_bytes(path)), "")
+    if "format" not in data:
+        raise FileError(f"not a plan: 'format' is missing; it should be \"{NAME}/{VERSION}\"")
+    check_format(data, NAME, VERSION)
+    return data
+
+
+def _placements(data: dict[str, Any], index: Mapping[str, int], cluster: str) -> dict[str, int]:
+    """Device number by op name, in the order of the file."""
+    found: dict[str, int] = {}
+    for i, value in enumerate(take(data, "ops", list, "")):
+        place = f"ops[{i}]"
+        entry = is_object(value, place)
+        op = take(entry, "op", str, place)
+        if op in found:
+            raise FileError(f"{place}: op {shown(op)} is placed twice; keep one line")
+        found[op] = _device(take(entry, "device", str, place), index, cluster, place)
+    return found
+
+
+def _device(name: str, index: Mapping[str, int], cluster: str, place: str) -> int:
+    if name not in index:
+        raise FileError(
+            f"{place}: cluster '{cluster}' has no device {shown(name)}; "
+            f"choose the cluster that the plan was made for"
+        )
+    return index[name]
+
+
+def _pins(
+    data: dict[str, Any], profile: Profile, index: Mapping[str, int], cluster: str
+) -> dict[int, int]:
+    pins = take(data, "pins", dict, "", {})
+    return {
+        profile.index[op]: _device(take(pins, op, str, "pins"), index, cluster, "pins")
+        for op in pins
+        if op in profile.index
+    }
+
+
+def _replicas(
+    data: dict[str, Any], index: Mapping[str, int], cluster: str
+) -> tuple[tuple[int, ...], ...]:
+    groups = take(data, "replicas", list, "", [])
+    found = []
+    for i, group in enumerate(groups):
+        place = f"replicas[{i}]"
+        if not (isinstance(group, list) and len(group) > 1):
+            raise FileError(f"{place}: must be a list of at least two devices")
+        found.append(tuple(_device(str(name), index, cluster, place) for name in group))
+    return tuple(found)
+
+
+def complete_plan(problem: Problem, planfile: PlanFile) -> Plan:
+    """Place the ops that a plan file misses beside their neighbours, and leave the others alone.
+
+    An op goes where its colocation group is, else to the device with which it exchanges most bytes
+    among those it may use. Its place in the order is just after its last producer.
+    """
+    plan = planfile.plan
+    if not planfile.missing:
+        return plan
+    device = plan.device.copy()
+    unit_device = np.full(problem.n_units, NOWHERE, dtype=np.int64)
+    placed = device != NOWHERE
+    unit_device[problem.unit[placed]] = device[placed]
+    for op in problem.profile.topological_order.tolist():
+        if device[op] == NOWHERE:
+            unit = problem.unit[op]
+            if unit_device[unit] == NOWHERE:
+                unit_device[unit] = _beside_neighbours(problem, device, op)
+            device[op] = unit_device[unit]
+    return replace(plan, device=device, position=_insert(problem.profile, plan, placed))
+
+
+def _beside_neighbours(problem: Problem, device: IntArray, op: int) -> int:
+    profile = problem.profile
+    into = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+    out = np.arange(
+        profile.edge_ptr[profile.tensor_ptr[op]], profile.edge_ptr[profile.tensor_ptr[op + 1]]
+    )
+    edges = np.concatenate([into, out])
+    others = device[np.concatenate([profile.edge_source[into], profile.edge_op[out]])]
+    pull = np.zeros(problem.cluster.n_devices)
+    known = others != NOWHERE
+    # One byte more, so that a control edge counts for something.
+    np.add.at(pull, others[known], profile.tensor_bytes[profile.edge_tensor[edges[known]]] + 1.0)
+    return int(np.argmax(np.where(problem.unit_allowed[problem.unit[op]], pull, -1.0)))
+
+
+def _insert(profile: Profile, plan: Plan, placed: np.ndarray[Any, np.dtype[np.bool_]]) -> IntArray:
+    """Positions with every op after its producers; placed ops keep their order if they can."""
+    key = np.where(placed, plan.position, NOWHERE).astype(np.float64)
+    waiting = np.diff(profile.in_ptr)
+    for op in profile.topological_order.tolist():
+        if not placed[op]:
+            producers = profile.edge_source[
+                profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+            ]
+            key[op] = key[producers].max(initial=-1.0)
+    ready = [(key[op], op) for op in np.flatnonzero(waiting == 0).tolist()]
+    heapq.heapify(ready)
+    position = np.empty(profile.n_ops, dtype=np.int64)
+    for rank in range(profile.n_ops):
+        _, op = heapq.heappop(ready)
+        position[op] = rank
+        first, last = profile.tensor_ptr[op], profile.tensor_ptr[op + 1]
+        for consumer in profile.edge_op[profile.edge_ptr[first] : profile.edge_ptr[last]].tolist():
+            waiting[consumer] -= 1
+            if not waiting[consumer]:
+                heapq.heappush(ready, (key[consumer], consumer))
+    return position

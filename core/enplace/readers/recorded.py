@@ -1,0 +1,55 @@
+"""The placement that a profile was measured under, as a plan; and costs of another measurement."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from enplace.errors import PlanError
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.profile import Profile
+
+
+def recorded_plan(profile: Profile, cluster: Cluster) -> Plan:
+    """Plan that runs every op on the device that the profile recorded, in TensorFlow's own order.
+
+    Parameters
+    ----------
+    profile : Profile
+        With ``op_devices`` in ``measured``.
+    cluster : Cluster
+        Must have devices of the recorded names.
+
+    Raises
+    ------
+    PlanError
+        If nothing was recorded or the cluster lacks a recorded device.
+    """
+    recorded = profile.measured.get("op_devices") or {}
+    for op in profile.op_names:
+        if op not in recorded:
+            raise PlanError(
+                f"profile '{profile.name}' does not say where op '{op}' ran; measure it again"
+            )
+    if lacking := sorted(set(recorded.values()) - set(cluster.index)):
+        raise PlanError(
+            f"profile '{profile.name}' ran on {lacking[0]}, which cluster '{cluster.name}' lacks; "
+            f"use 'local'"
+        )
+    device = np.array([cluster.index[recorded[op]] for op in profile.op_names], dtype=np.int64)
+    position = np.empty(profile.n_ops, dtype=np.int64)
+    position[profile.topological_order] = np.arange(profile.n_ops)
+    return Plan(device, position, method="recorded", policy="fifo", links="fifo")
+
+
+def with_costs_of(profile: Profile, other: Profile) -> Profile:
+    """The same graph with the compute times that another profile measured for ops of the same name.
+
+    Ops that the other profile lacks, or that ran on another kind of device there, keep their own.
+    """
+    time_us = profile.time_us.copy()
+    for op, name in enumerate(profile.op_names):
+        if name in other.index:
+            theirs = other.time_us[other.index[name]]
+            time_us[op] = np.where(np.isnan(theirs), time_us[op], theirs)
+    return profile.with_costs(time_us)

@@ -1,0 +1,34 @@
+"""A plan's splits in a file: ``[{"dimension": "batch", "op": "conv1", "parts": 4}, ...]``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from enplace.disk import is_object, only, take, whole
+from enplace.values.splits import Split
+
+MAX_PARTS = 256
+
+
+def splits_to_json(splits: tuple[Split, ...]) -> list[dict[str, Any]]:
+    """Plain data, one object for each split."""
+    return [dict(sorted(asdict(split).items())) for split in splits]
+
+
+def splits_from_json(data: dict[str, Any], where: str = "") -> tuple[Split, ...]:
+    """The splits under the key ``splits`` of an object; none if it has none.
+
+    Raises
+    ------
+    FileError
+        If an entry is damaged.
+    """
+    found = []
+    for i, value in enumerate(take(data, "splits", list, where, [])):
+        place = f"{where}.splits[{i}]" if where else f"splits[{i}]"
+        entry = is_object(value, place)
+        only(entry, {"op", "dimension", "parts"}, place)
+        op, dimension = (take(entry, key, str, place) for key in ("op", "dimension"))
+        found.append(Split(op, dimension, whole(entry, "parts", place, low=2, high=MAX_PARTS)))
+    return tuple(found)

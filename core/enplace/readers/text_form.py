@@ -1,0 +1,173 @@
+"""The open text form of a profile: JSON that any program can write and read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from enplace.disk import check_format, is_object, number, only, shown, take, whole
+from enplace.errors import DanglingEdgeError, DuplicateOpError, FileError
+from enplace.values.profile import CONTROL, KINDS, MAX_BYTES, MAX_TIME_US, Profile, make_profile
+
+NAME, VERSION = "enplace-profile", 1
+OP_KEYS = {
+    "name",
+    "type",
+    "scope",
+    "time_us",
+    "persistent_bytes",
+    "temporary_bytes",
+    "colocation",
+}
+EDGE_KEYS = {"src", "output", "dst", "bytes", "control"}
+
+
+def profile_to_json(profile: Profile) -> dict[str, Any]:
+    """Plain data of a profile; a kind that an op cannot run on is absent from its ``time_us``."""
+    times = profile.time_us.tolist()
+    memory = zip(profile.persistent_bytes.tolist(), profile.temporary_bytes.tolist(), strict=True)
+    ops = [
+        {
+            "name": name,
+            "type": profile.op_types[op],
+            "scope": profile.scopes[op],
+            "time_us": {k: t for k, t in zip(KINDS, times[op], strict=True) if t == t},
+            "persistent_bytes": persistent,
+            "temporary_bytes": temporary,
+            "colocation": profile.colocation[op] or None,
+        }
+        for op, (name, (persistent, temporary)) in enumerate(
+            zip(profile.op_names, memory, strict=True)
+        )
+    ]
+    tensor = profile.edge_tensor
+    columns = (
+        profile.edge_source,
+        profile.tensor_output[tensor],
+        profile.edge_op,
+        profile.tensor_bytes[tensor],
+    )
+    edges = [
+        {
+            "src": profile.op_names[source],
+            "output": output,
+            "dst": profile.op_names[target],
+            "bytes": size,
+            "control": output == CONTROL,
+        }
+        for source, output, target, size in np.stack(columns, axis=1).tolist()
+    ]
+    return {
+        "format": f"{NAME}/{VERSION}",
+        "name": profile.name,
+        "ops": ops,
+        "edges": edges,
+        "measured": dict(profile.measured),
+    }
+
+
+def profile_from_json(data: dict[str, Any]) -> Profile:
+    """Check plain data and make the profile.
+
+    Raises
+    ------
+    FileError, ProfileError
+        Names the op or edge by its place in the file.
+    """
+    check_format(data, NAME, VERSION)
+    only(data, {"format", "name", "ops", "edges", "measured"}, "")
+    ops = [_op(value, f"ops[{i}]") for i, value in enumerate(take(data, "ops", list, ""))]
+    index = {op["name"]: i for i, op in enumerate(ops)}
+    if len(index) < len(ops):
+        double = next(op["name"] for i, op in enumerate(ops) if index[op["name"]] != i)
+        raise DuplicateOpError(f"ops: two are called {shown(double)}; op names must be unique")
+    edges = [
+        _edge(value, f"edges[{i}]", index) for i, value in enumerate(take(data, "edges", list, ""))
+    ]
+    source, output, target, size = np.array(edges, dtype=np.int64).reshape(-1, 4).T
+    return make_profile(
+        take(data, "name", str, "", "model"),
+        op_names=[op["name"] for op in ops],
+        op_types=[op["type"] for op in ops],
+        scopes=[op["scope"] for op in ops],
+        time_us=np.array([op["time_us"] for op in ops], dtype=np.float64),
+        persistent_bytes=[op["persistent_bytes"] for op in ops],
+        temporary_bytes=[op["temporary_bytes"] for op in ops],
+        colocation=colocation_texts([op["colocation"] for op in ops]),
+        edge_source=source,
+        edge_output=output,
+        edge_op=target,
+        edge_bytes=size,
+        measured=take(data, "measured", dict, "", {}),
+    )
+
+
+def _op(value: Any, where: str) -> dict[str, Any]:
+    op = is_object(value, where)
+    only(op, OP_KEYS, where)
+    name = take(op, "name", str, where)
+    times = take(op, "time_us", dict, where)
+    only(times, set(KINDS), f"{where}.time_us")
+    return {
+        "name": name,
+        "type": take(op, "type", str, where, ""),
+        "scope": take(op, "scope", str, where, name.rpartition("/")[0]),
+        "time_us": [
+            number(times, kind, f"{where}.time_us", high=MAX_TIME_US)
+            if times.get(kind) is not None
+            else np.nan
+            for kind in KINDS
+        ],
+        "persistent_bytes": whole(op, "persistent_bytes", where, 0, high=MAX_BYTES),
+        "temporary_bytes": whole(op, "temporary_bytes", where, 0, high=MAX_BYTES),
+        "colocation": _groups(op, where),
+    }
+
+
+def _groups(op: dict[str, Any], where: str) -> list[str]:
+    value = op.get("colocation")
+    groups = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(group, str) for group in groups):
+        raise FileError(
+            f"{where}.colocation: must be a text, a list of texts or null, not {shown(value)}"
+        )
+    return [group for group in groups if group]
+
+
+def _edge(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int, int]:
+    edge = is_object(value, where)
+    only(edge, EDGE_KEYS, where)
+    ends = []
+    for key in ("src", "dst"):
+        name = take(edge, key, str, where)
+        if name not in index:
+            raise DanglingEdgeError(
+                f"{where}.{key}: there is no op {shown(name)}; add it or remove the edge"
+            )
+        ends.append(index[name])
+    output = whole(edge, "output", where, 0, low=CONTROL, high=1 << 31)
+    control = take(edge, "control", bool, where, False) or output == CONTROL
+    size = whole(edge, "bytes", where, 0 if control else None, high=MAX_BYTES)
+    return ends[0], CONTROL if control else output, ends[1], size
+
+
+def colocation_texts(groups: list[list[str]]) -> list[str]:
+    """One text for each op from its lists of groups: groups that share an op become one.
+
+    An op in no group, and one alone in its groups, gets the empty text if it named no group;
+    a single group keeps its name, joined ones take the name that comes first.
+    """
+    parent: dict[str, str] = {}
+
+    def root(group: str) -> str:
+        while parent.setdefault(group, group) != group:
+            parent[group] = parent[parent[group]]
+            group = parent[group]
+        return group
+
+    for names in groups:
+        for other in names[1:]:
+            a, b = sorted((root(names[0]), root(other)))
+            parent[b] = a
+    return [root(names[0]) if names else "" for names in groups]

@@ -1,0 +1,189 @@
+"""Memory over time: who holds which tensor how long, and what that adds up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray, Profile
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryCurve:
+    """Bytes in use on one device.
+
+    Attributes
+    ----------
+    time_us, bytes : arrays of one length
+        ``bytes[i]`` are in use from ``time_us[i]`` until ``time_us[i + 1]``; ``time_us[0]`` is 0.
+    sent_bytes : int array
+        The part of ``bytes`` that holds tensors received from other devices.
+    weights_bytes : int
+        The part that is there from the start to the end: variables and optimiser slots.
+    """
+
+    time_us: FloatArray
+    bytes: IntArray
+    sent_bytes: IntArray
+    weights_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(self.bytes.max())
+
+
+@dataclass(frozen=True, eq=False)
+class TensorLives:
+    """One row for each copy of each tensor: on its producer's device and on each it is sent to.
+
+    Attributes
+    ----------
+    tensor, device : int array, shape (n_copies,)
+        The first ``Profile.n_tensors`` rows are the producers' own copies, in tensor order.
+    start_us, end_us : float array, shape (n_copies,)
+        A producer's copy lives from the producer's start to the last of: the producer's end, its
+        consumers there, the transfers that send it. A received copy lives from the start of its
+        transfer to the end of its last consumer there.
+    """
+
+    tensor: IntArray
+    device: IntArray
+    start_us: FloatArray
+    end_us: FloatArray
+
+
+def tensor_lives(
+    profile: Profile,
+    device: IntArray,
+    op_start_us: FloatArray,
+    op_finish_us: FloatArray,
+    transfer_tensor: IntArray,
+    transfer_to: IntArray,
+    transfer_start_us: FloatArray,
+    transfer_finish_us: FloatArray,
+) -> TensorLives:
+    """How long each device holds each tensor.
+
+    Parameters are those of :class:`enplace.values.schedule.Schedule`.
+    """
+    own_end = op_finish_us[profile.tensor_op]
+    np.maximum.at(own_end, transfer_tensor, transfer_finish_us)
+    sent_end = transfer_finish_us.copy()
+    order = np.argsort(transfer_tensor, kind="stable")
+    _last_uses(
+        profile.edge_ptr,
+        profile.edge_op,
+        profile.tensor_op,
+        device,
+        op_finish_us,
+        own_end,
+        np.searchsorted(transfer_tensor[order], np.arange(profile.n_tensors + 1)),
+        order,
+        transfer_to,
+        sent_end,
+    )
+    return TensorLives(
+        tensor=np.concatenate([np.arange(profile.n_tensors), transfer_tensor]),
+        device=np.concatenate([device[profile.tensor_op], transfer_to]),
+        start_us=np.concatenate([op_start_us[profile.tensor_op], transfer_start_us]),
+        end_us=np.concatenate([own_end, sent_end]),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _last_uses(
+    edge_ptr: IntArray,
+    edge_op: IntArray,
+    tensor_op: IntArray,
+    device: IntArray,
+    op_finish_us: FloatArray,
+    own_end: FloatArray,
+    transfer_ptr: IntArray,
+    transfer: IntArray,
+    transfer_to: IntArray,
+    sent_end: FloatArray,
+) -> None:  # pragma: no cover - compiled
+    """Raise the ends of the copies to the ends of the consumers beside them, in place."""
+    for tensor in range(len(tensor_op)):
+        home = device[tensor_op[tensor]]
+        for edge in range(edge_ptr[tensor], edge_ptr[tensor + 1]):
+            consumer = edge_op[edge]
+            finish = op_finish_us[consumer]
+            if device[consumer] == home:
+                own_end[tensor] = max(own_end[tensor], finish)
+                continue
+            for at in range(transfer_ptr[tensor], transfer_ptr[tensor + 1]):
+                if transfer_to[transfer[at]] == device[consumer]:
+                    sent_end[transfer[at]] = max(sent_end[transfer[at]], finish)
+
+
+def memory_curves(
+    problem: Problem,
+    device: IntArray,
+    op_start_us: FloatArray,
+    op_finish_us: FloatArray,
+    lives: TensorLives,
+) -> tuple[MemoryCurve, ...]:
+    """Add up lives, temporary and persistent bytes, one curve for each device.
+
+    At one instant frees come before allocations.
+    """
+    profile = problem.profile
+    n_own, n_copies = profile.n_tensors, len(lives.tensor)
+    size = np.concatenate([profile.held_bytes[lives.tensor], profile.temporary_bytes])
+    start = np.concatenate([lives.start_us, op_start_us])
+    end = np.concatenate([lives.end_us, op_finish_us])
+    where = np.concatenate([lives.device, device])
+    received = np.zeros(len(size), dtype=bool)
+    received[n_own:n_copies] = True
+    held = np.flatnonzero((size > 0) & (end > start))
+    time = np.concatenate([end[held], start[held]])
+    order = np.argsort(time, kind="stable")
+    change = np.concatenate([-size[held], size[held]])[order]
+    time, where, received = (
+        time[order],
+        np.tile(where[held], 2)[order],
+        np.tile(received[held], 2)[order],
+    )
+    weights = np.bincount(
+        device, weights=profile.persistent_bytes, minlength=problem.cluster.n_devices
+    )
+    return tuple(
+        _curve(time[mine], change[mine], received[mine], int(weights[d]))
+        for d in range(problem.cluster.n_devices)
+        for mine in [where == d]
+    )
+
+
+def one_device_peak_bytes(problem: Problem) -> int:
+    """What one device would hold at most if all ops ran there in the graph's own order.
+
+    The peak of the simulated step, without a simulator that has to be compiled first.
+    """
+    profile = problem.profile
+    order = profile.topological_order
+    finish_us = np.empty(profile.n_ops)
+    finish_us[order] = np.cumsum(np.nanmin(profile.time_us, axis=1)[order])
+    start_us = np.empty(profile.n_ops)
+    start_us[order] = np.concatenate([[0.0], finish_us[order[:-1]]])
+    end_us = finish_us[profile.tensor_op]
+    np.maximum.at(end_us, profile.edge_tensor, finish_us[profile.edge_op])
+    device = np.zeros(profile.n_ops, dtype=np.int64)
+    own = device[profile.tensor_op]
+    lives = TensorLives(np.arange(profile.n_tensors), own, start_us[profile.tensor_op], end_us)
+    return memory_curves(problem, device, start_us, finish_us, lives)[0].peak_bytes
+
+
+def _curve(time: FloatArray, change: IntArray, received: IntArray, weights: int) -> MemoryCurve:
+    """Running sums after the last change of each instant."""
+    last = np.ones(len(time), dtype=bool)
+    last[:-1] = np.diff(time) > 0
+    total = np.cumsum(change)[last]
+    sent = np.cumsum(np.where(received, change, 0))[last]
+    time = time[last]
+    if len(time) == 0 or time[0] > 0:
+        time, total, sent = (np.insert(values, 0, 0) for values in (time, total, sent))
+    return MemoryCurve(time.astype(np.float64), total + weights, sent, weights)

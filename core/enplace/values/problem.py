@@ -1,0 +1,276 @@
+"""The problem: a profile, a cluster, and what the person insists on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from enplace.errors import (
+    DoesNotFitError,
+    PinConflictError,
+    ProblemError,
+    SplitError,
+    UnplaceableOpError,
+)
+from enplace.text import count, size
+from enplace.values.cluster import Cluster
+from enplace.values.profile import KINDS, FloatArray, IntArray, Profile
+from enplace.values.splits import Split, part_names, split_profile
+
+BoolArray = NDArray[np.bool_]
+
+STEP_TIME, THROUGHPUT, LATENCY = "step-time", "throughput", "latency"
+"""Objectives: the makespan of one step, the time per sample of a pipeline, and the time of one
+query where accelerators take their ops in whole pieces (Tarnawski et al. 2020)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What a placer has to solve: minimise the step time under these constraints.
+
+    Attributes
+    ----------
+    profile, cluster
+        The graph with its costs, and the machine.
+    pins : mapping of int to int
+        Device number by op number; the op must run there.
+    together : tuple of tuples of int
+        Ops that a person colocated, beyond the profile's own groups.
+    forbidden : frozenset of (int, int)
+        (op, device) pairs that must not be used.
+    splits : tuple of Split
+        What was done to the model's graph to make this profile; see :func:`split_problem`.
+
+    Raises
+    ------
+    ProblemError
+        One of its subclasses: an op that no device can run, pins that contradict each other or a
+        colocation group, memory that can never fit.
+    """
+
+    profile: Profile
+    cluster: Cluster
+    pins: Mapping[int, int] = field(default_factory=dict)
+    together: tuple[tuple[int, ...], ...] = ()
+    forbidden: frozenset[tuple[int, int]] = frozenset()
+    splits: tuple[Split, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_kinds()
+        self._check_units()
+        self._check_memory()
+
+    @cached_property
+    def time_us(self) -> FloatArray:
+        """Compute times, shape (n_ops, n_devices); inf where an op cannot run."""
+        times = self.profile.time_us[:, self.cluster.kind] / self.cluster.speed
+        return np.where(np.isnan(times), np.inf, times)
+
+    @cached_property
+    def unit(self) -> IntArray:
+        """Number of the placement unit of each op: ops of one unit share a device; shape (n_ops,).
+
+        Units are numbered by their first op.
+        """
+        return _units(self.profile, self.together)
+
+    @cached_property
+    def n_units(self) -> int:
+        return int(self.unit.max()) + 1
+
+    @cached_property
+    def unit_allowed(self) -> BoolArray:
+        """Whether a unit may be placed on a device; shape (n_units, n_devices)."""
+        op_allowed = np.isfinite(self.time_us)
+        for op, device in self.forbidden:
+            op_allowed[op, device] = False
+        pinned = np.fromiter(self.pins.keys(), dtype=np.int64, count=len(self.pins))
+        there = np.fromiter(self.pins.values(), dtype=np.int64, count=len(self.pins))
+        op_allowed[pinned] &= np.arange(self.cluster.n_devices) == there[:, None]
+        allowed = np.ones((self.n_units, self.cluster.n_devices), dtype=bool)
+        for device in range(self.cluster.n_devices):
+            allowed[self.unit[~op_allowed[:, device]], device] = False
+        return allowed
+
+    @cached_property
+    def device_sets(self) -> tuple[BoolArray, IntArray]:
+        """The distinct rows of :attr:`unit_allowed`, and which of them each unit has."""
+        code = np.zeros(self.n_units, dtype=np.int64)
+        for column in self.unit_allowed.T:
+            code = np.unique(2 * code + column, return_inverse=True)[1]
+        _, first = np.unique(code, return_index=True)
+        return self.unit_allowed[first], code
+
+    @cached_property
+    def unit_persistent_bytes(self) -> IntArray:
+        """Persistent bytes of each unit; shape (n_units,)."""
+        total = np.zeros(self.n_units, dtype=np.int64)
+        np.add.at(total, self.unit, self.profile.persistent_bytes)
+        return total
+
+    def _name(self, op: int) -> str:
+        return f"op '{self.profile.op_names[op]}'"
+
+    def _names(self, ops: IntArray) -> str:
+        """The ops of a unit, for a sentence on what they have."""
+        if len(ops) == 1:
+            return f"{self._name(int(ops[0]))} has"
+        return (
+            f"{self._name(int(ops[0]))} and the {count(len(ops) - 1, 'op')} colocated with it have"
+        )
+
+    def _check_numbers(self) -> None:
+        ops = list(self.pins) + [op for group in self.together for op in group]
+        ops += [op for op, _ in self.forbidden]
+        for op in ops:
+            if not 0 <= op < self.profile.n_ops:
+                raise ProblemError(f"a pin or group names op number {op}, which does not exist")
+        for device in list(self.pins.values()) + [device for _, device in self.forbidden]:
+            if not 0 <= device < self.cluster.n_devices:
+                raise ProblemError(f"a pin names device number {device}, which does not exist")
+
+    def _check_kinds(self) -> None:
+        nowhere = np.flatnonzero(~np.isfinite(self.time_us).any(axis=1))
+        if len(nowhere):
+            op = int(nowhere[0])
+            kind = KINDS[int(np.flatnonzero(~np.isnan(self.profile.time_us[op]))[0])]
+            raise UnplaceableOpError(
+                f"{self._name(op)} runs only on a {kind}, and cluster '{self.cluster.name}' has "
+                f"none; "
+                f"choose a cluster with a {kind} device"
+            )
+
+    def _check_units(self) -> None:
+        nowhere = np.flatnonzero(~self.unit_allowed.any(axis=1))
+        if not len(nowhere):
+            return
+        members = np.flatnonzero(self.unit == nowhere[0])
+        names = [device.name for device in self.cluster.devices]
+        pinned = [op for op in members.tolist() if op in self.pins]
+        for op in pinned:
+            device = self.pins[op]
+            if not np.isfinite(self.time_us[op, device]):
+                raise PinConflictError(
+                    f"{self._name(op)} is pinned to {names[device]}, where it cannot run; move "
+                    f"the pin"
+                )
+            if (op, device) in self.forbidden:
+                raise PinConflictError(
+                    f"{self._name(op)} is pinned to {names[device]}, where it is forbidden; drop "
+                    f"one"
+                )
+            if device != self.pins[pinned[0]]:
+                raise PinConflictError(
+                    f"{self._name(pinned[0])} is pinned to {names[self.pins[pinned[0]]]} and "
+                    f"{self._name(op)} to {names[device]}, but they are colocated; pin both to "
+                    f"one device"
+                )
+        raise UnplaceableOpError(
+            f"{self._names(members)} no device to go to; loosen a pin, a forbidden device or the "
+            f"group"
+        )
+
+    def _check_memory(self) -> None:
+        capacity, need = self.cluster.capacity_bytes, self.unit_persistent_bytes
+        largest = np.where(self.unit_allowed, capacity, 0).max(axis=1)
+        too_big = np.flatnonzero(need > largest)
+        if len(too_big):
+            members = np.flatnonzero(self.unit == too_big[0])
+            raise DoesNotFitError(
+                f"{self._names(members)} variables of {size(need[too_big[0]])}, more than the "
+                f"{size(largest[too_big[0]])} of any device to go to; "
+                f"choose larger devices or split the variable"
+            )
+        sets, set_of = self.device_sets
+        need_of_set = np.zeros(len(sets), dtype=np.int64)
+        np.add.at(need_of_set, set_of, need)
+        for devices in sets:
+            inside = (sets <= devices).all(axis=1)
+            total, room = int(need_of_set[inside].sum()), int(capacity[devices].sum())
+            if total > room:
+                names = [self.cluster.devices[d].name for d in np.flatnonzero(devices)]
+                raise DoesNotFitError(
+                    f"variables of {size(total)} cannot fit the {size(room)} of "
+                    f"{', '.join(names)}; choose a larger cluster or loosen pins"
+                )
+
+
+@lru_cache(maxsize=4)
+def _units(profile: Profile, together: tuple[tuple[int, ...], ...]) -> IntArray:
+    """Placement unit of each op; kept, because pins change far more often than groups."""
+    first_of: dict[str, int] = {}
+    ties = [
+        (first_of.setdefault(group, op), op) for op, group in enumerate(profile.colocation) if group
+    ]
+    ties += [(ops[0], op) for ops in together for op in ops]
+    n = profile.n_ops
+    ends = np.array(ties, dtype=np.int64).reshape(-1, 2)
+    links = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n))
+    _, label = connected_components(links, directed=False)
+    _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    unit: IntArray = rank[inverse]
+    unit.flags.writeable = False
+    return unit
+
+
+def find_ops(profile: Profile, names: Iterable[str]) -> list[int]:
+    """Op numbers of names.
+
+    Raises
+    ------
+    ProblemError
+        If the profile has no op of that name.
+    """
+    found = []
+    for name in names:
+        if name not in profile.index:
+            raise ProblemError(f"profile '{profile.name}' has no op '{name}'; check the spelling")
+        found.append(profile.index[name])
+    return found
+
+
+def split_problem(problem: Problem, splits: tuple[Split, ...]) -> Problem:
+    """The problem of a graph whose ops are split; the problem itself if they are already.
+
+    What a person insists on for an op goes for all of its parts.
+
+    Raises
+    ------
+    SplitError
+        If the graph does not allow the splits, or is split otherwise already.
+    ProblemError
+        If the parts cannot be placed.
+    """
+    if splits == problem.splits:
+        return problem
+    if problem.splits:
+        raise SplitError(
+            f"the plan is for {count(len(splits), 'split op')}, the graph has "
+            f"{len(problem.splits)}; load the plan for the model as it was measured"
+        )
+    profile = split_profile(problem.profile, splits)
+    parts = {split.op: part_names(split.op, split.parts) for split in splits}
+
+    def ends(op: int) -> list[int]:
+        names = [problem.profile.op_names[op]]
+        while any(name in parts for name in names):
+            names = [part for name in names for part in parts.get(name, [name])]
+        return [profile.index[name] for name in names]
+
+    return replace(
+        problem,
+        profile=profile,
+        pins={end: device for op, device in problem.pins.items() for end in ends(op)},
+        together=tuple(tuple(end for op in ops for end in ends(op)) for ops in problem.together),
+        forbidden=frozenset((end, device) for op, device in problem.forbidden for end in ends(op)),
+        splits=splits,
+    )

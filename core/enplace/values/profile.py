@@ -1,0 +1,401 @@
+"""The profile: a computation graph together with its measured costs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from enplace.errors import (
+    CostError,
+    CycleError,
+    DanglingEdgeError,
+    DuplicateOpError,
+    EmptyProfileError,
+    NameTooLongError,
+    ProfileError,
+    TensorMismatchError,
+)
+from enplace.text import UNPRINTABLE
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+KINDS = ("gpu", "cpu")
+"""Device kinds, in the order of the columns of ``Profile.time_us``."""
+
+CONTROL = -1
+"""Output number of the byte-less tensor that stands for an op's control edges."""
+
+MAX_NAME = 4096
+MAX_TIME_US = 1e12
+MAX_BYTES = 1 << 50
+MAX_TOTAL_BYTES = 1 << 60
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """A computation graph with the costs of its ops and tensors.
+
+    Ops are numbered ``0 .. n_ops - 1``. Tensors are sorted by (op, output), edges by (tensor,
+    consumer); an op that consumes one tensor twice has one edge. Build one with
+    :func:`make_profile`.
+
+    Attributes
+    ----------
+    name : str
+        What a person calls the model.
+    op_names, op_types, scopes : tuple of str, length n_ops
+        Unique name, TensorFlow type, and the name scope a person knows the op by.
+    time_us : float array, shape (n_ops, 2)
+        Compute time on each of :data:`KINDS`; NaN where the op cannot run on that kind.
+    persistent_bytes, temporary_bytes : int array, shape (n_ops,)
+        Bytes held from the start (variables, optimiser slots) and bytes held only while the op
+        runs.
+    colocation : tuple of str, length n_ops
+        Ops with the same non-empty text must share a device.
+    tensor_op, tensor_output, tensor_bytes : int array, shape (n_tensors,)
+        Producer, output number (:data:`CONTROL` for control edges) and size of each tensor.
+    edge_tensor, edge_op : int array, shape (n_edges,)
+        Which tensor each edge carries and which op consumes it.
+    measured : mapping
+        What was measured with the profile: ``step_time_us``, ``op_devices``, ``links``, ``gpu``...
+
+    Raises
+    ------
+    ProfileError
+        One of its subclasses, whichever fault is found first.
+    """
+
+    name: str
+    op_names: tuple[str, ...]
+    op_types: tuple[str, ...]
+    scopes: tuple[str, ...]
+    time_us: FloatArray
+    persistent_bytes: IntArray
+    temporary_bytes: IntArray
+    colocation: tuple[str, ...]
+    tensor_op: IntArray
+    tensor_output: IntArray
+    tensor_bytes: IntArray
+    edge_tensor: IntArray
+    edge_op: IntArray
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_lengths(self)
+        _check_names(self)
+        _check_costs(self)
+        _check_edges(self)
+        for value in vars(self).values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+        if len(self.topological_order) < self.n_ops:
+            raise CycleError(_describe_cycle(self))
+
+    @property
+    def n_ops(self) -> int:
+        return len(self.op_names)
+
+    @property
+    def n_tensors(self) -> int:
+        return len(self.tensor_op)
+
+    @property
+    def n_edges(self) -> int:
+        return len(self.edge_op)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Op number by name."""
+        return {name: op for op, name in enumerate(self.op_names)}
+
+    @cached_property
+    def tensor_ptr(self) -> IntArray:
+        """Tensors of op ``u`` are ``tensor_ptr[u] : tensor_ptr[u + 1]``; shape (n_ops + 1,)."""
+        return _pointers(self.tensor_op, self.n_ops)
+
+    @cached_property
+    def edge_ptr(self) -> IntArray:
+        """Edges of tensor ``t`` are ``edge_ptr[t] : edge_ptr[t + 1]``; shape (n_tensors + 1,)."""
+        return _pointers(self.edge_tensor, self.n_tensors)
+
+    @cached_property
+    def held_bytes(self) -> IntArray:
+        """Memory that each tensor takes; shape (n_tensors,).
+
+        None in the inputs of 2020: there the size of a node holds its activations already.
+        """
+        if "backward" not in self.measured:
+            return self.tensor_bytes
+        held = np.zeros(self.n_tensors, dtype=np.int64)
+        held.flags.writeable = False  # as all arrays here: loops are compiled for each kind
+        return held
+
+    @cached_property
+    def edge_source(self) -> IntArray:
+        """Producing op of each edge; shape (n_edges,)."""
+        return self.tensor_op[self.edge_tensor]
+
+    @cached_property
+    def in_edges(self) -> IntArray:
+        """Edges sorted by consumer: those of ``v`` are ``in_edges[in_ptr[v] : in_ptr[v + 1]]``."""
+        return np.argsort(self.edge_op, kind="stable").astype(np.int64)
+
+    @cached_property
+    def in_ptr(self) -> IntArray:
+        """Offsets into :attr:`in_edges`; shape (n_ops + 1,)."""
+        return _pointers(np.sort(self.edge_op), self.n_ops)
+
+    @cached_property
+    def topological_order(self) -> IntArray:
+        """Kahn order, first in first out, lowest op first; shorter than n_ops only if cyclic."""
+        return _kahn(self.n_ops, self.tensor_ptr, self.edge_ptr, self.edge_op)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the graph's names, types and edges; costs do not count."""
+        digest = hashlib.sha256()
+        for texts in (self.op_names, self.op_types):
+            digest.update("\0".join(texts).encode() + b"\1")
+        tensor = self.edge_tensor
+        for numbers in (self.edge_source, self.tensor_output[tensor], self.edge_op):
+            digest.update(np.ascontiguousarray(numbers, dtype="<i8").tobytes())
+        return digest.hexdigest()[:32]
+
+    def with_costs(self, time_us: FloatArray) -> Profile:
+        """The same graph with other compute times, shape (n_ops, 2)."""
+        return replace(self, time_us=np.array(time_us, dtype=np.float64))
+
+
+def make_profile(
+    name: str,
+    *,
+    op_names: Sequence[str],
+    op_types: Sequence[str],
+    scopes: Sequence[str],
+    time_us: FloatArray,
+    persistent_bytes: Sequence[int] | IntArray,
+    temporary_bytes: Sequence[int] | IntArray,
+    colocation: Sequence[str],
+    edge_source: Sequence[int] | IntArray,
+    edge_output: Sequence[int] | IntArray,
+    edge_op: Sequence[int] | IntArray,
+    edge_bytes: Sequence[int] | IntArray,
+    measured: Mapping[str, Any] | None = None,
+) -> Profile:
+    """Build a profile from a plain list of edges.
+
+    Parameters
+    ----------
+    edge_source, edge_output, edge_op, edge_bytes : int, length n_edges
+        Producer, output number (:data:`CONTROL` for a control edge), consumer and bytes of each
+        edge. The other parameters are as in :class:`Profile`.
+
+    Raises
+    ------
+    ProfileError
+        If the graph or a cost is not usable.
+    """
+    source, output, target, size = (
+        np.asarray(values, dtype=np.int64)
+        for values in (edge_source, edge_output, edge_op, edge_bytes)
+    )
+    n_ops = len(op_names)
+    _check_ends(op_names, source, target)
+    order = np.lexsort((target, output, source))
+    source, output, target, size = source[order], output[order], target[order], size[order]
+    new = np.ones(len(source), dtype=bool)
+    new[1:] = (np.diff(source) != 0) | (np.diff(output) != 0)
+    tensor = np.cumsum(new) - 1
+    wrong = np.flatnonzero(size != size[new][tensor]) if len(size) else size
+    if len(wrong):
+        edge = wrong[0]
+        raise TensorMismatchError(
+            f"op '{op_names[source[edge]]}', output {output[edge]}: its edges say "
+            f"{size[new][tensor][edge]} and {size[edge]} bytes; give every edge of one output "
+            f"the same bytes"
+        )
+    keep = np.ones(len(source), dtype=bool)
+    keep[1:] = (np.diff(tensor) != 0) | (np.diff(target) != 0)
+    return Profile(
+        name=name,
+        op_names=tuple(op_names),
+        op_types=tuple(op_types),
+        scopes=tuple(scopes),
+        time_us=np.array(time_us, dtype=np.float64).reshape(n_ops, len(KINDS)),
+        persistent_bytes=np.array(persistent_bytes, dtype=np.int64),
+        temporary_bytes=np.array(temporary_bytes, dtype=np.int64),
+        colocation=tuple(colocation),
+        tensor_op=source[new],
+        tensor_output=output[new],
+        tensor_bytes=size[new],
+        edge_tensor=tensor[keep].astype(np.int64),
+        edge_op=target[keep],
+        measured=dict(measured or {}),
+    )
+
+
+def _pointers(sorted_owner: IntArray, n: int) -> IntArray:
+    return np.searchsorted(sorted_owner, np.arange(n + 1)).astype(np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _kahn(
+    n_ops: int, tensor_ptr: IntArray, edge_ptr: IntArray, edge_op: IntArray
+) -> IntArray:  # pragma: no cover - compiled
+    waiting = np.zeros(n_ops, dtype=np.int64)
+    for edge in range(len(edge_op)):
+        waiting[edge_op[edge]] += 1
+    order = np.empty(n_ops, dtype=np.int64)
+    filled = 0
+    for op in range(n_ops):
+        if waiting[op] == 0:
+            order[filled] = op
+            filled += 1
+    head = 0
+    while head < filled:
+        op = order[head]
+        head += 1
+        for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
+            consumer = edge_op[edge]
+            waiting[consumer] -= 1
+            if waiting[consumer] == 0:
+                order[filled] = consumer
+                filled += 1
+    return order[:filled]
+
+
+def _check_lengths(profile: Profile) -> None:
+    n = profile.n_ops
+    if n == 0:
+        raise EmptyProfileError(f"profile '{profile.name}' has no ops; export the graph again")
+    for label in ("op_types", "scopes", "persistent_bytes", "temporary_bytes", "colocation"):
+        if len(getattr(profile, label)) != n:
+            raise ProfileError(f"{label} has {len(getattr(profile, label))} entries for {n} ops")
+    if profile.time_us.shape != (n, len(KINDS)):
+        raise ProfileError(f"time_us has shape {profile.time_us.shape}, not {(n, len(KINDS))}")
+    for labels in (("tensor_op", "tensor_output", "tensor_bytes"), ("edge_tensor", "edge_op")):
+        if len({getattr(profile, label).shape for label in labels}) > 1:
+            raise ProfileError(f"{', '.join(labels)} must have the same length")
+
+
+def _check_names(profile: Profile) -> None:
+    if len(profile.name) > MAX_NAME:
+        raise NameTooLongError(f"the model's name has over {MAX_NAME} characters; shorten it")
+    for op, texts in enumerate(
+        zip(profile.op_names, profile.op_types, profile.scopes, profile.colocation, strict=True)
+    ):
+        if not texts[0]:
+            raise ProfileError(f"op number {op} has an empty name; give it one")
+        if any(map(UNPRINTABLE.search, texts)):
+            raise ProfileError(
+                f"op number {op}, {texts[0][:60]!a}: a text with unprintable characters; rename it"
+            )
+        if max(map(len, texts)) > MAX_NAME:
+            raise NameTooLongError(
+                f"op number {op}, '{texts[0][:60]}...': a text of over {MAX_NAME} characters; "
+                f"shorten it"
+            )
+    if len(set(profile.op_names)) < profile.n_ops:
+        name, count = Counter(profile.op_names).most_common(1)[0]
+        raise DuplicateOpError(f"{count} ops are called '{name}'; op names must be unique")
+
+
+def _check_costs(profile: Profile) -> None:
+    missing = np.isnan(profile.time_us)
+    if (op := _first(missing.all(axis=1))) is not None:
+        raise CostError(
+            f"op '{profile.op_names[op]}' has a time on neither gpu nor cpu; give it at least one"
+        )
+    wrong = ~missing & ~((profile.time_us >= 0) & (profile.time_us <= MAX_TIME_US))
+    if (op := _first(wrong.any(axis=1))) is not None:
+        value = profile.time_us[op][wrong[op]][0]
+        raise CostError(
+            f"op '{profile.op_names[op]}': a time of {value:g} us is impossible; "
+            f"use 0 to {MAX_TIME_US:g} us"
+        )
+    for label in ("persistent_bytes", "temporary_bytes"):
+        values = getattr(profile, label)
+        if (op := _first((values < 0) | (values > MAX_BYTES))) is not None:
+            raise CostError(
+                f"op '{profile.op_names[op]}': {label} of {values[op]} is impossible; "
+                f"use 0 to 2^50 bytes"
+            )
+    size = profile.tensor_bytes
+    held = (profile.persistent_bytes, profile.temporary_bytes, size)
+    if sum(float(np.abs(part.astype(np.float64)).sum()) for part in held) > MAX_TOTAL_BYTES:
+        raise CostError("all bytes together are over 2^60; no machine holds that, mend the sizes")
+    if (tensor := _first((size < 0) | (size > MAX_BYTES))) is not None:
+        raise CostError(
+            f"op '{profile.op_names[profile.tensor_op[tensor]]}', output "
+            f"{profile.tensor_output[tensor]}: {size[tensor]} bytes is impossible; use 0 to 2^50 "
+            f"bytes"
+        )
+    if (tensor := _first((profile.tensor_output == CONTROL) & (size > 0))) is not None:
+        raise CostError(
+            f"op '{profile.op_names[profile.tensor_op[tensor]]}': a control edge carries "
+            f"{size[tensor]} bytes; control edges carry none"
+        )
+
+
+def _check_edges(profile: Profile) -> None:
+    _check_ends(profile.op_names, profile.tensor_op, profile.edge_op)
+    bad = (profile.edge_tensor < 0) | (profile.edge_tensor >= profile.n_tensors)
+    if _first(bad) is not None:
+        raise DanglingEdgeError(f"edge {_first(bad)} carries a tensor that does not exist")
+    in_order = (
+        np.all(np.diff(profile.tensor_op) >= 0)
+        and np.all(np.diff(profile.edge_tensor) >= 0)
+        and np.all(profile.tensor_output >= CONTROL)
+    )
+    if not in_order:
+        raise ProfileError(
+            "tensors and edges must be sorted, outputs at least -1; use make_profile"
+        )
+    if (edge := _first(profile.tensor_op[profile.edge_tensor] == profile.edge_op)) is not None:
+        name = profile.op_names[profile.edge_op[edge]]
+        raise CycleError(f"op '{name}' consumes its own output; remove that edge")
+
+
+def _strictly_sorted(major: IntArray, minor: IntArray) -> bool:
+    step = np.diff(major)
+    return bool(np.all((step > 0) | ((step == 0) & (np.diff(minor) > 0))))
+
+
+def _check_ends(op_names: Sequence[str], source: IntArray, target: IntArray) -> None:
+    for label, ends in (("comes from", source), ("leads to", target)):
+        if (edge := _first((ends < 0) | (ends >= len(op_names)))) is not None:
+            raise DanglingEdgeError(
+                f"edge {edge} {label} op number {ends[edge]}, which does not exist "
+                f"(ops are 0 to {len(op_names) - 1})"
+            )
+
+
+def _first(mask: NDArray[np.bool_] | np.bool_) -> int | None:
+    """Index of the first true entry, if any."""
+    found = np.flatnonzero(mask)
+    return int(found[0]) if len(found) else None
+
+
+def _describe_cycle(profile: Profile) -> str:
+    """Name the ops of one cycle, starting from any op that Kahn's algorithm could not reach."""
+    left = np.ones(profile.n_ops, dtype=bool)
+    left[profile.topological_order] = False
+    op, seen = int(np.flatnonzero(left)[0]), dict[int, int]()
+    while op not in seen:
+        seen[op] = len(seen)
+        edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+        sources = profile.edge_source[edges]
+        op = int(sources[left[sources]][0])
+    cycle = [name for name, at in seen.items() if at >= seen[op]][::-1]
+    names = [profile.op_names[i] for i in cycle]
+    shown = " -> ".join(names[:6]) + (f" -> ... ({len(names)} ops)" if len(names) > 6 else "")
+    return f"the graph has a cycle: {shown} -> {names[0]}; remove one of these edges"

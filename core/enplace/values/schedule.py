@@ -1,0 +1,134 @@
+"""The schedule: a plan played through the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enplace.errors import EnplaceError
+from enplace.values.memory import MemoryCurve, TensorLives, memory_curves, tensor_lives
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Start and finish of every op and transfer, and what follows from them.
+
+    Attributes
+    ----------
+    op_start_us, op_finish_us, op_lane : arrays, shape (n_ops,)
+        When each op runs, and on which lane of its device.
+    transfer_tensor, transfer_to : int array, shape (n_transfers,)
+        Tensor number and destination device of each transfer; its source is the producer's device.
+    transfer_start_us, transfer_finish_us : float array, shape (n_transfers,)
+        When its channels carry it.
+    lower_bound_us : float
+        No schedule of this problem that fits is shorter; proven.
+
+    Raises
+    ------
+    EnplaceError
+        If a time is not finite or an interval runs backwards.
+    """
+
+    problem: Problem
+    plan: Plan
+    op_start_us: FloatArray
+    op_finish_us: FloatArray
+    op_lane: IntArray
+    transfer_tensor: IntArray
+    transfer_to: IntArray
+    transfer_start_us: FloatArray
+    transfer_finish_us: FloatArray
+    lower_bound_us: float
+
+    def __post_init__(self) -> None:
+        for start, finish in (
+            (self.op_start_us, self.op_finish_us),
+            (self.transfer_start_us, self.transfer_finish_us),
+        ):
+            if not (np.isfinite(finish).all() and (start >= 0).all() and (finish >= start).all()):
+                raise EnplaceError(
+                    "a schedule holds an interval that is not finite or runs backwards"
+                )
+            start.flags.writeable = finish.flags.writeable = False
+
+    @cached_property
+    def makespan_us(self) -> float:
+        """The step time: when the last op or transfer ends."""
+        last_transfer = self.transfer_finish_us.max(initial=0.0)
+        return float(max(self.op_finish_us.max(), last_transfer))
+
+    @property
+    def gap(self) -> float:
+        """How far the step time may be above the best possible, as a fraction of the step time.
+
+        None where a schedule is shorter than any that fits.
+        """
+        if self.makespan_us <= self.lower_bound_us:
+            return 0.0
+        return 1 - self.lower_bound_us / self.makespan_us
+
+    @cached_property
+    def transfer_from(self) -> IntArray:
+        """Source device of each transfer; shape (n_transfers,)."""
+        return self.plan.device[self.problem.profile.tensor_op[self.transfer_tensor]]
+
+    @cached_property
+    def transfer_bytes(self) -> IntArray:
+        """Bytes of each transfer; shape (n_transfers,)."""
+        return self.problem.profile.tensor_bytes[self.transfer_tensor]
+
+    @cached_property
+    def busy_us(self) -> FloatArray:
+        """Compute time of each device, all lanes together; shape (n_devices,)."""
+        busy = np.zeros(self.problem.cluster.n_devices)
+        np.add.at(busy, self.plan.device, self.op_finish_us - self.op_start_us)
+        return busy
+
+    @cached_property
+    def idle_us(self) -> FloatArray:
+        """Time that the lanes of each device stand still during the step; shape (n_devices,)."""
+        lanes_us = self.makespan_us * self.problem.cluster.lanes
+        return np.maximum(lanes_us - self.busy_us, 0.0)
+
+    @cached_property
+    def memory(self) -> tuple[MemoryCurve, ...]:
+        """Memory over time, one curve for each device."""
+        return memory_curves(
+            self.problem, self.plan.device, self.op_start_us, self.op_finish_us, self.lives
+        )
+
+    @cached_property
+    def lives(self) -> TensorLives:
+        """How long each device holds each tensor."""
+        return tensor_lives(
+            self.problem.profile,
+            self.plan.device,
+            self.op_start_us,
+            self.op_finish_us,
+            self.transfer_tensor,
+            self.transfer_to,
+            self.transfer_start_us,
+            self.transfer_finish_us,
+        )
+
+    @cached_property
+    def peak_bytes(self) -> IntArray:
+        """Highest memory use of each device; shape (n_devices,)."""
+        return np.array([curve.peak_bytes for curve in self.memory], dtype=np.int64)
+
+    @property
+    def overfull(self) -> NDArray[np.bool_]:
+        """Which devices run out of memory; shape (n_devices,)."""
+        return self.peak_bytes > self.problem.cluster.capacity_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device has the memory the plan needs."""
+        return not self.overfull.any()

@@ -1,0 +1,31 @@
+"""Ops cut into parts: which may be, along which dimension, and what the graph is then.
+
+After FastT (Middleware 2020), section 5.2: a split is an op, a dimension and a number of parts. It
+takes the op's place with that many copies, each of which does an equal share; inputs are cut for
+them, and what they give is put together for ops that need it whole.
+"""
+
+from enplace.values.splits.graph import has_parts, part_names, split_profile, unsplit_names
+from enplace.values.splits.rules import (
+    Rule,
+    Split,
+    carries_samples,
+    find_rule,
+    legal_dimensions,
+    sample_dimension,
+    without_broken_groups,
+)
+
+__all__ = [
+    "Rule",
+    "Split",
+    "carries_samples",
+    "find_rule",
+    "has_parts",
+    "legal_dimensions",
+    "part_names",
+    "sample_dimension",
+    "split_profile",
+    "unsplit_names",
+    "without_broken_groups",
+]

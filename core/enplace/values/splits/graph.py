@@ -1,0 +1,342 @@
+"""The profile of a graph in which ops are split (FastT, Algorithm 2, lines 16 to 30).
+
+A part that takes its share of a tensor from the part that made it needs neither a split node nor a
+concat node between them; so splitting every op by its samples gives the data-parallel graph, and
+the sums of the parts' gradients are its aggregation.
+
+Who asks for the shape of a tensor that is in parts is not given the tensor; shapes are known before
+a step runs.
+
+A profile has no times of parts. We take an op's time beyond its launch as proportional to its
+share; split, concat and sum nodes read and write their bytes as fast as this profile's element-wise
+ops do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from enplace.errors import SplitError
+from enplace.text import listed
+from enplace.values.profile import CONTROL, KINDS, FloatArray, Profile, make_profile
+from enplace.values.splits.rules import (
+    ELEMENTWISE,
+    SHAPES,
+    SPLIT_LENGTHS,
+    SUM,
+    WHOLE,
+    Rule,
+    Split,
+    find_operands,
+    find_rule,
+    legal_dimensions,
+    split_lengths,
+    without_broken_groups,
+)
+
+_MADE = "/split/"
+"""In the names of all nodes that a split makes, after the op's name."""
+
+LAUNCH_US = 2.0
+"""What a kernel's launch takes where the profile does not say: 1.3 to 2.3 us were measured."""
+
+COPY_US_PER_BYTE = 1e-6
+"""A terabyte a second, for profiles without element-wise ops of any size."""
+
+_LARGE_BYTES = 1 << 20
+
+
+def part_names(op: str, parts: int) -> list[str]:
+    """Names of the copies that an op is split into."""
+    return [f"{op}{_MADE}part_{i}" for i in range(parts)]
+
+
+def has_parts(profile: Profile) -> bool:
+    """Whether the ops of a graph were split already."""
+    return any(_MADE in name for name in profile.op_names)
+
+
+def join_name(op: str, output: int) -> str:
+    """Name of the node that puts an output of the parts together."""
+    return f"{op}{_MADE}join_{output}"
+
+
+def cut_name(op: str, producer: str, output: int) -> str:
+    """Name of the node that cuts an input of an op for its parts."""
+    return f"{op}{_MADE}of_{producer}_{output}"
+
+
+def unsplit_names(names: Iterable[str], splits: Sequence[Split]) -> list[str]:
+    """Names of the ops before they were split."""
+    made = tuple(f"{split.op}{_MADE}" for split in splits)
+    kept = [name for name in names if not name.startswith(made)]
+    return kept + [split.op for split in splits if not split.op.startswith(made)]
+
+
+def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
+    """The graph with its ops split, and what its nodes cost.
+
+    Splits of ops that the graph has are made at once, in whatever order they are given; then those
+    of ops that these have made.
+
+    Raises
+    ------
+    SplitError
+        If an op is not there, is split twice or cannot be split so.
+    """
+    left = tuple(splits)
+    while left:
+        now = tuple(split for split in left if split.op in profile.index)
+        if not now or len({split.op for split in now}) < len(now):
+            _raise_why(left, now)
+        profile = _split_once(profile, now)
+        left = tuple(split for split in left if split not in now)
+    return profile
+
+
+def _raise_why(left: Sequence[Split], now: Sequence[Split]) -> None:
+    if not now:
+        raise SplitError(f"op '{left[0].op}' is to be split, but the graph has none of that name")
+    names = [split.op for split in now]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise SplitError(f"op '{twice}' is split twice; keep one of the two")
+
+
+@dataclass
+class _Ops:
+    """The ops and edges of the new graph, as :func:`make_profile` wants them."""
+
+    names: list[str]
+    types: list[str]
+    scopes: list[str]
+    times: list[FloatArray]
+    persistent: list[int]
+    temporary: list[int]
+    colocation: list[str]
+    edges: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        scope: str,
+        time_us: FloatArray,
+        temporary: int = 0,
+        colocation: str = "",
+    ) -> int:
+        self.names.append(name)
+        self.types.append(kind)
+        self.scopes.append(scope)
+        self.times.append(time_us)
+        self.persistent.append(0)
+        self.temporary.append(temporary)
+        self.colocation.append(colocation)
+        return len(self.names) - 1
+
+
+@lru_cache(maxsize=8)
+def _split_once(profile: Profile, splits: tuple[Split, ...]) -> Profile:
+    """One round of splits, all of ops of this graph; kept, because searches add to a first one."""
+    return _Splitting(profile, splits).run()
+
+
+class _Splitting:
+    def __init__(self, profile: Profile, splits: Sequence[Split]) -> None:
+        self._profile = profile
+        self._split = {profile.index[split.op]: split for split in splits}
+        self._rule = {op: _checked_rule(profile, op, s) for op, s in self._split.items()}
+        _check_groups(profile, splits)
+        self._launch_us = float(profile.measured.get("launch_gap_us") or LAUNCH_US)
+        self._copy_us = _copy_us_per_byte(profile, self._launch_us)
+        kept = np.ones(profile.n_ops, dtype=bool)
+        kept[list(self._split)] = False
+        self._number = np.cumsum(kept) - 1
+        ops = np.flatnonzero(kept).tolist()
+        self._new = _Ops(
+            names=[profile.op_names[op] for op in ops],
+            types=[profile.op_types[op] for op in ops],
+            scopes=[profile.scopes[op] for op in ops],
+            times=list(profile.time_us[ops]),
+            persistent=profile.persistent_bytes[ops].tolist(),
+            temporary=profile.temporary_bytes[ops].tolist(),
+            colocation=[profile.colocation[op] for op in ops],
+        )
+        self._parts = {op: self._add_parts(op) for op in self._split}
+        self._joins: dict[tuple[int, int], int] = {}
+
+    def run(self) -> Profile:
+        profile, split = self._profile, self._split
+        cut = self._cut_edges()
+        columns = (
+            profile.edge_source,
+            profile.tensor_output[profile.edge_tensor],
+            profile.edge_op,
+            profile.tensor_bytes[profile.edge_tensor],
+        )
+        near = np.isin(columns[0], list(split)) | np.isin(columns[2], list(split))
+        for edge in np.flatnonzero(near).tolist():
+            source, output, target, size = (int(column[edge]) for column in columns)
+            if profile.op_types[target] in SHAPES:
+                continue
+            if output == CONTROL:
+                self._connect_control(source, target)
+            else:
+                self._connect(source, output, target, size, cut.get(edge, WHOLE))
+        far = [column[~near] for column in columns]
+        more = np.array(self._new.edges, dtype=np.int64).reshape(-1, 4).T
+        kept = (self._number[far[0]], far[1], self._number[far[2]], far[3])
+        sources, outputs, targets, sizes = (
+            np.concatenate([a, b]) for a, b in zip(kept, more, strict=True)
+        )
+        new = self._new
+        return make_profile(
+            profile.name,
+            op_names=new.names,
+            op_types=new.types,
+            scopes=new.scopes,
+            time_us=np.array(new.times),
+            persistent_bytes=new.persistent,
+            temporary_bytes=new.temporary,
+            colocation=new.colocation,
+            edge_source=sources,
+            edge_output=outputs,
+            edge_op=targets,
+            edge_bytes=sizes,
+            measured=_measured_of_parts(profile, list(split.values())),
+        )
+
+    def _add_parts(self, op: int) -> list[int]:
+        profile, split = self._profile, self._split[op]
+        time_us = profile.time_us[op]
+        launch_us = np.minimum(time_us, self._launch_us)
+        part_us = launch_us + (time_us - launch_us) / split.parts
+        temporary = -(-int(profile.temporary_bytes[op]) // split.parts)
+        kind, scope, group = (x[op] for x in (profile.op_types, profile.scopes, profile.colocation))
+        groups = part_names(group, split.parts) if group else [""] * split.parts
+        return [
+            self._new.add(name, kind, scope, part_us, temporary, its_group)
+            for name, its_group in zip(part_names(split.op, split.parts), groups, strict=True)
+        ]
+
+    def _cut_edges(self) -> dict[int, str]:
+        """Axis along which the tensors of edges are cut for the parts of their consumers."""
+        return {
+            edge: axis
+            for op, rule in self._rule.items()
+            for edge, operand in find_operands(self._profile, op)
+            if (axis := rule.cut(operand)) != WHOLE
+        }
+
+    def _ends(self, op: int) -> list[int]:
+        """What stands for an op in the new graph."""
+        return self._parts[op] if op in self._parts else [int(self._number[op])]
+
+    def _connect_control(self, source: int, target: int) -> None:
+        self._new.edges += [
+            (a, CONTROL, b, 0) for a in self._ends(source) for b in self._ends(target)
+        ]
+
+    def _connect(self, source: int, output: int, target: int, size: int, axis: str) -> None:
+        """Bring a tensor to an op, or its share to each part of one."""
+        if axis != WHOLE:
+            parts, n = self._parts[target], self._split[target].parts
+            made = self._parts.get(source, [])
+            if len(made) == n and self._rule[source].output == axis:
+                pairs = zip(made, parts, strict=True)
+                self._new.edges += [(a, output, b, size // n) for a, b in pairs]
+                return
+            cut = self._add_cut(source, output, target, size)
+            self._new.edges += [(cut, i, part, size // n) for i, part in enumerate(parts)]
+            return
+        made_by, its_output = self._whole(source, output, size)
+        self._new.edges += [(made_by, its_output, end, size) for end in self._ends(target)]
+
+    def _add_cut(self, source: int, output: int, target: int, size: int) -> int:
+        profile = self._profile
+        name = cut_name(profile.op_names[target], profile.op_names[source], output)
+        time_us = self._copying_us(target, 2 * size)
+        cut = self._new.add(name, "Split", profile.scopes[target], time_us)
+        self._new.edges.append((*self._whole(source, output, size), cut, size))
+        return cut
+
+    def _whole(self, source: int, output: int, size: int) -> tuple[int, int]:
+        """Who makes the whole of a tensor, and as which output."""
+        if source not in self._parts:
+            return int(self._number[source]), output
+        if (source, output) not in self._joins:
+            self._joins[source, output] = self._add_join(source, output, size)
+        return self._joins[source, output], 0
+
+    def _add_join(self, source: int, output: int, size: int) -> int:
+        profile, parts = self._profile, self._parts[source]
+        summed = self._rule[source].output == SUM
+        share = size if summed else size // len(parts)
+        join = self._new.add(
+            join_name(profile.op_names[source], output),
+            "AddN" if summed else "ConcatV2",
+            profile.scopes[source],
+            self._copying_us(source, size + share * len(parts)),
+        )
+        self._new.edges += [(part, output, join, share) for part in parts]
+        return join
+
+    def _copying_us(self, op: int, n_bytes: int) -> FloatArray:
+        """Time to read and write so many bytes, on the kinds of device where an op runs."""
+        runs = ~np.isnan(self._profile.time_us[op])
+        return np.where(runs, self._launch_us + n_bytes * self._copy_us, np.nan)
+
+
+def _checked_rule(profile: Profile, op: int, split: Split) -> Rule:
+    rule = find_rule(profile.op_types[op], split.dimension)
+    legal = legal_dimensions(profile, op, split.parts)
+    if split.dimension not in legal:
+        known = f"use {listed(list(legal))}" if legal else "leave it whole"
+        raise SplitError(
+            f"op '{split.op}' of type '{profile.op_types[op]}' cannot be split into "
+            f"{split.parts} equal parts along '{split.dimension}'; {known}"
+        )
+    return rule
+
+
+def _measured_of_parts(profile: Profile, splits: Sequence[Split]) -> Mapping[str, Any]:
+    """What was measured, and what is left to split of the parts of ops whose lengths are known."""
+    lengths = {split: split_lengths(profile, profile.index[split.op]) for split in splits}
+    of_parts = {
+        name: known | {split.dimension: known[split.dimension] // split.parts}
+        for split, known in lengths.items()
+        if known is not None
+        for name in part_names(split.op, split.parts)
+    }
+    if not of_parts:
+        return profile.measured
+    return {**profile.measured, SPLIT_LENGTHS: profile.measured[SPLIT_LENGTHS] | of_parts}
+
+
+def _check_groups(profile: Profile, splits: Sequence[Split]) -> None:
+    whole = set(splits) - set(without_broken_groups(profile, splits))
+    if whole:
+        op = min(split.op for split in whole)
+        raise SplitError(
+            f"op '{op}' is colocated with others that are not split into as many parts; leave it "
+            f"whole"
+        )
+
+
+def _copy_us_per_byte(profile: Profile, launch_us: float) -> FloatArray:
+    """Median time per byte of the profile's large element-wise ops, for each kind of device."""
+    moved = np.zeros(profile.n_ops)
+    np.add.at(moved, profile.edge_op, profile.tensor_bytes[profile.edge_tensor])
+    np.add.at(moved, profile.tensor_op, profile.tensor_bytes)
+    large = np.array([kind in ELEMENTWISE for kind in profile.op_types]) & (moved >= _LARGE_BYTES)
+    rates = np.full(len(KINDS), COPY_US_PER_BYTE)
+    for kind in range(len(KINDS)):
+        beyond_us = profile.time_us[:, kind] - launch_us
+        known = large & (beyond_us > 0)  # false where the op cannot run
+        if known.any():
+            rates[kind] = np.median(beyond_us[known] / moved[known])
+    return rates

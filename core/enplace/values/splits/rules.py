@@ -1,0 +1,321 @@
+"""The dimensions along which ops of each type may be split (FastT, section 5.2).
+
+A rule says for each operand along which axis it is cut, or that every part gets it whole, and
+whether the parts' outputs are put together along an axis or summed. The same table serves profiles
+and TensorFlow's graphs. A graph knows the shapes and which input is which. A profile does not, so
+there we assume:
+
+- What comes from the batch, through any op but those that sum over samples, is data; it has the
+  samples first. What comes from variables and constants alone is weights.
+- A tensor has equal parts if its bytes do. Profiles that we measure know better:
+  :data:`SPLIT_LENGTHS`.
+- A ``MatMul`` of two tensors of data is the gradient of a weight: it sums over the samples.
+- A filter's gradient takes its image from the tensor that a ``Conv2D`` also takes.
+- Of the inputs of an element-wise op, those of much fewer bytes than its output are broadcast.
+
+Batch normalisation mixes the samples of a batch, so no rule splits it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enplace.errors import SplitError
+from enplace.text import listed
+from enplace.values.profile import CONTROL, IntArray, Profile
+
+BATCH, CHANNEL, FILTERS, CHANNELS_IN = "batch", "channel", "filters", "channels in"
+"""Axes: the first; that of the channels; the last and the last but one of a filter."""
+
+COLUMNS = "columns"
+"""The axis of a matrix of weights that becomes the last one of the product."""
+
+WHOLE, SUM = "whole", "sum"
+"""Every part gets the operand whole; the parts' outputs are added up."""
+
+DATA, WEIGHTS, GRADIENT, SIZES = "data", "weights", "gradient", "sizes"
+"""Operands. ``sizes`` are few numbers: a shape, an axis, a permutation."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """One op split into equal parts: an entry of FastT's split list.
+
+    Attributes
+    ----------
+    op, dimension : str
+        Name of the op, and the name that :data:`RULES` gives the dimension.
+    parts : int
+        How many, at least 2.
+    """
+
+    op: str
+    dimension: str
+    parts: int
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What splitting along one dimension does to the operands and to the outputs."""
+
+    data: str = WHOLE
+    weights: str = WHOLE
+    gradient: str = WHOLE
+    output: str = BATCH
+
+    def cut(self, operand: str) -> str:
+        """Axis along which an operand is cut, or :data:`WHOLE`."""
+        return WHOLE if operand == SIZES else str(getattr(self, operand))
+
+
+_SAMPLES = {"batch": Rule(BATCH)}
+_EACH = {"batch": Rule(BATCH), "channel": Rule(CHANNEL, output=CHANNEL)}
+
+_ELEMENTWISE_TYPES = """
+    Abs Add AddN AddV2 Cast Div Elu EluGrad Equal Exp Gelu GeluGrad Greater GreaterEqual
+    Identity LeakyRelu LeakyReluGrad Less LessEqual Log LogicalAnd LogicalNot LogicalOr Maximum
+    Minimum Mul Neg NotEqual Pow RealDiv Relu Relu6 Relu6Grad ReluGrad Rsqrt RsqrtGrad Selu
+    SeluGrad SelectV2 Sigmoid SigmoidGrad Sign Softplus SoftplusGrad Sqrt SqrtGrad Square
+    SquaredDifference StopGradient Sub Tanh TanhGrad ZerosLike
+"""
+ELEMENTWISE = frozenset(_ELEMENTWISE_TYPES.split())
+
+RULES: dict[str, dict[str, Rule]] = {
+    "Conv2D": {
+        "batch": Rule(BATCH),
+        "channel": Rule(weights=FILTERS, output=CHANNEL),
+    },
+    "Conv2DBackpropInput": {
+        "batch": Rule(BATCH),
+        "channel": Rule(weights=CHANNELS_IN, output=CHANNEL),
+    },
+    "Conv2DBackpropFilter": {
+        "batch": Rule(BATCH, gradient=BATCH, output=SUM),
+        "channel": Rule(gradient=CHANNEL, output=FILTERS),
+    },
+    "DepthwiseConv2dNative": _SAMPLES,
+    "DepthwiseConv2dNativeBackpropInput": _SAMPLES,
+    "DepthwiseConv2dNativeBackpropFilter": {"batch": Rule(BATCH, gradient=BATCH, output=SUM)},
+    "MatMul": {
+        "rows": Rule(BATCH),
+        "columns": Rule(weights=COLUMNS, output=CHANNEL),
+        "inner": Rule(BATCH, gradient=BATCH, output=SUM),
+    },
+    "BatchMatMul": _SAMPLES,
+    "BatchMatMulV2": _SAMPLES,
+    "BiasAdd": {"batch": Rule(BATCH), "channel": Rule(CHANNEL, FILTERS, output=CHANNEL)},
+    "BiasAddGrad": {
+        "batch": Rule(BATCH, output=SUM),
+        "channel": Rule(CHANNEL, output=FILTERS),
+    },
+    **dict.fromkeys(sorted(ELEMENTWISE), _EACH),
+    **dict.fromkeys(("MaxPool", "AvgPool", "MaxPoolGrad", "AvgPoolGrad"), _EACH),
+    **dict.fromkeys(
+        (
+            "GatherV2",
+            "LogSoftmax",
+            "Reshape",
+            "Softmax",
+            "SoftmaxCrossEntropyWithLogits",
+            "SparseSoftmaxCrossEntropyWithLogits",
+            "Transpose",
+        ),
+        _SAMPLES,
+    ),
+}
+"""Rules by op type and dimension."""
+
+_CUT = (DATA, WEIGHTS, GRADIENT)
+_CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
+_FILTER_GRADIENTS = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")
+SPLIT_LENGTHS = "split_lengths"
+"""In a profile's ``measured``: op -> dimension -> the largest number of equal parts. An op that is
+there has no other dimension to be split along."""
+
+SHAPES = ("Rank", "Shape", "ShapeN", "Size")
+"""Ops that ask how large a tensor is, which is known without it."""
+
+_NO_SAMPLES = (
+    *SHAPES,
+    *_FILTER_GRADIENTS,
+    "BiasAddGrad",
+    "L2Loss",
+    "Max",
+    "Mean",
+    "Min",
+    "Sum",
+    "UnsortedSegmentSum",
+)
+"""Ops whose outputs no longer have a row for each sample."""
+
+_NO_SOURCE = ("Const", "NoOp", "VarHandleOp", "Variable", "VariableV2")
+_FED = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
+
+SMALL_BYTES = 64
+"""Inputs up to this size that no sample is in are sizes, not weights."""
+
+BROADCAST = 1 / 8
+"""An input of less than this share of the output's bytes is broadcast; a mask of single bytes
+beside numbers of eight has just this share."""
+
+
+def find_rule(op_type: str, dimension: str) -> Rule:
+    """Look up a rule.
+
+    Raises
+    ------
+    SplitError
+        If the table has none; names those there are.
+    """
+    rules = RULES.get(op_type, {})
+    if dimension not in rules:
+        known = f"use {listed(list(rules))}" if rules else "ops of this type stay whole"
+        raise SplitError(f"an op of type '{op_type}' has no dimension '{dimension}'; {known}")
+    return rules[dimension]
+
+
+@lru_cache(maxsize=8)
+def carries_samples(profile: Profile) -> NDArray[np.bool_]:
+    """Which ops have outputs with a row for each sample of the batch; shape (n_ops,).
+
+    It starts from what is fed, and from ops without inputs that are neither constants nor
+    variables.
+    """
+    carries = np.zeros(profile.n_ops, dtype=bool)
+    constant = np.array([kind in _NO_SOURCE for kind in profile.op_types])
+    fed = np.array([kind in _FED for kind in profile.op_types])
+    source = fed | ~(constant | (profile.persistent_bytes > 0))
+    for op in profile.topological_order.tolist():
+        before = profile.edge_source[data_edges(profile, op)]
+        kind, n_data = profile.op_types[op], np.count_nonzero(carries[before])
+        if not len(before):
+            carries[op] = source[op]
+        elif kind == "MatMul":
+            carries[op] = n_data == 1 < len(before)
+        else:
+            carries[op] = n_data > 0 and kind not in _NO_SAMPLES
+    carries.flags.writeable = False
+    return carries
+
+
+def data_edges(profile: Profile, op: int) -> IntArray:
+    """Numbers of the edges that bring an op its inputs."""
+    edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
+    found: IntArray = edges[profile.tensor_output[profile.edge_tensor[edges]] != CONTROL]
+    return found
+
+
+def find_operands(profile: Profile, op: int) -> list[tuple[int, str]]:
+    """Which operand the tensor of each data edge of an op is; see the head of this module."""
+    edges = data_edges(profile, op)
+    kind, carries = profile.op_types[op], carries_samples(profile)[profile.edge_source[edges]]
+    size = profile.tensor_bytes[profile.edge_tensor[edges]]
+    if kind in ELEMENTWISE:
+        is_data = size >= BROADCAST * _output_bytes(profile, op).max(initial=0)
+    else:
+        is_data = carries
+    found: list[tuple[int, str]] = []
+    for edge, data, known, n_bytes in zip(edges.tolist(), is_data, carries, size, strict=True):
+        operand = DATA if data else WEIGHTS if known or n_bytes > SMALL_BYTES else SIZES
+        if data and kind == "MatMul" and any(of == DATA for _, of in found):
+            operand = GRADIENT
+        if data and kind in _FILTER_GRADIENTS and not _is_image(profile, edge):
+            operand = GRADIENT
+        found.append((edge, operand))
+    return found
+
+
+def _is_image(profile: Profile, edge: int) -> bool:
+    """Whether the tensor of an edge is what a convolution forward works on."""
+    tensor = profile.edge_tensor[edge]
+    consumers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
+    return any(profile.op_types[op] in _CONVOLUTIONS for op in consumers.tolist())
+
+
+def _output_bytes(profile: Profile, op: int) -> IntArray:
+    tensors = slice(profile.tensor_ptr[op], profile.tensor_ptr[op + 1])
+    size: IntArray = profile.tensor_bytes[tensors][profile.tensor_output[tensors] != CONTROL]
+    return size
+
+
+def legal_dimensions(profile: Profile, op: int, parts: int) -> tuple[str, ...]:
+    """Dimensions along which an op may be split into so many equal parts.
+
+    None for ops that hold variables. Ops that are colocated must be split together, see
+    :func:`without_broken_groups`.
+    """
+    rules = RULES.get(profile.op_types[op])
+    if not rules or profile.persistent_bytes[op]:
+        return ()
+    operands = find_operands(profile, op)
+    edges, there = [edge for edge, _ in operands], {of for _, of in operands}
+    if not carries_samples(profile)[profile.edge_source[edges]].any():
+        return ()  # numbers that the whole batch has in common, perhaps only one
+    lengths = split_lengths(profile, op)
+
+    def has_equal_parts(dimension: str, rule: Rule) -> bool:
+        if lengths is None:
+            return not (_cut_bytes(profile, op, operands, rule) % parts).any()
+        return dimension in lengths and lengths[dimension] % parts == 0
+
+    return tuple(
+        dimension
+        for dimension, rule in rules.items()
+        if _has_operands(profile.op_types[op], dimension, rule, there)
+        and has_equal_parts(dimension, rule)
+    )
+
+
+def split_lengths(profile: Profile, op: int) -> dict[str, int] | None:
+    """The largest number of equal parts by dimension; None if the profile does not say."""
+    ops = profile.measured.get(SPLIT_LENGTHS)
+    found = ops.get(profile.op_names[op]) if isinstance(ops, dict) else None
+    if not isinstance(found, dict):
+        return None
+    # A file may hold anything here; a length that is none says that the op stays whole.
+    return {name: n for name, n in found.items() if type(n) is int and n > 1}
+
+
+def _has_operands(kind: str, dimension: str, rule: Rule, there: set[str]) -> bool:
+    """Whether all operands that a rule cuts are there."""
+    weighted = kind == "GatherV2" or (kind == "MatMul" and dimension != "inner")
+    if kind in ("GatherV2", "MatMul") and weighted != (WEIGHTS in there):
+        return False
+    return all(rule.cut(operand) == WHOLE or operand in there for operand in _CUT)
+
+
+def _cut_bytes(profile: Profile, op: int, operands: list[tuple[int, str]], rule: Rule) -> IntArray:
+    """Bytes of all tensors that a split cuts."""
+    edges = [edge for edge, operand in operands if rule.cut(operand) != WHOLE]
+    inputs = profile.tensor_bytes[profile.edge_tensor[edges]]
+    outputs = _output_bytes(profile, op)[: 0 if rule.output == SUM else None]
+    return np.concatenate([inputs, outputs]).astype(np.int64)
+
+
+def sample_dimension(profile: Profile, op: int, parts: int) -> str:
+    """The dimension that shares the samples of a batch among parts; empty if there is none."""
+    for dimension in legal_dimensions(profile, op, parts):
+        if find_rule(profile.op_types[op], dimension).data == BATCH:
+            return dimension
+    return ""
+
+
+def without_broken_groups(profile: Profile, splits: Iterable[Split]) -> tuple[Split, ...]:
+    """The splits without those of ops whose colocation group would be split but in part.
+
+    Ops that share a device can be split into parts that share devices, if all of them are.
+    """
+    members = Counter(group for group in profile.colocation if group)
+    found = {split.op: (profile.colocation[profile.index[split.op]], split) for split in splits}
+    together = Counter((group, split.parts) for group, split in found.values())
+    return tuple(
+        split
+        for group, split in found.values()
+        if not group or together[group, split.parts] == members[group]
+    )

@@ -1,0 +1,65 @@
+"""A pipeline in time as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from enplace.machine.loads import COMPUTE, IN
+from enplace.machine.pipeline import PipelineSchedule, Slot
+from enplace.values.problem import Problem
+
+
+def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, Any]:
+    """Stages, and for each device what it computes and transfers when; devices by name.
+
+    What a stage takes is listed for each of its devices.
+    """
+    names = [device.name for device in problem.cluster.devices]
+    op_names = problem.profile.op_names
+    return {
+        "pipeline": found.kind,
+        "microbatches": found.n_microbatches,
+        "time_per_sample_us": found.time_per_sample_us,
+        "makespan_us": found.makespan_us,
+        "stages": [
+            {
+                "devices": [names[device] for device in stage.devices],
+                "pass": _pass(stage.backward),
+                "in_us": list(stage.in_us),
+                "compute_us": list(stage.compute_us),
+                "out_us": list(stage.out_us),
+                "reduce_us": list(stage.reduce_us),
+                "after": list(stage.after),
+                "ops": [op_names[op] for op in stage.ops],
+            }
+            for stage in found.stages
+        ],
+        "devices": [
+            {
+                "name": name,
+                "in_flight": found.in_flight[device],
+                "computing": _slots(found.computing[device]),
+                "transfers": _slots([s for s in found.transfers if s.device == device]),
+            }
+            for device, name in enumerate(names)
+        ],
+    }
+
+
+def _pass(backward: bool) -> str:
+    return "backward" if backward else "forward"
+
+
+def _slots(slots: Sequence[Slot]) -> list[dict[str, Any]]:
+    return [
+        {
+            "microbatch": slot.microbatch,
+            "stage": slot.stage,
+            "pass": _pass(slot.backward),
+            **({} if slot.part == COMPUTE else {"way": "in" if slot.part == IN else "out"}),
+            "start_us": slot.start_us,
+            "finish_us": slot.finish_us,
+        }
+        for slot in slots
+    ]

@@ -1,0 +1,25 @@
+"""A profile as a file, in the format that its name asks for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from enplace.disk import dump_json, write_atomically
+from enplace.readers.archive import write_archive
+from enplace.readers.text_form import profile_to_json
+from enplace.values.profile import Profile
+
+
+def write_profile(path: str | os.PathLike[str], profile: Profile) -> None:
+    """Write a profile: the open text form if the name ends in ``.json``, else ``.enplace``.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    """
+    if Path(path).suffix.lower() == ".json":
+        write_atomically(path, dump_json(profile_to_json(profile), indent=1) + "\n")
+    else:
+        write_archive(path, profile)

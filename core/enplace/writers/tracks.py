@@ -1,0 +1,94 @@
+"""Rows of a timeline: each lane of a device and each channel, with what runs on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.text import device_label
+from enplace.values.cluster import Cluster
+from enplace.values.profile import FloatArray, IntArray
+from enplace.values.schedule import Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """One row of a timeline; nothing on it overlaps.
+
+    Attributes
+    ----------
+    name : str
+        What a person calls it: ``"GPU 0"``, ``"CPU 0, lane 2"``, ``"GPU 0 → GPU 1"``.
+    device, lane : int
+        Of a device's lane; the device is −1 for a channel, and ``lane`` the channel's number.
+    numbers : int array, shape (n,)
+        Ops, or transfers for a channel, in the order in which they run.
+    start_us, finish_us : float array, shape (n,)
+    """
+
+    name: str
+    device: int
+    lane: int
+    numbers: IntArray
+    start_us: FloatArray
+    finish_us: FloatArray
+
+    @property
+    def busy_us(self) -> float:
+        return float((self.finish_us - self.start_us).sum())
+
+
+def lane_tracks(schedule: Schedule) -> list[Track]:
+    """Lanes of all devices, each device's first ones up to the last that is used."""
+    tracks = []
+    for number, device in enumerate(schedule.problem.cluster.devices):
+        ops = np.flatnonzero(schedule.plan.device == number)
+        used = int(schedule.op_lane[ops].max(initial=0)) + 1
+        for lane in range(used):
+            suffix = f", lane {lane}" if used > 1 else ""
+            mine = ops[schedule.op_lane[ops] == lane]
+            order = np.lexsort((schedule.op_finish_us[mine], schedule.op_start_us[mine]))
+            tracks.append(
+                Track(
+                    device_label(device.name) + suffix,
+                    number,
+                    lane,
+                    mine[order],
+                    schedule.op_start_us[mine[order]],
+                    schedule.op_finish_us[mine[order]],
+                )
+            )
+    return tracks
+
+
+def channel_tracks(schedule: Schedule) -> list[Track]:
+    """Channels that carry at least one transfer, in the cluster's order."""
+    cluster = schedule.problem.cluster
+    link = schedule.transfer_from * cluster.n_devices + schedule.transfer_to
+    order = np.lexsort((schedule.transfer_finish_us, schedule.transfer_start_us))
+    carried: list[list[int]] = [[] for _ in cluster.channels]
+    for transfer in order.tolist():
+        pair = int(link[transfer])
+        for channel in cluster.route[cluster.route_ptr[pair] : cluster.route_ptr[pair + 1]]:
+            carried[channel].append(transfer)
+    return [
+        Track(
+            device_label(cluster.channels[channel]).replace("->", " → "),
+            -1,
+            channel,
+            np.array(transfers, dtype=np.int64),
+            schedule.transfer_start_us[transfers],
+            schedule.transfer_finish_us[transfers],
+        )
+        for channel, transfers in enumerate(carried)
+        if transfers
+    ]
+
+
+def channel_names(cluster: Cluster) -> dict[tuple[int, int], list[str]]:
+    """Names of the channels that a transfer between two devices occupies, by device numbers."""
+    return {
+        (link.source, link.target): [cluster.channels[channel] for channel in link.channels]
+        for link in cluster.links
+    }

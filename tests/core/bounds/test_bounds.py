@@ -1,0 +1,197 @@
+"""Lower bounds: below everything that exhaustive search finds, and worth having."""
+
+import itertools
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.problems import cluster_of, clusters, planned_problems, profile_of, profiles
+
+from enplace.bounds.step_time import lower_bound_us
+from enplace.errors import DoesNotFitError
+from enplace.machine import simulate
+from enplace.machine.verify import find_faults
+from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+
+
+@settings(deadline=None, max_examples=400)
+@given(planned=planned_problems())
+def test_no_schedule_is_shorter(planned):
+    problem, plan = planned
+    assert lower_bound_us(problem) <= simulate(problem, plan).makespan_us * (1 + 1e-12)
+
+
+def every_schedule(problem):
+    """Makespans of all placements in all orders."""
+    profile = problem.profile
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(profile.n_ops))
+    graph.add_edges_from(zip(profile.edge_source.tolist(), profile.edge_op.tolist(), strict=True))
+    choices = [np.flatnonzero(row).tolist() for row in problem.unit_allowed]
+    for units in itertools.product(*choices):
+        device = np.array(units)[problem.unit]
+        for order in itertools.islice(nx.all_topological_sorts(graph), 24):
+            position = np.argsort(np.array(order))
+            plan = Plan(device.copy(), position, "x", "strict", "ordered")
+            yield simulate(problem, plan)
+
+
+def shortest_us(problem):
+    """Step time of the shortest schedule that fits; inf where none does."""
+    return min((s.makespan_us for s in every_schedule(problem) if s.fits), default=np.inf)
+
+
+@settings(deadline=None, max_examples=60)
+@given(profile=profiles(max_ops=5), cluster=clusters())
+def test_exhaustive_search_finds_nothing_shorter(profile, cluster):
+    problem = Problem(profile, cluster)
+    assert lower_bound_us(problem) <= shortest_us(problem) * (1 + 1e-12)
+
+
+@settings(deadline=None, max_examples=100)
+@given(profile=profiles(max_ops=4), cluster=clusters(), data=st.data())
+def test_where_memory_is_tight_exhaustive_search_finds_nothing_shorter_that_fits(
+    profile, cluster, data
+):
+    room = st.sampled_from([30, 60, 90, 120, 200])
+    cluster = replace(
+        cluster,
+        devices=tuple(replace(d, capacity_bytes=data.draw(room)) for d in cluster.devices),
+    )
+    try:
+        problem = Problem(profile, cluster)
+    except DoesNotFitError:
+        assume(False)
+    assert np.isfinite(lower_bound_us(problem))
+    assert lower_bound_us(problem) <= shortest_us(problem) * (1 + 1e-12)
+
+
+def test_branches_that_meet_stay_together_or_wait_for_a_transfer():
+    """Two ops of 10 meet: one after the other on one device (20), or a transfer of 7 between."""
+    profile = profile_of({"a": 10, "b": 10, "c": 1}, [("a", "c", 6), ("b", "c", 6)])
+    problem = Problem(profile, cluster_of(2, b0_us=1.0))
+    assert lower_bound_us(problem) == 18
+    assert shortest_us(problem) == 18
+
+
+def test_a_long_transfer_leaves_one_device():
+    profile = profile_of({"a": 10, "b": 10, "c": 1}, [("a", "c", 60), ("b", "c", 60)])
+    assert lower_bound_us(Problem(profile, cluster_of(2))) == 21
+
+
+def test_what_lies_further_back_counts_too():
+    """Two chains of two meet; three ops must be on one device unless something is sent."""
+    times = {"a1": 5, "a2": 5, "b1": 5, "b2": 5, "c": 1}
+    edges = [("a1", "a2", 40), ("b1", "b2", 40), ("a2", "c", 40), ("b2", "c", 40)]
+    assert lower_bound_us(Problem(profile_of(times, edges), cluster_of(2))) == 21
+
+
+def test_before_and_after_the_wide_part_nothing_can_be_shared():
+    """One op, six side by side, one op: the bound counts the ends whole and the middle by half."""
+    times = {"first": 10, **{f"m{i}": 4 for i in range(6)}, "last": 10}
+    edges = [("first", f"m{i}", 1) for i in range(6)] + [(f"m{i}", "last", 1) for i in range(6)]
+    problem = Problem(profile_of(times, edges), cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
+    assert lower_bound_us(problem) == pytest.approx(32)
+
+
+def test_ends_with_no_device_for_both_pay_a_transfer():
+    """A chain of three whose middle has room beside neither end: two transfers of 1 + 3."""
+    problem = Problem(
+        profile_of(
+            {"a": 10, "b": 10, "c": 10},
+            [("a", "b", 3), ("b", "c", 3)],
+            persistent={"a": 40, "b": 60, "c": 40},
+        ),
+        cluster_of(2, capacity_bytes=90),
+    )
+    assert lower_bound_us(problem) == pytest.approx(38)
+    assert shortest_us(problem) == 38
+
+
+def test_what_an_op_needs_while_it_runs_keeps_others_away():
+    """The variables of both would fit one device, but not beside what b needs to run."""
+    profile = profile_of(
+        {"a": 10, "b": 10}, [("a", "b", 3)], persistent={"a": 40, "b": 40}, temporary={"b": 20}
+    )
+    assert lower_bound_us(Problem(profile, cluster_of(2, capacity_bytes=90))) == pytest.approx(24)
+    assert lower_bound_us(Problem(profile, cluster_of(2, capacity_bytes=110))) == pytest.approx(20)
+
+
+def test_an_op_of_each_kind_of_device_pays_the_transfer_between_them():
+    profile = profile_of({"a": 10}, [("input", "a", 3)], cpu={"input": 10})
+    problem = Problem(profile, cluster_of(1, cpu_lanes=1))
+    assert lower_bound_us(problem) == shortest_us(problem) == 24
+
+
+def test_little_memory_on_the_fast_device_leaves_work_for_the_slow():
+    """Four ops of 10, no edges; the fast device does one in 2.5 and has no room for another.
+
+    Neither the work over the speed of all (8), nor the longest op (2.5), nor any path knows that
+    three of them must go to the slow one.
+    """
+    devices = (Device("GPU:0", "gpu", 19, speed=4.0), Device("GPU:1", "gpu", 100))
+    links = tuple(Link(a, 1 - a, 1.0, 1.0, (a,)) for a in (0, 1))
+    cluster = Cluster("unlike", devices, ("there", "back"), links)
+    names = ("a", "b", "c", "d")
+    profile = profile_of(dict.fromkeys(names, 10), persistent=dict.fromkeys(names, 10))
+    problem = Problem(profile, cluster)
+    assert shortest_us(problem) == 30
+    # With fractions, nine tenths of a second op fit beside the first.
+    assert lower_bound_us(problem) == pytest.approx(21)
+
+
+def test_a_schedule_that_lacks_memory_may_be_shorter_than_any_that_fits():
+    profile = profile_of({"a": 10, "b": 10}, [("a", "b", 9)], persistent={"a": 40, "b": 60})
+    problem = Problem(profile, cluster_of(2, capacity_bytes=90))
+    together = simulate(problem, Plan(np.array([0, 0]), np.array([0, 1]), "x"))
+    assert (together.makespan_us, together.lower_bound_us, together.gap) == (20, 30, 0.0)
+    assert find_faults(together) == []
+
+
+@pytest.mark.parametrize(("b0_us", "at_least_us"), [(0.0, 80.0), (4.0, 88.0), (100.0, 130.0)])
+def test_rows_of_parallel_ops_add_up(b0_us, at_least_us):
+    """Two rows of five between three ops: each shared by two GPUs, or each on one."""
+    times, edges = {}, []
+    for row in range(3):
+        times[f"one{row}"] = 10.0
+        for i in range(5 * (row > 0)):
+            times[f"many{row}{i}"] = 10.0
+            edges += [(f"one{row - 1}", f"many{row}{i}", 0), (f"many{row}{i}", f"one{row}", 0)]
+    problem = Problem(profile_of(times, edges), cluster_of(2, b0_us=b0_us, b1_us_per_byte=0.0))
+    assert lower_bound_us(problem) == at_least_us
+    away = [int(b0_us < 50 and name in {"many10", "many11", "many20", "many21"}) for name in times]
+    plan = Plan(np.array(away), np.arange(len(times)), "x", "priority", "fifo")
+    assert at_least_us <= simulate(problem, plan).makespan_us
+
+
+@pytest.mark.parametrize(("shared", "at_least_us"), [(False, 48), (True, 52)])
+def test_gpus_that_share_a_channel_wait_for_each_other(shared, at_least_us):
+    """One op, six side by side, one op, on three GPUs: transfers of 6 in and out, all of one bus.
+
+    With a channel each, both other GPUs have 12 less than the first. With one for all, the second
+    of them has 24 less: it waits for two transfers, and its last is one of two.
+    """
+    times = {"first": 10, **{f"m{i}": 10 for i in range(6)}, "last": 10}
+    edges = [("first", f"m{i}", 0) for i in range(6)] + [(f"m{i}", "last", 0) for i in range(6)]
+    problem = Problem(profile_of(times, edges), cluster_of(3, b0_us=6.0, shared=shared))
+    assert lower_bound_us(problem) == at_least_us
+    plan = Plan(np.array([0, 0, 0, 0, 1, 1, 2, 0]), np.arange(8), "x", "priority", "priority")
+    assert simulate(problem, plan).makespan_us == (54 if shared else 52)
+
+
+def test_a_long_way_in_keeps_an_op_where_its_data_is():
+    """Four chains of two: the first ops read 100 bytes, and what goes on from there is small.
+
+    A second op may leave alone, for 1 in and 1 out. The first ones, of 10 each, cannot: 10 before,
+    40 on one device, then the last chain's end.
+    """
+    chains = [("big", f"a{i}", 100) for i in range(4)] + [(f"a{i}", f"b{i}", 0) for i in range(4)]
+    times = {"big": 10, **{f"a{i}": 10 for i in range(4)}, **{f"b{i}": 1 for i in range(4)}}
+    edges = chains + [(f"b{i}", "last", 0) for i in range(4)]
+    problem = Problem(profile_of({**times, "last": 10}, edges), cluster_of(2, b0_us=1.0))
+    assert lower_bound_us(problem) == 10 + 40 + 1 + 10

@@ -1,0 +1,31 @@
+"""TensorFlow for tests: on the processor, quiet, and without rewriting what it runs."""
+
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+
+import pytest
+
+LIBRARIES = (
+    # What TensorFlow, Keras and what they import say of each other; nothing of ours.
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",
+    "ignore:`shuffle=True` was passed:UserWarning",
+    "ignore:Skipping variable loading for optimizer:UserWarning",
+)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "/tests/core/frameworks/tensorflow/" in item.path.as_posix():
+            for line in LIBRARIES:
+                item.add_marker(pytest.mark.filterwarnings(line))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_rewriting():
+    """Bit for bit, a step can equal only what TensorFlow has not rewritten."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

@@ -1,0 +1,273 @@
+"""``enplace.apply`` in a script of its own process, which is how people use it."""
+
+import json
+import runpy
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from enplace.frameworks.source import source_of
+from enplace.frameworks.tensorflow.devices import parse_devices
+from enplace.frameworks.tensorflow.load import load
+from enplace.frameworks.tensorflow.profile import graph_profile
+from enplace.machine import simulate
+from enplace.placers import place
+from enplace.placers.os_dpos import data_parallel
+from enplace.readers.plans import write_plan
+from enplace.values.problem import Problem, split_problem
+from steps import STYLES, problem_of, scattered_plan, step_of_script, write_script
+
+PLACED = """
+import enplace
+applied = enplace.apply("plan.json")
+compiled = True
+"""
+CONVOLUTIONS = """
+import keras, numpy as np
+keras.utils.clear_session()  # names begin anew
+keras.utils.set_random_seed(1)
+image = keras.Input((8, 8, 3))
+sides = [keras.layers.Conv2D(4, 3, activation="relu")(image) for _ in range(2)]
+flat = keras.layers.Flatten()(keras.layers.Concatenate()(sides))
+model = keras.Model(image, keras.layers.Dense(3)(flat))
+model.compile("sgd", "mse")
+rng = np.random.default_rng(0)
+model.fit(rng.random((32, 8, 8, 3), "float32"), rng.random((32, 3), "float32"), verbose=0)
+"""
+TWO_PLANS = """
+import enplace
+applied = enplace.apply("plan.json", order=False)
+other = enplace.apply("other.json")
+"""
+TELL = """
+import json
+variables = [variable.value for variable in model.variables]
+found = {
+    "losses": losses,
+    "weights": [weight.tolist() for weight in weights],
+    "devices": [variable.device.rpartition("device:")[2] for variable in variables],
+}
+for each in applied.functions:
+    counts = each.check.checked, each.check.as_planned, each.order_edges, each.variables_moved
+    found.update(zip(("checked", "as_planned", "order_edges", "moved"), counts))
+found["said"] = str(applied)
+if "other" in globals():
+    found["other"] = [len(other.functions), str(other)]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A folder with a ``plan.json`` for each style."""
+    folders = {}
+    for style in STYLES:
+        folder = folders[style] = tmp_path_factory.mktemp(style)
+        step = step_of_script(folder, style)
+        problem = problem_of(step, parse_devices("cpu:2").cluster)
+        plan = scattered_plan(problem, seed=1, policy="strict")
+        write_plan(folder / "plan.json", problem, plan, simulate(problem, plan))
+    return folders
+
+
+def run_plain(folder, style):
+    """Losses and weights of the script by itself, in this process, which rewrites nothing."""
+    found = runpy.run_path(str(write_script(folder, style)), run_name="__main__")
+    return found["losses"], [weight.tolist() for weight in found["weights"]]
+
+
+def run_placed(folder, style, head=PLACED):
+    """What the script finds in a process of its own, and what it prints to standard error."""
+    done = run_python(folder, str(write_script(folder, style, head, TELL)))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def run_python(folder, *words):
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_an_unchanged_script_trains_as_before_and_where_the_plan_says(style, planned):
+    placed, stderr = run_placed(planned[style], style)
+    losses, weights = run_plain(planned[style], style)
+    assert len(losses) == 21
+    assert placed["losses"] == losses
+    assert placed["weights"] == weights
+    assert placed["as_planned"] == placed["checked"] > 100
+    assert placed["order_edges"] > 30
+    if style != "branches":  # a branch that updates all variables keeps them together
+        assert placed["moved"] > 0
+        assert set(placed["devices"]) == {"CPU:0", "CPU:1"}
+    said = f"{placed['checked']} of {placed['checked']} ops run where the plan has them"
+    assert said in placed["said"]
+    assert said in stderr.splitlines()[-1]
+
+
+def test_a_script_keeps_the_kernels_that_it_has_without_a_plan(planned):
+    told = (
+        "from tensorflow.python.util import _pywrap_util_port as port\n"
+        "print(port.IsMklEnabled(), os.environ.get('TF_ENABLE_ONEDNN_OPTS'))"
+    )
+    begin = "import os\nos.environ.pop('TF_ENABLE_ONEDNN_OPTS')\n"
+    apply = "import enplace\nenplace.apply('plan.json')\n"
+    plain, placed = (
+        run_python(planned["fit"], "-c", begin + lines + told) for lines in ("", apply)
+    )
+    assert placed.returncode == 0, placed.stderr
+    assert placed.stdout == plain.stdout
+
+
+def test_an_order_that_tensorflow_cannot_keep_is_left_out_and_said(tmp_path):
+    """With oneDNN on before the plan is applied, a convolution and its bias become one op."""
+    (tmp_path / "train.py").write_text(CONVOLUTIONS)
+    step = load(source_of(tmp_path / "train.py"))
+    problem = problem_of(step, parse_devices("cpu:2").cluster)
+    plan = scattered_plan(problem, seed=1, policy="strict")
+    write_plan(tmp_path / "plan.json", problem, plan, simulate(problem, plan))
+    apply = 'import enplace\napplied = enplace.apply("plan.json")\n'
+    kept = run_python(tmp_path, "-c", apply + CONVOLUTIONS + "print(applied)")
+    assert kept.returncode == 0, kept.stderr
+    assert "control edges keep the order" in kept.stdout
+    assert " 0 control edges" not in kept.stdout
+    late = run_python(
+        tmp_path, "-c", "import os; os.environ['TF_ENABLE_ONEDNN_OPTS'] = '1'\n"
+        f"import tensorflow\n{apply}{CONVOLUTIONS}print(applied)",
+    )  # fmt: skip
+    assert late.returncode == 0, late.stderr
+    assert " ops run where the plan has them" in late.stdout
+
+
+READ_BY_A_DATASET = """
+import tensorflow as tf
+seen, weight = tf.Variable(0.0, name="seen"), tf.Variable(tf.ones((4, 2)), name="weight")
+data = tf.data.Dataset.range(9).map(lambda i: tf.ones((3, 4)) * (seen + tf.cast(i, tf.float32)))
+at_once = tf.data.Options()
+at_once.autotune.enabled = False
+at_once.experimental_optimization.inject_prefetch = False
+data = data.with_options(at_once)
+
+@tf.function
+def train_step(x):
+    seen.assign_add(1.0)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ weight) ** 2)
+    weight.assign_sub(0.001 * tape.gradient(loss, weight))
+    return loss
+
+print(*[float(train_step(x)) for x in data])
+"""
+
+
+def test_a_variable_that_a_dataset_reads_stays_where_it_is(tmp_path):
+    plain, placed = _both(tmp_path, READ_BY_A_DATASET)
+    assert placed.stdout.splitlines()[0] == plain.stdout.splitlines()[0]
+    assert " ops run where the plan has them" in placed.stdout
+
+
+NOWHERE = """
+import enplace, enplace.frameworks.tensorflow.apply
+usual = enplace.frameworks.tensorflow.apply.place_graph
+
+def misplaced(*arguments):
+    graph = usual(*arguments)
+    next(n for n in graph.node if n.op == "MatMul").device = "/job:nowhere/device:CPU:0"
+    return graph
+
+enplace.frameworks.tensorflow.apply.place_graph = misplaced
+applied = enplace.apply("plan.json")
+"""
+
+
+def test_a_function_that_tensorflow_refuses_runs_as_it_is(tmp_path):
+    plain, placed = _both(tmp_path, READ_BY_A_DATASET, NOWHERE)
+    assert placed.stdout.splitlines()[0] == plain.stdout.splitlines()[0]
+    assert "TensorFlow does not run train_step as the plan says" in placed.stderr
+
+
+def _both(folder, text, head='import enplace\napplied = enplace.apply("plan.json")\n'):
+    """A script by itself, and with a plan for two CPUs."""
+    (folder / "train.py").write_text(text)
+    step = load(source_of(folder / "train.py"))
+    problem = problem_of(step, parse_devices("cpu:2").cluster)
+    plan = scattered_plan(problem, seed=1, policy="strict")
+    write_plan(folder / "plan.json", problem, plan, simulate(problem, plan))
+    plain = run_python(folder, "-c", text)
+    placed = run_python(folder, "-c", f"{head}{text}print(applied)")
+    assert (plain.returncode, placed.returncode) == (0, 0), placed.stderr
+    return plain, placed
+
+
+def test_a_script_that_applies_a_plan_is_loaded_as_if_it_did_not(planned):
+    folder = planned["custom"]
+    plain = step_of_script(folder, "custom")
+    with_plan = load(source_of(str(write_script(folder, "custom", PLACED))))
+    assert with_plan.graph_def == plain.graph_def
+
+
+def test_a_plan_of_another_model_is_one_line_and_without_order_there_are_no_edges(planned):
+    folder = planned["custom"]
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["ops"][-1]["op"] = "no_more"
+    (folder / "other.json").write_text(json.dumps(plan))
+    placed, stderr = run_placed(folder, "custom", TWO_PLANS)
+    n_functions, said = placed["other"]
+    assert n_functions == 0
+    assert "1 ops of the plan are missing ('no_more'), 1 ops are new" in said
+    assert len([line for line in stderr.splitlines() if "does not fit" in line]) == 1
+    assert placed["as_planned"] == placed["checked"] > 100
+    assert placed["order_edges"] == 0
+
+
+TROUBLE = """
+import enplace
+from enplace.errors import EnplaceError
+def tell(path):
+    try:
+        return enplace.apply(path)
+    except EnplaceError as error:
+        print(error)
+tell("hosts.json")
+import tensorflow as tf
+tf.zeros(1)
+tell("plan.json")
+applied = tell("one.json")
+"""
+
+
+def test_trouble_is_explained_in_a_line(planned):
+    folder = planned["fit"]
+    text = (folder / "plan.json").read_text()
+    (folder / "hosts.json").write_text(text.replace('"CPU:', '"/job:worker/task:0/device:CPU:'))
+    one = json.loads(text.replace('"CPU:1"', '"CPU:0"'))
+    one["cluster"].update(devices=one["cluster"]["devices"][:1], links=[], channels=[])
+    (folder / "one.json").write_text(json.dumps(one))
+    done = run_python(folder, "-c", TROUBLE)
+    assert done.returncode == 0, done.stderr
+    hosts, late = done.stdout.splitlines()
+    assert "run it with 'enplace run'" in hosts
+    assert "uses /device:CPU:1, which this process lacks" in late
+    assert "at the beginning of the script" in late
+    assert "enplace: not used: one.json: no function with the plan's ops" in done.stderr
+
+
+def test_a_plan_with_splits_is_applied_to_an_unchanged_script(tmp_path):
+    """The custom loop, its ops split by samples: the same losses and weights."""
+    step = step_of_script(tmp_path, "custom")
+    devices = parse_devices("cpu:2")
+    profile = graph_profile(step, devices)
+    times = np.where(np.isnan(profile.time_us), np.nan, 10.0)
+    problem = Problem(profile.with_costs(times), devices.cluster)
+    problem = split_problem(problem, data_parallel(problem))
+    assert problem.splits
+    plan = place(problem, "round-robin")
+    write_plan(tmp_path / "plan.json", problem, plan, simulate(problem, plan))
+    placed, said = run_placed(tmp_path, "custom")
+    losses, weights = run_plain(tmp_path, "custom")
+    assert np.allclose(placed["losses"], losses, rtol=0, atol=1e-6)
+    for one, other in zip(placed["weights"], weights, strict=True):
+        assert np.allclose(one, other, rtol=0, atol=1e-6)
+    assert placed["checked"] == placed["as_planned"] > len(plan.splits), said

@@ -1,0 +1,126 @@
+import json
+import os
+from importlib.resources import files as resource_files
+
+import jsonschema
+import pytest
+import tensorflow as tf
+
+from enplace.errors import FileError
+from enplace.frameworks.tensorflow import devices as module
+from enplace.frameworks.tensorflow.devices import DevicesError, parse_devices, short_name
+from enplace.readers.clusters import cluster_from_json, cluster_text
+
+
+def test_logical_cpus_share_the_memory_and_have_a_thread_each(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+    found = parse_devices("CPU:3")
+    assert found.names == ["/device:CPU:0", "/device:CPU:1", "/device:CPU:2"]
+    assert found.config.device_count["CPU"] == 3
+    assert found.config.inter_op_parallelism_threads == 3
+    assert not found.config.allow_soft_placement
+    total = sum(device.capacity_bytes for device in found.cluster.devices)
+    assert 0.9 * module.host_bytes() < total <= module.host_bytes()
+    assert (found.host, found.tasks) == ("/device:CPU:0", [])
+
+
+def test_more_logical_cpus_than_cores_take_turns(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
+    found = parse_devices("cpu:4")
+    assert found.config.inter_op_parallelism_threads == 1
+    assert set(found.cluster.lane_owner.tolist()) == {0}
+
+
+def test_all_cpus_are_as_many_as_there_are_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    assert parse_devices("cpu:all").cluster.n_devices == 3
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [f"{kind} 0", f"{kind} 1"])
+    monkeypatch.setattr(module, "gpu_bytes", lambda: 10 << 30)
+
+
+def test_gpus_and_their_host(two_gpus):
+    found = parse_devices("gpu:all")
+    assert found.names == ["/device:GPU:0", "/device:GPU:1", "/device:CPU:0"]
+    assert found.config.gpu_options.visible_device_list == "0,1"
+    assert [device.chip for device in found.cluster.devices] == ["", "", ""]
+    assert parse_devices("gpu:1").config.gpu_options.visible_device_list == "0"
+
+
+def test_more_gpus_than_there_are_split_their_memory_and_take_turns(two_gpus):
+    found = parse_devices("gpu:3")
+    assert [device.chip for device in found.cluster.devices] == ["GPU 0", "GPU 0", "", ""]
+    limits = [
+        list(each.memory_limit_mb) for each in found.config.gpu_options.experimental.virtual_devices
+    ]
+    assert [len(each) for each in limits] == [2, 1]
+    assert all(sum(each) <= 10 << 10 for each in limits)
+
+
+def hosts_file(folder, names, **more):
+    path = folder / "cluster.json"
+    cluster = {
+        "devices": [{"name": n, "kind": "cpu", "capacity_bytes": 1 << 30} for n in names],
+        "default_links": {"cpu-cpu": {"b0_us": 1, "b1_us_per_byte": 0}},
+        **more,
+    }
+    path.write_text(json.dumps(cluster))
+    return str(path)
+
+
+WORKERS = [f"/job:worker/task:{task}/device:CPU:{cpu}" for task in (0, 1) for cpu in (0, 1)]
+
+
+def test_devices_of_hosts_keep_their_names(tmp_path):
+    found = parse_devices(hosts_file(tmp_path, WORKERS))
+    assert found.names == WORKERS
+    assert found.tasks == ["/job:worker/task:0", "/job:worker/task:1"]
+    assert found.host == WORKERS[0]
+    assert found.config.device_count["CPU"] == 2
+
+
+def test_addresses_stay_with_the_cluster(tmp_path):
+    hosts = {"/job:worker/task:0": "10.0.0.1:2222", "/job:worker/task:1": "b.lan:2222"}
+    cluster = parse_devices(hosts_file(tmp_path, WORKERS, hosts=hosts)).cluster
+    assert dict(cluster.hosts) == hosts
+    data = json.loads(cluster_text(cluster))
+    assert cluster_from_json(data) == cluster
+    schema = (resource_files("enplace_resources") / "cluster.schema.json").read_text()
+    jsonschema.validate(data, json.loads(schema))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("cpu:0", "use 1 to"),
+        ("cpu:65", "use 1 to"),
+        ("gpu:all", "no GPU"),
+        ("gpu:2", "no GPU"),
+        ("tpu:1", "neither cpu:N"),
+        ("missing.json", "neither cpu:N"),
+    ],
+)
+def test_what_is_not_there_is_explained(text, why):
+    with pytest.raises(DevicesError, match=why):
+        parse_devices(text)
+
+
+def test_a_cluster_of_one_machine_is_no_file_of_hosts(tmp_path):
+    with pytest.raises(DevicesError, match=r"rename 'CPU:0'"):
+        parse_devices(hosts_file(tmp_path, ["CPU:0", "CPU:1"]))
+
+
+def test_an_address_that_is_none_is_refused(tmp_path):
+    path = hosts_file(tmp_path, WORKERS, hosts={"/job:worker/task:0": "here"})
+    with pytest.raises(FileError, match="name:port"):
+        parse_devices(path)
+
+
+def test_short_names():
+    assert short_name("/job:localhost/replica:0/task:0/device:CPU:1") == "/device:CPU:1"
+    assert short_name("/job:worker/replica:0/task:1/device:GPU:0") == (
+        "/job:worker/task:1/device:GPU:0"
+    )

@@ -1,0 +1,131 @@
+"""Two servers on this machine stand for two hosts; nothing of them stays."""
+
+import json
+import socket
+from contextlib import ExitStack, contextmanager, suppress
+from threading import Event
+
+import psutil
+import pytest
+
+from enplace.errors import EnplaceError
+from enplace.frameworks.tensorflow import transfers
+from enplace.frameworks.tensorflow.devices import parse_devices
+from enplace.frameworks.tensorflow.hosts import HostsError, serving
+from enplace.frameworks.tensorflow.run import run_plan
+from steps import problem_of, scattered_plan, step_of_script
+
+TASKS = ("/job:worker/task:0", "/job:worker/task:1")
+
+
+def hosts(folder, tasks=TASKS, **more):
+    path = folder / "cluster.json"
+    devices = [
+        {"name": f"{task}/device:CPU:0", "kind": "cpu", "capacity_bytes": 1 << 30} for task in tasks
+    ]
+    links = {"cpu-cpu": {"b0_us": 200, "b1_us_per_byte": 0.001}}
+    path.write_text(json.dumps({"devices": devices, "default_links": links, **more}))
+    return parse_devices(str(path))
+
+
+def servers():
+    """Server processes that this one started."""
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "enplace.frameworks.tensorflow.hosts" in " ".join(child.cmdline())
+    ]
+
+
+def test_a_plan_runs_across_two_hosts_exactly_as_it_says(tmp_path):
+    devices = hosts(tmp_path)
+    step = step_of_script(tmp_path, "fit")
+    problem = problem_of(step, devices.cluster)
+    run = run_plan(step, problem, scattered_plan(problem, policy="strict"), devices, 20)
+    assert run.ops_on_planned_device == run.ops_checked > 100
+    assert set(run.op_device.tolist()) == {-1, 0, 1}
+    assert run.order_violations == 0
+    assert run.loss_difference == 0.0
+    assert run.weights_difference == 0.0
+    assert not servers()
+
+
+def test_servers_that_listen_already_are_joined(tmp_path):
+    with listening(2) as addresses:
+        named = dict(zip(TASKS, addresses, strict=True))
+        with serving(hosts(tmp_path, hosts=named)) as target:
+            assert target == f"grpc://{addresses[0]}"
+            assert not servers()
+
+
+@contextmanager
+def listening(count):
+    """Addresses where somebody listens."""
+    with ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        yield [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+
+
+def test_a_server_that_is_not_there_is_named_with_how_to_start_it(tmp_path):
+    with listening(1) as (first,), listening(1) as (gone,):
+        pass
+    with listening(1) as (first,):
+        devices = hosts(tmp_path, hosts=dict(zip(TASKS, (first, gone), strict=True)))
+        match = r"no server of /job:worker/task:1.*python -m"
+        with pytest.raises(HostsError, match=match), serving(devices):
+            pass
+
+
+def test_a_server_that_is_gone_ends_the_run_with_its_name(tmp_path, monkeypatch):
+    said, heard = [], Event()
+
+    def give_up(why):
+        said.append(why)
+        heard.set()
+
+    monkeypatch.setattr("enplace.frameworks.tensorflow.hosts.LOOK_S", 0.01)
+    monkeypatch.setattr("enplace.frameworks.tensorflow.hosts.give_up", give_up)
+    with listening(1) as (first,), ExitStack() as second:
+        (other,) = second.enter_context(listening(1))
+        named = dict(zip(TASKS, (first, other), strict=True))
+        with serving(hosts(tmp_path, hosts=named)):
+            second.close()
+            assert heard.wait(20)
+    assert said[0] == f"the server of /job:worker/task:1 at {other} does not answer any more"
+
+
+def test_a_task_without_an_address_is_named(tmp_path):
+    devices = hosts(tmp_path, hosts={TASKS[0]: "127.0.0.1:4001"})
+    with pytest.raises(HostsError, match=r"no address for /job:worker/task:1"), serving(devices):
+        pass
+
+
+def test_transfers_are_measured_and_servers_end_with_whoever_needed_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(transfers, "SIZES", (1 << 12, 1 << 16, 1 << 22))
+    devices = hosts(tmp_path)
+    with suppress(EnplaceError), serving(devices) as target:
+        assert target.startswith("grpc://127.0.0.1:")
+        assert len(servers()) == len(TASKS)
+        cluster, measured = transfers.measure_transfers(devices, target, lambda *_: None)
+        raise EnplaceError("enough")
+    assert not servers()
+    assert [(each["from"], each["to"]) for each in measured] == [
+        (devices.cluster.devices[a].name, devices.cluster.devices[b].name)
+        for a, b in ((0, 1), (1, 0))
+    ]
+    for link, each in zip(cluster.links, measured, strict=True):
+        assert each["times_us"][-1] > each["times_us"][0] > 0
+        assert link.b1_us_per_byte == each["b1_us_per_byte"] > 0
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(
+            "enplace.frameworks.tensorflow.hosts._free_ports", lambda count: [port] * count
+        )
+        with pytest.raises(HostsError, match=r"server of /job:worker/task:0 did not start: .+"):
+            serving(hosts(tmp_path, TASKS[:1])).__enter__()
+    assert not servers()

@@ -1,0 +1,461 @@
+"""Models of every kind become a step that does, bit for bit, what the original does."""
+
+import runpy
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from enplace.frameworks.source import source_of
+from enplace.frameworks.tensorflow.load import load
+from enplace.frameworks.tensorflow.step import LoadError, OpenStep
+
+N_STEPS = 5
+
+HEAD = """
+import keras
+import numpy as np
+import tensorflow as tf
+keras.utils.clear_session()
+keras.utils.set_random_seed(3)
+x = np.random.default_rng(0).random((48, 4)).astype("float32")
+words = (x * 5).astype("int32")
+y = x[:, :2]
+losses = []
+"""
+
+FIT = """
+class Watch(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs):
+        losses.append(logs["loss"])
+
+model.fit(inputs, y, batch_size=8, shuffle=False, verbose=0, callbacks=[Watch()])
+"""
+
+
+def script(folder, text, head=HEAD, name="train.py"):
+    path = folder / name
+    path.write_text(head + textwrap.dedent(text))
+    return str(path)
+
+
+def losses_alone(step, n_steps=N_STEPS):
+    wanted = step.outputs.index(step.losses[0])
+    with OpenStep(step) as alone:
+        return [alone.run()[wanted] for _ in range(n_steps)]
+
+
+def assert_same(path):
+    """The step taken out of a script has the losses that the script finds by itself."""
+    step = load(source_of(path))
+    expected = runpy.run_path(path, run_name="__main__")["losses"][:N_STEPS]
+    assert len(expected) == N_STEPS
+    np.testing.assert_array_equal(losses_alone(step), expected)
+    return step
+
+
+MODELS = {
+    "dropout": (
+        """
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6, activation="relu"),
+                                  keras.layers.Dropout(0.5), keras.layers.Dense(2)])
+        """,
+        "x",
+        "model.compile('adam', 'mse', metrics=['mae'])",
+    ),
+    "recurrent": (
+        """
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Embedding(5, 3),
+                                  keras.layers.LSTM(3), keras.layers.Dense(2)])
+        """,
+        "words",
+        "model.compile('rmsprop', 'mse')",
+    ),
+    "convolution": (
+        """
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Reshape((2, 2, 1)),
+                                  keras.layers.Conv2D(3, 2, padding="same"),
+                                  keras.layers.BatchNormalization(), keras.layers.Flatten(),
+                                  keras.layers.Dense(2)])
+        """,
+        "x",
+        "model.compile('sgd', 'mse')",
+    ),
+    "mixed-precision": (
+        """
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(6, dtype="mixed_float16"),
+                                  keras.layers.Dense(2)])
+        """,
+        "x",
+        "model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), 'mse')",
+    ),
+    "accumulation": (
+        "model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])",
+        "x",
+        "model.compile(keras.optimizers.Adam(gradient_accumulation_steps=2), 'mse')",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_script_with_model_fit(tmp_path, kind):
+    model, inputs, compiled = MODELS[kind]
+    lines = (textwrap.dedent(model), f"inputs = {inputs}", compiled, "model.jit_compile = False")
+    step = assert_same(script(tmp_path, "\n".join([*lines, FIT])))
+    assert step.trainable
+    assert step.iterator
+
+
+def test_several_steps_at_once_are_taken_one_by_one(tmp_path):
+    model, _, _ = MODELS["dropout"]
+    lines = (
+        textwrap.dedent(model),
+        "model.compile('adam', 'mse', steps_per_execution=4, jit_compile=True)",
+        "model.fit(x, y, batch_size=8, verbose=0)",
+    )
+    step = load(source_of(script(tmp_path, "\n".join(lines))))
+    assert not any("While" in node.op for node in step.graph_def.node)
+    assert step.losses
+    assert step.compiled
+
+
+LOOP = """
+weight = tf.Variable(tf.ones((4, 2)), name="weight")
+optimizer = keras.optimizers.Adam(0.1)
+
+@tf.function
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ weight - y) ** 2)
+    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+    return loss
+
+for i in range(6):
+    losses.append(train_step(x[8 * i:8 * i + 8], y[8 * i:8 * i + 8]))
+"""
+
+
+def test_a_script_with_its_own_loop(tmp_path):
+    step = assert_same(script(tmp_path, LOOP))
+    assert step.trainable == {"weight"}
+    assert len(step.batches) == 6
+    assert not step.compiled
+
+
+def test_a_function_that_the_script_compiles_is_known_to_be(tmp_path):
+    text = LOOP.replace("@tf.function", "@tf.function(jit_compile=True)")
+    assert load(source_of(script(tmp_path, text))).compiled
+
+
+def test_a_script_has_its_arguments_its_folder_and_its_name(tmp_path):
+    (tmp_path / "beside.py").write_text("n = 3")
+    path = script(
+        tmp_path,
+        """
+        import sys
+        from beside import n
+        assert __name__ == "__main__" and sys.argv[1:] == ["--rate", "2"] and n == 3
+        """
+        + textwrap.indent(LOOP, " " * 8),
+    )
+    assert load(source_of(path, arguments=["--rate", "2"])).losses
+
+
+def test_a_module(tmp_path, monkeypatch):
+    (tmp_path / "some_package").mkdir()
+    script(tmp_path / "some_package", LOOP)
+    monkeypatch.chdir(tmp_path)
+    step = load(source_of("some_package.train"))
+    assert (step.name, len(step.batches)) == ("some_package.train", 6)
+
+
+def test_a_script_that_catches_everything_ends_all_the_same(tmp_path):
+    text = LOOP.replace("range(6)", "range(100)").replace(
+        "    losses.append(train_step(x[8 * i:8 * i + 8], y[8 * i:8 * i + 8]))",
+        "    try:\n        train_step(x[:8], y[:8])\n    except Exception:\n        pass",
+    )
+    assert len(load(source_of(script(tmp_path, text))).batches) == 8
+
+
+# What cannot be loaded is explained in one line
+
+
+def refusal(path, **options):
+    with pytest.raises(LoadError) as caught:
+        load(source_of(str(path), **options))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+EAGER = """
+for i in range(100):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(weight ** 2)
+    weight.assign_sub(tape.gradient(loss, weight))
+"""
+
+
+APART = """
+weight = tf.Variable(1.0)
+@tf.function
+def gradients():
+    with tf.GradientTape() as tape:
+        loss = weight * weight
+    return tape.gradient(loss, weight)
+for _ in range(20):
+    weight.assign_sub(0.1 * gradients())
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("print('nothing')", "train: it ended and never trained.*open the script that trains"),
+        ("weight = tf.Variable(1.0)\n" + EAGER, r"line 16: gradients are taken eagerly.*@tf.func"),
+        ("1 / 0", r"train\.py, line 11: .* ZeroDivisionError: division by zero; mend the script"),
+        ("import no_such_thing", "line 11: it needs the module 'no_such_thing'.*install it"),
+        ("raise SystemExit(0)", r"line 11: the script ended by itself before it trained;"),
+        ("raise SystemExit('no data')", r"before it trained \(no data\)"),
+        (
+            "import argparse\nargparse.ArgumentParser().parse_args(['--wrong'])",
+            r"line 12: the script refused its arguments \(given: --a 1\)",
+        ),
+        (APART, r"line 19: gradients are taken in a tf\.function, but applied outside of it"),
+        (
+            "@tf.function(input_signature=[tf.TensorSpec([None])])\n"
+            "def check(a):\n    return a + tf.ones(3)\ncheck(tf.ones(2))",
+            r"line 14: it failed before it trained: InvalidArgumentError: .*\[2\] vs\. \[3\]; mend",
+        ),
+        ("def broken(:", r"SyntaxError: .*mend the script"),
+        (
+            "with tf.Graph().as_default(), tf.compat.v1.Session() as s:\n    s.run(tf.constant(1))",
+            "TensorFlow 1 session.*export_meta_graph",
+        ),
+    ],
+)
+def test_a_script_that_never_trains_is_explained(tmp_path, capsys, text, complaint):
+    path = script(tmp_path, text)
+    with pytest.raises(LoadError, match=complaint) as caught:
+        load(source_of(path, arguments=["--a", "1"]))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [("print('no data', file=sys.stderr); 1 / 0", True), ("print('nothing')", False)],
+)
+def test_what_a_script_printed_is_shown_where_it_failed_itself(tmp_path, text, printed):
+    with pytest.raises(LoadError) as caught:
+        load(source_of(script(tmp_path, f"import sys\n{text}")))
+    assert caught.value.printed is printed
+
+
+@pytest.mark.parametrize(
+    "error", ["MemoryError()", "tf.errors.ResourceExhaustedError(0, 0, 'OOM')"]
+)
+def test_running_out_of_memory_is_no_fault_of_the_script(tmp_path, error):
+    with pytest.raises((MemoryError, tf.errors.ResourceExhaustedError)):
+        load(source_of(script(tmp_path, f"raise {error}")))
+
+
+def test_a_script_that_fails_shows_its_own_traceback(tmp_path, capsys):
+    path = script(tmp_path, "def deep():\n    1 / 0\ndeep()")
+    assert "train.py, line 12" in refusal(path)
+    said = capsys.readouterr().err
+    assert "in deep" in said
+    assert "scripts.py" not in said
+    assert "runpy" not in said
+
+
+def test_what_cannot_leave_the_script_is_explained_with_its_line(tmp_path):
+    text = LOOP.replace(
+        "loss = tf", "loss = tf.cast(table.lookup(tf.constant(1)), tf.float32) * tf"
+    ).replace(
+        "optimizer =",
+        "table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2]), 0)\n"
+        "optimizer =",
+    )
+    assert "train.py, line 24: the training step uses a lookup table" in refusal(
+        script(tmp_path, text)
+    )
+
+
+def test_a_training_loop_inside_a_function_is_explained(tmp_path):
+    text = LOOP.replace(
+        "for i in range(6):\n    losses.append(train_step(x[8 * i:8 * i + 8], y[8 * i:8 * i + 8]))",
+        "@tf.function\ndef train():\n    for _ in tf.range(6):\n        train_step(x, y)\ntrain()",
+    )
+    assert "call it once for each batch" in refusal(script(tmp_path, text))
+
+
+def test_a_model_that_runs_eagerly_is_explained(tmp_path):
+    model, _, _ = MODELS["dropout"]
+    lines = "model.compile('adam', 'mse', run_eagerly=True)\nmodel.fit(x, y, epochs=9, verbose=0)"
+    message = refusal(script(tmp_path, textwrap.dedent(model) + lines))
+    assert "leave out run_eagerly=True" in message
+
+
+# Saved Keras models
+
+
+def small_model(**options):
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(6), keras.layers.Dense(2, activation="softmax")]
+    )
+    if options:
+        model.compile(**options)
+    return model
+
+
+@pytest.fixture
+def keras_file(tmp_path):
+    path = tmp_path / "model.keras"
+    small_model().save(path)
+    return path
+
+
+def fitted_losses(path, step, loss, optimizer):
+    """What ``model.fit`` finds on the batches of the step."""
+    model = keras.saving.load_model(path, compile=False)
+    model.compile(optimizer, loss, jit_compile=False)
+    x, y = (np.concatenate(parts) for parts in zip(*step.batches, strict=True))
+    losses = []
+    watch = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])
+    )
+    size = len(step.batches[0][0])
+    model.fit(x, y, batch_size=size, shuffle=False, verbose=0, callbacks=[watch])
+    return losses[:N_STEPS]
+
+
+@pytest.mark.parametrize(
+    "loss", ["sparse_categorical_crossentropy", "categorical_crossentropy", "mean_squared_error"]
+)
+def test_a_keras_file_with_a_loss(keras_file, loss):
+    step = load(source_of(str(keras_file), loss=loss, optimizer="adam", batch_size=5))
+    assert step.batches[0][0].shape == (5, 4)
+    expected = fitted_losses(keras_file, step, loss, "adam")
+    np.testing.assert_array_equal(losses_alone(step), expected)
+
+
+def test_a_compiled_keras_file_trains_as_it_was_saved(tmp_path):
+    path = tmp_path / "model.h5"
+    model = small_model(optimizer="adam", loss="categorical_crossentropy")
+    model.save(path)
+    step = load(source_of(str(path)))
+    expected = fitted_losses(path, step, "categorical_crossentropy", "adam")
+    np.testing.assert_array_equal(losses_alone(step), expected)
+
+
+def test_a_keras_model_of_several_inputs_and_outputs(tmp_path):
+    keras.utils.clear_session()
+    words, rest = keras.Input((None,), dtype="int32", name="words"), keras.Input((3,))
+    mean = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(2, 3)(words))
+    hidden = keras.layers.add([mean, rest])
+    outputs = [keras.layers.Dense(1)(hidden), keras.layers.Dense(2)(hidden)]
+    path = tmp_path / "model.keras"
+    keras.Model([words, rest], outputs).save(path)
+    step = load(source_of(str(path), loss="mse", optimizer="sgd"))
+    assert len(step.batches[0]) == 4
+    assert np.isfinite(losses_alone(step)).all()
+
+
+def test_keras_files_that_cannot_train_are_explained(tmp_path, keras_file):
+    assert "saved without loss and optimiser" in refusal(keras_file)
+    assert "nonsense" in refusal(keras_file, loss="nonsense", optimizer="adam")
+    broken = tmp_path / "broken.keras"
+    broken.write_bytes(b"PK no zip")
+    assert "damaged or no Keras model" in refusal(broken)
+
+
+# SavedModels
+
+
+@pytest.fixture
+def exported(tmp_path):
+    path = tmp_path / "exported"
+    small_model().export(path, verbose=False)
+    return path
+
+
+def test_a_saved_model_infers(exported):
+    step = load(source_of(str(exported)))
+    serve = tf.saved_model.load(exported).signatures["serving_default"]
+    assert not step.losses
+    assert not step.targets
+    with OpenStep(step) as alone:
+        for batch in step.batches[:N_STEPS]:
+            (expected,) = serve(tf.constant(batch[0])).values()
+            np.testing.assert_array_equal(alone.run()[0], expected)
+
+
+def test_a_saved_model_is_trained_around_its_signature(exported):
+    loss = "sparse_categorical_crossentropy"
+    step = load(source_of(str(exported), loss=loss, optimizer="adam"))
+    loaded = tf.saved_model.load(exported)
+    serve = loaded.signatures["serving_default"]
+    variables = serve.graph.trainable_variables
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(variables)
+    loss_of = keras.losses.get(loss)
+
+    @tf.function
+    def train_step(x, y):
+        with tf.GradientTape() as tape:
+            (output,) = serve(x).values()
+            value = tf.reduce_mean(loss_of(y, output))
+        optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
+        return value
+
+    expected = [train_step(*map(tf.constant, batch)) for batch in step.batches[:N_STEPS]]
+    np.testing.assert_array_equal(losses_alone(step), expected)
+    assert len(step.trainable) == 4
+
+
+class Trainer(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = tf.Variable(tf.ones((4, 2)), name="weight")
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 4)), tf.TensorSpec((None, 2))])
+    def train(self, x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ self.weight - y) ** 2)
+        self.weight.assign_sub(0.1 * tape.gradient(loss, self.weight))
+        return {"loss": loss}
+
+
+def test_a_saved_model_trains_by_its_own_signature(tmp_path):
+    trainer = Trainer()
+    tf.saved_model.save(trainer, str(tmp_path), signatures={"train": trainer.train})
+    step = load(source_of(str(tmp_path)))
+    expected = [trainer.train(*map(tf.constant, b))["loss"] for b in step.batches[:N_STEPS]]
+    np.testing.assert_array_equal(losses_alone(step), expected)
+    assert step.targets
+
+
+def test_of_several_signatures_it_is_known_which_was_taken(tmp_path):
+    trainer = Trainer()
+    forward = tf.function(lambda x: {"y": x @ trainer.weight})
+    serve = forward.get_concrete_function(tf.TensorSpec((None, 4), name="x"))
+    signatures = {"serving_default": serve, "train": trainer.train}
+    tf.saved_model.save(trainer, str(tmp_path), signatures=signatures)
+    step = load(source_of(str(tmp_path)))
+    assert (step.function, step.left_out) == ("serving_default", ("train",))
+    assert load(source_of(str(tmp_path), signature="train")).left_out == ()
+
+
+def test_saved_models_that_cannot_be_used_are_explained(tmp_path, exported):
+    assert "no signature 'other'; choose of" in refusal(exported, signature="other")
+    bare = tmp_path / "bare"
+    tf.saved_model.save(tf.Module(), str(bare))
+    assert "it has no signature" in refusal(bare)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "saved_model.pb").write_bytes(b"no protobuf")
+    assert "TensorFlow cannot read it" in refusal(broken)

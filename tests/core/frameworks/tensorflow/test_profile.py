@@ -1,0 +1,107 @@
+"""Profiles of a step: what is measured, and hand-made traces of a GPU."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework.step_stats_pb2 import StepStats
+
+from enplace.frameworks.tensorflow.capture import step_of
+from enplace.frameworks.tensorflow.devices import parse_devices
+from enplace.frameworks.tensorflow.fit import fit_line
+from enplace.frameworks.tensorflow.profile import profile_step
+from enplace.frameworks.tensorflow.trace import op_traces, trimmed
+from enplace.machine import simulate
+from enplace.readers import recorded_plan
+from enplace.readers.clusters import cluster_from
+from enplace.values.problem import Problem
+
+
+@pytest.fixture(scope="module")
+def profile():
+    """A dense layer with a gradient step, on two logical CPUs."""
+    kernel = tf.Variable(tf.ones((32, 32)), name="layer/kernel")
+    x = tf.ones((16, 32))
+
+    @tf.function
+    def train_step(x):
+        with tf.GradientTape() as tape, tf.name_scope("layer"):
+            loss = tf.reduce_sum(tf.square(tf.matmul(x, kernel)))
+        kernel.assign_sub(0.01 * tape.gradient(loss, kernel))
+        return loss
+
+    step = step_of("dense", train_step.get_concrete_function(x), [[x]])
+    return profile_step(step, parse_devices("cpu:2"), steps=20, warm_ups=3)
+
+
+def test_one_device_simulated_takes_as_long_as_the_measured_step(profile):
+    cluster = cluster_from("local", profile)
+    schedule = simulate(Problem(profile, cluster), recorded_plan(profile, cluster))
+    assert schedule.makespan_us == pytest.approx(profile.measured["step_time_us"], rel=0.05)
+
+
+def test_a_variable_holds_its_bytes_and_keeps_its_readers_and_writers(profile):
+    variable = profile.index["layer/kernel"]
+    assert profile.op_types[variable] == "VarHandleOp"
+    assert profile.persistent_bytes[variable] == 4 * 32 * 32
+    tied = {profile.op_types[op] for op in range(profile.n_ops) if profile.colocation[op]}
+    assert tied == {"VarHandleOp", "ReadVariableOp", "AssignSubVariableOp"}
+
+
+def test_tensors_have_their_bytes_and_handles_none(profile):
+    size = {
+        (profile.op_types[op], output): int(n_bytes)
+        for op, output, n_bytes in zip(
+            profile.tensor_op, profile.tensor_output, profile.tensor_bytes, strict=True
+        )
+    }
+    assert size["VarHandleOp", 0] == 0
+    assert size["ReadVariableOp", 0] == 4 * 32 * 32
+
+
+def test_scopes_are_those_a_person_knows(profile):
+    scope = dict(zip(profile.op_names, profile.scopes, strict=True))
+    assert scope["layer/MatMul"] == "layer"
+    assert scope["layer/kernel"] == "layer"
+    assert any(s.startswith("gradients") for s in profile.scopes)
+    writer = profile.op_types.index("AssignSubVariableOp")
+    assert profile.scopes[writer] == "update"
+
+
+def test_every_op_that_ran_has_a_deviation_and_a_time_where_it_ran(profile):
+    matmul = profile.index["layer/MatMul"]
+    assert profile.measured["op_deviation"]["layer/MatMul"] >= 0
+    assert np.isnan(profile.time_us[matmul, 0])
+    assert profile.time_us[matmul, 1] > 0
+    assert set(profile.measured["op_devices"].values()) == {"CPU:0"}
+
+
+def test_nothing_is_measured_between_logical_cpus(profile):
+    assert profile.measured["links"] == []
+
+
+def test_kernels_of_a_gpu_are_added_up_from_the_row_of_all_streams():
+    stats = StepStats()
+    host = stats.dev_stats.add(device="/job:localhost/replica:0/task:0/device:GPU:0")
+    host.node_stats.add(node_name="a/MatMul", op_end_rel_nanos=5000)
+    for name in ("/device:GPU:0/stream:all", "/device:GPU:0/stream:13"):
+        stream = stats.dev_stats.add(device=name)
+        stream.node_stats.add(node_name="a/MatMul:MatMul", op_end_rel_nanos=20_000)
+        stream.node_stats.add(node_name="a/MatMul:MatMul", op_end_rel_nanos=10_000)
+    trace = op_traces([stats])["a/MatMul"]
+    assert (trace.device, trace.n_kernels) == ("/device:GPU:0", 2)
+    assert (trace.kernel_us, trace.host_us) == ([30.0], [5.0])
+
+
+def test_the_slowest_tenth_does_not_count():
+    assert trimmed([1.0] * 9 + [100.0]) == (1.0, 0.0)
+    mean, deviation = trimmed([1.0, 3.0])
+    assert (mean, deviation) == (2.0, 0.5)
+
+
+def test_a_stray_measurement_does_not_bend_the_line():
+    sizes = np.array([1e3, 1e4, 1e5, 1e6, 1e7, 1e8])
+    times_us = 10 + 1e-4 * sizes
+    times_us[2] *= 5
+    fitted = fit_line(sizes, times_us)
+    assert fitted[0] == pytest.approx(10, rel=0.2)
+    assert fitted[1] == pytest.approx(1e-4, rel=0.01)

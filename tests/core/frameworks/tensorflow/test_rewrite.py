@@ -1,0 +1,224 @@
+"""A plan written into a graph; graphs here are drawn, and need no TensorFlow to run them."""
+
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from enplace.errors import DeadlockError
+from enplace.frameworks.tensorflow.graph import node_of
+from enplace.frameworks.tensorflow.rewrite import device_orders, ordered_ops, place_graph
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from problems import cluster_of, profile_of
+
+DEVICES = ["/device:CPU:0", "/device:CPU:1"]
+
+
+def graph_of(inputs, ops=()):
+    """A graph from name -> inputs; ``ops`` gives the types that are not Identity."""
+    graph = GraphDef()
+    for name, tensors in inputs.items():
+        graph.node.add(name=name, op=dict(ops).get(name, "Identity"), input=tensors)
+    return graph
+
+
+def inputs_of(graph):
+    return {node.name: list(node.input) for node in graph.node}
+
+
+def devices_of(graph):
+    return {node.name: node.device for node in graph.node}
+
+
+@st.composite
+def placed_graphs(draw):
+    """A drawn graph, a device for every op, and an order of each device that the graph allows."""
+    n = draw(st.integers(2, 12))
+    names = [f"n{i}" for i in range(n)]
+    inputs = {
+        name: draw(st.lists(st.sampled_from(names[:i]), max_size=3, unique=True)) if i else []
+        for i, name in enumerate(names)
+    }
+    device_of = {name: draw(st.sampled_from(DEVICES)) for name in names}
+    graph = nx.DiGraph([(a, b) for b, tensors in inputs.items() for a in tensors])
+    graph.add_nodes_from(names)
+    urgency = dict(zip(names, draw(st.permutations(range(n))), strict=True))
+    order = list(nx.lexicographical_topological_sort(graph, urgency.__getitem__))
+    return graph_of(inputs), device_of, [[n for n in order if device_of[n] == d] for d in DEVICES]
+
+
+@given(placed_graphs())
+def test_every_op_waits_for_the_one_ahead_and_nothing_goes_in_circles(drawn):
+    graph, device_of, order = drawn
+    placed = place_graph(graph, device_of, order)
+    whole = nx.DiGraph(
+        [(node_of(t), n) for n, tensors in inputs_of(placed).items() for t in tensors]
+    )
+    whole.add_nodes_from(device_of)
+    assert nx.is_directed_acyclic_graph(whole)
+    for names in order:
+        for first, then in pairwise(names):
+            assert nx.has_path(whole, first, then)
+    assert devices_of(placed) == device_of
+
+
+@given(placed_graphs())
+def test_edges_are_only_added_and_only_where_data_does_not_imply_them(drawn):
+    graph, device_of, order = drawn
+    placed, before = inputs_of(place_graph(graph, device_of, order)), inputs_of(graph)
+    data = nx.DiGraph([(node_of(t), n) for n, tensors in before.items() for t in tensors])
+    data.add_nodes_from(before)
+    for name, tensors in placed.items():
+        n_before = len(before[name])
+        assert tensors[:n_before] == before[name]
+        for tensor in tensors[n_before:]:
+            assert tensor.startswith("^")
+            assert not nx.has_path(data, node_of(tensor), name)
+
+
+@given(placed_graphs())
+def test_any_order_of_priorities_becomes_one_that_the_graph_allows(drawn):
+    graph, device_of, order = drawn
+    names = list(device_of)
+    problem = Problem(profile_of(dict.fromkeys(names, 1.0)), cluster_of(2))
+    device = np.array([DEVICES.index(device_of[n]) for n in names])
+    rng = np.random.default_rng(len(names))
+    plan = Plan(device, rng.permutation(len(names)), "drawn")
+    lists = device_orders(graph, problem, plan, plan.position)
+    assert [sorted(found) for found in lists] == [sorted(expected) for expected in order]
+    place_graph(graph, device_of, lists)  # raises if they contradict the graph
+
+
+def test_a_priority_order_departs_from_the_positions_only_where_it_must():
+    graph = graph_of({"a": [], "b": [], "c": ["a"], "d": []})
+    problem = Problem(profile_of(dict.fromkeys("abcd", 1.0)), cluster_of(1))
+    position = np.array([3, 1, 0, 2])  # c, b, d, a; but c needs a
+    plan = Plan(np.zeros(4, dtype=np.int64), position, "hand")
+    assert device_orders(graph, problem, plan, plan.position) == [["b", "d", "a", "c"]]
+
+
+def test_a_plan_without_order_and_a_device_of_many_lanes_have_none():
+    graph = graph_of({"a": [], "b": []})
+    problem = Problem(profile_of({}, cpu={"a": 1, "b": 1}), cluster_of(0, cpu_lanes=2))
+    free, lanes = (
+        Plan(np.array([0, 0]), np.array([0, 1]), "hand", policy=policy)
+        for policy in ("fifo", "strict")
+    )
+    assert device_orders(graph, problem, free, free.position) == []
+    assert device_orders(graph, problem, lanes, lanes.position) == [[]]
+
+
+def test_without_order_a_cpu_of_one_lane_still_runs_one_op_at_a_time():
+    graph = graph_of({"a": [], "b": [], "c": []})
+    profile = profile_of({"b": 1, "c": 1}, cpu={"a": 1, "b": 1})
+    problem = Problem(profile, cluster_of(1, cpu_lanes=1))
+    on = {"a": 1, "b": 1, "c": 0}
+    device = np.array([on[name] for name in profile.op_names])
+    plan = Plan(device, np.argsort(list(profile.op_names)), "hand", policy="fifo")
+    assert device_orders(graph, problem, plan, plan.position) == [[], ["a", "b"]]
+
+
+def test_an_order_against_the_graph_names_the_ops():
+    graph = graph_of({"a": [], "b": ["a"], "c": ["b"]})
+    device_of = dict.fromkeys("abc", DEVICES[0])
+    with pytest.raises(DeadlockError, match=r"contradicts the graph: .*'a'"):
+        place_graph(graph, device_of, [["b", "a", "c"]])
+
+
+def test_orders_of_two_devices_that_contradict_each_other():
+    graph = graph_of({"a": [], "b": ["c"], "c": [], "d": ["a"]})
+    device_of = {"a": DEVICES[0], "b": DEVICES[0], "c": DEVICES[1], "d": DEVICES[1]}
+    with pytest.raises(DeadlockError):
+        place_graph(graph, device_of, [["b", "a"], ["d", "c"]])
+
+
+def test_what_does_no_work_is_not_waited_for():
+    types = {"x": "Placeholder", "k": "Const", "v": "VarHandleOp"}
+    assert ordered_ops(graph_of({"x": [], "k": [], "v": [], "a": ["x"]}, types)) == {"a"}
+
+
+def test_loops_of_tf1_are_left_alone():
+    types = {"e": "Enter", "m": "Merge", "n": "NextIteration", "x": "Exit"}
+    inputs = {"a": [], "e": ["a"], "m": ["e", "n"], "b": ["m"], "n": ["b"], "x": ["m"], "z": ["x"]}
+    loop = graph_of(inputs, types)
+    assert ordered_ops(loop) == {"a", "z"}
+    placed = place_graph(loop, dict.fromkeys(inputs, DEVICES[0]), [["a", "b", "z"]])
+    assert inputs_of(placed) == inputs
+
+
+def test_branches_of_tf1_end_where_they_merge():
+    inner = {"s2": ["t", "q"], "u": ["s2"], "w": ["s2:1"], "m2": ["u", "w"]}
+    outer = {"p": [], "q": [], "d": [], "s": ["d", "p"], "f": ["s"], "t": ["s:1"]}
+    inputs = {**outer, **inner, "m": ["f", "m2"], "after": ["m"]}
+    types = {"s": "Switch", "s2": "Switch", "m": "Merge", "m2": "Merge"}
+    always = {"p", "q", "d", "s", "m", "after"}
+    assert ordered_ops(graph_of(inputs, types)) == always
+
+
+def test_ops_that_the_plan_does_not_know_go_beside_what_they_use():
+    types = {"it": "Placeholder", "next": "IteratorGetNext", "v": "VarHandleOp", "k": "Const"}
+    inputs = {
+        "it": [],
+        "next": ["it"],
+        "a": ["next"],
+        "new": ["a"],
+        "newer": ["new"],
+        "k": [],
+        "used": ["k"],
+        "v": [],
+        "read": ["v", "^a"],
+    }
+    graph = graph_of(inputs, types)
+    placed = place_graph(graph, {"a": DEVICES[1], "used": DEVICES[1], "v": DEVICES[0]})
+    assert devices_of(placed) == {
+        "it": DEVICES[0],
+        "next": DEVICES[0],
+        "a": DEVICES[1],
+        "new": DEVICES[1],
+        "newer": DEVICES[1],
+        "k": DEVICES[1],
+        "used": DEVICES[1],
+        "v": DEVICES[0],
+        "read": DEVICES[0],
+    }
+
+
+def test_readers_stay_with_their_variable_and_lose_their_place_in_the_order():
+    graph = graph_of({"v": [], "read": ["v"], "a": [], "b": []}, {"v": "VarHandleOp"})
+    device_of = {"v": DEVICES[0], "read": DEVICES[1], "a": DEVICES[1], "b": DEVICES[1]}
+    placed = place_graph(graph, device_of, [["v"], ["a", "read", "b"]])
+    assert devices_of(placed)["read"] == DEVICES[0]
+    assert inputs_of(placed)["b"] == ["^a"]
+
+
+def test_the_graph_that_was_given_stays_as_it_is():
+    graph = graph_of({"a": [], "b": []})
+    before = graph.SerializeToString(deterministic=True)
+    place_graph(graph, dict.fromkeys("ab", DEVICES[0]), [["a", "b"]])
+    assert graph.SerializeToString(deterministic=True) == before
+
+
+def test_what_needs_no_batch_does_not_wait_for_one():
+    """At the end of the data a counter of steps has gone on, with a plan as without one."""
+    graph = tf.Graph()
+    with graph.as_default():
+        data = tf.data.Dataset.range(3).map(lambda i: tf.fill((2,), tf.cast(i, tf.float32)))
+        batch = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
+        count, weight = (
+            tf.compat.v1.get_variable(name, (), use_resource=True) for name in ("count", "weight")
+        )
+        step = tf.add(1.0, 1.0, name="two")
+        tf.raw_ops.AssignAddVariableOp(resource=count.handle, value=step, name="counted")
+        loss = tf.reduce_sum(batch * weight, name="loss")
+        tf.raw_ops.AssignSubVariableOp(resource=weight.handle, value=loss, name="learned")
+    can = ordered_ops(graph.as_graph_def())
+    assert {"loss", "learned"} <= can
+    assert not {"counted", "two"} & can
+    without = tf.compat.v1.graph_util.extract_sub_graph(graph.as_graph_def(), ["counted"])
+    assert {"counted", "two"} <= ordered_ops(without)

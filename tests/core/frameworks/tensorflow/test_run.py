@@ -1,0 +1,198 @@
+"""Plans run on two logical CPUs exactly as they say, and change nothing of the result."""
+
+from dataclasses import replace
+from itertools import chain, count
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from enplace.errors import DeadlockError
+from enplace.frameworks.measured import NOT_SEEN, run_from, run_message
+from enplace.frameworks.source import source_of
+from enplace.frameworks.tensorflow import run as running
+from enplace.frameworks.tensorflow.devices import DevicesError, parse_devices
+from enplace.frameworks.tensorflow.load import load
+from enplace.frameworks.tensorflow.run import TRACED, RunError, run_plan
+from enplace.placers import place
+from steps import STYLES, problem_of, scattered_plan, step_of_script
+
+N_STEPS = 20
+
+
+@pytest.fixture(scope="module")
+def two_cpus():
+    return parse_devices("cpu:2")
+
+
+@pytest.fixture(scope="module")
+def all_steps(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scripts")
+    return {style: step_of_script(folder, style) for style in STYLES}
+
+
+def assert_exact(run):
+    assert run.ops_checked > 100
+    assert run.ops_on_planned_device == run.ops_checked
+    assert run.order_violations == 0
+    assert run.loss_difference == 0.0
+    assert run.weights_difference == 0.0
+    assert len(run.step_times_us) == N_STEPS
+    assert min(run.step_time_us, run.stock_step_time_us, run.predicted_step_time_us) > 0
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("policy", ["strict", "priority"])
+def test_a_scattered_plan_runs_exactly_as_it_says(style, policy, all_steps, two_cpus):
+    step = all_steps[style]
+    problem = problem_of(step, two_cpus.cluster)
+    plan = scattered_plan(problem, policy=policy)
+    run = run_plan(step, problem, plan, two_cpus, N_STEPS)
+    assert_exact(run)
+    assert run.facts["ordered"]
+    assert run.facts["order_edges"] > 30
+    assert set(np.unique(run.op_device)) == {NOT_SEEN, 0, 1}
+    assert run.facts["not_in_plan"]["count"] == 0
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_plan_of_a_placer_runs_exactly_as_it_says(style, all_steps, two_cpus):
+    step = all_steps[style]
+    problem = problem_of(step, two_cpus.cluster)
+    assert_exact(run_plan(step, problem, place(problem, "heft"), two_cpus, N_STEPS))
+
+
+def test_what_was_measured_is_whole_and_travels(all_steps, two_cpus):
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+    plan = scattered_plan(problem)
+    shares = []
+    run = run_plan(step, problem, plan, two_cpus, 5, progress=lambda _, share: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
+    assert run.facts["traced_steps"] == TRACED
+    ran = run.op_device != NOT_SEEN
+    not_run = run.facts["not_run"]
+    assert np.isfinite(run.op_time_us[ran]).all()
+    assert (run.op_finish_us[ran] >= run.op_start_us[ran]).all()
+    assert np.nanmin(run.op_start_us) == 0
+    assert int((~ran).sum()) == not_run["count"]
+    assert not_run["reasons"]["fed"] == 2
+    assert sum(not_run["reasons"].values()) == not_run["count"]
+    arrived = run_from(run_message(run), problem)
+    assert arrived.to_json() == run.to_json()
+
+
+def test_a_machine_that_slows_down_meanwhile_does_so_for_all_three_ways(
+    all_steps, two_cpus, monkeypatch
+):
+    """By this clock every step takes 1 ms longer than the one before."""
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+    ticks = chain.from_iterable((0, 1_000_000 * number) for number in count())
+    clock = SimpleNamespace(perf_counter_ns=lambda: next(ticks))
+    monkeypatch.setattr(running, "time", clock)
+    run = run_plan(step, problem, scattered_plan(problem), two_cpus, N_STEPS)
+    assert run.step_time_us == run.stock_step_time_us == run.facts["unplaced_step_time_us"]
+    assert len(run.step_times_us) == N_STEPS
+
+
+def test_a_model_that_fits_only_with_the_plan_has_nothing_to_be_compared_with(
+    all_steps, two_cpus, monkeypatch
+):
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+
+    class Small(running.OpenStep):
+        """A session of a machine with room for the placed graph alone."""
+
+        def run(self, options=None, metadata=None):
+            if not any(node.device for node in self.graph.as_graph_def().node):
+                raise tf.errors.ResourceExhaustedError(None, None, "no room")
+            return super().run(options, metadata)
+
+    monkeypatch.setattr(running, "OpenStep", Small)
+    run = run_plan(step, problem, scattered_plan(problem), two_cpus, 5)
+    assert run.facts["fits_without_plan"] is False
+    assert np.isnan([run.stock_step_time_us, run.loss_difference, run.weights_difference]).all()
+    assert len(run.step_times_us) == 5
+    assert run.ops_on_planned_device == run.ops_checked
+
+
+def test_without_order_only_the_devices_are_fixed(all_steps, two_cpus):
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+    run = run_plan(step, problem, scattered_plan(problem), two_cpus, 5, ordered=False)
+    assert run.facts["order_edges"] == 0
+    assert not run.facts["ordered"]
+    assert run.ops_on_planned_device == run.ops_checked
+    assert run.loss_difference == 0.0
+
+
+def test_ops_that_the_plan_does_not_know_are_told_and_run_beside_the_others(all_steps, two_cpus):
+    step = all_steps["custom"]
+    known = problem_of(step, two_cpus.cluster)
+    graph_def = type(step.graph_def)()
+    graph_def.CopyFrom(step.graph_def)
+    loss = step.losses[0].partition(":")[0]
+    graph_def.node.add(name="doubled", op="AddV2", input=[loss, loss]).attr["T"].type = 1
+    larger = replace(step, graph_def=graph_def, outputs=(*step.outputs, "doubled:0"))
+    run = run_plan(larger, known, scattered_plan(known), two_cpus, 5)
+    assert run.facts["not_in_plan"]["ops"] == ["doubled"]
+    assert run.ops_on_planned_device == run.ops_checked
+
+
+def test_a_strict_order_against_the_graph_is_refused(all_steps, two_cpus):
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+    plan = scattered_plan(problem, policy="strict")
+    turned = replace(plan, position=plan.position[::-1].copy())
+    with pytest.raises(DeadlockError, match="order"):
+        run_plan(step, problem, turned, two_cpus, 5)
+
+
+def test_devices_that_are_not_there_are_named(all_steps, two_cpus):
+    step = all_steps["custom"]
+    problem = problem_of(step, replace(two_cpus.cluster, devices=_renamed(two_cpus.cluster)))
+    with pytest.raises(DevicesError, match=r"/device:CPU:7 is not here"):
+        run_plan(step, problem, scattered_plan(problem), two_cpus, 5)
+
+
+def _renamed(cluster):
+    first, second = cluster.devices
+    return first, replace(second, name="CPU:7")
+
+
+def test_what_tensorflow_refuses_is_told_in_one_line(all_steps, two_cpus):
+    step = all_steps["custom"]
+    problem = problem_of(step, two_cpus.cluster)
+    broken = replace(step, targets=(*step.targets, "nothing"))
+    with pytest.raises(RunError, match=r"^TensorFlow refuses the graph: .*nothing") as caught:
+        run_plan(broken, problem, scattered_plan(problem), two_cpus, 5)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_inference_is_compared_by_all_that_it_gives(all_steps, two_cpus):
+    step = replace(all_steps["custom"], losses=())
+    problem = problem_of(step, two_cpus.cluster)
+    run = run_plan(step, problem, scattered_plan(problem), two_cpus, 5)
+    assert run.facts["compared"] == list(step.outputs)
+    assert run.loss_difference == 0.0
+
+
+def test_a_graph_of_tf1_with_a_loop_and_variables_by_reference(tmp_path, two_cpus):
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        v1.set_random_seed(1)
+        x = v1.placeholder(tf.float32, (8, 4), "x")
+        weight = v1.get_variable("weight", (4, 4), use_resource=False)
+        _, h = tf.while_loop(lambda i, _: i < 3, lambda i, h: (i + 1, tf.tanh(h)), [0, x @ weight])
+        v1.train.GradientDescentOptimizer(0.1).minimize(tf.nn.l2_loss(h @ weight, name="loss"))
+        v1.train.export_meta_graph(str(tmp_path / "model.meta"), graph=graph)
+    step = load(source_of(str(tmp_path / "model.meta")))
+    problem = problem_of(step, two_cpus.cluster)
+    run = run_plan(step, problem, scattered_plan(problem, policy="strict"), two_cpus, N_STEPS)
+    assert run.ops_on_planned_device == run.ops_checked > 20
+    assert set(run.facts["not_run"]["reasons"]) <= {"fed", "a constant, copied to its consumers"}
+    assert (run.order_violations, run.loss_difference, run.weights_difference) == (0, 0.0, 0.0)

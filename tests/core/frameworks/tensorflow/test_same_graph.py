@@ -1,0 +1,35 @@
+"""A plan runs only with the model that it was made for."""
+
+from dataclasses import replace
+
+import pytest
+
+from enplace.errors import PlanError
+from enplace.frameworks.tensorflow.worker import _check_same_graph, _is_whole
+from problems import profile_of
+
+
+def test_a_model_that_lost_or_got_ops_is_refused():
+    _check_same_graph({"a", "b"}, ["a", "b"], whole=True)
+    with pytest.raises(PlanError, match="has no b"):
+        _check_same_graph({"a"}, ["a", "b"], whole=True)
+    with pytest.raises(PlanError, match="knows nothing of dense"):
+        _check_same_graph({"a", "b", "dense"}, ["a", "b"], whole=True)
+
+
+def test_a_trace_may_have_left_ops_out():
+    _check_same_graph({"a", "b", "folded"}, ["a", "b"], whole=False)
+
+
+@pytest.mark.parametrize(
+    ("measured", "whole"),
+    [
+        ({}, True),
+        ({"source": {"kind": "script"}}, True),
+        ({"source": {"kind": "trace"}}, False),
+        ({"step_time_us": 5.0}, False),
+        ({"source": "odd"}, False),
+    ],
+)
+def test_profiles_of_whole_models_are_known(measured, whole):
+    assert _is_whole(replace(profile_of({"a": 1}), measured=measured)) is whole

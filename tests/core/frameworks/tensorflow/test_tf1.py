@@ -1,0 +1,162 @@
+"""TensorFlow 1 graphs become a step that does, bit for bit, what a session does with them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from enplace.frameworks.source import source_of
+from enplace.frameworks.tensorflow.load import load
+from enplace.frameworks.tensorflow.step import LoadError, OpenStep
+
+v1 = tf.compat.v1
+N_STEPS = 5
+
+
+def made(resource=False, x=None):
+    """A small graph that trains, its op, its loss."""
+    x = v1.placeholder(tf.float32, (None, 4), "x") if x is None else x
+    init = v1.initializers.truncated_normal(seed=3)
+    weight = v1.get_variable("weight", (4, 2), initializer=init, use_resource=resource)
+    hidden = tf.nn.dropout(x @ weight, 0.3, seed=5)
+    loss = tf.reduce_mean(hidden**2, name="loss")
+    train = v1.train.AdamOptimizer(0.1).minimize(loss)
+    return train, loss
+
+
+def expected_losses(graph, train, loss, feeds=()):
+    with v1.Session(graph=graph) as session:
+        session.run([op for op in graph.get_operations() if op.type == "MakeIterator"])
+        with graph.as_default():
+            session.run(v1.global_variables_initializer())
+        return [
+            session.run([loss, train], {"x:0": feeds[i]} if feeds else None)[0]
+            for i in range(N_STEPS)
+        ]
+
+
+def losses_alone(step):
+    with OpenStep(step) as alone:
+        return [alone.run()[0] for _ in range(N_STEPS)]
+
+
+def export(graph, path):
+    with graph.as_default():
+        if path.suffix == ".meta":
+            v1.train.export_meta_graph(str(path))
+        else:
+            tf.io.write_graph(graph, str(path.parent), path.name, as_text=path.suffix == ".pbtxt")
+    return source_of(str(path))
+
+
+@pytest.mark.parametrize("resource", [False, True], ids=["ref", "resource"])
+@pytest.mark.parametrize("suffix", [".meta", ".pb", ".pbtxt"])
+def test_a_training_graph(tmp_path, suffix, resource):
+    with tf.Graph().as_default() as graph:
+        train, loss = made(resource)
+        v1.global_variables_initializer()
+        v1.train.Saver()
+    step = load(export(graph, tmp_path / f"model{suffix}"))
+    feeds = [batch[0] for batch in step.batches]
+    np.testing.assert_array_equal(losses_alone(step), expected_losses(graph, train, loss, feeds))
+    assert step.losses == ("loss:0",)
+    assert step.targets == (train.name,)
+    assert step.trainable == {"weight"}
+
+
+@pytest.mark.parametrize("start", [v1.data.make_one_shot_iterator, None], ids=["one-shot", "own"])
+def test_a_dataset_in_the_graph_brings_the_batches(tmp_path, start):
+    with tf.Graph().as_default() as graph:
+        values = np.arange(48, dtype=np.float32).reshape(6, 2, 4)
+        dataset = tf.data.Dataset.from_tensor_slices(values)
+        iterator = (start or v1.data.make_initializable_iterator)(dataset)
+        train, loss = made(x=iterator.get_next())
+        if start is None:
+            assert iterator.initializer is not None
+    step = load(export(graph, tmp_path / "model.meta"))
+    assert len(step.batches) == 6
+    np.testing.assert_array_equal(losses_alone(step), expected_losses(graph, train, loss))
+
+
+def test_variables_start_from_the_checkpoint(tmp_path):
+    prefix = str(tmp_path / "model")
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        train, _ = made()
+        session.run(v1.global_variables_initializer())
+        session.run(train, {"x:0": np.ones((2, 4))})
+        saved = session.run("weight:0")
+        v1.train.Saver().save(session, prefix)
+        assert graph is session.graph
+    step = load(source_of(f"{prefix}.meta"))
+    np.testing.assert_array_equal(step.variables["weight"], saved)
+
+
+def test_colocation_stays_and_devices_do_not(tmp_path):
+    with tf.Graph().as_default() as graph, tf.device("/device:GPU:7"):
+        made()
+    step = load(export(graph, tmp_path / "model.meta"))
+    classes = {node.name: node.attr["_class"].list.s for node in step.graph_def.node}
+    assert b"loc:@weight" in classes["weight/Adam"]
+    assert not any(node.device for node in step.graph_def.node)
+
+
+def test_a_graph_that_only_infers(tmp_path):
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, (None, 4), "x")
+        tf.nn.softmax(x @ tf.ones((4, 2)), name="probabilities")
+    step = load(export(graph, tmp_path / "frozen.pb"))
+    assert (step.outputs, step.targets, step.losses) == (("probabilities:0",), (), ())
+    assert losses_alone(step)[0].shape == (32, 2)
+
+
+def loop_of_version_1():
+    v1.disable_control_flow_v2()
+    try:
+        x = v1.placeholder(tf.float32, (4,), "x")
+        v1.while_loop(lambda y: tf.reduce_sum(y) < 9.0, lambda y: y + 1.0, [x])
+    finally:
+        v1.enable_control_flow_v2()
+
+
+def without_initial_value():
+    x = v1.placeholder(tf.float32, (4,), "x")
+    variable = tf.raw_ops.VariableV2(shape=(4,), dtype=tf.float32, name="weight")
+    tf.add(x, variable, name="sum")
+
+
+def of_texts():
+    tf.strings.length(v1.placeholder(tf.string, (4,), "x"))
+
+
+def of_unknown_shape():
+    tf.abs(v1.placeholder(tf.float32, None, "x"))
+
+
+def with_a_queue():
+    tf.abs(v1.FIFOQueue(3, tf.float32).dequeue()) * v1.placeholder(tf.float32, (4,), "x")
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (loop_of_version_1, "a loop of TensorFlow 1; call .*enable_control_flow_v2"),
+        (without_initial_value, "'weight' has no initial value; put the checkpoint beside"),
+        (of_texts, "input 'x:0' takes string values, which cannot be made up"),
+        (of_unknown_shape, "'x:0' says nothing of its shape"),
+        (with_a_queue, "is part of a queue; bring the batches with tf.data"),
+    ],
+)
+def test_what_cannot_run_by_itself_is_explained(tmp_path, make, complaint):
+    with tf.Graph().as_default() as graph:
+        make()
+    with pytest.raises(LoadError, match=complaint) as caught:
+        load(export(graph, tmp_path / "graph.pb"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["graph.pb", "graph.pbtxt", "graph.meta"])
+@pytest.mark.parametrize("content", [b"hello\n", b"\xff\xfe\x00", b"\x0a\x05\x0a\x03abc"])
+def test_what_is_no_graph_is_refused(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(LoadError, match=name):
+        load(source_of(str(path)))

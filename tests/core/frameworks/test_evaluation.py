@@ -1,0 +1,202 @@
+"""Costs of a large batch from those of small ones: lines by hand, and the whole way round."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enplace.errors import FileError, ProfileError
+from enplace.frameworks.evaluation import advice, deviations, estimate, evaluate, extrapolated
+from enplace.frameworks.measured import MeasuredRun, run_message
+from enplace.frameworks.source import Source
+from enplace.machine import simulate
+from enplace.processes.wire import plan_from, problem_from, profile_from, profile_message
+from enplace.readers.clusters import cluster_to_json
+from problems import cluster_of, profile_of
+
+NAN = float("nan")
+SOURCE = Source("/models/train.py", "script", ("--batch", "{batch}"), batch_size=32)
+
+
+def of_batch(size, unknown=False, **more):
+    """Ops a -> b -> c: a costs 10 + 2 per sample, b just 5; a sends 100 bytes per sample."""
+    sent = 0 if unknown else 100 * size
+    profile = profile_of(
+        {"a": 10.0 + 2 * size, "b": 5.0},
+        [("a", "b", sent), ("b", "c", 8)],
+        cpu={"c": 1.0 * size},
+        temporary={"b": 7 * size},
+        persistent={"a": 64},
+    )
+    object.__setattr__(
+        profile, "measured", {"cluster": cluster_to_json(cluster_of(2, cpu_lanes=1))}
+    )
+    return profile
+
+
+def test_costs_follow_their_lines():
+    sizes = (4, 8, 16)
+    found = estimate(of_batch(32, unknown=True), [of_batch(n) for n in sizes], sizes, 32)
+    truth = of_batch(32)
+    np.testing.assert_allclose(found.time_us, truth.time_us)
+    assert found.temporary_bytes.tolist() == truth.temporary_bytes.tolist()
+    assert found.tensor_bytes.tolist() == truth.tensor_bytes.tolist()
+    assert found.persistent_bytes.tolist() == truth.persistent_bytes.tolist()
+
+
+def small_batches(*n_bytes):
+    return [profile_of({"a": n, "b": 1}, [("a", "b", n)]) for n in n_bytes]
+
+
+def test_bytes_come_from_a_line_like_times():
+    graph = profile_of({"a": 1, "b": 1}, [("a", "b", 75)])
+    assert estimate(graph, small_batches(10, 20), (1, 2), 8).tensor_bytes.tolist() == [80]
+
+
+def test_a_model_that_does_not_follow_the_batch_size_is_refused():
+    """Its data may have fewer samples, or the model may take its batch size from elsewhere."""
+    graph = profile_of({"a": 1, "b": 1}, [("a", "b", 20)])
+    with pytest.raises(ProfileError, match="should hold 80 B and hold 20 B"):
+        estimate(graph, small_batches(10, 20), (1, 2), 8)
+    with pytest.raises(ProfileError, match="as much with a batch of 1 as with one of 2"):
+        estimate(graph, small_batches(20, 20), (1, 2), 8)
+
+
+def test_another_graph_for_each_size_is_refused():
+    small = [profile_of({"a": 1.0}), profile_of({"a": 1.0, "tail": 1.0})]
+    with pytest.raises(ProfileError, match="'tail' are not in the graphs of all batch sizes"):
+        estimate(profile_of({"a": 1.0}), small, (1, 2), 8)
+
+
+@given(
+    st.lists(st.integers(1, 64), min_size=2, max_size=5, unique=True).map(sorted),
+    st.floats(0, 1e6),
+    st.floats(0, 1e4),
+)
+def test_a_line_is_found_again(sizes, at_0, slope):
+    values = np.array([[at_0 + slope * size] for size in sizes])
+    assert extrapolated(sizes, values, 1000)[0] == pytest.approx(at_0 + slope * 1000, rel=1e-6)
+
+
+def test_noise_makes_no_cost_fall_and_gaps_are_left_out():
+    values = np.array([[9.0, NAN, NAN], [8.0, 4.0, NAN], [10.0 - 4.0, 6.0, NAN]])
+    falling, two_points, nowhere = extrapolated((1, 2, 3), values, 10)
+    assert falling == pytest.approx(values[:, 0].mean())
+    assert two_points == pytest.approx(20.0)
+    assert np.isnan(nowhere)
+
+
+class Worker:
+    """Stands for processes with TensorFlow; batch 32 takes and needs more than estimated."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, messages, report):
+        job = messages[-1]
+        self.asked.append(job.details)
+        report("Measuring", 0.5)
+        size = job.details["source"]["batch_size"]
+        if job.do == "profile":
+            return profile_message(of_batch(size, unknown=size == 32), "done")
+        problem = problem_from(profile_from(messages[0]), job.details["problem"])
+        plan = plan_from(job)
+        played = simulate(problem, plan)
+        n = problem.profile.n_ops
+        return run_message(
+            MeasuredRun(
+                problem.profile,
+                plan,
+                problem.cluster,
+                step_times_us=np.full(5, 200.0),
+                op_time_us=1.25 * (played.op_finish_us - played.op_start_us),
+                op_start_us=played.op_start_us.copy(),
+                op_finish_us=played.op_finish_us.copy(),
+                op_device=plan.device.copy(),
+                op_memory_bytes=np.array([3200, 240, 0]),
+                ops_checked=n,
+                ops_on_planned_device=n,
+                order_violations=0,
+                loss_difference=NAN,
+                weights_difference=NAN,
+                stock_step_time_us=NAN,
+                predicted_step_time_us=played.makespan_us,
+            )
+        )
+
+
+def test_the_whole_way_round():
+    worker, told = Worker(), []
+    profile = evaluate(SOURCE, (4, 8, 16), "gpu:2", 20, 2, worker, lambda *said: told.append(said))
+    assert [details["source"]["batch_size"] for details in worker.asked] == [4, 8, 16, 32, 32]
+    assert [details["steps"] for details in worker.asked] == [20, 20, 20, 0, 5]
+    assert worker.asked[-1]["compare"] is False
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
+    assert told[0][0] == "Batch 4: Measuring"
+    # What the steps across the devices measured is what counts in the end.
+    np.testing.assert_allclose(profile.time_us, 1.25 * of_batch(32).time_us)
+    found = profile.measured["evaluation"]
+    assert found["time"]["mean"] == pytest.approx(0.2)
+    assert found["memory"]["mean"] == pytest.approx((0 + 8 / 240) / 2)
+    assert found["memory"]["near"] == 1.0
+    assert (found["batch_size"], found["batch_sizes"]) == (32, [4, 8, 16])
+    assert found["step_time_us"] == 200.0
+
+
+@pytest.mark.parametrize(
+    ("source", "sizes", "message"),
+    [
+        (Source("t.py", "script", ("--batch", "8"), batch_size=32), (4, 8), "take its batch size"),
+        (SOURCE, (8,), "at least two smaller ones"),
+        (SOURCE, (8, 32), "others below that"),
+        (Source("m.keras", "keras"), (8, 16), "its own batch size"),
+    ],
+)
+def test_sizes_that_tell_nothing_are_refused_before_any_work(source, sizes, message):
+    worker = Worker()
+    with pytest.raises(FileError, match=message):
+        evaluate(source, sizes, "gpu:2", 20, 2, worker, lambda *said: None)
+    assert not worker.asked
+
+
+def test_without_anything_measured_nothing_is_off():
+    profile = of_batch(4)
+    none = np.full(3, NAN)
+    run = MeasuredRun(
+        profile,
+        None,
+        cluster_of(2, cpu_lanes=1),
+        np.ones(1),
+        none,
+        none.copy(),
+        none.copy(),
+        np.full(3, -1),
+        np.zeros(3, dtype=np.int64),
+        *[0] * 3,
+        *[NAN] * 4,
+    )
+    assert deviations(run)["time"]["ops"] == 0
+
+
+def test_only_poor_times_and_a_batch_that_fits_one_device_are_worth_a_line():
+    found = {"batch_size": 32, "devices_used": 2, "time": {"mean": 0.2}, "memory": {"mean": 0.0}}
+    assert advice(found) == []
+    (line,) = advice(found | {"time": {"mean": 0.35}})
+    assert line.startswith("The estimated times are 35.0 % off on average")
+    assert "memory" in line
+    (line,) = advice(found | {"time": {"mean": 0.35}, "memory": {"mean": 0.5}})
+    assert "memory" not in line
+    (line,) = advice(found | {"devices_used": 1})
+    assert "measured directly" in line
+
+
+def test_what_can_be_split_is_that_of_the_large_batch():
+    def with_lengths(size):
+        return replace(of_batch(size), measured={"split_lengths": {"a": {"batch": size}}})
+
+    sizes = (4, 8)
+    found = estimate(with_lengths(30), [with_lengths(n) for n in sizes], sizes, 30)
+    assert found.measured["split_lengths"] == {"a": {"batch": 30}}

@@ -1,0 +1,226 @@
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from enplace.cli.measuring import describe_run
+from enplace.frameworks.measured import (
+    NOT_SEEN,
+    MeasuredRun,
+    run_from,
+    run_message,
+    with_measured_costs,
+    with_measured_links,
+)
+from enplace.machine import simulate
+from enplace.processes import wire
+from enplace.values.problem import Problem
+from enplace.values.splits import Split
+from problems import cluster_of, plan_of, profile_of
+
+NAN = float("nan")
+
+
+def a_run(**changes):
+    profile = profile_of({"a": 10, "b": 20}, [("a", "b", 8)], cpu={"a": 50, "host": 5})
+    problem = Problem(profile, cluster_of(2, speeds=[2.0, 1.0], cpu_lanes=1))
+    run = MeasuredRun(
+        profile,
+        plan_of(problem, {"a": 0, "b": 1, "host": 2}, policy="strict"),
+        problem.cluster,
+        step_times_us=np.array([30.0, 100.0, 32.0]),
+        op_time_us=np.array([4.0, 21.0, NAN]),
+        op_start_us=np.array([0.0, 5.0, NAN]),
+        op_finish_us=np.array([4.0, 26.0, NAN]),
+        op_device=np.array([0, 1, NOT_SEEN]),
+        op_memory_bytes=np.array([8, 0, 0]),
+        ops_checked=2,
+        ops_on_planned_device=2,
+        order_violations=0,
+        loss_difference=NAN,
+        weights_difference=0.0,
+        stock_step_time_us=28.0,
+        predicted_step_time_us=31.0,
+        facts={"devices": "gpu:2"},
+    )
+    return problem, replace(run, **changes)
+
+
+def test_a_run_survives_the_journey():
+    problem, run = a_run()
+    arrived = run_from(wire.take(bytearray(wire.encode(run_message(run)))), problem)
+    assert arrived.to_json() == run.to_json()
+    assert arrived.profile is problem.profile
+    assert arrived.cluster == run.cluster
+    assert (arrived.plan.policy, arrived.plan.method) == ("strict", run.plan.method)
+    for name in ("op_time_us", "op_start_us", "op_finish_us", "op_device", "step_times_us"):
+        np.testing.assert_array_equal(getattr(arrived, name), getattr(run, name))
+    np.testing.assert_array_equal(arrived.plan.device, run.plan.device)
+    assert np.isnan(arrived.loss_difference)
+
+
+def test_its_figures_are_json_and_what_is_not_known_is_null():
+    _, run = a_run()
+    figures = json.loads(json.dumps(run.to_json(), allow_nan=False))
+    assert figures["loss_difference"] is None
+    assert figures["steps"] == 3
+    assert figures["step_time_us"] == 32.0
+    expected = {"predicted_step_time_us", "ops_checked", "ops_on_planned_device"}
+    assert expected < figures.keys()
+
+
+def test_measured_costs_are_those_of_a_device_of_speed_one():
+    _, run = a_run()
+    profile = with_measured_costs(run)
+    np.testing.assert_array_equal(profile.time_us, [[8.0, 50.0], [21.0, NAN], [NAN, 5.0]])
+    assert profile.fingerprint == run.profile.fingerprint
+
+
+def to_and_fro(n, b0_us):
+    """A run of a chain whose ops take turns, on a machine whose transfers take so long at least."""
+    names = [f"op{i}" for i in range(n)]
+    profile = profile_of(dict.fromkeys(names, 10.0), [(a, b, 100) for a, b in pairwise(names)])
+    preset = Problem(profile, cluster_of(2, b0_us=1.0, b1_us_per_byte=0.1))
+    plan = plan_of(preset, {name: i % 2 for i, name in enumerate(names)})
+    real = replace(preset, cluster=cluster_of(2, b0_us=b0_us, b1_us_per_byte=0.1))
+    schedule = simulate(real, plan)
+    _, run = a_run(op_time_us=schedule.op_finish_us - schedule.op_start_us)
+    return replace(
+        run,
+        profile=profile,
+        plan=plan,
+        cluster=preset.cluster,
+        op_start_us=schedule.op_start_us.copy(),
+        op_finish_us=schedule.op_finish_us.copy(),
+        op_device=plan.device.copy(),
+    )
+
+
+def test_a_run_tells_what_its_transfers_took():
+    links = with_measured_links(to_and_fro(14, b0_us=40.0)).links
+    assert [link.b0_us for link in links] == pytest.approx([40.0, 40.0])
+    assert [link.b1_us_per_byte for link in links] == [0.1, 0.1]
+
+
+def test_a_link_stays_where_few_transfers_tell_of_it():
+    run = to_and_fro(6, b0_us=40.0)
+    assert with_measured_links(run).links == run.cluster.links
+
+
+@pytest.mark.parametrize("changes", [{"op_device": np.array([NOT_SEEN] * 3)}])
+def test_costs_of_ops_that_were_not_seen_stay(changes):
+    _, run = a_run(**changes)
+    np.testing.assert_array_equal(with_measured_costs(run).time_us, run.profile.time_us)
+
+
+def test_what_rows_do_not_hold_stays_as_it_was_calibrated():
+    _, run = a_run(op_device=np.array([2, 1, NOT_SEEN]))
+    measured = {"op_overhead_us": 3.0, "launch_gap_us": 1.5, "op_kernels": {"b": 2}}
+    profile = with_measured_costs(replace(run, profile=replace(run.profile, measured=measured)))
+    np.testing.assert_array_equal(profile.time_us, [[10.0, 7.0], [24.0, NAN], [NAN, 5.0]])
+
+
+def on_cpus(devices=("CPU:0", "CPU:1"), **changes):
+    """A run of two ops on two logical CPUs."""
+    profile = profile_of({}, cpu={"a": 10, "b": 20})
+    cluster = cluster_of(2)
+    made = (replace(d, name=n, kind="cpu") for d, n in zip(cluster.devices, devices, strict=True))
+    cluster = replace(cluster, devices=tuple(replace(device, **changes) for device in made))
+    plan = plan_of(Problem(profile, cluster), {"a": 0, "b": 1})
+    return a_run(profile=profile, plan=plan, cluster=cluster)[1]
+
+
+def test_only_logical_cpus_that_run_at_once_make_a_prediction_short():
+    assert "share caches, memory" in on_cpus().caveat
+    assert on_cpus(chip="CPU").caveat == ""
+    assert a_run()[1].caveat == ""
+    run = on_cpus()
+    alone = plan_of(Problem(run.profile, run.cluster), {"a": 1, "b": 1})
+    assert replace(run, plan=alone).caveat == ""
+
+
+TASKS = ("/job:worker/task:0", "/job:worker/task:1")
+
+
+def on_hosts(*addresses):
+    """A run of two ops on two hosts, or, without addresses, on two processes started here."""
+    run = on_cpus([f"{task}/device:CPU:0" for task in TASKS])
+    served = tuple(zip(TASKS, addresses, strict=True)) if addresses else ()
+    return replace(run, cluster=replace(run.cluster, hosts=served))
+
+
+@pytest.mark.parametrize("addresses", [(), ("127.0.0.1:2222", "127.0.0.1:2223")])
+def test_hosts_that_are_processes_of_one_machine_share_its_cores(addresses):
+    assert "processes of one machine" in on_hosts(*addresses).caveat
+    assert "Logical CPUs" not in on_hosts(*addresses).caveat
+
+
+def test_hosts_that_are_machines_share_nothing():
+    assert on_hosts("a.lab:2222", "b.lab:2222").caveat == ""
+
+
+def test_two_logical_cpus_of_one_host_are_logical_cpus():
+    run = on_cpus([f"{TASKS[0]}/device:CPU:{number}" for number in range(2)])
+    assert "Logical CPUs share caches" in run.caveat
+
+
+def test_where_ops_are_split_the_first_step_decides():
+    _, run = a_run(loss_difference=2e-6, weights_difference=1e-4)
+    assert run.changes_result
+    split = replace(run, plan=replace(run.plan, splits=(Split("a", "batch", 2),)))
+    assert not split.changes_result  # there was nothing to compare
+    assert not replace(split, first_step_difference=5e-7).changes_result
+    assert replace(split, first_step_difference=2e-6).changes_result
+
+
+def test_a_model_that_makes_much_of_last_bits_may_do_so_of_splits():
+    _, run = a_run()
+    splits = (Split("a", "batch", 2),)
+    run = replace(run, plan=replace(run.plan, splits=splits), rounding_difference=3e-6)
+    assert not replace(run, first_step_difference=2e-5).changes_result
+    assert replace(run, first_step_difference=4e-5).changes_result
+    assert replace(run, first_step_difference=2e-3, rounding_difference=0.1).changes_result
+
+
+def test_only_a_plan_with_splits_may_drift():
+    _, run = a_run(loss_difference=0.12)
+    split = replace(run, plan=replace(run.plan, splits=(Split("a", "batch", 2),)))
+    assert run.drift == ""
+    assert "differences grow with steps" in split.drift
+    assert replace(split, loss_difference=0.0).drift == ""
+
+
+def test_a_plan_with_splits_is_as_planned_if_its_first_step_is():
+    _, run = a_run(loss_difference=0.12)
+    plan = replace(run.plan, splits=(Split("a", "batch", 2),))
+    split = replace(run, plan=plan, first_step_difference=6e-8)
+    assert split.as_planned
+    told = describe_run(split, "gpu:2")
+    assert "first step differs by" in told
+    assert "if only last bits of variables change" in told
+    assert "differences grow with steps" in told
+    assert "changes no arithmetic" not in told
+    wrong = replace(split, first_step_difference=0.01)
+    assert not wrong.as_planned
+    assert "by more than rounding" in describe_run(wrong, "gpu:2")
+
+
+def test_hosts_may_round_too_but_change_no_more_than_that():
+    exact = replace(
+        on_cpus([f"{task}/device:CPU:0" for task in TASKS]),
+        loss_difference=0.0,
+        first_step_difference=0.0,
+    )
+    assert exact.as_planned
+    assert exact.drift == ""
+    assert "loss differs by" in describe_run(exact, "hosts.json")
+    rounded = replace(exact, weights_difference=1.5e-8, first_step_difference=1.5e-8)
+    assert rounded.as_planned
+    assert "another process" in rounded.drift
+    assert "first step differs by" in describe_run(rounded, "hosts.json")
+    wrong = replace(rounded, first_step_difference=1e-3)
+    assert "by more than rounding" in describe_run(wrong, "hosts.json")
+    of_one = on_cpus([f"{TASKS[0]}/device:CPU:{number}" for number in range(2)])
+    assert replace(of_one, weights_difference=1.5e-8).changes_result

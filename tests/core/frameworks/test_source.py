@@ -1,0 +1,124 @@
+"""What a person points at is told apart, or refused with the mend."""
+
+import re
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enplace.errors import FileError
+from enplace.frameworks.source import Source, source_from_json, source_of
+
+TRACE = b"\x0a\x80\x01\x0a\x7e\x0a\x2d/job:localhost/replica:0/task:0/device:CPU:0"
+"""A message of step statistics that begins with a device's name."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("train.py", "script"),
+        ("model.keras", "keras"),
+        ("model.h5", "keras"),
+        ("model.HDF5", "keras"),
+        ("model.meta", "tf1"),
+        ("graph.pb", "tf1"),
+        ("graph.pbtxt", "tf1"),
+    ],
+)
+def test_a_file_is_told_by_its_name(tmp_path, name, kind):
+    path = tmp_path / name
+    path.write_bytes(b"anything")
+    assert source_of(str(path)) == Source(str(path), kind)
+
+
+def test_a_folder_is_a_saved_model_if_it_holds_one(tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01")
+    expected = Source(str(tmp_path), "saved-model")
+    assert source_of(str(tmp_path)) == source_of(str(tmp_path / "saved_model.pb")) == expected
+    (tmp_path / "other").mkdir()
+    with pytest.raises(FileError, match=r"other: .* holds no saved_model\.pb"):
+        source_of(str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("name", ["graph.pb", "metadata", "trace.bin"])
+def test_a_trace_is_told_by_what_is_in_it(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(TRACE)
+    assert source_of(str(path)).kind == "trace"
+    path.write_text('step_stats {\n dev_stats {\n device: "/job:localhost"')
+    assert source_of(str(path)).kind == "trace"
+
+
+def test_a_dotted_name_is_a_module_and_nothing_of_it_runs(tmp_path, monkeypatch):
+    package = tmp_path / "explosive"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemError")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert source_of("explosive.train", arguments=["-n", "3"]) == Source(
+        "explosive.train", "module", ("-n", "3")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("gone.py", None, "no such file, folder or Python module"),
+        ("no_module_of_this_name", None, "no such file, folder or Python module"),
+        ("notes.txt", b"hello", "not a model; choose a training script"),
+        ("model.keras", b"", "is empty"),
+    ],
+)
+def test_what_is_no_model_is_refused(tmp_path, monkeypatch, name, content, complaint):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(FileError, match=f"^{re.escape(name)}: .*{complaint}"):
+        source_of(name)
+
+
+def test_loss_and_optimizer_go_together(tmp_path):
+    path = tmp_path / "model.keras"
+    path.write_bytes(b"PK")
+    with pytest.raises(FileError, match="a loss but no optimizer; give both or neither"):
+        source_of(str(path), loss="mse")
+
+
+def test_a_batch_size_stands_where_the_arguments_have_its_place(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("pass")
+    source = source_of(str(path), arguments=["--batch={batch}", "--layers", "2"], batch_size=64)
+    assert source.words == ["--batch=64", "--layers", "2"]
+    assert source.command == "train.py --batch=64 --layers 2"
+    assert source.arguments == ("--batch={batch}", "--layers", "2")
+    with pytest.raises(FileError, match="needs a batch size"):
+        source_of(str(path), arguments=["{batch}"])
+
+
+TEXTS = st.text(st.characters(categories=("L", "N", "P")), max_size=8)
+SOURCES = st.builds(
+    Source,
+    path=TEXTS.filter(bool),
+    kind=st.sampled_from(["script", "module", "keras", "saved-model", "tf1", "trace"]),
+    arguments=st.lists(TEXTS, max_size=3).map(tuple),
+    loss=TEXTS,
+    optimizer=TEXTS,
+    batch_size=st.integers(0, 1 << 24),
+    signature=TEXTS,
+)
+
+
+@given(SOURCES)
+def test_a_source_survives_the_journey(source):
+    assert source_from_json(source.to_json()) == source
+
+
+@given(
+    SOURCES,
+    st.sampled_from(sorted(Source.__dataclass_fields__)),
+    st.sampled_from([None, 3.5, -1, [], [1], {}, "?"]),
+)
+def test_a_spoilt_source_is_refused_or_whole(source, key, value):
+    with suppress(FileError):
+        read = source_from_json(source.to_json() | {key: value})
+        assert source_from_json(read.to_json()) == read

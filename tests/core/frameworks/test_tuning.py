@@ -1,0 +1,198 @@
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from enplace.frameworks.measured import MeasuredRun
+from enplace.frameworks.tuning import tune
+from enplace.machine import simulate
+from enplace.placers import place
+from enplace.values.problem import Problem
+from problems import cluster_of, plan_of, profile_of
+
+
+@pytest.fixture
+def problem():
+    """Two equal ops that need not wait for each other, and two devices."""
+    return Problem(profile_of({"a": 100, "b": 100}), cluster_of(2))
+
+
+def machine(true_us, slower_when_apart=1.0):
+    """A machine on which ops take other times than the profile says."""
+    steps = []
+
+    def run(problem, plan):
+        real = replace(problem, profile=problem.profile.with_costs(np.array([true_us] * 2).T))
+        schedule = simulate(real, plan)
+        factor = slower_when_apart if len(set(plan.device.tolist())) > 1 else 1.0
+        step_us = schedule.makespan_us * factor
+        steps.append(step_us)
+        duration = schedule.op_finish_us - schedule.op_start_us
+        return MeasuredRun(
+            profile=problem.profile,
+            plan=plan,
+            cluster=problem.cluster,
+            step_times_us=np.full(3, step_us),
+            op_time_us=duration,
+            op_start_us=schedule.op_start_us.copy(),
+            op_finish_us=schedule.op_finish_us.copy(),
+            op_device=plan.device.copy(),
+            op_memory_bytes=np.zeros(2, dtype=np.int64),
+            ops_checked=2,
+            ops_on_planned_device=2,
+            order_violations=0,
+            loss_difference=0.0,
+            weights_difference=0.0,
+            stock_step_time_us=step_us,
+            predicted_step_time_us=simulate(problem, plan).makespan_us,
+        )
+
+    run.steps = steps
+    return run
+
+
+def solve(problem):
+    return place(problem, "heft")
+
+
+def test_a_faster_plan_is_kept(problem):
+    run = machine([100, 100])
+    tuning = tune(problem, plan_of(problem, {"a": 0, "b": 0}), run, solve, rounds=3)
+    assert [trial.kept for trial in tuning.trials] == [True, True]
+    assert run.steps == [200, 100]
+    assert tuning.best is tuning.trials[1]
+    assert tuning.settled
+
+
+def test_a_plan_that_measures_slower_is_rolled_back(problem):
+    first = plan_of(problem, {"a": 0, "b": 0})
+    tuning = tune(problem, first, machine([100, 100], slower_when_apart=3), solve, rounds=1)
+    assert [trial.kept for trial in tuning.trials] == [True, False]
+    assert tuning.best.plan is first
+    assert not tuning.settled
+
+
+def test_a_gain_that_may_be_noise_is_none(problem):
+    run = machine([100, 100], slower_when_apart=1.995)
+    tuning = tune(problem, plan_of(problem, {"a": 0, "b": 0}), run, solve, rounds=1)
+    assert [trial.kept for trial in tuning.trials] == [True, False]
+
+
+def test_a_plan_that_cannot_be_bettered_runs_once(problem):
+    run = machine([100, 100])
+    tuning = tune(problem, plan_of(problem, {"a": 0, "b": 1}), run, solve, rounds=5)
+    assert len(run.steps) == 1
+    assert tuning.settled
+
+
+def test_each_round_solves_with_the_costs_that_the_last_run_showed(problem):
+    seen = []
+
+    def watched(problem):
+        seen.append(problem.profile.time_us[:, 0].tolist())
+        return solve(problem)
+
+    tuning = tune(problem, plan_of(problem, {"a": 0, "b": 0}), machine([70, 30]), watched, rounds=1)
+    assert seen == [[70, 30]]
+    assert tuning.problem.profile.time_us[:, 0].tolist() == [70, 30]
+
+
+def test_no_more_plans_run_than_allowed(problem):
+    run = machine([100, 100], slower_when_apart=3)
+    others = [plan_of(problem, {"a": a, "b": 1 - a}) for a in (0, 1, 0)]
+    first = plan_of(problem, {"a": 0, "b": 0})
+    tune(problem, first, run, lambda problem: others.pop(), rounds=2)
+    assert len(run.steps) == 3
+
+
+def test_a_plan_that_ran_before_does_not_run_again(problem):
+    run = machine([100, 100], slower_when_apart=3)
+    tuning = tune(problem, plan_of(problem, {"a": 0, "b": 0}), run, solve, rounds=5)
+    assert len(run.steps) == 2
+    assert tuning.settled
+
+
+def going_wrong(run, is_wrong):
+    """The machine, with an op elsewhere in those plans."""
+
+    def run_wrong(problem, plan):
+        return replace(run(problem, plan), ops_on_planned_device=1 if is_wrong(plan) else 2)
+
+    return run_wrong
+
+
+def uses_two_devices(plan):
+    return len(set(plan.device.tolist())) == 2
+
+
+def test_a_faster_plan_that_does_not_run_as_planned_is_rolled_back(problem):
+    first = plan_of(problem, {"a": 0, "b": 0})
+    run = going_wrong(machine([100, 100]), uses_two_devices)
+    tuning = tune(problem, first, run, solve, rounds=3)
+    assert [trial.kept for trial in tuning.trials] == [True, False]
+    assert tuning.best.plan is first
+    assert tuning.is_spoilt
+
+
+def test_a_plan_that_runs_as_planned_takes_the_place_of_one_that_does_not(problem):
+    """Even a slower one: what was fast is not the first plan."""
+    together = plan_of(problem, {"a": 0, "b": 0})
+    run = going_wrong(machine([100, 100], slower_when_apart=1.9), uses_two_devices)
+    first = plan_of(problem, {"a": 0, "b": 1})
+    tuning = tune(problem, first, run, lambda problem: together, rounds=1)
+    assert [trial.run.step_time_us for trial in tuning.trials] == [190, 200]
+    assert tuning.best.plan is together
+    assert not tuning.is_spoilt
+
+
+def test_where_no_plan_runs_as_planned_the_first_stays(problem):
+    first = plan_of(problem, {"a": 0, "b": 0})
+    run = going_wrong(machine([100, 100]), lambda plan: True)
+    tuning = tune(problem, first, run, solve, rounds=1)
+    assert [trial.kept for trial in tuning.trials] == [False, False]
+    assert tuning.best.plan is first
+    assert tuning.is_spoilt
+
+
+def test_what_the_executor_adds_to_every_op_stays(problem):
+    cpus = replace(problem.cluster.devices[0], name="CPU:0", kind="cpu")
+    cluster = replace(problem.cluster, devices=(cpus, replace(cpus, name="CPU:1")))
+    profile = replace(profile_of({}, cpu={"a": 105, "b": 105}), measured={"op_overhead_us": 5.0})
+    problem = Problem(profile, cluster)
+    tuning = tune(problem, plan_of(problem, {"a": 0, "b": 0}), machine([70, 30]), solve, rounds=1)
+    assert tuning.problem.profile.time_us[:, 1].tolist() == [75, 35]
+
+
+def test_what_transfers_take_is_learned_and_the_plan_without_them_found():
+    """The links cost 40 times what the cluster says."""
+    names = [f"op{i}" for i in range(16)]
+    edges = [(a, b, 1) for a, b in pairwise(names)]
+    problem = Problem(profile_of(dict.fromkeys(names, 10.0), edges), cluster_of(2))
+    slow = cluster_of(2, b0_us=40.0)
+
+    def run(problem, plan):
+        real = simulate(replace(problem, cluster=slow), plan)
+        return replace(machine([10.0] * 16)(problem, plan), **seen(real))
+
+    def seen(schedule):
+        times = {"op_start_us": schedule.op_start_us.copy()}
+        times["op_finish_us"] = schedule.op_finish_us.copy()
+        return times | {"step_times_us": np.full(3, schedule.makespan_us)}
+
+    apart = plan_of(problem, {name: i % 2 for i, name in enumerate(names)})
+    tuning = tune(problem, apart, run, solve, rounds=2)
+    assert tuning.best.run.step_time_us == 160
+    assert len(set(tuning.best.plan.device.tolist())) == 1
+    assert tuning.settled
+
+
+def test_a_plan_that_should_beat_what_was_measured_is_run(problem):
+    """The simulator is right of the ops together, and far too short of the ops apart."""
+    first = plan_of(problem, {"a": 0, "b": 1})
+    together = plan_of(problem, {"a": 0, "b": 0})
+    run = machine([100, 100], slower_when_apart=2.5)
+    tuning = tune(problem, first, run, lambda problem: together, rounds=3)
+    assert run.steps == [250, 200]
+    assert tuning.best.plan is together
+    assert tuning.settled

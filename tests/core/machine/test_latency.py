@@ -1,0 +1,144 @@
+"""Latencies by hand, and pieces against what contiguity means."""
+
+import itertools
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.core.placers.latency import reference
+
+from enplace.machine.loads import backward_ops
+from enplace.placers.latency import latency_us, split_into_pieces
+from enplace.values.problem import Problem
+from problems import cluster_of, planned_problems, profile_of
+
+
+def machine(n_gpus):
+    """GPUs and a CPU, 1 µs for each byte and nothing for a start."""
+    return cluster_of(n_gpus, b0_us=0.0, b1_us_per_byte=1.0, cpu_lanes=1)
+
+
+@pytest.fixture
+def diamond():
+    """A: 10 µs on a GPU; b and c, 20 and 30, read its 3 bytes; d, 5, reads 2 of b and 4 of c."""
+    edges = [("a", "b", 3), ("a", "c", 3), ("b", "d", 2), ("c", "d", 4)]
+    cpu = {"a": 100, "b": 200, "c": 300, "d": 50}
+    return Problem(profile_of({"a": 10, "b": 20, "c": 30, "d": 5}, edges, cpu=cpu), machine(2))
+
+
+@pytest.mark.parametrize(
+    ("device", "expected", "why"),
+    [
+        ([0, 0, 0, 0], 65, "one piece, nothing sent"),
+        ([2, 2, 2, 2], 100 + 300 + 50, "the CPU runs b and c at once and sends nothing"),
+        ([0, 0, 1, 0], 35 + 37 + 11, "GPU:0 is left for c: a and b are a piece, and d another"),
+        ([0, 1, 1, 1], 13 + 3 + 55, "a, then the rest in one piece"),
+        ([2, 0, 1, 2], 100 + (3 + 30 + 4) + 50, "c is the longer of two pieces at once"),
+    ],
+)
+def test_a_diamond(diamond, device, expected, why):
+    assert latency_us(diamond, np.array(device)) == expected, why
+
+
+def test_the_pieces_of_one_accelerator_come_one_after_the_other():
+    """Two independent ops are one piece, or two that take turns."""
+    problem = Problem(profile_of({"a": 10, "b": 20}), machine(1))
+    device = np.array([0, 0])
+    assert latency_us(problem, device) == 30
+    assert latency_us(problem, device, np.array([0, 1])) == 30
+    assert latency_us(problem, device, np.array([1, 0])) == 30
+
+
+def test_forward_and_backward_ops_never_share_a_piece():
+    """The output of a piece is there at its end: c need not wait for the backward op beside a."""
+    profile = profile_of({"a": 10, "c": 5, "gradients/b": 20}, [("a", "c", 1)])
+    problem = Problem(profile, machine(2))
+    assert latency_us(problem, np.array([0, 1, 0])) == (10 + 1) + 20
+    assert split_into_pieces(problem, np.array([0, 1, 0])).tolist() == [0, 0, 0]
+
+
+def test_pieces_in_an_order_that_cannot_be_never_finish():
+    profile = profile_of({"a": 1, "b": 1, "c": 1}, [("a", "b", 1), ("b", "c", 1)])
+    problem = Problem(profile, machine(2))
+    device = np.array([0, 1, 0])
+    assert latency_us(problem, device, np.array([0, 0, 1])) == (1 + 1) + (1 + 1 + 1) + (1 + 1)
+    assert latency_us(problem, device, np.array([1, 0, 0])) == np.inf
+    assert latency_us(problem, device, np.array([0, 0, 0])) == np.inf
+
+
+def test_contiguous_sets_that_wait_for_each_other_are_split():
+    edges = [("a1", "b1", 1), ("b2", "a2", 1)]
+    profile = profile_of({"a1": 1, "a2": 1, "b1": 1, "b2": 1}, edges)
+    problem = Problem(profile, machine(2))
+    device = np.array([0, 0, 1, 1])
+    assert latency_us(problem, device, np.zeros(4, dtype=int)) == np.inf
+    assert np.isfinite(latency_us(problem, device))
+
+
+@st.composite
+def placed(draw):
+    """A problem, perhaps with a backward pass, and any placement."""
+    problem, plan = draw(planned_problems())
+    backward = draw(st.lists(st.integers(0, problem.profile.n_ops - 1), max_size=4))
+    profile = replace(problem.profile, measured={"backward": backward})
+    return replace(problem, profile=profile), plan.device
+
+
+@settings(deadline=None)
+@given(placed=placed())
+def test_pieces_run_to_the_end_and_are_contiguous(placed):
+    problem, device = placed
+    profile, gpus = problem.profile, problem.cluster.gpus
+    piece = split_into_pieces(problem, device)
+    assert np.isfinite(latency_us(problem, device, piece))
+    graph = nx.DiGraph(zip(profile.edge_source.tolist(), profile.edge_op.tolist(), strict=True))
+    graph.add_nodes_from(range(profile.n_ops))
+    backward = backward_ops(problem)
+    for gpu, of in itertools.product(gpus, (False, True)):
+        there = (device == gpu) & (backward == of)
+        for number in range(piece[there].max(initial=-1) + 1):
+            inside = set(np.flatnonzero(there & (piece == number)).tolist())
+            below = set().union(*(nx.descendants(graph, op) for op in inside))
+            above = set().union(*(nx.ancestors(graph, op) for op in inside))
+            assert below & above <= inside
+
+
+@settings(deadline=None)
+@given(planned=planned_problems(), seed=st.integers(0, 9))
+def test_no_latency_is_below_the_longest_path(planned, seed):
+    problem, plan = planned
+    fastest = problem.time_us.min(axis=1)
+    ahead = np.zeros(problem.profile.n_ops)
+    for op in problem.profile.topological_order:
+        before = problem.profile.edge_source[problem.profile.edge_op == op]
+        ahead[op] = fastest[op] + ahead[before].max(initial=0.0)
+    assert latency_us(problem, plan.device) >= ahead.max() - 1e-9
+
+
+@settings(deadline=None)
+@given(placed=placed(), seed=st.integers(0, 99))
+def test_the_quick_evaluator_says_what_the_slow_one_does(placed, seed):
+    problem, device = placed
+    piece = split_into_pieces(problem, device)
+    assert piece.tolist() == reference.split_into_pieces(problem, device).tolist()
+    other = np.random.default_rng(seed).integers(0, 2, len(piece))
+    for pieces in (piece, other):
+        expected = reference.latency_us(problem, device, pieces)
+        assert latency_us(problem, device, pieces) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_so_it_is_on_a_larger_graph_placed_by_chance(seed):
+    rng = np.random.default_rng(seed)
+    ends = sorted({tuple(sorted(pair)) for pair in rng.integers(0, 80, (160, 2)).tolist()})
+    names = [f"op{i}" for i in range(80)]
+    edges = [(names[a], names[b], 4) for a, b in ends if a < b]
+    times = dict.fromkeys(names, 3.0)
+    problem = Problem(profile_of(times, edges, cpu=times), machine(3))
+    device = rng.integers(0, 4, 80)
+    piece = split_into_pieces(problem, device)
+    assert piece.tolist() == reference.split_into_pieces(problem, device).tolist()
+    assert latency_us(problem, device) == pytest.approx(reference.latency_us(problem, device))

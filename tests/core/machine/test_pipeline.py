@@ -1,0 +1,228 @@
+"""Pipelines in time: the formulas of the schedules, and the load of the busiest device."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enplace.errors import ProblemError
+from enplace.machine.loads import TRANSFERS, LoadRule, device_loads_us, max_load_us
+from enplace.machine.pipeline import KINDS, simulate_pipeline, stages_of
+from enplace.placers import PlaceOptions, place
+from enplace.values.problem import Problem
+from problems import cluster_of, on_own_chips, plan_of, planned_problems, profile_of
+
+MANY = 60
+
+
+def chain(k, forward_us, backward_us, sent=0):
+    """K stages of a forward and a backward op each, on k devices."""
+    names = [f"f{i}" for i in range(k)] + [f"b{i}" for i in reversed(range(k))]
+    times = {name: forward_us if name[0] == "f" else backward_us for name in names}
+    edges = [(a, b, sent) for a, b in pairwise(names)]
+    profile = profile_of(times, edges)
+    profile = replace(profile, measured={"backward": list(range(k, 2 * k))})
+    problem = Problem(profile, cluster_of(k, b0_us=0.0))
+    return problem, plan_of(problem, {name: int(name[1:]) for name in names})
+
+
+@pytest.mark.parametrize(("k", "m"), [(1, 3), (2, 5), (4, 4), (4, 9)])
+def test_gpipe_has_the_bubbles_of_its_formula(k, m):
+    found = simulate_pipeline(*chain(k, 3.0, 5.0), "gpipe", m)
+    assert found.makespan_us == (m + k - 1) * (3 + 5)
+    assert found.in_flight == (m,) * k
+
+
+@pytest.mark.parametrize(("k", "m"), [(1, 3), (2, 5), (4, 4), (4, 9)])
+def test_1f1b_takes_as_long_but_holds_at_most_k_microbatches(k, m):
+    found = simulate_pipeline(*chain(k, 3.0, 3.0), "1f1b", m)
+    assert found.makespan_us == (m + k - 1) * (3 + 3)
+    assert found.in_flight == tuple(min(m, k - i) for i in range(k))
+
+
+@pytest.mark.parametrize("m", [1, 8, 500])
+def test_backward_beside_others_forward_makes_gpipe_faster_than_its_objective(m):
+    """Device 0 has 1 + 4, device 1 has 5 + 0: it need not wait for what device 1 does forward."""
+    profile = profile_of({"f0": 1, "f1": 5, "b0": 4}, [("f0", "f1", 0), ("f0", "b0", 0)])
+    profile = replace(profile, measured={"backward": [2]})
+    problem = Problem(profile, cluster_of(2, b0_us=0.0))
+    plan = plan_of(problem, {"f0": 0, "f1": 1, "b0": 0})
+    assert max_load_us(problem, plan.device, LoadRule(pipeline="gpipe")) == 9
+    found = simulate_pipeline(problem, plan, "gpipe", m)
+    assert found.time_per_sample_us == pytest.approx(5)
+    assert found.makespan_us == 5 * m + 1
+
+
+def test_1f1b_alternates_once_the_pipeline_is_full():
+    found = simulate_pipeline(*chain(3, 2.0, 4.0), "1f1b", 6)
+    first = "".join("FB"[slot.backward] for slot in found.computing[0])
+    last = "".join("FB"[slot.backward] for slot in found.computing[2])
+    assert first == "FFFBFBFBFBBB"
+    assert last == "FBFBFBFBFBFB"
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("1f1b", 10.0), ("gpipe", 12.0)])
+def test_the_time_per_sample_is_the_objective_of_each_schedule(kind, expected):
+    """Device 0 has 6 + 4, device 1 has 2 + 6: together 10 at most, apart 6 + 6."""
+    times = {"f0": 6, "f1": 2, "b1": 6, "b0": 4}
+    edges = [("f0", "f1", 0), ("f1", "b1", 0), ("b1", "b0", 0)]
+    profile = replace(profile_of(times, edges), measured={"backward": [2, 3]})
+    problem = Problem(profile, cluster_of(2, b0_us=0.0))
+    plan = plan_of(problem, {"f0": 0, "f1": 1, "b1": 1, "b0": 0})
+    found = simulate_pipeline(problem, plan, kind, MANY)
+    assert found.time_per_sample_us == pytest.approx(expected)
+    rule = LoadRule(pipeline=kind)
+    assert found.time_per_sample_us == pytest.approx(max_load_us(problem, plan.device, rule))
+
+
+@settings(deadline=None, max_examples=60)
+@given(planned=planned_problems(), transfers=st.sampled_from(TRANSFERS))
+def test_inference_takes_in_a_sample_for_each_load_of_the_busiest_device(planned, transfers):
+    """However the ops are spread: stages of one device take turns."""
+    problem, plan = on_own_chips(planned[0]), planned[1]
+    rule = LoadRule(transfers)
+    found = simulate_pipeline(problem, plan, "inference", MANY, rule)
+    assert found.time_per_sample_us == pytest.approx(max_load_us(problem, plan.device, rule))
+
+
+@settings(deadline=None, max_examples=40)
+@given(planned=planned_problems(), kind=st.sampled_from(KINDS), cut=st.integers(0, 20))
+def test_nothing_starts_before_what_it_needs_or_while_its_device_is_busy(planned, kind, cut):
+    problem, plan = planned
+    late = problem.profile.topological_order[min(cut, problem.profile.n_ops - 1) :]
+    profile = replace(problem.profile, measured={"backward": sorted(late.tolist())})
+    problem = replace(problem, profile=profile)
+    found = simulate_pipeline(problem, plan, kind, 7)
+    ends = {}
+    for slots in [*found.computing, found.transfers]:
+        for slot in slots:
+            key = slot.microbatch, slot.stage
+            ends[key] = max(ends.get(key, 0.0), slot.finish_us)
+    for slots in found.computing:
+        for slot in slots:
+            for before in found.stages[slot.stage].after:
+                assert slot.start_us >= ends[slot.microbatch, before] - 1e-9
+    for d, slots in enumerate(found.computing):
+        mine = [*slots, *(slot for slot in found.transfers if slot.device == d)]
+        mine.sort(key=lambda slot: (slot.start_us, slot.finish_us))
+        for one, two in pairwise(mine):
+            assert two.start_us >= one.finish_us - 1e-9
+    assert sum(len(slots) for slots in found.computing) == 7 * len(found.stages)
+
+
+@settings(deadline=None, max_examples=40)
+@given(planned=planned_problems())
+def test_the_stages_of_a_device_add_up_to_its_load(planned):
+    problem, plan = on_own_chips(planned[0]), planned[1]
+    total = np.zeros(problem.cluster.n_devices)
+    stages = stages_of(problem, plan)
+    for stage in stages:
+        total[stage.devices[0]] += stage.in_us[0] + stage.compute_us[0] + stage.out_us[0]
+    np.testing.assert_allclose(total, device_loads_us(problem, plan.device), atol=1e-9)
+    assert sorted(np.concatenate([stage.ops for stage in stages]).tolist()) == list(
+        range(problem.profile.n_ops)
+    )
+
+
+def test_a_split_that_is_not_contiguous_has_virtual_devices():
+    """A and c on one device, b on the other between them: three stages, as in Fig. 5b."""
+    profile = profile_of({"a": 2, "b": 3, "c": 2}, [("a", "b", 1), ("b", "c", 1)])
+    problem = Problem(profile, cluster_of(2, b0_us=0.0))
+    plan = plan_of(problem, {"a": 0, "b": 1, "c": 0})
+    found = simulate_pipeline(problem, plan, "inference", MANY)
+    assert [stage.devices for stage in found.stages] == [(0,), (1,), (0,)]
+    assert found.time_per_sample_us == pytest.approx(2 + 1 + 1 + 2)
+    assert found.makespan_us < MANY * 6 + 20
+
+
+def test_logical_gpus_of_one_chip_compute_one_after_another():
+    problem, plan = chain(2, 4.0, 8.0)
+    one = tuple(replace(device, chip="one") for device in problem.cluster.devices)
+    problem = Problem(problem.profile, replace(problem.cluster, devices=one))
+    assert max_load_us(problem, plan.device) == 24
+    assert simulate_pipeline(problem, plan, "1f1b", MANY).time_per_sample_us == pytest.approx(24)
+    found = place(problem, "max-load-dp")
+    assert not found.facts["proven"]
+    assert "one chip" in found.note
+
+
+def test_unlike_gpus_that_take_turns_each_need_their_own_time():
+    """Every other sample is on the second, ten times slower: 100 and 1,000 µs, over two samples."""
+    profile = profile_of({"a": 100}, [])
+    problem = Problem(profile, cluster_of(2, speeds=[1.0, 0.1]))
+    plan = replace(plan_of(problem, {"a": 0}), replicas=((0, 1),))
+    assert device_loads_us(problem, plan.device, replicas=plan.replicas).tolist() == [50, 500]
+    found = simulate_pipeline(problem, plan, "inference", MANY)
+    assert found.time_per_sample_us == pytest.approx(500)
+    assert found.stages[0].compute_us == (100, 1000)
+    rule = LoadRule(replicate=True)
+    for method in ("max-load-dp", "max-load-dpl"):
+        found = place(problem, method, options=PlaceOptions(rule=rule))
+        assert (found.objective_us, found.replicas) == (100, ())
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "gpipe"])
+def test_a_pipeline_with_replicas_keeps_all_of_them_busy(kind):
+    """Four GPUs for the first stage and one for the second, which has a fourth of the work."""
+    times = {"f0": 16, "f1": 4, "b1": 4, "b0": 16}
+    edges = [("f0", "f1", 0), ("f1", "b1", 0), ("b1", "b0", 0)]
+    profile = replace(profile_of(times, edges), measured={"backward": [2, 3]})
+    problem = Problem(profile, cluster_of(5, b0_us=0.0))
+    plan = plan_of(problem, {"f0": 0, "f1": 4, "b1": 4, "b0": 0})
+    found = simulate_pipeline(problem, replace(plan, replicas=((0, 1, 2, 3),)), kind, MANY)
+    assert found.time_per_sample_us == pytest.approx(8)
+
+
+@pytest.mark.parametrize("transfers", TRANSFERS)
+def test_gradients_go_beside_other_tensors_where_transfers_go_beside_the_computing(transfers):
+    times = {"f0": 20, "f1": 10, "b1": 10, "b0": 20}
+    edges = [("f0", "f1", 10), ("f1", "b1", 0), ("b1", "b0", 10)]
+    profile = replace(
+        profile_of(times, edges, persistent={"f0": 40}), measured={"backward": [2, 3]}
+    )
+    problem = Problem(profile, cluster_of(3, b0_us=0.0))
+    plan = plan_of(problem, {"f0": 0, "f1": 2, "b1": 2, "b0": 0})
+    plan, rule = replace(plan, replicas=((0, 1),)), LoadRule(transfers)
+    expected = max_load_us(problem, plan.device, rule, plan.replicas)
+    assert expected == (50 if transfers == "sum" else 20)
+    found = simulate_pipeline(problem, plan, "1f1b", MANY, rule)
+    assert found.time_per_sample_us == pytest.approx(expected)
+
+
+def test_gpipe_on_logical_gpus_of_one_chip_ends_by_itself():
+    problem, _ = chain(4, 3.0, 5.0)
+    one = tuple(replace(device, chip="one") for device in problem.cluster.devices)
+    problem = Problem(problem.profile, replace(problem.cluster, devices=one))
+    rule = LoadRule(pipeline="gpipe")
+    plan = place(problem, "max-load-dp", options=PlaceOptions(rule=rule))
+    assert plan.objective_us == 32
+    assert "stopped" not in plan.note
+    assert not plan.facts["proven"]
+
+
+def test_devices_that_take_turns_with_nothing_are_left_out():
+    problem = Problem(profile_of({"a": 4}, []), cluster_of(3))
+    plan = replace(plan_of(problem, {"a": 2}), replicas=((0, 1),))
+    found = simulate_pipeline(problem, plan, "inference", MANY)
+    assert [stage.devices for stage in found.stages] == [(2,)]
+    assert found.time_per_sample_us == pytest.approx(4)
+
+
+def test_replicas_take_turns():
+    problem, plan = chain(2, 4.0, 8.0)
+    profile = replace(problem.profile, persistent_bytes=np.array([3, 0, 0, 0]))
+    problem = Problem(profile, cluster_of(3, b0_us=0.0))
+    plan = replace(plan_of(problem, {"f0": 0, "f1": 0, "b1": 0, "b0": 0}), replicas=((0, 1, 2),))
+    found = simulate_pipeline(problem, plan, "1f1b", MANY)
+    assert [len(slots) for slots in found.computing] == [2 * MANY // 3] * 3
+    expected = max_load_us(problem, plan.device, replicas=plan.replicas)
+    assert found.time_per_sample_us == pytest.approx(expected, rel=0.1)
+
+
+def test_a_graph_without_a_backward_pass_is_not_trained():
+    problem = Problem(profile_of({"a": 1}), cluster_of(1))
+    with pytest.raises(ProblemError, match="no backward pass; play it as 'inference'"):
+        simulate_pipeline(problem, plan_of(problem, {"a": 0}), "1f1b", 3)

@@ -1,0 +1,161 @@
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enplace.names.groups import group_ops, name_ops, subgroups
+from problems import profile_of, profiles
+
+
+def recurrent(layers: int = 2, steps: int = 35, per_step: int = 8):
+    """Stacked recurrent layers unrolled in time, with their gradients, as TensorFlow names them."""
+    times, edges = {}, []
+    for prefix in ("", "gradients/"):
+        for layer in range(layers):
+            for step in range(steps):
+                scope = f"{prefix}lstm{layer}/t{step}"
+                ops = [f"{scope}/op_{i}" for i in range(per_step)]
+                times |= dict.fromkeys(ops, 10.0)
+                edges += [(a, b, 4) for a, b in pairwise(ops)]
+                before = f"{prefix}lstm{layer}/t{step - 1}/op_0"
+                if step:
+                    edges.append((before, ops[0], 4))
+                if prefix:
+                    edges.append((ops[0].removeprefix(prefix), ops[0], 4))
+    return profile_of(times, edges)
+
+
+def by_row(grouping):
+    rows = {}
+    for row, label in zip(grouping.rows, grouping.labels, strict=True):
+        rows.setdefault(row, []).append(label)
+    return rows
+
+
+@given(profiles(), st.integers(1, 8))
+def test_every_op_is_in_one_group_and_names_are_unique(profile, target):
+    grouping = group_ops(profile, target)
+    assert np.array_equal(np.unique(grouping.group), np.arange(grouping.n_groups))
+    assert len(set(grouping.names)) == len(grouping.rows) == len(grouping.labels)
+    members = np.concatenate([grouping.ops(group) for group in range(grouping.n_groups)])
+    assert np.array_equal(np.sort(members), np.arange(profile.n_ops))
+
+
+def test_unrolled_layers_become_a_grid_of_equal_ranges():
+    rows = by_row(group_ops(recurrent()))
+    assert set(rows) == {"lstm 0", "lstm 1", "gradients of lstm 0", "gradients of lstm 1"}
+    assert len({frozenset(labels) for labels in rows.values()}) == 1
+    labels = rows["lstm 0"]
+    assert labels[0] == "t 0–2"
+    assert len(labels) == 12
+    assert all(re.fullmatch(r"t \d+–\d+", label) for label in labels)
+
+
+def test_full_names_say_row_and_label():
+    grouping = group_ops(recurrent())
+    assert "gradients of lstm 1 / t 3–5" in grouping.names
+    assert "lstm 0 / t 0–2" in grouping.names
+
+
+def test_numbered_layers_at_the_top_get_a_row():
+    names = {
+        f"encoder/layer_{i}/{part}/op{k}": 5.0 for i in range(12) for part in "ab" for k in "xyz"
+    }
+    rows = by_row(group_ops(profile_of(names), 6))
+    assert [label.split("–")[0] for label in rows["layer"]][:2] == ["layer 0", "layer 2"]
+
+
+@pytest.mark.parametrize(
+    ("scope", "name"),
+    [
+        ("conv1_2", "conv 1.2"),
+        ("Mixed_5b", "Mixed 5b"),
+        ("cell_0_3", "cell 0.3"),
+        ("softmax", "softmax"),
+        ("enc3", "enc 3"),
+        ("fc_out", "fc out"),
+    ],
+)
+def test_names_are_made_readable(scope, name):
+    ops = {f"{head}/op{i}": 1.0 for head in (scope, "another") for i in range(4)}
+    assert set(group_ops(profile_of(ops), 2).names) == {name, "another"}
+
+
+def test_dotted_names_and_bare_numbers_are_scopes_too():
+    ops = {f"bert.layer.{i}.dense.op{k}": 1.0 for i in range(3) for k in range(5)}
+    assert set(group_ops(profile_of(ops), 3).names) == {f"bert / layer {i}" for i in range(3)}
+
+
+def test_ops_without_a_scope_join_their_neighbours():
+    ops = {f"a/op{i}": 1.0 for i in range(4)} | {f"b/op{i}": 1.0 for i in range(4)} | {"add_7": 1.0}
+    profile = profile_of(ops, [("a/op3", "add_7", 1), ("add_7", "b/op0", 1)])
+    grouping = group_ops(profile, 2)
+    assert set(grouping.names) == {"a", "b"}
+    assert grouping.names[grouping.group[profile.index["add_7"]]] == "a"
+
+
+def test_the_gradient_of_one_op_is_no_scope():
+    ops = {f"gradients/a/MatMul_{i}_grad/{part}": 1.0 for i in range(4) for part in "xy"}
+    ops |= {f"a/op{i}": 1.0 for i in range(8)}
+    assert set(group_ops(profile_of(ops), 2).names) == {"a", "gradients of a"}
+
+
+def test_ops_without_any_names_are_cut_in_the_order_they_run():
+    names = [f"node{i}" for i in range(300)]
+    profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 1) for a, b in pairwise(names)])
+    grouping = group_ops(profile)
+    assert 24 <= grouping.n_groups <= 48
+    assert (np.diff(grouping.group) >= 0).all()
+    assert grouping.names[0].startswith("node0 … ")
+
+
+def test_parts_without_names_of_their_own_differ_from_the_first_letter_on():
+    """In a script without scopes many ops are called alike; a card shows the start of a label."""
+    names = [f"op_{i}_grad/MatMul" for i in range(300)]
+    profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 1) for a, b in pairwise(names)])
+    kinds = tuple("Tanh" if op % 3 else "MatMul" for op in range(300))
+    labels = group_ops(replace(profile, op_types=kinds)).labels
+    assert len({label[:3] for label in labels}) == len(labels) > 20
+    assert labels[4] == "5: Tanh"
+
+
+def test_few_ops_stand_for_themselves():
+    grouping = group_ops(profile_of({"a/MatMul": 1.0, "b/Add": 1.0}))
+    assert grouping.names == ("a/MatMul", "b/Add")
+    assert grouping.labels == ("MatMul", "Add")
+
+
+def test_a_single_op_is_a_group():
+    assert group_ops(profile_of({"only": 1.0})).names == ("only",)
+
+
+def test_a_group_opens_down_to_its_ops():
+    profile = recurrent()
+    grouping = group_ops(profile)
+    inside = subgroups(profile, grouping.ops(0), target=4)
+    assert set(inside.labels) == {"t 0", "t 1", "t 2"}
+    assert ((inside.group >= 0) == (grouping.group == 0)).all()
+    ops = subgroups(profile, inside.ops(0), target=8)
+    assert sorted(ops.labels) == [f"op_{i}" for i in range(8)]
+
+
+def test_groups_are_balanced():
+    profile = recurrent(layers=3, steps=20)
+    sizes = np.bincount(group_ops(profile).group)
+    assert sizes.max() <= 3 * np.median(sizes)
+
+
+def test_a_selection_is_called_by_what_it_is():
+    profile = recurrent()
+    grouping = group_ops(profile)
+    first = grouping.ops(0).tolist()
+    assert name_ops(profile, first, grouping) == grouping.names[0]
+    assert name_ops(profile, first + grouping.ops(1).tolist(), grouping) == "2 groups"
+    assert name_ops(profile, first[:1], grouping) == f"op_0 of {grouping.names[0]}"
+    assert name_ops(profile, first[:3], grouping) == f"3 ops of {grouping.names[0]}"
+    assert name_ops(profile, first[:1] + grouping.ops(1).tolist()[:1], grouping) == "2 ops"
+    assert name_ops(profile, [], grouping) == "nothing"

@@ -1,0 +1,208 @@
+"""The default method: better than the quick ones, in time, the same again, from any plan."""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.core.placers.problems import gpus, line, problems
+from tests.problems import cluster_of, profile_of
+
+from enplace.errors import EnplaceError
+from enplace.machine import simulate
+from enplace.placers import PlaceOptions, place, placers
+from enplace.placers.enplace.search import STARTS
+from enplace.readers import read_profile
+from enplace.readers.clusters import presets
+from enplace.readers.samples import samples
+from enplace.values.problem import Problem
+
+slow_start = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+
+
+@slow_start
+@given(problem=problems())
+def test_it_is_never_worse_than_a_list_scheduler(problem):
+    ours = simulate(problem, place(problem, "enplace"))
+    for name, other in placers("step-time").items():
+        if "anytime" in other.capabilities or name in ("metis", "scotch"):
+            continue
+        theirs = simulate(problem, place(problem, name))
+        if theirs.fits:
+            assert ours.fits
+            assert ours.makespan_us <= theirs.makespan_us * (1 + 1e-12)
+
+
+def branches(n=40, depth=6):
+    """Branches of unequal length that meet in the end."""
+    costs, edges = [5.0], []
+    ends = []
+    for branch in range(n):
+        last = 0
+        for step in range(depth):
+            costs.append(3.0 + (7 * branch + 3 * step) % 11)
+            edges.append((last, len(costs) - 1, 20))
+            last = len(costs) - 1
+        ends.append(last)
+    costs.append(1.0)
+    edges += [(end, len(costs) - 1, 20) for end in ends]
+    return line(costs, edges)
+
+
+def test_it_keeps_to_its_deadline():
+    problem = Problem(branches(), gpus(3, b1=0.5))
+    place(problem, "enplace", options=PlaceOptions(time_limit_s=0.1))
+    started = time.perf_counter()
+    place(problem, "enplace", options=PlaceOptions(time_limit_s=2.0))
+    assert time.perf_counter() - started < 2.6
+
+
+def test_it_beats_the_list_schedule_it_starts_from():
+    problem = Problem(branches(), gpus(3, b1=0.5))
+    ours = simulate(problem, place(problem, "enplace"))
+    assert ours.makespan_us < simulate(problem, place(problem, "heft")).makespan_us
+
+
+def test_it_goes_on_from_a_plan_it_is_given():
+    problem = Problem(branches(), gpus(3, b1=0.5))
+    start = place(problem, "enplace", options=PlaceOptions(seed=5))
+    said = []
+    again = place(problem, "enplace", options=PlaceOptions(start=start, progress=said.append))
+    reached = simulate(problem, start).makespan_us
+    assert (said[0].objective_us, said[0].engine) == (reached, "the plan given")
+    assert "the plan given" not in [progress.engine for progress in said[1:]]
+    assert simulate(problem, again).makespan_us <= reached
+
+
+def test_a_plan_that_breaks_new_pins_is_bent_to_them():
+    problem = Problem(branches(8, 3), gpus(3, b1=0.5))
+    start = place(problem, "enplace")
+    elsewhere = (int(start.device[5]) + 1) % 3
+    pinned = Problem(problem.profile, problem.cluster, pins={5: elsewhere})
+    plan = place(pinned, "enplace", options=PlaceOptions(start=start))
+    assert plan.device[5] == elsewhere
+
+
+def test_tight_memory_is_respected_while_it_searches():
+    profile = line([10.0] * 12, [(i, i + 2, 1) for i in range(10)], persistent=[100] * 12)
+    problem = Problem(profile, gpus(2, capacity=640))
+    schedule = simulate(problem, place(problem, "enplace"))
+    assert schedule.fits
+    assert (schedule.peak_bytes > 0).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_fits_in_few_ways_is_found(seed):
+    """Of 256 placements of five ops on unlike devices, few fit, and no list schedule does."""
+    names = [f"op{i}" for i in range(5)]
+    held = dict(zip(names, [43, 26, 32, 44, 19], strict=True))
+    profile = profile_of(
+        dict(zip(names, [2.0, 1.0, 5.0, 0.0, 3.5], strict=True)),
+        [("op1", "op4", 8), ("op2", "op4", 6), ("op3", "op4", 8)],
+        control=[("op0", "op1"), ("op0", "op2"), ("op0", "op3")],
+        persistent=held,
+        temporary=dict(zip(names, [45, 7, 31, 5, 36], strict=True)),
+    )
+    cluster = cluster_of(3, speeds=(1.0, 0.5, 1.0), b1_us_per_byte=0.5)
+    rooms = (150, 100, 60)
+    devices = [
+        replace(device, capacity_bytes=room)
+        for device, room in zip(cluster.devices, rooms, strict=True)
+    ]
+    problem = Problem(profile, replace(cluster, devices=tuple(devices)), pins={1: 1})
+    assert simulate(problem, place(problem, "enplace", options=PlaceOptions(seed=seed))).fits
+
+
+def test_without_a_time_limit_it_is_no_worse_than_the_searches_on_small_problems():
+    profile = line([float(3 + i % 7) for i in range(30)], [(i, i + 5, 3) for i in range(25)])
+    problem = Problem(profile, gpus(3, capacity=10**6))
+    ours = simulate(problem, place(problem, "enplace")).makespan_us
+    for other in ("mcmc", "local-search"):
+        assert ours <= simulate(problem, place(problem, other)).makespan_us
+
+
+def test_moves_keep_pins_and_groups():
+    profile = branches(8, 3)
+    together = tuple(range(1, 7))
+    problem = Problem(profile, gpus(3, b1=0.5), pins={10: 2}, together=(together,))
+    device = place(problem, "enplace").device
+    assert device[10] == 2
+    assert len({int(device[op]) for op in together}) == 1
+
+
+@pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.path.name)
+def test_a_measured_profile_is_placed_better_than_by_hand(sample):
+    problem = Problem(read_profile(sample.path), presets()["pesto"])
+    ours = simulate(problem, place(problem, "enplace"))
+    hand = simulate(problem, place(problem, "expert"))
+    assert ours.fits
+    assert ours.makespan_us <= 0.95 * hand.makespan_us
+
+
+def test_what_it_reports_is_what_the_plan_takes():
+    problem = Problem(branches(), gpus(2, b1=0.5))
+    reports = []
+    plan = place(problem, "enplace", options=PlaceOptions(progress=reports.append))
+    last = [report for report in reports if report.incumbent is not None][-1]
+    assert last.objective_us == simulate(problem, plan).makespan_us
+    assert np.array_equal(last.incumbent.device, plan.device)
+    assert replace(plan, facts={}).method == "enplace"
+
+
+COMPILED = """
+import sys, warnings
+from numba.core.dispatcher import Dispatcher
+from enplace.readers.clusters import presets
+from enplace.placers import PlaceOptions, place
+from enplace.placers.enplace.search import compile_loops
+from enplace.readers import read_profile
+from enplace.values.problem import Problem
+from enplace.values.profile import make_profile
+from enplace.readers.samples import samples
+
+def compiled():
+    modules = [module for name, module in sys.modules.items() if name.startswith("enplace")]
+    loops = {v for m in modules for v in vars(m).values() if isinstance(v, Dispatcher)}
+    return {(loop.__name__, str(kinds)) for loop in loops for kinds in loop.signatures}
+
+warnings.simplefilter("ignore")
+compile_loops()
+known = compiled()
+for sample in samples():
+    problem = Problem(read_profile(sample.path), presets()["celeritas"])
+    place(problem, "enplace", options=PlaceOptions(time_limit_s=1.5))
+# Two ops that are merged to one, and would be faster apart, were it not for the transfer.
+pair = make_profile(
+    "pair", op_names=["a", "b"], op_types=["Op"] * 2, scopes=[""] * 2,
+    time_us=[[30.0, 900.0], [300.0, 90.0]], persistent_bytes=[0, 0], temporary_bytes=[0, 0],
+    colocation=[""] * 2, edge_source=[0], edge_output=[0], edge_op=[1], edge_bytes=[20 << 20],
+)
+place(Problem(pair, presets()["pesto"]), "enplace", options=PlaceOptions(time_limit_s=1.0))
+print(len(known), sorted(compiled() - known))
+"""
+
+
+def test_nothing_is_compiled_while_the_time_limit_runs():
+    """A machine that has never run the method compiles first, and searches then."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True
+    )
+    n_known, new = done.stdout.split(maxsplit=1)
+    assert int(n_known) > 20
+    assert new.strip() == "[]"
+
+
+def test_a_method_that_fails_is_left_out_and_said(monkeypatch):
+    """Its linear program needs HiGHS, which may be missing."""
+    problem = Problem(line([3.0, 4.0, 5.0], [(0, 2, 1), (1, 2, 1)]), gpus(2))
+
+    def fails(problem, options):
+        raise EnplaceError("m-sct: HiGHS is missing")
+
+    monkeypatch.setattr("enplace.placers.enplace.search.STARTS", (fails, *STARTS))
+    plan = place(problem, "enplace")
+    assert simulate(problem, plan).makespan_us <= 12
+    assert plan.note == "Left out: fails (m-sct: HiGHS is missing)."

@@ -1,0 +1,60 @@
+"""Small problems for queries, and the least latency of any placement, by trying them all."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import reject
+from hypothesis import strategies as st
+from tests.core.placers.latency import reference
+
+from enplace.errors import DoesNotFitError
+from enplace.values.problem import Problem
+from problems import cluster_of, profile_of
+
+
+@st.composite
+def small_problems(draw: st.DrawFn, most: int = 5, least_us: int = 1) -> Problem:
+    """A few ops, some backward or colocated, on accelerators with little memory and a CPU."""
+    n = draw(st.integers(2, most))
+    names = [f"{'' if i < n - draw(st.integers(0, 2)) else 'gradients/'}op{i}" for i in range(n)]
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=8))
+    sizes = [draw(st.integers(0, 9)) for _ in names]
+    times = {name: draw(st.integers(least_us, 20)) for name in names}
+    profile = profile_of(
+        times,
+        [(names[i], names[j], sizes[i]) for i, j in chosen],
+        cpu={name: draw(st.integers(1, 60)) if us else 0 for name, us in times.items()},
+        persistent={name: draw(st.integers(0, 20)) for name in names},
+        colocation={name: draw(st.sampled_from(["", "", "x"])) for name in names},
+    )
+    room = draw(st.sampled_from([60, 10_000]))
+    slower = draw(st.sampled_from([[1.0], [1.0, 1.0], [1.0, 3.0], [3.0, 1.0]]))
+    machine = cluster_of(len(slower), b0_us=0.0, cpu_lanes=8, capacity_bytes=room, slower=slower)
+    try:
+        return Problem(profile, machine)
+    except DoesNotFitError:
+        reject()
+
+
+def least_us(problem: Problem, q: int) -> float:
+    """The least latency over all placements and ways to cut accelerators' ops into pieces."""
+    best = np.inf
+    for devices in itertools.product(range(problem.cluster.n_devices), repeat=problem.n_units):
+        device = np.array(devices)[problem.unit]
+        if not fits(problem, device):
+            continue
+        for slots in itertools.product(range(q), repeat=problem.profile.n_ops):
+            best = min(best, reference.latency_us(problem, device, np.array(slots)))
+    return best
+
+
+def fits(problem: Problem, device: np.ndarray) -> bool:
+    """Whether the weights and outputs of all ops of an accelerator fit it at once."""
+    need = problem.profile.persistent_bytes.copy()
+    np.add.at(need, problem.profile.tensor_op, problem.profile.tensor_bytes)
+    cluster = problem.cluster
+    held = np.bincount(device, weights=need, minlength=cluster.n_devices)
+    return bool((held[cluster.gpus] <= cluster.capacity_bytes[cluster.gpus]).all())

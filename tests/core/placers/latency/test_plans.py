@@ -1,0 +1,132 @@
+"""What plans for a query say of themselves: latencies and proofs, against trying all placements."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tests.core.placers.latency import reference
+from tests.core.placers.latency.drawn import fits, least_us, small_problems
+
+from enplace.machine import simulate
+from enplace.placers import LATENCY, PlaceOptions, place
+from enplace.readers.clusters import cluster_from
+from enplace.readers.dnn_partitioning import profile_from_dnn_partitioning
+from enplace.solvers.milp import installed
+from enplace.values.problem import Problem
+from problems import cluster_of, profile_of
+
+needs_solver = pytest.mark.skipif(not installed("HiGHS"), reason="HiGHS is not installed")
+PROGRAMS = {"latency-ip": 1, "latency-ip-q": 2}
+BASELINES = ("greedy-latency", "max-load-dp", "local-search")
+
+
+def plan_by(method, problem):
+    return place(problem, method, options=PlaceOptions(objective=LATENCY, time_limit_s=20.0))
+
+
+@needs_solver
+@pytest.mark.parametrize("method", PROGRAMS)
+def test_what_is_proven_is_the_least_of_all_and_no_plan_has_less(method):
+    pieces = PROGRAMS[method]
+
+    @settings(deadline=None, max_examples=25)
+    @given(problem=small_problems(5 - pieces // 2, least_us=0))
+    def holds(problem):
+        proven = plan_by(method, problem)
+        assert proven.facts["proven"]
+        assert proven.objective_bound_us == proven.objective_us
+        assert proven.objective_us == pytest.approx(least_us(problem, pieces))
+        assert fits(problem, proven.device)
+        assert reference.split_into_pieces(problem, proven.device).max() < pieces
+        for other in (plan_by(baseline, problem) for baseline in BASELINES):
+            few = reference.split_into_pieces(problem, other.device).max() < pieces
+            if few and fits(problem, other.device):
+                assert other.objective_us >= proven.objective_us * (1 - 1e-9)
+
+    holds()
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=small_problems(7, least_us=0))
+def test_the_greedy_plan_fits_and_has_the_latency_it_says(problem):
+    plan = plan_by("greedy-latency", problem)
+    assert fits(problem, plan.device)
+    assert plan.objective_us == pytest.approx(reference.latency_us(problem, plan.device))
+    assert plan.facts["proven"] is False
+
+
+def training_graph():
+    """Three forward ops and their backward ones, which share devices, on two accelerators."""
+    forward = [(0, 1, 2, 0), (1, 2, 4, 0), (2, 3, 6, 0)]
+    backward = [(100, 1, 9, 1), (101, 1, 9, 1), (102, 0, 0, 1)]
+    edges = [(0, 2, 2), (1, 2, 2), (102, 100, 1), (102, 101, 1), (1, 101, 2)]
+    data = {
+        "maxSizePerFPGA": 1e9,
+        "maxFPGAs": 2,
+        "maxCPUs": 1,
+        "nodes": [
+            {
+                "id": number,
+                "supportedOnFpga": 1,
+                "fpgaLatency": gpu,
+                "cpuLatency": cpu,
+                "isBackwardNode": of,
+                "colorClass": number % 100,
+                "size": 1,
+            }
+            for number, gpu, cpu, of in forward + backward
+        ],
+        "edges": [{"sourceId": a, "destId": b, "cost": cost} for a, b, cost in edges],
+    }
+    profile = profile_from_dnn_partitioning(data, "six")
+    return Problem(profile, cluster_from("from-file", profile))
+
+
+@needs_solver
+def test_no_plan_of_a_training_graph_has_less_than_what_is_proven():
+    problem = training_graph()
+    one, two = (plan_by(method, problem) for method in PROGRAMS)
+    assert one.facts["proven"]
+    assert two.facts["proven"]
+    assert one.objective_us == pytest.approx(10_000)
+    assert two.objective_us <= one.objective_us
+    for baseline in BASELINES:
+        assert plan_by(baseline, problem).objective_us >= two.objective_us
+
+
+@pytest.mark.parametrize(
+    "method", ["greedy-latency", *(pytest.param(name, marks=needs_solver) for name in PROGRAMS)]
+)
+def test_a_free_op_stays_where_there_is_room_for_it(method):
+    """With the op that reads it, it would take 11 of 8 bytes."""
+    profile = profile_of(
+        {"free": 0.0, "op": 10.0}, [("free", "op", 1)], persistent={"free": 5, "op": 5}
+    )
+    problem = Problem(profile, cluster_of(2, b0_us=0.0, b1_us_per_byte=0.25, capacity_bytes=8))
+    plan = plan_by(method, problem)
+    assert plan.device[0] != plan.device[1]
+    assert simulate(problem, plan).fits
+    assert plan.objective_us == 0.25 + 0.25 + 10
+    if method in PROGRAMS:
+        assert plan.facts["proven"]
+        assert plan.objective_bound_us == plan.objective_us
+
+
+@needs_solver
+def test_a_free_op_that_costs_nothing_goes_with_its_reader():
+    profile = profile_of({"a": 10.0, "free": 0.0, "b": 10.0}, [("a", "b", 1), ("free", "b", 1)])
+    problem = Problem(profile, cluster_of(2, b0_us=0.0, cpu_lanes=1), pins={0: 0, 2: 1})
+    device = plan_by("latency-ip", problem).device
+    assert np.array_equal(device, [0, 1, 1])
+
+
+@needs_solver
+def test_nothing_is_proven_where_the_way_to_the_host_has_no_cost():
+    profile = profile_of({"f": 1000.0, "b": 1000.0}, [("f", "b", 2000)])
+    profile = replace(profile, measured={"backward": [1]})
+    alone, beside = (Problem(profile, cluster_of(n), pins={0: 0, 1: 0}) for n in (1, 2))
+    plan = plan_by("latency-ip", alone)
+    assert not plan.facts["proven"]
+    assert "does not say what a way to the host" in plan.note
+    assert plan_by("latency-ip", beside).facts["proven"]

@@ -1,0 +1,104 @@
+"""Orders along which splits are sought: topological, and what belongs together side by side."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enplace.machine.loads import optimiser_ops
+from enplace.machine.pipeline import stages_of
+from enplace.placers.max_load import split_in_order
+from enplace.placers.max_load.orders import before_all_others, beside, by_wish
+from enplace.values.problem import Problem
+from problems import cluster_of, plan_of, profile_of
+
+
+def arrays(*edges):
+    source, target = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    return source, target
+
+
+@st.composite
+def orders(draw):
+    """Edges of a graph whose nodes are numbered in order, and a wish for each node."""
+    n = draw(st.integers(1, 8))
+    pairs = [(a, b) for b in range(n) for a in range(b)]
+    edges = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    return n, arrays(*edges), np.array(draw(st.lists(st.integers(0, 9), min_size=n, max_size=n)))
+
+
+@given(orders())
+def test_whatever_nodes_wish_for_they_follow_what_they_wait_for(drawn):
+    n, (source, target), wish = drawn
+    order = by_wish(np.arange(n), wish, source, target)
+    assert sorted(order) == list(range(n))
+    place = np.argsort(order)
+    assert (place[source] < place[target]).all()
+
+
+def test_weights_come_right_before_what_needs_them():
+    # 0, 1, 2: weights; 3 -> 4 -> 5: the chain that reads them.
+    source, target = arrays((0, 3), (1, 4), (2, 5), (3, 4), (4, 5))
+    order = beside(np.arange(6), np.empty((0, 2), dtype=np.int64), source, target)
+    assert order.tolist() == [0, 3, 1, 4, 2, 5]
+
+
+def test_backward_nodes_come_behind_the_forward_ones_they_read_from():
+    # 0 -> 1 -> 2 forward; 3 -> 4 -> 5 backward, mirrored: 3 belongs to 0.
+    source, target = arrays((0, 1), (1, 2), (3, 4), (4, 5))
+    tied = np.array([(0, 3), (1, 4), (2, 5)])
+    assert beside(np.arange(6), tied, source, target).tolist() == [0, 1, 3, 4, 2, 5]
+
+
+def test_only_nodes_that_wait_for_no_other_kind_come_first():
+    source, target = arrays((0, 1), (1, 2), (2, 3))
+    first = before_all_others(np.array([True, True, False, True]), source, target)
+    assert first.tolist() == [True, True, False, False]
+
+
+def test_inputs_on_the_cpu_do_not_part_what_one_gpu_can_hold():
+    profile = profile_of(
+        {"a": 10, "b": 10, "c": 10},
+        [("x", "a", 8), ("a", "b", 8), ("y", "b", 8), ("b", "c", 8)],
+        cpu={"x": 1, "y": 1},
+    )
+    problem = Problem(profile, cluster_of(1, cpu_lanes=1, b0_us=0.0, b1_us_per_byte=0.0))
+    split = split_in_order(problem)
+    assert split.device.tolist() == [0, 0, 0, 1, 1]
+    assert split.load_us == 30
+
+
+@pytest.fixture
+def clipped():
+    """Two layers whose gradients are clipped by their common norm, on two GPUs."""
+    times = {
+        "v0": 0, "v1": 0, "f0": 10, "f1": 10, "gradients/g1": 10, "gradients/g0": 10,
+        "norm": 1, "update/u0": 1, "update/u1": 1,
+    }  # fmt: skip
+    edges = [
+        ("v0", "f0", 8), ("v1", "f1", 8), ("f0", "f1", 8), ("f1", "gradients/g1", 8),
+        ("f0", "gradients/g1", 8), ("gradients/g1", "gradients/g0", 8),
+        ("gradients/g0", "norm", 8), ("gradients/g1", "norm", 8), ("norm", "update/u0", 8),
+        ("norm", "update/u1", 8), ("gradients/g0", "update/u0", 8),
+        ("gradients/g1", "update/u1", 8),
+    ]  # fmt: skip
+    together = {"v0": "0", "update/u0": "0", "v1": "1", "update/u1": "1"}
+    profile = profile_of(times, edges, colocation=together)
+    return Problem(profile, cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
+
+
+def test_the_optimiser_is_not_on_the_way_of_a_sample(clipped):
+    names = np.array(clipped.profile.op_names)
+    assert set(names[optimiser_ops(clipped)]) == {"norm", "update/u0", "update/u1"}
+    assert split_in_order(clipped).load_us == 22
+
+
+def test_the_optimiser_makes_no_further_stages(clipped):
+    by_layer = {name: int(name[-1] == "1") for name in clipped.profile.op_names}
+    plan = plan_of(clipped, by_layer)
+    backward = np.array([name[0] in "gnu" for name in clipped.profile.op_names])
+    stages = stages_of(clipped, plan, backward)
+    assert [(stage.devices, stage.backward) for stage in stages] == [
+        ((0,), False), ((1,), False), ((1,), True), ((0,), True),
+    ]  # fmt: skip
+    assert sum(stage.compute_us[0] for stage in stages) == 43

@@ -1,0 +1,306 @@
+"""Ways to count a load, by hand, and what is found for each against trying all splits."""
+
+import itertools
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enplace.coarsen.grouped import op_memory_bytes
+from enplace.errors import ProblemError
+from enplace.machine.loads import PIPELINES, TRANSFERS, pass_loads_us
+from enplace.machine.pipeline import simulate_pipeline
+from enplace.placers import PlaceOptions, place
+from enplace.placers.max_load import (
+    Limits,
+    LoadRule,
+    best_anywhere,
+    max_load_us,
+    split_exactly,
+    split_in_order,
+    split_over_machines,
+)
+from enplace.placers.max_load.anneal import anneal
+from enplace.placers.max_load.contract import contract
+from enplace.placers.max_load.hypergraph import hypergraph_of, loads_us
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from problems import cluster_of, planned_problems, profile_of
+
+RULES = [LoadRule(t, p) for t in TRANSFERS for p in PIPELINES]
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda r: f"{r.transfers}-{r.pipeline}")
+
+
+@st.composite
+def tiny_problems(draw, max_ops=5, slower=(1.0,)):
+    """A few ops, some of them backward or colocated, with little memory on one to four devices."""
+    n = draw(st.integers(2, max_ops))
+    names = "abcdef"[:n]
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=8))
+    sizes = [draw(st.integers(0, 9)) for _ in names]
+    backward = draw(st.integers(0, n))
+    profile = profile_of(
+        {name: draw(st.integers(0, 20)) for name in names},
+        [(names[i], names[j], sizes[i]) for i, j in chosen],
+        cpu={name: draw(st.integers(0, 60)) for name in names},
+        persistent={name: draw(st.integers(0, 40)) for name in names},
+        colocation={name: draw(st.sampled_from(["", "", "x"])) for name in names},
+    )
+    profile = replace(profile, measured={"backward": list(range(n - backward, n))})
+    n_gpus = draw(st.integers(1, 3))
+    machine = cluster_of(
+        n_gpus,
+        b0_us=0.0,
+        b1_us_per_byte=draw(st.sampled_from([0.1, 1.0])),
+        cpu_lanes=draw(st.integers(0, 1)),
+        capacity_bytes=draw(st.sampled_from([60, 10_000])),
+        slower=[draw(st.sampled_from(slower)) for _ in range(n_gpus)],
+    )
+    try:
+        return Problem(profile, machine)
+    except ProblemError:
+        return Problem(profile, cluster_of(2, b0_us=0.0))
+
+
+def splits(problem, rule):
+    """All splits of the contracted graph into stages that can be put in order, that fit."""
+    nodes, cluster = contract(problem, rule), problem.cluster
+    edges = list(zip(nodes.source.tolist(), nodes.target.tolist(), strict=True))
+    need = op_memory_bytes(problem)
+    for devices in itertools.product(range(cluster.n_devices), repeat=nodes.n_nodes):
+        device = np.array(devices)[nodes.node]
+        between = nx.DiGraph((devices[a], devices[b]) for a, b in edges if devices[a] != devices[b])
+        held = np.bincount(device, weights=need, minlength=cluster.n_devices)
+        fits = (held[cluster.gpus] <= cluster.capacity_bytes[cluster.gpus]).all()
+        if nx.is_directed_acyclic_graph(between) and fits:
+            yield device
+
+
+def least_us(problem, rule):
+    found = (max_load_us(problem, device, rule) for device in splits(problem, rule))
+    return min(found, default=np.inf)
+
+
+def test_what_counts_of_compute_and_transfers():
+    """A: 10 µs, sends 3; b: 4 µs, takes 3 and sends 2; c: 7 µs."""
+    profile = profile_of({"a": 10, "b": 4, "c": 7}, [("a", "b", 3), ("b", "c", 2)])
+    problem, device = Problem(profile, cluster_of(3, b0_us=0.0)), np.array([0, 1, 2])
+    for transfers, expected in (
+        ("sum", [13, 9, 9]),
+        ("overlap", [10, 5, 7]),
+        ("duplex", [10, 4, 7]),
+    ):
+        loads = pass_loads_us(problem, device, LoadRule(transfers))
+        assert loads[:, 0].tolist() == expected
+
+
+def test_gpipe_adds_the_busiest_device_of_each_pass():
+    """The first device is the busiest forward, the second backward; a gradient of 2 comes back."""
+    times = {"f": 10, "g": 4, "bg": 9, "bf": 5}
+    edges = [("f", "g", 1), ("g", "bg", 1), ("bg", "bf", 2), ("f", "bf", 1)]
+    profile = replace(profile_of(times, edges), measured={"backward": [2, 3]})
+    problem, device = Problem(profile, cluster_of(2, b0_us=0.0)), np.array([0, 1, 1, 0])
+    loads = pass_loads_us(problem, device, LoadRule(pipeline="gpipe"))
+    assert loads.tolist() == [[10 + 1, 5 + 2], [4 + 1, 9 + 2]]
+    assert max_load_us(problem, device, LoadRule(pipeline="gpipe")) == 11 + 11
+    assert max_load_us(problem, device, LoadRule()) == 11 + 7
+
+
+@settings(deadline=None)
+@given(planned=planned_problems())
+def test_the_more_goes_on_at_once_the_lower_the_load(planned):
+    problem, plan = planned
+    for pipeline in PIPELINES:
+        total, beside, duplex = (
+            max_load_us(problem, plan.device, LoadRule(t, pipeline)) for t in TRANSFERS
+        )
+        assert duplex <= beside * (1 + 1e-9)
+        assert beside <= total * (1 + 1e-9)
+    both, apart = (max_load_us(problem, plan.device, LoadRule(pipeline=p)) for p in PIPELINES)
+    assert both <= apart * (1 + 1e-9)
+
+
+@each_rule
+@settings(deadline=None, max_examples=20)
+@given(problem=tiny_problems())
+def test_the_split_is_the_best_of_all(rule, problem):
+    expected = least_us(problem, rule)
+    split = split_exactly(problem, rule)
+    assert split.load_us == pytest.approx(expected)
+    assert split.optimal
+    along = split_in_order(problem, rule)
+    assert along.load_us >= expected * (1 - 1e-9)
+    assert along.bound_us <= expected * (1 + 1e-9)
+    for found in (split, along):
+        if np.isfinite(found.load_us):
+            assert max_load_us(problem, found.device, rule) == pytest.approx(found.load_us)
+
+
+@each_rule
+@settings(deadline=None, max_examples=6)
+@given(problem=tiny_problems(slower=(1.0, 3.0)), seed=st.integers(0, 9))
+def test_loads_of_units_are_loads_of_their_ops_and_annealing_knows(rule, problem, seed):
+    graph = hypergraph_of(problem, rule)
+    start = np.argmax(problem.unit_allowed, axis=1)
+    for device in (start, anneal(graph, start, lambda: False, seed)):
+        np.testing.assert_allclose(
+            loads_us(graph, device), pass_loads_us(problem, device[problem.unit], rule), atol=1e-9
+        )
+
+
+@each_rule
+@settings(deadline=None, max_examples=4)
+@given(problem=tiny_problems(4, slower=(1.0, 3.0)))
+def test_the_program_finds_the_best_placement_of_all(rule, problem):
+    need, gpus = op_memory_bytes(problem), problem.cluster.gpus
+    expected = np.inf
+    for devices in itertools.product(range(problem.cluster.n_devices), repeat=problem.n_units):
+        device = np.array(devices)[problem.unit]
+        held = np.bincount(device, weights=need, minlength=problem.cluster.n_devices)
+        if (held[gpus] <= problem.cluster.capacity_bytes[gpus]).all():
+            expected = min(expected, max_load_us(problem, device, rule))
+    found = best_anywhere(problem, Limits(20.0, lambda: False, lambda _: None), rule)
+    assert found.load_us == pytest.approx(expected)
+    assert not np.isfinite(expected) or found.proven
+
+
+def with_replicas(problem, rule):
+    """The best over all splits, with every number of accelerators for the stages on each."""
+    cluster, best = problem.cluster, np.inf
+    for device in splits(problem, rule):
+        gpus = [d for d in cluster.gpus if (device == d).any()]
+        spare = [d for d in cluster.gpus if d not in gpus]
+        # Which stage each of the others helps; None for none.
+        for helps in itertools.product([None, *gpus], repeat=len(spare)):
+            groups = []
+            for gpu in gpus:
+                others = [d for d, other in zip(spare, helps, strict=True) if other == gpu]
+                groups += [(gpu, *others)] if others else []
+            best = min(best, max_load_us(problem, device, rule, groups))
+    return best
+
+
+@pytest.mark.parametrize("rule", [replace(r, replicate=True) for r in RULES[:3]])
+@settings(deadline=None, max_examples=20)
+@given(problem=tiny_problems(4))
+def test_replicas_are_the_best_of_all(rule, problem):
+    split = split_exactly(problem, rule)
+    assert split.load_us == pytest.approx(with_replicas(problem, rule))
+    assert split_in_order(problem, rule).bound_us <= split.load_us * (1 + 1e-9)
+    if np.isfinite(split.load_us):
+        found = max_load_us(problem, split.device, rule, split.replicas)
+        assert found == pytest.approx(split.load_us)
+
+
+def test_replicas_share_the_samples_and_reduce_the_weights():
+    """30 µs on each of three: 10 µs a sample, and two thirds of 12 bytes at 1 µs each."""
+    profile = profile_of({"f": 10, "b": 20}, [("f", "b", 5)], persistent={"f": 12})
+    training = replace(profile, measured={"backward": [1]})
+    device, together = np.array([0, 0]), [(0, 1, 2)]
+    for each, expected in ((profile, 10), (training, 10 + 12 * 2 / 3)):
+        problem = Problem(each, cluster_of(3, b0_us=0.0))
+        assert max_load_us(problem, device, LoadRule(replicate=True), together) == expected
+    assert max_load_us(problem, device, LoadRule("overlap"), together) == 10
+    split = split_exactly(problem, LoadRule("overlap", replicate=True))
+    assert (split.load_us, split.replicas) == (10, ((0, 1, 2),))
+
+
+def test_the_slowest_link_of_a_group_decides_what_reducing_takes():
+    """Pairs 0-1 and 2-3 reduce 100 bytes at 0.01 µs each; over any other link it is 10 µs each."""
+    one_unit = {"persistent": {"f": 100}, "colocation": {"f": "x", "b": "x"}}
+    profile = profile_of({"f": 20, "b": 20}, [("f", "b", 0)], **one_unit)
+    profile = replace(profile, measured={"backward": [1]})
+    problem = Problem(profile, two_machines(2, 10.0, within_us=0.01))
+    device, rule = np.array([0, 0]), LoadRule(replicate=True)
+    pair_us, all_us = 40 / 2 + 0.01 * 100 / 2, 40 / 4 + 10 * 100 * 3 / 4
+    for group, expected in (((0, 1), pair_us), ((0, 1, 2, 3), all_us)):
+        assert max_load_us(problem, device, rule, [group]) == pytest.approx(expected)
+        plan = Plan(device, np.arange(2), "by hand", replicas=(group,))
+        pipeline = simulate_pipeline(problem, plan, "1f1b", 8, rule)
+        assert pipeline.time_per_sample_us == pytest.approx(expected)
+    plan = place(problem, "max-load-dp", options=PlaceOptions(rule=replace(rule, two_level=True)))
+    assert (plan.objective_us, plan.facts["proven"]) == (pytest.approx(pair_us), True)
+
+
+@pytest.mark.parametrize("rule", [replace(r, replicate=True) for r in RULES[:2]])
+@settings(deadline=None, max_examples=20)
+@given(problem=tiny_problems(4), network_us=st.sampled_from([0.5, 10.0]))
+def test_no_bound_is_above_replicas_whose_links_differ(rule, problem, network_us):
+    try:
+        problem = Problem(problem.profile, two_machines(2, network_us))
+    except ProblemError:
+        return
+    split = split_exactly(problem, rule)
+    best = with_replicas(problem, rule)
+    assert split.bound_us <= best * (1 + 1e-9)
+    assert not split.optimal or split.load_us == pytest.approx(best)
+    found = max_load_us(problem, split.device, rule, split.replicas)
+    assert best * (1 - 1e-9) <= found <= split.load_us * (1 + 1e-9)
+
+
+def two_machines(n_each, network_us, within_us=1.0):
+    """Machines of so many GPUs, and what a byte takes between them and within each."""
+    flat = cluster_of(2 * n_each, b0_us=0.0, b1_us_per_byte=within_us)
+    slow = [
+        replace(link, b1_us_per_byte=network_us)
+        if link.source // n_each != link.target // n_each
+        else link
+        for link in flat.links
+    ]
+    return replace(flat, links=tuple(slow))
+
+
+@pytest.mark.parametrize("rule", [replace(r, two_level=True) for r in RULES[:3]])
+@settings(deadline=None, max_examples=10)
+@given(problem=tiny_problems(4), network_us=st.sampled_from([2.0, 5.0]))
+def test_splits_over_machines_are_the_best_of_all(rule, problem, network_us):
+    """Machines are in order too: one is all before the other."""
+    try:
+        problem = Problem(problem.profile, two_machines(2, network_us))
+    except ProblemError:
+        return
+    nodes = contract(problem, rule)
+    edges = list(zip(nodes.source.tolist(), nodes.target.tolist(), strict=True))
+    expected = np.inf
+    for device in splits(problem, rule):
+        of_node = np.zeros(nodes.n_nodes, dtype=int)
+        of_node[nodes.node] = device // 2
+        if len({(of_node[a], of_node[b]) for a, b in edges if of_node[a] != of_node[b]}) <= 1:
+            expected = min(expected, max_load_us(problem, device, rule))
+    split = split_over_machines(problem, rule)
+    assert split.load_us == pytest.approx(expected)
+    if np.isfinite(expected):
+        assert max_load_us(problem, split.device, rule) == pytest.approx(expected)
+    along = split_over_machines(problem, rule, along_order=True)
+    assert along.load_us >= expected * (1 - 1e-9)
+
+
+def test_machines_may_have_different_numbers_of_devices():
+    """One GPU, whose network is slow, and two: a goes on the first, b and c share the others."""
+    profile = profile_of({"a": 10, "b": 10, "c": 10}, [("a", "b", 1), ("b", "c", 1)])
+    flat = cluster_of(3, b0_us=0.0, b1_us_per_byte=0.1)
+    links = [
+        replace(link, b1_us_per_byte=2.0) if {link.source, link.target} & {0} else link
+        for link in flat.links
+    ]
+    problem = Problem(profile, replace(flat, links=tuple(links)))
+    split = split_over_machines(problem, LoadRule(two_level=True))
+    assert split.device.tolist() == [0, 1, 2]
+    assert not split.optimal
+    assert split.load_us == max_load_us(problem, split.device, LoadRule(two_level=True))
+
+
+def test_a_slow_network_is_crossed_where_little_is_sent():
+    """The even cut sends 9 bytes over the network, which would take 90 µs."""
+    edges = [("a", "b", 1), ("b", "c", 9), ("c", "d", 1)]
+    profile = profile_of(dict.fromkeys("abcd", 10), edges)
+    problem = Problem(profile, two_machines(2, 10.0))
+    split = split_over_machines(problem, LoadRule(two_level=True))
+    first, second, third, fourth = split.device.tolist()
+    assert second == third
+    assert len({first // 2, second // 2, fourth // 2}) == 2
+    assert split.load_us == max(10 + 1, 20 + 1 + 1, 10 + 1)

@@ -1,0 +1,443 @@
+"""Splits for pipelines: the paper's figures, cases by hand, and the search against trying all."""
+
+import itertools
+from dataclasses import replace
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from enplace.coarsen.grouped import op_memory_bytes
+from enplace.errors import DoesNotFitError
+from enplace.machine import simulate
+from enplace.placers import PlaceOptions, place
+from enplace.placers.max_load import (
+    LoadRule,
+    device_loads_us,
+    dp,
+    max_load_us,
+    split_exactly,
+    split_in_order,
+)
+from enplace.placers.max_load.contract import contract
+from enplace.placers.max_load.ideals import fewest_ideals, find_ideals
+from enplace.readers import read_profile
+from enplace.readers.clusters import cluster_from
+from enplace.readers.dnn_partitioning import profile_from_dnn_partitioning
+from enplace.readers.samples import samples
+from enplace.values.problem import Problem
+from problems import cluster_of, profile_of
+
+
+@pytest.fixture(scope="module")
+def bert():
+    """BERT-3, training, operators: Table 1 of the paper."""
+    profile = read_profile(next(s.path for s in samples() if s.name == "bert-3-training"))
+    return Problem(profile, cluster_from("from-file", profile))
+
+
+def test_the_optimum_and_the_ideals_of_table_1(bert):
+    split = split_exactly(bert)
+    assert split.n_ideals == 2774
+    assert round(split.load_us / 1000, 2) == 65.30
+    assert max_load_us(bert, split.device) == pytest.approx(split.load_us, rel=1e-9)
+    assert split.bound_us == split.load_us
+
+
+def test_with_too_many_ideals_the_best_of_some_orders_is_taken(bert):
+    split = split_exactly(bert, limit=100)
+    assert not split.optimal
+    assert split.bound_us < split.load_us
+    assert split.load_us >= split_exactly(bert).load_us
+    assert split.load_us <= split_in_order(bert).load_us
+
+
+def test_a_tensor_is_paid_once_by_its_maker_and_once_by_each_reader():
+    profile = profile_of(
+        {"a": 10, "b": 20, "c": 30, "d": 5}, [("a", "b", 3), ("a", "c", 3), ("a", "d", 3)]
+    )
+    problem = Problem(profile, cluster_of(3, b0_us=1.0, b1_us_per_byte=1.0))
+    assert device_loads_us(problem, np.array([0, 1, 1, 2])).tolist() == [14, 54, 9]
+    assert device_loads_us(problem, np.array([0, 0, 0, 0])).tolist() == [65, 0, 0]
+
+
+def test_a_chain_is_cut_where_the_halves_are_even_and_little_is_sent():
+    times = {"a": 10, "b": 10, "c": 10, "d": 10}
+    profile = profile_of(times, [("a", "b", 1), ("b", "c", 5), ("c", "d", 1)])
+    split = split_exactly(Problem(profile, cluster_of(2, b0_us=0.0)))
+    assert split.device.tolist() == [0, 0, 1, 1]
+    assert split.load_us == 25
+
+
+def test_without_any_contiguous_split_the_plan_still_says_where_ops_go():
+    """The middle op needs a CPU, and what is around it may not be apart."""
+    profile = profile_of(
+        {"a": 1, "c": 1},
+        [("a", "b", 1), ("b", "c", 1)],
+        cpu={"b": 1},
+        colocation={"a": "g", "c": "g"},
+    )
+    plan = place(Problem(profile, cluster_of(1, cpu_lanes=1)), "max-load-dp")
+    assert plan.device.tolist() == [0, 0, 1]
+    assert not plan.facts["proven"]
+
+
+@pytest.mark.parametrize(
+    "method", ["max-load-dp", "max-load-dpl", "max-load-ip", "max-load-ip-noncontiguous"]
+)
+def test_a_model_whose_ops_together_need_more_than_there_is_is_split_all_the_same(method):
+    names = "abcdef"
+    profile = profile_of(dict.fromkeys(names, 30.0), [(a, b, 10) for a, b in pairwise(names)])
+    # Five tensors of 10 bytes, of which two are there at any time.
+    problem = Problem(profile, cluster_of(2, b0_us=0.0, capacity_bytes=22))
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
+    assert max_load_us(problem, plan.device) == 100
+    assert simulate(problem, plan).fits
+    assert "as if each had" in plan.note
+    assert not plan.facts["proven"]
+
+
+def test_forward_and_backward_ops_of_a_group_stay_together(bert):
+    nodes = contract(bert)
+    for unit in range(bert.n_units):
+        assert len(np.unique(nodes.node[bert.unit == unit])) == 1
+    graph = nx.DiGraph(zip(nodes.source.tolist(), nodes.target.tolist(), strict=True))
+    assert nx.is_directed_acyclic_graph(graph)
+
+
+@st.composite
+def small_problems(draw):
+    n = draw(st.integers(2, 6))
+    names = "abcdef"[:n]
+    sizes = draw(st.lists(st.integers(0, 9), min_size=n, max_size=n))
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=9))
+    times = draw(st.lists(st.integers(0, 20), min_size=n, max_size=n))
+    memory = draw(st.lists(st.integers(0, 40), min_size=n, max_size=n))
+    # Each op runs on GPUs, or on the CPU, or on either.
+    kinds = draw(st.lists(st.sampled_from("gggcb"), min_size=n, max_size=n))
+    cpus = draw(st.integers(0, 1))
+    ops = list(zip(names, times, kinds, strict=True))
+    profile = profile_of(
+        {a: t if kind in "gb" or not cpus else float("nan") for a, t, kind in ops},
+        [(names[i], names[j], sizes[i]) for i, j in chosen],
+        persistent=dict(zip(names, memory, strict=True)),
+        cpu={a: 2 * t for a, t, kind in ops if cpus and kind in "cb"},
+    )
+    room = draw(st.sampled_from([60, 120, 10_000]))
+    gpus = draw(st.integers(1, 3))
+    try:
+        return Problem(profile, cluster_of(gpus, capacity_bytes=room, cpu_lanes=cpus))
+    except DoesNotFitError:
+        reject()
+
+
+def best_of_all(problem):
+    """The least maximum load over all placements whose devices can be put in order."""
+    profile, n_devices = problem.profile, problem.cluster.n_devices
+    size = profile.persistent_bytes.copy()
+    np.add.at(size, profile.tensor_op, profile.tensor_bytes)
+    best = np.inf
+    for devices in itertools.product(range(n_devices), repeat=profile.n_ops):
+        device = np.array(devices)
+        if not np.isfinite(problem.time_us[np.arange(profile.n_ops), device]).all():
+            continue
+        ends = device[profile.edge_source], device[profile.edge_op]
+        between = nx.DiGraph((a, b) for a, b in zip(*ends, strict=True) if a != b)
+        held = np.bincount(device, weights=size, minlength=n_devices)
+        gpus = problem.cluster.gpus  # The paper does not limit the host's memory.
+        fits = (held <= problem.cluster.capacity_bytes)[gpus].all()
+        if nx.is_directed_acyclic_graph(between) and fits:
+            best = min(best, max_load_us(problem, device))
+    return best
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=small_problems())
+def test_the_search_finds_what_trying_all_finds(problem):
+    expected = best_of_all(problem)
+    split = split_exactly(problem)
+    assert split.load_us == pytest.approx(expected)
+    if np.isfinite(expected):
+        assert max_load_us(problem, split.device) == pytest.approx(split.load_us)
+        assert split_in_order(problem).load_us >= split.load_us * (1 - 1e-9)
+        assert split_in_order(problem).bound_us <= split.load_us * (1 + 1e-9)
+
+
+def beside(n_chains, length, **machine):
+    """Chains that have nothing to do with each other, each op of 10 bytes."""
+    names = [[f"{c}/{i}" for i in range(length)] for c in range(n_chains)]
+    edges = [(a, b, 1) for chain in names for a, b in itertools.pairwise(chain)]
+    times = {name: 1.0 + number % 3 for number, name in enumerate(itertools.chain(*names))}
+    profile = profile_of(times, edges, persistent=dict.fromkeys(times, 10))
+    return Problem(profile, cluster_of(3, b0_us=0.0, **machine))
+
+
+def test_ideals_of_chains_are_the_product_of_their_own():
+    nodes = contract(beside(3, 30))
+    assert find_ideals(90, nodes.source, nodes.target, 100_000).n_ideals == 31**3
+    assert find_ideals(90, nodes.source, nodes.target, 31**3 - 1) is None
+    assert find_ideals(90, nodes.source, nodes.target, 100_000, lambda: True) is None
+
+
+@given(st.integers(1, 9), st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20))
+@settings(deadline=None)
+def test_no_graph_has_fewer_ideals_than_its_widest_level_tells(n_nodes, edges):
+    edges = sorted((a, b) for a, b in edges if a < b < n_nodes)
+    source, target = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+    found = find_ideals(n_nodes, source, target, 1 << n_nodes)
+    assert 2 <= fewest_ideals(n_nodes, source, target) <= found.n_ideals
+
+
+def test_a_wide_graph_is_known_to_have_too_many_ideals_when_the_time_is_over():
+    profile = profile_of({f"op{i}": 1 for i in range(30)}, [])
+    split = split_exactly(Problem(profile, cluster_of(2)), stopped=lambda: True)
+    assert "there are more than" in split.note
+
+
+def test_along_a_long_order_few_cuts_do_for_a_first_split(monkeypatch):
+    """There is one whatever the time, and with time it is as good as if all cuts were tried."""
+    problem = beside(2, 30)
+    best = split_in_order(problem)
+    monkeypatch.setattr(dp, "FIRST_WORK", 500)
+    first = split_in_order(problem, stopped=lambda: True)
+    assert best.load_us < first.load_us < 1.5 * best.load_us
+    assert max_load_us(problem, first.device) == first.load_us
+    assert split_in_order(problem).load_us == best.load_us
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6),
+    st.integers(1, 2),
+)
+@settings(deadline=None, max_examples=30)
+def test_the_bound_without_a_search_is_below_every_split(times, n_gpus):
+    """Some ops run on one kind of device only: 0 here."""
+    times = [(gpu, cpu) for gpu, cpu in times if gpu or cpu] or [(1, 1)]
+    names = [f"op{i}" for i in range(len(times))]
+    gpu_us = {name: gpu for name, (gpu, _) in zip(names, times, strict=True) if gpu}
+    cpu_us = {name: cpu for name, (_, cpu) in zip(names, times, strict=True) if cpu}
+    problem = Problem(profile_of(gpu_us, [], cpu=cpu_us), cluster_of(n_gpus, cpu_lanes=1))
+    places = [np.flatnonzero(np.isfinite(row)) for row in problem.time_us]
+    least = min(max_load_us(problem, np.array(each)) for each in itertools.product(*places))
+    assert split_in_order(problem).bound_us <= least * (1 + 1e-9)
+
+
+def test_a_graph_of_too_many_ideals_is_split_along_orders_and_the_plan_says_so():
+    options = PlaceOptions(time_limit_s=0.5)
+    plan = place(beside(40, 1, capacity_bytes=150), "max-load-dp", options=options)
+    assert "linear orders" in plan.facts["note"]
+    assert not plan.facts["proven"]
+
+
+def test_stopped_it_answers_with_the_best_so_far():
+    problem = beside(3, 20)
+    exact, said = split_exactly(problem), []
+
+    def stopped():
+        said.append(None)
+        return len(said) > 62
+
+    split = split_exactly(problem, stopped=stopped)
+    assert exact.load_us <= split.load_us <= split_in_order(problem).load_us
+    assert not split.optimal
+    assert "stopped" in split.note
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=small_problems())
+def test_a_plan_says_no_more_than_holds(problem):
+    """What a plan calls proven is the least there is, and what was found to fit still does."""
+    least, size = best_of_all(problem), op_memory_bytes(problem)
+    plan = place(problem, "max-load-dp", options=PlaceOptions(time_limit_s=20))
+    assert plan.facts["bound_us"] <= plan.facts["time_per_sample_us"]
+    assert plan.facts["proven"] == np.isfinite(least)
+    if plan.facts["proven"]:
+        assert plan.facts["time_per_sample_us"] == pytest.approx(least)
+        held = np.bincount(plan.device, weights=size, minlength=problem.cluster.n_devices)
+        gpus = problem.cluster.gpus
+        assert (held <= problem.cluster.capacity_bytes)[gpus].all()
+
+
+def test_pins_give_alike_devices_each_others_place():
+    problem = Problem(
+        profile_of({"a": 5, "b": 5}, [("a", "b", 1)]), cluster_of(2, b0_us=0.0), pins={0: 1}
+    )
+    plan = place(problem, "max-load-dp")
+    assert plan.device.tolist() == [1, 0]
+    assert plan.facts["proven"]
+
+
+def test_what_a_split_could_not_know_is_said():
+    chain = profile_of({"a": 5, "b": 5, "c": 5}, [("a", "b", 1), ("b", "c", 1)])
+    problem = Problem(chain, cluster_of(2, b0_us=0.0), pins={0: 0, 1: 1, 2: 0})
+    plan = place(problem, "max-load-dp")
+    assert plan.device.tolist() == [0, 1, 0]
+    assert not plan.facts["proven"]
+    assert "max-load-ip" in plan.facts["note"]
+
+
+def test_of_unlike_devices_nothing_is_proven():
+    chain = profile_of({"a": 5, "b": 5}, [("a", "b", 1)])
+    problem = Problem(chain, cluster_of(2, b0_us=0.0, speeds=(1.0, 0.25)))
+    plan = place(problem, "max-load-dp")
+    exact = place(problem, "max-load-ip", options=PlaceOptions(time_limit_s=20))
+    assert not plan.facts["proven"]
+    assert "differ" in plan.facts["note"]
+    assert plan.facts["bound_us"] <= exact.facts["time_per_sample_us"]
+
+
+def chain_of_four(**machine):
+    """10 µs each, with a byte between them; links take a µs for a byte where they are fast."""
+    profile = profile_of(dict.fromkeys("abcd", 10.0), [(a, b, 1) for a, b in pairwise("abcd")])
+    return Problem(profile, cluster_of(b0_us=0.0, cpu_lanes=1, **machine))
+
+
+THROUGHPUT_METHODS = ["max-load-dp", "max-load-dpl", "max-load-ip", "max-load-ip-noncontiguous"]
+
+
+@pytest.mark.parametrize("method", THROUGHPUT_METHODS)
+def test_what_a_gpu_sends_costs_what_its_own_link_does(method):
+    problem = chain_of_four(n_gpus=2, slower=(1.0, 100.0))
+    assert device_loads_us(problem, np.array([0, 0, 1, 1])).tolist() == [20 + 1, 20 + 100, 0]
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
+    assert plan.objective_us == 40
+    assert plan.device.tolist() == [0, 0, 0, 0]
+    assert plan.facts["proven"] == ("ip" in method)
+
+
+@pytest.mark.parametrize("method", THROUGHPUT_METHODS[2:])
+def test_programs_leave_a_gpu_idle_whose_link_is_slow(method):
+    problem = chain_of_four(n_gpus=3, slower=(100.0, 1.0, 1.0))
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
+    assert plan.objective_us == 21
+    assert plan.facts["proven"]
+    assert 0 not in plan.device
+
+
+def with_links(cost_us):
+    """Three GPUs without a CPU; what links cost, at once and for each byte, by their ends."""
+    fast = cluster_of(3)
+    links = []
+    for link in fast.links:
+        b0, b1 = cost_us[min(link.source, link.target), max(link.source, link.target)]
+        links.append(replace(link, b0_us=b0, b1_us_per_byte=b1))
+    return replace(fast, links=tuple(links))
+
+
+@pytest.mark.parametrize("method", [*THROUGHPUT_METHODS, "latency-ip", "latency-ip-q"])
+@pytest.mark.parametrize(
+    "cost_us",
+    [
+        {(0, 1): (0.0, 1.0), (1, 2): (0.0, 1.0), (0, 2): (0.0, 50.0)},
+        # A megabyte takes as long by each of these.
+        {(0, 1): (1000.0, 0.0), (1, 2): (500.0, 5e-4), (0, 2): (0.0, 1e-3)},
+    ],
+)
+def test_without_a_cpu_links_that_differ_prevent_a_proof(method, cost_us):
+    problem = Problem(chain_of_four(n_gpus=2).profile, with_links(cost_us))
+    objective = "latency" if "latency" in method else "throughput"
+    plan = place(problem, method, options=PlaceOptions(objective=objective, time_limit_s=20))
+    assert not plan.facts["proven"]
+    assert "links differ" in plan.note
+
+
+@pytest.mark.parametrize("method", ["max-load-dp", "max-load-dpl", "pipedream"])
+def test_what_is_pinned_to_a_device_that_would_take_turns_has_it_for_itself(method):
+    times = {"a": 10.0, "b": 1.0, "c": 1.0, "d": 30.0}
+    profile = profile_of(times, [(a, b, 0) for a, b in pairwise("abcd")])
+    rule = LoadRule(replicate=True)
+    problem = Problem(profile, cluster_of(4, b0_us=0.0))
+    free = place(problem, method, options=PlaceOptions(rule=rule))
+    assert free.replicas
+    copies = [device for group in free.replicas for device in group[1:]]
+    pinned = Problem(profile, problem.cluster, pins={0: copies[-1], 3: copies[-1]})
+    plan = place(pinned, method, options=PlaceOptions(rule=rule))
+    assert plan.device[[0, 3]].tolist() == [copies[-1]] * 2
+    assert copies[-1] not in {device for group in plan.replicas for device in group[1:]}
+    assert plan.objective_us == max_load_us(pinned, plan.device, rule, plan.replicas)
+
+
+@pytest.mark.parametrize("solver", ["HiGHS", "CBC"])
+def test_nothing_false_is_proven_where_the_first_split_is_far_from_the_best(solver):
+    """A GPU is 10,000 times faster than the other, which the DP takes both for."""
+    names = "abcdef"
+    times = {name: 90.0 + 7 * i for i, name in enumerate(names)}
+    profile = profile_of(times, [(a, b, 3 + ord(b) % 5) for a, b in pairwise(names)])
+    problem = Problem(profile, cluster_of(2, b0_us=0.0, b1_us_per_byte=1e-4, speeds=(1e-4, 1.0)))
+    devices = itertools.product(range(2), repeat=len(names))
+    least = min(max_load_us(problem, np.array(each)) for each in devices)
+    options = PlaceOptions(time_limit_s=20, solver=solver)
+    plan = place(problem, "max-load-ip-noncontiguous", options=options)
+    assert plan.facts["bound_us"] <= least * (1 + 1e-9)
+    assert plan.objective_us <= least * (1 + 1e-5)
+    assert plan.facts["proven"]
+
+
+def test_nothing_is_proven_of_stages_whose_backward_ops_are_not_contiguous():
+    # Forward 0, 1 and 2 -> 3; backward 4 -> 5 -> 6, of 3, 2 and 1: on GPU, CPU and GPU.
+    times = [(5, 7), (5, 4), (2, 6), (1, 11), (8, 38), (5, 2), (1, 34)]
+    nodes = [
+        {
+            "id": i,
+            "fpgaLatency": gpu,
+            "cpuLatency": cpu,
+            "isBackwardNode": int(i > 3),
+            "size": 0,
+            **({"colorClass": colour} if colour is not None else {}),
+        }
+        for i, ((gpu, cpu), colour) in enumerate(zip(times, (None, 2, 1, 0, 0, 1, 2), strict=True))
+    ]
+    ends = [(2, 3, 0), (4, 5, 2), (5, 6, 2), (0, 4, 3), (0, 5, 3), (1, 5, 0), (2, 4, 0)]
+    edges = [{"sourceId": a, "destId": b, "cost": cost} for a, b, cost in ends]
+    data = {"maxFPGAs": 1, "maxCPUs": 1, "nodes": nodes, "edges": edges}
+    profile = profile_from_dnn_partitioning(data, "seven")
+    problem = Problem(profile, cluster_from("from-file", profile))
+    plan = place(problem, "max-load-dp")
+    exact = place(problem, "max-load-ip", options=PlaceOptions(time_limit_s=20))
+    assert exact.facts["proven"]
+    assert plan.objective_us < exact.objective_us
+    assert not plan.facts["proven"]
+    assert "not contiguous" in plan.note
+
+
+@pytest.mark.parametrize("method", ["max-load-dp", "max-load-ip", "max-load-ip-noncontiguous"])
+def test_that_nothing_fits_is_said(method):
+    times = dict.fromkeys("abc", 5.0)
+    profile = profile_of(times, [("a", "b", 1)], persistent=dict.fromkeys(times, 600))
+    problem = Problem(profile, cluster_of(2, capacity_bytes=1000))
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=5))
+    assert "nothing that fits" in plan.note
+    assert not plan.facts["proven"]
+
+
+def test_free_ops_stay_where_they_fit():
+    """The weights take no time, but with the op that reads them they do not fit a GPU."""
+    profile = profile_of(
+        {"weights": 0, "dense": 5, "x": 5},
+        [("weights", "dense", 0), ("dense", "x", 0)],
+        persistent={"weights": 5, "dense": 5, "x": 1},
+        cpu={"weights": 0},
+    )
+    problem = Problem(profile, cluster_of(2, capacity_bytes=8, cpu_lanes=1))
+    for method in ("max-load-dp", "max-load-ip", "max-load-ip-noncontiguous"):
+        plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
+        held = np.bincount(plan.device, weights=profile.persistent_bytes, minlength=3)
+        assert (held[:2] <= 8).all()
+
+
+def test_of_replicas_nothing_is_proven_where_links_between_gpus_differ():
+    profile = profile_of({"f": 20, "b": 20}, [("f", "b", 0)], persistent={"f": 200})
+    profile = replace(profile, measured={"backward": [1]})
+    flat = cluster_of(4, b0_us=0.0, cpu_lanes=1)
+    links = tuple(
+        replace(link, b1_us_per_byte=0.01) if {link.source, link.target} == {0, 1} else link
+        for link in flat.links
+    )
+    problem = Problem(profile, replace(flat, links=links))
+    plan = place(problem, "max-load-dp", options=PlaceOptions(rule=LoadRule(replicate=True)))
+    assert not plan.facts["proven"]
+    assert "take turns" in plan.note

@@ -1,0 +1,195 @@
+"""The searches against the simulator, which has the last word on every figure."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.problems import cluster_of, plan_of, planned_problems, profile_of
+
+from enplace.errors import DoesNotFitError
+from enplace.machine import simulate
+from enplace.machine.search_layout import lacking_bytes, make_graph, play, tails
+from enplace.placing.moves import make_level, move_blocks, sweep
+from enplace.placing.moves.steps import PATIENCE, State, going, restarting
+from enplace.placing.settle import lacking_bytes as lacking_of
+from enplace.values.plan import LINK_POLICIES, Plan, inverse
+from enplace.values.problem import Problem
+
+quick = settings(deadline=None, max_examples=100)
+
+
+def played(problem, order, device):
+    """What ``play`` says: makespan, finish times, and the bytes that are lacking."""
+    graph = make_graph(problem)
+    n_ops, n_devices = problem.profile.n_ops, problem.cluster.n_devices
+    finish = np.zeros(n_ops)
+    arrival = np.full((problem.profile.n_tensors, n_devices), -1.0)
+    sent = arrival.copy()
+    lanes, channels = np.zeros(graph.lane_end.max()), np.zeros(graph.n_channels)
+    last = play(
+        graph, order, n_ops, device, finish, arrival, sent, lanes, channels, np.zeros(n_devices)
+    )
+    return last, finish, lacking_bytes(graph, device, finish, arrival, sent)
+
+
+@quick
+@given(planned=planned_problems())
+def test_a_play_is_the_simulator_where_channels_and_chips_are_not_shared(planned):
+    problem, plan = planned
+    cluster = cluster_of(3, cpu_lanes=1, speeds=(1.0, 0.5, 2.0))
+    problem = Problem(problem.profile, cluster)
+    units = np.random.default_rng(plan.position.sum()).integers(0, 3, problem.n_units)
+    device = units[problem.unit]
+    order = np.arange(problem.profile.n_ops)
+    schedule = simulate(problem, Plan(device.copy(), order.copy(), "x", "strict", "fifo"))
+    last, finish, _ = played(problem, order, device)
+    assert last == pytest.approx(schedule.makespan_us)
+    assert finish == pytest.approx(schedule.op_finish_us)
+
+
+@quick
+@given(planned=planned_problems())
+def test_what_lacks_is_what_the_schedule_lacks(planned):
+    problem, plan = planned
+    tight = replace(
+        problem.cluster,
+        devices=tuple(replace(d, capacity_bytes=170) for d in problem.cluster.devices),
+    )
+    try:
+        problem = Problem(problem.profile, tight)
+    except DoesNotFitError:
+        return
+    schedule = simulate(problem, plan)
+    graph = make_graph(problem)
+    arrival = np.full((problem.profile.n_tensors, tight.n_devices), -1.0)
+    sent = arrival.copy()
+    arrival[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_finish_us
+    sent[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_start_us
+    lacking = lacking_bytes(graph, plan.device, schedule.op_finish_us.copy(), arrival, sent)
+    assert lacking == np.maximum(schedule.peak_bytes - tight.capacity_bytes, 0).sum()
+
+
+@quick
+@given(planned=planned_problems())
+def test_the_longest_tail_is_the_whole_schedule(planned):
+    """From the start of the first op on the critical path, the tail is the makespan."""
+    problem, _ = planned
+    problem = Problem(problem.profile, cluster_of(2))
+    units = np.arange(problem.n_units) % 2
+    device, order = units[problem.unit], np.arange(problem.profile.n_ops)
+    graph = make_graph(problem)
+    head = np.zeros(len(order))
+    lane_tail, channel_tail = np.zeros(graph.lane_end.max()), np.zeros(graph.n_channels)
+    tails(graph, order, 0, device, head, lane_tail, channel_tail)
+    last, finish, _ = played(problem, order, device)
+    start = finish - problem.time_us[order, device]
+    assert (start + head).max() == pytest.approx(last)
+
+
+@quick
+@given(planned=planned_problems())
+def test_windows_never_make_a_schedule_longer(planned):
+    problem, plan = planned
+    order, device = np.arange(problem.profile.n_ops), plan.device.copy()
+    before, _, lacked = played(problem, order, device)
+    makespan, lacks = sweep(
+        make_graph(problem), order, device, 0, 6, 3, 6, 50, 1.0, 0.05, 0.2,
+        np.random.default_rng(1), np.zeros(1, dtype=bool),
+    )  # fmt: skip
+    assert (lacks, makespan) <= (lacked, before * (1 + 1e-12))
+    assert makespan == pytest.approx(played(problem, order, device)[0])
+    assert problem.unit_allowed[problem.unit, device].all()
+    assert all(len(set(device[problem.unit == u].tolist())) == 1 for u in range(problem.n_units))
+    profile, position = problem.profile, np.argsort(order)
+    assert (position[profile.edge_source] < position[profile.edge_op]).all()
+
+
+def two_chains():
+    """Two chains that could run side by side, all on one device."""
+    times = {f"{side}{i}": 10.0 for side in "ab" for i in range(6)}
+    edges = [(f"{side}{i}", f"{side}{i + 1}", 1) for side in "ab" for i in range(5)]
+    problem = Problem(profile_of(times, edges), cluster_of(2))
+    return problem, plan_of(problem, dict.fromkeys(times, 0))
+
+
+def test_windows_move_a_chain_to_the_idle_device():
+    problem, plan = two_chains()
+    order, device = np.argsort(plan.position), plan.device.copy()
+    makespan, _ = sweep(
+        make_graph(problem), order, device, 0, 12, 6, 5, 2000, 1.0, 0.05, 0.2,
+        np.random.default_rng(0), np.zeros(1, dtype=bool),
+    )  # fmt: skip
+    assert makespan == 60.0
+
+
+def blocks(problem, order, device, links, ranked, rounds):
+    """What ``move_blocks`` makes of an order and a placement, which it changes."""
+    level = make_level(problem, np.arange(problem.profile.n_ops))
+    return move_blocks(
+        level.graph, problem.cluster.lanes, problem.cluster.lane_owner,
+        np.diff(problem.profile.in_ptr), problem.profile.topological_order, *level.blocks,
+        order, device, links, ranked, rounds, 0.0, np.random.default_rng(0),
+        np.zeros(1, dtype=bool),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ranked", [True, False])
+@pytest.mark.parametrize("links", [0, 1])
+def test_blocks_move_a_chain_to_the_idle_device(links, ranked):
+    problem, plan = two_chains()
+    order, device = np.argsort(plan.position), plan.device.copy()
+    makespan, lacking = blocks(problem, order, device, links, ranked, 300)
+    assert (makespan, lacking) == (60.0, 0)
+    strict = simulate(problem, Plan(device.copy(), np.argsort(order), "x", "strict", "fifo"))
+    assert strict.makespan_us == 60.0
+
+
+@quick
+@given(
+    planned=planned_problems(),
+    rounds=st.sampled_from([0, 30]),
+    links=st.sampled_from(["fifo", "priority"]),
+)
+def test_blocks_in_a_plans_own_order_begin_with_its_schedule_and_only_get_better(
+    planned, rounds, links
+):
+    problem, plan = planned
+    plan = replace(plan, policy="priority", links=links, device=plan.device.copy())
+    schedule = simulate(problem, plan)
+    order, device = np.argsort(plan.position), plan.device.copy()
+    makespan, lacking = blocks(problem, order, device, LINK_POLICIES.index(links), False, rounds)
+    before = (lacking_of(schedule), schedule.makespan_us * (1 + 1e-9))
+    assert (lacking, makespan) <= before
+    if rounds == 0:
+        assert makespan == pytest.approx(schedule.makespan_us)
+    after = simulate(problem, replace(plan, device=device, position=inverse(order)))
+    assert np.isfinite(after.makespan_us)
+
+
+def test_a_search_that_gets_nowhere_begins_with_the_next_start_and_keeps_the_best():
+    level = make_level(two_chains()[0], np.arange(12))
+    states = [State(level, np.arange(12), np.zeros(12), float(us), 0) for us in (100, 300, 200)]
+    seen = []
+
+    def step(state, seed, share, stop):
+        seen.append(state.makespan_us)
+        return state
+
+    turn = restarting(step, states)
+    best = states[1]
+    for seed in range(3 * PATIENCE):
+        best = turn(best, seed, 0.0, going())
+    assert seen == [us for us in (100.0, 300.0, 200.0) for _ in range(PATIENCE)]
+    assert best is states[0]
+
+
+def test_large_blocks_are_tried_as_often_as_small_ones():
+    """Of 400 blocks of one op and one of all, the large one is what helps."""
+    n = 400
+    times = {f"scope/op{i}": 1.0 for i in range(n)}
+    problem = Problem(profile_of(times), cluster_of(2, speeds=(1.0, 0.001)))
+    order, device = np.arange(n), np.ones(n, dtype=np.int64)
+    makespan, _ = blocks(problem, order, device, 0, True, 10)
+    assert makespan == n

@@ -1,0 +1,121 @@
+"""Local search and MCMC: what each promises of where it stops."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.core.placers.problems import gpus, line, problems, small_and_unlike
+
+from enplace.machine import simulate
+from enplace.placers import STEP_TIME, THROUGHPUT, PlaceOptions, place
+from enplace.placers.local_search import descend
+from enplace.placers.mcmc import majority
+from enplace.placing.group_search import Search
+from enplace.placing.settle import settle
+from enplace.values.problem import Problem
+
+each_search = pytest.mark.parametrize("method", ["local-search", "mcmc"])
+
+
+def ladder(n=6, **extra):
+    """Two chains of dear ops with a rung now and then; each op is a group of its own."""
+    edges = [(i, i + 2, 400_000_000) for i in range(n - 2)] + [(0, 3, 400_000_000)]
+    return line([10.0, 7.0] * (n // 2), sorted(set(edges)), **extra)
+
+
+def tight(n=6):
+    """Fusion takes at most a quarter of a GPU's memory, so that nothing is merged."""
+    return Problem(ladder(n), gpus(2, b0=1.0, capacity=1_500_000_000))
+
+
+def test_no_single_reassignment_helps_where_the_descent_ends():
+    search = Search(tight(), "local-search", PlaceOptions())
+    end = descend(search, search.random(np.random.default_rng(3)))
+    assert search.n_groups > 2
+    score = search.score(end)
+    for group, gpu in itertools.product(range(search.n_groups), search.gpus):
+        other = end.copy()
+        other[group] = gpu
+        assert search.score(other) >= score
+
+
+@each_search
+def test_the_search_finds_the_optimum_of_a_small_problem(method):
+    problem = tight()
+    search = Search(problem, method, PlaceOptions())
+    every = itertools.product(search.gpus, repeat=search.n_groups)
+    optimum = min(search.score(np.array(devices)) for devices in every)
+    assert simulate(problem, place(problem, method)).makespan_us == optimum
+
+
+@each_search
+def test_plans_that_fit_are_preferred(method):
+    costs, edges = [5.0] * 4, [(i, i + 1, 4) for i in range(3)]
+    profile = line(costs, edges, persistent=[400] * 4)
+    problem = Problem(profile, gpus(2, b0=50.0, capacity=1000))
+    assert simulate(problem, place(problem, method)).fits
+
+
+@pytest.mark.parametrize(("method", "seed"), [("local-search", 6), ("rl", 17)])
+def test_a_search_that_meets_nothing_that_fits_fills_the_gpus_in_order(method, seed):
+    problem = small_and_unlike()
+    plan = place(problem, method, options=PlaceOptions(seed=seed))
+    assert simulate(problem, plan).fits
+    assert "plan of order-place" in plan.note
+
+
+@each_search
+def test_the_time_limit_ends_the_search(method):
+    tried = []
+    options = PlaceOptions(time_limit_s=1e-9, progress=tried.append)
+    place(tight(), method, options=options)
+    assert len(tried) == 1
+
+
+@each_search
+def test_one_gpu_needs_no_search(method):
+    tried = []
+    problem = Problem(ladder(), gpus(1))
+    place(problem, method, options=PlaceOptions(progress=tried.append))
+    assert len(tried) == 1
+
+
+def test_a_group_begins_where_most_of_its_ops_are():
+    group, device = np.array([0, 0, 0, 1, 1]), np.array([1, 1, 0, 2, 0])
+    assert majority(group, device, np.array([0, 1])).tolist() == [1, 0]
+
+
+@settings(deadline=None, max_examples=100)
+@given(problems(), st.integers(0, 99))
+def test_a_placement_of_groups_is_played_as_every_placer_would_settle_it(problem, seed):
+    search = Search(problem, "mcmc", PlaceOptions())
+    device = search.random(np.random.default_rng(seed))
+    search.score(device)
+    assert np.array_equal(search.best.plan.device, settle(problem, device[search.group]))
+
+
+def test_the_score_of_what_fits_is_its_step_time_where_no_ops_are_grouped():
+    problem = tight()
+    for device in itertools.product(problem.cluster.gpus, repeat=problem.profile.n_ops):
+        search = Search(problem, "mcmc", PlaceOptions())
+        score, schedule = search.score(np.array(device)), simulate(problem, search.best.plan)
+        assert score == pytest.approx(schedule.makespan_us) or not schedule.fits
+
+
+def test_mcmc_is_never_worse_than_the_expert():
+    problem = Problem(line([1.0] * 40, [(i, i + 1, 8) for i in range(39)]), gpus(2, b0=5.0))
+    tried = []
+    options = PlaceOptions(time_limit_s=1e-9, progress=tried.append)
+    plan = place(problem, "mcmc", options=options)
+    expert = place(problem, "expert")
+    assert np.array_equal(tried[0].incumbent.device, expert.device)
+    assert simulate(problem, plan).makespan_us <= simulate(problem, expert).makespan_us
+
+
+@pytest.mark.parametrize("objective", [STEP_TIME, THROUGHPUT])
+def test_local_search_says_how_many_descents_it_completed(objective):
+    short = PlaceOptions(time_limit_s=1e-9, seed=3, objective=objective)
+    assert place(tight(), "local-search", options=short).note == "0 of 10 descents completed"
+    assert not place(tight(), "local-search", options=PlaceOptions(objective=objective)).note

@@ -1,0 +1,97 @@
+import io
+from dataclasses import MISSING, fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from enplace.processes import wire
+from enplace.processes.wire import Message, WireError
+from enplace.values.plan import Plan
+from enplace.values.splits.rules import Split
+from problems import cluster_of, plan_of, planned_problems, profile_of
+
+
+def through(message):
+    buffer = bytearray(wire.encode(message))
+    received = wire.take(buffer)
+    assert not buffer
+    return received
+
+
+@given(planned_problems())
+def test_a_problem_survives_the_journey(drawn):
+    problem, plan = drawn
+    pins = {0: int(plan.device[0])}
+    problem = replace(problem, pins=pins, together=((0,),))
+    profile = wire.profile_from(through(wire.profile_message(problem.profile)))
+    head = through(Message("solve", {"problem": wire.problem_to_json(problem)})).details
+    arrived = wire.problem_from(profile, head["problem"])
+    assert arrived.profile.fingerprint == problem.profile.fingerprint
+    assert arrived.cluster == problem.cluster
+    assert (arrived.pins, arrived.together) == (dict(problem.pins), problem.together)
+    assert arrived.forbidden == problem.forbidden
+    np.testing.assert_array_equal(arrived.time_us, problem.time_us)
+    np.testing.assert_array_equal(arrived.profile.edge_op, problem.profile.edge_op)
+
+
+def test_nothing_of_a_plan_stays_behind():
+    """Nor of what may be added to plans: each value differs from the one that it has by default."""
+    splits = (Split("a", "batch", 2),)
+    plan = Plan(
+        device=np.array([1, 0]),
+        position=np.array([1, 0]),
+        method="mine",
+        policy="strict",
+        links="ordered",
+        facts={"note": "by hand", "proven": True},
+        replicas=((0, 2), (1, 3)),
+        splits=splits,
+    )
+    for field in fields(Plan):
+        assert field.default is MISSING or getattr(plan, field.name) != field.default
+    arrived = wire.plan_from(through(wire.plan_message("solved", plan, {})))
+    for field in fields(Plan):
+        np.testing.assert_equal(getattr(arrived, field.name), getattr(plan, field.name))
+
+
+def test_messages_that_arrive_in_pieces_wait_until_they_are_whole():
+    from enplace.values.problem import Problem
+
+    problem = Problem(profile_of({"a": 1}), cluster_of(2))
+    plan = plan_of(problem, {"a": 1}, policy="strict")
+    sent = wire.encode(wire.plan_message("solved", plan, {"job": 3})) + wire.encode(Message("x"))
+    buffer, received = bytearray(), []
+    for byte in sent:
+        buffer.append(byte)
+        if message := wire.take(buffer):
+            received.append(message)
+    assert [message.do for message in received] == ["solved", "x"]
+    arrived = wire.plan_from(received[0])
+    assert (arrived.device.tolist(), arrived.policy) == ([1], "strict")
+
+
+def test_an_array_of_objects_is_refused():
+    bad = Message("profile", {}, {"device": np.array([{}], dtype=object)})
+    with pytest.raises(ValueError, match="allow_pickle"):
+        through(bad)
+
+
+def test_what_was_measured_travels_too():
+    measured = {"step_time_us": np.float64(12.5), "op_deviation": np.array([0.1, np.nan])}
+    profile = replace(profile_of({"a": 1}), measured=measured)
+    arrived = wire.profile_from(through(wire.profile_message(profile, "done")))
+    assert arrived.measured["step_time_us"] == 12.5
+    np.testing.assert_array_equal(arrived.measured["op_deviation"], [0.1, np.nan])
+
+
+def test_text_between_messages_is_told_from_a_message():
+    with pytest.raises(WireError, match="step 1: loss"):
+        wire.take(bytearray(b"step 1: loss 0.25 and so on"))
+
+
+def test_a_stream_that_breaks_off_ends_with_its_last_whole_message():
+    whole = wire.encode(Message("x", {"path": "caf\udce9"}))
+    for n_bytes in range(len(whole)):
+        assert wire.read(io.BytesIO(whole[:n_bytes])) is None
+    assert wire.read(io.BytesIO(whole)).details == {"path": "caf\udce9"}

@@ -1,0 +1,558 @@
+"""Files come back as they were written, and hostile ones are refused in one line."""
+
+import contextlib
+import io
+import json
+import stat
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.resources import files as resource_files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from enplace.disk import write_atomically
+from enplace.errors import EnplaceError, FileError, PlanError
+from enplace.machine import simulate
+from enplace.readers import (
+    Project,
+    complete_plan,
+    read_plan,
+    read_plan_cluster,
+    read_profile,
+    read_project,
+)
+from enplace.readers import archive as archive_module
+from enplace.values.plan import Plan, check_plan
+from enplace.values.problem import Problem
+from enplace.values.profile import Profile
+from enplace.writers import write_plan, write_profile, write_project
+from inputs import put, text_form
+from problems import cluster_of, plan_of, planned_problems, profile_of, profiles
+
+PROFILE = profile_of(
+    {"in": 1.0, "left": 2.0, "right": 2.0, "out": 1.0},
+    [("in", "left", 8), ("in", "right", 8), ("left", "out", 4), ("right", "out", 4)],
+    control=[("left", "right")],
+    persistent={"left": 100},
+    colocation={"left": "g", "out": "g"},
+    cpu={"in": 3.0},
+)
+PROBLEM = Problem(PROFILE, cluster_of(2))
+PLAN = plan_of(PROBLEM, {"in": 0, "left": 0, "right": 1, "out": 0})
+
+slow_disk = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+def same(a: Profile, b: Profile) -> bool:
+    return all(
+        np.array_equal(x, y, equal_nan=x.dtype.kind == "f") if isinstance(x, np.ndarray) else x == y
+        for x, y in ((value, getattr(b, key)) for key, value in vars(a).items() if key in FIELDS)
+    )
+
+
+FIELDS = set(Profile.__dataclass_fields__)
+
+
+def schema(name: str) -> Any:
+    return json.loads((resource_files("enplace_resources") / f"{name}.schema.json").read_bytes())
+
+
+@slow_disk
+@given(profile=profiles())
+@pytest.mark.parametrize("suffix", [".enplace", ".json"])
+def test_a_profile_comes_back_as_it_was(tmp_path: Path, suffix: str, profile: Profile) -> None:
+    path = tmp_path / f"profile{suffix}"
+    write_profile(path, profile)
+    assert same(profile, read_profile(path))
+
+
+def test_the_content_tells_the_format_not_the_name(tmp_path: Path) -> None:
+    write_profile(tmp_path / "a.enplace", PROFILE)
+    odd = (tmp_path / "a.enplace").rename(tmp_path / "a.json")
+    assert same(read_profile(odd), PROFILE)
+
+
+def test_the_same_profile_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.enplace", "b.enplace"):
+        write_profile(tmp_path / name, PROFILE)
+    assert (tmp_path / "a.enplace").read_bytes() == (tmp_path / "b.enplace").read_bytes()
+
+
+def test_the_text_form_follows_its_schema(tmp_path: Path) -> None:
+    write_profile(tmp_path / "p.json", PROFILE)
+    data = json.loads((tmp_path / "p.json").read_text())
+    jsonschema.validate(data, schema("profile"))
+    assert data["ops"][1]["time_us"] == {"gpu": 2.0}
+    assert data["edges"][0] == {
+        "src": "in", "output": 0, "dst": "left", "bytes": 8, "control": False,
+    }  # fmt: skip
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "plan.json"
+    write_atomically(target, "old")
+    with pytest.raises(FileError, match="cannot write"):
+        write_atomically(tmp_path / "missing" / "plan.json", "new")
+    write_atomically(target, "new")
+    assert target.read_text() == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+    assert not target.stat().st_mode & stat.S_IXUSR
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_atomically(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "text"
+
+
+# The open text form, written by hand
+
+
+def read_text_form(tmp_path: Path, data: Any) -> Profile:
+    path = tmp_path / "hand.json"
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+    return read_profile(path)
+
+
+def test_what_the_text_form_leaves_out_has_a_plain_meaning(tmp_path: Path) -> None:
+    profile = read_text_form(tmp_path, text_form())
+    assert profile.scopes == ("net", "")
+    assert profile.tensor_output.tolist() == [0]
+    assert profile.persistent_bytes.tolist() == [0, 0]
+    assert np.isnan(profile.time_us[0, 1])
+    assert profile.colocation == ("", "")
+
+
+def test_control_edges_need_no_bytes(tmp_path: Path) -> None:
+    data = text_form()
+    data["edges"] = [{"src": "net/a", "dst": "b", "control": True}]
+    assert read_text_form(tmp_path, data).tensor_output.tolist() == [-1]
+
+
+def test_groups_that_share_an_op_become_one(tmp_path: Path) -> None:
+    data = text_form()
+    data["ops"].append({"name": "c", "time_us": {"gpu": 1}, "colocation": "x"})
+    data["ops"][0]["colocation"] = ["x", "y"]
+    data["ops"][1]["colocation"] = ["y"]
+    profile = read_text_form(tmp_path, data)
+    assert len(set(profile.colocation)) == 1
+    assert profile.colocation[0] != ""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put("ops", 1, "name", "net/a"), "ops: two are called \"net/a\""),
+        (put("ops", 1, 7), r"ops\[1\]: must be an object, not 7"),
+        (put("ops", 1, {}), r"ops\[1\]: 'name' is missing"),
+        (put("ops", 0, "time_us", {"tpu": 1}), r"ops\[0\]\.time_us: 'tpu' means nothing here"),
+        (put("ops", 0, "time_us", {"gpu": -1}), r"ops\[0\]\.time_us\.gpu: must be a number from 0"),
+        (put("ops", 0, "time_us", {"gpu": float("nan")}), r"ops\[0\]\.time_us\.gpu: .* not NaN"),
+        (put("ops", 0, "time_us", {"gpu": 1e300}), r"ops\[0\]\.time_us\.gpu"),
+        (put("ops", 0, "time_us", {"gpu": True}), r"ops\[0\]\.time_us\.gpu: .* not true"),
+        (put("ops", 0, "time_us", {}), "op 'net/a' has a time on neither gpu nor cpu"),
+        (put("ops", 0, "persistant_bytes", 1), "'persistant_bytes' .*mean 'persistent_bytes'"),
+        (put("edges", 0, "size", 1), r"edges\[0\]: 'size' means nothing here"),
+        (put("cluster", {}), "'cluster' means nothing here"),
+        (put("name", "x" * 5000), "the model's name has over 4096 characters"),
+        (put("ops", 0, "persistent_bytes", 1.5), r"ops\[0\]\.persistent_bytes: .* whole number"),
+        (put("ops", 0, "persistent_bytes", 2**70), r"ops\[0\]\.persistent_bytes: must be"),
+        (put("ops", 0, "colocation", 3), r"ops\[0\]\.colocation: must be a text"),
+        (put("ops", 0, "scope", 5), r"ops\[0\]\.scope: must be a text, not 5"),
+        (put("ops", 0, "name", None), r"ops\[0\]: 'name' is missing"),
+        (put("ops", []), r"edges\[0\]\.src: there is no op"),
+        (put("ops", {}), "ops: must be a list"),
+        (put("edges", 0, "dst", "z"), r"edges\[0\]\.dst: there is no op \"z\""),
+        (put("edges", 0, "bytes", -4), r"edges\[0\]\.bytes: must be"),
+        (put("edges", 0, {"src": "net/a", "dst": "b"}), r"edges\[0\]: 'bytes' is missing"),
+        (put("edges", 0, "control", "no"), r"edges\[0\]\.control: must be true or false"),
+        (put("edges", 0, "dst", "net/a"), "consumes its own output"),
+        (put("format", "enplace-profile/9"), r"newer Enplace \(format 9.*update"),
+        (put("format", 9), "'format' is 9"),
+        (put("measured", []), "measured: must be an object"),
+    ],
+)  # fmt: skip
+def test_a_slip_in_the_text_form_is_named_in_one_line(
+    tmp_path: Path, change: Callable[[Any], None], message: str
+) -> None:
+    data = text_form()
+    change(data)
+    with pytest.raises(EnplaceError, match=message) as caught:
+        read_text_form(tmp_path, data)
+    assert str(caught.value).startswith(str(tmp_path / "hand.json"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1, column 1: not valid JSON"),
+        ('{"ops": [', "line 1, column 10: not valid JSON"),
+        ("[1, 2]", "holds no graph"),
+        ('{"format": "enplace-cluster/1"}', "holds no graph .its format is"),
+        ("[" * 100000, "nesting too deep"),
+        ('{"ops": ' + "9" * 5000 + "}", "number is too long"),
+    ],
+)
+def test_text_that_is_no_profile(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(FileError, match=message):
+        read_text_form(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\x00", b"\x1f\x8b broken", b"\x1f\x8b\x08\0\0\0\0\0\0\3"]
+)
+def test_bytes_that_are_no_profile(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "odd"
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=str(path)):
+        read_profile(path)
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.enplace", tmp_path):
+        with pytest.raises(FileError, match="cannot read"):
+            read_profile(path)
+
+
+# Hostile archives
+
+
+def members_of(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def pack(path: Path, members: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def npz(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
+    path = tmp_path / "p.enplace"
+    write_profile(path, PROFILE)
+    return path, members_of(path)
+
+
+@pytest.mark.parametrize("missing", ["enplace.json", "profile.json", "profile.npz"])
+def test_a_missing_member_is_named(sound: tuple[Path, dict[str, bytes]], missing: str) -> None:
+    path, members = sound
+    del members[missing]
+    pack(path, members)
+    with pytest.raises(FileError, match=rf"p\.enplace: '{missing}' is missing"):
+        read_profile(path)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "extra.json", "a\\b"])
+def test_a_member_that_has_no_place_is_refused(
+    sound: tuple[Path, dict[str, bytes]], name: str
+) -> None:
+    path, members = sound
+    pack(path, members | {name: b"x"})
+    with pytest.raises(FileError, match="which has no place here"):
+        read_profile(path)
+    assert [p.name for p in path.parent.iterdir()] == ["p.enplace"]
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(
+    sound: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, members = sound
+    monkeypatch.setattr(archive_module, "SMALL_BYTES", 1 << 20)
+    pack(path, members | {"profile.json": b" " * (4 << 20)})
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("unpacked the bomb"))
+    with pytest.raises(FileError, match="do not trust it"):
+        read_profile(path)
+
+
+def test_every_truncation_is_refused(sound: tuple[Path, dict[str, bytes]]) -> None:
+    path, _ = sound
+    content = path.read_bytes()
+    for end in range(2, len(content), 97):
+        path.write_bytes(content[:end])
+        with pytest.raises(FileError):
+            read_profile(path)
+
+
+def test_flipped_bytes_never_end_in_a_traceback(sound: tuple[Path, dict[str, bytes]]) -> None:
+    path, _ = sound
+    content = bytearray(path.read_bytes())
+    for at in range(2, len(content), 13):
+        broken = content.copy()
+        broken[at] ^= 0xFF
+        path.write_bytes(broken)
+        with contextlib.suppress(EnplaceError):
+            assert same(read_profile(path), PROFILE)
+
+
+def test_a_newer_format_is_refused_with_a_way_out(sound: tuple[Path, dict[str, bytes]]) -> None:
+    path, members = sound
+    pack(path, members | {"enplace.json": b'{"format": "enplace/99"}'})
+    with pytest.raises(FileError, match=r"written by a newer Enplace \(format 99.*update Enplace"):
+        read_profile(path)
+
+
+def arrays_of(members: dict[str, bytes]) -> dict[str, Any]:
+    with np.load(io.BytesIO(members["profile.npz"]), allow_pickle=False) as loaded:
+        return dict(loaded)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("time_us", np.zeros((4, 3))),
+        ("time_us", np.zeros((2, 2))),
+        ("time_us", np.zeros((4, 2), dtype=np.float32)),
+        ("edge_op", np.array(["a", "b"])),
+        ("edge_op", np.zeros((5, 1), dtype=np.int64)),
+        ("edge_op", np.zeros(1, dtype=np.int64)),
+        ("edge_tensor", np.full(5, 99)),
+        ("tensor_op", np.array([-1, 0, 1, 2])),
+        ("tensor_bytes", np.zeros(1, dtype=np.int64)),
+        ("tensor_output", np.array([0, 0, 0, -7])),
+        ("persistent_bytes", np.array([1, 2, 3, -4])),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(
+    sound: tuple[Path, dict[str, bytes]], key: str, value: Any
+) -> None:
+    path, members = sound
+    pack(path, members | {"profile.npz": npz(**arrays_of(members) | {key: value})})
+    with pytest.raises(EnplaceError, match=r"p\.enplace: "):
+        read_profile(path)
+
+
+def test_an_array_that_promises_more_than_it_holds(sound: tuple[Path, dict[str, bytes]]) -> None:
+    path, members = sound
+    arrays = arrays_of(members)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as inner:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, array)
+            content = member.getvalue()
+            if name == "edge_op":
+                content = content.replace(b"(5,)", b"(9999999999,)").replace(b" " * 9, b"", 1)
+            inner.writestr(f"{name}.npy", content)
+    pack(path, members | {"profile.npz": buffer.getvalue()})
+    with pytest.raises(FileError, match=r"edge_op\.npy"):
+        read_profile(path)
+
+
+def test_pickles_are_not_loaded(sound: tuple[Path, dict[str, bytes]]) -> None:
+    path, members = sound
+    evil = npz(**arrays_of(members) | {"edge_op": np.array([{}, {}, {}, {}, {}], dtype=object)})
+    pack(path, members | {"profile.npz": evil})
+    with pytest.raises(FileError, match=r"edge_op\.npy has a wrong type"):
+        read_profile(path)
+
+
+# Projects
+
+
+@slow_disk
+@given(case=planned_problems())
+def test_a_project_comes_back_as_it_was(tmp_path: Path, case: tuple[Problem, Plan]) -> None:
+    problem, plan = case
+    pins = {0: int(plan.device[0])}
+    project = Project(
+        problem.profile,
+        problem.cluster,
+        pins,
+        together=((0,),),
+        forbidden=frozenset({(0, 1)}),
+        plans=(("first", plan), ("second", plan)),
+        view={"zoom": 2.5},
+    )
+    path = tmp_path / "project.enplace"
+    write_project(path, project)
+    back = read_project(path)
+    assert same(back.profile, problem.profile)
+    assert same(read_profile(path), problem.profile)
+    assert (back.cluster, back.pins, back.together) == (problem.cluster, pins, ((0,),))
+    assert (back.forbidden, back.view) == (frozenset({(0, 1)}), {"zoom": 2.5})
+    assert [name for name, _ in back.plans] == ["first", "second"]
+    for _, read in back.plans:
+        assert read.device.tolist() == plan.device.tolist()
+        assert read.position.tolist() == plan.position.tolist()
+        assert (read.method, read.policy, read.links) == (plan.method, plan.policy, plan.links)
+
+
+def test_a_profile_is_a_project_without_plans(tmp_path: Path) -> None:
+    write_profile(tmp_path / "p.enplace", PROFILE)
+    project = read_project(tmp_path / "p.enplace")
+    assert project.plans == ()
+    assert project.cluster is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("pins", [[99, 0]], r"pins\[0\]\.op: must be a number from 0 to 3"),
+        ("pins", [5], r"pins\[0\]: must be an op and a device"),
+        ("cluster", {"devices": []}, "has 0 devices"),
+        ("plans", [{"name": "x"}], "device_0.npy' is missing"),
+        ("together", 5, "together: must be a list"),
+        ("together", [5], r"together\[0\]: must be a list"),
+    ],
+)
+def test_a_damaged_project_is_refused(
+    tmp_path: Path, key: str, value: object, message: str
+) -> None:
+    path = tmp_path / "p.enplace"
+    write_project(path, Project(PROFILE))
+    members = members_of(path)
+    data = json.loads(members["project.json"]) | {key: value}
+    pack(path, members | {"project.json": json.dumps(data).encode()})
+    with pytest.raises(EnplaceError, match=message):
+        read_project(path)
+
+
+# Plans
+
+
+@slow_disk
+@given(case=planned_problems())
+def test_a_plan_comes_back_as_it_was(tmp_path: Path, case: tuple[Problem, Plan]) -> None:
+    problem, plan = case
+    path = tmp_path / "plan.json"
+    write_plan(path, problem, plan, simulate(problem, plan))
+    back = read_plan(path, problem)
+    assert (back.missing, back.unknown, back.same_graph) == ([], [], True)
+    assert back.plan.device.tolist() == plan.device.tolist()
+    assert back.plan.position.tolist() == plan.position.tolist()
+    assert (back.plan.policy, back.plan.links) == (plan.policy, plan.links)
+    assert read_plan_cluster(path) == problem.cluster
+
+
+def write(tmp_path: Path, problem: Problem = PROBLEM, plan: Plan = PLAN) -> Path:
+    path = tmp_path / "plan.json"
+    write_plan(path, problem, plan, simulate(problem, plan))
+    return path
+
+
+def test_replicas_come_back_and_plans_without_have_none(tmp_path: Path) -> None:
+    plan = replace(plan_of(PROBLEM, dict.fromkeys(PROFILE.op_names, 0)), replicas=((0, 1),))
+    path = tmp_path / "plan.json"
+    write_plan(path, PROBLEM, plan, simulate(PROBLEM, plan))
+    jsonschema.validate(json.loads(path.read_text()), schema("plan"))
+    assert read_plan(path, PROBLEM).plan.replicas == ((0, 1),)
+    write_plan(path, PROBLEM, PLAN, simulate(PROBLEM, PLAN))
+    assert "replicas" not in json.loads(path.read_text())
+    assert read_plan(path, PROBLEM).plan.replicas == ()
+
+
+@pytest.mark.parametrize(
+    ("replicas", "complaint"),
+    [
+        ("GPU:0", "replicas: must be a list"),
+        ([["GPU:0"]], r"replicas\[0\]: must be a list of at least two devices"),
+        ([["GPU:0", "GPU:7"]], r"replicas\[0\]: cluster 'hand' has no device"),
+        ([["GPU:0", 1]], r"replicas\[0\]: cluster 'hand' has no device"),
+    ],
+)
+def test_spoilt_replicas_are_refused(tmp_path: Path, replicas: Any, complaint: str) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(path, PROBLEM, PLAN, simulate(PROBLEM, PLAN))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"replicas": replicas}))
+    with pytest.raises(FileError, match=complaint):
+        read_plan(path, PROBLEM)
+
+
+def test_ops_on_a_device_of_copies_are_refused() -> None:
+    with pytest.raises(PlanError, match="op 'right' is on a device that only holds copies"):
+        check_plan(PROBLEM, replace(PLAN, replicas=((0, 1),)))
+    with pytest.raises(PlanError, match="named twice"):
+        check_plan(PROBLEM, replace(PLAN, replicas=((0, 0),)))
+
+
+def test_a_plan_file_follows_its_schema_and_says_what_it_promises(tmp_path: Path) -> None:
+    pinned = Problem(PROFILE, PROBLEM.cluster, pins={2: 1})
+    path = write(tmp_path, pinned)
+    data = json.loads(path.read_text())
+    jsonschema.validate(data, schema("plan"))
+    assert data["profile"]["fingerprint"] == PROFILE.fingerprint
+    assert data["predicted"]["step_time_us"] == simulate(pinned, PLAN).makespan_us
+    assert data["pins"] == {"right": "GPU:1"}
+    assert read_plan(path, pinned).pins == {2: 1}
+
+
+def test_moving_one_op_changes_one_line_of_the_ops(tmp_path: Path) -> None:
+    before = write(tmp_path).read_text().splitlines()
+    moved = plan_of(PROBLEM, {"in": 1, "left": 0, "right": 1, "out": 0})
+    after = write(tmp_path, plan=moved).read_text().splitlines()
+    changed = [line for line, old in zip(after, before, strict=True) if line != old]
+    assert [line for line in changed if '"op"' in line] == ['    {"device": "GPU:1", "op": "in"},']
+
+
+def test_a_plan_of_another_graph_tells_what_is_missing_and_what_is_new(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    other = profile_of(
+        {"in": 1.0, "right": 2.0, "extra": 2.0, "out": 1.0},
+        [("in", "right", 8), ("right", "extra", 8), ("extra", "out", 4)],
+    )
+    problem = Problem(other, PROBLEM.cluster)
+    file = read_plan(path, problem)
+    assert (file.missing, file.unknown, file.same_graph) == (["extra"], ["left"], False)
+    plan = complete_plan(problem, file)
+    check_plan(problem, plan)
+    assert plan.device.tolist() == [0, 1, 1, 0]
+    assert np.argsort(plan.position).tolist() == [0, 1, 2, 3]
+
+
+@given(case=planned_problems())
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_completed_plan_keeps_what_was_placed_and_can_be_run(
+    tmp_path: Path, case: tuple[Problem, Plan]
+) -> None:
+    problem, plan = case
+    path = write(tmp_path, problem, plan)
+    data = json.loads(path.read_text())
+    data["ops"] = data["ops"][::2]
+    path.write_text(json.dumps(data))
+    file = read_plan(path, problem)
+    full = complete_plan(problem, file)
+    kept = file.plan.device >= 0
+    assert full.device[kept].tolist() == plan.device[kept].tolist()
+    assert simulate(problem, full).makespan_us >= 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put("ops", 1, "op", "in"), r"ops\[1\]: op \"in\" is placed twice"),
+        (put("ops", 0, "device", "GPU:9"), r"ops\[0\]: cluster 'hand' has no device \"GPU:9\""),
+        (put("ops", 0, {"op": "in"}), r"ops\[0\]: 'device' is missing"),
+        (put("ops", 0, "device", 1), r"ops\[0\]\.device: must be a text"),
+        (put("ops", "all"), "ops: must be a list"),
+        (put("pins", {"in": "TPU"}), "pins: cluster 'hand' has no device"),
+        (put("policy", "random"), "policy 'random'"),
+        (put("format", "enplace-plan/2"), "newer Enplace"),
+        (put("format", "enplace-profile/1"), "choose another file"),
+    ],
+)
+def test_a_slip_in_a_plan_file_is_named(
+    tmp_path: Path, change: Callable[[Any], None], message: str
+) -> None:
+    path = write(tmp_path)
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(EnplaceError, match=message) as caught:
+        read_plan(path, PROBLEM)
+    assert str(caught.value).startswith(str(path))

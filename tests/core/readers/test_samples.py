@@ -1,0 +1,44 @@
+"""The bundled samples open, run, and stay small."""
+
+import warnings
+
+import pytest
+
+from benchmarks.synthetic import transformer, transformer_36k
+from enplace.machine import simulate
+from enplace.placers import place
+from enplace.readers import read_profile
+from enplace.readers.clusters import cluster_from
+from enplace.readers.samples import Sample, samples
+from enplace.values.problem import Problem
+
+
+@pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.name)
+def test_a_sample_opens_silently_and_can_be_placed(sample: Sample) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        profile = read_profile(sample.path)
+    assert profile.name == sample.name
+    assert sample.title
+    assert sample.description
+    problem = Problem(profile, cluster_from(sample.cluster, profile))
+    plan = place(problem, "round-robin")
+    assert simulate(problem, plan).makespan_us > 0
+
+
+def test_the_samples_are_small_together() -> None:
+    assert sum(sample.path.stat().st_size for sample in samples()) < 5_000_000
+
+
+def test_one_sample_is_giant_one_small_and_one_brings_its_cluster() -> None:
+    ops = {sample.name: read_profile(sample.path).n_ops for sample in samples()}
+    assert max(ops.values()) > 5000
+    assert min(ops.values()) < 600
+    assert "from-file" in {sample.cluster for sample in samples()}
+
+
+def test_the_large_made_up_graph_has_the_size_it_promises() -> None:
+    profile = transformer_36k()
+    assert profile.n_ops == pytest.approx(36_000, rel=0.02)
+    assert profile.n_edges == pytest.approx(60_000, rel=0.05)
+    assert transformer(2, 4).fingerprint == transformer(2, 4).fingerprint

@@ -1,0 +1,90 @@
+"""A cluster refuses devices and links that cannot be."""
+
+import math
+
+import pytest
+
+from enplace.errors import ClusterError
+from enplace.values.cluster import Cluster, Device, Link, task_of
+
+GPUS = (Device("GPU:0", "gpu", 10), Device("GPU:1", "gpu", 10))
+THERE, BACK = Link(0, 1, 5.0, 0.1, (0,)), Link(1, 0, 5.0, 0.1, (1,))
+
+
+def make(*links: Link, devices: tuple[Device, ...] = GPUS) -> Cluster:
+    return Cluster("test", devices, ("there", "back"), links)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": ""}, "needs a name"),
+        ({"kind": "tpu"}, "kind 'tpu' is not gpu or cpu"),
+        ({"capacity_bytes": 0}, "capacity_bytes is 0"),
+        ({"speed": 0.0}, "speed is 0.0"),
+        ({"speed": math.nan}, "speed is nan"),
+        ({"lanes": 0}, "lanes is 0"),
+    ],
+)
+def test_a_device_that_cannot_be_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ClusterError, match=message):
+        Device(**{"name": "GPU:0", "kind": "gpu", "capacity_bytes": 1} | change)  # type: ignore[arg-type]
+
+
+def test_every_pair_needs_one_link() -> None:
+    with pytest.raises(ClusterError, match="no link from GPU:1 to GPU:0; add one"):
+        make(THERE)
+    with pytest.raises(ClusterError, match="two links lead from GPU:0 to GPU:1"):
+        make(THERE, THERE, BACK)
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        Link(0, 1, -1.0, 0.1, (0,)),
+        Link(0, 1, 1.0, math.nan, (0,)),
+        Link(0, 1, 1.0, 0.1, ()),
+        Link(0, 1, 1.0, 0.1, (0, 0)),
+        Link(0, 1, 1.0, 0.1, (2,)),
+    ],
+)
+def test_a_link_that_cannot_be_names_its_ends(link: Link) -> None:
+    with pytest.raises(ClusterError, match="link GPU:0 to GPU:1"):
+        make(link, BACK)
+
+
+def test_a_link_to_itself_is_refused() -> None:
+    with pytest.raises(ClusterError, match="two different devices"):
+        make(THERE, BACK, Link(0, 0, 1.0, 0.1, (0,)))
+
+
+def test_device_names_are_unique() -> None:
+    with pytest.raises(ClusterError, match="the name 'GPU:0' is used twice"):
+        make(THERE, BACK, devices=(GPUS[0], GPUS[0]))
+
+
+def test_a_routed_pair_occupies_all_its_channels() -> None:
+    cluster = make(Link(0, 1, 5.0, 0.1, (0, 1)), BACK)
+    pair = 0 * cluster.n_devices + 1
+    assert cluster.route[cluster.route_ptr[pair] : cluster.route_ptr[pair + 1]].tolist() == [0, 1]
+
+
+def test_scaling_divides_time_and_nothing_else() -> None:
+    cluster = make(THERE, BACK)
+    fast = cluster.scaled(compute=2.0, links=4.0)
+    assert fast.speed.tolist() == [2.0, 2.0]
+    assert fast.b0_us[0, 1] == 1.25
+    assert fast.b1_us_per_byte[0, 1] == 0.025
+    assert fast.devices[0].capacity_bytes == 10
+    assert cluster.scaled() == cluster
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.inf, math.nan])
+def test_an_impossible_scale_is_refused(factor: float) -> None:
+    with pytest.raises(ClusterError, match="scale of links"):
+        make(THERE, BACK).scaled(links=factor)
+
+
+def test_a_full_name_of_a_device_tells_its_task() -> None:
+    assert task_of("/job:worker/replica:0/task:1/device:GPU:0") == "/job:worker/task:1"
+    assert task_of("/device:GPU:0") == ""

@@ -1,0 +1,75 @@
+"""Memory over time, by hand and against a brute-force count."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from enplace.machine import simulate
+from enplace.values.memory import one_device_peak_bytes
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from problems import cluster_of, plan_of, planned_problems, profile_of, profiles
+
+
+def test_tensor_lives_on_both_sides_by_hand():
+    """a (0-2) sends 4 bytes (2-7) to b (7-10); a's copy ends with the transfer, b's with b."""
+    profile = profile_of(
+        {"a": 2, "b": 3},
+        [("a", "b", 4)],
+        persistent={"a": 100},
+        temporary={"b": 7},
+    )
+    problem = Problem(profile, cluster_of())
+    here, there = simulate(problem, plan_of(problem, {"a": 0, "b": 1})).memory
+    assert list(zip(here.time_us, here.bytes, strict=True)) == [(0, 104), (7, 100)]
+    assert list(zip(there.time_us, there.bytes, strict=True)) == [(0, 0), (2, 4), (7, 11), (10, 0)]
+    assert there.sent_bytes.tolist() == [0, 4, 4, 0]
+    assert (here.weights_bytes, there.weights_bytes) == (100, 0)
+    assert (here.peak_bytes, there.peak_bytes) == (104, 11)
+
+
+def test_frees_come_before_allocations():
+    """A chain never holds more than two neighbouring tensors."""
+    names = "abcd"
+    edges = [(x, y, 10) for x, y in itertools.pairwise(names)]
+    problem = Problem(profile_of(dict.fromkeys(names, 1), edges), cluster_of())
+    schedule = simulate(problem, plan_of(problem, dict.fromkeys(names, 0)))
+    assert schedule.peak_bytes.tolist() == [20, 0]
+
+
+def test_overfull_device_is_named():
+    problem = Problem(profile_of({"a": 1, "b": 1}, [("a", "b", 9)]), cluster_of(capacity_bytes=8))
+    schedule = simulate(problem, plan_of(problem, {"a": 0, "b": 0}))
+    assert not schedule.fits
+    assert schedule.overfull.tolist() == [True, False]
+
+
+@given(planned_problems())
+def test_peak_against_brute_force(drawn):
+    """Sample every instant just after each event and add up who is alive."""
+    problem, plan = drawn
+    schedule = simulate(problem, plan)
+    profile, lives = problem.profile, schedule.lives
+    times = np.unique([0, *lives.start_us, *lives.end_us, *schedule.op_start_us])
+    for device in range(problem.cluster.n_devices):
+        on = plan.device == device
+        weights = profile.persistent_bytes[on].sum()
+        used = []
+        for now in times:
+            alive = (lives.device == device) & (lives.start_us <= now) & (now < lives.end_us)
+            running = on & (schedule.op_start_us <= now) & (now < schedule.op_finish_us)
+            tensors = profile.tensor_bytes[lives.tensor[alive]].sum()
+            used.append(weights + tensors + profile.temporary_bytes[running].sum())
+        assert schedule.memory[device].peak_bytes == pytest.approx(max(used))
+
+
+@given(profiles())
+def test_the_peak_on_one_device_is_that_of_the_simulated_step_there(profile):
+    everywhere = np.nanmin(profile.time_us, axis=1, keepdims=True)
+    problem = Problem(profile.with_costs(np.repeat(everywhere, 2, axis=1)), cluster_of(1))
+    position = np.argsort(profile.topological_order)
+    plan = Plan(np.zeros(profile.n_ops, dtype=np.int64), position, "single", policy="strict")
+    peak_bytes = simulate(problem, plan).peak_bytes[0]
+    assert one_device_peak_bytes(problem) == pytest.approx(peak_bytes, rel=1e-9)

@@ -1,0 +1,103 @@
+"""A problem refuses constraints that no plan can meet, and names op, device and mend."""
+
+import numpy as np
+import pytest
+
+from enplace.errors import DoesNotFitError, PinConflictError, ProblemError, UnplaceableOpError
+from enplace.values.problem import Problem, find_ops
+from problems import GIB, cluster_of, profile_of
+
+CHAIN = profile_of({"a": 1.0, "b": 2.0, "c": 3.0}, [("a", "b", 8), ("b", "c", 8)])
+
+
+def test_an_op_no_device_can_run_is_named_with_what_it_needs() -> None:
+    profile = profile_of({"a": 1.0}, cpu={"read": 5.0})
+    with pytest.raises(
+        UnplaceableOpError, match="op 'read' runs only on a cpu, and cluster 'hand'"
+    ):
+        Problem(profile, cluster_of(2))
+    assert Problem(profile, cluster_of(2, cpu_lanes=1)).time_us[1].tolist() == [np.inf, np.inf, 5.0]
+
+
+def test_time_is_divided_by_speed() -> None:
+    problem = Problem(CHAIN, cluster_of(2, speeds=[1.0, 4.0]))
+    assert problem.time_us[2].tolist() == [3.0, 0.75]
+
+
+def test_pins_that_contradict_a_colocation_group_name_both_ops_and_devices() -> None:
+    profile = profile_of({"a": 1.0, "b": 1.0}, colocation={"a": "g", "b": "g"})
+    with pytest.raises(PinConflictError) as caught:
+        Problem(profile, cluster_of(2), pins={0: 0, 1: 1})
+    for word in ("'a'", "'b'", "GPU:0", "GPU:1", "colocated"):
+        assert word in str(caught.value)
+
+
+def test_pins_that_contradict_ops_a_person_put_together() -> None:
+    with pytest.raises(PinConflictError, match="colocated"):
+        Problem(CHAIN, cluster_of(2), pins={0: 0, 2: 1}, together=((0, 2),))
+
+
+def test_a_pin_to_a_device_that_cannot_run_the_op() -> None:
+    with pytest.raises(PinConflictError, match="op 'b' is pinned to CPU:0, where it cannot run"):
+        Problem(CHAIN, cluster_of(2, cpu_lanes=1), pins={1: 2})
+
+
+def test_a_pin_to_a_forbidden_device() -> None:
+    with pytest.raises(PinConflictError, match="op 'a' is pinned to GPU:1, where it is forbidden"):
+        Problem(CHAIN, cluster_of(2), pins={0: 1}, forbidden=frozenset({(0, 1)}))
+
+
+def test_a_group_without_a_common_device() -> None:
+    profile = profile_of({"a": 1.0}, cpu={"b": 1.0}, colocation={"a": "g", "b": "g"})
+    with pytest.raises(
+        UnplaceableOpError, match="op 'a' and the 1 op colocated with it have no device"
+    ):
+        Problem(profile, cluster_of(1, cpu_lanes=1))
+
+
+@pytest.mark.parametrize(
+    "constraints", [{"pins": {9: 0}}, {"together": ((0, 9),)}, {"forbidden": frozenset({(9, 0)})}]
+)
+def test_a_constraint_on_an_op_that_does_not_exist(constraints: dict[str, object]) -> None:
+    with pytest.raises(ProblemError, match="op number 9"):
+        Problem(CHAIN, cluster_of(2), **constraints)  # type: ignore[arg-type]
+
+
+def test_a_pin_to_a_device_that_does_not_exist() -> None:
+    with pytest.raises(ProblemError, match="device number 5"):
+        Problem(CHAIN, cluster_of(2), pins={0: 5})
+
+
+def test_variables_that_no_device_can_hold() -> None:
+    profile = profile_of({"a": 1.0}, persistent={"a": 2 * GIB})
+    with pytest.raises(
+        DoesNotFitError, match=r"op 'a' has variables of 2.0 GiB, more than the 1.0 GiB"
+    ):
+        Problem(profile, cluster_of(2))
+
+
+def test_variables_that_the_cluster_cannot_hold_together() -> None:
+    profile = profile_of(dict.fromkeys("abc", 1.0), persistent=dict.fromkeys("abc", GIB))
+    with pytest.raises(
+        DoesNotFitError, match=r"variables of 3\.0 GiB cannot fit the 2\.0 GiB of GPU:0, GPU:1"
+    ):
+        Problem(profile, cluster_of(2))
+    assert Problem(profile, cluster_of(3)).n_units == 3
+
+
+def test_pins_can_make_memory_too_small() -> None:
+    profile = profile_of(dict.fromkeys("ab", 1.0), persistent=dict.fromkeys("ab", GIB))
+    with pytest.raises(DoesNotFitError, match=r"cannot fit the 1\.0 GiB of GPU:0"):
+        Problem(profile, cluster_of(2), pins={0: 0, 1: 0})
+
+
+def test_units_join_groups_and_ops_put_together() -> None:
+    profile = profile_of(dict.fromkeys("abcd", 1.0), colocation={"a": "g", "c": "g"})
+    problem = Problem(profile, cluster_of(2), together=((2, 3),))
+    assert problem.unit.tolist() == [0, 1, 0, 0]
+
+
+def test_finding_ops_by_name() -> None:
+    assert find_ops(CHAIN, ["c", "a"]) == [2, 0]
+    with pytest.raises(ProblemError, match="has no op 'z'"):
+        find_ops(CHAIN, ["z"])

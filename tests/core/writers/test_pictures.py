@@ -1,0 +1,131 @@
+"""The SVG and the report: well formed, true to the schedule, small whatever its size."""
+
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.writers.conftest import schedule as make_schedule
+
+from enplace.text import ms
+from enplace.writers.memory_svg import column_peaks
+from enplace.writers.palette import DEVICES_DARK, DEVICES_LIGHT
+from enplace.writers.report import report_html
+from enplace.writers.timeline_svg import busy_share, ticks_us, timeline_svg
+from enplace.writers.tracks import Track, channel_tracks, lane_tracks
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize("which", ["small", "middle", "large"])
+def test_the_picture_is_well_formed_and_below_two_megabytes(which, request):
+    text = timeline_svg(request.getfixturevalue(which))
+    assert len(text.encode()) < 2_000_000
+    assert ElementTree.fromstring(text).tag == f"{SVG}svg"
+
+
+def test_many_devices_stay_below_two_megabytes_and_say_what_is_left_out():
+    text = timeline_svg(make_schedule(20_000, 90))
+    assert len(text.encode()) < 2_000_000
+    assert "more lanes, less busy, not drawn" in text
+    assert "more channels, less busy, not drawn" in text
+
+
+def test_a_small_picture_names_every_op(small):
+    text = timeline_svg(small)
+    tips = [title.text or "" for title in ElementTree.fromstring(text).iter(f"{SVG}title")]
+    for name in small.problem.profile.op_names:
+        assert any(tip.startswith(f"{name}, ") for tip in tips)
+
+
+def test_the_picture_tells_the_step_time_and_the_bound(middle):
+    text = timeline_svg(middle)
+    assert f"step time {ms(middle.makespan_us)}" in text
+    assert f"proven not below {ms(middle.lower_bound_us)}" in text
+
+
+def test_device_colours_have_a_dark_twin(small):
+    text = timeline_svg(small)
+    assert len(DEVICES_LIGHT) == len(DEVICES_DARK)
+    assert "prefers-color-scheme:dark" in text
+    assert all(colour in text for colour in (*DEVICES_LIGHT, *DEVICES_DARK))
+
+
+def test_tracks_hold_every_op_and_transfer(middle):
+    lanes, channels = lane_tracks(middle), channel_tracks(middle)
+    assert sorted(np.concatenate([t.numbers for t in lanes])) == list(range(500))
+    sent = set(np.concatenate([t.numbers for t in channels]).tolist())
+    assert sent == set(range(len(middle.transfer_tensor)))
+    for track in lanes + channels:
+        assert (track.start_us[1:] >= track.finish_us[:-1]).all()
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), max_size=20),
+    st.integers(1, 40),
+    st.floats(0, 5),
+)
+def test_columns_share_out_exactly_the_busy_time(gaps, n_columns, rest):
+    ends = np.cumsum(np.array(gaps).reshape(-1, 2)).reshape(-1, 2)
+    track = Track("t", 0, 0, np.arange(len(gaps)), ends[:, 0], ends[:, 1])
+    makespan = float(ends.max(initial=0.0) + rest)
+    share = busy_share(track, makespan, n_columns)
+    assert ((share >= 0) & (share <= 1)).all()
+    assert share.sum() * makespan / n_columns == pytest.approx(track.busy_us, abs=1e-9)
+
+
+@given(st.floats(1e-3, 1e9))
+def test_the_axis_has_a_handful_of_round_ticks(makespan):
+    ticks = ticks_us(makespan)
+    assert 6 <= len(ticks) <= 14
+    assert ticks[0] == 0
+    assert ticks[-1] <= makespan * (1 + 1e-9)
+
+
+def test_column_peaks_keep_the_highest_use(middle):
+    for device in range(4):
+        peaks = column_peaks(middle, device, 50)
+        assert peaks.max() == middle.peak_bytes[device]
+
+
+class Checker(HTMLParser):
+    """Collects tags, and whether those that need an end have one."""
+
+    VOID = frozenset({"meta", "th", "tr"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.tags.add(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("which", ["small", "middle", "large"])
+def test_the_report_stands_alone(which, request):
+    text = report_html(request.getfixturevalue(which))
+    checker = Checker()
+    checker.feed(text)
+    assert checker.open == []
+    assert not {"script", "link", "img", "iframe"} & checker.tags
+    assert not re.search(r"""(src|href)=|url\(|@import""", text)
+    assert "model &lt;b&gt;" in text
+    assert "box &amp; &lt;co&gt;" in text
+
+
+def test_the_report_tells_what_matters(middle):
+    text = report_html(middle)
+    assert ms(middle.makespan_us) in text
+    assert f"proven not below {ms(middle.lower_bound_us)}" in text
+    assert text.count("peak ") >= 4
+    assert "prefers-color-scheme:dark" in text
