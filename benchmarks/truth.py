@@ -69,7 +69,7 @@ def _read(path: Path) -> Profile:
 def _one_device(profiles: dict[str, Profile]) -> None:
     """Each profile with its own launch gap, and with the median gap of all the others."""
     title("One GPU: error of the simulated step, own launch gap / the other profiles' gap")
-    gaps = {name: profile.measured["launch_gap_us"] for name, profile in profiles.items()}
+    gaps = {name: profile.measured.launch_gap_us for name, profile in profiles.items()}
     own, held_out = [], []
     for name, profile in profiles.items():
         others = statistics.median(gap for other, gap in gaps.items() if other != name)
@@ -92,7 +92,7 @@ def _memory(profiles: dict[str, Profile]) -> None:
         cluster = cluster_from("local", profile)
         schedule = simulate(Problem(profile, cluster), recorded_plan(profile, cluster))
         gpu = cluster.index["GPU:0"]
-        ratios.append(int(schedule.peak_bytes[gpu]) / profile.measured["peak_bytes"]["GPU:0"])
+        ratios.append(int(schedule.peak_bytes[gpu]) / profile.measured.peak_bytes["GPU:0"])
         figure(name, f"{ratios[-1] - 1:+.1%}")
     figure(
         "lowest / median / highest",
@@ -106,7 +106,7 @@ def _with_gap(profile: Profile, gap_us: float) -> Profile:
     """The profile with another launch gap for its kernels."""
     kernels = _kernels(profile)
     time_us = profile.time_us.copy()
-    time_us[:, KINDS.index("gpu")] += (gap_us - profile.measured["launch_gap_us"]) * kernels
+    time_us[:, KINDS.index("gpu")] += (gap_us - profile.measured.launch_gap_us) * kernels
     return profile.with_costs(np.where(time_us < 0, 0, time_us))
 
 
@@ -137,14 +137,14 @@ def _two_devices(names: list[str], profiles: dict[str, Profile], fair: bool) -> 
 
 def _kernels(profile: Profile) -> IntArray:
     """Kernels of each op, shape (n_ops,)."""
-    counts = profile.measured["op_kernels"]
+    counts = profile.measured.op_kernels
     return np.array([counts.get(name, 0) for name in profile.op_names], dtype=np.int64)
 
 
 def _kernel_ms(profile: Profile) -> float:
     kernels = _kernels(profile)
     total = np.nansum(profile.time_us[:, KINDS.index("gpu")])
-    return float(total - profile.measured["launch_gap_us"] * kernels.sum()) / 1e3
+    return float(total - profile.measured.launch_gap_us * kernels.sum()) / 1e3
 
 
 def _simulated(name: str, run: Profile) -> Case:
@@ -153,7 +153,7 @@ def _simulated(name: str, run: Profile) -> Case:
     path = critical_path(schedule)
     return Case(
         name,
-        run.measured["step_time_us"] / 1e3,
+        run.measured.step_time_us / 1e3,
         schedule.makespan_us / 1e3,
         path.transfer_us / 1e3,
     )

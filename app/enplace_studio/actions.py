@@ -83,8 +83,10 @@ def _was_run(window: MainWindow) -> bool:
 
 def _was_measured(window: MainWindow) -> bool:
     problem = window.document.problem
-    told = ("step_time_us", "evaluation")
-    return problem is not None and any(key in problem.profile.measured for key in told)
+    if problem is None:
+        return False
+    measured = problem.profile.measured
+    return measured.step_time_us is not None or measured.evaluation is not None
 
 
 def _edit(change: Callable[[Document, Collection[int]], bool]) -> Callable[[MainWindow], bool]:

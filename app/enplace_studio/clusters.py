@@ -27,15 +27,10 @@ from PySide6.QtWidgets import (
 
 from enplace.disk import naming, parse_json, read_bytes, write_atomically
 from enplace.errors import ClusterError, EnplaceError
-from enplace.readers.clusters import (
-    cluster_from,
-    cluster_from_json,
-    cluster_text,
-    cluster_to_json,
-    presets,
-)
+from enplace.readers.clusters import cluster_from, cluster_from_json, presets
 from enplace.values.cluster import Cluster
 from enplace.values.profile import Profile
+from enplace.writers.clusters import cluster_text, cluster_to_json
 from enplace_studio.messages import button
 from enplace_studio.panel import label
 

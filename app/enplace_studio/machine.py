@@ -32,8 +32,8 @@ def is_model(path: Path) -> bool:
 def model_source(document: Document) -> Mapping[str, Any] | None:
     """The model that the open profile was measured on, where it says so."""
     problem = document.problem
-    source = problem.profile.measured.get("source") if problem is not None else None
-    return source if isinstance(source, Mapping) and source.get("path") else None
+    source = problem.profile.measured.source if problem is not None else {}
+    return source if source.get("path") else None
 
 
 def why_no_run(document: Document) -> str:

@@ -21,7 +21,7 @@ def predicted_times(schedule: Schedule) -> FloatArray:
     Rows on a CPU do not hold what the executor adds to every op; the profile's costs do.
     """
     cluster, device = schedule.problem.cluster, schedule.plan.device
-    overhead_us = float(schedule.problem.profile.measured.get("op_overhead_us", 0.0))
+    overhead_us = schedule.problem.profile.measured.op_overhead_us or 0.0
     on_cpu = cluster.kind[device] == KINDS.index("cpu")
     added_us = np.where(on_cpu, overhead_us / cluster.speed[device], 0.0)
     return np.maximum(schedule.op_finish_us - schedule.op_start_us - added_us, 0.0)

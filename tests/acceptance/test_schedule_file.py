@@ -11,8 +11,9 @@ from itertools import pairwise
 import pytest
 
 from enplace.cli import run
-from enplace.readers.clusters import cluster_to_json, presets
+from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
+from enplace.writers.clusters import cluster_to_json
 
 ROUNDING_US = 1e-6
 SAMPLES = {sample.name: sample for sample in samples()}

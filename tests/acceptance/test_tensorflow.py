@@ -85,10 +85,10 @@ def test_the_commands_of_the_readme_work_from_start_to_end(desk, monkeypatch):
     assert found["tune"]["step_time_us"] <= found["tune"]["first_step_time_us"]
     # The last one estimates a large batch: tensors are known exactly, times roughly.
     profile = read_profile(str(desk / "P.enplace"))
-    evaluation = profile.measured["evaluation"]
-    assert evaluation["memory"]["mean"] < 0.1
-    assert evaluation["time"]["ops"] > 10
-    assert evaluation["step_time_us"] > 0
+    evaluation = profile.measured.evaluation
+    assert evaluation.memory.mean < 0.1
+    assert evaluation.time.ops > 10
+    assert evaluation.step_time_us > 0
     relu = profile.index["Relu"]
     assert profile.tensor_bytes[profile.tensor_op == relu].tolist() == [512 * 64 * 4]
 

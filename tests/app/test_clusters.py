@@ -5,7 +5,8 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFileDialog
 
-from enplace.readers.clusters import cluster_to_json, presets
+from enplace.readers.clusters import presets
+from enplace.writers.clusters import cluster_to_json
 from enplace_studio.clusters import ClusterChooser, ClusterEditor, cluster_title
 from problems import cluster_of, profile_of
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.readers import recorded_plan
-from enplace.readers.link_fits import local_cluster
 from enplace.text import ms, percent
+from enplace.values.measurement import Evaluation
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, Profile
 
@@ -45,13 +43,10 @@ class Deviations:
 
 def deviations(profile: Profile) -> Deviations | None:
     """How steady the ops are; None where that was not measured."""
-    found = profile.measured.get("op_deviation")
-    if not isinstance(found, Mapping):
-        return None
     pairs = [
         (float(value), float(np.nanmin(profile.time_us[profile.index[name]])))
-        for name, value in found.items()
-        if name in profile.index and isinstance(value, int | float)
+        for name, value in profile.measured.op_deviation.items()
+        if name in profile.index
     ]
     values = np.array([pair for pair in sorted(pairs) if np.isfinite(pair).all()])
     return Deviations(values[:, 0], values[:, 1]) if len(values) else None
@@ -59,7 +54,7 @@ def deviations(profile: Profile) -> Deviations | None:
 
 def simulated_step_us(profile: Profile) -> float | None:
     """The step as the simulator sees the placement that the profile was measured under."""
-    cluster = local_cluster(profile)
+    cluster = profile.measured.cluster
     if cluster is None:
         return None
     try:
@@ -68,39 +63,36 @@ def simulated_step_us(profile: Profile) -> float | None:
         return None
 
 
-def _evaluation_facts(found: Any) -> list[tuple[str, str]]:
-    """What the estimate of a large batch was worth (Celeritas, Table 5)."""
-    try:
-        sizes = ", ".join(f"{size:,}" for size in found["batch_sizes"])
-        return [
-            (f"a step of batch {found['batch_size']:,}", ms(found["step_time_us"])),
-            (f"memory off, from batches {sizes}", percent(found["memory"]["mean"])),
-            ("op times off", percent(found["time"]["mean"])),
-        ]
-    except (KeyError, TypeError, ValueError):
-        return []
+def _evaluation_facts(found: Evaluation) -> list[tuple[str, str]]:
+    """How good the estimate of a large batch was (Celeritas, Table 5)."""
+    sizes = ", ".join(f"{size:,}" for size in found.batch_sizes)
+    return [
+        (f"a step of batch {found.batch_size:,}", ms(found.step_time_us)),
+        (f"memory off, from batches {sizes}", percent(found.memory.mean)),
+        ("op times off", percent(found.time.mean)),
+    ]
 
 
 def step_facts(profile: Profile, simulated_us: float | None) -> list[tuple[str, str]]:
     """Labels and values: the step, how well it is simulated, the calibration, how often."""
     measured = profile.measured
     facts = []
-    step_us = measured.get("step_time_us")
-    if isinstance(step_us, int | float) and step_us > 0:
+    if step_us := measured.step_time_us:
         facts.append(("measured step", ms(step_us)))
         if simulated_us is not None:
             off = percent(simulated_us / step_us - 1, signed=True)
             facts.append(("simulated, as it was placed", f"{ms(simulated_us)}, {off}"))
-    facts += _evaluation_facts(measured.get("evaluation"))
-    for key, name in (
-        ("launch_gap_us", "launch gap of a kernel"),
-        ("op_overhead_us", "overhead of an op"),
+    if measured.evaluation is not None:
+        facts += _evaluation_facts(measured.evaluation)
+    for gap_us, name in (
+        (measured.launch_gap_us, "launch gap of a kernel"),
+        (measured.op_overhead_us, "overhead of an op"),
     ):
-        if isinstance(gap := measured.get(key), int | float):
-            facts.append((f"{name}, calibrated", f"{gap:.2f} µs"))
-    for key, name in (("steps", "traced steps"), ("warm_ups", "warm-ups")):
-        if isinstance(number := measured.get(key), int):
+        if gap_us is not None:
+            facts.append((f"{name}, calibrated", f"{gap_us:.2f} µs"))
+    for number, name in ((measured.steps, "traced steps"), (measured.warm_ups, "warm-ups")):
+        if number is not None:
             facts.append((name, f"{number:,}"))
-    if isinstance(version := measured.get("tensorflow"), str):
-        facts.append(("TensorFlow", version))
+    if measured.framework_version:
+        facts.append(("TensorFlow", measured.framework_version))
     return facts

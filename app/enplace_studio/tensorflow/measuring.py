@@ -187,9 +187,8 @@ class Measuring(QWidget):
         document = self._document
         assert document.cluster is not None
         assert document.problem is not None
-        measured = document.problem.profile.measured.get("cluster")
-        name = measured.get("name") if isinstance(measured, dict) else None
-        if name is None or name == document.cluster.name:
+        measured_on = document.problem.profile.measured.cluster
+        if measured_on is None or measured_on.name == document.cluster.name:
             return ""
         return (
             f"The plan was made for {document.cluster.name}. Here it runs on what this machine "
@@ -343,5 +342,7 @@ def _said_of_none_kept(name: str, step_time_us: float, rounds: Sequence[Mapping[
 
 def _with_source(profile: Profile, request: ProfileRequest) -> Profile:
     """The profile, saying where it comes from."""
-    known = {"source": request.source.to_json(), "devices": request.devices}
-    return replace(profile, measured={**known, **profile.measured})
+    measured = profile.measured
+    source = measured.source or request.source.to_json()
+    devices = measured.devices or request.devices
+    return replace(profile, measured=replace(measured, source=source, devices=devices))

@@ -9,7 +9,7 @@ import pyqtgraph as pg
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QColor
 
-from enplace.readers.link_fits import LinkFit
+from enplace.frameworks.link_fits import LinkFit
 from enplace.text import ms, percent, size
 from enplace.values.profile import FloatArray
 from enplace_studio.tensorflow.facts import Deviations
@@ -93,7 +93,7 @@ class LinkPlot(Plot):
         self.set_ticks(bottom, left)
 
     def _draw(self, fit: LinkFit) -> None:
-        color = theme.device_color(fit.source)
+        color = theme.device_color(fit.device)
         sizes = np.geomspace(fit.size_bytes.min(), fit.size_bytes.max(), 60)
         times = fit.b0_us + fit.b1_us_per_byte * sizes
         self.draw_line(

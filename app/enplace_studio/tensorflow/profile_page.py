@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
-from enplace.readers.link_fits import about_poor, about_presets, link_fits
+from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
 from enplace.text import count, percent
 from enplace.values.profile import Profile
 from enplace_studio.aside import aside
@@ -93,7 +93,7 @@ class ProfilePage(QDialog):
         panel.set_legend("dots: measured · line: latency + bytes / bandwidth")
         panel.body.addWidget(LinkPlot(self.links), 1)
         for fit in self.links[:MOST_LINKS]:
-            panel.body.addWidget(Line(fit.title, fit.said))
+            panel.body.addWidget(Line(fit.title, fit.text))
         if len(self.links) > MOST_LINKS:
             panel.body.addWidget(paragraph(f"and {len(self.links) - MOST_LINKS} more"))
         for text in filter(None, (about_poor(self.links), self.about_presets)):

@@ -67,7 +67,8 @@ def clusters(name: str | None) -> Answer:
 
     'enplace clusters --json NAME > mine.json' prints it in the format of custom clusters.
     """
-    from enplace.readers.clusters import cluster_to_json, presets
+    from enplace.readers.clusters import presets
+    from enplace.writers.clusters import cluster_to_json
 
     if name is not None:
         if name not in presets():

@@ -10,7 +10,7 @@ import click
 from enplace.cli.answer import Answer, command
 from enplace.cli.inputs import check_outputs, read_problem_and_plan
 from enplace.cli.options import FILE, ClusterType, cluster_option, plan_argument, profile_argument
-from enplace.text import count, finite, ms, size
+from enplace.text import count, ms, size
 
 if TYPE_CHECKING:
     from enplace.values.profile import Profile
@@ -82,7 +82,7 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
         "tensors": profile.n_tensors,
         "edges": profile.n_edges,
         "persistent_bytes": int(profile.persistent_bytes.sum()),
-        "measured_step_time_us": finite(profile.measured.get("step_time_us")),
+        "measured_step_time_us": profile.measured.step_time_us,
     }
 
 
@@ -93,7 +93,7 @@ def describe_profile(profile: Profile) -> str:
         count(profile.n_edges, "edge"),
         f"{size(float(profile.persistent_bytes.sum()))} of variables",
     ]
-    step = finite(profile.measured.get("step_time_us"))
+    step = profile.measured.step_time_us
     if step is not None:
         parts.append(f"measured step {ms(step)}")
     return f"{profile.name}: {', '.join(parts)}."

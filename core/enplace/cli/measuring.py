@@ -166,7 +166,7 @@ def profile(
             [
                 describe_profile(measured),
                 *_describe_left_out(measured),
-                *([COMPILED] if measured.measured.get("compiled") else []),
+                *([COMPILED] if measured.measured.compiled else []),
                 *_describe_evaluation(measured),
                 *_describe_links(measured),
                 f"Written to {output}.",
@@ -177,12 +177,12 @@ def profile(
 
 def _describe_left_out(profile: Profile) -> list[str]:
     """Which functions could have been meant too, beside the one whose step this is."""
-    others = profile.measured.get("left_out")
+    others = profile.measured.left_out
     if not others:
         return []
     verb = "is" if len(others) == 1 else "are"
     return [
-        f"This is the step of '{profile.measured['function']}'. {listed(others)} {verb} not in it: "
+        f"This is the step of '{profile.measured.function}'. {listed(others)} {verb} not in it: "
         f"a plan is for one function. Of a SavedModel, --signature chooses another; of a script, "
         f"put all that trains into one, or leave the others as they are."
     ]
@@ -190,21 +190,21 @@ def _describe_left_out(profile: Profile) -> list[str]:
 
 def _describe_evaluation(profile: Profile) -> list[str]:
     """What the estimate of a large batch was worth (Celeritas, Table 5); nothing of others."""
-    found = profile.measured.get("evaluation")
+    found = profile.measured.evaluation
     if found is None:
         return []
     from enplace.frameworks.evaluation import advice
 
-    sizes = ", ".join(f"{size:,}" for size in found["batch_sizes"])
-    used = count(found["devices_used"], "device")
+    sizes = ", ".join(f"{size:,}" for size in found.batch_sizes)
+    used = count(found.devices_used, "device")
     rows = [["estimate", "mean deviation", "of the sum", "ops within 20 %"]]
     rows += [
-        [what, *(percent(found[what][key]) for key in ("mean", "of_sum", "near"))]
-        for what in ("memory", "time")
+        [what, *(percent(share) for share in (off.mean, off.of_sum, off.near))]
+        for what, off in (("memory", found.memory), ("time", found.time))
     ]
     return [
-        f"\nBatch {found['batch_size']:,}, estimated from {sizes}; measured across {used} "
-        f"(Order-Place), {ms(found['step_time_us'])} a step",
+        f"\nBatch {found.batch_size:,}, estimated from {sizes}; measured across {used} "
+        f"(Order-Place), {ms(found.step_time_us)} a step",
         f"{table(rows, 'lrrr')}\n",
         *advice(found),
     ]
@@ -212,10 +212,10 @@ def _describe_evaluation(profile: Profile) -> list[str]:
 
 def _describe_links(profile: Profile) -> list[str]:
     """What transfers cost: the fitted lines, which of them are poor, and what is a preset."""
-    from enplace.readers.link_fits import about_poor, about_presets, link_fits
+    from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
 
     fits = link_fits(profile)
-    lines = [table([[fit.title, fit.said] for fit in fits[:MOST_LINKS]], "ll")] if fits else []
+    lines = [table([[fit.title, fit.text] for fit in fits[:MOST_LINKS]], "ll")] if fits else []
     if len(fits) > MOST_LINKS:
         lines.append(f"and {count(len(fits) - MOST_LINKS, 'more link')}")
     return [*lines, *filter(None, (about_poor(fits), about_presets(profile)))]
@@ -357,9 +357,9 @@ def _source(model: dict[str, Any], trust: bool, problem: Problem | None = None) 
     from enplace.frameworks.source import source_of
 
     options = {key: value for key, value in model.items() if key != "model" and value}
-    known = problem.profile.measured.get("source") if problem else None
+    known = problem.profile.measured.source if problem else {}
     found = source_of(model["model"])
-    if isinstance(known, dict) and known.get("kind") == found.kind:
+    if known.get("kind") == found.kind:
         if any(known.get(key) != _plain(value) for key, value in options.items()):
             warnings.warn(
                 "the model is called otherwise than when it was profiled, and the prediction is "

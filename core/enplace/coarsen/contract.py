@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, IntArray, Profile, make_profile
@@ -64,11 +63,12 @@ def contract(problem: Problem, group: IntArray) -> Problem:
     )
 
 
-def _backward_groups(profile: Profile, group: IntArray) -> dict[str, Any]:
+def _backward_groups(profile: Profile, group: IntArray) -> Measurement:
     """What an input of 2020 says of its backward ops, of groups; nothing of other profiles."""
-    if "backward" not in profile.measured:
-        return {}
-    return {"backward": np.unique(group[profile.measured["backward"]]).tolist()}
+    backward = profile.measured.backward
+    if backward is None:
+        return Measurement()
+    return Measurement(backward=tuple(np.unique(group[list(backward)]).tolist()))
 
 
 def expand(problem: Problem, group: IntArray, plan: Plan) -> Plan:

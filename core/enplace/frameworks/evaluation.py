@@ -10,9 +10,8 @@ Sizes of tensors need no line where the graph itself knows them for the large ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -25,9 +24,9 @@ from enplace.processes.wire import Message, profile_from
 from enplace.readers.clusters import cluster_from
 from enplace.text import count, percent
 from enplace.text import size as size_text
+from enplace.values.measurement import Deviation, Evaluation
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
-from enplace.values.splits.rules import SPLIT_LENGTHS
 
 METHOD = "order-place"
 FEW_STEPS = 5
@@ -59,7 +58,7 @@ def evaluate(
     Returns
     -------
     Profile
-        Of the large batch; ``measured["evaluation"]`` holds :func:`deviations`.
+        Of the large batch; ``measured.evaluation`` says how good the estimate was.
 
     Raises
     ------
@@ -86,14 +85,17 @@ def evaluate(
     plan = place(problem, METHOD)
     job = run_job(source, devices, FEW_STEPS, False, problem, plan, compare=False)
     run = run_from(work(parts - 1, large, job), problem)
-    found = deviations(run) | {
-        "batch_size": source.batch_size,
-        "batch_sizes": list(batch_sizes),
-        "devices_used": len(np.unique(plan.device)),
-        "step_time_us": run.step_time_us,
-    }
+    memory, time = deviations(run)
+    evaluation = Evaluation(
+        memory,
+        time,
+        source.batch_size,
+        tuple(batch_sizes),
+        len(np.unique(plan.device)),
+        run.step_time_us,
+    )
     profile = with_measured_costs(run)
-    return replace(profile, measured={**profile.measured, "evaluation": found})
+    return replace(profile, measured=replace(profile.measured, evaluation=evaluation))
 
 
 def estimate(
@@ -125,7 +127,6 @@ def estimate(
     held = [_bytes_of_tensors(graph, profile) for profile in small]
     by_line = line(held)
     _check_batch(graph, held, by_line, batch_sizes, batch_size)
-    facts = small[-1].measured
     return replace(
         graph,
         time_us=time_us,
@@ -133,9 +134,14 @@ def estimate(
         tensor_bytes=np.where(np.isfinite(by_line), np.rint(by_line), graph.tensor_bytes).astype(
             np.int64
         ),
-        # What tells of one batch's steps is not true of another's.
-        measured={key: value for key, value in facts.items() if key not in _OF_ONE_BATCH}
-        | {key: value for key, value in graph.measured.items() if key == SPLIT_LENGTHS},
+        # These fields are true of one batch size only.
+        measured=replace(
+            small[-1].measured,
+            step_time_us=None,
+            op_deviation={},
+            peak_bytes={},
+            split_lengths=graph.measured.split_lengths,
+        ),
     )
 
 
@@ -167,8 +173,6 @@ def _check_batch(
 FAR = 1.5
 """A step that holds so many times more or less than expected is not that of the batch size."""
 
-_OF_ONE_BATCH = ("step_time_us", "op_deviation", "peak_bytes", SPLIT_LENGTHS)
-
 
 def extrapolated(sizes: Sequence[int], values: FloatArray, size: int) -> FloatArray:
     """Least-squares lines at a size, shape as ``values[0]``; none falls, none is below 0.
@@ -191,16 +195,8 @@ def extrapolated(sizes: Sequence[int], values: FloatArray, size: int) -> FloatAr
     return np.maximum(at, 0.0)
 
 
-def deviations(run: MeasuredRun) -> dict[str, Any]:
-    """How far off the profile of a run was (Celeritas, Table 5).
-
-    Returns
-    -------
-    dict
-        For ``memory`` and ``time``: the ``mean`` over all ops of abs(estimated - measured) /
-        measured, ``of_sum``, the same of all together, and ``near``, the share of the ops off by
-        less than 20 %.
-    """
+def deviations(run: MeasuredRun) -> tuple[Deviation, Deviation]:
+    """How far the profile of a run was off in memory and in time (Celeritas, Table 5)."""
     profile, seen = run.profile, run.op_device != NOT_SEEN
     held = profile.temporary_bytes.astype(np.float64)
     np.add.at(held, profile.tensor_op, profile.tensor_bytes)
@@ -208,47 +204,39 @@ def deviations(run: MeasuredRun) -> dict[str, Any]:
     time_us = profile.time_us[np.arange(profile.n_ops), kind]
     measured_us = with_measured_costs(run).time_us[np.arange(profile.n_ops), kind]
     timed = seen & np.isfinite(run.op_time_us)
-    return {
-        "memory": _deviation(held, run.op_memory_bytes.astype(np.float64), seen),
-        "time": _deviation(time_us, measured_us, timed),
-    }
+    memory = _deviation(held, run.op_memory_bytes.astype(np.float64), seen)
+    return memory, _deviation(time_us, measured_us, timed)
 
 
-def advice(found: Mapping[str, Any]) -> list[str]:
-    """What a person should make of an evaluation, a line each; nothing of a good and needed one.
-
-    Parameters
-    ----------
-    found : mapping
-        What :func:`evaluate` leaves in ``measured["evaluation"]``.
-    """
+def advice(found: Evaluation) -> list[str]:
+    """Lines of advice on an evaluation; none if it was needed and the estimate was good."""
     lines = []
-    if found["time"]["mean"] > NEAR:
-        sure = ", and its memory" if found["memory"]["mean"] <= NEAR else ""
+    if found.time.mean > NEAR:
+        sure = ", and its memory" if found.memory.mean <= NEAR else ""
         lines.append(
-            f"The estimated times are {percent(found['time']['mean'])} off on average: trust the "
+            f"The estimated times are {percent(found.time.mean)} off on average: trust the "
             f"measured ones, which the profile holds{sure}."
         )
-    if found["devices_used"] == 1:
+    if found.devices_used == 1:
         lines.append(
-            f"Batch {found['batch_size']:,} fits one device, so it can be measured directly: "
+            f"Batch {found.batch_size:,} fits one device, so it can be measured directly: "
             f"leave out --batch-sizes."
         )
     return lines
 
 
-def _deviation(estimated: FloatArray, measured: FloatArray, seen: BoolArray) -> dict[str, float]:
+def _deviation(estimated: FloatArray, measured: FloatArray, seen: BoolArray) -> Deviation:
     some = seen & (measured > 0) & np.isfinite(estimated)
     if not some.any():
-        return {"mean": 0.0, "of_sum": 0.0, "near": 1.0, "ops": 0}
+        return Deviation(mean=0.0, of_sum=0.0, near=1.0, ops=0)
     off = np.abs(estimated - measured)[some] / measured[some]
     total = measured[some].sum()
-    return {
-        "mean": float(off.mean()),
-        "of_sum": float(abs(estimated[some].sum() - total) / total),
-        "near": float((off < NEAR).mean()),
-        "ops": int(some.sum()),
-    }
+    return Deviation(
+        mean=float(off.mean()),
+        of_sum=float(abs(estimated[some].sum() - total) / total),
+        near=float((off < NEAR).mean()),
+        ops=int(some.sum()),
+    )
 
 
 def _order(graph: Profile, profile: Profile, size: int) -> IntArray:

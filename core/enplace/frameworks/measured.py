@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from enplace.processes.wire import Message, plan_from, plan_message
-from enplace.readers.clusters import cluster_from_json, cluster_to_json
+from enplace.readers.clusters import cluster_from_json
 from enplace.values.cluster import Cluster, task_of
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import KINDS, FloatArray, IntArray, Profile
+from enplace.writers.clusters import cluster_to_json
 
 NOT_SEEN = -1
 
@@ -275,11 +276,10 @@ def with_measured_links(run: MeasuredRun) -> Cluster:
 def _added_us(profile: Profile) -> FloatArray:
     """What was calibrated beyond the rows of each op, by kind of device; shape (n_ops, 2)."""
     measured = profile.measured
-    kernels = measured.get("op_kernels") or {}
     added_us = np.zeros((profile.n_ops, len(KINDS)))
-    n_kernels = np.array([kernels.get(name, 0) for name in profile.op_names])
-    added_us[:, KINDS.index("gpu")] = n_kernels * float(measured.get("launch_gap_us", 0.0))
-    added_us[:, KINDS.index("cpu")] = float(measured.get("op_overhead_us", 0.0))
+    n_kernels = np.array([measured.op_kernels.get(name, 0) for name in profile.op_names])
+    added_us[:, KINDS.index("gpu")] = n_kernels * (measured.launch_gap_us or 0.0)
+    added_us[:, KINDS.index("cpu")] = measured.op_overhead_us or 0.0
     return added_us
 
 

@@ -36,8 +36,8 @@ from enplace.processes.wire import (
     profile_message,
     take,
 )
-from enplace.readers.clusters import cluster_from_json
 from enplace.values.cluster import Cluster
+from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
@@ -89,12 +89,12 @@ def usual_devices() -> str:
     return "gpu:all" if _NVIDIA_DRIVER.exists() else "cpu:2"
 
 
-def devices_for(cluster: Cluster, measured: Mapping[str, Any]) -> str:
+def devices_for(cluster: Cluster, measured: Measurement) -> str:
     """The devices of this machine that a plan for a cluster needs.
 
     Parameters
     ----------
-    measured : mapping
+    measured : Measurement
         That of the profile: where the plan's devices are those it was measured on, those are meant.
 
     Raises
@@ -102,9 +102,9 @@ def devices_for(cluster: Cluster, measured: Mapping[str, Any]) -> str:
     ClusterError
         If they are those of several hosts that nobody named.
     """
-    asked, found = measured.get("devices"), measured.get("cluster")
-    if asked and found and cluster_from_json(found).index == cluster.index:
-        return str(asked)
+    known = measured.cluster
+    if measured.devices and known is not None and known.index == cluster.index:
+        return measured.devices
     if host := next((name for name in cluster.index if name.startswith("/job:")), ""):
         raise ClusterError(f"'{host}' is on another host; give the cluster's file with --devices")
     kind = "gpu" if any(device.kind == "gpu" for device in cluster.devices) else "cpu"

@@ -93,7 +93,7 @@ def backward_ops(problem: Problem) -> BoolArray:
     forward op waits for a backward one.
     """
     profile = problem.profile
-    known = profile.measured.get("backward")
+    known = profile.measured.backward
     if known is None:
         return _with_followers(profile, _in_scopes(profile, BACKWARD_SCOPE, UPDATE))
     backward = np.zeros(profile.n_ops, dtype=bool)
@@ -108,7 +108,7 @@ def optimiser_ops(problem: Problem) -> BoolArray:
     step. The inputs of 2020, which say what is backward, have none.
     """
     profile = problem.profile
-    if "backward" in profile.measured:
+    if profile.measured.backward is not None:
         return np.zeros(profile.n_ops, dtype=bool)
     return backward_ops(problem) & ~_in_scopes(profile, BACKWARD_SCOPE)
 

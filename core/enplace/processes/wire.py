@@ -18,11 +18,14 @@ from numpy.typing import NDArray
 
 from enplace.disk import dump_json
 from enplace.errors import EnplaceError
-from enplace.readers.clusters import cluster_from_json, cluster_to_json
+from enplace.readers.clusters import cluster_from_json
+from enplace.readers.measurement import measurement_from_json
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.splits import Split
+from enplace.writers.clusters import cluster_to_json
+from enplace.writers.measurement import measurement_to_json
 
 _LENGTHS = struct.Struct("<QQ")
 _MAX_BYTES = 1 << 40
@@ -118,13 +121,14 @@ def profile_message(profile: Profile, do: str = "profile") -> Message:
     values = {f.name: getattr(profile, f.name) for f in fields(profile)}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     details = {n: v for n, v in values.items() if n not in arrays}
-    details["measured"] = dict(profile.measured)
+    details["measured"] = measurement_to_json(profile.measured)
     return Message(do, details, arrays)
 
 
 def profile_from(message: Message) -> Profile:
     """The profile of such a message."""
     texts = {n: tuple(v) if isinstance(v, list) else v for n, v in message.details.items()}
+    texts["measured"] = measurement_from_json(message.details["measured"])
     return Profile(**texts, **message.arrays)  # type: ignore[arg-type]
 
 

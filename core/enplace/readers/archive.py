@@ -18,7 +18,6 @@ import numpy as np
 
 from enplace.disk import (
     check_format,
-    dump_json,
     is_object,
     naming,
     parse_json,
@@ -26,11 +25,11 @@ from enplace.disk import (
     shown,
     take,
     whole,
-    write_atomically,
 )
 from enplace.errors import EnplaceError, FileError, ProfileError
-from enplace.readers.clusters import cluster_from_json, cluster_to_json
-from enplace.readers.split_list import splits_from_json, splits_to_json
+from enplace.readers.clusters import cluster_from_json
+from enplace.readers.measurement import measurement_from_json
+from enplace.readers.split_list import splits_from_json
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.profile import Profile
@@ -46,9 +45,9 @@ SMALL_BYTES = 64 << 20
 PROFILE_MEMBERS = ("enplace.json", "profile.json", "profile.npz")
 PROJECT_MEMBERS = (*PROFILE_MEMBERS, "project.json", "plans.npz")
 
-_TEXTS = ("op_names", "op_types", "scopes", "colocation")
-_DTYPES = {"time_us": "<f8"}
-_ARRAYS = (
+TEXTS = ("op_names", "op_types", "scopes", "colocation")
+DTYPES = {"time_us": "<f8"}
+ARRAYS = (
     "time_us",
     "persistent_bytes",
     "temporary_bytes",
@@ -86,38 +85,6 @@ class Project:
     splits: tuple[Split, ...] = ()
 
 
-def write_archive(path: str | os.PathLike[str], profile: Profile) -> None:
-    """Write a profile as ``.enplace``; the same profile gives the same bytes.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be written.
-    """
-    write_atomically(path, _zip(_profile_members(profile)))
-
-
-def write_project(path: str | os.PathLike[str], project: Project) -> None:
-    """Write a project as ``.enplace``.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be written.
-    """
-    members = _profile_members(project.profile) | {
-        "project.json": dump_json(_project_to_json(project)).encode(),
-        "plans.npz": _npz(
-            {
-                f"{field_name}_{i}": getattr(plan, field_name)
-                for i, (_, plan) in enumerate(project.plans)
-                for field_name in ("device", "position")
-            }
-        ),
-    }
-    write_atomically(path, _zip(members))
-
-
 def read_project(path: str | os.PathLike[str]) -> Project:
     """Read a project; a file that holds only a profile gives a project without plans.
 
@@ -145,60 +112,28 @@ def profile_from_archive(content: bytes) -> Profile:
     return _profile_from(_unzip(content, PROJECT_MEMBERS))
 
 
-def _profile_members(profile: Profile) -> dict[str, bytes]:
-    header = {"format": f"{NAME}/{VERSION}"}
-    texts = {"name": profile.name} | {key: getattr(profile, key) for key in _TEXTS}
-    texts["measured"] = profile.measured
-    arrays = {key: getattr(profile, key) for key in _ARRAYS}
-    return {
-        "enplace.json": dump_json(header).encode(),
-        "profile.json": dump_json(texts).encode(),
-        "profile.npz": _npz(arrays),
-    }
-
-
 def _profile_from(members: Mapping[str, bytes]) -> Profile:
     header = is_object(_json(members, "enplace.json"), "enplace.json")
     check_format({"format": header.get("format", "")}, NAME, VERSION)
     data = is_object(_json(members, "profile.json"), "profile.json")
-    texts = {key: take(data, key, list, "profile.json") for key in _TEXTS}
+    texts = {key: take(data, key, list, "profile.json") for key in TEXTS}
     for key, values in texts.items():
         if not all(isinstance(value, str) for value in values):
             raise FileError(f"profile.json.{key}: must hold texts only; export the profile again")
-    arrays = _arrays(members, "profile.npz", dict.fromkeys(_ARRAYS, "<i8") | _DTYPES)
+    arrays = _arrays(members, "profile.npz", dict.fromkeys(ARRAYS, "<i8") | DTYPES)
+    block = take(data, "measured", dict, "profile.json", {})
+    measured = measurement_from_json(block, "profile.json.measured")
     columns: dict[str, Any] = {key: tuple(values) for key, values in texts.items()} | arrays
     try:
         return Profile(
             name=take(data, "name", str, "profile.json"),
-            measured=take(data, "measured", dict, "profile.json", {}),
+            measured=measured,
             **columns,
         )
     except (ValueError, IndexError, TypeError):
         raise ProfileError(
             "profile.npz: arrays of wrong shapes; export the profile again"
         ) from None
-
-
-def _project_to_json(project: Project) -> dict[str, Any]:
-    return {
-        "cluster": cluster_to_json(project.cluster) if project.cluster else None,
-        "pins": sorted(project.pins.items()),
-        "together": project.together,
-        "forbidden": sorted(project.forbidden),
-        "plans": [
-            {
-                "name": name,
-                "method": plan.method,
-                "policy": plan.policy,
-                "links": plan.links,
-                "facts": dict(plan.facts),
-                "splits": splits_to_json(plan.splits),
-            }
-            for name, plan in project.plans
-        ],
-        "view": dict(project.view),
-        "splits": splits_to_json(project.splits),
-    }
 
 
 def _project_from(profile: Profile, members: Mapping[str, bytes]) -> Project:
@@ -276,26 +211,6 @@ def _plan(
     except EnplaceError as error:
         raise FileError(f"{where}: {error}") from None
     return take(data, "name", str, where), plan
-
-
-def _zip(members: Mapping[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for name, content in members.items():
-            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 6)
-    return buffer.getvalue()
-
-
-def _npz(arrays: Mapping[str, Any]) -> bytes:
-    """An npz whose members are stored as they are: the outer zip packs them."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            member = io.BytesIO()
-            little = array.astype(_DTYPES.get(name, "<i8"), copy=False)
-            np.lib.format.write_array(member, little, allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())
-    return buffer.getvalue()
 
 
 def _unzip(content: bytes, known: tuple[str, ...]) -> dict[str, bytes]:

@@ -19,8 +19,6 @@ TYPICAL_GAP_US = 1.5
 GAP_LIMITS_US = {"gpu": (0.5, 4.0), "cpu": (0.0, 50.0)}
 """Gaps beyond these say that something else took the time, and are clipped."""
 
-KEYS = {"gpu": "launch_gap_us", "cpu": "op_overhead_us"}
-
 _ROUNDS = 4
 
 
@@ -47,22 +45,26 @@ def calibrate(
     Returns
     -------
     Profile
-        With gaps in ``time_us``, and the gap in ``measured`` under its key of :data:`KEYS`.
+        With gaps in ``time_us``, and the gap in ``measured`` in its field of :data:`FIELDS`.
     """
     if kind == "cpu":
         profile = _without_tracing(profile, cluster)
-    used = {d for d in profile.measured["op_devices"].values() if d.startswith("GPU")}
+    used = {d for d in profile.measured.op_devices.values() if d.startswith("GPU")}
     gap = TYPICAL_GAP_US
     if n_launches.any() and (kind == "cpu" or len(used) == 1):
         gap = _fit(profile, n_launches, cluster, kind)
     gap = float(np.clip(gap, *GAP_LIMITS_US[kind]))
-    measured = dict(profile.measured) | {KEYS[kind]: gap}
+    measured = (
+        replace(profile.measured, launch_gap_us=gap)
+        if kind == "gpu"
+        else replace(profile.measured, op_overhead_us=gap)
+    )
     return replace(profile, time_us=_with_gap(profile, n_launches, gap, kind), measured=measured)
 
 
 def _without_tracing(profile: Profile, cluster: Cluster) -> Profile:
     """Times scaled down to the step where they alone take longer."""
-    longer = _step_us(profile, cluster) / profile.measured["step_time_us"]
+    longer = _step_us(profile, cluster) / _measured_step_us(profile)
     return profile.with_costs(profile.time_us / longer) if longer > 1 else profile
 
 
@@ -71,8 +73,13 @@ def _fit(profile: Profile, n_launches: IntArray, cluster: Cluster, kind: str) ->
     gap, total = TYPICAL_GAP_US, int(n_launches.sum())
     for _ in range(_ROUNDS):
         trial = profile.with_costs(_with_gap(profile, n_launches, gap, kind))
-        gap = max(0.0, gap + (profile.measured["step_time_us"] - _step_us(trial, cluster)) / total)
+        gap = max(0.0, gap + (_measured_step_us(profile) - _step_us(trial, cluster)) / total)
     return gap
+
+
+def _measured_step_us(profile: Profile) -> float:
+    assert profile.measured.step_time_us is not None
+    return profile.measured.step_time_us
 
 
 def _step_us(profile: Profile, cluster: Cluster) -> float:

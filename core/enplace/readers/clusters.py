@@ -10,7 +10,6 @@ from typing import Any
 
 from enplace.disk import (
     check_format,
-    dump_json,
     is_object,
     naming,
     number,
@@ -34,52 +33,6 @@ _TASK = re.compile(r"/job:\w+/task:\d+")
 _ADDRESS = re.compile(r"[^\s/]+:\d{1,5}")
 
 _LINK_KEYS = {"b0_us", "b1_us_per_byte", "channels"}
-
-
-def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
-    """Plain data of a cluster in the custom format, every link spelt out."""
-    names = [device.name for device in cluster.devices]
-    return {
-        "format": f"{NAME}/{VERSION}",
-        "name": cluster.name,
-        "description": cluster.description,
-        "devices": [
-            {
-                "name": device.name,
-                "kind": device.kind,
-                "capacity_bytes": int(device.capacity_bytes),
-                "speed": device.speed,
-                "lanes": int(device.lanes),
-                **({"chip": device.chip} if device.chip else {}),
-            }
-            for device in cluster.devices
-        ],
-        "channels": list(cluster.channels),
-        "links": [
-            {
-                "from": names[link.source],
-                "to": names[link.target],
-                "b0_us": link.b0_us,
-                "b1_us_per_byte": link.b1_us_per_byte,
-                "channels": [cluster.channels[channel] for channel in link.channels],
-            }
-            for link in cluster.links
-        ],
-        **({"hosts": dict(cluster.hosts)} if cluster.hosts else {}),
-    }
-
-
-def cluster_text(cluster: Cluster) -> str:
-    """JSON text of a cluster, one line for each device and link."""
-    data = cluster_to_json(cluster)
-    parts = []
-    for key, value in data.items():
-        if key in ("devices", "links"):
-            lines = ",".join(f"\n    {dump_json(entry)}" for entry in value)
-            parts.append(f'  "{key}": [{lines}\n  ]' if value else f'  "{key}": []')
-        else:
-            parts.append(f'  "{key}": {dump_json(value)}')
-    return "{\n" + ",\n".join(parts) + "\n}"
 
 
 def cluster_from_json(data: Any, where: str = "") -> Cluster:
@@ -282,10 +235,9 @@ def cluster_from(text: str, profile: Profile) -> Cluster:
 
 
 def _carried(text: str, profile: Profile) -> Cluster:
-    if "cluster" not in profile.measured:
+    if profile.measured.cluster is None:
         raise ClusterError(
             f"profile '{profile.name}' does not say which devices it was measured on, so '{text}' "
             f"means nothing; choose a preset or a file (see 'enplace clusters')"
         )
-    with naming(f"profile '{profile.name}', measured"):
-        return cluster_from_json(profile.measured["cluster"], "cluster")
+    return profile.measured.cluster

@@ -29,9 +29,9 @@ import numpy as np
 
 from enplace.disk import is_object, number, shown, take, whole
 from enplace.errors import DanglingEdgeError, DuplicateOpError, EnplaceWarning, FileError
-from enplace.readers.clusters import cluster_to_json
 from enplace.text import count
 from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.measurement import Measurement
 from enplace.values.profile import MAX_BYTES, Profile, make_profile
 
 US_PER_MS = 1000.0
@@ -93,11 +93,11 @@ def profile_from_dnn_partitioning(data: dict[str, Any], name: str) -> Profile:
         edge_output=_outputs(edges),
         edge_op=[edge["target"] for edge in edges],
         edge_bytes=[round(edge["cost_ms"] * rate) for edge in edges],
-        measured={
-            "source": "Tarnawski et al. 2020",
-            "cluster": cluster_to_json(_cluster(data, rate)),
-            "backward": [i for i, node in enumerate(nodes) if node["backward"]],
-        },
+        measured=Measurement(
+            paper="Tarnawski et al. 2020",
+            cluster=_cluster(data, rate),
+            backward=tuple(i for i, node in enumerate(nodes) if node["backward"]),
+        ),
     )
 
 

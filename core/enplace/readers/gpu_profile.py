@@ -21,9 +21,9 @@ from enplace.disk import check_format, is_object, number, shown, take, whole
 from enplace.errors import DanglingEdgeError, FileError
 from enplace.names.scopes import scopes_of
 from enplace.readers.calibration import calibrate
-from enplace.readers.clusters import cluster_to_json
 from enplace.readers.ties import colocation_groups
 from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.measurement import Measurement
 from enplace.values.profile import CONTROL, MAX_BYTES, MAX_TIME_US, Profile, make_profile
 
 NAME, VERSION = "tf-op-profile", 1
@@ -49,11 +49,6 @@ BIG_COPY_BYTES = 1 << 20
 
 def profile_from_tf(data: dict[str, Any]) -> Profile:
     """Make a profile of a measured TensorFlow step.
-
-    ``measured`` holds ``step_time_us``, ``op_devices`` (device by op name), ``op_kernels``
-    (kernels launched, by op name), ``gpu``, ``cluster``
-    (the devices it ran on), ``peak_bytes`` by device, ``launch_gap_us``, ``tf32`` and the model's
-    ``config``.
 
     Raises
     ------
@@ -151,28 +146,26 @@ def _colocation(
     return colocation_groups([node["name"] for node in nodes], ties)
 
 
-def _measured(
-    data: dict[str, Any], nodes: list[dict[str, Any]], cluster: Cluster
-) -> dict[str, Any]:
+def _measured(data: dict[str, Any], nodes: list[dict[str, Any]], cluster: Cluster) -> Measurement:
     step = take(data, "step_ms", dict, "", {})
     machine = take(data, "machine", dict, "", {})
     memory = take(data, "memory", dict, "", {})
     peaks = take(memory, "allocator_peak_bytes", dict, "memory", {})
-    return {
-        "step_time_us": number(step, "untraced_median", "step_ms", high=1e9) * 1000,
-        "op_devices": {node["name"]: node["device"] for node in nodes},
-        "op_kernels": {node["name"]: node["n_kernels"] for node in nodes if node["n_kernels"]},
-        "gpu": machine.get("gpu_name"),
-        "cluster": cluster_to_json(cluster),
-        "peak_bytes": {
-            device.name: peak
+    return Measurement(
+        step_time_us=number(step, "untraced_median", "step_ms", high=1e9) * 1000,
+        op_devices={node["name"]: node["device"] for node in nodes},
+        op_kernels={node["name"]: node["n_kernels"] for node in nodes if node["n_kernels"]},
+        gpu=take(machine, "gpu_name", str, "machine", ""),
+        cluster=cluster,
+        peak_bytes={
+            device.name: whole(peaks, allocator, "memory.allocator_peak_bytes")
             for device in cluster.devices
-            if (peak := peaks.get(f"{device.name.replace(':', '_')}_bfc")) is not None
+            if peaks.get(allocator := f"{device.name.replace(':', '_')}_bfc") is not None
         },
-        "tf32": data.get("tf32"),
-        "placement": data.get("placement"),
-        "config": take(data, "config", dict, "", {}),
-    }
+        tf32=None if data.get("tf32") is None else take(data, "tf32", bool, ""),
+        placement=take(data, "placement", str, "", ""),
+        config=take(data, "config", dict, "", {}),
+    )
 
 
 def _cluster(data: dict[str, Any], nodes: list[dict[str, Any]]) -> Cluster:

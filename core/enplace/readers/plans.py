@@ -18,7 +18,6 @@ import numpy as np
 
 from enplace.disk import (
     check_format,
-    dump_json,
     is_object,
     naming,
     number,
@@ -26,16 +25,14 @@ from enplace.disk import (
     read_bytes,
     shown,
     take,
-    write_atomically,
 )
 from enplace.errors import FileError
-from enplace.readers.clusters import cluster_from_json, cluster_text
-from enplace.readers.split_list import splits_from_json, splits_to_json
+from enplace.readers.clusters import cluster_from_json
+from enplace.readers.split_list import splits_from_json
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import KINDS, IntArray, Profile, make_profile
-from enplace.values.schedule import Schedule
 
 NAME, VERSION = "enplace-plan", 1
 NOWHERE = -1
@@ -65,62 +62,6 @@ class PlanFile:
     unknown: list[str]
     pins: Mapping[int, int]
     same_graph: bool
-
-
-def write_plan(
-    path: str | os.PathLike[str], problem: Problem, plan: Plan, schedule: Schedule
-) -> None:
-    """Write ``plan.json``; the same plan gives the same text.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be written.
-    """
-    names = [device.name for device in problem.cluster.devices]
-    order = np.argsort(plan.position).tolist()
-    ops = ",\n".join(
-        f'    {{"device": {dump_json(names[plan.device[op]])}, '
-        f'"op": {dump_json(problem.profile.op_names[op])}}}'
-        for op in order
-    )
-    head = dump_json(_head(problem, plan, schedule), indent=2)[:-2]
-    cluster = cluster_text(problem.cluster).replace("\n", "\n  ")
-    write_atomically(
-        path,
-        f'{head},\n  "cluster": {cluster},\n{_splits_text(plan)}  "ops": [\n{ops}\n  ]\n}}\n',
-    )
-
-
-def _splits_text(plan: Plan) -> str:
-    """The splits, one line each; nothing for a plan without."""
-    lines = ",\n".join(f"    {dump_json(entry)}" for entry in splits_to_json(plan.splits))
-    return f'  "splits": [\n{lines}\n  ],\n' if lines else ""
-
-
-def _head(problem: Problem, plan: Plan, schedule: Schedule) -> dict[str, Any]:
-    profile, devices = problem.profile, problem.cluster.devices
-    pins = {profile.op_names[op]: devices[device].name for op, device in problem.pins.items()}
-    replicas = [[devices[device].name for device in group] for group in plan.replicas]
-    return {
-        "format": f"{NAME}/{VERSION}",
-        "profile": {"name": profile.name, "fingerprint": profile.fingerprint, "ops": profile.n_ops},
-        "method": plan.method,
-        "policy": plan.policy,
-        "links": plan.links,
-        "predicted": {
-            "step_time_us": schedule.makespan_us,
-            "lower_bound_us": schedule.lower_bound_us,
-            "fits": schedule.fits,
-            "peak_bytes": {
-                device.name: int(peak)
-                for device, peak in zip(devices, schedule.peak_bytes, strict=True)
-            },
-        },
-        "facts": dict(sorted(plan.facts.items())),
-        "pins": dict(sorted(pins.items())),
-        **({"replicas": replicas} if replicas else {}),
-    }
 
 
 def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:

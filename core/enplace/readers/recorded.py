@@ -25,7 +25,7 @@ def recorded_plan(profile: Profile, cluster: Cluster) -> Plan:
     PlanError
         If nothing was recorded or the cluster lacks a recorded device.
     """
-    recorded = profile.measured.get("op_devices") or {}
+    recorded = profile.measured.op_devices
     for op in profile.op_names:
         if op not in recorded:
             raise PlanError(

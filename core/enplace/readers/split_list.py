@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from enplace.disk import is_object, only, take, whole
 from enplace.values.splits import Split
 
 MAX_PARTS = 256
-
-
-def splits_to_json(splits: tuple[Split, ...]) -> list[dict[str, Any]]:
-    """Plain data, one object for each split."""
-    return [dict(sorted(asdict(split).items())) for split in splits]
 
 
 def splits_from_json(data: dict[str, Any], where: str = "") -> tuple[Split, ...]:

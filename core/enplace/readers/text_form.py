@@ -8,6 +8,7 @@ import numpy as np
 
 from enplace.disk import check_format, is_object, number, only, shown, take, whole
 from enplace.errors import DanglingEdgeError, DuplicateOpError, FileError
+from enplace.readers.measurement import measurement_from_json
 from enplace.values.profile import CONTROL, KINDS, MAX_BYTES, MAX_TIME_US, Profile, make_profile
 
 NAME, VERSION = "enplace-profile", 1
@@ -21,50 +22,6 @@ OP_KEYS = {
     "colocation",
 }
 EDGE_KEYS = {"src", "output", "dst", "bytes", "control"}
-
-
-def profile_to_json(profile: Profile) -> dict[str, Any]:
-    """Plain data of a profile; a kind that an op cannot run on is absent from its ``time_us``."""
-    times = profile.time_us.tolist()
-    memory = zip(profile.persistent_bytes.tolist(), profile.temporary_bytes.tolist(), strict=True)
-    ops = [
-        {
-            "name": name,
-            "type": profile.op_types[op],
-            "scope": profile.scopes[op],
-            "time_us": {k: t for k, t in zip(KINDS, times[op], strict=True) if t == t},
-            "persistent_bytes": persistent,
-            "temporary_bytes": temporary,
-            "colocation": profile.colocation[op] or None,
-        }
-        for op, (name, (persistent, temporary)) in enumerate(
-            zip(profile.op_names, memory, strict=True)
-        )
-    ]
-    tensor = profile.edge_tensor
-    columns = (
-        profile.edge_source,
-        profile.tensor_output[tensor],
-        profile.edge_op,
-        profile.tensor_bytes[tensor],
-    )
-    edges = [
-        {
-            "src": profile.op_names[source],
-            "output": output,
-            "dst": profile.op_names[target],
-            "bytes": size,
-            "control": output == CONTROL,
-        }
-        for source, output, target, size in np.stack(columns, axis=1).tolist()
-    ]
-    return {
-        "format": f"{NAME}/{VERSION}",
-        "name": profile.name,
-        "ops": ops,
-        "edges": edges,
-        "measured": dict(profile.measured),
-    }
 
 
 def profile_from_json(data: dict[str, Any]) -> Profile:
@@ -99,7 +56,7 @@ def profile_from_json(data: dict[str, Any]) -> Profile:
         edge_output=output,
         edge_op=target,
         edge_bytes=size,
-        measured=take(data, "measured", dict, "", {}),
+        measured=measurement_from_json(take(data, "measured", dict, "", {})),
     )
 
 

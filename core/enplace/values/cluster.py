@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from enplace.errors import ClusterError
-from enplace.values.profile import KINDS, MAX_BYTES, MAX_NAME, FloatArray, IntArray
+from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME, FloatArray, IntArray
 
 MAX_DEVICES = 256
 

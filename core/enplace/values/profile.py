@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numba import njit
@@ -24,20 +23,31 @@ from enplace.errors import (
     TensorMismatchError,
 )
 from enplace.text import UNPRINTABLE
+from enplace.values.limits import (
+    KINDS,
+    MAX_BYTES,
+    MAX_NAME,
+    MAX_TIME_US,
+    MAX_TOTAL_BYTES,
+    FloatArray,
+    IntArray,
+)
+from enplace.values.measurement import Measurement
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
-KINDS = ("gpu", "cpu")
-"""Device kinds, in the order of the columns of ``Profile.time_us``."""
+__all__ = [
+    "CONTROL",
+    "KINDS",
+    "MAX_BYTES",
+    "MAX_NAME",
+    "MAX_TIME_US",
+    "FloatArray",
+    "IntArray",
+    "Profile",
+    "make_profile",
+]
 
 CONTROL = -1
 """Output number of the byte-less tensor that stands for an op's control edges."""
-
-MAX_NAME = 4096
-MAX_TIME_US = 1e12
-MAX_BYTES = 1 << 50
-MAX_TOTAL_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +75,8 @@ class Profile:
         Producer, output number (:data:`CONTROL` for control edges) and size of each tensor.
     edge_tensor, edge_op : int array, shape (n_edges,)
         Which tensor each edge carries and which op consumes it.
-    measured : mapping
-        What was measured with the profile: ``step_time_us``, ``op_devices``, ``links``, ``gpu``...
+    measured : Measurement
+        How the profile was measured.
 
     Raises
     ------
@@ -87,13 +97,14 @@ class Profile:
     tensor_bytes: IntArray
     edge_tensor: IntArray
     edge_op: IntArray
-    measured: Mapping[str, Any] = field(default_factory=dict)
+    measured: Measurement = field(default_factory=Measurement)
 
     def __post_init__(self) -> None:
         _check_lengths(self)
         _check_names(self)
         _check_costs(self)
         _check_edges(self)
+        _check_backward(self)
         for value in vars(self).values():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
@@ -133,7 +144,7 @@ class Profile:
 
         None in the inputs of 2020: there the size of a node holds its activations already.
         """
-        if "backward" not in self.measured:
+        if self.measured.backward is None:
             return self.tensor_bytes
         held = np.zeros(self.n_tensors, dtype=np.int64)
         held.flags.writeable = False  # as all arrays here: loops are compiled for each kind
@@ -189,7 +200,7 @@ def make_profile(
     edge_output: Sequence[int] | IntArray,
     edge_op: Sequence[int] | IntArray,
     edge_bytes: Sequence[int] | IntArray,
-    measured: Mapping[str, Any] | None = None,
+    measured: Measurement | None = None,
 ) -> Profile:
     """Build a profile from a plain list of edges.
 
@@ -239,7 +250,7 @@ def make_profile(
         tensor_bytes=size[new],
         edge_tensor=tensor[keep].astype(np.int64),
         edge_op=target[keep],
-        measured=dict(measured or {}),
+        measured=measured or Measurement(),
     )
 
 
@@ -365,9 +376,12 @@ def _check_edges(profile: Profile) -> None:
         raise CycleError(f"op '{name}' consumes its own output; remove that edge")
 
 
-def _strictly_sorted(major: IntArray, minor: IntArray) -> bool:
-    step = np.diff(major)
-    return bool(np.all((step > 0) | ((step == 0) & (np.diff(minor) > 0))))
+def _check_backward(profile: Profile) -> None:
+    for op in profile.measured.backward or ():
+        if not 0 <= op < profile.n_ops:
+            raise ProfileError(
+                f"measured.backward: there is no op number {op}; ops are 0 to {profile.n_ops - 1}"
+            )
 
 
 def _check_ends(op_names: Sequence[str], source: IntArray, target: IntArray) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from enplace.readers.archive import write_project
-from enplace.readers.plans import write_plan
 from enplace.values.schedule import Schedule
+from enplace.writers.archive import write_project
 from enplace.writers.pipeline_json import pipeline_document
+from enplace.writers.plans import write_plan
 from enplace.writers.profile_file import write_profile
 from enplace.writers.python_snippet import python_snippet
 from enplace.writers.report import report_html

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from enplace.disk import dump_json, write_atomically
-from enplace.readers.archive import write_archive
-from enplace.readers.text_form import profile_to_json
 from enplace.values.profile import Profile
+from enplace.writers.archive import write_archive
+from enplace.writers.text_form import profile_to_json
 
 
 def write_profile(path: str | os.PathLike[str], profile: Profile) -> None:

@@ -14,9 +14,10 @@ from enplace.frameworks.measured import MeasuredRun, run_message
 from enplace.machine import simulate
 from enplace.processes import wire
 from enplace.processes.wire import Message
-from enplace.readers.clusters import cluster_to_json
+from enplace.readers.measurement import measurement_from_json
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.profile import make_profile
+from enplace.writers.clusters import cluster_to_json
 
 SLOWER = 1.25
 """Every op takes so much longer than its profile says."""
@@ -137,12 +138,14 @@ def profile():
         edge_output=[0, 0],
         edge_op=[1, 2],
         edge_bytes=[8, 8],
-        measured={
-            "cluster": cluster_to_json(cpus()),
-            "op_devices": dict.fromkeys(NAMES, "CPU:0"),
-            "op_deviation": dict(zip(NAMES, (0.01, 0.02, 0.2), strict=True)),
-            "step_time_us": 3000.0,
-        },
+        measured=measurement_from_json(
+            {
+                "cluster": cluster_to_json(cpus()),
+                "op_devices": dict.fromkeys(NAMES, "CPU:0"),
+                "op_deviation": dict(zip(NAMES, (0.01, 0.02, 0.2), strict=True)),
+                "step_time_us": 3000.0,
+            }
+        ),
     )
 
 

@@ -40,7 +40,7 @@ def opened(window, fake, model, asked):
     """A window with a profile as the worker answers it."""
     source = source_of(str(model("mine.py"))).to_json()
     profile = fake.profile()
-    measured = {**profile.measured, "source": source, "devices": "cpu:2"}
+    measured = replace(profile.measured, source=source, devices="cpu:2")
     window.files.open_profile(replace(profile, measured=measured))
     return window
 
@@ -59,8 +59,8 @@ def test_a_script_is_profiled_and_its_profile_opens(window, asked, model, qtbot)
     assert kinds(asked) == [OpenModel, TrustQuestion]
     profile = window.document.problem.profile
     assert profile.name == "mine"
-    assert profile.measured["source"]["path"] == str(model("mine.py"))
-    assert profile.measured["devices"] == "cpu:2"
+    assert profile.measured.source["path"] == str(model("mine.py"))
+    assert profile.measured.devices == "cpu:2"
     assert window.document.cluster.name == "2 logical CPUs"
     assert window.document.modified
     assert window.recent.paths() == [model("mine.py")]
@@ -183,13 +183,13 @@ def test_a_model_that_was_moved_away_is_missed(opened, model):
 
 
 def test_a_recorded_trace_cannot_run_and_says_so(opened):
-    opened.document.problem.profile.measured["source"]["kind"] = "trace"
+    opened.document.problem.profile.measured.source["kind"] = "trace"
     add_plan(opened)
     assert "recorded trace, which cannot run" in opened.header.run_button.toolTip()
 
 
 def test_a_damaged_source_is_explained(opened):
-    opened.document.problem.profile.measured["source"]["kind"] = "spell"
+    opened.document.problem.profile.measured.source["kind"] = "spell"
     add_plan(opened)
     opened.header.run_button.click()
     assert "spell" in opened.banner.text
@@ -318,7 +318,7 @@ def test_the_inspector_compares_each_op(ran, qtbot):
 def test_what_the_executor_adds_to_an_op_is_no_error_of_the_prediction(ran):
     """A row of a trace holds an op's own time; its cost also holds the calibrated overhead."""
     document = ran.document
-    document.problem.profile.measured["op_overhead_us"] = 250.0
+    object.__setattr__(document.problem.profile.measured, "op_overhead_us", 250.0)
     predicted_us, measured_us = total_times(document.schedule, document.current.run, np.arange(3))
     assert (predicted_us, measured_us) == (2250, MEASURED_US)
 
@@ -355,9 +355,9 @@ def test_the_measurement_of_a_plan_that_is_gone_is_left_out(opened, qtbot):
 
 def test_a_run_that_fails_leaves_the_plan_and_says_why(opened, model, asked, qtbot, monkeypatch):
     add_plan(opened)
-    source = dict(opened.document.problem.profile.measured["source"])
+    source = dict(opened.document.problem.profile.measured.source)
     source["path"] = str(model("leave.py"))
-    opened.document.problem.profile.measured["source"].update(source)
+    opened.document.problem.profile.measured.source.update(source)
     monkeypatch.setattr(FailureReport, "exec", lambda report: asked.append(report) or 0)
     opened.header.run_button.click()
     qtbot.waitUntil(lambda: isinstance(asked[-1], FailureReport), timeout=PATIENCE_MS)

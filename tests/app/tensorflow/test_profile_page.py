@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from PySide6.QtWidgets import QLabel, QWidget
 
-from enplace.readers.clusters import cluster_to_json, presets
-from enplace.readers.link_fits import link_fits
+from enplace.frameworks.link_fits import link_fits
+from enplace.readers.clusters import presets
+from enplace.values.measurement import Deviation, Evaluation, MeasuredLink, Measurement
 from enplace_studio.inspector.widgets import Line
 from enplace_studio.panel import Column
 from enplace_studio.tensorflow.facts import deviations, step_facts
@@ -21,23 +22,23 @@ SIZES = [4096 * 4**i for i in range(9)]
 def profile():
     """Two ops of 10 and 30 µs on one GPU; links of 12 µs and 25 GB/s."""
     made = profile_of({"a": 10, "b": 30}, [("a", "b", 8)])
-    link = {
-        "from": "GPU:0",
-        "to": "GPU:1",
-        "sizes": SIZES,
-        "times_us": [12 + 4e-5 * size for size in SIZES],
-        "b0_us": 12.0,
-        "b1_us_per_byte": 4e-5,
-        "r2": 0.9991,
-    }
-    measured = {
-        "cluster": cluster_to_json(cluster_of(2)),
-        "op_devices": {"a": "GPU:0", "b": "GPU:0"},
-        "op_deviation": {"a": 0.1, "b": 0.02},
-        "links": [link],
-        "step_time_us": 50.0,
-        "launch_gap_us": 1.5,
-    }
+    link = MeasuredLink(
+        source="GPU:0",
+        target="GPU:1",
+        size_bytes=tuple(SIZES),
+        time_us=tuple(12 + 4e-5 * size for size in SIZES),
+        b0_us=12.0,
+        b1_us_per_byte=4e-5,
+        r2=0.9991,
+    )
+    measured = Measurement(
+        cluster=cluster_of(2),
+        op_devices={"a": "GPU:0", "b": "GPU:0"},
+        op_deviation={"a": 0.1, "b": 0.02},
+        links=(link,),
+        step_time_us=50.0,
+        launch_gap_us=1.5,
+    )
     return replace(made, measured=measured)
 
 
@@ -82,30 +83,30 @@ def test_it_plots_what_was_measured(page, profile):
 
 
 def test_what_logical_cpus_cost_is_called_a_preset(page, profile):
-    measured = {**profile.measured, "cluster": cluster_to_json(presets()["cpu-2"]), "links": []}
+    measured = replace(profile.measured, cluster=presets()["cpu-2"], links=())
     made = page(replace(profile, measured=measured))
     assert made.findChild(LinkPlot) is None
-    assert "is a preset, 0.0050 ms + bytes at 10 GB/s, and not measured" in texts(made)
+    assert "is a preset, 0.0050 ms + bytes at 10 GB/s" in texts(made)
 
 
 def test_a_line_that_fits_poorly_is_said_to(page, profile):
-    (link,) = profile.measured["links"]
-    poor = {**profile.measured, "links": [{**link, "r2": 0.6}]}
+    (link,) = profile.measured.links
+    poor = replace(profile.measured, links=(replace(link, r2=0.6),))
     assert "Poor fit" not in texts(page(profile))
     said = texts(page(replace(profile, measured=poor)))
     assert "Poor fit (R² below 0.9): GPU 0 → GPU 1." in said
-    assert "profile once more" in said
+    assert "profile again" in said
 
 
 @pytest.mark.parametrize(
     "measured",
     [
-        {},
-        {"op_deviation": {"gone": 0.1}, "links": [{"from": "GPU:0"}], "step_time_us": "soon"},
-        {"op_deviation": {"a": float("nan")}, "links": 3, "cluster": {"devices": []}},
+        Measurement(),
+        Measurement(op_deviation={"gone": 0.1}, links=()),
+        Measurement(op_deviation={"a": float("nan")}, cluster=cluster_of(2)),
     ],
 )
-def test_a_profile_that_says_little_or_nonsense_still_opens(page, profile, measured):
+def test_a_profile_with_few_measurements_still_opens(page, profile, measured):
     bare = replace(profile, measured=measured)
     assert deviations(bare) is None
     assert link_fits(bare) == []
@@ -125,13 +126,16 @@ def test_it_draws_in_both_themes(page, profile, dark):
 
 
 def test_all_facts_of_an_estimated_profile_fit_the_window(profile, page):
-    worth = {"mean": 0.031, "worst": 0.2}
-    evaluation = {
-        "batch_sizes": [128, 256, 512], "batch_size": 1024, "step_time_us": 51e3,
-        "memory": worth, "time": worth,
-    }  # fmt: skip
-    more = {"evaluation": evaluation, "op_overhead_us": 1.2, "steps": 100, "warm_ups": 10}
-    measured = {**profile.measured, **more, "tensorflow": "2.21.0"}
+    off = Deviation(mean=0.031, of_sum=0.02, near=0.9, ops=2)
+    evaluation = Evaluation(off, off, 1024, (128, 256, 512), devices_used=2, step_time_us=51e3)
+    measured = replace(
+        profile.measured,
+        evaluation=evaluation,
+        op_overhead_us=1.2,
+        steps=100,
+        warm_ups=10,
+        framework_version="2.21.0",
+    )
     shown = page(replace(profile, measured=measured))
     shown.show()
     column = shown.findChild(Column)

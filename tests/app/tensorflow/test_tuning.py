@@ -32,7 +32,7 @@ def planned(window, fake, model, asked):
     def open_with(name, devices):
         source = source_of(str(model(name))).to_json()
         profile = fake.profile()
-        measured = {**profile.measured, "source": source, "devices": "cpu:2"}
+        measured = replace(profile.measured, source=source, devices="cpu:2")
         window.files.open_profile(replace(profile, measured=measured))
         problem = window.document.problem
         window.document.add_plan(entry_for(problem, "mine", plan_of(problem, devices)))

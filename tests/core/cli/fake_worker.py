@@ -12,8 +12,10 @@ from enplace.frameworks.measured import MeasuredRun, run_message
 from enplace.machine import simulate
 from enplace.processes import wire
 from enplace.processes.wire import Message
-from enplace.readers.clusters import cluster_to_json, presets
+from enplace.readers.clusters import presets
+from enplace.readers.measurement import measurement_from_json
 from enplace.values.profile import make_profile
+from enplace.writers.clusters import cluster_to_json
 
 OPS = ["encoder/MatMul", "decoder/MatMul", "loss"]
 COSTS_US = (100.0, 100.0, 1.0)
@@ -36,13 +38,15 @@ def profile_of(details):
         edge_output=ends[1],
         edge_op=ends[2],
         edge_bytes=ends[3],
-        measured={
-            "step_time_us": 201.0,
-            "source": details["source"],
-            "devices": details["devices"],
-            **transfers_of(details["devices"]),
-            **({"evaluation": evaluation_of(details)} if details["batch_sizes"] else {}),
-        },
+        measured=measurement_from_json(
+            {
+                "step_time_us": 201.0,
+                "source": details["source"],
+                "devices": details["devices"],
+                **transfers_of(details["devices"]),
+                **({"evaluation": evaluation_of(details)} if details["batch_sizes"] else {}),
+            }
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from enplace.frameworks.measured import MeasuredRun, run_message
 from enplace.frameworks.source import Source
 from enplace.machine import simulate
 from enplace.processes.wire import plan_from, problem_from, profile_from, profile_message
-from enplace.readers.clusters import cluster_to_json
+from enplace.values.measurement import Deviation, Evaluation, Measurement
 from problems import cluster_of, profile_of
 
 NAN = float("nan")
@@ -30,9 +30,7 @@ def of_batch(size, unknown=False, **more):
         temporary={"b": 7 * size},
         persistent={"a": 64},
     )
-    object.__setattr__(
-        profile, "measured", {"cluster": cluster_to_json(cluster_of(2, cpu_lanes=1))}
-    )
+    object.__setattr__(profile, "measured", Measurement(cluster=cluster_of(2, cpu_lanes=1)))
     return profile
 
 
@@ -138,12 +136,12 @@ def test_the_whole_way_round():
     assert told[0][0] == "Batch 4: Measuring"
     # What the steps across the devices measured is what counts in the end.
     np.testing.assert_allclose(profile.time_us, 1.25 * of_batch(32).time_us)
-    found = profile.measured["evaluation"]
-    assert found["time"]["mean"] == pytest.approx(0.2)
-    assert found["memory"]["mean"] == pytest.approx((0 + 8 / 240) / 2)
-    assert found["memory"]["near"] == 1.0
-    assert (found["batch_size"], found["batch_sizes"]) == (32, [4, 8, 16])
-    assert found["step_time_us"] == 200.0
+    found = profile.measured.evaluation
+    assert found.time.mean == pytest.approx(0.2)
+    assert found.memory.mean == pytest.approx((0 + 8 / 240) / 2)
+    assert found.memory.near == 1.0
+    assert (found.batch_size, found.batch_sizes) == (32, (4, 8, 16))
+    assert found.step_time_us == 200.0
 
 
 @pytest.mark.parametrize(
@@ -178,25 +176,27 @@ def test_without_anything_measured_nothing_is_off():
         *[0] * 3,
         *[NAN] * 4,
     )
-    assert deviations(run)["time"]["ops"] == 0
+    _, time = deviations(run)
+    assert time.ops == 0
 
 
 def test_only_poor_times_and_a_batch_that_fits_one_device_are_worth_a_line():
-    found = {"batch_size": 32, "devices_used": 2, "time": {"mean": 0.2}, "memory": {"mean": 0.0}}
+    exact, near, far = (Deviation(mean, 0.0, 1.0, ops=3) for mean in (0.0, 0.2, 0.35))
+    found = Evaluation(exact, near, 32, (8, 16), devices_used=2, step_time_us=100.0)
     assert advice(found) == []
-    (line,) = advice(found | {"time": {"mean": 0.35}})
+    (line,) = advice(replace(found, time=far))
     assert line.startswith("The estimated times are 35.0 % off on average")
     assert "memory" in line
-    (line,) = advice(found | {"time": {"mean": 0.35}, "memory": {"mean": 0.5}})
+    (line,) = advice(replace(found, time=far, memory=far))
     assert "memory" not in line
-    (line,) = advice(found | {"devices_used": 1})
+    (line,) = advice(replace(found, devices_used=1))
     assert "measured directly" in line
 
 
 def test_what_can_be_split_is_that_of_the_large_batch():
     def with_lengths(size):
-        return replace(of_batch(size), measured={"split_lengths": {"a": {"batch": size}}})
+        return replace(of_batch(size), measured=Measurement(split_lengths={"a": {"batch": size}}))
 
     sizes = (4, 8)
     found = estimate(with_lengths(30), [with_lengths(n) for n in sizes], sizes, 30)
-    assert found.measured["split_lengths"] == {"a": {"batch": 30}}
+    assert found.measured.split_lengths == {"a": {"batch": 30}}

@@ -16,6 +16,7 @@ from enplace.frameworks.measured import (
 )
 from enplace.machine import simulate
 from enplace.processes import wire
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from enplace.values.splits import Split
 from problems import cluster_of, plan_of, profile_of
@@ -117,7 +118,7 @@ def test_costs_of_ops_that_were_not_seen_stay(changes):
 
 def test_what_rows_do_not_hold_stays_as_it_was_calibrated():
     _, run = a_run(op_device=np.array([2, 1, NOT_SEEN]))
-    measured = {"op_overhead_us": 3.0, "launch_gap_us": 1.5, "op_kernels": {"b": 2}}
+    measured = Measurement(op_overhead_us=3.0, launch_gap_us=1.5, op_kernels={"b": 2})
     profile = with_measured_costs(replace(run, profile=replace(run.profile, measured=measured)))
     np.testing.assert_array_equal(profile.time_us, [[10.0, 7.0], [24.0, NAN], [NAN, 5.0]])
 

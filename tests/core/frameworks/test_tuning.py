@@ -8,6 +8,7 @@ from enplace.frameworks.measured import MeasuredRun
 from enplace.frameworks.tuning import tune
 from enplace.machine import simulate
 from enplace.placers import place
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, plan_of, profile_of
 
@@ -158,7 +159,9 @@ def test_where_no_plan_runs_as_planned_the_first_stays(problem):
 def test_what_the_executor_adds_to_every_op_stays(problem):
     cpus = replace(problem.cluster.devices[0], name="CPU:0", kind="cpu")
     cluster = replace(problem.cluster, devices=(cpus, replace(cpus, name="CPU:1")))
-    profile = replace(profile_of({}, cpu={"a": 105, "b": 105}), measured={"op_overhead_us": 5.0})
+    profile = replace(
+        profile_of({}, cpu={"a": 105, "b": 105}), measured=Measurement(op_overhead_us=5.0)
+    )
     problem = Problem(profile, cluster)
     tuning = tune(problem, plan_of(problem, {"a": 0, "b": 0}), machine([70, 30]), solve, rounds=1)
     assert tuning.problem.profile.time_us[:, 1].tolist() == [75, 35]

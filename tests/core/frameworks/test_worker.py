@@ -28,7 +28,7 @@ from enplace.frameworks.worker import (
     why_it_ended,
 )
 from enplace.processes.wire import Message, WireError, encode
-from enplace.readers.clusters import cluster_to_json
+from enplace.values.measurement import Measurement
 from problems import cluster_of
 
 JOB = (Message("profile", {"source": {}}),)
@@ -372,12 +372,12 @@ def test_the_folder_it_is_started_in_hides_no_library(with_tensorflow, monkeypat
 
 
 def test_a_plan_of_this_machine_runs_on_as_many_devices():
-    assert devices_for(cluster_of(4), {}) == "gpu:4"
+    assert devices_for(cluster_of(4), Measurement()) == "gpu:4"
     pair = cluster_of(2)
-    known = {"cluster": cluster_to_json(pair), "devices": "gpu:all"}
+    known = Measurement(cluster=pair, devices="gpu:all")
     assert devices_for(pair, known) == "gpu:all"
     assert devices_for(cluster_of(3), known) == "gpu:3"
     host = replace(pair.devices[0], name="/job:worker/task:0/device:GPU:0")
     hosts = replace(pair, devices=(host, pair.devices[1]))
     with pytest.raises(ClusterError, match="--devices"):
-        devices_for(hosts, {})
+        devices_for(hosts, Measurement())

@@ -12,6 +12,7 @@ from tests.core.placers.latency import reference
 
 from enplace.machine.loads import backward_ops
 from enplace.placers.latency import latency_us, split_into_pieces
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, planned_problems, profile_of
 
@@ -83,7 +84,7 @@ def placed(draw):
     """A problem, perhaps with a backward pass, and any placement."""
     problem, plan = draw(planned_problems())
     backward = draw(st.lists(st.integers(0, problem.profile.n_ops - 1), max_size=4))
-    profile = replace(problem.profile, measured={"backward": backward})
+    profile = replace(problem.profile, measured=Measurement(backward=backward))
     return replace(problem, profile=profile), plan.device
 
 

@@ -12,6 +12,7 @@ from enplace.errors import ProblemError
 from enplace.machine.loads import TRANSFERS, LoadRule, device_loads_us, max_load_us
 from enplace.machine.pipeline import KINDS, simulate_pipeline, stages_of
 from enplace.placers import PlaceOptions, place
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, on_own_chips, plan_of, planned_problems, profile_of
 
@@ -24,7 +25,7 @@ def chain(k, forward_us, backward_us, sent=0):
     times = {name: forward_us if name[0] == "f" else backward_us for name in names}
     edges = [(a, b, sent) for a, b in pairwise(names)]
     profile = profile_of(times, edges)
-    profile = replace(profile, measured={"backward": list(range(k, 2 * k))})
+    profile = replace(profile, measured=Measurement(backward=list(range(k, 2 * k))))
     problem = Problem(profile, cluster_of(k, b0_us=0.0))
     return problem, plan_of(problem, {name: int(name[1:]) for name in names})
 
@@ -47,7 +48,7 @@ def test_1f1b_takes_as_long_but_holds_at_most_k_microbatches(k, m):
 def test_backward_beside_others_forward_makes_gpipe_faster_than_its_objective(m):
     """Device 0 has 1 + 4, device 1 has 5 + 0: it need not wait for what device 1 does forward."""
     profile = profile_of({"f0": 1, "f1": 5, "b0": 4}, [("f0", "f1", 0), ("f0", "b0", 0)])
-    profile = replace(profile, measured={"backward": [2]})
+    profile = replace(profile, measured=Measurement(backward=[2]))
     problem = Problem(profile, cluster_of(2, b0_us=0.0))
     plan = plan_of(problem, {"f0": 0, "f1": 1, "b0": 0})
     assert max_load_us(problem, plan.device, LoadRule(pipeline="gpipe")) == 9
@@ -69,7 +70,7 @@ def test_the_time_per_sample_is_the_objective_of_each_schedule(kind, expected):
     """Device 0 has 6 + 4, device 1 has 2 + 6: together 10 at most, apart 6 + 6."""
     times = {"f0": 6, "f1": 2, "b1": 6, "b0": 4}
     edges = [("f0", "f1", 0), ("f1", "b1", 0), ("b1", "b0", 0)]
-    profile = replace(profile_of(times, edges), measured={"backward": [2, 3]})
+    profile = replace(profile_of(times, edges), measured=Measurement(backward=[2, 3]))
     problem = Problem(profile, cluster_of(2, b0_us=0.0))
     plan = plan_of(problem, {"f0": 0, "f1": 1, "b1": 1, "b0": 0})
     found = simulate_pipeline(problem, plan, kind, MANY)
@@ -93,7 +94,7 @@ def test_inference_takes_in_a_sample_for_each_load_of_the_busiest_device(planned
 def test_nothing_starts_before_what_it_needs_or_while_its_device_is_busy(planned, kind, cut):
     problem, plan = planned
     late = problem.profile.topological_order[min(cut, problem.profile.n_ops - 1) :]
-    profile = replace(problem.profile, measured={"backward": sorted(late.tolist())})
+    profile = replace(problem.profile, measured=Measurement(backward=sorted(late.tolist())))
     problem = replace(problem, profile=profile)
     found = simulate_pipeline(problem, plan, kind, 7)
     ends = {}
@@ -169,7 +170,7 @@ def test_a_pipeline_with_replicas_keeps_all_of_them_busy(kind):
     """Four GPUs for the first stage and one for the second, which has a fourth of the work."""
     times = {"f0": 16, "f1": 4, "b1": 4, "b0": 16}
     edges = [("f0", "f1", 0), ("f1", "b1", 0), ("b1", "b0", 0)]
-    profile = replace(profile_of(times, edges), measured={"backward": [2, 3]})
+    profile = replace(profile_of(times, edges), measured=Measurement(backward=[2, 3]))
     problem = Problem(profile, cluster_of(5, b0_us=0.0))
     plan = plan_of(problem, {"f0": 0, "f1": 4, "b1": 4, "b0": 0})
     found = simulate_pipeline(problem, replace(plan, replicas=((0, 1, 2, 3),)), kind, MANY)
@@ -181,7 +182,7 @@ def test_gradients_go_beside_other_tensors_where_transfers_go_beside_the_computi
     times = {"f0": 20, "f1": 10, "b1": 10, "b0": 20}
     edges = [("f0", "f1", 10), ("f1", "b1", 0), ("b1", "b0", 10)]
     profile = replace(
-        profile_of(times, edges, persistent={"f0": 40}), measured={"backward": [2, 3]}
+        profile_of(times, edges, persistent={"f0": 40}), measured=Measurement(backward=[2, 3])
     )
     problem = Problem(profile, cluster_of(3, b0_us=0.0))
     plan = plan_of(problem, {"f0": 0, "f1": 2, "b1": 2, "b0": 0})

@@ -7,6 +7,7 @@ from hypothesis import given
 
 from enplace.processes import wire
 from enplace.processes.wire import Message, WireError
+from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.splits.rules import Split
 from problems import cluster_of, plan_of, planned_problems, profile_of
@@ -78,11 +79,12 @@ def test_an_array_of_objects_is_refused():
 
 
 def test_what_was_measured_travels_too():
-    measured = {"step_time_us": np.float64(12.5), "op_deviation": np.array([0.1, np.nan])}
+    measured = Measurement(step_time_us=12.5, op_deviation={"a": 0.1, "b": np.nan})
     profile = replace(profile_of({"a": 1}), measured=measured)
     arrived = wire.profile_from(through(wire.profile_message(profile, "done")))
-    assert arrived.measured["step_time_us"] == 12.5
-    np.testing.assert_array_equal(arrived.measured["op_deviation"], [0.1, np.nan])
+    assert arrived.measured.step_time_us == 12.5
+    assert arrived.measured.op_deviation["a"] == 0.1
+    assert np.isnan(arrived.measured.op_deviation["b"])
 
 
 def test_text_between_messages_is_told_from_a_message():

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.resources import files as resource_files
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,11 @@ import pytest
 from hypothesis import given
 
 from enplace.errors import EnplaceError
-from enplace.readers.clusters import (
-    cluster_from,
-    cluster_from_json,
-    cluster_text,
-    cluster_to_json,
-    presets,
-)
+from enplace.readers.clusters import cluster_from, cluster_from_json, presets
+from enplace.readers.measurement import measurement_from_json
 from enplace.values.cluster import Cluster
+from enplace.values.measurement import Measurement
+from enplace.writers.clusters import cluster_text, cluster_to_json
 from inputs import cluster_file, put
 from problems import clusters, profile_of
 
@@ -137,9 +135,7 @@ def test_choosing_by_name_by_file_and_by_what_the_profile_carries(tmp_path: Path
     path = tmp_path / "mine.json"
     path.write_text(cluster_text(presets()["pcie-2"]))
     assert cluster_from(str(path), PROFILE) == presets()["pcie-2"]
-    measured = {"cluster": cluster_to_json(presets()["cpu-2"])}
-    carrying = profile_of({"a": 1.0})
-    object.__setattr__(carrying, "measured", measured)
+    carrying = replace(PROFILE, measured=Measurement(cluster=presets()["cpu-2"]))
     for word in ("local", "from-file"):
         assert cluster_from(word, carrying) == presets()["cpu-2"]
 
@@ -159,7 +155,5 @@ def test_a_cluster_that_does_not_exist(word: str, message: str) -> None:
 
 
 def test_a_damaged_cluster_inside_a_profile_is_named() -> None:
-    profile = profile_of({"a": 1.0})
-    object.__setattr__(profile, "measured", {"cluster": {"devices": 5}})
-    with pytest.raises(EnplaceError, match=r"profile 'hand', measured: cluster\.devices: must be"):
-        cluster_from("local", profile)
+    with pytest.raises(EnplaceError, match=r"measured\.cluster\.devices: must be a list"):
+        measurement_from_json({"cluster": {"devices": 5}})

@@ -42,7 +42,7 @@ def test_a_tarnawski_input_becomes_a_profile(tmp_path: Path) -> None:
     assert profile.persistent_bytes.tolist() == [1024, 1024, 1024]
     assert profile.colocation[0] == profile.colocation[2] != ""
     assert profile.colocation[1] == ""
-    assert profile.measured["backward"] == [2]
+    assert profile.measured.backward == (2,)
 
 
 def test_an_output_with_several_consumers_is_one_tensor(tmp_path: Path) -> None:
@@ -167,10 +167,10 @@ def test_a_slip_in_a_tarnawski_input_is_named(
 def test_a_gpu_profile_is_read_packed_or_not(tmp_path: Path, name: str) -> None:
     profile = read(tmp_path, tf_profile(), name)
     assert profile.name == "tiny_fp32"
-    assert profile.measured["step_time_us"] == 100.0
-    assert profile.measured["gpu"] == "Test GPU"
-    assert profile.measured["peak_bytes"] == {"GPU:0": 200}
-    assert profile.measured["op_devices"]["next"] == "CPU:0"
+    assert profile.measured.step_time_us == 100.0
+    assert profile.measured.gpu == "Test GPU"
+    assert profile.measured.peak_bytes == {"GPU:0": 200}
+    assert profile.measured.op_devices["next"] == "CPU:0"
 
 
 def test_the_launch_gap_makes_the_simulated_step_the_measured_one(tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_the_launch_gap_makes_the_simulated_step_the_measured_one(tmp_path: Path
     profile = read(tmp_path, tf_profile(step_us=batch_us + 60 + 6 * 1.75))
     cluster = cluster_from("local", profile)
     step = simulate(Problem(profile, cluster), recorded_plan(profile, cluster)).makespan_us
-    assert step == pytest.approx(profile.measured["step_time_us"], rel=1e-6)
-    assert profile.measured["launch_gap_us"] == pytest.approx(1.75, rel=1e-6)
+    assert step == pytest.approx(profile.measured.step_time_us, rel=1e-6)
+    assert profile.measured.launch_gap_us == pytest.approx(1.75, rel=1e-6)
     assert profile.time_us[3, 0] == pytest.approx(2 * 11.75)
 
 
@@ -187,7 +187,7 @@ def test_the_launch_gap_makes_the_simulated_step_the_measured_one(tmp_path: Path
     ("step_us", "gap"), [(1.0, GAP_LIMITS_US["gpu"][0]), (5000.0, GAP_LIMITS_US["gpu"][1])]
 )
 def test_a_gap_no_gpu_has_is_clipped(tmp_path: Path, step_us: float, gap: float) -> None:
-    assert read(tmp_path, tf_profile(step_us)).measured["launch_gap_us"] == gap
+    assert read(tmp_path, tf_profile(step_us)).measured.launch_gap_us == gap
 
 
 def test_host_work_does_not_fill_the_gpu(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from enplace.errors import EnplaceError
 from enplace.frameworks.tensorflow.devices import Devices, DevicesError, parse_devices, short_name
 from enplace.frameworks.tensorflow.said import what_it_says
 from enplace.frameworks.worker import GAVE_UP_SAYING
-from enplace.readers.clusters import cluster_text
+from enplace.writers.clusters import cluster_text
 
 _READY = "serving"
 

@@ -18,6 +18,7 @@ from enplace.frameworks.tensorflow.devices import Devices
 from enplace.frameworks.tensorflow.fit import SIZES, fit_line
 from enplace.frameworks.tensorflow.transfers import measure_transfers
 from enplace.values.cluster import Cluster
+from enplace.values.measurement import MeasuredLink
 from enplace.values.profile import FloatArray
 
 REPEATS = 10
@@ -27,7 +28,7 @@ Report = Callable[[str, float | None], None]
 
 def measure_links(
     devices: Devices, progress: Report, target: str = ""
-) -> tuple[Cluster, list[dict[str, Any]]]:
+) -> tuple[Cluster, list[MeasuredLink]]:
     """The cluster with its links as measured, and what was measured for each.
 
     Parameters
@@ -39,8 +40,7 @@ def measure_links(
     -------
     Cluster
         With presets where nothing could be measured.
-    list of dict
-        ``from``, ``to``, ``sizes`` (bytes), ``times_us``, ``b0_us``, ``b1_us_per_byte``, ``r2``.
+    list of MeasuredLink
     """
     if devices.tasks:
         return measure_transfers(devices, target, progress)
@@ -56,15 +56,15 @@ def measure_links(
         b0_us, b1, r2 = fit_line(np.array(SIZES, dtype=np.float64), times_us)
         links[links.index(link)] = replace(link, b0_us=b0_us, b1_us_per_byte=b1)
         found.append(
-            {
-                "from": cluster.devices[link.source].name,
-                "to": cluster.devices[link.target].name,
-                "sizes": list(SIZES),
-                "times_us": times_us.tolist(),
-                "b0_us": b0_us,
-                "b1_us_per_byte": b1,
-                "r2": r2,
-            }
+            MeasuredLink(
+                cluster.devices[link.source].name,
+                cluster.devices[link.target].name,
+                tuple(SIZES),
+                tuple(times_us.tolist()),
+                b0_us,
+                b1,
+                r2,
+            )
         )
     return replace(cluster, links=tuple(links)) if found else cluster, found
 

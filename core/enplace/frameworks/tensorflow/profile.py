@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,9 @@ from enplace.frameworks.tensorflow.step import OpenStep, Step
 from enplace.frameworks.tensorflow.trace import OpTrace, op_traces, peak_bytes, trimmed
 from enplace.names.scopes import traced_scopes
 from enplace.readers.calibration import calibrate
-from enplace.readers.clusters import cluster_to_json
 from enplace.readers.ties import colocation_groups
+from enplace.values.measurement import Measurement
 from enplace.values.profile import CONTROL, Profile, make_profile
-from enplace.values.splits.rules import SPLIT_LENGTHS
 
 Report = Callable[[str, float | None], None]
 Edge = tuple[int, int, int, int]
@@ -64,25 +64,25 @@ def profile_step(
         times_us, traces = _run(step, _one_thread(devices), target, steps, warm_ups, progress)
         cluster, links = measure_links(devices, progress, target)
     ops = op_traces(traces)
-    measured = {
-        "step_time_us": float(np.median(times_us)),
-        "op_devices": {n.name: _device(ops.get(n.name), devices) for n in step.graph_def.node},
-        "op_deviation": {
+    measured = Measurement(
+        step_time_us=float(np.median(times_us)),
+        op_devices={n.name: _device(ops.get(n.name), devices) for n in step.graph_def.node},
+        op_deviation={
             name: trimmed(trace.kernel_us or trace.host_us)[1]
             for name, trace in ops.items()
             if trace.kernel_us or trace.host_us
         },
-        "op_kernels": {name: trace.n_kernels for name, trace in ops.items() if trace.n_kernels},
-        "peak_bytes": {_named(name, devices): peak for name, peak in peak_bytes(traces).items()},
-        "cluster": cluster_to_json(cluster),
-        "links": links,
-        "steps": steps,
-        "warm_ups": warm_ups,
-        "tensorflow": tf.__version__,
-        "function": step.function,
-        "left_out": list(step.left_out),
-        "compiled": step.compiled,
-    }
+        op_kernels={name: trace.n_kernels for name, trace in ops.items() if trace.n_kernels},
+        peak_bytes={_named(name, devices): peak for name, peak in peak_bytes(traces).items()},
+        cluster=cluster,
+        links=tuple(links),
+        steps=steps,
+        warm_ups=warm_ups,
+        framework_version=tf.__version__,
+        function=step.function,
+        left_out=tuple(step.left_out),
+        compiled=step.compiled,
+    )
     profile = _assemble(step, ops, measured)
     launched = np.array([ops[name].n_kernels if name in ops else 0 for name in profile.op_names])
     if launched.any():
@@ -94,7 +94,7 @@ def profile_step(
 def graph_profile(step: Step, devices: Devices) -> Profile:
     """The graph of a step with the sizes that are known before it runs, and no times."""
     nowhere = {node.name: _device(None, devices) for node in step.graph_def.node}
-    return _assemble(step, {}, {"op_devices": nowhere})
+    return _assemble(step, {}, Measurement(op_devices=nowhere))
 
 
 def _one_thread(devices: Devices) -> ConfigProto:
@@ -138,7 +138,7 @@ def _device(trace: OpTrace | None, devices: Devices) -> str:
     return _named(trace.device if trace and trace.device else devices.host, devices)
 
 
-def _assemble(step: Step, ops: dict[str, OpTrace], measured: dict[str, Any]) -> Profile:
+def _assemble(step: Step, ops: dict[str, OpTrace], measured: Measurement) -> Profile:
     nodes = list(step.graph_def.node)
     shapes = tensor_shapes(step)
     number = {node.name: i for i, node in enumerate(nodes)}
@@ -160,13 +160,13 @@ def _assemble(step: Step, ops: dict[str, OpTrace], measured: dict[str, Any]) -> 
         edge_output=output,
         edge_op=target,
         edge_bytes=size,
-        measured=measured | {SPLIT_LENGTHS: split_lengths(step.graph_def, shapes)},
+        measured=replace(measured, split_lengths=split_lengths(step.graph_def, shapes)),
     )
 
 
-def _times(trace: OpTrace | None, measured: dict[str, Any], name: str) -> tuple[float, float]:
+def _times(trace: OpTrace | None, measured: Measurement, name: str) -> tuple[float, float]:
     """Time on a GPU and on a CPU; NaN on the kind of device that the op did not run on."""
-    if measured["op_devices"][name].startswith("GPU"):
+    if measured.op_devices[name].startswith("GPU"):
         kernels = trimmed(trace.kernel_us)[0] if trace and trace.kernel_us else 0.0
         return kernels, np.nan
     return np.nan, trimmed(trace.host_us)[0] if trace and trace.host_us else 0.0

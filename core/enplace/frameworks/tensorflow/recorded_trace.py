@@ -25,6 +25,7 @@ from enplace.frameworks.tensorflow.step import LoadError
 from enplace.frameworks.tensorflow.trace import OpTrace, op_traces
 from enplace.names.scopes import traced_scopes
 from enplace.readers.ties import colocation_groups
+from enplace.values.measurement import Measurement
 from enplace.values.profile import CONTROL, Profile, make_profile
 
 _LABEL = re.compile(r"(?:\[[^]]*\])*(?P<name>\S+) = (?P<op>\w+)\((?P<inputs>.*)\)")
@@ -170,16 +171,16 @@ def _assemble(name: str, nodes: list[_Node], metadata: Any, rows: list[Any]) -> 
         edge_output=columns[1],
         edge_op=columns[2],
         edge_bytes=columns[3],
-        measured={
-            "step_time_us": _span_us(rows),
-            "op_devices": {
+        measured=Measurement(
+            step_time_us=_span_us(rows),
+            op_devices={
                 called[n]: t.device.removeprefix("/device:")
                 for n, t in traces.items()
                 if n in called
             },
-            "op_kernels": kernels,
-            "steps": 1,
-        },
+            op_kernels=kernels,
+            steps=1,
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from tensorflow.core.framework.step_stats_pb2 import StepStats
 from enplace.frameworks.tensorflow.devices import Devices, DevicesError
 from enplace.frameworks.tensorflow.fit import SIZES, fit_line
 from enplace.values.cluster import Cluster, task_of
+from enplace.values.measurement import MeasuredLink
 from enplace.values.profile import FloatArray
 
 WARM_UPS, REPEATS = 3, 10
@@ -27,7 +28,7 @@ Report = Callable[[str, float | None], None]
 
 def measure_transfers(
     devices: Devices, target: str, progress: Report
-) -> tuple[Cluster, list[dict[str, Any]]]:
+) -> tuple[Cluster, list[MeasuredLink]]:
     """The cluster with the links between its hosts as measured, and what was measured for each.
 
     Every two devices of two hosts get the link that was measured between the hosts' first devices.
@@ -41,8 +42,7 @@ def measure_transfers(
     -------
     Cluster
         With presets within a host.
-    list of dict
-        ``from``, ``to``, ``sizes`` (bytes), ``times_us``, ``b0_us``, ``b1_us_per_byte``, ``r2``.
+    list of MeasuredLink
     """
     first: dict[str, int] = {}
     for number, name in enumerate(devices.names):
@@ -53,24 +53,25 @@ def measure_transfers(
         progress(f"Measuring transfers from {here} to {there}", done / len(pairs))
         times_us = transfer_times_us(devices, target, devices.names[a], devices.names[b])
         b0_us, b1, r2 = fit_line(np.array(SIZES, dtype=np.float64), times_us)
-        found[here, there] = {
-            "from": devices.cluster.devices[a].name,
-            "to": devices.cluster.devices[b].name,
-            "sizes": list(SIZES),
-            "times_us": times_us.tolist(),
-            "b0_us": b0_us,
-            "b1_us_per_byte": b1,
-            "r2": r2,
-        }
+        found[here, there] = MeasuredLink(
+            devices.cluster.devices[a].name,
+            devices.cluster.devices[b].name,
+            tuple(SIZES),
+            tuple(times_us.tolist()),
+            b0_us,
+            b1,
+            r2,
+        )
     return _with_links(devices, found), list(found.values())
 
 
-def _with_links(devices: Devices, found: dict[tuple[str, str], dict[str, Any]]) -> Cluster:
+def _with_links(devices: Devices, found: dict[tuple[str, str], MeasuredLink]) -> Cluster:
     links = []
     for link in devices.cluster.links:
         ends = task_of(devices.names[link.source]), task_of(devices.names[link.target])
-        costs = {key: found[ends][key] for key in ("b0_us", "b1_us_per_byte") if ends in found}
-        links.append(replace(link, **costs))
+        if line := found.get(ends):
+            link = replace(link, b0_us=line.b0_us, b1_us_per_byte=line.b1_us_per_byte)
+        links.append(link)
     return replace(devices.cluster, links=tuple(links))
 
 

@@ -31,6 +31,7 @@ from enplace.frameworks.worker import Report, do_work
 from enplace.processes import wire
 from enplace.processes.wire import Message
 from enplace.text import count
+from enplace.values.measurement import Measurement
 from enplace.values.profile import Profile
 from enplace.values.splits import unsplit_names
 
@@ -161,18 +162,16 @@ def _profile(job: Message, report: Report) -> Message:
     source = source_from_json(details["source"])
     if source.kind == "trace":
         profile = profile_of_trace(source.path)
-        origin = {"source": details["source"]}
-        traced = replace(profile, measured={**profile.measured, **origin})
-        return wire.profile_message(traced, "done")
+        measured = replace(profile.measured, source=details["source"])
+        return wire.profile_message(replace(profile, measured=measured), "done")
     devices = parse_devices(details["devices"])  # quick to refuse
     step = load(source, report)
     if details["steps"]:
         profile = profile_step(step, devices, details["steps"], details["warm_ups"], report)
     else:
         profile = graph_profile(step, devices)
-    origin = {"source": details["source"], "devices": details["devices"]}
-    profile = replace(profile, measured={**profile.measured, **origin})
-    return wire.profile_message(profile, "done")
+    measured = replace(profile.measured, source=details["source"], devices=details["devices"])
+    return wire.profile_message(replace(profile, measured=measured), "done")
 
 
 def _evaluate(job: Message, report: Report) -> Message:
@@ -219,10 +218,9 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
 
 def _is_whole(profile: Profile) -> bool:
     """Whether it surely has every op of its model: measured here, or all that a plan tells of."""
-    if not profile.measured:
+    if profile.measured == Measurement():
         return True
-    source = profile.measured.get("source")
-    return isinstance(source, dict) and source.get("kind") not in (None, "trace")
+    return profile.measured.source.get("kind") not in (None, "trace")
 
 
 def _check_same_graph(nodes: set[str], planned: Sequence[str], whole: bool) -> None:

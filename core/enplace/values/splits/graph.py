@@ -14,20 +14,19 @@ ops do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from enplace.errors import SplitError
 from enplace.text import listed
+from enplace.values.measurement import Measurement
 from enplace.values.profile import CONTROL, KINDS, FloatArray, Profile, make_profile
 from enplace.values.splits.rules import (
     ELEMENTWISE,
     SHAPES,
-    SPLIT_LENGTHS,
     SUM,
     WHOLE,
     Rule,
@@ -151,7 +150,7 @@ class _Splitting:
         self._split = {profile.index[split.op]: split for split in splits}
         self._rule = {op: _checked_rule(profile, op, s) for op, s in self._split.items()}
         _check_groups(profile, splits)
-        self._launch_us = float(profile.measured.get("launch_gap_us") or LAUNCH_US)
+        self._launch_us = profile.measured.launch_gap_us or LAUNCH_US
         self._copy_us = _copy_us_per_byte(profile, self._launch_us)
         kept = np.ones(profile.n_ops, dtype=bool)
         kept[list(self._split)] = False
@@ -303,7 +302,7 @@ def _checked_rule(profile: Profile, op: int, split: Split) -> Rule:
     return rule
 
 
-def _measured_of_parts(profile: Profile, splits: Sequence[Split]) -> Mapping[str, Any]:
+def _measured_of_parts(profile: Profile, splits: Sequence[Split]) -> Measurement:
     """What was measured, and what is left to split of the parts of ops whose lengths are known."""
     lengths = {split: split_lengths(profile, profile.index[split.op]) for split in splits}
     of_parts = {
@@ -314,7 +313,8 @@ def _measured_of_parts(profile: Profile, splits: Sequence[Split]) -> Mapping[str
     }
     if not of_parts:
         return profile.measured
-    return {**profile.measured, SPLIT_LENGTHS: profile.measured[SPLIT_LENGTHS] | of_parts}
+    measured = profile.measured
+    return replace(measured, split_lengths={**measured.split_lengths, **of_parts})
 
 
 def _check_groups(profile: Profile, splits: Sequence[Split]) -> None:

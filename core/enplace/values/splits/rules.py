@@ -8,7 +8,7 @@ there we assume:
 - What comes from the batch, through any op but those that sum over samples, is data; it has the
   samples first. What comes from variables and constants alone is weights.
 - A tensor has equal parts if its bytes do. Profiles that we measure know better:
-  :data:`SPLIT_LENGTHS`.
+  :attr:`~enplace.values.measurement.Measurement.split_lengths`.
 - A ``MatMul`` of two tensors of data is the gradient of a weight: it sums over the samples.
 - A filter's gradient takes its image from the tensor that a ``Conv2D`` also takes.
 - Of the inputs of an element-wise op, those of much fewer bytes than its output are broadcast.
@@ -134,10 +134,6 @@ RULES: dict[str, dict[str, Rule]] = {
 _CUT = (DATA, WEIGHTS, GRADIENT)
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _FILTER_GRADIENTS = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")
-SPLIT_LENGTHS = "split_lengths"
-"""In a profile's ``measured``: op -> dimension -> the largest number of equal parts. An op that is
-there has no other dimension to be split along."""
-
 SHAPES = ("Rank", "Shape", "ShapeN", "Size")
 """Ops that ask how large a tensor is, which is known without it."""
 
@@ -274,12 +270,10 @@ def legal_dimensions(profile: Profile, op: int, parts: int) -> tuple[str, ...]:
 
 def split_lengths(profile: Profile, op: int) -> dict[str, int] | None:
     """The largest number of equal parts by dimension; None if the profile does not say."""
-    ops = profile.measured.get(SPLIT_LENGTHS)
-    found = ops.get(profile.op_names[op]) if isinstance(ops, dict) else None
-    if not isinstance(found, dict):
+    lengths = profile.measured.split_lengths.get(profile.op_names[op])
+    if lengths is None:
         return None
-    # A file may hold anything here; a length that is none says that the op stays whole.
-    return {name: n for name, n in found.items() if type(n) is int and n > 1}
+    return {dimension: length for dimension, length in lengths.items() if length > 1}
 
 
 def _has_operands(kind: str, dimension: str, rule: Rule, there: set[str]) -> bool:

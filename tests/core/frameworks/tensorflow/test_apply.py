@@ -15,8 +15,8 @@ from enplace.frameworks.tensorflow.profile import graph_profile
 from enplace.machine import simulate
 from enplace.placers import place
 from enplace.placers.os_dpos import data_parallel
-from enplace.readers.plans import write_plan
 from enplace.values.problem import Problem, split_problem
+from enplace.writers.plans import write_plan
 from steps import STYLES, problem_of, scattered_plan, step_of_script, write_script
 
 PLACED = """

@@ -9,7 +9,8 @@ import tensorflow as tf
 from enplace.errors import FileError
 from enplace.frameworks.tensorflow import devices as module
 from enplace.frameworks.tensorflow.devices import DevicesError, parse_devices, short_name
-from enplace.readers.clusters import cluster_from_json, cluster_text
+from enplace.readers.clusters import cluster_from_json
+from enplace.writers.clusters import cluster_text
 
 
 def test_logical_cpus_share_the_memory_and_have_a_thread_each(monkeypatch):

@@ -36,7 +36,7 @@ def profile():
 def test_one_device_simulated_takes_as_long_as_the_measured_step(profile):
     cluster = cluster_from("local", profile)
     schedule = simulate(Problem(profile, cluster), recorded_plan(profile, cluster))
-    assert schedule.makespan_us == pytest.approx(profile.measured["step_time_us"], rel=0.05)
+    assert schedule.makespan_us == pytest.approx(profile.measured.step_time_us, rel=0.05)
 
 
 def test_a_variable_holds_its_bytes_and_keeps_its_readers_and_writers(profile):
@@ -69,14 +69,14 @@ def test_scopes_are_those_a_person_knows(profile):
 
 def test_every_op_that_ran_has_a_deviation_and_a_time_where_it_ran(profile):
     matmul = profile.index["layer/MatMul"]
-    assert profile.measured["op_deviation"]["layer/MatMul"] >= 0
+    assert profile.measured.op_deviation["layer/MatMul"] >= 0
     assert np.isnan(profile.time_us[matmul, 0])
     assert profile.time_us[matmul, 1] > 0
-    assert set(profile.measured["op_devices"].values()) == {"CPU:0"}
+    assert set(profile.measured.op_devices.values()) == {"CPU:0"}
 
 
 def test_nothing_is_measured_between_logical_cpus(profile):
-    assert profile.measured["links"] == []
+    assert profile.measured.links == ()
 
 
 def test_kernels_of_a_gpu_are_added_up_from_the_row_of_all_streams():

@@ -90,15 +90,15 @@ def test_without_the_graph_the_labels_of_the_rows_tell_it(record, text):
 def test_times_devices_and_variables_are_those_of_the_rows(record):
     profile = profile_of_trace(str(record("rows.pb", partitions=False)))
     at = profile.index
-    assert profile.measured["op_devices"]["layer/a"] == "CPU:0"
-    assert profile.measured["op_devices"]["left"] == "CPU:1"
+    assert profile.measured.op_devices["layer/a"] == "CPU:0"
+    assert profile.measured.op_devices["left"] == "CPU:1"
     assert profile.time_us[at["layer/a"], 1] > 0
     assert np.isnan(profile.time_us[at["layer/a"], 0])
     assert profile.persistent_bytes[at["layer/w"]] == 64 * 64 * 4
     assert profile.persistent_bytes.sum() == 64 * 64 * 4
     tied = [profile.colocation[at[name]] for name in ("layer/w", "layer/a/ReadVariableOp")]
     assert tied[0] == tied[1] != ""
-    assert profile.measured["step_time_us"] >= profile.time_us[at["layer/a"], 1] * 0.5
+    assert profile.measured.step_time_us >= profile.time_us[at["layer/a"], 1] * 0.5
 
 
 def test_a_damaged_trace_is_one_line(record, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from enplace.errors import PlanError
 from enplace.frameworks.tensorflow.worker import _check_same_graph, _is_whole
+from enplace.values.measurement import Measurement
 from problems import profile_of
 
 
@@ -24,11 +25,11 @@ def test_a_trace_may_have_left_ops_out():
 @pytest.mark.parametrize(
     ("measured", "whole"),
     [
-        ({}, True),
-        ({"source": {"kind": "script"}}, True),
-        ({"source": {"kind": "trace"}}, False),
-        ({"step_time_us": 5.0}, False),
-        ({"source": "odd"}, False),
+        (Measurement(), True),
+        (Measurement(source={"kind": "script"}), True),
+        (Measurement(source={"kind": "trace"}), False),
+        (Measurement(step_time_us=5.0), False),
+        (Measurement(paper="odd"), False),
     ],
 )
 def test_profiles_of_whole_models_are_known(measured, whole):

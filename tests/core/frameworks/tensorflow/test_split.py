@@ -245,7 +245,7 @@ def test_the_channels_of_a_grouped_convolution_are_not_split(two_cpus):
     convolutions = [n.name for n in step.graph_def.node if n.op.startswith("Conv2D")]
     assert len(convolutions) == 3
     for op in convolutions:
-        assert profile.measured["split_lengths"][op] == {"batch": 6}
+        assert profile.measured.split_lengths[op] == {"batch": 6}
         with pytest.raises(SplitError, match=f"'{op}' .* along 'channel': it is a grouped conv"):
             split_step(step, [Split(op, "channel", 2)])
 
@@ -272,7 +272,7 @@ def test_ops_without_an_axis_of_samples_stay_whole(two_cpus):
 
     given = [tf.ones((4, 4)), tf.ones((6, 8)), tf.constant([1, 3, 0, 2])]
     step = step_of("gathers", train.get_concrete_function(*given), [given])
-    lengths = graph_profile(step, two_cpus).measured["split_lengths"]
+    lengths = graph_profile(step, two_cpus).measured.split_lengths
     kinds = {"GatherV2": [], "BatchMatMulV2": [], "Softmax": []}
     for node in step.graph_def.node:
         if node.op in kinds:

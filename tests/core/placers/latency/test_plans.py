@@ -13,6 +13,7 @@ from enplace.placers import LATENCY, PlaceOptions, place
 from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import profile_from_dnn_partitioning
 from enplace.solvers.milp import installed
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
@@ -124,7 +125,7 @@ def test_a_free_op_that_costs_nothing_goes_with_its_reader():
 @needs_solver
 def test_nothing_is_proven_where_the_way_to_the_host_has_no_cost():
     profile = profile_of({"f": 1000.0, "b": 1000.0}, [("f", "b", 2000)])
-    profile = replace(profile, measured={"backward": [1]})
+    profile = replace(profile, measured=Measurement(backward=[1]))
     alone, beside = (Problem(profile, cluster_of(n), pins={0: 0, 1: 0}) for n in (1, 2))
     plan = plan_by("latency-ip", alone)
     assert not plan.facts["proven"]

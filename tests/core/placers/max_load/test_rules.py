@@ -26,6 +26,7 @@ from enplace.placers.max_load import (
 from enplace.placers.max_load.anneal import anneal
 from enplace.placers.max_load.contract import contract
 from enplace.placers.max_load.hypergraph import hypergraph_of, loads_us
+from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from problems import cluster_of, planned_problems, profile_of
@@ -50,7 +51,7 @@ def tiny_problems(draw, max_ops=5, slower=(1.0,)):
         persistent={name: draw(st.integers(0, 40)) for name in names},
         colocation={name: draw(st.sampled_from(["", "", "x"])) for name in names},
     )
-    profile = replace(profile, measured={"backward": list(range(n - backward, n))})
+    profile = replace(profile, measured=Measurement(backward=list(range(n - backward, n))))
     n_gpus = draw(st.integers(1, 3))
     machine = cluster_of(
         n_gpus,
@@ -102,7 +103,7 @@ def test_gpipe_adds_the_busiest_device_of_each_pass():
     """The first device is the busiest forward, the second backward; a gradient of 2 comes back."""
     times = {"f": 10, "g": 4, "bg": 9, "bf": 5}
     edges = [("f", "g", 1), ("g", "bg", 1), ("bg", "bf", 2), ("f", "bf", 1)]
-    profile = replace(profile_of(times, edges), measured={"backward": [2, 3]})
+    profile = replace(profile_of(times, edges), measured=Measurement(backward=[2, 3]))
     problem, device = Problem(profile, cluster_of(2, b0_us=0.0)), np.array([0, 1, 1, 0])
     loads = pass_loads_us(problem, device, LoadRule(pipeline="gpipe"))
     assert loads.tolist() == [[10 + 1, 5 + 2], [4 + 1, 9 + 2]]
@@ -199,7 +200,7 @@ def test_replicas_are_the_best_of_all(rule, problem):
 def test_replicas_share_the_samples_and_reduce_the_weights():
     """30 µs on each of three: 10 µs a sample, and two thirds of 12 bytes at 1 µs each."""
     profile = profile_of({"f": 10, "b": 20}, [("f", "b", 5)], persistent={"f": 12})
-    training = replace(profile, measured={"backward": [1]})
+    training = replace(profile, measured=Measurement(backward=[1]))
     device, together = np.array([0, 0]), [(0, 1, 2)]
     for each, expected in ((profile, 10), (training, 10 + 12 * 2 / 3)):
         problem = Problem(each, cluster_of(3, b0_us=0.0))
@@ -213,7 +214,7 @@ def test_the_slowest_link_of_a_group_decides_what_reducing_takes():
     """Pairs 0-1 and 2-3 reduce 100 bytes at 0.01 µs each; over any other link it is 10 µs each."""
     one_unit = {"persistent": {"f": 100}, "colocation": {"f": "x", "b": "x"}}
     profile = profile_of({"f": 20, "b": 20}, [("f", "b", 0)], **one_unit)
-    profile = replace(profile, measured={"backward": [1]})
+    profile = replace(profile, measured=Measurement(backward=[1]))
     problem = Problem(profile, two_machines(2, 10.0, within_us=0.01))
     device, rule = np.array([0, 0]), LoadRule(replicate=True)
     pair_us, all_us = 40 / 2 + 0.01 * 100 / 2, 40 / 4 + 10 * 100 * 3 / 4

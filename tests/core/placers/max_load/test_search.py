@@ -28,6 +28,7 @@ from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import samples
 from enplace.solvers.milp import solve_milp
 from enplace.solvers.model import ModelBuilder
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, on_own_chips, planned_problems, profile_of
 
@@ -74,7 +75,7 @@ def tiny_problems(draw):
         persistent={name: draw(st.integers(0, 40)) for name in names},
         colocation={name: draw(st.sampled_from(["", "", "x"])) for name in names},
     )
-    profile = replace(profile, measured={"backward": list(range(n - backward, n))})
+    profile = replace(profile, measured=Measurement(backward=list(range(n - backward, n))))
     n_gpus = draw(st.integers(1, 2))
     machine = cluster_of(
         n_gpus,

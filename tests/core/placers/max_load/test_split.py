@@ -28,6 +28,7 @@ from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import profile_from_dnn_partitioning
 from enplace.readers.samples import samples
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
 
@@ -431,7 +432,7 @@ def test_free_ops_stay_where_they_fit():
 
 def test_of_replicas_nothing_is_proven_where_links_between_gpus_differ():
     profile = profile_of({"f": 20, "b": 20}, [("f", "b", 0)], persistent={"f": 200})
-    profile = replace(profile, measured={"backward": [1]})
+    profile = replace(profile, measured=Measurement(backward=[1]))
     flat = cluster_of(4, b0_us=0.0, cpu_lanes=1)
     links = tuple(
         replace(link, b1_us_per_byte=0.01) if {link.source, link.target} == {0, 1} else link

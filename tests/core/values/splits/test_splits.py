@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from enplace.errors import SplitError
 from enplace.placers import place
 from enplace.placers.os_dpos import data_parallel
-from enplace.readers import read_profile
+from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import CONTROL, make_profile
 from enplace.values.splits import (
@@ -21,7 +21,6 @@ from enplace.values.splits import (
     split_profile,
     unsplit_names,
 )
-from enplace.writers import write_profile
 from problems import cluster_of
 
 KB = 1 << 10
@@ -105,7 +104,7 @@ def test_only_equal_parts_are_legal():
 
 def with_lengths(lengths):
     """The training step with what its shapes are said to allow; its batch has 14 samples."""
-    return replace(training_step(), measured={"split_lengths": lengths})
+    return replace(training_step(), measured=Measurement(split_lengths=lengths))
 
 
 def test_what_a_profile_says_of_its_shapes_goes_before_what_its_bytes_look_like():
@@ -140,29 +139,6 @@ def test_os_dpos_leaves_a_batch_of_seven_whole():
     profile = with_lengths({**lengths, "w_grad": {"inner": 7}})
     assert place(Problem(profile, cluster_of(2)), "os-dpos").splits == ()
     assert len(data_parallel(Problem(profile, cluster_of(7)))) == 4
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        None,
-        7,
-        "rows",
-        [{"product": 2}],
-        {"product": None},
-        {"product": ["rows"]},
-        {"product": {"rows": "2", "columns": True, "": 2, "inner": -2}},
-        {"product": {"rows": 0, "columns": float("nan")}},
-        {"product": {"rows": 1.5, "columns": [2]}},
-        {"product": {"rows": 10**400}},
-    ],
-)
-def test_whatever_a_file_says_of_shapes_does_no_harm(odd, tmp_path):
-    path = tmp_path / "odd.enplace"
-    write_profile(path, with_lengths(odd))
-    profile = read_profile(path)
-    plan = place(Problem(profile, cluster_of(2)), "os-dpos")
-    assert {split.dimension for split in plan.splits if split.op == "product"} <= {"rows"}
 
 
 def test_a_split_op_is_cut_and_joined():

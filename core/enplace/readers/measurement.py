@@ -1,0 +1,163 @@
+"""The ``measured`` block of a profile's file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from enplace.disk import is_object, number, take, whole
+from enplace.errors import FileError
+from enplace.readers.clusters import cluster_from_json
+from enplace.values.measurement import Deviation, Evaluation, MeasuredLink, Measurement
+
+TENSORFLOW = "tensorflow"
+"""Key of :attr:`~enplace.values.measurement.Measurement.framework_version`."""
+
+Object = dict[str, Any]
+
+
+def measurement_from_json(data: Object, where: str = "measured") -> Measurement:
+    """Make a measurement of plain data; keys that are not known are kept, null means "not known".
+
+    Raises
+    ------
+    FileError, ClusterError
+        Names the field whose value is of the wrong type.
+    """
+    given = {key: value for key, value in data.items() if value is not None}
+    fields = {key: read(given, key, where) for key, read in _READ.items() if key in given}
+    if isinstance(given.get("source"), str):
+        fields["paper"] = _text(given, "source", where)
+    elif "source" in given:
+        fields["source"] = _mapping(given, "source", where)
+    if TENSORFLOW in given:
+        fields["framework_version"] = _text(given, TENSORFLOW, where)
+    other = {k: v for k, v in given.items() if k not in {*_READ, "source", TENSORFLOW}}
+    return Measurement(**fields, other=other)
+
+
+def _text(data: Object, key: str, where: str) -> str:
+    return take(data, key, str, where)
+
+
+def _flag(data: Object, key: str, where: str) -> bool:
+    return take(data, key, bool, where)
+
+
+def _mapping(data: Object, key: str, where: str) -> Object:
+    return take(data, key, dict, where)
+
+
+def _count(data: Object, key: str, where: str) -> int:
+    return whole(data, key, where)
+
+
+def _amount(data: Object, key: str, where: str) -> float:
+    return float(number(data, key, where))
+
+
+def _ratio(data: Object, key: str, where: str) -> float:
+    """A number that may be NaN, where too little was seen to tell."""
+    value = data.get(key)
+    return value if isinstance(value, float) and math.isnan(value) else _signed(data, key, where)
+
+
+def _signed(data: Object, key: str, where: str) -> float:
+    return float(number(data, key, where, low=-1e18))
+
+
+Read = Callable[[Object, str, str], Any]
+
+
+def _each(read: Read) -> Read:
+    """A reader of an object whose values are all read alike."""
+
+    def read_values(data: Object, key: str, where: str) -> Object:
+        values, place = _mapping(data, key, where), f"{where}.{key}"
+        return {name: read(values, name, place) for name in values}
+
+    return read_values
+
+
+def _list(read: Read) -> Read:
+    """A reader of a list whose values are all read alike."""
+
+    def read_values(data: Object, key: str, where: str) -> tuple[Any, ...]:
+        values = take(data, key, list, where)
+        return tuple(
+            read({place: value}, place, where)
+            for place, value in ((f"{key}[{i}]", value) for i, value in enumerate(values))
+        )
+
+    return read_values
+
+
+def _cluster(data: Object, key: str, where: str) -> Any:
+    return cluster_from_json(data[key], f"{where}.{key}")
+
+
+def _link(data: Object, key: str, where: str) -> MeasuredLink:
+    place = f"{where}.{key}"
+    link = is_object(data[key], place)
+    sizes, times_us = (_list(_amount)(link, name, place) for name in ("sizes", "times_us"))
+    if len(sizes) != len(times_us):
+        raise FileError(
+            f"{place}: has {len(sizes)} sizes and {len(times_us)} times; give as many of both"
+        )
+    return MeasuredLink(
+        _text(link, "from", place),
+        _text(link, "to", place),
+        sizes,
+        times_us,
+        _signed(link, "b0_us", place),
+        _signed(link, "b1_us_per_byte", place),
+        _ratio(link, "r2", place),
+    )
+
+
+def _deviation(data: Object, key: str, where: str) -> Deviation:
+    place = f"{where}.{key}"
+    found = _mapping(data, key, where)
+    mean, of_sum, near = (_amount(found, name, place) for name in ("mean", "of_sum", "near"))
+    return Deviation(mean, of_sum, near, whole(found, "ops", place, 0))
+
+
+def _evaluation(data: Object, key: str, where: str) -> Evaluation:
+    place = f"{where}.{key}"
+    found = _mapping(data, key, where)
+    return Evaluation(
+        _deviation(found, "memory", place),
+        _deviation(found, "time", place),
+        _count(found, "batch_size", place),
+        _list(_count)(found, "batch_sizes", place),
+        _count(found, "devices_used", place),
+        _amount(found, "step_time_us", place),
+    )
+
+
+_READ: dict[str, Read] = {
+    "step_time_us": _amount,
+    "op_devices": _each(_text),
+    "op_kernels": _each(_count),
+    "op_deviation": _each(_ratio),
+    "peak_bytes": _each(_count),
+    "launch_gap_us": _amount,
+    "op_overhead_us": _amount,
+    "cluster": _cluster,
+    "links": _list(_link),
+    "devices": _text,
+    "function": _text,
+    "left_out": _list(_text),
+    "compiled": _flag,
+    "steps": _count,
+    "warm_ups": _count,
+    "gpu": _text,
+    "placement": _text,
+    "tf32": _flag,
+    "config": _mapping,
+    "backward": _list(_count),
+    "split_lengths": _each(_each(_count)),
+    "evaluation": _evaluation,
+}
+"""How each key is read that is called like its field."""

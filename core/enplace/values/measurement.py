@@ -1,0 +1,160 @@
+"""What was measured together with a profile, besides the costs of its ops and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from enplace.values.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class MeasuredLink:
+    """Transfers of several sizes between two devices, and the line b0 + b1 * bytes through them.
+
+    Attributes
+    ----------
+    source, target : str
+        Names of the devices.
+    size_bytes, time_us : tuple of float, of equal length
+        The transfers.
+    b0_us, b1_us_per_byte, r2 : float
+        The line, and its coefficient of determination.
+    """
+
+    source: str
+    target: str
+    size_bytes: tuple[float, ...]
+    time_us: tuple[float, ...]
+    b0_us: float
+    b1_us_per_byte: float
+    r2: float
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far estimates of ops were from what was measured.
+
+    Attributes
+    ----------
+    mean : float
+        Mean over the ops of abs(estimated - measured) / measured.
+    of_sum : float
+        The same of all ops together.
+    near : float
+        Share of the ops whose estimate is less than 20 % off.
+    ops : int
+        How many ops were compared.
+    """
+
+    mean: float
+    of_sum: float
+    near: float
+    ops: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good the estimated costs of a large batch were (Celeritas, Table 5).
+
+    Attributes
+    ----------
+    memory, time : Deviation
+    batch_size : int
+        The batch that was estimated, then measured.
+    batch_sizes : tuple of int
+        The batches that it was estimated from.
+    devices_used : int
+        How many devices the large batch was measured on.
+    step_time_us : float
+        Its measured step.
+    """
+
+    memory: Deviation
+    time: Deviation
+    batch_size: int
+    batch_sizes: tuple[int, ...]
+    devices_used: int
+    step_time_us: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How a profile was measured. None, an empty text or an empty mapping means "not known".
+
+    Attributes
+    ----------
+    step_time_us : float or None
+        Median step without tracing.
+    op_devices : mapping of str to str
+        Where each op ran: the device's name in ``cluster``, by op name.
+    op_kernels : mapping of str to int
+        Kernels that each op launched.
+    op_deviation : mapping of str to float
+        Standard deviation over mean of each op's time.
+    peak_bytes : mapping of str to int
+        Peak memory by device.
+    launch_gap_us, op_overhead_us : float or None
+        Calibrated gap before each kernel on a GPU, and cost of each op on a CPU.
+    cluster : Cluster or None
+        The devices that the profile was measured on.
+    links : tuple of MeasuredLink, or None
+        None where nobody tried to measure links.
+    devices : str
+        The devices as a person asked for them, such as ``"cpu:2"``.
+    source : mapping
+        The model and how it was called; plain data of a framework's source.
+    paper : str
+        The paper that the profile comes from.
+    function : str
+        The function whose step was measured.
+    left_out : tuple of str
+        Functions of the model that are not part of that step.
+    compiled : bool or None
+        Whether the script itself compiles its step.
+    steps, warm_ups : int or None
+        Traced steps, and steps before them that do not count.
+    gpu, framework_version, placement : str
+        The GPU's model, TensorFlow's version, and how the profiled step was placed.
+    tf32 : bool or None
+        Whether matrix products may use TF32.
+    config : mapping
+        Settings of the model; plain data.
+    backward : tuple of int, or None
+        Numbers of the backward ops, in the inputs of Tarnawski et al. 2020.
+    split_lengths : mapping
+        By op name and dimension, the largest number of equal parts. An op that is listed cannot be
+        split along any other dimension.
+    evaluation : Evaluation or None
+        Of a batch that no single device can hold.
+    other : mapping
+        What a newer Enplace or another program wrote; kept as it is.
+    """
+
+    step_time_us: float | None = None
+    op_devices: Mapping[str, str] = field(default_factory=dict)
+    op_kernels: Mapping[str, int] = field(default_factory=dict)
+    op_deviation: Mapping[str, float] = field(default_factory=dict)
+    peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    launch_gap_us: float | None = None
+    op_overhead_us: float | None = None
+    cluster: Cluster | None = None
+    links: tuple[MeasuredLink, ...] | None = None
+    devices: str = ""
+    source: Mapping[str, Any] = field(default_factory=dict)
+    paper: str = ""
+    function: str = ""
+    left_out: tuple[str, ...] = ()
+    compiled: bool | None = None
+    steps: int | None = None
+    warm_ups: int | None = None
+    gpu: str = ""
+    framework_version: str = ""
+    placement: str = ""
+    tf32: bool | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    backward: tuple[int, ...] | None = None
+    split_lengths: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    evaluation: Evaluation | None = None
+    other: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,104 @@
+"""The ``.enplace`` file: a zip of JSON and npz, see :mod:`enplace.readers.archive`."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from enplace.disk import dump_json, write_atomically
+from enplace.readers.archive import ARRAYS, DTYPES, NAME, TEXTS, VERSION, Project
+from enplace.values.profile import Profile
+from enplace.writers.clusters import cluster_to_json
+from enplace.writers.measurement import measurement_to_json
+from enplace.writers.split_list import splits_to_json
+
+
+def write_archive(path: str | os.PathLike[str], profile: Profile) -> None:
+    """Write a profile as ``.enplace``; the same profile gives the same bytes.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    """
+    write_atomically(path, _zip(_profile_members(profile)))
+
+
+def write_project(path: str | os.PathLike[str], project: Project) -> None:
+    """Write a project as ``.enplace``.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    """
+    members = _profile_members(project.profile) | {
+        "project.json": dump_json(_project_to_json(project)).encode(),
+        "plans.npz": _npz(
+            {
+                f"{field_name}_{i}": getattr(plan, field_name)
+                for i, (_, plan) in enumerate(project.plans)
+                for field_name in ("device", "position")
+            }
+        ),
+    }
+    write_atomically(path, _zip(members))
+
+
+def _profile_members(profile: Profile) -> dict[str, bytes]:
+    header = {"format": f"{NAME}/{VERSION}"}
+    texts = {"name": profile.name} | {key: getattr(profile, key) for key in TEXTS}
+    texts["measured"] = measurement_to_json(profile.measured)
+    arrays = {key: getattr(profile, key) for key in ARRAYS}
+    return {
+        "enplace.json": dump_json(header).encode(),
+        "profile.json": dump_json(texts).encode(),
+        "profile.npz": _npz(arrays),
+    }
+
+
+def _project_to_json(project: Project) -> dict[str, Any]:
+    return {
+        "cluster": cluster_to_json(project.cluster) if project.cluster else None,
+        "pins": sorted(project.pins.items()),
+        "together": project.together,
+        "forbidden": sorted(project.forbidden),
+        "plans": [
+            {
+                "name": name,
+                "method": plan.method,
+                "policy": plan.policy,
+                "links": plan.links,
+                "facts": dict(plan.facts),
+                "splits": splits_to_json(plan.splits),
+            }
+            for name, plan in project.plans
+        ],
+        "view": dict(project.view),
+        "splits": splits_to_json(project.splits),
+    }
+
+
+def _zip(members: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 6)
+    return buffer.getvalue()
+
+
+def _npz(arrays: Mapping[str, Any]) -> bytes:
+    """An npz whose members are stored as they are: the outer zip packs them."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            little = array.astype(DTYPES.get(name, "<i8"), copy=False)
+            np.lib.format.write_array(member, little, allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())
+    return buffer.getvalue()

@@ -1,0 +1,54 @@
+"""Clusters in the custom JSON format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from enplace.disk import dump_json
+from enplace.readers.clusters import NAME, VERSION
+from enplace.values.cluster import Cluster
+
+
+def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
+    """Plain data of a cluster in the custom format, with every link spelt out."""
+    names = [device.name for device in cluster.devices]
+    return {
+        "format": f"{NAME}/{VERSION}",
+        "name": cluster.name,
+        "description": cluster.description,
+        "devices": [
+            {
+                "name": device.name,
+                "kind": device.kind,
+                "capacity_bytes": int(device.capacity_bytes),
+                "speed": device.speed,
+                "lanes": int(device.lanes),
+                **({"chip": device.chip} if device.chip else {}),
+            }
+            for device in cluster.devices
+        ],
+        "channels": list(cluster.channels),
+        "links": [
+            {
+                "from": names[link.source],
+                "to": names[link.target],
+                "b0_us": link.b0_us,
+                "b1_us_per_byte": link.b1_us_per_byte,
+                "channels": [cluster.channels[channel] for channel in link.channels],
+            }
+            for link in cluster.links
+        ],
+        **({"hosts": dict(cluster.hosts)} if cluster.hosts else {}),
+    }
+
+
+def cluster_text(cluster: Cluster) -> str:
+    """JSON text of a cluster, with one line for each device and each link."""
+    parts = []
+    for key, value in cluster_to_json(cluster).items():
+        if key in ("devices", "links"):
+            lines = ",".join(f"\n    {dump_json(entry)}" for entry in value)
+            parts.append(f'  "{key}": [{lines}\n  ]' if value else f'  "{key}": []')
+        else:
+            parts.append(f'  "{key}": {dump_json(value)}')
+    return "{\n" + ",\n".join(parts) + "\n}"

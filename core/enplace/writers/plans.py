@@ -1,0 +1,72 @@
+"""The plan file ``plan.json``, see :mod:`enplace.readers.plans`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from enplace.disk import dump_json, write_atomically
+from enplace.readers.plans import NAME, VERSION
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.schedule import Schedule
+from enplace.writers.clusters import cluster_text
+from enplace.writers.split_list import splits_to_json
+
+
+def write_plan(
+    path: str | os.PathLike[str], problem: Problem, plan: Plan, schedule: Schedule
+) -> None:
+    """Write ``plan.json``; the same plan gives the same text.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written.
+    """
+    names = [device.name for device in problem.cluster.devices]
+    order = np.argsort(plan.position).tolist()
+    ops = ",\n".join(
+        f'    {{"device": {dump_json(names[plan.device[op]])}, '
+        f'"op": {dump_json(problem.profile.op_names[op])}}}'
+        for op in order
+    )
+    head = dump_json(_head(problem, plan, schedule), indent=2)[:-2]
+    cluster = cluster_text(problem.cluster).replace("\n", "\n  ")
+    write_atomically(
+        path,
+        f'{head},\n  "cluster": {cluster},\n{_splits_text(plan)}  "ops": [\n{ops}\n  ]\n}}\n',
+    )
+
+
+def _splits_text(plan: Plan) -> str:
+    """The splits, one line each; nothing for a plan without."""
+    lines = ",\n".join(f"    {dump_json(entry)}" for entry in splits_to_json(plan.splits))
+    return f'  "splits": [\n{lines}\n  ],\n' if lines else ""
+
+
+def _head(problem: Problem, plan: Plan, schedule: Schedule) -> dict[str, Any]:
+    profile, devices = problem.profile, problem.cluster.devices
+    pins = {profile.op_names[op]: devices[device].name for op, device in problem.pins.items()}
+    replicas = [[devices[device].name for device in group] for group in plan.replicas]
+    return {
+        "format": f"{NAME}/{VERSION}",
+        "profile": {"name": profile.name, "fingerprint": profile.fingerprint, "ops": profile.n_ops},
+        "method": plan.method,
+        "policy": plan.policy,
+        "links": plan.links,
+        "predicted": {
+            "step_time_us": schedule.makespan_us,
+            "lower_bound_us": schedule.lower_bound_us,
+            "fits": schedule.fits,
+            "peak_bytes": {
+                device.name: int(peak)
+                for device, peak in zip(devices, schedule.peak_bytes, strict=True)
+            },
+        },
+        "facts": dict(sorted(plan.facts.items())),
+        "pins": dict(sorted(pins.items())),
+        **({"replicas": replicas} if replicas else {}),
+    }

@@ -1,0 +1,13 @@
+"""A plan's splits, see :mod:`enplace.readers.split_list`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from enplace.values.splits import Split
+
+
+def splits_to_json(splits: tuple[Split, ...]) -> list[dict[str, Any]]:
+    """Plain data, one object for each split."""
+    return [dict(sorted(asdict(split).items())) for split in splits]
