@@ -36,7 +36,8 @@ from enplace.placers.max_load import (
 )
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
-from enplace.readers.dnn_partitioning import profile_from_dnn_partitioning
+from enplace.readers.dnn_partitioning import read_dnn_partitioning
+from enplace.readers.registry import Content
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray, Profile
 
@@ -199,7 +200,7 @@ def _by_expert(objective: str) -> _Solve:
         data = json.loads(given.path.read_text(encoding="utf-8"))
         # Of BERT-24 the experts split one graph over six accelerators, also where it has five.
         data["maxFPGAs"] = max(data["maxFPGAs"], len(split["fpgas"]))
-        problem = _problem(profile_from_dnn_partitioning(data, given.path.stem))
+        problem = _problem(read_dnn_partitioning(Content(b"", given.path.stem, data)))
         number = {node["id"]: op for op, node in enumerate(data["nodes"])}
         device = np.full(len(number), -1)
         for key, places in (("fpgas", problem.cluster.gpus), ("cpus", problem.cluster.cpus)):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from enplace.writers import exporters
 from enplace_studio.document import Document
 
 if TYPE_CHECKING:
@@ -15,13 +16,9 @@ MENUS = ("File", "Edit", "Plan", "View", "Help")
 DEVICE_KEYS = 8
 
 EXPORTS = {
-    "python": ("Export Python module…", ".py"),
-    "csv": ("Export table…", ".csv"),
-    "trace": ("Export trace for Perfetto…", ".trace.json"),
-    "html": ("Export report…", ".html"),
-    "svg": ("Export timeline as SVG…", ".svg"),
+    name: (f"Export {exporter.title}…", exporter.suffix) for name, exporter in exporters().items()
 }
-"""Title and suffix of each format that :data:`enplace.writers.EXPORTERS` writes."""
+"""Title and suffix of each format that a schedule can be exported to."""
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class Filing(QWidget):
         return leaving
 
     def ask_open(self) -> None:
-        name, _ = QFileDialog.getOpenFileName(self.window(), "Open", "", session.FILE_FILTER)
+        name, _ = QFileDialog.getOpenFileName(self.window(), "Open", "", session.file_filter())
         if name:
             self.open_path(Path(name))
 
@@ -188,12 +188,12 @@ class Filing(QWidget):
 
     def ask_export(self, form: str, suffix: str) -> None:
         """Write the current schedule for another program or another person."""
-        from enplace.writers import EXPORTERS
+        from enplace.writers import exporters
 
         def export(path: Path) -> None:
             schedule = self._document.schedule
             assert schedule is not None
-            aside(lambda: write_atomically(path, EXPORTERS[form](schedule)))
+            aside(lambda: write_atomically(path, exporters()[form].write(schedule)))
 
         self.ask_write("Export", suffix, export)
 

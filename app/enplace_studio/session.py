@@ -15,7 +15,7 @@ from PySide6.QtCore import QLockFile, QObject, QSettings, QThreadPool, QTimer
 from enplace.errors import EnplaceError, PlanError
 from enplace.machine import simulate
 from enplace.names.groups import Grouping, group_ops
-from enplace.readers import Project, read_profile, read_project
+from enplace.readers import Project, read_profile, read_project, readers
 from enplace.readers.clusters import cluster_from, presets
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
@@ -33,7 +33,16 @@ log = logging.getLogger(__name__)
 RECENT_LIMIT = 10
 AUTOSAVE_MS = 1000
 
-FILE_FILTER = "Profiles and projects (*.enplace *.json *.json.gz);;All files (*)"
+
+def file_filter() -> str:
+    """The choices of a dialog that opens a file: everything readable, each format, all files."""
+    found = readers().values()
+    every = dict.fromkeys(suffix for reader in found for suffix in reader.suffixes)
+    choices = [("Profiles and projects", every), *((r.title, r.suffixes) for r in found)]
+    texts = [
+        f"{title} ({' '.join(f'*{suffix}' for suffix in suffixes)})" for title, suffixes in choices
+    ]
+    return ";;".join([*texts, "All files (*)"])
 
 
 @dataclass(frozen=True, eq=False)

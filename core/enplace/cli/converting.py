@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from enplace.cli.answer import Answer, command
 from enplace.cli.inputs import check_outputs, read_problem_and_plan
@@ -15,7 +16,38 @@ from enplace.text import count, ms, size
 if TYPE_CHECKING:
     from enplace.values.profile import Profile
 
-FORMATS = ("python", "csv", "trace", "html", "svg")
+
+class _Format(click.ParamType):  # type: ignore[type-arg]
+    """The name of an exporter; the registry is read only when it is needed."""
+
+    name = "format"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from enplace.writers import exporters
+
+        return click.Choice(list(exporters())).convert(value, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from enplace.writers import exporters
+
+        return [
+            CompletionItem(name, help=exporter.title)
+            for name, exporter in exporters().items()
+            if name.startswith(incomplete)
+        ]
+
+
+class _FormatOption(click.Option):
+    """An option whose help lists the exporters."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from enplace.writers import exporters
+
+        formats = (f"{name} ({exporter.title})" for name, exporter in exporters().items())
+        self.help = f"One of {', '.join(formats)}."
+        return super().get_help_record(ctx)
 
 
 @command("import")
@@ -105,10 +137,9 @@ def describe_profile(profile: Profile) -> str:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(FORMATS),
+    cls=_FormatOption,
+    type=_Format(),
     required=True,
-    help="python: a module for the training script; csv: a table; trace: for Perfetto; html: a "
-    "report; svg: the timeline.",
 )
 @click.option("-o", "--output", type=FILE, required=True, metavar="OUT", help="File to write.")
 @cluster_option(required=False, default="the one the plan was made for")
@@ -119,11 +150,11 @@ def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> An
     """Write PLAN for another program or another person."""
     from enplace.disk import write_atomically
     from enplace.machine import simulate
-    from enplace.writers import EXPORTERS
+    from enplace.writers import exporters
 
     check_outputs((output,), profile, plan, choice["cluster"])
     schedule = simulate(*read_problem_and_plan(profile, plan, **choice))
-    write_atomically(output, EXPORTERS[form](schedule))
+    write_atomically(output, exporters()[form].write(schedule))
     written = os.path.getsize(output)
     return Answer(
         {

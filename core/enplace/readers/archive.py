@@ -29,6 +29,7 @@ from enplace.disk import (
 from enplace.errors import EnplaceError, FileError, ProfileError
 from enplace.readers.clusters import cluster_from_json
 from enplace.readers.measurement import measurement_from_json
+from enplace.readers.registry import Content, reader
 from enplace.readers.split_list import splits_from_json
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
@@ -36,6 +37,7 @@ from enplace.values.profile import Profile
 from enplace.values.splits import Split, split_profile
 
 NAME, VERSION = "enplace", 1
+ZIP_MAGIC = b"PK"
 
 MAX_UNPACKED_BYTES = 512 << 20
 MAX_RATIO = 200
@@ -101,15 +103,21 @@ def read_project(path: str | os.PathLike[str]) -> Project:
         return _project_from(profile, members)
 
 
-def profile_from_archive(content: bytes) -> Profile:
-    """Profile in the bytes of an ``.enplace`` file.
+@reader(
+    "enplace",
+    title="Enplace profiles and projects",
+    suffixes=(".enplace",),
+    matches=lambda content: content.data.startswith(ZIP_MAGIC),
+)
+def read_archive(content: Content) -> Profile:
+    """Read the profile in an ``.enplace`` file.
 
     Raises
     ------
     FileError, ProfileError
         If the file is damaged, hostile or of a newer format.
     """
-    return _profile_from(_unzip(content, PROJECT_MEMBERS))
+    return _profile_from(_unzip(content.data, PROJECT_MEMBERS))
 
 
 def _profile_from(members: Mapping[str, bytes]) -> Profile:

@@ -29,6 +29,7 @@ import numpy as np
 
 from enplace.disk import is_object, number, shown, take, whole
 from enplace.errors import DanglingEdgeError, DuplicateOpError, EnplaceWarning, FileError
+from enplace.readers.registry import Content, reader
 from enplace.text import count
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.measurement import Measurement
@@ -52,7 +53,19 @@ MOST_EDGE_BYTES, MOST_BYTES = 2.0**50, 2.0**58
 exact that is a millionfold cheaper, and a profile may have more."""
 
 
-def profile_from_dnn_partitioning(data: dict[str, Any], name: str) -> Profile:
+def _is_dnn_partitioning(content: Content) -> bool:
+    fields = content.fields
+    undeclared = not content.declared_format and "ops" not in fields
+    return undeclared and "nodes" in fields and "edges" in fields
+
+
+@reader(
+    "dnn-partitioning",
+    title="Inputs of Tarnawski et al. 2020",
+    suffixes=(".json", ".json.gz"),
+    matches=_is_dnn_partitioning,
+)
+def read_dnn_partitioning(content: Content) -> Profile:
     """Make a profile of a throughput or latency input.
 
     Colour classes become colocation groups, forward and backward nodes together (appendix B: nodes
@@ -70,6 +83,7 @@ def profile_from_dnn_partitioning(data: dict[str, Any], name: str) -> Profile:
     EnplaceWarning
         If the costs are a thousand times too small for their sizes, as in the paper's layer files.
     """
+    data = content.fields
     nodes = [_node(value, f"nodes[{i}]") for i, value in enumerate(take(data, "nodes", list, ""))]
     index = {node["id"]: i for i, node in enumerate(nodes)}
     if len(index) < len(nodes):
@@ -81,7 +95,7 @@ def profile_from_dnn_partitioning(data: dict[str, Any], name: str) -> Profile:
     rate = _rate(edges)
     names = _unique_names(nodes)
     return make_profile(
-        name,
+        content.stem,
         op_names=names,
         op_types=[_op_type(name) for name in names],
         scopes=[_scope(name) for name in names],

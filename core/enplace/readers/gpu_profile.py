@@ -21,6 +21,7 @@ from enplace.disk import check_format, is_object, number, shown, take, whole
 from enplace.errors import DanglingEdgeError, FileError
 from enplace.names.scopes import scopes_of
 from enplace.readers.calibration import calibrate
+from enplace.readers.registry import Content, reader
 from enplace.readers.ties import colocation_groups
 from enplace.values.cluster import Cluster, Device, Link
 from enplace.values.measurement import Measurement
@@ -47,7 +48,13 @@ BIG_COPY_BYTES = 1 << 20
 """Copies from here on tell the bandwidth."""
 
 
-def profile_from_tf(data: dict[str, Any]) -> Profile:
+@reader(
+    "tf-op-profile",
+    title="GPU profiles of TensorFlow steps",
+    suffixes=(".json", ".json.gz"),
+    matches=lambda content: content.declared_format == NAME,
+)
+def read_gpu_profile(content: Content) -> Profile:
     """Make a profile of a measured TensorFlow step.
 
     Raises
@@ -55,6 +62,7 @@ def profile_from_tf(data: dict[str, Any]) -> Profile:
     FileError, ProfileError
         Names the node or edge by its place in the file.
     """
+    data = content.fields
     check_format({"format": data.get("schema")}, NAME, VERSION)
     nodes = [_node(value, i) for i, value in enumerate(take(data, "nodes", list, ""))]
     edges = _edges(take(data, "edges", list, ""), nodes)

@@ -9,6 +9,7 @@ import numpy as np
 from enplace.disk import check_format, is_object, number, only, shown, take, whole
 from enplace.errors import DanglingEdgeError, DuplicateOpError, FileError
 from enplace.readers.measurement import measurement_from_json
+from enplace.readers.registry import Content, reader
 from enplace.values.profile import CONTROL, KINDS, MAX_BYTES, MAX_TIME_US, Profile, make_profile
 
 NAME, VERSION = "enplace-profile", 1
@@ -24,14 +25,27 @@ OP_KEYS = {
 EDGE_KEYS = {"src", "output", "dst", "bytes", "control"}
 
 
-def profile_from_json(data: dict[str, Any]) -> Profile:
-    """Check plain data and make the profile.
+def _is_text_form(content: Content) -> bool:
+    return content.declared_format == NAME or (
+        not content.declared_format and "ops" in content.fields
+    )
+
+
+@reader(
+    "text-form",
+    title="Profiles in the open text form",
+    suffixes=(".json", ".json.gz"),
+    matches=_is_text_form,
+)
+def read_text_form(content: Content) -> Profile:
+    """Check the open text form and make the profile.
 
     Raises
     ------
     FileError, ProfileError
         Names the op or edge by its place in the file.
     """
+    data = content.fields
     check_format(data, NAME, VERSION)
     only(data, {"format", "name", "ops", "edges", "measured"}, "")
     ops = [_op(value, f"ops[{i}]") for i, value in enumerate(take(data, "ops", list, ""))]

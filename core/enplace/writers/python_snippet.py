@@ -8,6 +8,7 @@ from enplace.errors import PlanError
 from enplace.text import count, ms
 from enplace.values.cluster import Cluster
 from enplace.values.schedule import Schedule
+from enplace.writers.registry import exporter
 
 _FULL_NAME = re.compile(r"/(job|replica|task|device):.*")
 _SHORT_NAME = re.compile(r"(gpu|cpu):(\d+)", re.IGNORECASE)
@@ -43,6 +44,7 @@ def placement():
 '''
 
 
+@exporter("python", title="Python module", suffix=".py")
 def python_snippet(schedule: Schedule) -> str:
     """Python source: a dict of devices by op name, and a context for ``tf.compat.v1.device``.
 

@@ -12,6 +12,7 @@ from enplace.text import count, device_label, gap_text, ms, percent, size
 from enplace.values.schedule import Schedule
 from enplace.writers.memory_svg import memory_svg
 from enplace.writers.palette import DARK, LIGHT, device_class, picture_style
+from enplace.writers.registry import exporter
 from enplace.writers.timeline_svg import busy_fraction, timeline_svg
 
 MAX_PINS = 50
@@ -39,6 +40,7 @@ svg.chip{display:inline;width:10px;height:10px;margin-right:6px}
 """
 
 
+@exporter("html", title="report", suffix=".html")
 def report_html(schedule: Schedule) -> str:
     """HTML text; follows the reader's light or dark setting and loads nothing from anywhere."""
     profile, cluster = schedule.problem.profile, schedule.problem.cluster

@@ -8,8 +8,10 @@ import io
 import numpy as np
 
 from enplace.values.schedule import Schedule
+from enplace.writers.registry import exporter
 
 
+@exporter("csv", title="table", suffix=".csv")
 def table_csv(schedule: Schedule) -> str:
     """One row for each op: name, device, its place in the device's order, start, finish in µs."""
     plan, profile = schedule.plan, schedule.problem.profile

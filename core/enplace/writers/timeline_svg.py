@@ -12,6 +12,7 @@ from enplace.text import count, device_label, elide_middle, ms, percent, size
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 from enplace.writers.palette import device_class, picture_style
+from enplace.writers.registry import exporter
 from enplace.writers.tracks import Track, channel_tracks, lane_tracks
 
 WIDTH, LEFT, RIGHT = 1200, 170, 1184
@@ -27,6 +28,7 @@ EXACT_ITEMS = 3000
 LEVELS = 4
 
 
+@exporter("svg", title="timeline as SVG", suffix=".svg")
 def timeline_svg(schedule: Schedule) -> str:
     """SVG text with lanes, channels, a time axis and a legend; at most about 2 MB."""
     lanes, lanes_left = _busiest(lane_tracks(schedule), MAX_LANES)

@@ -15,11 +15,13 @@ import numpy as np
 
 from enplace.values.profile import CONTROL, FloatArray
 from enplace.values.schedule import Schedule
+from enplace.writers.registry import exporter
 from enplace.writers.tracks import Track, channel_tracks, lane_tracks
 
 Event = dict[str, Any]
 
 
+@exporter("trace", title="trace for Perfetto", suffix=".trace.json")
 def chrome_trace(schedule: Schedule) -> str:
     """JSON text: ops and transfers as slices, flows between them, memory as counters."""
     tracks = lane_tracks(schedule) + channel_tracks(schedule)

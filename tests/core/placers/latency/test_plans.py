@@ -11,7 +11,8 @@ from tests.core.placers.latency.drawn import fits, least_us, small_problems
 from enplace.machine import simulate
 from enplace.placers import LATENCY, PlaceOptions, place
 from enplace.readers.clusters import cluster_from
-from enplace.readers.dnn_partitioning import profile_from_dnn_partitioning
+from enplace.readers.dnn_partitioning import read_dnn_partitioning
+from enplace.readers.registry import Content
 from enplace.solvers.milp import installed
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
@@ -80,7 +81,7 @@ def training_graph():
         ],
         "edges": [{"sourceId": a, "destId": b, "cost": cost} for a, b, cost in edges],
     }
-    profile = profile_from_dnn_partitioning(data, "six")
+    profile = read_dnn_partitioning(Content(b"", "six", data))
     return Problem(profile, cluster_from("from-file", profile))
 
 

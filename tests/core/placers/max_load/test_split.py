@@ -26,7 +26,8 @@ from enplace.placers.max_load.contract import contract
 from enplace.placers.max_load.ideals import fewest_ideals, find_ideals
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
-from enplace.readers.dnn_partitioning import profile_from_dnn_partitioning
+from enplace.readers.dnn_partitioning import read_dnn_partitioning
+from enplace.readers.registry import Content
 from enplace.readers.samples import samples
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
@@ -395,7 +396,7 @@ def test_nothing_is_proven_of_stages_whose_backward_ops_are_not_contiguous():
     ends = [(2, 3, 0), (4, 5, 2), (5, 6, 2), (0, 4, 3), (0, 5, 3), (1, 5, 0), (2, 4, 0)]
     edges = [{"sourceId": a, "destId": b, "cost": cost} for a, b, cost in ends]
     data = {"maxFPGAs": 1, "maxCPUs": 1, "nodes": nodes, "edges": edges}
-    profile = profile_from_dnn_partitioning(data, "seven")
+    profile = read_dnn_partitioning(Content(b"", "seven", data))
     problem = Problem(profile, cluster_from("from-file", profile))
     plan = place(problem, "max-load-dp")
     exact = place(problem, "max-load-ip", options=PlaceOptions(time_limit_s=20))

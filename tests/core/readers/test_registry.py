@@ -1,0 +1,53 @@
+"""No file has more than one reader."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enplace.readers import read_profile, readers
+from enplace.readers.registry import Content, make_content
+from enplace.readers.samples import samples
+from enplace.writers import write_profile
+
+
+def matching(content: Content) -> list[str]:
+    return [name for name, reader in readers().items() if reader.matches(content)]
+
+
+@pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.name)
+def test_a_sample_has_one_reader(sample: Any, tmp_path: Path) -> None:
+    data = sample.path.read_bytes()
+    assert matching(make_content(data, sample.path.name)) == ["enplace"]
+    write_profile(tmp_path / "p.json", read_profile(sample.path))
+    text = (tmp_path / "p.json").read_bytes()
+    assert matching(make_content(text, "p.json")) == ["text-form"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"ops": []}, "text-form"),
+        ({"format": "enplace-profile/7"}, "text-form"),
+        ({"nodes": [], "edges": []}, "dnn-partitioning"),
+        ({"schema": "tf-op-profile/1", "nodes": [], "edges": []}, "tf-op-profile"),
+    ],
+)
+def test_fields_decide_which_reader_takes_json(fields: dict[str, Any], name: str) -> None:
+    assert matching(Content(b"{}", "p", fields)) == [name]
+
+
+def test_no_file_has_two_readers() -> None:
+    formats = (None, 3, "", "odd/1", "enplace/1", "enplace-profile/1", "enplace-plan/1")
+    formats += ("tf-op-profile/1", "enplace-cluster/1")
+    keys = ("ops", "nodes", "edges")
+    for declared, key, *there in product(formats, ("format", "schema"), *[(False, True)] * 3):
+        fields: dict[str, Any] = {
+            name: [] for name, is_there in zip(keys, there, strict=True) if is_there
+        }
+        fields |= {} if declared is None else {key: declared}
+        assert len(matching(Content(json.dumps(fields).encode(), "p", fields))) <= 1
