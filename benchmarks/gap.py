@@ -35,7 +35,7 @@ def _gap(path: Path, cluster: str) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         problem = Problem(read_profile(path), presets()[cluster])
-    plan = place(problem, DEFAULT_METHOD, options=PlaceOptions(time_limit_s=SECONDS))
+    plan = place(problem, DEFAULT_METHOD, options=PlaceOptions(time_limit_s=SECONDS)).plan
     step_us, bound_us = simulate(problem, plan).makespan_us, lower_bound_us(problem)
     gap = 1 - bound_us / step_us
     name = path.name.split(".")[0]

@@ -130,7 +130,7 @@ def _cell(problem: Problem, method: str, objective: str) -> Cell:
     searches = able.can("anytime") or objective == THROUGHPUT
     options = PlaceOptions(objective, time_limit_s=SEARCH_S if searches else None)
     try:
-        plan = place(problem, method, options=options)
+        plan = place(problem, method, options=options).plan
     except EnplaceError:
         return Cell(math.nan, False)
     return _step(problem, plan) if objective == STEP_TIME else _sample(problem, plan)

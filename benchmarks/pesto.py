@@ -59,7 +59,7 @@ def _profiles() -> dict[str, Profile]:
 
 
 def _step_ms(problem: Problem, method: str, limit_s: float) -> float:
-    plan = place(problem, method, options=PlaceOptions(time_limit_s=limit_s))
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=limit_s)).plan
     return simulate(problem, plan).makespan_us / 1e3
 
 
@@ -74,15 +74,15 @@ def _placement_times(profiles: dict[str, Profile]) -> None:
             continue
         problem = Problem(profiles[name], presets()["pesto"])
         began = time.perf_counter()
-        plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=SECONDS))
+        plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=SECONDS)).plan
         seconds = time.perf_counter() - began
         step_ms = simulate(problem, plan).makespan_us / 1e3
         expert_ms = _step_ms(problem, "expert", SEARCH_S)
         own_ms = _step_ms(problem, DEFAULT_METHOD, SEARCH_S)
-        facts = plan.facts
+        details = plan.details
         print(
-            f"{name:<24}{facts['vertices']:>9}{facts['variables']:>9}{facts['rows']:>9}"
-            f"{seconds:>9.1f}{_ms(facts['ilp_step_time_us']):>9}{_ms(facts['ilp_bound_us']):>11}"
+            f"{name:<24}{details['vertices']:>9}{details['variables']:>9}{details['rows']:>9}"
+            f"{seconds:>9.1f}{_ms(details['ilp_step_time_us']):>9}{_ms(details['ilp_bound_us']):>11}"
             f"{step_ms:>11.1f}{expert_ms:>9.1f}{own_ms:>9.1f}",
             flush=True,
         )

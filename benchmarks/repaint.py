@@ -58,7 +58,7 @@ def _document(cluster: str) -> Document:
     document.open(first_state(transformer_36k(), presets()[cluster]))
     problem = document.problem
     assert problem is not None
-    plan = place(problem, "heft")
+    plan = place(problem, "heft").plan
     document.add_plan(PlanEntry("HEFT", plan, simulate(problem, plan)))
     return document
 

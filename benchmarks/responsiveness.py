@@ -65,7 +65,7 @@ def _open(window: MainWindow) -> None:
     document = window.document
     document.open(first_state(transformer_36k(), presets()["celeritas"]))
     assert document.problem is not None
-    plan = place(document.problem, "heft")
+    plan = place(document.problem, "heft").plan
     document.add_plan(PlanEntry("HEFT", plan, simulate(document.problem, plan)))
 
 

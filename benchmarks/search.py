@@ -48,7 +48,7 @@ def _coarse(cluster: str, paths: Sequence[Path], seconds: float) -> None:
             warnings.simplefilter("ignore")
             whole = Problem(read_profile(path), presets()[cluster])
         problem = contract(whole, merge_batches(whole, VERTICES, critical=True))
-        plan = place(problem, DEFAULT_METHOD, options=PlaceOptions(time_limit_s=seconds))
+        plan = place(problem, DEFAULT_METHOD, options=PlaceOptions(time_limit_s=seconds)).plan
         step_us, bound_us = simulate(problem, plan).makespan_us, lower_bound_us(problem)
         gaps.append(1 - bound_us / step_us)
         name = path.name.split(".")[0]

@@ -20,8 +20,8 @@ def main() -> None:
     profile = problem.profile
     title(f"Simulator: {profile.n_ops:,} ops, {profile.n_edges:,} edges, 4 GPUs")
     plans = {
-        "order-place": place(problem, "order-place", options=PlaceOptions()),
-        "random placement": place(problem, "random", options=PlaceOptions()),
+        "order-place": place(problem, "order-place", options=PlaceOptions()).plan,
+        "random placement": place(problem, "random", options=PlaceOptions()).plan,
     }
     for name, plan in plans.items():
         for policy in ("priority", "fifo", "strict"):

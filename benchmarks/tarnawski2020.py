@@ -183,7 +183,7 @@ def _placed(method: str, objective: str) -> _Solve:
     def solve(given: _Input) -> _Found | None:
         if not placers()[method].installed:
             return None
-        plan = place(given.problem, method, options=PlaceOptions(objective=objective))
+        plan = place(given.problem, method, options=PlaceOptions(objective=objective)).plan
         return _evaluated(given.problem, plan.device, objective)
 
     return solve

@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 from PySide6.QtCore import QDeadlineTimer, QEventLoop, QSettings, QTimer
 
+from enplace.bounds import lower_bound_us
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
 from enplace.readers.samples import samples
 from enplace.text import gap_text, ms, percent
+from enplace.values.plan import find_gap
 from enplace_studio.application import make_application
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.window import MainWindow
@@ -125,7 +127,8 @@ def plan_line(document: Document, entry: PlanEntry) -> str:
     """One line on a plan: name, step time, gap, against the expert."""
     against = document.against_expert(entry.schedule)
     parts = [f"{entry.name:32}", f"{ms(entry.schedule.makespan_us):>10}"]
-    parts.append(f"gap {gap_text(entry.schedule.gap, entry.schedule.fits):>7}")
+    gap = find_gap(entry.schedule.makespan_us, lower_bound_us(entry.schedule.problem))
+    parts.append(f"gap {gap_text(gap, entry.schedule.fits):>7}")
     if entry is document.expert:
         parts.append("reference")
     elif against is not None:

@@ -25,6 +25,7 @@ from enplace.values.problem import Problem
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 from enplace_studio import state as edits
+from enplace_studio.bounds import Bounds
 from enplace_studio.state import PlanEntry, State
 
 __all__ = ["Document", "PlanEntry", "Preview"]
@@ -88,6 +89,7 @@ class Document(QObject):
         self.path: Path | None = None
         self.view: dict[str, Any] = {}
         """What views want remembered with a project; values that JSON can hold."""
+        self.bounds = Bounds(self)
         self.undo_stack = QUndoStack(self)
         self.undo_stack.setUndoLimit(UNDO_LIMIT)
         self.undo_stack.indexChanged.connect(self.file_changed)

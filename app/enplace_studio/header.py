@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QFontMetrics, QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QMenu, QPushButton, QWidget
+from PySide6.QtWidgets import (
+    QFileDialog,
+    QHBoxLayout,
+    QInputDialog,
+    QMenu,
+    QPushButton,
+    QWidget,
+)
 
-from enplace.machine.loads import USUAL, LoadRule
+from enplace.errors import EnplaceError
+from enplace.placing.options import FILE, SWITCH, Option, Value
 from enplace.text import count
 from enplace.values.cluster import Cluster
 from enplace.values.memory import one_device_peak_bytes
@@ -38,40 +44,6 @@ OBJECTIVES = {
 SHORT_OBJECTIVES = {THROUGHPUT: "pipeline", LATENCY: "query"}
 """What a method is asked for that was made for something else, as its button says it."""
 EXPERT = "expert"
-FAMILIES = {
-    "": "As the names of its ops tell",
-    "stacked": "Stacked: whole layers in blocks",
-    "branches": "Branches of each cell dealt out",
-    "layers": "Layers of each kind dealt out in turn",
-}
-"""How an expert may place a model; the first is usual."""
-MEMORY_RULES = {
-    "": "What is there at a time",
-    "makers": "That without copies of what is sent there",
-    "sums": "All outputs, as if none were freed",
-}
-"""What Baechi's methods may take memory to hold; the first is usual."""
-WISHES = {
-    "family": ("Expert’s family", FAMILIES, (EXPERT,)),
-    "memory_rule": ("Baechi’s memory", MEMORY_RULES, ("m-etf", "m-sct")),
-}
-"""Menus of ways in which some methods may work, and those methods."""
-LOADS = {
-    "transfers": {
-        "sum": "Transfers add to the compute time",
-        "overlap": "Transfers go on beside it",
-        "duplex": "In and out go on beside it, each apart",
-    },
-    "pipeline": {
-        "1f1b": "One forward, one backward: PipeDream",
-        "gpipe": "All samples forward first: GPipe",
-    },
-}
-"""How the load of a pipeline's device may count; the first of each is usual."""
-LOAD_SWITCHES = {
-    "replicate": "Devices may take turns with a stage",
-    "two_level": "Networks between machines count, too",
-}
 CLUSTER_SHARE = 0.24
 """How much of the window's width the cluster's name may take."""
 
@@ -83,14 +55,16 @@ class Header(QWidget):
     compare_pressed = Signal()
     cluster_pressed = Signal()
     run_pressed = Signal()
+    option_refused = Signal(str)
+    """A value cannot be used; the text says why."""
 
     def __init__(self, document: Document, solver: Solver) -> None:
         super().__init__()
         self.setObjectName("header")
         self._document, self._solver = document, solver
         self._method, self._objective = "", ""
-        self.wishes: dict[str, Any] = {}
-        self.rule = USUAL
+        self.values: dict[str, Value] = {}
+        """Of options that are not at their default, by name; a method ignores those it lacks."""
         self._measuring = False
         self.time_limit_s = USUAL_TIME_LIMIT_S
         self._name, self._size = label("", "heading"), ElidedLabel("dim")
@@ -99,7 +73,9 @@ class Header(QWidget):
         self.method_menu = QMenu(self)
         self._method_actions: dict[tuple[str, str], QAction] = {}
         """By method and objective."""
-        self._wish_actions: dict[tuple[str, str], QAction] = {}
+        self.option_menu = QMenu("Options of the method", self)
+        self.option_actions: dict[tuple[str, Value], QAction] = {}
+        """By option and value."""
         self.method_button.setMenu(self.method_menu)
         self.solve_button = button("Solve", self.solve_pressed.emit, kind="accent")
         self.compare_button = button("Compare", self.compare_pressed.emit)
@@ -144,22 +120,27 @@ class Header(QWidget):
         """What the chosen placer is asked for."""
         return self._solver.aim(self.method, self._objective)
 
-    def set_method(self, name: str, objective: str = "", **wishes: str) -> None:
-        """Solve with another method from now on, perhaps in a way of its own.
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The options of the chosen placer when it is asked for the chosen objective."""
+        method = self._solver.methods.get(self.method)
+        return () if method is None else method.options_for(self.objective)
 
-        ``wishes`` are the expert's ``family``, or the ``memory_rule`` of Baechi's methods.
-        """
-        self._method, self._objective, self.wishes = name, objective, wishes
+    def set_method(self, name: str, objective: str = "") -> None:
+        """Solve with another method from now on."""
+        self._method, self._objective = name, objective
         chosen = self._method_actions.get((name, self.objective))
-        ways = [self._wish_actions.get((key, wishes.get(key, ""))) for key in WISHES]
-        for action in (chosen, *ways):
-            if action is not None:
-                action.setChecked(True)
+        if chosen is not None:
+            chosen.setChecked(True)
+        self._fill_options()
         self.refresh()
 
-    def set_rule(self, **changes: Any) -> None:
-        """Count the loads of pipelines in another way from now on."""
-        self.rule = replace(self.rule, **changes)
+    def set_value(self, option: Option, value: Value) -> None:
+        """Set an option of the chosen method."""
+        if value == option.default:
+            self.values.pop(option.name, None)
+        else:
+            self.values[option.name] = value
         self.refresh()
 
     def set_time_limit(self, seconds: int) -> None:
@@ -201,9 +182,9 @@ class Header(QWidget):
             said.append(SHORT_OBJECTIVES[self.objective])
         if self._solver.searches(self.method):
             said.append(f"{self.time_limit_s} s")
-        said += self.wishes.values()
-        if self.objective == THROUGHPUT:
-            said.append(rule_text(self.rule))
+        said.append(
+            values_text(self._solver.known_values(self.method, self.objective, self.values))
+        )
         self.method_button.setText(f"{', '.join(filter(None, said))}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))
 
@@ -246,9 +227,8 @@ class Header(QWidget):
                 if method not in own:
                     self._add_method(menu, group, method, objective)
         self.method_menu.setToolTipsVisible(True)
-        for key, (title, ways, methods) in WISHES.items():
-            self._fill_wishes(self.method_menu.addMenu(title), key, ways, methods)
-        self._fill_loads(self.method_menu.addMenu("Load of a pipeline"))
+        self.method_menu.addMenu(self.option_menu)
+        self._fill_options()
         if any(map(self._solver.searches, self._solver.methods)):
             self._fill_limits(self.method_menu.addMenu("Time limit"))
         self.refresh()
@@ -272,34 +252,55 @@ class Header(QWidget):
             told = filter(None, [method.source, *warnings_for(method, problem)])
             action.setToolTip(plain_tip(why_not or "\n".join(told)))
 
-    def _fill_wishes(
-        self, menu: QMenu, key: str, titles: Mapping[str, str], methods: Sequence[str]
-    ) -> None:
-        """A way that is chosen also chooses such a method, where none is chosen yet."""
-        group = QActionGroup(menu)
+    def _fill_options(self) -> None:
+        """List the options of the chosen method, and their values."""
+        self.option_menu.clear()
+        self.option_actions = {}
+        for option in self.options:
+            if option.values == SWITCH:
+                self._add_switch(option)
+            elif option.choices:
+                self._add_choices(option)
+            else:
+                action = self.option_menu.addAction(f"{option_title(option)}…")
+                action.triggered.connect(lambda _=False, o=option: self._ask_value(o))
+                action.setToolTip(plain_tip(option.help))
+        self.option_menu.setToolTipsVisible(True)
+        self.option_menu.menuAction().setVisible(bool(self.options))
 
-        def choose(way: str) -> None:
-            method = self.method if self.method in methods else methods[0]
-            self.set_method(method, **({key: way} if way else {}))
+    def _add_switch(self, option: Option) -> None:
+        action = self.option_menu.addAction(option_title(option))
+        action.setCheckable(True)
+        action.setChecked(bool(self.values.get(option.name, option.default)))
+        action.setToolTip(plain_tip(option.help))
+        action.toggled.connect(lambda on: self.set_value(option, on))
+        self.option_actions[option.name, True] = action
 
-        for way, title in titles.items():
-            action = self._choice(menu, group, title, way == self.wishes.get(key, ""))
-            self._wish_actions[key, way] = action
-            action.triggered.connect(lambda _=False, way=way: choose(way))
+    def _add_choices(self, option: Option) -> None:
+        menu = self.option_menu.addMenu(option_title(option))
+        menu.menuAction().setToolTip(plain_tip(option.help))
+        group, chosen = QActionGroup(menu), self.values.get(option.name, option.default)
+        for value in dict.fromkeys([option.default, *option.choices]):
+            title = str(value) or "the method’s own choice"
+            action = self._choice(menu, group, title, value == chosen)
+            action.triggered.connect(lambda _=False, v=value: self.set_value(option, v))
+            self.option_actions[option.name, value] = action
 
-    def _fill_loads(self, menu: QMenu) -> None:
-        for key, ways in LOADS.items():
-            group = QActionGroup(menu)
-            for way, title in ways.items():
-                action = self._choice(menu, group, title, way == getattr(self.rule, key))
-                change = {key: way}
-                action.triggered.connect(lambda _=False, c=change: self.set_rule(**c))
-            menu.addSeparator()
-        for key, title in LOAD_SWITCHES.items():
-            action = menu.addAction(title)
-            action.setCheckable(True)
-            action.setChecked(getattr(self.rule, key))
-            action.toggled.connect(lambda on, key=key: self.set_rule(**{key: on}))
+    def _ask_value(self, option: Option) -> None:
+        """Ask for a number or a file; an empty answer goes back to the default."""
+        now = str(self.values.get(option.name, option.default))
+        title = option_title(option)
+        if option.values == FILE:
+            text, _ = QFileDialog.getOpenFileName(self.window(), title, now)
+            answered = True
+        else:
+            text, answered = QInputDialog.getText(self.window(), title, option.help, text=now)
+        if not answered:
+            return
+        try:
+            self.set_value(option, option.parse(text) if text else option.default)
+        except EnplaceError as error:
+            self.option_refused.emit(str(error))
 
     def _fill_limits(self, menu: QMenu) -> None:
         group = QActionGroup(menu)
@@ -368,15 +369,22 @@ def model_title(name: str) -> str:
     return title
 
 
-def rule_text(rule: LoadRule) -> str:
-    """How loads count, in a few words; empty if as usual."""
-    said = [
-        rule.transfers if rule.transfers != USUAL.transfers else "",
-        "GPipe" if rule.pipeline == "gpipe" else "",
-        "replicas" if rule.replicate else "",
-        "two levels" if rule.two_level else "",
-    ]
-    return ", ".join(filter(None, said))
+def option_title(option: Option) -> str:
+    """The name of an option as a menu shows it: ``memory-rule`` is ``Memory rule``."""
+    return option.name.replace("-", " ").capitalize()
+
+
+def values_text(values: Mapping[str, Value]) -> str:
+    """Values of options in a few words: a switch or a number with its name, a choice alone."""
+    texts = []
+    for name, value in values.items():
+        if value is True:
+            texts.append(name)
+        elif name == "rules":
+            texts.append("by rules")
+        else:
+            texts.append(value if isinstance(value, str) else f"{name} {value}")
+    return ", ".join(texts)
 
 
 def short_title(title: str) -> str:

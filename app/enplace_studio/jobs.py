@@ -8,13 +8,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from PySide6.QtCore import QObject, QProcess, Qt, QTimer, Signal
 
-from enplace.bounds.step_time import remember_bound
-from enplace.machine.loads import USUAL, LoadRule
+from enplace.bounds import Proof
+from enplace.placing.options import Option, Value
 from enplace.processes import wire
 from enplace.processes.wire import Message
 from enplace.values.plan import Plan
@@ -36,10 +36,21 @@ class Method:
     objectives: tuple[str, ...]
     capabilities: tuple[str, ...]
     why_not: str
+    options: tuple[Option, ...] = ()
 
     def aim(self, wish: str) -> str:
         """The objective it works for: the one that is wished for, if it can, else its own."""
         return wish if wish in self.objectives else self.objectives[0]
+
+    def options_for(self, objective: str) -> tuple[Option, ...]:
+        """Its options when it is asked for an objective."""
+        return tuple(o for o in self.options if o.objective in ("", objective))
+
+
+def _option(data: dict[str, Any]) -> Option:
+    """An option as the solver process describes it."""
+    values = data["values"]
+    return Option(**{**data, "values": values if isinstance(values, str) else tuple(values)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,16 +65,10 @@ class Job:
         A plan to go on from.
     asked : bool
         Whether the person asked for it; the first plan to compare with comes unasked.
-    family : str
-        Of the model, for the expert; empty to have it recognised.
-    memory_rule : str
-        What Baechi's methods take memory to hold; empty for what is usual.
-    rules : dict of int to int
-        Device of some ops, for the expert.
     objective : str
         What the plan is for; empty for the method's own.
-    rule : LoadRule
-        How the loads of a pipeline count.
+    values : dict of str to value
+        The method's own options by name.
     """
 
     number: int
@@ -73,11 +78,8 @@ class Job:
     choose: bool
     start: Plan | None = None
     asked: bool = True
-    family: str = ""
-    memory_rule: str = ""
-    rules: dict[int, int] = field(default_factory=dict)
     objective: str = ""
-    rule: LoadRule = USUAL
+    values: dict[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +153,8 @@ class Solver(QObject):
     methods_changed = Signal()
     solved = Signal(object, object)
     """A :class:`Job` and its :class:`Plan`."""
+    proven = Signal(object, object)
+    """A :class:`Problem` and a :class:`Proof` of its step time; comes before ``solved``."""
     failed = Signal(object, str)
     """A :class:`Job` and why there is no plan."""
     idle = Signal()
@@ -239,20 +243,24 @@ class Solver(QObject):
 
         ``wishes`` are further attributes of their :class:`Job`.
         """
-        rule = wishes.pop("rule", USUAL)
+        values = wishes.pop("values", {})
         for method in methods:
             job = Job(next(self._numbers), problem, method, time_limit_s, choose, **wishes)
-            self._queue.append(replace(job, rule=self.known_rule(method, rule)))
+            known = self.known_values(method, job.objective, values)
+            self._queue.append(replace(job, values=known))
         if self.busy:
             self.changed.emit()
         else:
             self._next()
 
-    def known_rule(self, method: str, rule: LoadRule) -> LoadRule:
-        """How loads count, without what a method does not know of."""
-        if method in self.methods and "replication" in self.methods[method].capabilities:
-            return rule
-        return replace(rule, replicate=False, two_level=False)
+    def known_values(
+        self, method: str, objective: str, values: Mapping[str, Value]
+    ) -> dict[str, Value]:
+        """The values of options that a method has when it is asked for an objective."""
+        if method not in self.methods:  # they are not known yet
+            return dict(values)
+        options = self.methods[method].options_for(self.aim(method, objective))
+        return {o.name: values[o.name] for o in options if o.name in values}
 
     def cancel(self) -> None:
         """Stop within a second; the best plan so far is kept."""
@@ -308,11 +316,8 @@ class Solver(QObject):
             "problem": wire.problem_to_json(job.problem),
             "method": job.method,
             "time_limit_s": job.time_limit_s,
-            "family": job.family,
-            "memory_rule": job.memory_rule,
-            "rules": list(job.rules.items()),
             "objective": job.objective,
-            "rule": asdict(job.rule),
+            "values": job.values,
         }
         if job.start is None:
             self._send(Message("solve", details))
@@ -339,6 +344,7 @@ class Solver(QObject):
                     **method,
                     "objectives": tuple(method["objectives"]),
                     "capabilities": tuple(method["capabilities"]),
+                    "options": tuple(map(_option, method["options"])),
                 }
             )
             for method in details["methods"]
@@ -351,14 +357,13 @@ class Solver(QObject):
         if message.do == "progress":
             plan = wire.plan_from(message) if "plan" in message.details else None
             self.report = self.report.then(message.details, plan)
-            if (
-                self.report.bound_us is not None
-                and self.aim(job.method, job.objective) == STEP_TIME
-            ):
-                remember_bound(job.problem, self.report.bound_us)
             return
         self._patience.stop()
         if message.do == "solved":
+            bound_us = message.details["bound_us"]
+            if bound_us is not None:
+                proof = Proof(bound_us, message.details["proven_by"])
+                self.proven.emit(job.problem, proof)
             self.solved.emit(job, wire.plan_from(message))
         else:
             self.failed.emit(job, message.details["why"])

@@ -11,11 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, BinaryIO
 
 from enplace.errors import EnplaceError
-from enplace.machine.loads import LoadRule
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place, placers
 from enplace.placers.enplace.search import compile_loops
 from enplace.processes import wire
@@ -58,7 +57,11 @@ def _listen(stream: BinaryIO, inbox: queue.Queue[Message], cancelled: set[int]) 
 
 def _methods() -> list[dict[str, Any]]:
     keys = ("name", "title", "source", "objectives", "capabilities", "why_not")
-    return [{key: getattr(placer, key) for key in keys} for placer in placers().values()]
+    return [
+        {key: getattr(placer, key) for key in keys}
+        | {"options": [asdict(option) for option in placer.options]}
+        for placer in placers().values()
+    ]
 
 
 def _serve(inbox: queue.Queue[Message], cancelled: set[int], send: Send) -> None:
@@ -80,19 +83,21 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
         time_limit_s=job["time_limit_s"],
         cancelled=lambda: number in cancelled,
         progress=reporter,
-        family=job["family"],
-        memory_rule=job["memory_rule"],
-        rule=LoadRule(**job["rule"]),
-        rules=dict(job["rules"]),
+        values=job["values"],
         start=wire.plan_from(message) if "plan" in job else None,
     )
     try:
-        plan = place(wire.problem_from(profile, job["problem"]), job["method"], options=options)
+        problem = wire.problem_from(profile, job["problem"])
+        result = place(problem, job["method"], options=options)
     except EnplaceError as error:
         send(Message("failed", {"job": number, "why": str(error)}))
     else:
         reporter.tell()
-        send(wire.plan_message("solved", plan, {"job": number}))
+        # What is proven of a graph with its ops split says nothing about the graph as it was.
+        same = result.schedule.problem.splits == problem.splits
+        bound_us = result.step_bound_us if same else None
+        proof = {"bound_us": bound_us, "proven_by": result.proven_by}
+        send(wire.plan_message("solved", result.plan, {"job": number, **proof}))
 
 
 class _Reporter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
-from enplace.machine.loads import USUAL, LoadRule
 from enplace.machine.pipeline import planned_rule
 from enplace.names.rules import read_rules
+from enplace.placing.options import REPLICA_OPTIONS, Value, load_values
 from enplace.text import percent, seconds
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
@@ -21,7 +21,7 @@ from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
 from enplace_studio.aside import aside
 from enplace_studio.document import Document, PlanEntry
-from enplace_studio.header import EXPERT, Header, rule_text, short_title, why_not_for
+from enplace_studio.header import EXPERT, Header, short_title, values_text, why_not_for
 from enplace_studio.jobs import Job, Solver
 from enplace_studio.plans.facts import headline, why_stale
 
@@ -50,7 +50,9 @@ class Solving(QWidget):
         super().__init__(parent)
         self.hide()
         self._document, self._solver, self._header = document, solver, header
+        header.option_refused.connect(self.failed)
         document.opened.connect(self._on_opened)
+        solver.proven.connect(document.bounds.add)
         solver.solved.connect(self._on_solved)
         solver.failed.connect(self._on_failed)
         # Simulating and drawing a large plan in one turn would be felt.
@@ -65,14 +67,16 @@ class Solving(QWidget):
     def solve(self) -> None:
         """Run the chosen method on the problem as it is now."""
         header = self._header
-        wishes = {"objective": header.objective, "rule": self._rule, **header.wishes}
-        self._run([header.method], choose=True, **wishes)
+        values = {o.name: header.values[o.name] for o in header.options if o.name in header.values}
+        self._run([header.method], choose=True, objective=header.objective, values=values)
 
     @property
-    def _rule(self) -> LoadRule:
-        """How loads count, if that matters for what is asked."""
-        header = self._header
-        return header.rule if header.objective == THROUGHPUT else USUAL
+    def _load_values(self) -> dict[str, Value]:
+        """How loads count, if that matters for the chosen objective."""
+        header, names = self._header, {option.name for option in REPLICA_OPTIONS}
+        if header.objective != THROUGHPUT:
+            return {}
+        return {name: value for name, value in header.values.items() if name in names}
 
     def ask_rules(self) -> None:
         """Ask for a file of rules and have the expert place by them."""
@@ -81,23 +85,23 @@ class Solving(QWidget):
             self.place_by_rules(Path(name))
 
     def place_by_rules(self, path: Path) -> None:
-        """Have the expert place by a person's rules; they go before what it knows itself."""
+        """Have the expert place by a person's rules, which override its own."""
         problem = self._document.problem
         assert problem is not None
         try:
-            rules = read_rules(str(path), problem)
+            read_rules(str(path), problem)
         except EnplaceError as error:
             self.failed.emit(str(error))
             return
-        self._run([EXPERT], choose=True, rules=rules)
+        self._run([EXPERT], choose=True, values={"rules": str(path)})
 
     def renew(self, entry: PlanEntry) -> None:
         """Run the method of a plan again, on the problem as it is now."""
         method = entry.plan.method
         if method in self._solver.methods:
             objective = self._solver.aim(method, entry.plan.objective)
-            rule = planned_rule(entry.plan)
-            self._run([method], choose=True, objective=objective, rule=rule)
+            values = load_values(planned_rule(entry.plan))
+            self._run([method], choose=True, objective=objective, values=values)
         else:
             self.failed.emit(f"no method here made “{entry.name}”; press Solve for a new plan")
 
@@ -113,24 +117,25 @@ class Solving(QWidget):
             for entry in self._document.plans
             if entry.schedule.problem is problem
             and entry.plan.objective == aim
-            and self._counts(entry.plan.method, planned_rule(entry.plan))
+            and self._counts_alike(entry.plan.method, load_values(planned_rule(entry.plan)))
         }
         coming = {
             job.method
             for job in solver.jobs
             if job.problem is problem
             and solver.aim(job.method, job.objective) == aim
-            and self._counts(job.method, job.rule)
+            and self._counts_alike(job.method, job.values)
         }
         methods = self.compared_methods(without=done | coming)
         if methods:
-            self._run(methods, choose=False, objective=aim, rule=self._rule)
+            self._run(methods, choose=False, objective=aim, values=self._load_values)
         else:
             self.done.emit("Every method has its row already")
 
-    def _counts(self, method: str, rule: LoadRule) -> bool:
-        """Whether a method's loads count as they do now, as far as it knows of that."""
-        return rule == self._solver.known_rule(method, self._rule)
+    def _counts_alike(self, method: str, values: Mapping[str, Value]) -> bool:
+        """Whether loads count as they do now, as far as a method has options for that."""
+        now = self._load_values
+        return values == self._solver.known_values(method, self._header.objective, now)
 
     def compared_methods(self, without: Collection[str] = ()) -> list[str]:
         """The methods worth a row: those that can be asked for what the chosen one is for."""
@@ -177,10 +182,8 @@ class Solving(QWidget):
         name, note = entry_name(self._solver.title(job.method), bool(job.problem.pins))
         if job.start is not None:
             note = "polished"
-        elif way := job.family or job.memory_rule or rule_text(job.rule):
-            note = way
-        elif job.rules:
-            note = "by rules"
+        elif job.values:
+            note = values_text(job.values)
         self._simulated.emit(job, PlanEntry(name, plan, schedule, note))
 
     def _is_stale(self, job: Job) -> bool:
@@ -197,7 +200,7 @@ class Solving(QWidget):
             return False
         for entry in self._document.plans:
             if plan.acts_like(entry.plan) and not why_stale(job.problem, entry):
-                spent = seconds(plan.facts["solve_seconds"])
+                spent = seconds(plan.solve_seconds or 0.0)
                 self.done.emit(f"Nothing better than “{entry.name}” was found in {spent}")
                 return True
         return False
@@ -215,7 +218,7 @@ class Solving(QWidget):
     def _tell(self, entry: PlanEntry) -> None:
         """Say what was found, against the expert where there is one."""
         change = None
-        if entry.plan.objective_us is None and entry is not self._document.expert:
+        if entry.plan.value_us is None and entry is not self._document.expert:
             change = self._document.against_expert(entry.schedule)
         against = "" if change is None else f", {percent(change, signed=True)} vs expert"
         self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}")

@@ -27,7 +27,12 @@ class StatusLine(QWidget):
         layout.addStretch(1)
         layout.addWidget(self.unsaved, 2)
         layout.addWidget(self.solver_text)
-        for signal in (document.opened, document.current_changed, document.file_changed):
+        for signal in (
+            document.opened,
+            document.current_changed,
+            document.file_changed,
+            document.bounds.changed,
+        ):
             signal.connect(self._show_document)
         solver.changed.connect(self._show_solver)
         self._show_document()
@@ -36,7 +41,8 @@ class StatusLine(QWidget):
     def _show_document(self) -> None:
         schedule = self._document.schedule
         self.step.setText(f"Predicted step {ms(schedule.makespan_us)}" if schedule else "")
-        self.bound.setText(f"proven not below {ms(schedule.lower_bound_us)}" if schedule else "")
+        bound_us = self._document.bounds.find_us(schedule.problem) if schedule else None
+        self.bound.setText("" if bound_us is None else f"proven not below {ms(bound_us)}")
         self.unsaved.set_text(unsaved_text(self._document))
 
     def _show_solver(self) -> None:

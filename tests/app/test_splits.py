@@ -48,7 +48,7 @@ def document(qapp):
     """The layer on one GPU, and a plan that splits it, which is not shown yet."""
     names = ("batch", "w", "conv", "relu")
     opened = document_of(layer(), cluster_of(2, b1_us_per_byte=1e-5), dict.fromkeys(names, 0))
-    plan = place(opened.problem, "os-dpos")
+    plan = place(opened.problem, "os-dpos").plan
     assert plan.splits
     entry = PlanEntry("OS-DPOS", plan, simulate(opened.problem, plan))
     opened.add_plan(entry, choose=False)
@@ -150,7 +150,7 @@ def test_a_part_that_is_split_again_counts_with_its_own_parts(document):
     model = document.state.model
     splits = (Split("conv", "batch", 2), Split("conv/split/part_1", "batch", 2))
     problem = split_problem(model, splits)
-    schedule = simulate(problem, place(problem, "heft"))
+    schedule = simulate(problem, place(problem, "heft").plan)
     whole, part = split_facts(model.profile, schedule)
     assert (whole.op, part.op) == ("conv", "conv/split/part_1")
     assert whole.time_us > 1.9 * part.time_us > 0

@@ -24,6 +24,7 @@ class PlanCard(QAbstractButton):
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)  # may shrink
         self.setChecked(entry is document.current)
         self.setToolTip(plain_tip(tooltip(document, entry)))
+        self._gap = document.bounds.gap(entry.schedule)
         self.step = headline(entry.plan, entry.schedule)
         self.standing, self._standing_role = standing(document, entry)
         problem = document.problem
@@ -38,8 +39,8 @@ class PlanCard(QAbstractButton):
     def notes(self) -> list[str]:
         """What the second line may say, most important first; it shows what there is room for."""
         schedule = self.entry.schedule
-        first = [f"gap {percent(schedule.gap)}"] if schedule.fits else []
-        if self.entry.plan.objective_us is not None:
+        first = [f"gap {percent(self._gap)}"] if schedule.fits and self._gap is not None else []
+        if self.entry.plan.value_us is not None:
             first = [f"one step {ms(schedule.makespan_us)}"]
         unfit = [] if schedule.fits else ["does not fit"]
         stale = [self.stale] if self.stale else []

@@ -24,9 +24,9 @@ PER = {THROUGHPUT: "/sample", LATENCY: "/query"}
 
 def headline(plan: Plan, schedule: Schedule) -> str:
     """The number that a plan was made for: ``148.9 ms``, ``24.1 ms/sample``."""
-    if plan.objective_us is None:
+    if plan.value_us is None:
         return ms(schedule.makespan_us)
-    return ms(plan.objective_us) + PER[plan.objective]
+    return ms(plan.value_us) + PER[plan.objective]
 
 
 def standing(document: Document, entry: PlanEntry) -> tuple[str, str]:
@@ -34,9 +34,9 @@ def standing(document: Document, entry: PlanEntry) -> tuple[str, str]:
 
     A step time stands against the expert's; a time per sample or query against what is proven.
     """
-    if entry.plan.objective_us is not None:
-        gap = entry.plan.objective_gap
-        if entry.plan.facts.get("proven") is True:
+    if entry.plan.value_us is not None:
+        gap = entry.plan.gap
+        if entry.plan.proven:
             return "proven best", "good"
         return (f"gap {percent(gap)}" if gap is not None else ""), "dim"
     change = document.against_expert(entry.schedule)
@@ -87,7 +87,7 @@ def tooltip(document: Document, entry: PlanEntry) -> str:
     lines = [
         entry.name + (f" ({entry.note})" if entry.note else ""),
         *_objective_lines(entry.plan),
-        f"step time {ms(schedule.makespan_us)}, proven not below {ms(schedule.lower_bound_us)}",
+        f"step time {ms(schedule.makespan_us)}{_proof(document, schedule)}",
         f"{transfers}, {size(sent_bytes(schedule))} in all",
         f"peak memory: {peak_text(schedule) or 'next to nothing'}",
     ]
@@ -106,11 +106,16 @@ def tooltip(document: Document, entry: PlanEntry) -> str:
     return "\n".join(lines)
 
 
+def _proof(document: Document, schedule: Schedule) -> str:
+    bound_us = document.bounds.find_us(schedule.problem)
+    return "" if bound_us is None else f", proven not below {ms(bound_us)}"
+
+
 def _objective_lines(plan: Plan) -> list[str]:
-    if plan.objective_us is None:
+    if plan.value_us is None:
         return []
-    line = ms(plan.objective_us) + PER[plan.objective]
-    bound_us = plan.objective_bound_us
+    line = ms(plan.value_us) + PER[plan.objective]
+    bound_us = plan.bound_us
     return [line if bound_us is None else f"{line}, proven not below {ms(bound_us)}"]
 
 
@@ -132,7 +137,7 @@ def compare(document: Document, first: PlanEntry, second: PlanEntry) -> list[Dif
         _line("step time", [ms(step) for step in steps], steps),
         *_measured_lines(first, second),
         _line("against expert", [_against(document, entry) for entry in (first, second)]),
-        _line("gap to the bound", [gap_text(s.gap, s.fits) for s in both]),
+        _line("gap to the bound", [gap_text(document.bounds.gap(s), s.fits) for s in both]),
         _line("transfers", [f"{len(schedule.transfer_tensor):,}" for schedule in both]),
         _line("sent", [size(sent_bytes(schedule)) for schedule in both]),
         _line("time sending", [ms(time) for time in spent]),

@@ -24,7 +24,7 @@ from enplace_studio.plans.comparison import Comparison
 
 def _rank(entry: PlanEntry) -> tuple[int, float]:
     """Plans for a step first, the fastest on top; then those for samples and queries."""
-    us = entry.plan.objective_us
+    us = entry.plan.value_us
     own = entry.schedule.makespan_us if us is None else us
     return (STEP_TIME, THROUGHPUT, LATENCY).index(entry.plan.objective), own
 
@@ -56,6 +56,7 @@ class PlansView(Panel):
             document.plans_changed,
             document.current_changed,
             document.problem_changed,
+            document.bounds.changed,
         ):
             changed.connect(self._later.start)
         self.rebuild()

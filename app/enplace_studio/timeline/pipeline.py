@@ -138,7 +138,7 @@ class PipelineView(QWidget):
     def _follow_plan(self) -> None:
         """A plan made for GPipe is played as GPipe does it, until the person asks otherwise."""
         schedule = self._document.schedule
-        if schedule is not None and "load" in schedule.plan.facts:
+        if schedule is not None and schedule.plan.load_rule is not None:
             kind = self.kind.findData(planned_rule(schedule.plan).pipeline)
             if kind >= 0 and self.kind.currentData() in TRAINING:
                 self.kind.setCurrentIndex(kind)

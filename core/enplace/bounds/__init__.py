@@ -1,1 +1,6 @@
 """Lower bounds on the step time, each proven."""
+
+from enplace.bounds.proofs import Proof, Proofs
+from enplace.bounds.step_time import lower_bound_us
+
+__all__ = ["Proof", "Proofs", "lower_bound_us"]

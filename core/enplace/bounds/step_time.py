@@ -44,9 +44,6 @@ that fit the devices' memory.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from weakref import WeakKeyDictionary
-
 import numpy as np
 from scipy.sparse import coo_array
 
@@ -58,21 +55,12 @@ CELLS = 256
 """Heads and tails at which a window may begin or end."""
 
 
-_proven: WeakKeyDictionary[Problem, float] = WeakKeyDictionary()
-
-
-def remember_bound(problem: Problem, bound_us: float) -> None:
-    """Keep a bound that a solver has proven, for whoever asks for the problem's bound later."""
-    _proven[problem] = max(bound_us, _proven.get(problem, 0.0))
-
-
 def lower_bound_us(problem: Problem) -> float:
-    """No schedule of the problem that fits is shorter, on any device, in any order."""
-    return max(_cheap_bound_us(problem), _proven.get(problem, 0.0))
+    """No schedule of the problem that fits is shorter, on any device, in any order.
 
-
-@lru_cache(maxsize=8)
-def _cheap_bound_us(problem: Problem) -> float:
+    This solves a linear program, which takes seconds on a large graph: whoever needs the bound
+    more than once keeps it (:class:`enplace.bounds.proofs.Proofs`).
+    """
     running = _running_bytes(problem)
     possible = _possible(problem, running)
     time_us = np.where(possible[problem.unit], problem.time_us, np.inf)
@@ -133,7 +121,6 @@ def _apart(problem: Problem, possible: BoolArray, running: IntArray) -> BoolArra
     return apart
 
 
-@lru_cache(maxsize=8)
 def heads_and_tails_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
     """When each op can start at the earliest, and how long the step goes on after it at least.
 

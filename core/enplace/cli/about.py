@@ -48,6 +48,15 @@ def methods() -> Answer:
             "capabilities": list(placer.capabilities),
             "installed": placer.installed,
             "why_not": placer.why_not,
+            "options": [
+                {
+                    "name": option.name,
+                    "values": option.choices or option.values,
+                    "default": option.default,
+                    "help": option.help,
+                }
+                for option in placer.options
+            ],
         }
         for placer in placers().values()
     ]

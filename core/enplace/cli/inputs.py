@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from enplace.errors import (
 from enplace.text import count, instead
 
 if TYPE_CHECKING:
+    from enplace.placing.options import Value
     from enplace.values.cluster import Cluster
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
@@ -126,11 +127,11 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
         of the profile's ops.
     """
     from enplace.disk import naming
-    from enplace.placing.registry import WARM_START, names_with
+    from enplace.placing.registry import WARM_START, methods_with
     from enplace.readers import complete_plan, read_plan
     from enplace.values.problem import split_problem
 
-    able = names_with(WARM_START)
+    able = methods_with(WARM_START)
     if method not in able:
         raise EnplaceError(
             f"method '{method}' cannot go on from a plan; for the shortest step, use "
@@ -263,3 +264,28 @@ def method_names(text: str | None, objective: str) -> list[str]:
     if not names:
         raise EnplaceError(f"name at least one method of {', '.join(known)}")
     return names
+
+
+def values_of_methods(
+    names: Sequence[str], values: Mapping[str, Value]
+) -> dict[str, dict[str, Value]]:
+    """The values of the options that each method has.
+
+    Raises
+    ------
+    EnplaceError
+        If none of the methods has one of the options, or it cannot have this value.
+    """
+    from enplace.placing.registry import find_placer, methods_with_option
+
+    for option, value in values.items():
+        having = [name for name in methods_with_option(option) if name in names]
+        if not having:
+            known = methods_with_option(option)
+            mend = f"add {' or '.join(known)}" if known else "'enplace methods --json' lists them"
+            raise EnplaceError(f"option '{option}': none of these methods has it; {mend}")
+        find_placer(having[0]).option(option).parse(value)
+    return {
+        name: {key: values[key] for key in values if name in methods_with_option(key)}
+        for name in names
+    }

@@ -331,7 +331,7 @@ def tune(
 
         def solve(problem: Problem) -> Plan:
             options = PlaceOptions(time_limit_s=time_limit, progress=tell, cancelled=stopped)
-            found = place(problem, chosen, options=options)
+            found = place(problem, chosen, options=options).plan
             options.check_cancelled()
             return found
 

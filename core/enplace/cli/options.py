@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from enplace.errors import EnplaceError
+
 if TYPE_CHECKING:
-    from enplace.placers import PlaceOptions
+    from enplace.placing.options import Value
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -136,7 +138,7 @@ constraint_options: Decorator
 """``--pin``, ``--colocate``, ``--forbid``."""
 
 solver_options: Decorator
-"""``--objective``, ``--time-limit``, ``--seed``, ``--solver`` and what a pipeline's load is."""
+"""``--objective``, ``--time-limit``, ``--seed``, and ``--option`` with its other spellings."""
 
 
 def all_of(*options: Decorator) -> Decorator:
@@ -180,8 +182,8 @@ solver_options = all_of(
         type=click.Choice(["step-time", "throughput", "latency"]),
         default="step-time",
         show_default=True,
-        help="What to make best: the time of one step, the samples a pipeline takes in, or the "
-        "time of one query.",
+        help="What to optimise: the time of one step, the throughput of a pipeline, or the latency "
+        "of one query.",
     ),
     click.option(
         "--time-limit",
@@ -197,79 +199,39 @@ solver_options = all_of(
         help="Of everything random: equal seeds give equal plans.",
     ),
     click.option(
+        "--option",
+        "option_texts",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An option of the method; 'enplace methods --json' lists them. Repeat at will.",
+    ),
+    click.option(
         "--solver",
         type=click.Choice(["highs", "cbc", "gurobi", "cplex"]),
-        help="Of integer programs. [default: highs; max-load-ip asks CP-SAT, pesto "
+        help="Of integer programs. [default: highs; max-load-ip uses CP-SAT, pesto "
         "the best that is installed]",
     ),
     click.option(
         "--load",
         type=click.Choice(["sum", "overlap", "duplex"]),
-        default="sum",
-        show_default=True,
-        help="How the transfers of a pipeline's device count: added to its compute time, beside "
-        "it, or in and out beside it, each on its own.",
+        help="How the transfers of a pipeline's device count: added to its compute time, "
+        "overlapping with it, or overlapping with it and with each other (in and out). "
+        "[default: sum]",
     ),
     click.option(
         "--pipeline",
         type=click.Choice(["1f1b", "gpipe"]),
-        default="1f1b",
-        show_default=True,
-        help="How a pipeline trains: PipeDream's way, or all samples forward first.",
+        help="How a pipeline trains: one forward, one backward (PipeDream), or all samples "
+        "forward first. [default: 1f1b]",
     ),
     click.option(
-        "--replicate",
-        is_flag=True,
-        help="Let several devices take turns with the samples of one stage.",
+        "--replicate", is_flag=True, help="Let several devices run replicas of one stage."
     ),
     click.option(
         "--two-level",
         is_flag=True,
-        help="Count what a pipeline sends between machines, too.",
+        help="Count what a pipeline sends between machines as well.",
     ),
-)
-
-
-_SOLVING = ("time_limit", "seed", "solver", "load", "pipeline", "replicate", "two_level")
-
-
-def split_options(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is meant for :func:`place_options`, and what else was given."""
-    solving = {key: given[key] for key in _SOLVING}
-    return solving, {key: value for key, value in given.items() if key not in _SOLVING}
-
-
-def place_options(
-    time_limit: float | None,
-    seed: int,
-    solver: str | None,
-    load: str,
-    pipeline: str,
-    replicate: bool,
-    two_level: bool,
-    **more: Any,
-) -> PlaceOptions:
-    """What :data:`solver_options` come to.
-
-    Parameters
-    ----------
-    more
-        What else there is to say to a placer.
-    """
-    from enplace.machine.loads import LoadRule
-    from enplace.placers import PlaceOptions
-    from enplace.solvers.milp import SOLVERS
-
-    return PlaceOptions(
-        time_limit_s=time_limit,
-        seed=seed,
-        solver=next((name for name in SOLVERS if name.lower() == solver), ""),
-        rule=LoadRule(load, pipeline, replicate, two_level),
-        **more,
-    )
-
-
-expert_options = all_of(
     click.option(
         "--family",
         type=click.Choice(["stacked", "branches", "layers"]),
@@ -278,21 +240,52 @@ expert_options = all_of(
     ),
     click.option(
         "--rules",
-        "rules_file",
         type=FILE,
         metavar="RULES.txt",
         help="Where some ops go in the expert's plan: a file with lines of REGEX -> DEVICE.",
     ),
+    click.option(
+        "--memory-rule",
+        type=click.Choice(["makers", "sums"]),
+        help="What m-etf and m-sct count as memory on a GPU, as in Baechi's code: outputs of its "
+        "ops that are still needed, without received copies, or all inputs and outputs, as if none "
+        "were freed. [default: what is there at a time, with received copies]",
+    ),
 )
-"""``--family``, ``--rules``."""
 
-memory_rule_option = click.option(
-    "--memory-rule",
-    type=click.Choice(["makers", "sums"]),
-    help="What m-etf and m-sct take a GPU's memory to hold, as Baechi's code has it: what ops "
-    "there made and others still need, or all they make, as if nothing were freed. [default: what "
-    "is there at a time, with copies of what is sent there]",
-)
+SPELLINGS = {
+    name.replace("-", "_"): name
+    for name in (
+        "solver",
+        "load",
+        "pipeline",
+        "replicate",
+        "two-level",
+        "family",
+        "rules",
+        "memory-rule",
+    )
+}
+"""Flags that spell ``--option NAME=VALUE``; static, because importing the placers takes a while."""
+
+
+def take_values(given: dict[str, Any]) -> dict[str, Value]:
+    """Take the placer's own options out of what was given, in either spelling.
+
+    Raises
+    ------
+    EnplaceError
+        If a text is not NAME=VALUE.
+    """
+    spelt = {name: given.pop(flag) for flag, name in SPELLINGS.items()}
+    values: dict[str, Value] = {name: value for name, value in spelt.items() if value}
+    for text in given.pop("option_texts"):
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise EnplaceError(f"--option {text!r}: write NAME=VALUE, for example 'load=overlap'")
+        values[name] = value
+    return values
+
 
 schedule_option = click.option(
     "--schedule",

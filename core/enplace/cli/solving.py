@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from enplace.cli.inputs import (
     read_problem,
     read_problem_and_plan,
     read_start,
+    values_of_methods,
     without_split_groups,
 )
 from enplace.cli.options import (
@@ -25,22 +27,19 @@ from enplace.cli.options import (
     MethodType,
     cluster_option,
     constraint_options,
-    expert_options,
-    memory_rule_option,
-    place_options,
     plan_argument,
     profile_argument,
     schedule_option,
     solver_options,
-    split_options,
+    take_values,
 )
 from enplace.cli.progress import progress_bar, stopped_by_ctrl_c
 from enplace.errors import EnplaceError
 
 if TYPE_CHECKING:
-    from enplace.placers import PlaceOptions
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
+    from enplace.values.result import Result
     from enplace.values.schedule import Schedule
 
 
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
 @constraint_options
 @solver_options
 @click.option("--start", type=FILE, metavar="plan.json", help="A plan to make better.")
-@expert_options
-@memory_rule_option
 @click.option("-o", "--output", type=FILE, metavar="plan.json", help="Write the plan.")
 @schedule_option
 def place(
@@ -60,46 +57,33 @@ def place(
     method: str | None,
     objective: str,
     start: str | None,
-    family: str | None,
-    rules_file: str | None,
-    memory_rule: str | None,
     output: str | None,
     schedule_file: str | None,
+    time_limit: float | None,
+    seed: int,
     **given: Any,
 ) -> Answer:
     """Decide where every op of PROFILE runs, and in what order.
 
     Exit status 1 if the plan does not fit in memory; it is written all the same.
     """
-    from enplace.names.rules import read_rules
+    from enplace.placers import PlaceOptions
+    from enplace.placers import place as run_placer
 
     check_outputs((output, schedule_file), profile, given["cluster"])
-    solving, wishes = split_options(given)
-    for_expert = family is not None or rules_file is not None
-    usual = "expert" if for_expert else _default_method(objective)
+    values = take_values(given)
+    usual = "expert" if {"family", "rules"} & values.keys() else _default_method(objective)
     (chosen,) = method_names(usual if method is None else method, objective)
-    if for_expert and chosen != "expert":
-        raise EnplaceError(
-            f"--family and --rules are for method 'expert', not '{chosen}'; leave out --method, or "
-            f"pin ops with --pin"
-        )
-    problem = read_problem(profile, **wishes)
-    options = place_options(
-        **solving,
-        objective=objective,
-        start=None if start is None else read_start(problem, start, chosen),
-        family=family or "",
-        memory_rule=memory_rule or "",
-        rules=read_rules(rules_file, problem) if rules_file is not None else {},
-    )
+    problem = read_problem(profile, **given)
+    first = None if start is None else read_start(problem, start, chosen)
+    options = PlaceOptions(objective, time_limit, seed, start=first, values=values)
     with progress_bar(1) as (begin, report), stopped_by_ctrl_c() as stopped:
         begin(chosen)
-        schedule = _solve(problem, chosen, replace(options, progress=report, cancelled=stopped))
-    written = _write(schedule, output, schedule_file)
+        options = replace(options, progress=report, cancelled=stopped)
+        result = run_placer(problem, chosen, options=options)
+    written = _write(result, output, schedule_file)
     files = {"placement_file": output, "schedule_file": schedule_file}
-    answer = _answer(
-        schedule, _expert_of(problem, schedule), written, seed=solving["seed"], **files
-    )
+    answer = _answer(result, _expert_of(problem, result.schedule), written, seed=seed, **files)
     if stopped():
         text = f"Stopped; this is the best plan so far.\n\n{answer.text}"
         return Answer(answer.document, text, INTERRUPTED)
@@ -152,11 +136,11 @@ def simulate(
     trace_file: str | None,
     **choice: Any,
 ) -> Answer:
-    """Predict what PLAN comes to on PROFILE.
+    """Predict the step time of PLAN on PROFILE.
 
     Exit status 1 if it does not fit in memory, or if its order makes ops wait for each other.
     """
-    from enplace.machine import simulate as play
+    from enplace.machine import simulate as run_plan
 
     check_outputs((schedule_file, trace_file), profile, plan, choice["cluster"])
     problem, chosen = read_problem_and_plan(profile, plan, **choice)
@@ -168,17 +152,28 @@ def simulate(
         return _pipeline_answer(problem, chosen, pipeline, microbatches, load)
     if load is not None:
         raise EnplaceError("--load says how the loads of a pipeline count; add --pipeline")
-    schedule = play(problem, chosen)
-    written = _write(schedule, None, schedule_file, trace_file)
+    result = _bounded(run_plan(problem, chosen))
+    written = _write(result, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
     # The expert's plan is for the model, which the graph of a plan with splits is not.
-    expert = None if chosen.splits else _expert_of(problem, schedule)
-    return _answer(schedule, expert, written, **files)
+    expert = None if chosen.splits else _expert_of(problem, result.schedule)
+    return _answer(result, expert, written, **files)
+
+
+def _bounded(schedule: Schedule) -> Result:
+    """The schedule of a plan that was read, with what is known of its objective."""
+    from enplace.bounds import lower_bound_us
+    from enplace.values.problem import STEP_TIME
+    from enplace.values.result import Result
+
+    plan = schedule.plan
+    for_step = plan.objective == STEP_TIME
+    return Result(schedule, lower_bound_us(schedule.problem) if for_step else plan.bound_us)
 
 
 def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: str | None) -> Answer:
-    from enplace.machine.loads import LoadRule
     from enplace.machine.pipeline import planned_rule, simulate_pipeline
+    from enplace.values.load_rule import LoadRule
     from enplace.values.plan import check_plan
     from enplace.writers import pipeline_document
 
@@ -202,54 +197,40 @@ def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: st
 )
 @constraint_options
 @solver_options
-@expert_options
-@memory_rule_option
 def compare(
     profile: str,
     methods: str | None,
     objective: str,
-    family: str | None,
-    rules_file: str | None,
-    memory_rule: str | None,
+    time_limit: float | None,
+    seed: int,
     **given: Any,
 ) -> Answer:
-    """Set the plans of several methods for PROFILE side by side.
+    """Compare the plans of several methods for PROFILE.
 
-    Goes on when one of them fails. Exit status 1 if none has a plan that fits.
+    An option applies to the methods that have it. Goes on when a method fails. Exit status 1 if
+    none has a plan that fits.
     """
-    from enplace.names.rules import read_rules
-    from enplace.placing.registry import MEMORY_RULE, names_with
+    from enplace.placers import PlaceOptions, place
 
     names = method_names(methods, objective)
-    solving, wishes = split_options(given)
-    able = names_with(MEMORY_RULE)
-    for asked, whose in ((memory_rule, able), (family or rules_file, ["expert"])):
-        if asked and not set(whose) & set(names):
-            option = "--memory-rule" if asked is memory_rule else "--family and --rules"
-            raise EnplaceError(f"{option}: for none of these methods; add {' or '.join(whose)}")
-    problem = read_problem(profile, **wishes)
-    schedules, failures = {}, {}
-    options = place_options(
-        **solving,
-        objective=objective,
-        family=family or "",
-        rules=read_rules(rules_file, problem) if rules_file is not None else {},
-    )
+    values = values_of_methods(names, take_values(given))
+    problem = read_problem(profile, **given)
+    options = PlaceOptions(objective, time_limit, seed)
+    results, failures = {}, {}
     with progress_bar(len(names)) as (begin, report), stopped_by_ctrl_c() as stopped:
+        options = replace(options, progress=report, cancelled=stopped)
         for name in names:
             begin(name)
             try:
-                rule = memory_rule or "" if name in able else ""
-                told = replace(options, progress=report, cancelled=stopped, memory_rule=rule)
-                schedules[name] = _solve(problem, name, told)
+                asked = replace(options, values=values[name])
+                results[name] = place(problem, name, options=asked)
             except EnplaceError as error:
                 failures[name] = str(error)
-    expert = schedules.get("expert") or summary.expert_schedule(problem)
+    expert = _expert_among(results, problem)
     failed = [f"{name} has no plan: {reason}" for name, reason in failures.items()]
-    table = summary.comparison(list(schedules.values()), expert, objective)
-    # For other objectives each method proves something of splits of its own kind.
-    of_step = schedules.values() if objective == "step-time" else ()
-    bound = next((schedule.lower_bound_us for schedule in of_step), None)
+    table = summary.comparison(list(results.values()), expert, objective)
+    # For other objectives each method proves something about splits of its own kind.
+    bound = next((result.step_bound_us for result in results.values()), None)
     return Answer(
         {
             "profile": problem.profile.name,
@@ -258,15 +239,20 @@ def compare(
             "lower_bound": bound,
             "expert_step_time_us": expert.makespan_us if expert else None,
             "methods": [
-                {"error": None, **summary.numbers(schedules[name], expert)}
-                if name in schedules
+                {"error": None, **summary.numbers(results[name], expert)}
+                if name in results
                 else {"method": name, "error": failures[name], "feasible": False}
                 for name in names
             ],
         },
-        "\n".join([*([table] if schedules else []), *failed]),
-        INTERRUPTED if stopped() else YES if any(s.fits for s in schedules.values()) else NO,
+        "\n".join([*([table] if results else []), *failed]),
+        INTERRUPTED if stopped() else YES if any(r.schedule.fits for r in results.values()) else NO,
     )
+
+
+def _expert_among(results: Mapping[str, Result], problem: Problem) -> Schedule | None:
+    expert = results.get("expert")
+    return expert.schedule if expert else summary.expert_schedule(problem)
 
 
 def _default_method(objective: str) -> str:
@@ -275,15 +261,8 @@ def _default_method(objective: str) -> str:
     return DEFAULT_METHODS[objective]
 
 
-def _solve(problem: Problem, method: str, options: PlaceOptions) -> Schedule:
-    from enplace.machine import simulate
-    from enplace.placers import place
-
-    return simulate(problem, place(problem, method, options=options))
-
-
 def _write(
-    schedule: Schedule,
+    result: Result,
     plan_file: str | None,
     schedule_file: str | None,
     trace_file: str | None = None,
@@ -292,8 +271,9 @@ def _write(
     from enplace.disk import write_atomically
     from enplace.writers import chrome_trace, schedule_json, write_plan
 
+    schedule = result.schedule
     if plan_file:
-        write_plan(plan_file, schedule.problem, schedule.plan, schedule)
+        write_plan(plan_file, schedule.problem, schedule.plan, schedule, result.step_bound_us)
     if schedule_file:
         write_atomically(schedule_file, schedule_json(schedule))
     if trace_file:
@@ -303,16 +283,16 @@ def _write(
 
 
 def _expert_of(problem: Problem, schedule: Schedule) -> Schedule | None:
-    """What the expert's plan comes to, which may be this one."""
+    """The schedule of the expert's plan, which may be this one."""
     return schedule if schedule.plan.method == "expert" else summary.expert_schedule(problem)
 
 
-def _answer(schedule: Schedule, expert: Schedule | None, written: list[str], **more: Any) -> Answer:
-    problem = schedule.problem
+def _answer(result: Result, expert: Schedule | None, written: list[str], **more: Any) -> Answer:
+    problem = result.schedule.problem
     document = {"profile": problem.profile.name, "cluster": problem.cluster.name}
-    text = summary.describe(schedule, expert)
+    text = summary.describe(result, expert)
     return Answer(
-        document | summary.numbers(schedule, expert) | more,
+        document | summary.numbers(result, expert) | more,
         "\n".join([text, *([""] if written else []), *written]),
-        YES if schedule.fits else NO,
+        YES if result.schedule.fits else NO,
     )

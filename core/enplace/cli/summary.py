@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from enplace.machine.pipeline import PipelineSchedule
     from enplace.values.plan import Plan
     from enplace.values.problem import Problem
+    from enplace.values.result import Result
     from enplace.values.schedule import Schedule
 
 SHOWN_STAGES = 40
@@ -18,23 +19,22 @@ SHOWN_STAGES = 40
 
 
 def expert_schedule(problem: Problem) -> Schedule | None:
-    """What the expert's placement comes to; None where the expert has none."""
+    """The schedule of the expert's plan; None if the expert has none."""
     from enplace.errors import EnplaceError
-    from enplace.machine import simulate
     from enplace.placers import place
 
     try:
-        return simulate(problem, place(problem, "expert"))
+        return place(problem, "expert").schedule
     except EnplaceError:
         return None
 
 
-def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
-    """Plain data of a schedule; times in µs."""
+def numbers(result: Result, expert: Schedule | None) -> dict[str, Any]:
+    """Plain data of a result; times in µs."""
     import numpy as np
 
-    plan, cluster = schedule.plan, schedule.problem.cluster
-    bound_us, gap = _bound_and_gap(schedule)
+    schedule, plan = result.schedule, result.plan
+    cluster = schedule.problem.cluster
     ops = np.bincount(plan.device, minlength=cluster.n_devices)
     columns = zip(
         cluster.devices,
@@ -53,9 +53,9 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
         **_replicas(schedule),
         "step_time_us": schedule.makespan_us,
         "expert_step_time_us": expert.makespan_us if expert else None,
-        "lower_bound": bound_us,
-        "gap": gap,
-        "solve_seconds": finite(plan.facts.get("solve_seconds")),
+        "lower_bound": result.bound_us,
+        "gap": result.gap,
+        "solve_seconds": plan.solve_seconds,
         "note": plan.note,
         "feasible": schedule.fits,
         "split_ops": len(plan.splits),
@@ -80,70 +80,62 @@ def numbers(schedule: Schedule, expert: Schedule | None) -> dict[str, Any]:
 
 
 def _objective_numbers(plan: Plan) -> dict[str, Any]:
-    """What a plan for another objective adds: a pipeline's, or the latency of a query."""
-    from enplace.values.plan import OBJECTIVE_FACTS
-    from enplace.values.problem import STEP_TIME, THROUGHPUT
+    """What a plan for another objective adds: the time per sample, or the latency of a query."""
+    from dataclasses import asdict
 
-    if plan.objective == STEP_TIME:
+    from enplace.readers.plan_facts import VALUE_KEYS
+    from enplace.values.problem import THROUGHPUT
+
+    if plan.objective not in VALUE_KEYS:
         return {"objective": plan.objective}
-    name = OBJECTIVE_FACTS[plan.objective]
-    found = {
+    name = VALUE_KEYS[plan.objective]
+    found: dict[str, Any] = {
         "objective": plan.objective,
-        name: plan.objective_us,
-        f"{name.removesuffix('_us')}_bound_us": plan.objective_bound_us,
-        "proven": plan.facts.get("proven") is True,
+        name: plan.value_us,
+        f"{name.removesuffix('_us')}_bound_us": plan.bound_us,
+        "proven": plan.proven,
     }
     if plan.objective == THROUGHPUT:
-        found |= {"load": plan.facts.get("load"), "ideals": finite(plan.facts.get("ideals"))}
+        load = asdict(plan.load_rule) if plan.load_rule else None
+        found |= {"load": load, "ideals": finite(plan.details.get("ideals"))}
     return found
 
 
 def _replicas(schedule: Schedule) -> dict[str, Any]:
-    """Names of the devices that take turns; nothing if none do."""
+    """Names of the devices that are replicas; nothing if none are."""
     names = [device.name for device in schedule.problem.cluster.devices]
     groups = [[names[device] for device in group] for group in schedule.plan.replicas]
     return {"replicas": groups} if groups else {}
 
 
-def _bound_and_gap(schedule: Schedule) -> tuple[float | None, float | None]:
-    """What is proven of the objective that the plan is for, and how far it may be from the best.
-
-    None for what is not known; a plan that does not fit has no gap.
-    """
-    from enplace.values.problem import STEP_TIME
-
-    plan, for_step = schedule.plan, schedule.plan.objective == STEP_TIME
-    bound_us = schedule.lower_bound_us if for_step else plan.objective_bound_us
-    gap = schedule.gap if for_step else plan.objective_gap
-    return bound_us, gap if schedule.fits else None
-
-
-def _objective_facts(schedule: Schedule) -> list[list[str]]:
-    """What a plan comes to that is not for the step time, and what is proven of that."""
-    from enplace.machine.pipeline import planned_rule
-
-    plan = schedule.plan
-    found, us, bound_us = _objective_numbers(plan), plan.objective_us, plan.objective_bound_us
-    if us is None:
+def _objective_lines(result: Result) -> list[list[str]]:
+    """The value of an objective other than the step time, and what is proven about it."""
+    plan = result.plan
+    if plan.value_us is None:
         return []
-    if found["objective"] == "latency":
-        name, pieces = "latency of a query", plan.facts.get("pieces")
-        split = "contiguous split" if pieces == 1 else f"split into {pieces} pieces a device"
-    else:
-        name = "time per sample"
-        split = "split into consecutive stages" if "ideals" in plan.facts else "contiguous split"
-        if "ideals" in plan.facts and planned_rule(plan).two_level:
-            split = "split that gives each machine consecutive stages"
-        split = "split" if plan.facts.get("contiguous") is False else split
-    facts = [[name, ms(us), ""]]
-    if found["proven"] or bound_us:
-        proof = f"no {split} has less"
-        if not found["proven"]:
-            proof += f" than {ms(bound_us or 0.0)}"
-        elif found.get("ideals"):
-            proof += f": {found['ideals']:,.0f} ideals searched"
-        facts.append(["gap", gap_text(plan.objective_gap, schedule.fits), proof])
-    return facts
+    name = "latency of a query" if plan.objective == "latency" else "time per sample"
+    lines = [[name, ms(plan.value_us), ""]]
+    if plan.proven or plan.bound_us:
+        proof = f"no {_kind_of_split(plan)} has less"
+        if not plan.proven:
+            proof += f" than {ms(plan.bound_us or 0.0)}"
+        elif ideals := finite(plan.details.get("ideals")):
+            proof += f": {ideals:,.0f} ideals searched"
+        lines.append(["gap", gap_text(result.gap, result.schedule.fits), proof])
+    return lines
+
+
+def _kind_of_split(plan: Plan) -> str:
+    """The splits among which a plan's bound holds."""
+    details = plan.details
+    if plan.objective == "latency":
+        pieces = details.get("pieces")
+        return "contiguous split" if pieces == 1 else f"split into {pieces} subgraphs a device"
+    if "ideals" in details:
+        if plan.load_rule and plan.load_rule.two_level:
+            return "split that gives each machine consecutive stages"
+        return "split into consecutive stages"
+    return "split" if details.get("contiguous") is False else "contiguous split"
 
 
 def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
@@ -153,36 +145,39 @@ def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
     return percent(schedule.makespan_us / expert.makespan_us - 1, signed=True)
 
 
-def describe(schedule: Schedule, expert: Schedule | None) -> str:
+def describe(result: Result, expert: Schedule | None) -> str:
     """Headline, the numbers that matter, one line for each device."""
-    problem, plan = schedule.problem, schedule.plan
-    solved = finite(plan.facts.get("solve_seconds"))
+    schedule, plan = result.schedule, result.plan
+    problem = schedule.problem
     head = f"{problem.profile.name} on {problem.cluster.name}, {plan.method}"
-    if solved is not None:
-        head += f", solved in {seconds(solved)}"
+    if plan.solve_seconds is not None:
+        head += f", solved in {seconds(plan.solve_seconds)}"
+    lines = _objective_lines(result)
+    lines += [["replicas", "", listed(names)] for names in _replicas(schedule).get("replicas", [])]
+    lines += _step_lines(result, expert)
     sent = float((schedule.transfer_finish_us - schedule.transfer_start_us).sum())
-    facts = _objective_facts(schedule)
-    for_step = not facts
-    facts += [
-        ["take turns", "", listed(names)] for names in _replicas(schedule).get("replicas", [])
-    ]
-    facts.append(["step time", ms(schedule.makespan_us), ""])
-    change = against_expert(schedule, expert)
-    if expert is not None and change and plan.method != "expert":
-        facts[-1][2] = f"{change} against the expert's {ms(expert.makespan_us)}"
-    if for_step:
-        what = "" if schedule.fits else "what fits is "
-        proof = f"{what}proven not below {ms(schedule.lower_bound_us)}"
-        facts.append(["gap", gap_text(schedule.gap, schedule.fits), proof])
     sent_size = size(float(schedule.transfer_bytes.sum()))
-    facts.append(["transfers", f"{len(schedule.transfer_tensor):,}", f"{sent_size} in {ms(sent)}"])
+    lines.append(["transfers", f"{len(schedule.transfer_tensor):,}", f"{sent_size} in {ms(sent)}"])
     if plan.splits:
         parts = sum(split.parts for split in plan.splits)
-        facts.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
-    told = [head, table(facts, "lrl"), device_table(schedule), *overfull(schedule)]
-    if plan.note:
-        told.insert(2, plan.note)
-    return "\n\n".join(told)
+        lines.append(["split ops", f"{len(plan.splits):,}", f"into {count(parts, 'part')}"])
+    note = [plan.note] if plan.note else []
+    tables = [table(lines, "lrl"), *note, device_table(schedule)]
+    return "\n\n".join([head, *tables, *overfull(schedule)])
+
+
+def _step_lines(result: Result, expert: Schedule | None) -> list[list[str]]:
+    """The step time against the expert's, and its gap if it is the objective."""
+    schedule = result.schedule
+    line = ["step time", ms(schedule.makespan_us), ""]
+    change = against_expert(schedule, expert)
+    if expert is not None and change and schedule.plan.method != "expert":
+        line[2] = f"{change} against the expert's {ms(expert.makespan_us)}"
+    if result.plan.value_us is not None or result.bound_us is None:
+        return [line]
+    what = "" if schedule.fits else "what fits is "
+    proof = f"{what}proven not below {ms(result.bound_us)}"
+    return [line, ["gap", gap_text(result.gap, schedule.fits), proof]]
 
 
 def device_table(schedule: Schedule) -> str:
@@ -262,35 +257,36 @@ def overfull(schedule: Schedule) -> list[str]:
     ]
 
 
-def _objective_change(schedule: Schedule, expert: Schedule | None) -> str:
-    """Change of what the plan is for against the expert's, where that is known."""
-    ours, theirs = (s and s.plan.objective_us for s in (schedule, expert))
+def _objective_change(result: Result, expert: Schedule | None) -> str:
+    """Change of the plan's value against the expert's, where that is known."""
+    ours, theirs = result.plan.value_us, expert and expert.plan.value_us
     return percent(ours / theirs - 1, signed=True) if ours and theirs else ""
 
 
-def comparison(schedules: list[Schedule], expert: Schedule | None, objective: str) -> str:
-    """One line for each schedule: what tells methods apart."""
+def comparison(results: list[Result], expert: Schedule | None, objective: str) -> str:
+    """One line for each result: how the methods differ."""
     name = {"throughput": "time per sample", "latency": "latency"}.get(objective)
     times = [name, "vs expert", "step time"] if name else ["step time", "vs expert"]
     head = ["method", *times, "gap", "transfers", "sent", "peak memory", "fits", "solved in"]
 
-    def times_of(schedule: Schedule) -> list[str]:
-        step = ms(schedule.makespan_us)
+    def times_of(result: Result) -> list[str]:
+        step = ms(result.schedule.makespan_us)
         if name is None:
-            return [step, against_expert(schedule, expert)]
-        return [ms(schedule.plan.objective_us or 0.0), _objective_change(schedule, expert), step]
+            return [step, against_expert(result.schedule, expert)]
+        return [ms(result.plan.value_us or 0.0), _objective_change(result, expert), step]
 
     rows = [
         [
-            schedule.plan.method,
-            *times_of(schedule),
-            gap_text(_bound_and_gap(schedule)[1], schedule.fits),
+            result.plan.method,
+            *times_of(result),
+            gap_text(result.gap, schedule.fits),
             f"{len(schedule.transfer_tensor):,}",
             size(float(schedule.transfer_bytes.sum())),
             size(float(schedule.peak_bytes.max())),
             "yes" if schedule.fits else "no",
-            seconds(float(schedule.plan.facts.get("solve_seconds", 0.0))),
+            seconds(result.plan.solve_seconds or 0.0),
         ]
-        for schedule in schedules
+        for result in results
+        for schedule in (result.schedule,)
     ]
     return table([head, *rows], "l" + "r" * (len(head) - 3) + "lr")

@@ -82,7 +82,7 @@ def evaluate(
     graph = profile_from(work(parts - 2, large, profile_job(source, devices, 0, 0)))
     estimated = estimate(graph, small, batch_sizes, source.batch_size)
     problem = Problem(estimated, cluster_from("local", small[-1]))
-    plan = place(problem, METHOD)
+    plan = place(problem, METHOD).plan
     job = run_job(source, devices, FEW_STEPS, False, problem, plan, compare=False)
     run = run_from(work(parts - 1, large, job), problem)
     memory, time = deviations(run)

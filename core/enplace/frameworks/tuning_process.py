@@ -104,7 +104,7 @@ def _tuned(profile: Message, job: Message, say: Any) -> Message:
 
     def solve(problem: Problem) -> Plan:
         options = PlaceOptions(time_limit_s=SEARCH_S, progress=tell)
-        return place(problem, DEFAULT_METHOD, options=options)
+        return place(problem, DEFAULT_METHOD, options=options).plan
 
     source = source_from_json(details["source"])
     measure = runs_on(source, details["devices"], details["steps"], details["order"], report)

@@ -1,10 +1,9 @@
-"""The simulator: plays a plan on the machine model and says when everything happens."""
+"""The simulator: runs a plan on the machine model and reports when everything happens."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from enplace.bounds.step_time import heads_and_tails_us, lower_bound_us, remember_bound
 from enplace.errors import DeadlockError
 from enplace.machine.critical_path import CriticalPath, critical_path
 from enplace.machine.kernel import run
@@ -17,15 +16,12 @@ from enplace.values.schedule import Schedule
 __all__ = [
     "CriticalPath",
     "critical_path",
-    "heads_and_tails_us",
-    "lower_bound_us",
-    "remember_bound",
     "simulate",
 ]
 
 
 def simulate(problem: Problem, plan: Plan) -> Schedule:
-    """Play a plan under its own dispatch and link policies.
+    """Simulate a plan under its own dispatch and link policies.
 
     The result is the same to the last bit for the same input. If the plan splits ops, the
     schedule's problem is that of the graph with these splits.
@@ -53,7 +49,6 @@ def simulate(problem: Problem, plan: Plan) -> Schedule:
         transfer_to=machine.transfer_to,
         transfer_start_us=times.sent_start_us,
         transfer_finish_us=times.sent_finish_us,
-        lower_bound_us=lower_bound_us(problem),
     )
 
 

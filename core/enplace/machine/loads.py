@@ -10,7 +10,6 @@ Nothing here is shared with what searches for placements, so that it can check a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -22,68 +21,15 @@ from enplace.names.scopes import BACKWARD as BACKWARD_SCOPE
 from enplace.names.scopes import UPDATE
 from enplace.text import host_of
 from enplace.values.cluster import Cluster
+from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import CONTROL, FloatArray, IntArray, Profile
-
-TRANSFERS = ("sum", "overlap", "duplex")
-"""How transfers count (appendix C.1): added to the compute time; beside it, so that the larger of
-the two counts; or in and out beside it, each on its own, so that the largest of three does."""
-
-PIPELINES = ("1f1b", "gpipe")
-"""Which schedule of training decides (section 5.3): PipeDream's, where a device's load is that of
-both passes, or GPipe's, where all samples go forward first and each pass has its busiest device."""
 
 COMPUTE, IN, OUT = 0, 1, 2
 """Parts of a load."""
 
 FORWARD, BACKWARD = 0, 1
 """The passes."""
-
-_RESOURCES = {"sum": (0, 0, 0), "overlap": (0, 1, 1), "duplex": (0, 1, 2)}
-
-
-@dataclass(frozen=True)
-class LoadRule:
-    """How the time per sample of a pipeline follows from what its devices do.
-
-    Attributes
-    ----------
-    transfers : str
-        One of :data:`TRANSFERS`.
-    pipeline : str
-        One of :data:`PIPELINES`.
-    replicate : bool
-        Whether several devices may take turns with the samples of one stage (appendix C.2).
-    two_level : bool
-        Whether tensors between machines also occupy each machine's network (appendix C.3).
-    """
-
-    transfers: str = "sum"
-    pipeline: str = "1f1b"
-    replicate: bool = False
-    two_level: bool = False
-
-    @property
-    def n_passes(self) -> int:
-        """Passes whose loads count apart."""
-        return 2 if self.pipeline == "gpipe" else 1
-
-    @property
-    def n_resources(self) -> int:
-        """Parts of a device that work side by side."""
-        return max(_RESOURCES[self.transfers]) + 1
-
-    def resource(self, part: int) -> int:
-        """Which of them has to do with a part of the load; computing is always the first."""
-        return _RESOURCES[self.transfers][part]
-
-    def pass_number(self, of: int) -> int:
-        """Which of :attr:`n_passes` a pass counts to."""
-        return min(of, self.n_passes - 1)
-
-
-USUAL = LoadRule()
-"""The rule of the paper's tables."""
 
 
 def backward_ops(problem: Problem) -> BoolArray:

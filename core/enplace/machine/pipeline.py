@@ -21,16 +21,13 @@ from enplace.machine.loads import (
     COMPUTE,
     IN,
     OUT,
-    PIPELINES,
-    TRANSFERS,
-    USUAL,
-    LoadRule,
     all_reduce_us,
     backward_ops,
     optimiser_ops,
     send_us,
 )
 from enplace.machine.subgraphs import pieces_of
+from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -173,12 +170,7 @@ def simulate_pipeline(
 
 def planned_rule(plan: Plan) -> LoadRule:
     """How loads count, as the plan was made; the usual way if it does not say so."""
-    try:
-        rule = LoadRule(**plan.facts["load"])
-    except (KeyError, TypeError):
-        return USUAL
-    known = rule.transfers in TRANSFERS and rule.pipeline in PIPELINES
-    return rule if known else USUAL
+    return plan.load_rule or USUAL
 
 
 def _played(

@@ -3,7 +3,9 @@
 import importlib
 import pkgutil
 
-from enplace.placing.registry import FAMILIES, PlaceOptions, Placer, Progress, place, placers
+from enplace.placing.options import Option, PlaceOptions, Progress
+from enplace.placing.registry import Placer, placers
+from enplace.placing.run import place
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 
 DEFAULT_METHOD = "enplace"
@@ -16,10 +18,10 @@ for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
 __all__ = [
     "DEFAULT_METHOD",
     "DEFAULT_METHODS",
-    "FAMILIES",
     "LATENCY",
     "STEP_TIME",
     "THROUGHPUT",
+    "Option",
     "PlaceOptions",
     "Placer",
     "Progress",

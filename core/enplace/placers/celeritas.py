@@ -26,9 +26,12 @@ import numpy as np
 from numba import njit
 
 from enplace.coarsen import GroupedGraph, cpd_topo, fuse, group_graph, mean_link
+from enplace.placing.candidates import arranged, best_of
 from enplace.placing.capacity import Claims, claim, claims_of, needed_bytes
-from enplace.placing.registry import PlaceOptions, placer
-from enplace.placing.settle import arranged, best_of, made_to_fit, position_by, settle
+from enplace.placing.options import PlaceOptions
+from enplace.placing.registry import placer
+from enplace.placing.repair import relieve
+from enplace.placing.settle import position_by, settle
 from enplace.placing.slots import all_free_from, empty_slots, free_from, occupy
 from enplace.values.plan import Plan, inverse
 from enplace.values.problem import Problem
@@ -71,7 +74,7 @@ def _finish(
     position = position_by(problem, inverse(order)[group].astype(np.float64))
     placed = settle(problem, device[group], position)
     best = best_of(problem, arranged(problem, placed, position, method), options)
-    return made_to_fit(best, options).plan
+    return relieve(best, options).plan
 
 
 def fill_in_order(claims: Claims, order: IntArray, gpus: IntArray) -> IntArray:

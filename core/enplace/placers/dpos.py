@@ -23,9 +23,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from enplace.placers.heft import list_schedule
+from enplace.placing.candidates import best_that_fits
 from enplace.placing.capacity import claims_of
-from enplace.placing.registry import PlaceOptions, placer
-from enplace.placing.settle import best_that_fits, position_by_start, upward_rank_us
+from enplace.placing.options import PlaceOptions
+from enplace.placing.registry import placer
+from enplace.placing.settle import position_by_start, upward_rank_us
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray

@@ -24,8 +24,11 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.names.layers import NONE, Home, find_home, named_layers, parts_of, spread
-from enplace.placing.registry import BRANCHES, EVERY, LAYERS, STACKED, PlaceOptions, placer
-from enplace.placing.settle import best_of, deciding_op, natural_position, settle, unordered
+from enplace.names.rules import read_rules
+from enplace.placing.candidates import best_of, unordered
+from enplace.placing.options import FILE, Option, PlaceOptions
+from enplace.placing.registry import EVERY, placer
+from enplace.placing.settle import deciding_op, natural_position, settle
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
@@ -39,6 +42,21 @@ CONVOLVED = 0.5
 HALVINGS = 60
 """Steps to the length of the longest block; more change nothing in double precision."""
 
+STACKED, BRANCHES, LAYERS = "stacked", "branches", "layers"
+FAMILY = Option(
+    "family",
+    (STACKED, BRANCHES, LAYERS),
+    "",
+    "How the expert places the model: layers in blocks, branches of each cell dealt out, or "
+    "convolution, normalisation and activation layers in turn. [default: recognised]",
+)
+RULES = Option(
+    "rules",
+    FILE,
+    "",
+    "Where some ops go in the expert's plan: a file with lines of REGEX -> DEVICE.",
+)
+
 _KINDS = {
     "convolution": re.compile(r"conv", re.IGNORECASE),
     "normalisation": re.compile(r"batch_?norm|layer_?norm", re.IGNORECASE),
@@ -51,7 +69,7 @@ _KINDS = {
     title="Expert, by layer",
     source="Pesto, section 5.2 (Middleware 2021); Tarnawski 2020, section 6",
     objectives=EVERY,
-    capabilities=("rules",),
+    options=(FAMILY, RULES),
 )
 def expert(problem: Problem, options: PlaceOptions) -> Plan:
     """Place by the model's family, or the one that a person names, and by a person's rules."""
@@ -62,7 +80,7 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
     options.check_cancelled()
     work_us = problem.time_us[:, gpus].min(axis=1)
     work_us = np.where(np.isfinite(work_us), work_us, 0.0)
-    family = options.family or find_family(profile, homes, work_us)
+    family = options.choice(FAMILY) or find_family(profile, homes, work_us)
     if family == BRANCHES:
         block = deal_branches(profile, homes, work_us, len(gpus))
     elif family == LAYERS:
@@ -71,9 +89,11 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
         block = stack_layers(problem, homes, work_us, len(gpus))
     options.check_cancelled()
     wish = np.array(gpus)[block]
-    wish[list(options.rules)] = list(options.rules.values())
+    file = options.choice(RULES)
+    rules = read_rules(file, problem) if file else {}
+    wish[list(rules)] = list(rules.values())
     plan = best_of(problem, unordered(problem, settle(problem, wish), "expert"), options).plan
-    return replace(plan, facts={"family": family, "ops_by_rule": len(options.rules)})
+    return replace(plan, details={"family": family, "ops_by_rule": len(rules)})
 
 
 def find_family(profile: Profile, homes: list[Home], work_us: FloatArray) -> str:

@@ -26,6 +26,8 @@ import numpy as np
 from numba import njit
 
 from enplace.coarsen import tie_heavy_edges
+from enplace.placing.candidates import arranged, best_of, best_that_fits, by_start_or_rank
+from enplace.placing.incumbents import is_enough
 from enplace.placing.list_schedule import (
     State,
     Work,
@@ -40,16 +42,9 @@ from enplace.placing.list_schedule import (
     send,
     settle_units,
 )
-from enplace.placing.registry import PlaceOptions, placer
-from enplace.placing.settle import (
-    arranged,
-    best_of,
-    best_that_fits,
-    by_start_or_rank,
-    is_enough,
-    mean_rank_us,
-    position_by,
-)
+from enplace.placing.options import PlaceOptions
+from enplace.placing.registry import placer
+from enplace.placing.settle import mean_rank_us, position_by
 from enplace.placing.slots import Slots, empty_slots, occupy
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem

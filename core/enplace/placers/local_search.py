@@ -7,7 +7,7 @@ are groups of ops (:mod:`enplace.placing.group_search`). The paper has none for 
 it is the search for the step time whose placement is evaluated.
 """
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from enplace.placers.max_load.descent import descend as descend_in_load
 from enplace.placers.max_load.descent import judged, random_placement
 from enplace.placers.max_load.hypergraph import hypergraph_of
 from enplace.placers.max_load.methods import PROGRAM_S
+from enplace.placing.candidates import unordered
 from enplace.placing.group_search import Search
-from enplace.placing.registry import EVERY, PlaceOptions, Progress, placer
-from enplace.placing.settle import unordered
+from enplace.placing.options import ROUNDS, PlaceOptions, Progress
+from enplace.placing.registry import EVERY, placer
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.profile import IntArray
@@ -32,6 +33,7 @@ RESTARTS = 10
     source="Tarnawski et al. (NeurIPS 2020), section 6",
     objectives=EVERY,
     capabilities=("memory", "heterogeneous", "channels", "anytime"),
+    options=(ROUNDS,),
 )
 def local_search(problem: Problem, options: PlaceOptions) -> Plan:
     """Descend from random placements until the time limit, or for a fixed number of rounds."""
@@ -45,15 +47,15 @@ def local_search(problem: Problem, options: PlaceOptions) -> Plan:
             completed += not search.is_over()
     if search.is_settled:
         return search.plan()
-    return _noted(search.plan(), completed)
+    return _noted(search.plan(), completed, RESTARTS)
 
 
-def _noted(plan: Plan, completed: int) -> Plan:
+def _noted(plan: Plan, completed: int, wanted: int) -> Plan:
     """The plan, with a note if not all descents were completed."""
-    if completed == RESTARTS:
+    if completed == wanted:
         return plan
-    notes = (plan.note, f"{completed} of {RESTARTS} descents completed")
-    return replace(plan, facts={**plan.facts, "note": "; ".join(filter(None, notes))})
+    note = f"{completed} of {wanted} descents completed"
+    return plan.with_notes(plan.note, note, separator="; ")
 
 
 def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
@@ -61,27 +63,28 @@ def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
     options.check_cancelled()
     limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
     options = replace(options, time_limit_s=limit_s)
-    graph, draw = hypergraph_of(problem, options.rule), np.random.default_rng(options.seed)
+    graph, draw = hypergraph_of(problem, options.load_rule), np.random.default_rng(options.seed)
     best, plan, completed = (np.inf, np.inf), None, 0
-    for number in range(RESTARTS):
+    restarts = options.rounds or RESTARTS
+    for number in range(restarts):
         if plan is not None and options.stopped:
             break
         device = descend_in_load(graph, random_placement(graph, draw), lambda: options.stopped)
         found = judged(graph, device)
         if plan is None or found < best:
             best, plan = found, _plan(problem, device[problem.unit], options)
-            fraction = (number + 1) / RESTARTS
-            us, message = plan.objective_us, "a better local optimum"
+            fraction = (number + 1) / restarts
+            us, message = plan.value_us, "a better local optimum"
             options.progress(Progress(options.seconds, message, fraction, plan, us))
         completed += not options.stopped
     assert plan is not None
-    return _noted(plan, completed)
+    return _noted(plan, completed, restarts)
 
 
 def _plan(problem: Problem, device: IntArray, options: PlaceOptions) -> Plan:
-    load_us = max_load_us(problem, device, options.rule)
-    facts = {"time_per_sample_us": load_us, "load": asdict(options.rule)}
-    return replace(unordered(problem, device, "local-search")[0], facts=facts)
+    load_us = max_load_us(problem, device, options.load_rule)
+    (plan,) = unordered(problem, device, "local-search")
+    return replace(plan, objective=THROUGHPUT, value_us=load_us, load_rule=options.load_rule)
 
 
 def descend(search: Search, device: IntArray) -> IntArray:

@@ -12,7 +12,8 @@ import numpy as np
 
 from enplace.placers.expert import expert
 from enplace.placing.group_search import Search
-from enplace.placing.registry import PlaceOptions, placer
+from enplace.placing.options import ROUNDS, PlaceOptions
+from enplace.placing.registry import placer
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
@@ -29,6 +30,7 @@ LEAST_SHARE = 0.1
     title="MCMC, FlexFlow",
     source="FlexFlow (MLSys 2019)",
     capabilities=("memory", "heterogeneous", "channels", "anytime"),
+    options=(ROUNDS,),
 )
 def mcmc(problem: Problem, options: PlaceOptions) -> Plan:
     """Walk by chance, mostly downhill, until the time limit or for a fixed number of rounds."""

@@ -2,8 +2,10 @@
 
 import numpy as np
 
-from enplace.placing.registry import PlaceOptions, placer
-from enplace.placing.settle import best_of, natural_position, settle, unordered
+from enplace.placing.candidates import best_of, unordered
+from enplace.placing.options import PlaceOptions
+from enplace.placing.registry import placer
+from enplace.placing.settle import natural_position, settle
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray

@@ -26,8 +26,11 @@ import numpy as np
 from enplace.machine import simulate
 from enplace.placers.dpos import critical_path_ops, dpos_schedule, max_rank_us
 from enplace.placers.naive import single
-from enplace.placing.registry import PlaceOptions, placer
-from enplace.placing.settle import best_that_fits, is_better, position_by_start, report
+from enplace.placing.candidates import best_that_fits
+from enplace.placing.incumbents import is_better, report
+from enplace.placing.options import PlaceOptions
+from enplace.placing.registry import placer
+from enplace.placing.settle import position_by_start
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import IntArray

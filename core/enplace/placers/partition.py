@@ -29,14 +29,11 @@ import numpy as np
 
 from enplace.coarsen import find_leaders, group_graph, mean_link
 from enplace.errors import EnplaceError
-from enplace.placing.registry import EVERY, PlaceOptions, placer
-from enplace.placing.settle import (
-    best_of,
-    made_to_fit,
-    natural_position,
-    settle,
-    unordered,
-)
+from enplace.placing.candidates import best_of, unordered
+from enplace.placing.options import PlaceOptions
+from enplace.placing.registry import EVERY, placer
+from enplace.placing.repair import relieve
+from enplace.placing.settle import natural_position, settle
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -112,7 +109,7 @@ def _partitioned(
     if not best.fits and not options.stopped:
         plans = _parts(problem, partition, method, by_memory=True)
         best = best_of(problem, plans, options, best)
-    return made_to_fit(best, options).plan
+    return relieve(best, options).plan
 
 
 def _parts(

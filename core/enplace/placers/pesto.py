@@ -20,7 +20,7 @@ this is what we do:
   well where Gurobi or CPLEX is installed and finds nothing, mostly for want of a licence.
 - Vertices of hundreds of ops are left to TensorFlow's own scheduling (end of section 3.3).
 
-The plan's facts hold what the ILP says of itself, and its note says it in words; the step time is
+The plan's details hold the results of the ILP, and its note puts them in words; the step time is
 the simulator's.
 """
 
@@ -36,10 +36,13 @@ from enplace.coarsen import GroupedGraph, expand, group_graph, merge_batches
 from enplace.machine import simulate
 from enplace.placers.enplace.search import enplace
 from enplace.placers.heft import heft
+from enplace.placing.candidates import given_start
+from enplace.placing.incumbents import is_better, report
 from enplace.placing.moves import make_level
 from enplace.placing.moves.steps import nearest
-from enplace.placing.registry import SOLVER, WARM_START, PlaceOptions, Progress, placer
-from enplace.placing.settle import given_start, is_better, made_to_fit, report
+from enplace.placing.options import SOLVER, PlaceOptions, Progress
+from enplace.placing.registry import WARM_START, placer
+from enplace.placing.repair import relieve
 from enplace.solvers.milp import Answer, installed, keeps_to, solve_milp
 from enplace.solvers.model import Model, ModelBuilder
 from enplace.text import ms
@@ -68,7 +71,8 @@ LARGE_VERTEX = 100
     "pesto",
     title="Pesto, integer program",
     source="Pesto (Hafeez et al. 2021)",
-    capabilities=("memory", "heterogeneous", "channels", "anytime", SOLVER, WARM_START),
+    capabilities=("memory", "heterogeneous", "channels", "anytime", WARM_START),
+    options=(SOLVER,),
 )
 def pesto(problem: Problem, options: PlaceOptions) -> Plan:
     """Coarsen, solve the ILP from the best list schedule, and carry the result over to the ops.
@@ -80,20 +84,20 @@ def pesto(problem: Problem, options: PlaceOptions) -> Plan:
     usual = next((name for name in COMMERCIAL if installed(name)), "HiGHS")
     solver = options.solver_or(usual)
     given = given_start(problem, options, "pesto")
-    best, facts = _solved(problem, given, solver, limit_s, options)
+    best, note, details = _solved(problem, given, solver, limit_s, options)
     # Installed is not licensed, and a licence may be too small for 200 vertices.
-    nothing = facts["ilp_step_time_us"] is None and options.seconds < limit_s
-    if nothing and not options.solver and solver in COMMERCIAL and not options.cancelled():
-        failed = facts["note"]
-        best, facts = _solved(problem, best, "HiGHS", limit_s, options)
-        facts["note"] = f"{failed} {facts['note']}"
-    return replace(best.plan, facts=facts)
+    nothing = details["ilp_step_time_us"] is None and options.seconds < limit_s
+    if nothing and not options.choice(SOLVER) and solver in COMMERCIAL and not options.cancelled():
+        failed = note
+        best, note, details = _solved(problem, best, "HiGHS", limit_s, options)
+        note = f"{failed} {note}"
+    return replace(best.plan, note=note, details=details)
 
 
 def _solved(
     problem: Problem, best: Schedule | None, solver: str, limit_s: float, options: PlaceOptions
-) -> tuple[Schedule, dict[str, Any]]:
-    """The best schedule after a solver, and with a free one the search; and the plan's facts."""
+) -> tuple[Schedule, str, dict[str, Any]]:
+    """The best schedule after a solver, and with a free one the search; a note and details."""
     free = solver not in COMMERCIAL
     vertex = merge_batches(problem, FREE_TARGET if free else TARGET)
     level = make_level(problem, vertex)
@@ -101,7 +105,7 @@ def _solved(
     starts = [heft(coarse, options.quiet)]
     if best is not None:
         starts.append(nearest(level, best.plan))
-    first = made_to_fit(simulate(problem, _spread(problem, vertex, starts[0])), options)
+    first = relieve(simulate(problem, _spread(problem, vertex, starts[0])), options)
     if best is None or is_better(first, best):
         best = first
         report(best, options)
@@ -134,7 +138,7 @@ def _solved(
         until_s = min(limit_s, options.seconds + SEARCH_S)
         best, more = _search(problem, best, replace(options, time_limit_s=until_s))
         note += more
-    facts = {
+    details = {
         "solver": solver,
         "solver_status": answer.status,
         "vertices": coarse.profile.n_ops,
@@ -142,9 +146,8 @@ def _solved(
         "rows": program.model.n_rows,
         "ilp_step_time_us": answer.objective if math.isfinite(answer.objective) else None,
         "ilp_bound_us": answer.bound if math.isfinite(answer.bound) else None,
-        "note": note,
     }
-    return best, facts
+    return best, note, details
 
 
 def _note(solver: str, coarse: Problem, answer: Answer) -> str:

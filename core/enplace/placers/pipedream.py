@@ -12,18 +12,19 @@ own idea of what that costs, the plan's time per sample is that of the rule.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from enplace.placers.max_load import max_load_us
 from enplace.placers.max_load.contract import Nodes, contract
 from enplace.placers.max_load.orders import granted
-from enplace.placing.registry import REPLICATION, PlaceOptions, Progress, placer
-from enplace.placing.settle import settle, unordered, without_ops
+from enplace.placing.candidates import make_replicas, unordered
+from enplace.placing.options import REPLICA_OPTIONS, PlaceOptions, Progress
+from enplace.placing.registry import placer
+from enplace.placing.settle import settle
 from enplace.text import percent
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
@@ -69,7 +70,8 @@ class Stage:
     title="PipeDream's optimiser",
     source="PipeDream (SOSP 2019), as in Tarnawski et al. 2020, section 6",
     objectives=(THROUGHPUT,),
-    capabilities=("memory", REPLICATION),
+    capabilities=("memory",),
+    options=REPLICA_OPTIONS,
 )
 def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
     """Cut the graph, made a path, into stages, each on one GPU or on several in turn."""
@@ -78,19 +80,24 @@ def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
     layer, note = find_layers(nodes)
     layers = _layers(nodes, layer)
     n_gpus, capacity = len(problem.cluster.gpus), int(problem.cluster.capacity_bytes.min())
-    stages, _ = cut_path(layers, n_gpus, capacity, n_gpus if options.rule.replicate else 1)
+    stages, _ = cut_path(layers, n_gpus, capacity, n_gpus if options.load_rule.replicate else 1)
     options.check_cancelled()
     counts = np.cumsum([0, *(stage.replicas for stage in stages)])
     gpus = np.array(problem.cluster.gpus)
     stage = np.searchsorted([stage.last for stage in stages], layer[nodes.node])
     device = settle(problem, gpus[counts[stage]])
     groups = [gpus[first:last].tolist() for first, last in pairwise(counts.tolist())]
-    replicas = without_ops(problem, groups, device)
-    load_us = max_load_us(problem, device, options.rule, replicas)
-    facts: dict[str, Any] = {"time_per_sample_us": load_us, "load": asdict(options.rule)}
-    facts |= {"layers": len(layers.compute_us)}
-    facts |= {"note": note} if note else {}
-    plan = replace(unordered(problem, device, "pipedream")[0], facts=facts, replicas=replicas)
+    replicas = make_replicas(problem, groups, device)
+    load_us = max_load_us(problem, device, options.load_rule, replicas)
+    plan = replace(
+        unordered(problem, device, "pipedream")[0],
+        replicas=replicas,
+        objective=THROUGHPUT,
+        value_us=load_us,
+        load_rule=options.load_rule,
+        note=note,
+        details={"layers": len(layers.compute_us)},
+    )
     options.progress(Progress(options.seconds, "a split", None, plan, load_us))
     return plan
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from enplace.coarsen import GroupedGraph, group_graph, mean_link
 from enplace.placing.group_search import Search
-from enplace.placing.registry import PlaceOptions, placer
+from enplace.placing.options import ROUNDS, PlaceOptions
+from enplace.placing.registry import placer
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -46,6 +47,7 @@ FIRST_WEIGHT = 3.0
     title="Policy gradient",
     source="after Mirhoseini et al. (ICLR 2018)",
     capabilities=("memory", "heterogeneous", "channels", "anytime"),
+    options=(ROUNDS,),
 )
 def rl(problem: Problem, options: PlaceOptions) -> Plan:
     """Learn where to place blocks until the time limit, or for a fixed number of rounds."""

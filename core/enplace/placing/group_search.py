@@ -18,16 +18,11 @@ from enplace.errors import ProblemError
 from enplace.machine import simulate
 from enplace.machine.kernel import LINK_PRIORITY
 from enplace.placers.celeritas import order_place
+from enplace.placing.incumbents import gap_of, is_better, report
 from enplace.placing.moves import dispatch, lacking_bytes, make_level
-from enplace.placing.registry import PlaceOptions, Progress
-from enplace.placing.settle import (
-    by_placed_rank,
-    deciding_op,
-    device_by_wish,
-    is_better,
-    made_to_fit,
-    report,
-)
+from enplace.placing.options import PlaceOptions, Progress
+from enplace.placing.repair import relieve
+from enplace.placing.settle import by_placed_rank, deciding_op, device_by_wish
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray, Profile
@@ -37,7 +32,7 @@ REACH = 50
 """Most nodes in a group: fewer than Celeritas takes, for a search can place more than it."""
 
 ROUNDS = 1500
-"""Candidates scored when no time limit is given."""
+"""Candidates scored when neither a time limit nor a number of rounds is given."""
 
 TELL_S = 0.2
 """Time between two words on how far the search is."""
@@ -87,15 +82,18 @@ class Search:
     @property
     def share_spent(self) -> float:
         """How much of the time or of the rounds is used up, 0 to 1."""
-        if self.options.time_limit_s is None:
-            return self._tried / ROUNDS
-        return self.options.seconds / max(self.options.time_limit_s, 1e-9)
+        rounds, limit_s = self.options.rounds, self.options.time_limit_s
+        if limit_s is None or rounds is not None:
+            return self._tried / (rounds or ROUNDS)
+        return self.options.seconds / max(limit_s, 1e-9)
 
     @property
     def is_settled(self) -> bool:
         """Whether no other plan can be better."""
         best = self.best
-        return best is not None and (len(self.gpus) == 1 or (best.fits and best.gap <= 0))
+        if best is None or len(self.gpus) == 1:
+            return best is not None
+        return best.fits and gap_of(best, self.options) <= 0
 
     def is_over(self) -> bool:
         """Whether to stop; never before there is a plan."""
@@ -106,7 +104,7 @@ class Search:
 
     def offer(self, plan: Plan) -> None:
         """Keep a plan of all ops if it is the best so far."""
-        schedule = simulate(self.problem, replace(plan, method=self._method, facts={}))
+        schedule = simulate(self.problem, plan.under_name(self._method))
         if self.best is None or is_better(schedule, self.best):
             self.best = schedule
             report(schedule, self.options)
@@ -161,11 +159,11 @@ class Search:
         it has the fewest copies of tensors.
         """
         assert self.best is not None, "a search scores at least one placement"
-        found = made_to_fit(self.best, self.options)
+        found = relieve(self.best, self.options)
         if found.fits:
             return found.plan
         in_order = order_place(self.problem, replace(self.options.quiet, time_limit_s=None))
-        plan = replace(in_order, method=self._method, facts={"note": FILLED})
+        plan = in_order.under_name(self._method).with_notes(FILLED)
         filled = simulate(self.problem, plan)
         if not filled.fits:
             return found.plan

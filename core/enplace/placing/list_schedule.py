@@ -12,10 +12,20 @@ import numpy as np
 from numba import njit
 
 from enplace.coarsen import find_leaders
-from enplace.placing.registry import SUMS
+from enplace.placing.options import Option
 from enplace.placing.slots import Slots, all_free_from, free_from, occupy
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
+
+MAKERS, SUMS = "makers", "sums"
+MEMORY_RULE = Option(
+    "memory-rule",
+    (MAKERS, SUMS),
+    "",
+    "What m-etf and m-sct count as memory on a GPU, as in Baechi's code: outputs of its ops that "
+    "are still needed, without received copies, or all inputs and outputs, as if none were freed. "
+    "[default: what is there at a time, with received copies]",
+)
 
 inlined = njit(nogil=True, inline="always")
 """A call that passes the tuples below counts every array's references; inlining saves a third."""
@@ -76,7 +86,7 @@ def prepare(
     Parameters
     ----------
     memory_rule : str
-        One of :data:`~enplace.placing.registry.MEMORY_RULES`; empty for what a step has there.
+        A value of :data:`MEMORY_RULE`; empty for the memory that a step needs at a time.
     """
     profile, cluster = problem.profile, problem.cluster
     leader = find_leaders(problem, position)

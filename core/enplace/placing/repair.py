@@ -1,4 +1,4 @@
-"""Moving what is too much off over-full devices, for methods whose own plan does not fit."""
+"""Repairing plans that exceed memory: moving units, or whole blocks of ops, to other devices."""
 
 from __future__ import annotations
 
@@ -9,79 +9,133 @@ import numpy as np
 
 from enplace.coarsen import merge_batches
 from enplace.errors import ProblemError
+from enplace.machine import simulate
+from enplace.placing.incumbents import is_better, report
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import blocks_step, going, state_of
+from enplace.placing.options import PlaceOptions
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
 
-MOST_NODES, TURNS, ROUNDS = 1500, 24, 25
-"""Nodes of the graph whose blocks are moved, and how often how many moves are tried."""
+UNIT_ROUNDS = 8
+"""How often units are moved: those that leave one device may overfill another."""
 
-MOST_HELD = 1000
-"""How much of what a device holds is looked at, which takes hundredths of a second."""
+MOST_NODES, BLOCK_ROUNDS, MOVES = 1500, 24, 25
+"""Nodes of the graph whose blocks are moved, how often they are moved, and the moves each time."""
+
+MOST_TRIED = 1000
+"""Most units and tensors of a device that are tried, which takes hundredths of a second."""
 
 
-def relieved(schedule: Schedule) -> Plan:
+def relieve(schedule: Schedule, options: PlaceOptions) -> Schedule:
+    """Move units until a plan fits, and report whether that helped; see :func:`try_relief`."""
+    relief = try_relief(schedule, options)
+    if relief is not schedule:
+        report(relief, options)
+    return relief
+
+
+def try_relief(schedule: Schedule, options: PlaceOptions) -> Schedule:
+    """The best schedule after moving units a few times: the given one if it fits or nothing helps.
+
+    Its order stays. This is quick; placers do it to what they would return.
+    """
+    return _best_of_repairs(schedule, _with_units_moved(schedule), options.cancelled)
+
+
+def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
+    """The best schedule after moving blocks of ops at random.
+
+    First in the plan's own order, then in that of the ranks. This takes seconds; it is the last
+    resort for a placer's plan that still does not fit.
+    """
+    repairs = _with_blocks_moved(schedule, options)
+    return _best_of_repairs(schedule, repairs, lambda: options.stopped)
+
+
+def _best_of_repairs(
+    schedule: Schedule, repairs: Iterator[Schedule], stopped: Callable[[], bool]
+) -> Schedule:
+    """The first repair that fits, or else the best one if it is better than no repair."""
+    best = schedule
+    while not best.fits and not stopped():
+        found = next(repairs, None)
+        if found is None:
+            break
+        if is_better(found, best):
+            best = found
+    return best
+
+
+def _with_units_moved(schedule: Schedule) -> Iterator[Schedule]:
+    for _ in range(UNIT_ROUNDS):
+        plan = _move_units(schedule)
+        if np.array_equal(plan.device, schedule.plan.device):
+            return
+        schedule = simulate(schedule.problem, plan)
+        yield schedule
+
+
+def _with_blocks_moved(schedule: Schedule, options: PlaceOptions) -> Iterator[Schedule]:
+    for by_ranks in (False, True):
+        yield simulate(schedule.problem, _move_blocks(schedule, by_ranks, options))
+
+
+def _move_units(schedule: Schedule) -> Plan:
     """Move placement units from over-full GPUs to those with the most room, in the same order.
 
-    The device that lacks most is first. What goes from there is a unit, or a tensor with all units
-    that make and use it there, because those that stay would keep a copy. The smallest that is
-    enough is asked first, then what is less, the largest first; it goes if a GPU has room for it.
+    The device with the largest excess is first. It gives away a unit, or a tensor together with all
+    units there that make or use it, because any that stayed would keep a copy. The smallest one
+    that removes the excess is tried first, then smaller ones, the largest first; one moves if a GPU
+    has enough memory left.
 
     Parameters
     ----------
     schedule : Schedule
         One that does not fit.
-
-    Returns
-    -------
-    Plan
-        The same plan with other devices; how much it lacks only the simulator can tell.
     """
     problem = schedule.problem
     gpus = np.array(problem.cluster.gpus, dtype=np.int64)
-    room_bytes = problem.cluster.capacity_bytes - schedule.peak_bytes
+    left_bytes = problem.cluster.capacity_bytes - schedule.peak_bytes
     unit_device = np.empty(problem.n_units, dtype=np.int64)
     unit_device[problem.unit] = schedule.plan.device
-    for full in gpus[np.argsort(room_bytes[gpus], kind="stable")].tolist():
-        if room_bytes[full] >= 0:
+    for full in gpus[np.argsort(left_bytes[gpus], kind="stable")].tolist():
+        if left_bytes[full] >= 0:
             break
         for together, size in _held(schedule, full):
             units = together[unit_device[together] == full]
             allowed = problem.unit_allowed[units].all(axis=0)
-            able = [gpu for gpu in gpus if gpu != full and allowed[gpu]]
-            roomiest = max(able, key=lambda gpu: room_bytes[gpu], default=full)
-            if room_bytes[roomiest] < size or not len(units):
+            others = [gpu for gpu in gpus if gpu != full and allowed[gpu]]
+            emptiest = max(others, key=lambda gpu: left_bytes[gpu], default=full)
+            if left_bytes[emptiest] < size or not len(units):
                 continue
-            unit_device[units] = roomiest
-            room_bytes[roomiest] -= size
-            room_bytes[full] += size
-            if room_bytes[full] >= 0:
+            unit_device[units] = emptiest
+            left_bytes[emptiest] -= size
+            left_bytes[full] += size
+            if left_bytes[full] >= 0:
                 break
     return replace(schedule.plan, device=unit_device[problem.unit])
 
 
-def rearranged(schedule: Schedule, ranked: bool, seed: int, stopped: Callable[[], bool]) -> Plan:
-    """Move blocks of ops by chance until the step fits, or for a number of turns.
+def _move_blocks(schedule: Schedule, by_ranks: bool, options: PlaceOptions) -> Plan:
+    """Move blocks of ops at random until the step fits, or for a number of rounds.
 
     Parameters
     ----------
     schedule : Schedule
         One that does not fit.
-    ranked : bool
-        Whether ops run in the order of their ranks from now on, and not in that of the plan.
-    stopped : callable
-        Asked between turns.
+    by_ranks : bool
+        Whether ops run in the order of their ranks from now on, not in that of the plan.
     """
     plan = schedule.plan
     level = _level(schedule.problem)
-    step = blocks_step(plan.links, rounds=ROUNDS)
-    state = replace(state_of(level, plan), ranked=ranked)
-    for turn in range(TURNS):
-        state = step(state, seed + turn, 1.0, going())
-        if state.lacking_bytes == 0 or stopped():
+    step = blocks_step(plan.links, rounds=MOVES)
+    state = replace(state_of(level, plan), ranked=by_ranks)
+    for number in range(BLOCK_ROUNDS):
+        state = step(state, options.seed + number, 1.0, going())
+        if state.lacking_bytes == 0 or options.stopped:
             break
     found = level.plan(state.order, state.device, plan.policy, plan.links)
     return replace(plan, device=found.device, position=found.position)
@@ -92,13 +146,13 @@ def _level(problem: Problem) -> Level:
     if n_ops > MOST_NODES:
         try:
             return make_level(problem, merge_batches(problem, MOST_NODES, critical=True))
-        except ProblemError:  # no device has room for one of the nodes
+        except ProblemError:  # one of the nodes exceeds the memory of every device
             pass
     return make_level(problem, np.arange(n_ops))
 
 
 def _held(schedule: Schedule, device: int) -> Iterator[tuple[IntArray, int]]:
-    """What a device holds when it is fullest: units that go together, and their bytes."""
+    """Units that can leave a device together, and the bytes that this frees at its peak."""
     problem, lives, curve = schedule.problem, schedule.lives, schedule.memory[device]
     profile, placed = problem.profile, schedule.plan.device
     peak_us = curve.time_us[np.argmax(curve.bytes)]
@@ -109,9 +163,9 @@ def _held(schedule: Schedule, device: int) -> Iterator[tuple[IntArray, int]]:
     np.add.at(unit_bytes, problem.unit[profile.tensor_op[own]], profile.held_bytes[own])
     units = np.flatnonzero(np.bincount(problem.unit[placed == device], minlength=problem.n_units))
     size = np.concatenate([unit_bytes[units], profile.held_bytes[tensors]])
-    too_much = curve.peak_bytes - problem.cluster.capacity_bytes[device]
-    enough = size >= too_much
-    for i in np.lexsort((np.where(enough, size, -size), ~enough))[:MOST_HELD].tolist():
+    excess = curve.peak_bytes - problem.cluster.capacity_bytes[device]
+    enough = size >= excess
+    for i in np.lexsort((np.where(enough, size, -size), ~enough))[:MOST_TRIED].tolist():
         if size[i] == 0:
             return
         if i < len(units):

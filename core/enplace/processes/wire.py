@@ -20,12 +20,14 @@ from enplace.disk import dump_json
 from enplace.errors import EnplaceError
 from enplace.readers.clusters import cluster_from_json
 from enplace.readers.measurement import measurement_from_json
+from enplace.readers.plan_facts import facts_from_json
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.splits import Split
 from enplace.writers.clusters import cluster_to_json
 from enplace.writers.measurement import measurement_to_json
+from enplace.writers.plan_facts import facts_to_json
 
 _LENGTHS = struct.Struct("<QQ")
 _MAX_BYTES = 1 << 40
@@ -160,7 +162,7 @@ def plan_message(do: str, plan: Plan, details: Mapping[str, Any]) -> Message:
     head = {"method": plan.method, "policy": plan.policy, "links": plan.links}
     parts = {"splits": list(map(astuple, plan.splits)), "replicas": plan.replicas}
     arrays = {"device": plan.device, "position": plan.position}
-    told = {**details, "plan": {**head, "facts": dict(plan.facts)}, **parts}
+    told = {**details, "plan": {**head, "facts": facts_to_json(plan)}, **parts}
     return Message(do, told, arrays)
 
 
@@ -169,4 +171,6 @@ def plan_from(message: Message) -> Plan:
     device, position = message.arrays["device"], message.arrays["position"]
     splits = tuple(Split(*split) for split in message.details["splits"])
     replicas = tuple(tuple(group) for group in message.details["replicas"])
-    return Plan(device, position, **message.details["plan"], splits=splits, replicas=replicas)
+    head = dict(message.details["plan"])
+    reported = facts_from_json(head.pop("facts"))
+    return Plan(device, position, **head, **reported, splits=splits, replicas=replicas)

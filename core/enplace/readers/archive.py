@@ -29,6 +29,7 @@ from enplace.disk import (
 from enplace.errors import EnplaceError, FileError, ProfileError
 from enplace.readers.clusters import cluster_from_json
 from enplace.readers.measurement import measurement_from_json
+from enplace.readers.plan_facts import facts_from_json
 from enplace.readers.registry import Content, reader
 from enplace.readers.split_list import splits_from_json
 from enplace.values.cluster import Cluster
@@ -213,8 +214,8 @@ def _plan(
             method=take(data, "method", str, where),
             policy=take(data, "policy", str, where),
             links=take(data, "links", str, where),
-            facts=take(data, "facts", dict, where, {}),
             splits=splits,
+            **facts_from_json(take(data, "facts", dict, where, {})),
         )
     except EnplaceError as error:
         raise FileError(f"{where}: {error}") from None

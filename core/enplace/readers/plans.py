@@ -28,6 +28,7 @@ from enplace.disk import (
 )
 from enplace.errors import FileError
 from enplace.readers.clusters import cluster_from_json
+from enplace.readers.plan_facts import facts_from_json
 from enplace.readers.split_list import splits_from_json
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
@@ -91,9 +92,9 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
             method=take(data, "method", str, "", "plan"),
             policy=take(data, "policy", str, "", "priority"),
             links=take(data, "links", str, "", "fifo"),
-            facts=take(data, "facts", dict, "", {}),
             replicas=_replicas(data, index, problem.cluster.name),
             splits=problem.splits,
+            **facts_from_json(take(data, "facts", dict, "", {})),
         )
         fingerprint = take(data, "profile", dict, "", {}).get("fingerprint")
         pins = _pins(data, profile, index, problem.cluster.name)

@@ -56,11 +56,12 @@ class Found:
 def solve_cp(
     problem: Problem,
     known: Schedule,
+    bound_us: float,
     limit_s: float,
     cancelled: Callable[[], bool],
     threads: int = 2,
 ) -> Iterator[Found]:
-    """Look for a schedule shorter than a known one, and for a bound above its.
+    """Look for a schedule shorter than a known one, and for a bound above the known one.
 
     An answer that denies the known schedule, where that fits, does not count.
     """
@@ -68,12 +69,12 @@ def solve_cp(
     longest_us = known.makespan_us if known.fits else _serial_us(problem)
     tick_us = max(longest_us, 1e-6) / TICKS
     arguments = [str(limit_s), str(threads)]
-    message = _encode(problem, known, tick_us)
-    best_us = known.lower_bound_us
+    message = _encode(problem, known, bound_us, tick_us)
+    best_us = bound_us
     for line in converse("cpsat_process", arguments, message, limit_s, cancelled):
         denies = line.get("status") == "infeasible" or line.get("bound", 0.0) > TICKS
         if known.fits and denies:
-            yield Found(known.lower_bound_us, None, "failed", DENIAL)
+            yield Found(bound_us, None, "failed", DENIAL)
             return
         # Times are rounded down: what the model cannot beat, no schedule can.
         best_us = max(best_us, line.get("bound", 0.0) * tick_us)
@@ -153,7 +154,7 @@ def _ticks(bound_us: np.ndarray, tick_us: float) -> np.ndarray:
     return np.floor(bound_us / tick_us * (1 - 1e-9)).astype(np.int64)
 
 
-def _encode(problem: Problem, known: Schedule, tick_us: float) -> bytes:
+def _encode(problem: Problem, known: Schedule, bound_us: float, tick_us: float) -> bytes:
     """Arrays for the process; times in whole ticks, rounded down."""
     profile, cluster = problem.profile, problem.cluster
     sends_us = cluster.b0_us + cluster.b1_us_per_byte * profile.tensor_bytes[:, None, None]
@@ -164,7 +165,7 @@ def _encode(problem: Problem, known: Schedule, tick_us: float) -> bytes:
     np.savez(
         buffer,
         horizon=TICKS + 1,
-        bound=_ticks(np.array(known.lower_bound_us), tick_us),
+        bound=_ticks(np.array(bound_us), tick_us),
         head=_ticks(head_us, tick_us),
         tail=_ticks(tail_us, tick_us),
         allowed=_one_of_twins(problem),

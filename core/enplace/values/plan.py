@@ -3,51 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from enplace.errors import PlanError
-from enplace.text import finite
-from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, BoolArray, Problem
+from enplace.values.load_rule import LoadRule
+from enplace.values.problem import STEP_TIME, BoolArray, Problem
 from enplace.values.profile import IntArray
 from enplace.values.splits import Split
 
 POLICIES = ("priority", "strict", "fifo")
-"""How a device chooses its next op: best position among the ready ones, exactly in order, or first
-ready."""
+"""How a device chooses its next op: the best position among the ready ones, strictly by position,
+or first ready, first served."""
 
 LINK_POLICIES = ("fifo", "priority", "ordered")
-"""How a channel chooses its next transfer: first requested, best position of the consumer among the
-waiting ones, or exactly in the order of the consumers' positions."""
-
-OBJECTIVE_FACTS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
-"""Under which name a plan's facts hold what it was made for, where that is not the step."""
+"""How a channel chooses its next transfer: first requested, the best position of a consumer among
+the waiting ones, or strictly by the positions of the consumers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Where every op runs and in what order.
+    """Where every op runs and in what order, and what its placer reported about it.
 
     Attributes
     ----------
     device : int array, shape (n_ops,)
         Device number of each op.
     position : int array, shape (n_ops,)
-        A permutation; the order of a device is that of its ops by position. Smaller is more urgent.
+        A permutation; a device runs its ops by position. Smaller is more urgent.
     method : str
-        The placer's name, or what a person called the plan.
+        The placer's name, or whatever a person called the plan.
     policy, links : str
         One of :data:`POLICIES` and of :data:`LINK_POLICIES`: how the plan is meant to be run.
-    facts : mapping
-        What the placer has to say: ``solve_seconds``, ``seed``, ``note``...
     replicas : tuple of tuples of int
-        Devices that take turns with the samples of a pipeline (Tarnawski et al. 2020, appendix
+        Devices that run the same stage of a pipeline in turn (Tarnawski et al. 2020, appendix
         C.2). The ops of each group are on its first device, the others hold copies of them.
     splits : tuple of Split
         The ops to split; the arrays are for the graph that this gives
         (:func:`~enplace.values.problem.split_problem`).
+    objective : str
+        One of the three objectives.
+    value_us : float or None
+        Time per sample or latency, as the placer calculated it; None for the step time, which only
+        the simulator knows.
+    bound_us : float or None
+        The placer's lower bound on ``value_us``.
+    proven : bool
+        Whether the placer proved that no other plan of its kind has a smaller ``value_us``.
+    load_rule : LoadRule or None
+        How loads were counted for the time per sample.
+    note : str
+        A sentence or two for a person.
+    solve_seconds : float or None
+        How long the placer took.
+    seed : int or None
+        The seed it was given.
+    details : mapping
+        Plain data that only this placer reports: ``ideals``, ``family``, ``solver_status``...
 
     Raises
     ------
@@ -60,9 +74,17 @@ class Plan:
     method: str
     policy: str = "priority"
     links: str = "fifo"
-    facts: Mapping[str, Any] = field(default_factory=dict)
     replicas: tuple[tuple[int, ...], ...] = ()
     splits: tuple[Split, ...] = ()
+    objective: str = STEP_TIME
+    value_us: float | None = None
+    bound_us: float | None = None
+    proven: bool = False
+    load_rule: LoadRule | None = None
+    note: str = ""
+    solve_seconds: float | None = None
+    seed: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.device.shape != self.position.shape or self.device.ndim != 1:
@@ -74,46 +96,56 @@ class Plan:
                 f"policy '{self.policy}' or links '{self.links}' is unknown; use one of "
                 f"{', '.join(POLICIES)} and one of {', '.join(LINK_POLICIES)}"
             )
-        self.device.flags.writeable = self.position.flags.writeable = False
+        object.__setattr__(self, "device", _frozen(self.device))
+        object.__setattr__(self, "position", _frozen(self.position))
 
     @property
-    def objective(self) -> str:
-        """What the plan was made for: one of the three objectives."""
-        found = (aim for aim, key in OBJECTIVE_FACTS.items() if key in self.facts)
-        return next(found, STEP_TIME)
+    def gap(self) -> float | None:
+        """How far ``value_us`` may be above the best possible, as a fraction of it.
 
-    @property
-    def objective_us(self) -> float | None:
-        """Time per sample or of a query, as its placer worked it out; None for a step."""
-        return finite(self.facts.get(OBJECTIVE_FACTS.get(self.objective, "")))
-
-    @property
-    def objective_bound_us(self) -> float | None:
-        """What the placer proved the time per sample or of a query not to be below."""
-        return finite(self.facts.get("bound_us"))
-
-    @property
-    def objective_gap(self) -> float | None:
-        """How far :attr:`objective_us` may be above the best possible, as a fraction of it."""
-        us, bound_us = self.objective_us, self.objective_bound_us
-        if us is None or not bound_us:
+        None for the step time, or without a bound.
+        """
+        if self.value_us is None or not self.bound_us:
             return None
-        return 0.0 if us <= bound_us else 1 - bound_us / us
+        return find_gap(self.value_us, self.bound_us)
 
-    @property
-    def note(self) -> str:
-        """What the placer says of this plan in a sentence or two; empty if nothing."""
-        note = self.facts.get("note")
-        return note if isinstance(note, str) else ""
+    def under_name(self, method: str) -> Plan:
+        """The same placement and order as a plan of another method, without anything reported."""
+        return Plan(
+            self.device,
+            self.position,
+            method,
+            policy=self.policy,
+            links=self.links,
+            replicas=self.replicas,
+            splits=self.splits,
+        )
+
+    def with_notes(self, *notes: str, separator: str = " ") -> Plan:
+        """The plan with these notes in place of its own; empty ones are dropped."""
+        return replace(self, note=separator.join(filter(None, notes)))
 
     def acts_like(self, other: Plan) -> bool:
-        """Whether it says the same of every op as another plan, whoever made the two."""
+        """Whether another plan does the same with every op, whoever made the two."""
         return (
             np.array_equal(self.device, other.device)
             and np.array_equal(self.position, other.position)
             and (self.policy, self.links) == (other.policy, other.links)
-            and self.splits == other.splits
+            and (self.replicas, self.splits) == (other.replicas, other.splits)
         )
+
+
+def find_gap(value_us: float, bound_us: float) -> float:
+    """How far a value may be above the best possible, as a fraction of it; 0 below the bound."""
+    return 0.0 if value_us <= bound_us else 1 - bound_us / value_us
+
+
+def _frozen(array: IntArray) -> IntArray:
+    """The array if nobody can write to it, else a copy that nobody can write to."""
+    if array.flags.writeable:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
 
 
 def check_plan(problem: Problem, plan: Plan) -> None:
@@ -156,7 +188,7 @@ def _check_replicas(problem: Problem, plan: Plan) -> None:
             for op in np.flatnonzero(~there).tolist()[:1]:
                 raise PlanError(
                     f"op '{problem.profile.op_names[op]}' cannot run on "
-                    f"{problem.cluster.devices[copy].name}, which takes turns with its device"
+                    f"{problem.cluster.devices[copy].name}, a replica of its device"
                 )
 
 

@@ -1,4 +1,4 @@
-"""The schedule: a plan played through the simulator."""
+"""The schedule: a simulated plan."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ class Schedule:
         Tensor number and destination device of each transfer; its source is the producer's device.
     transfer_start_us, transfer_finish_us : float array, shape (n_transfers,)
         When its channels carry it.
-    lower_bound_us : float
-        No schedule of this problem that fits is shorter; proven.
 
     Raises
     ------
@@ -45,7 +43,6 @@ class Schedule:
     transfer_to: IntArray
     transfer_start_us: FloatArray
     transfer_finish_us: FloatArray
-    lower_bound_us: float
 
     def __post_init__(self) -> None:
         for start, finish in (
@@ -56,23 +53,16 @@ class Schedule:
                 raise EnplaceError(
                     "a schedule holds an interval that is not finite or runs backwards"
                 )
-            start.flags.writeable = finish.flags.writeable = False
+        for name in ("op_start_us", "op_finish_us", "transfer_start_us", "transfer_finish_us"):
+            view = getattr(self, name).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
 
     @cached_property
     def makespan_us(self) -> float:
         """The step time: when the last op or transfer ends."""
         last_transfer = self.transfer_finish_us.max(initial=0.0)
         return float(max(self.op_finish_us.max(), last_transfer))
-
-    @property
-    def gap(self) -> float:
-        """How far the step time may be above the best possible, as a fraction of the step time.
-
-        None where a schedule is shorter than any that fits.
-        """
-        if self.makespan_us <= self.lower_bound_us:
-            return 0.0
-        return 1 - self.lower_bound_us / self.makespan_us
 
     @cached_property
     def transfer_from(self) -> IntArray:
@@ -93,7 +83,7 @@ class Schedule:
 
     @cached_property
     def idle_us(self) -> FloatArray:
-        """Time that the lanes of each device stand still during the step; shape (n_devices,)."""
+        """Idle time of the lanes of each device during the step; shape (n_devices,)."""
         lanes_us = self.makespan_us * self.problem.cluster.lanes
         return np.maximum(lanes_us - self.busy_us, 0.0)
 

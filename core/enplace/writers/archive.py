@@ -15,6 +15,7 @@ from enplace.readers.archive import ARRAYS, DTYPES, NAME, TEXTS, VERSION, Projec
 from enplace.values.profile import Profile
 from enplace.writers.clusters import cluster_to_json
 from enplace.writers.measurement import measurement_to_json
+from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.split_list import splits_to_json
 
 
@@ -74,7 +75,7 @@ def _project_to_json(project: Project) -> dict[str, Any]:
                 "method": plan.method,
                 "policy": plan.policy,
                 "links": plan.links,
-                "facts": dict(plan.facts),
+                "facts": facts_to_json(plan),
                 "splits": splits_to_json(plan.splits),
             }
             for name, plan in project.plans

@@ -7,19 +7,30 @@ from typing import Any
 
 import numpy as np
 
+from enplace.bounds import lower_bound_us
 from enplace.disk import dump_json, write_atomically
 from enplace.readers.plans import NAME, VERSION
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 from enplace.writers.clusters import cluster_text
+from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.split_list import splits_to_json
 
 
 def write_plan(
-    path: str | os.PathLike[str], problem: Problem, plan: Plan, schedule: Schedule
+    path: str | os.PathLike[str],
+    problem: Problem,
+    plan: Plan,
+    schedule: Schedule,
+    bound_us: float | None = None,
 ) -> None:
     """Write ``plan.json``; the same plan gives the same text.
+
+    Parameters
+    ----------
+    bound_us : float, optional
+        A lower bound on the step time, if one is known already.
 
     Raises
     ------
@@ -33,7 +44,7 @@ def write_plan(
         f'"op": {dump_json(problem.profile.op_names[op])}}}'
         for op in order
     )
-    head = dump_json(_head(problem, plan, schedule), indent=2)[:-2]
+    head = dump_json(_head(problem, plan, schedule, bound_us), indent=2)[:-2]
     cluster = cluster_text(problem.cluster).replace("\n", "\n  ")
     write_atomically(
         path,
@@ -47,7 +58,9 @@ def _splits_text(plan: Plan) -> str:
     return f'  "splits": [\n{lines}\n  ],\n' if lines else ""
 
 
-def _head(problem: Problem, plan: Plan, schedule: Schedule) -> dict[str, Any]:
+def _head(
+    problem: Problem, plan: Plan, schedule: Schedule, bound_us: float | None
+) -> dict[str, Any]:
     profile, devices = problem.profile, problem.cluster.devices
     pins = {profile.op_names[op]: devices[device].name for op, device in problem.pins.items()}
     replicas = [[devices[device].name for device in group] for group in plan.replicas]
@@ -59,14 +72,14 @@ def _head(problem: Problem, plan: Plan, schedule: Schedule) -> dict[str, Any]:
         "links": plan.links,
         "predicted": {
             "step_time_us": schedule.makespan_us,
-            "lower_bound_us": schedule.lower_bound_us,
+            "lower_bound_us": lower_bound_us(problem) if bound_us is None else bound_us,
             "fits": schedule.fits,
             "peak_bytes": {
                 device.name: int(peak)
                 for device, peak in zip(devices, schedule.peak_bytes, strict=True)
             },
         },
-        "facts": dict(sorted(plan.facts.items())),
+        "facts": dict(sorted(facts_to_json(plan).items())),
         "pins": dict(sorted(pins.items())),
         **({"replicas": replicas} if replicas else {}),
     }

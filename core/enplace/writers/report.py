@@ -7,13 +7,16 @@ from html import escape
 
 import numpy as np
 
+from enplace.bounds import lower_bound_us
 from enplace.machine import critical_path
 from enplace.text import count, device_label, gap_text, ms, percent, size
+from enplace.values.plan import find_gap
 from enplace.values.schedule import Schedule
 from enplace.writers.memory_svg import memory_svg
 from enplace.writers.palette import DARK, LIGHT, device_class, picture_style
+from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.registry import exporter
-from enplace.writers.timeline_svg import busy_fraction, timeline_svg
+from enplace.writers.timeline_svg import busy_fraction
 
 MAX_PINS = 50
 
@@ -44,6 +47,7 @@ svg.chip{display:inline;width:10px;height:10px;margin-right:6px}
 def report_html(schedule: Schedule) -> str:
     """HTML text; follows the reader's light or dark setting and loads nothing from anywhere."""
     profile, cluster = schedule.problem.profile, schedule.problem.cluster
+    bound_us = lower_bound_us(schedule.problem)
     parts = [
         '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -53,8 +57,8 @@ def report_html(schedule: Schedule) -> str:
         f"<h1>{escape(profile.name)}</h1>",
         f"<p>{count(profile.n_ops, 'op')} on {escape(cluster.name)}.",
         f"{escape(cluster.description)}</p>",
-        f'<section class="facts">{"".join(_facts(schedule))}</section>',
-        f"<section><h2>Timeline</h2>{timeline_svg(schedule)}</section>",
+        f'<section class="facts">{"".join(_facts(schedule, bound_us))}</section>',
+        f"<section><h2>Timeline</h2>{draw_timeline(schedule, bound_us)}</section>",
         f"<section><h2>Devices</h2>{_devices(schedule)}</section>",
         f"<section><h2>Memory over time</h2>{''.join(_memory(schedule))}</section>",
         f"<section><h2>Plan</h2>{_settings(schedule)}</section>",
@@ -70,14 +74,13 @@ def _variables() -> str:
     return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
-def _facts(schedule: Schedule) -> Iterator[str]:
+def _facts(schedule: Schedule, bound_us: float) -> Iterator[str]:
     path = critical_path(schedule)
     sent = (schedule.transfer_finish_us - schedule.transfer_start_us).sum()
     fits = '<b class="good">fits</b>' if schedule.fits else '<b class="bad">does not fit</b>'
-    yield _fact(
-        ms(schedule.makespan_us), f"step time, proven not below {ms(schedule.lower_bound_us)}"
-    )
-    yield _fact(gap_text(schedule.gap, schedule.fits), "at most left to gain")
+    yield _fact(ms(schedule.makespan_us), f"step time, proven not below {ms(bound_us)}")
+    gap = find_gap(schedule.makespan_us, bound_us)
+    yield _fact(gap_text(gap, schedule.fits), "at most left to gain")
     yield _fact(
         count(len(schedule.transfer_tensor), "transfer"),
         f"{size(float(schedule.transfer_bytes.sum()))} in {ms(float(sent))}",
@@ -126,12 +129,12 @@ def _memory(schedule: Schedule) -> Iterator[str]:
 
 def _settings(schedule: Schedule) -> str:
     problem, plan = schedule.problem, schedule.plan
-    devices = problem.cluster.devices
+    devices, facts = problem.cluster.devices, sorted(facts_to_json(plan).items())
     rows = [
         ("method", plan.method),
         ("ops are taken by", plan.policy),
         ("transfers are taken by", plan.links),
-        *((key.replace("_", " "), _shown(value)) for key, value in sorted(plan.facts.items())),
+        *((key.replace("_", " "), _shown(value)) for key, value in facts),
         ("fingerprint of the graph", problem.profile.fingerprint),
     ]
     pins = sorted(problem.pins.items())

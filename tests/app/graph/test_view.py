@@ -329,7 +329,8 @@ def staged_document(gpus=2) -> Document:
         np.array(layer, dtype=np.int64) * (gpus - 1),
         np.argsort(profile.topological_order),
         "max-load-dp",
-        facts={"time_per_sample_us": 5000.0},
+        objective="throughput",
+        value_us=5000.0,
     )
     document.add_plan(PlanEntry("pipeline", plan, simulate(document.problem, plan)))
     return document

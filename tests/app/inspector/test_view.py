@@ -130,7 +130,7 @@ def test_nothing_selected_teaches(open_view):
 def test_nothing_selected_tells_what_the_method_says_of_the_plan(open_view):
     document = chain_document()
     entry = document.current
-    plan = replace(entry.plan, facts={"note": "the best of 60 linear orders"})
+    plan = replace(entry.plan, note="the best of 60 linear orders")
     document.add_plan(replace(entry, name="noted", plan=plan))
     assert "The best of 60 linear orders." in texts(open_view(document))
 

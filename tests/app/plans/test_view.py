@@ -6,6 +6,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QLineEdit
 
 from documents import add_plan, document_of
+from enplace.values.problem import THROUGHPUT
 from enplace_studio.document import Document
 from enplace_studio.plans import PlansView
 from enplace_studio.plans.facts import compare, standing, tooltip, why_stale
@@ -59,12 +60,19 @@ def test_a_card_says_what_a_plan_is_worth(open_view):
 def test_a_plan_for_a_pipeline_stands_below_with_its_own_number(open_view):
     document = three_plans()
     entry = document.plans[-1]
-    for name, facts in (
-        ("slower", {"time_per_sample_us": 12.0, "bound_us": 6.0}),
-        ("best", {"time_per_sample_us": 8.0, "bound_us": 8.0, "proven": True}),
-        ("unsure", {"time_per_sample_us": 9.0, "bound_us": 9.0, "proven": False}),
+    for name, value_us, bound_us, proven in (
+        ("slower", 12.0, 6.0, False),
+        ("best", 8.0, 8.0, True),
+        ("unsure", 9.0, 9.0, False),
     ):
-        document.add_plan(replace(entry, name=name, plan=replace(entry.plan, facts=facts)))
+        plan = replace(
+            entry.plan,
+            objective=THROUGHPUT,
+            value_us=value_us,
+            bound_us=bound_us,
+            proven=proven,
+        )
+        document.add_plan(replace(entry, name=name, plan=plan))
     view = open_view(document)
     assert names(view)[-3:] == ["best", "unsure", "slower"]
     best, unsure, slower = view.cards[-3:]
@@ -77,7 +85,7 @@ def test_a_plan_for_a_pipeline_stands_below_with_its_own_number(open_view):
 def test_a_note_of_the_method_is_in_the_tooltip(open_view):
     document = three_plans()
     entry = document.plans[-1]
-    noted = replace(entry, plan=replace(entry.plan, facts={"note": "Linear orders only."}))
+    noted = replace(entry, plan=replace(entry.plan, note="Linear orders only."))
     assert "Linear orders only." in tooltip(document, noted)
 
 

@@ -11,6 +11,7 @@ from PySide6.QtTest import QTest
 from documents import document_of
 from enplace.machine import simulate
 from enplace.machine.loads import COMPUTE
+from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace_studio.document import PlanEntry
 from enplace_studio.theme import theme
@@ -24,11 +25,10 @@ CHAIN = [("a", "b", 1), ("b", "c", 1), ("c", "d", 1)]
 def opened(opener):
     """A view on a chain of four ops, with a plan that was made for a pipeline."""
 
-    def open_it(device, facts=None):
+    def open_it(device, objective="throughput"):
         profile = profile_of(dict.fromkeys("abcd", 10), CHAIN)
         document = document_of(profile, cluster_of(2, b0_us=1.0, b1_us_per_byte=0.0))
-        facts = {"time_per_sample_us": 21.0} if facts is None else facts
-        plan = Plan(np.array(device), np.arange(4), "max-load-dp", facts=facts)
+        plan = Plan(np.array(device), np.arange(4), "max-load-dp", objective=objective)
         view = opener(TimelineView, document, 900, 260)
         document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
         QTest.qWait(1)
@@ -48,7 +48,7 @@ def test_a_plan_for_a_pipeline_shows_as_one(opened):
 
 
 def test_a_plan_for_a_step_shows_as_a_step_and_a_click_shows_its_pipeline(opened):
-    view = opened([0, 0, 1, 1], facts={})
+    view = opened([0, 0, 1, 1], objective="step-time")
     assert view.pages.currentWidget() is not view.pipeline
     view.pipeline_button.click()
     assert view.pipeline.canvas.pipeline is not None
@@ -110,8 +110,8 @@ def test_a_plan_for_gpipe_is_played_as_gpipe_does_it(opener):
     view = opener(TimelineView, document, 900, 260)
     made = ("1f1b", "gpipe", "1f1b")
     for pipeline in made:
-        facts = {"time_per_sample_us": 30.0, "load": {"pipeline": pipeline}}
-        plan = Plan(np.array([0, 0]), np.arange(2), "max-load-dp", facts=facts)
+        made_for = {"objective": "throughput", "load_rule": LoadRule(pipeline=pipeline)}
+        plan = Plan(np.array([0, 0]), np.arange(2), "max-load-dp", **made_for)
         document.add_plan(PlanEntry(pipeline, plan, simulate(document.problem, plan)))
         QTest.qWait(1)
         assert view.pipeline.canvas.pipeline.kind == pipeline
@@ -166,9 +166,7 @@ def trained_on(opener, n_devices, width, height):
     profile = profile_of(dict.fromkeys(names, 100), [(a, b, 1) for a, b in pairwise(names)])
     document = document_of(profile, cluster_of(n_devices, b0_us=1.0, b1_us_per_byte=0.0))
     device = np.array([int(name.removeprefix("gradients/")[5:]) for name in names])
-    plan = Plan(
-        device, np.arange(2 * n_devices), "max-load-dp", facts={"time_per_sample_us": 204.0}
-    )
+    plan = Plan(device, np.arange(2 * n_devices), "max-load-dp", objective="throughput")
     view = opener(TimelineView, document, width, height)
     document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
     QTest.qWait(1)

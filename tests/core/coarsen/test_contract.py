@@ -42,7 +42,7 @@ def test_times_and_bytes_are_conserved(problem, target):
 def test_a_plan_of_the_groups_is_a_plan_of_the_ops(problem, target):
     group = merge_batches(problem, target)
     small = contract(problem, group)
-    plan = place(small, "heft")
+    plan = place(small, "heft").plan
     back = expand(problem, group, plan)
     check_plan(problem, back)
     assert (back.device == plan.device[group]).all()
@@ -67,7 +67,7 @@ def test_one_device_takes_no_longer_for_the_groups(problem):
 
 
 def place_all(problem, device):
-    plan = place(problem, "single")
+    plan = place(problem, "single").plan
     return type(plan)(np.full(problem.profile.n_ops, device), plan.position.copy(), "all")
 
 

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enplace.errors import ProblemError
-from enplace.machine.loads import TRANSFERS, LoadRule, device_loads_us, max_load_us
+from enplace.machine.loads import device_loads_us, max_load_us
 from enplace.machine.pipeline import KINDS, simulate_pipeline, stages_of
 from enplace.placers import PlaceOptions, place
+from enplace.placing.options import load_values
+from enplace.values.load_rule import TRANSFERS, LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, on_own_chips, plan_of, planned_problems, profile_of
@@ -145,8 +147,8 @@ def test_logical_gpus_of_one_chip_compute_one_after_another():
     problem = Problem(problem.profile, replace(problem.cluster, devices=one))
     assert max_load_us(problem, plan.device) == 24
     assert simulate_pipeline(problem, plan, "1f1b", MANY).time_per_sample_us == pytest.approx(24)
-    found = place(problem, "max-load-dp")
-    assert not found.facts["proven"]
+    found = place(problem, "max-load-dp").plan
+    assert not found.proven
     assert "one chip" in found.note
 
 
@@ -161,8 +163,8 @@ def test_unlike_gpus_that_take_turns_each_need_their_own_time():
     assert found.stages[0].compute_us == (100, 1000)
     rule = LoadRule(replicate=True)
     for method in ("max-load-dp", "max-load-dpl"):
-        found = place(problem, method, options=PlaceOptions(rule=rule))
-        assert (found.objective_us, found.replicas) == (100, ())
+        found = place(problem, method, options=PlaceOptions(values=load_values(rule))).plan
+        assert (found.value_us, found.replicas) == (100, ())
 
 
 @pytest.mark.parametrize("kind", ["1f1b", "gpipe"])
@@ -198,10 +200,10 @@ def test_gpipe_on_logical_gpus_of_one_chip_ends_by_itself():
     one = tuple(replace(device, chip="one") for device in problem.cluster.devices)
     problem = Problem(problem.profile, replace(problem.cluster, devices=one))
     rule = LoadRule(pipeline="gpipe")
-    plan = place(problem, "max-load-dp", options=PlaceOptions(rule=rule))
-    assert plan.objective_us == 32
+    plan = place(problem, "max-load-dp", options=PlaceOptions(values=load_values(rule))).plan
+    assert plan.value_us == 32
     assert "stopped" not in plan.note
-    assert not plan.facts["proven"]
+    assert not plan.proven
 
 
 def test_devices_that_take_turns_with_nothing_are_left_out():

@@ -133,10 +133,6 @@ def test_a_lane_that_does_not_exist(schedule):
     assert says(replace(schedule, op_lane=lanes), "is on lane 1, which does not exist")
 
 
-def test_a_bound_above_the_makespan(schedule):
-    assert says(replace(schedule, lower_bound_us=1e6), "the lower bound")
-
-
 @pytest.mark.parametrize(
     ("constraints", "fault"),
     [

@@ -5,9 +5,11 @@ import pytest
 from tests.core.placers.problems import gpus, line
 
 from enplace.errors import EnplaceError
-from enplace.machine.loads import LoadRule, max_load_us
+from enplace.machine.loads import max_load_us
 from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, place, placers
 from enplace.placers.latency import latency_us
+from enplace.placing.options import load_values
+from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
 
 BASELINES = [m for m in ("expert", "metis", "scotch", "local-search") if placers()[m].installed]
@@ -22,43 +24,44 @@ def chain():
 @each_baseline
 def test_the_time_per_sample_of_a_baseline_is_the_evaluators(method):
     rule, told = LoadRule("duplex"), []
-    options = PlaceOptions(objective=THROUGHPUT, rule=rule, progress=told.append)
-    plan = place(chain(), method, options=options)
+    options = PlaceOptions(objective=THROUGHPUT, values=load_values(rule), progress=told.append)
+    plan = place(chain(), method, options=options).plan
     assert plan.objective == THROUGHPUT
-    assert plan.objective_us == pytest.approx(max_load_us(chain(), plan.device, rule))
-    assert plan.facts["load"]["transfers"] == "duplex"
-    assert told[-1].objective_us == plan.objective_us == told[-1].incumbent.objective_us
+    assert plan.value_us == pytest.approx(max_load_us(chain(), plan.device, rule))
+    assert plan.load_rule.transfers == "duplex"
+    assert told[-1].objective_us == plan.value_us == told[-1].incumbent.value_us
 
 
 @each_baseline
 def test_the_latency_of_a_baseline_is_the_evaluators(method):
-    plan = place(chain(), method, options=PlaceOptions(objective=LATENCY))
+    plan = place(chain(), method, options=PlaceOptions(objective=LATENCY)).plan
     assert plan.objective == LATENCY
-    assert plan.objective_us == pytest.approx(latency_us(chain(), plan.device))
-    assert f"{method} does not go by the latency" in plan.note
+    assert plan.value_us == pytest.approx(latency_us(chain(), plan.device))
+    assert f"{method} does not minimise the latency" in plan.note
 
 
 def test_what_was_proven_of_the_load_is_not_said_of_the_latency():
-    plan = place(chain(), "max-load-dp", options=PlaceOptions(objective=LATENCY))
-    assert plan.objective_us == pytest.approx(latency_us(chain(), plan.device))
-    assert plan.objective_bound_us is None
-    assert not plan.facts.keys() & {"time_per_sample_us", "proven", "ideals"}
+    plan = place(chain(), "max-load-dp", options=PlaceOptions(objective=LATENCY)).plan
+    assert plan.value_us == pytest.approx(latency_us(chain(), plan.device))
+    assert plan.bound_us is None
+    assert not plan.proven
+    assert "ideals" not in plan.details
 
 
 def test_local_search_goes_by_the_time_per_sample():
     """Two chains with dear edges: apart they need 28 and 20 µs, however often they are cut."""
     edges = [(i, i + 2, 400_000_000) for i in range(4)]
     problem = Problem(line([10.0, 7.0, 10.0, 7.0, 8.0, 6.0], edges), gpus(2, b0=50.0))
-    plan = place(problem, "local-search", options=PlaceOptions(objective=THROUGHPUT))
-    assert plan.objective_us == 28.0
+    plan = place(problem, "local-search", options=PlaceOptions(objective=THROUGHPUT)).plan
+    assert plan.value_us == 28.0
     assert not plan.note
-    plain = place(problem, "local-search")
-    assert plain.objective_us is None
+    plain = place(problem, "local-search").plan
+    assert plain.value_us is None
 
 
 def test_a_deadline_ends_the_descents_with_a_plan():
     options = PlaceOptions(objective=THROUGHPUT, time_limit_s=1e-9, progress=(told := []).append)
-    plan = place(chain(), "local-search", options=options)
+    plan = place(chain(), "local-search", options=options).plan
     assert len(told) == 1
     assert np.array_equal(plan.device, told[0].incumbent.device)
 

@@ -128,18 +128,18 @@ def test_memory_of_what_must_share_a_device_is_taken_at_once(method, constraint)
     profile = line([10.0] * 3, [(0, 1, 0), (1, 2, 0)], persistent=[100, 800, 500], colocation=group)
     pins = {2: 0} if constraint == "pin" else {}
     problem = Problem(profile, gpus(2, capacity=1000), pins)
-    assert simulate(problem, place(problem, method)).fits
+    assert simulate(problem, place(problem, method).plan).fits
 
 
 def test_order_place_uses_one_gpu_for_what_fits_it():
     problem = Problem(line([1.0] * 20, [(i, i + 1, 8) for i in range(19)]), gpus(3))
-    assert place(problem, "order-place").device.tolist() == [0] * 20
+    assert place(problem, "order-place").plan.device.tolist() == [0] * 20
 
 
 def test_order_place_spills_in_cpd_topo_order():
     edges = [(i, i + 1, 0) for i in range(9)]
     profile = line([1.0] * 10, edges, persistent=[100] * 10)
     problem = Problem(profile, gpus(2, capacity=800))
-    plan = place(problem, "order-place")
+    plan = place(problem, "order-place").plan
     assert plan.device.tolist() == [0] * 8 + [1] * 2
     assert simulate(problem, plan).fits

@@ -40,11 +40,13 @@ slow_start = settings(deadline=None, max_examples=40, suppress_health_check=[Hea
 @given(data=st.data())
 def test_the_plan_is_valid_and_its_schedule_flawless(method, data):
     problem = drawn(data, method)
-    plan = place(problem, method)
+    result = place(problem, method)
+    plan = result.plan
     check_plan(split_problem(problem, plan.splits), plan)
     schedule = simulate(problem, plan)
     assert find_faults(schedule) == []
-    assert not schedule.fits or schedule.makespan_us >= schedule.lower_bound_us * (1 - 1e-12)
+    assert schedule.makespan_us == result.schedule.makespan_us
+    assert not schedule.fits or result.value_us >= (result.bound_us or 0.0) * (1 - 1e-12)
     assert plan.method == method
 
 
@@ -53,7 +55,7 @@ def test_the_plan_is_valid_and_its_schedule_flawless(method, data):
 @given(data=st.data())
 def test_the_order_is_topological(method, data):
     problem = drawn(data, method)
-    plan = place(problem, method)
+    plan = place(problem, method).plan
     position, profile = plan.position, split_problem(problem, plan.splits).profile
     assert (position[profile.edge_source] < position[profile.edge_op]).all()
 
@@ -63,7 +65,7 @@ def test_the_order_is_topological(method, data):
 @given(data=st.data(), seed=st.integers(0, 3))
 def test_equal_seeds_give_equal_plans(method, data, seed):
     problem = drawn(data, method)
-    one, two = (place(problem, method, options=PlaceOptions(seed=seed)) for _ in range(2))
+    one, two = (place(problem, method, options=PlaceOptions(seed=seed)).plan for _ in range(2))
     assert np.array_equal(one.device, two.device)
     assert np.array_equal(one.position, two.position)
     assert (one.policy, one.links, one.splits) == (two.policy, two.links, two.splits)
@@ -88,7 +90,7 @@ def test_cancelling_after_an_incumbent_returns_it(method):
             stop.set()
 
     options = PlaceOptions(cancelled=stop.is_set, progress=on_progress)
-    plan = place(problem, method, options=options)
+    plan = place(problem, method, options=options).plan
     assert len(seen) == 1
     assert np.array_equal(plan.device, seen[0].device)
     assert np.array_equal(plan.position, seen[0].position)
@@ -98,26 +100,18 @@ def test_cancelling_after_an_incumbent_returns_it(method):
 def test_reported_incumbents_only_get_better(method):
     problem = Problem(line([2.0] * 12, [(i, i + 3, 50) for i in range(9)]), gpus(3, b1=0.05))
     reports = []
-    plan = place(problem, method, options=PlaceOptions(progress=reports.append))
+    result = place(problem, method, options=PlaceOptions(progress=reports.append))
     steps = [report.objective_us for report in reports if report.incumbent is not None]
     assert steps == sorted(steps, reverse=True)
-    assert steps[-1] == pytest.approx(objective_us(problem, plan))
-
-
-def objective_us(problem, plan):
-    """What the plan's method makes small."""
-    for fact in ("time_per_sample_us", "latency_us"):
-        if fact in plan.facts:
-            return plan.facts[fact]
-    return simulate(problem, plan).makespan_us
+    assert steps[-1] == pytest.approx(result.value_us)
 
 
 @each_placer
-def test_solve_time_and_seed_are_facts_of_the_plan(method):
+def test_a_plan_carries_its_solve_time_and_seed(method):
     problem = Problem(line([1.0], []), gpus(1))
-    facts = place(problem, method, options=PlaceOptions(seed=7)).facts
-    assert facts["seed"] == 7
-    assert facts["solve_seconds"] >= 0
+    plan = place(problem, method, options=PlaceOptions(seed=7)).plan
+    assert plan.seed == 7
+    assert plan.solve_seconds >= 0
 
 
 @each_placer
@@ -125,7 +119,7 @@ def test_a_constant_is_placed_with_its_consumer(method):
     costs = [5.0, 5.0, 0.0, 0.0, 5.0, 5.0]
     edges = [(0, 4, 1), (1, 5, 1), (2, 4, 1), (3, 5, 1)]
     problem = Problem(line(costs, edges), gpus(2, b0=40.0))
-    device = place(problem, method).device
+    device = place(problem, method).plan.device
     assert device[2] == device[4]
     assert device[3] == device[5]
 
@@ -134,7 +128,7 @@ def test_a_constant_is_placed_with_its_consumer(method):
 def test_pins_are_honoured_through_colocation(method):
     profile = line([1.0] * 4, [(0, 1, 4), (2, 3, 4)], colocation=["a", "", "a", ""])
     problem = Problem(profile, gpus(2), pins={2: 1}, together=((1, 2),))
-    assert place(problem, method).device[:3].tolist() == [1, 1, 1]
+    assert place(problem, method).plan.device[:3].tolist() == [1, 1, 1]
 
 
 def with_capability(capability):
@@ -148,13 +142,13 @@ def test_a_method_that_knows_memory_fits_vgg_on_small_unlike_gpus(method):
     problem = small_and_unlike()
     for seed in range(3 if placers()[method].can("anytime") else 1):
         options = PlaceOptions(seed=seed, time_limit_s=0.3)
-        assert simulate(problem, place(problem, method, options=options)).fits
+        assert simulate(problem, place(problem, method, options=options).plan).fits
 
 
 @pytest.mark.parametrize("method", with_capability("memory"))
 def test_where_memory_is_tight_a_plan_fits_or_says_that_it_does_not(method):
     problem = small_and_unlike(TIGHT)
-    plan = place(problem, method, options=PlaceOptions(time_limit_s=0.3))
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=0.3)).plan
     fits = simulate(problem, plan).fits
     assert fits or " fits" in plan.note
     assert fits or method not in ("enplace", "m-etf")
@@ -164,16 +158,16 @@ def test_where_memory_is_tight_a_plan_fits_or_says_that_it_does_not(method):
 def test_ops_of_a_plan_that_lacks_memory_move_until_it_fits_and_it_says_so(method):
     problem = small_and_unlike(ONE_LARGE, "rnnlm-2-2048")
     roomy = Problem(problem.profile, presets()["celeritas"])
-    plan = place(problem, method)
+    plan = place(problem, method).plan
     assert simulate(problem, plan).fits
     assert method == "order-place" or "of the ops were moved to fit" in plan.note
-    assert "moved" not in place(roomy, method).note
+    assert "moved" not in place(roomy, method).plan.note
 
 
 @pytest.mark.parametrize("method", with_capability("heterogeneous"))
 def test_a_method_that_knows_unlike_devices_gives_the_fastest_most_work(method):
     problem = Problem(line([10.0] * 12, []), gpus(2, speeds=[0.25, 1.0]))
-    device = place(problem, method, options=PlaceOptions(time_limit_s=0.5)).device
+    device = place(problem, method, options=PlaceOptions(time_limit_s=0.5)).plan.device
     assert (device == 1).sum() > 8
 
 

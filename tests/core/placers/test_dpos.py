@@ -30,20 +30,20 @@ def test_the_critical_path_follows_the_largest_ranks():
 
 def test_the_critical_path_runs_on_the_fastest_gpu():
     problem = Problem(two_branches(), gpus(2, speeds=[1.0, 2.0]))
-    assert place(problem, "dpos").device[[0, 1, 3, 5]].tolist() == [1] * 4
+    assert place(problem, "dpos").plan.device[[0, 1, 3, 5]].tolist() == [1] * 4
 
 
 def test_a_path_too_large_for_one_device_goes_on_with_the_next():
     profile = two_branches(persistent=[400, 400, 0, 400, 0, 400])
     problem = Problem(profile, gpus(2, capacity=900))
-    plan = place(problem, "dpos")
+    plan = place(problem, "dpos").plan
     assert plan.device[[0, 1, 3, 5]].tolist() == [0, 0, 1, 1]
     assert simulate(problem, plan).fits
 
 
 def test_the_short_branch_runs_beside_the_path_if_that_pays():
-    near = place(Problem(two_branches(), gpus(2, b0=1.0)), "dpos").device
-    far = place(Problem(two_branches(), gpus(2, b0=30.0)), "dpos").device
+    near = place(Problem(two_branches(), gpus(2, b0=1.0)), "dpos").plan.device
+    far = place(Problem(two_branches(), gpus(2, b0=30.0)), "dpos").plan.device
     assert near[[2, 4]].tolist() == [1, 1]
     assert far.tolist() == [0] * 6
 

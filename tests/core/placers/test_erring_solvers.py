@@ -33,9 +33,9 @@ def test_a_plan_is_kept_and_nothing_false_is_proven(method, what, why, gurobi):
     costs = [3.0 + 2 * (i % 5) for i in range(9)]
     problem = Problem(line(costs, [(i, i + 3, 2) for i in range(6)]), gpus(2))
     options = PlaceOptions(objective=METHODS[method], time_limit_s=10)
-    free = place(problem, method, options=options)
-    plan = place(problem, method, options=replace(options, solver="Gurobi"))
+    free = place(problem, method, options=options).plan
+    plan = place(problem, method, options=replace(options, values={"solver": "Gurobi"})).plan
     assert why in plan.note
-    assert free.facts["proven"]
-    assert plan.objective_us >= free.objective_us * (1 - 1e-5)
-    assert plan.objective_bound_us <= free.objective_us * (1 + 1e-5)
+    assert free.proven
+    assert plan.value_us >= free.value_us * (1 - 1e-5)
+    assert plan.bound_us <= free.value_us * (1 + 1e-5)

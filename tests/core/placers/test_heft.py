@@ -62,7 +62,7 @@ def test_the_kernel_is_the_reference(problem):
 
 def test_a_faster_gpu_gets_more_of_independent_work():
     problem = Problem(line([10.0] * 30, []), gpus(2, speeds=[1.0, 2.0]))
-    plan = place(problem, "heft")
+    plan = place(problem, "heft").plan
     assert np.bincount(plan.device).tolist() == [10, 20]
     assert simulate(problem, plan).makespan_us == 100
 
@@ -70,8 +70,8 @@ def test_a_faster_gpu_gets_more_of_independent_work():
 def test_work_moves_only_if_the_transfer_pays():
     edges = [(0, 1, 4), (0, 2, 4), (1, 3, 4), (2, 3, 4)]
     costs = [2.0, 5.0, 5.0, 2.0]
-    near = place(Problem(line(costs, edges), gpus(2, b0=1.0)), "heft")
-    far = place(Problem(line(costs, edges), gpus(2, b0=6.0)), "heft")
+    near = place(Problem(line(costs, edges), gpus(2, b0=1.0)), "heft").plan
+    far = place(Problem(line(costs, edges), gpus(2, b0=6.0)), "heft").plan
     assert len(set(near.device.tolist())) == 2
     assert len(set(far.device.tolist())) == 1
 
@@ -81,5 +81,5 @@ def test_memory_forces_a_split_that_time_alone_would_not():
     profile = line(costs, edges, persistent=[400] * 4)
     roomy = Problem(profile, gpus(2, b0=50.0))
     tight = Problem(profile, gpus(2, b0=50.0, capacity=1000))
-    assert len(set(place(roomy, "heft").device.tolist())) == 1
-    assert simulate(tight, place(tight, "heft")).fits
+    assert len(set(place(roomy, "heft").plan.device.tolist())) == 1
+    assert simulate(tight, place(tight, "heft").plan).fits

@@ -37,36 +37,36 @@ def one_layer(*, norm=False, weights=MB, second_us=10.0):
 
 def test_the_heavy_op_is_shared_among_the_gpus():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
-    plan = place(problem, "os-dpos")
+    plan = place(problem, "os-dpos").plan
     assert {"conv"} <= {split.op for split in plan.splits}
-    split, whole = simulate(problem, plan), simulate(problem, place(problem, "dpos"))
+    split, whole = simulate(problem, plan), simulate(problem, place(problem, "dpos").plan)
     assert split.makespan_us < 0.5 * whole.makespan_us
     assert split.problem.splits == plan.splits
 
 
 def test_nothing_is_split_where_sending_costs_more():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=0.1))
-    assert place(problem, "os-dpos").splits == ()
+    assert place(problem, "os-dpos").plan.splits == ()
 
 
 def test_batch_normalisation_is_never_split():
     problem = Problem(one_layer(norm=True), gpus(4, b0=1.0, b1=1e-5))
-    assert "norm" not in {split.op for split in place(problem, "os-dpos").splits}
+    assert "norm" not in {split.op for split in place(problem, "os-dpos").plan.splits}
     assert {split.op for split in data_parallel(problem)} == {"conv"}
 
 
 def test_a_pinned_op_stays_whole():
     profile = one_layer()
     problem = Problem(profile, gpus(4, b1=1e-5), pins={profile.index["conv"]: 2})
-    plan = place(problem, "os-dpos")
+    plan = place(problem, "os-dpos").plan
     assert "conv" not in {split.op for split in plan.splits}
 
 
 def test_a_model_too_large_for_one_device_starts_from_itself():
     """Data parallelism is no start then, yet the op of the critical path is split."""
     problem = Problem(one_layer(), gpus(2, b0=1.0, b1=1e-5, capacity=3 * MB - 1))
-    assert not simulate(problem, place(problem, "single")).fits
-    plan = place(problem, "os-dpos")
+    assert not simulate(problem, place(problem, "single").plan).fits
+    plan = place(problem, "os-dpos").plan
     assert "conv" in {split.op for split in plan.splits}
 
 
@@ -74,20 +74,20 @@ def test_the_search_passes_over_what_cannot_be_split():
     """Batch normalisation is the longest op of the critical path, and stays whole."""
     layer = one_layer(norm=True, second_us=2000.0)
     problem = Problem(layer, gpus(4, b0=1.0, b1=1e-5, capacity=3 * MB - 1))
-    plan = place(problem, "os-dpos")
+    plan = place(problem, "os-dpos").plan
     assert {split.op for split in plan.splits} == {"conv"}
 
 
 def test_a_passed_deadline_still_gives_a_plan():
     problem = Problem(one_layer(), gpus(4, b1=1e-5))
-    plan = place(problem, "os-dpos", options=PlaceOptions(time_limit_s=1e-9))
+    plan = place(problem, "os-dpos", options=PlaceOptions(time_limit_s=1e-9)).plan
     assert plan.splits == ()
 
 
 def test_any_method_can_place_a_graph_that_is_split():
     problem = Problem(one_layer(), gpus(4, b1=1e-5))
-    split = simulate(problem, place(problem, "os-dpos")).problem
-    plan = place(split, "heft")
+    split = simulate(problem, place(problem, "os-dpos").plan).problem
+    plan = place(split, "heft").plan
     assert plan.splits == split.splits
     assert simulate(problem, plan).makespan_us == simulate(split, plan).makespan_us
 
@@ -105,9 +105,9 @@ def test_gpus_are_all_there_is_to_share_among(n_gpus):
 
 def test_the_default_method_goes_on_from_its_plan():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
-    split = place(problem, "os-dpos")
+    split = place(problem, "os-dpos").plan
     assert split.splits
     options = PlaceOptions(time_limit_s=1, start=split)
-    better = place(problem, "enplace", options=options)
+    better = place(problem, "enplace", options=options).plan
     assert better.splits == split.splits
     assert simulate(problem, better).makespan_us <= simulate(problem, split).makespan_us

@@ -26,7 +26,7 @@ def two_chains(**extra):
 
 @each_partitioner
 def test_the_cut_goes_where_little_is_sent(method):
-    device = place(Problem(two_chains(), gpus(2, b0=0.0, b1=1.0)), method).device
+    device = place(Problem(two_chains(), gpus(2, b0=0.0, b1=1.0)), method).plan.device
     assert len(set(device[::2].tolist())) == len(set(device[1::2].tolist())) == 1
     assert device[0] != device[1]
 
@@ -34,7 +34,9 @@ def test_the_cut_goes_where_little_is_sent(method):
 @each_partitioner
 def test_a_faster_gpu_gets_more_work(method):
     problem = Problem(line([10.0] * 60, []), gpus(2, speeds=[1.0, 2.0]))
-    assert np.bincount(place(problem, method).device).tolist() == pytest.approx([20, 40], abs=3)
+    assert np.bincount(place(problem, method).plan.device).tolist() == pytest.approx(
+        [20, 40], abs=3
+    )
 
 
 @each_partitioner
@@ -42,7 +44,7 @@ def test_parts_are_balanced_by_memory_if_they_would_not_fit(method):
     heavy = [200, 200] + [0] * 10 + [200, 200]
     profile = line([1.0, 1.0] + [10.0] * 10 + [1.0, 1.0], [], persistent=heavy)
     problem = Problem(profile, gpus(2, capacity=450))
-    assert simulate(problem, place(problem, method)).fits
+    assert simulate(problem, place(problem, method).plan).fits
 
 
 @settings(deadline=None, max_examples=60)
@@ -107,6 +109,6 @@ def test_metis_says_nothing_of_fewer_ops_than_gpus(n_ops, capfd):
     """It would on the standard output, which may be a JSON document."""
     pytest.importorskip("pymetis")
     problem = Problem(line([float(i + 1) for i in range(n_ops)], []), gpus(8))
-    plan = place(problem, "metis")
+    plan = place(problem, "metis").plan
     assert len(set(plan.device.tolist())) == n_ops
     assert capfd.readouterr().out == ""

@@ -5,10 +5,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.core.placers.problems import gpus, line, problems
 
+from enplace.bounds import lower_bound_us
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
 from enplace.placers.pesto import make_program
 from enplace.values.problem import Problem
+from enplace.values.result import Result
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -17,7 +19,7 @@ def test_every_schedule_is_a_solution(problem):
     """Theorem 3.1's easy half: a valid placement and order satisfies all constraints but memory."""
     program = make_program(problem)
     model = program.model
-    values = program.values(place(problem, "heft"))
+    values = program.values(place(problem, "heft").plan)
     rows = np.repeat(np.arange(model.n_rows), np.diff(model.row_ptr))
     total = np.bincount(rows, model.value * values[model.column], model.n_rows)
     memory = np.arange(model.n_rows) >= model.n_rows - problem.cluster.n_devices
@@ -30,10 +32,10 @@ def test_every_schedule_is_a_solution(problem):
 def test_two_chains_run_side_by_side():
     edges = [(0, 1, 1), (1, 2, 1), (3, 4, 1), (4, 5, 1)]
     problem = Problem(line([5.0] * 6, edges), gpus(2))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
     assert simulate(problem, plan).makespan_us == 15
-    assert plan.facts["solver_status"] == "optimal"
-    assert plan.facts["ilp_step_time_us"] == pytest.approx(15)
+    assert plan.details["solver_status"] == "optimal"
+    assert plan.details["ilp_step_time_us"] == pytest.approx(15)
 
 
 def test_congestion_keeps_three_large_tensors_from_one_link():
@@ -44,27 +46,27 @@ def test_congestion_keeps_three_large_tensors_from_one_link():
     costs = [1.0, 10.0, 10.0, 10.0]
     profile = line(costs, [(0, 1, 8), (0, 2, 8), (0, 3, 8)])
     problem = Problem(profile, gpus(2, b0=0.0, b1=1.0))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20))
-    assert plan.facts["ilp_step_time_us"] == pytest.approx(21)
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
+    assert plan.details["ilp_step_time_us"] == pytest.approx(21)
     assert simulate(problem, plan).makespan_us == 21
 
 
 def test_four_gpus_are_told_apart_by_two_bits():
     problem = Problem(line([6.0] * 4, []), gpus(4))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
     assert sorted(plan.device.tolist()) == [0, 1, 2, 3]
 
 
 def test_three_gpus_never_spell_a_fourth():
     problem = Problem(line([6.0] * 6, []), gpus(3))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
     assert simulate(problem, plan).makespan_us == 12
 
 
 def test_memory_is_a_constraint_of_the_program():
     profile = line([5.0] * 4, [(0, 1, 1), (2, 3, 1)], persistent=[400] * 4)
     problem = Problem(profile, gpus(2, capacity=900))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20))
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
     assert np.bincount(plan.device).tolist() == [2, 2]
 
 
@@ -72,10 +74,10 @@ def test_a_large_graph_is_coarsened_and_says_so():
     costs = [3.0 + i % 7 for i in range(120)]
     edges = [(i, i + 4, 20) for i in range(116)]
     problem = Problem(line(costs, edges), gpus(2, b1=0.1))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=3))
-    assert plan.facts["vertices"] <= 40
-    assert plan.facts["ilp_bound_us"] <= plan.facts["ilp_step_time_us"] * (1 + 1e-9)
-    assert f"program on {plan.facts['vertices']} vertices" in plan.note
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=3)).plan
+    assert plan.details["vertices"] <= 40
+    assert plan.details["ilp_bound_us"] <= plan.details["ilp_step_time_us"] * (1 + 1e-9)
+    assert f"program on {plan.details['vertices']} vertices" in plan.note
 
 
 def test_where_forty_vertices_are_too_coarse_two_hundred_are_searched():
@@ -83,8 +85,8 @@ def test_where_forty_vertices_are_too_coarse_two_hundred_are_searched():
     rng = np.random.default_rng(3)
     costs = rng.integers(1, 50, 150).astype(float).tolist()
     problem = Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=6))
-    assert simulate(problem, plan).gap < 0.01
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=6)).plan
+    assert Result(simulate(problem, plan), lower_bound_us(problem)).gap < 0.01
     assert "searched without a proof" in plan.note
 
 
@@ -97,9 +99,9 @@ def wide():
 def test_the_program_begins_with_the_plan_given():
     """From HEFT's plan of forty vertices it does not get to what HEFT's of all ops comes to."""
     problem = wide()
-    start = place(problem, "heft")
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=2, start=start))
-    assert plan.facts["ilp_step_time_us"] <= simulate(problem, start).makespan_us + 1e-9
+    start = place(problem, "heft").plan
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=2, start=start)).plan
+    assert plan.details["ilp_step_time_us"] <= simulate(problem, start).makespan_us + 1e-9
 
 
 @pytest.mark.parametrize("limit_s", [1e-9, 0.5])
@@ -108,17 +110,17 @@ def test_the_plan_is_never_worse_than_the_one_given(limit_s):
     rng = np.random.default_rng(3)
     costs = rng.integers(1, 50, 150).astype(float).tolist()
     problem = Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
-    start = place(problem, "enplace", options=PlaceOptions(time_limit_s=1))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=limit_s, start=start))
+    start = place(problem, "enplace", options=PlaceOptions(time_limit_s=1)).plan
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=limit_s, start=start)).plan
     assert plan.method == "pesto"
     assert simulate(problem, plan).makespan_us <= simulate(problem, start).makespan_us
 
 
 def test_a_plan_given_moves_where_a_new_pin_says():
     problem = wide()
-    start = place(problem, "heft")
+    start = place(problem, "heft").plan
     pinned = Problem(problem.profile, problem.cluster, pins={0: int(1 - start.device[0])})
-    plan = place(pinned, "pesto", options=PlaceOptions(time_limit_s=0.5, start=start))
+    plan = place(pinned, "pesto", options=PlaceOptions(time_limit_s=0.5, start=start)).plan
     assert plan.device[0] == 1 - start.device[0]
 
 
@@ -131,8 +133,10 @@ BROKEN = [{"every": "0"}, {"every": "1"}, {"every": "nan"}, {"every": "0.5"}, {"
 def test_a_plan_is_never_lost_to_a_solver_that_errs(gurobi, what, solver):
     gurobi(**what)
     problem = wide()
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=4, solver=solver))
-    first = place(problem, "heft")
+    plan = place(
+        problem, "pesto", options=PlaceOptions(time_limit_s=4, values={"solver": solver})
+    ).plan
+    first = place(problem, "heft").plan
     assert simulate(problem, plan).makespan_us <= simulate(problem, first).makespan_us * 1.2
     assert "Gurobi found nothing" in plan.note
     assert "not installed" not in plan.note
@@ -144,10 +148,10 @@ def test_without_a_licence_the_free_solver_and_the_search_take_the_time(gurobi):
     rng = np.random.default_rng(3)
     costs = rng.integers(1, 50, 150).astype(float).tolist()
     problem = Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=8))
-    assert plan.facts["solver"] == "HiGHS"
-    assert plan.facts["vertices"] <= 40
-    assert simulate(problem, plan).gap < 0.01
+    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=8)).plan
+    assert plan.details["solver"] == "HiGHS"
+    assert plan.details["vertices"] <= 40
+    assert Result(simulate(problem, plan), lower_bound_us(problem)).gap < 0.01
     assert "Gurobi found nothing (No Gurobi license found)." in plan.note
     assert "by HiGHS" in plan.note
     assert "searched without a proof" in plan.note
@@ -155,8 +159,10 @@ def test_without_a_licence_the_free_solver_and_the_search_take_the_time(gurobi):
 
 def test_a_solver_asked_for_is_kept_to_and_its_reason_told(gurobi):
     gurobi(**UNLICENSED)
-    plan = place(wide(), "pesto", options=PlaceOptions(time_limit_s=4, solver="Gurobi"))
-    assert plan.facts["solver"] == "Gurobi"
-    assert plan.facts["solver_status"] == "failed"
+    plan = place(
+        wide(), "pesto", options=PlaceOptions(time_limit_s=4, values={"solver": "Gurobi"})
+    ).plan
+    assert plan.details["solver"] == "Gurobi"
+    assert plan.details["solver_status"] == "failed"
     assert "Gurobi found nothing (No Gurobi license found)." in plan.note
     assert "HiGHS" not in plan.note

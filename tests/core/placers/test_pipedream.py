@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line
 
-from enplace.machine.loads import LoadRule
 from enplace.placers import PlaceOptions, place
 from enplace.placers.max_load.contract import contract
 from enplace.placers.pipedream import Layers, Stage, cut_path, path_of
+from enplace.placing.options import load_values
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
+from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
 
 
@@ -78,19 +79,19 @@ def test_no_cut_of_the_path_is_better(compute, sent, n_gpus):
 
 def test_stages_are_replicated_where_the_rule_allows_it():
     problem = Problem(line([2.0, 12, 2], [(0, 1, 8), (1, 2, 8)]), gpus(4, b0=0.0))
-    plan = place(problem, "pipedream")
-    assert plan.facts["time_per_sample_us"] == 12.0
+    plan = place(problem, "pipedream").plan
+    assert plan.value_us == 12.0
     assert len(set(plan.device.tolist())) == 3
-    options = PlaceOptions(rule=LoadRule(replicate=True))
-    replicated = place(problem, "pipedream", options=options)
-    assert replicated.facts["time_per_sample_us"] == pytest.approx(4.0)
+    options = PlaceOptions(values=load_values(LoadRule(replicate=True)))
+    replicated = place(problem, "pipedream", options=options).plan
+    assert replicated.value_us == pytest.approx(4.0)
     assert replicated.replicas
 
 
 def test_a_measured_model_is_cut_between_the_layers_that_its_names_tell_of():
     sample = next(sample for sample in samples() if sample.name == "vgg-19")
     problem = Problem(read_profile(sample.path), presets()["a100-4-nvlink"])
-    plan = place(problem, "pipedream")
-    assert plan.facts["layers"] > 10
-    assert "names" in plan.facts["note"]
-    assert plan.facts["time_per_sample_us"] < 0.5 * np.nansum(problem.time_us[:, 0])
+    plan = place(problem, "pipedream").plan
+    assert plan.details["layers"] > 10
+    assert "names" in plan.note
+    assert plan.value_us < 0.5 * np.nansum(problem.time_us[:, 0])

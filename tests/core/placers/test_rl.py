@@ -38,4 +38,4 @@ def test_it_learns_what_drawing_by_chance_does_not_find():
     problem = Problem(profile, gpus(2, speeds=[1.0, 8.0], capacity=3000))
     search, draw = Search(problem, "rl", PlaceOptions()), np.random.default_rng(3)
     by_chance = min(search.score(search.random(draw)) for _ in range(ROUNDS))
-    assert simulate(problem, place(problem, "rl")).makespan_us < by_chance
+    assert simulate(problem, place(problem, "rl").plan).makespan_us < by_chance

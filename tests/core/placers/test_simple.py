@@ -19,7 +19,7 @@ from problems import profile_of
 def test_single_takes_the_fastest_gpu_and_says_when_it_does_not_fit():
     profile = line([4.0] * 4, [(i, i + 1, 8) for i in range(3)], persistent=[400] * 4)
     problem = Problem(profile, gpus(2, speeds=[1.0, 2.0], capacity=1000))
-    plan = place(problem, "single")
+    plan = place(problem, "single").plan
     assert plan.device.tolist() == [1] * 4
     schedule = simulate(problem, plan)
     assert schedule.makespan_us == 8
@@ -28,12 +28,12 @@ def test_single_takes_the_fastest_gpu_and_says_when_it_does_not_fit():
 
 def test_round_robin_deals_in_topological_order():
     problem = Problem(line([1.0] * 5, [(i, i + 1, 8) for i in range(4)]), gpus(2))
-    assert place(problem, "round-robin").device.tolist() == [0, 1, 0, 1, 0]
+    assert place(problem, "round-robin").plan.device.tolist() == [0, 1, 0, 1, 0]
 
 
 def test_random_depends_on_the_seed():
     problem = Problem(line([1.0] * 64, []), gpus(2))
-    plans = [place(problem, "random", options=PlaceOptions(seed=s)).device for s in (0, 1)]
+    plans = [place(problem, "random", options=PlaceOptions(seed=s)).plan.device for s in (0, 1)]
     assert not np.array_equal(*plans)
 
 
@@ -42,14 +42,14 @@ def test_m_topo_on_baechis_diamond():
     edges = [(0, 1, 1), (0, 2, 1), (1, 3, 1), (2, 3, 1)]
     profile = line([2.0, 5.0, 5.0, 2.0], edges, persistent=[0, 0, 0, 1])
     problem = Problem(profile, gpus(2, b0=1.0))
-    plan = place(problem, "m-topo")
+    plan = place(problem, "m-topo").plan
     assert plan.device.tolist() == [0, 0, 0, 1]
     assert simulate(problem, plan).makespan_us == 15
 
 
 def test_m_topo_never_goes_back():
     profile = line([1.0] * 6, [], persistent=[30, 30, 30, 5, 5, 5])
-    device = place(Problem(profile, gpus(3)), "m-topo").device
+    device = place(Problem(profile, gpus(3)), "m-topo").plan.device
     assert (np.diff(device) >= 0).all()
 
 
@@ -74,7 +74,7 @@ def test_layer_and_branch_are_read_off_the_scope(name, scope, layer, branch):
 def test_the_name_of_the_model_is_no_layer():
     scopes = ["vgg19/conv1", "vgg19/conv1", "vgg19/conv2", "vgg19/conv2"]
     problem = Problem(line([9.0] * 4, [(i, i + 1, 8) for i in range(3)], scopes=scopes), gpus(2))
-    assert place(problem, "expert").device.tolist() == [0, 0, 1, 1]
+    assert place(problem, "expert").plan.device.tolist() == [0, 0, 1, 1]
 
 
 def stacked(layers, costs):
@@ -87,13 +87,13 @@ def stacked(layers, costs):
 
 def test_the_expert_keeps_layers_whole_and_their_gradients_with_them():
     problem = Problem(stacked(4, [1.0, 10, 10, 10, 10, 1] * 2), gpus(2))
-    device = place(problem, "expert").device.tolist()
+    device = place(problem, "expert").plan.device.tolist()
     assert device == [0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0]
 
 
 def test_the_expert_balances_the_blocks():
     problem = Problem(stacked(4, [0.0, 30, 10, 10, 10, 0, 0, 10, 10, 10, 30, 0]), gpus(2))
-    device = place(problem, "expert").device.tolist()
+    device = place(problem, "expert").plan.device.tolist()
     assert device[:6] == [0, 0, 1, 1, 1, 1]
 
 
@@ -101,7 +101,7 @@ def test_the_expert_deals_out_the_branches_of_a_cell():
     scopes = ["Mixed_1", "Mixed_1/b0", "Mixed_1/b1", "Mixed_1/b2", "Mixed_1"]
     edges = [(0, 1, 8), (0, 2, 8), (0, 3, 8), (1, 4, 8), (2, 4, 8), (3, 4, 8)]
     problem = Problem(line([1.0, 10, 6, 6, 1], edges, scopes=scopes), gpus(2))
-    device = place(problem, "expert").device.tolist()
+    device = place(problem, "expert").plan.device.tolist()
     assert device[1:4] == [0, 1, 1]
 
 
@@ -122,20 +122,20 @@ def branched(cells, times_us):
 
 def test_the_expert_deals_branches_to_every_gpu_though_a_cell_has_fewer():
     problem = Problem(branched(4, [9.0, 8, 7]), gpus(8))
-    busy_us = simulate(problem, place(problem, "expert")).busy_us
+    busy_us = simulate(problem, place(problem, "expert").plan).busy_us
     assert busy_us.min() > 0
 
 
 def test_the_expert_deals_the_joins_of_cells_like_branches():
     problem = Problem(branched(4, [9.0, 8, 7]), gpus(4))
-    device = place(problem, "expert").device
+    device = place(problem, "expert").plan.device
     assert len(set(device[3::4].tolist())) > 1
 
 
 def test_the_expert_leaves_no_gpu_empty_that_has_a_layer():
     """The first two layers take most of the time; a quarter of it is no whole layer."""
     problem = Problem(stacked(4, [0.0, 60, 60, 20, 10, 0] + [0.0] * 6), gpus(4))
-    device = place(problem, "expert").device.tolist()
+    device = place(problem, "expert").plan.device.tolist()
     assert device[:6] == [0, 0, 1, 2, 2, 3]
 
 
@@ -167,19 +167,19 @@ def test_ops_count_for_the_layer_that_they_are_colocated_with():
     together = [f"layer {i}" for i in (0, 1, 2, 3, 3, 2, 1, 0)]
     edges = [(i, i + 1, 8) for i in range(7)]
     problem = Problem(line([10.0] * 8, edges, colocation=together), gpus(2))
-    assert place(problem, "expert").device.tolist() == [0, 0, 1, 1, 1, 1, 0, 0]
+    assert place(problem, "expert").plan.device.tolist() == [0, 0, 1, 1, 1, 1, 0, 0]
 
 
 def test_without_scopes_the_expert_cuts_the_graph_in_order():
     problem = Problem(line([1.0] * 8, [(i, i + 1, 8) for i in range(7)]), gpus(2))
-    assert place(problem, "expert").device.tolist() == [0] * 4 + [1] * 4
+    assert place(problem, "expert").plan.device.tolist() == [0] * 4 + [1] * 4
 
 
 def test_the_expert_takes_flatten_for_no_attention():
     scopes = ["conv_1", "conv_2", "flatten", "dense_1", "dense_2"]
     edges = [(i, i + 1, 8) for i in range(4)]
     problem = Problem(line([10.0, 10, 1, 10, 10], edges, scopes=scopes), gpus(4))
-    assert place(problem, "expert").device.tolist() == [0, 1, 1, 2, 3]
+    assert place(problem, "expert").plan.device.tolist() == [0, 1, 1, 2, 3]
 
 
 @pytest.mark.parametrize("scope", ["attention", "decoder/self_attention", "att", "attn"])
@@ -207,18 +207,22 @@ def convolutions():
 
 
 def test_the_expert_deals_out_layers_of_each_kind_in_turn():
-    plan = place(convolutions(), "expert")
-    assert plan.facts["family"] == "layers"
+    plan = place(convolutions(), "expert").plan
+    assert plan.details["family"] == "layers"
     assert plan.device.tolist() == [0, 0, 0, 1, 1, 1] * 2
 
 
 def test_a_person_may_name_the_family():
-    plan = place(convolutions(), "expert", options=PlaceOptions(family="stacked"))
-    assert plan.facts["family"] == "stacked"
+    plan = place(convolutions(), "expert", options=PlaceOptions(values={"family": "stacked"})).plan
+    assert plan.details["family"] == "stacked"
     assert plan.device.tolist() == [0] * 6 + [1] * 6
 
 
-def test_a_rule_goes_before_the_family():
-    plan = place(convolutions(), "expert", options=PlaceOptions(rules={0: 1, 11: 0}))
+def test_a_rule_overrides_the_family(tmp_path):
+    problem, file = convolutions(), tmp_path / "rules.txt"
+    names = problem.profile.op_names
+    file.write_text(f"^{names[0]}$ -> GPU:1\n^{names[11]}$ -> GPU:0\n")
+    options = PlaceOptions(values={"rules": str(file)})
+    plan = place(problem, "expert", options=options).plan
     assert plan.device.tolist()[0::11] == [1, 0]
-    assert plan.facts["ops_by_rule"] == 2
+    assert plan.details["ops_by_rule"] == 2

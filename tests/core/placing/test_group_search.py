@@ -47,7 +47,7 @@ def test_the_search_finds_the_optimum_of_a_small_problem(method):
     search = Search(problem, method, PlaceOptions())
     every = itertools.product(search.gpus, repeat=search.n_groups)
     optimum = min(search.score(np.array(devices)) for devices in every)
-    assert simulate(problem, place(problem, method)).makespan_us == optimum
+    assert simulate(problem, place(problem, method).plan).makespan_us == optimum
 
 
 @each_search
@@ -55,13 +55,13 @@ def test_plans_that_fit_are_preferred(method):
     costs, edges = [5.0] * 4, [(i, i + 1, 4) for i in range(3)]
     profile = line(costs, edges, persistent=[400] * 4)
     problem = Problem(profile, gpus(2, b0=50.0, capacity=1000))
-    assert simulate(problem, place(problem, method)).fits
+    assert simulate(problem, place(problem, method).plan).fits
 
 
 @pytest.mark.parametrize(("method", "seed"), [("local-search", 6), ("rl", 17)])
 def test_a_search_that_meets_nothing_that_fits_fills_the_gpus_in_order(method, seed):
     problem = small_and_unlike()
-    plan = place(problem, method, options=PlaceOptions(seed=seed))
+    plan = place(problem, method, options=PlaceOptions(seed=seed)).plan
     assert simulate(problem, plan).fits
     assert "plan of order-place" in plan.note
 
@@ -108,8 +108,8 @@ def test_mcmc_is_never_worse_than_the_expert():
     problem = Problem(line([1.0] * 40, [(i, i + 1, 8) for i in range(39)]), gpus(2, b0=5.0))
     tried = []
     options = PlaceOptions(time_limit_s=1e-9, progress=tried.append)
-    plan = place(problem, "mcmc", options=options)
-    expert = place(problem, "expert")
+    plan = place(problem, "mcmc", options=options).plan
+    expert = place(problem, "expert").plan
     assert np.array_equal(tried[0].incumbent.device, expert.device)
     assert simulate(problem, plan).makespan_us <= simulate(problem, expert).makespan_us
 
@@ -117,5 +117,5 @@ def test_mcmc_is_never_worse_than_the_expert():
 @pytest.mark.parametrize("objective", [STEP_TIME, THROUGHPUT])
 def test_local_search_says_how_many_descents_it_completed(objective):
     short = PlaceOptions(time_limit_s=1e-9, seed=3, objective=objective)
-    assert place(tight(), "local-search", options=short).note == "0 of 10 descents completed"
-    assert not place(tight(), "local-search", options=PlaceOptions(objective=objective)).note
+    assert place(tight(), "local-search", options=short).plan.note == "0 of 10 descents completed"
+    assert not place(tight(), "local-search", options=PlaceOptions(objective=objective)).plan.note

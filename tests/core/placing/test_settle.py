@@ -4,7 +4,7 @@ import numpy as np
 from tests.core.placers.problems import gpus, line
 
 from enplace.placers import PlaceOptions
-from enplace.placing.settle import best_that_fits
+from enplace.placing.candidates import best_that_fits
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 

@@ -7,6 +7,7 @@ from hypothesis import given
 
 from enplace.processes import wire
 from enplace.processes.wire import Message, WireError
+from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.splits.rules import Split
@@ -45,7 +46,15 @@ def test_nothing_of_a_plan_stays_behind():
         method="mine",
         policy="strict",
         links="ordered",
-        facts={"note": "by hand", "proven": True},
+        objective="throughput",
+        value_us=3.0,
+        bound_us=2.0,
+        proven=True,
+        load_rule=LoadRule("overlap"),
+        note="by hand",
+        solve_seconds=1.5,
+        seed=7,
+        details={"ideals": 12},
         replicas=((0, 2), (1, 3)),
         splits=splits,
     )

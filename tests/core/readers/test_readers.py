@@ -123,7 +123,7 @@ def test_activations_count_once_where_sizes_hold_them_already(tmp_path: Path) ->
     data = {"maxSizePerFPGA": 1300, "maxFPGAs": 2, "maxCPUs": 1, "nodes": nodes, "edges": edges}
     profile = read(tmp_path, data)
     problem = Problem(profile, cluster_from("from-file", profile))
-    schedule = simulate(problem, place(problem, "max-load-dp"))
+    schedule = simulate(problem, place(problem, "max-load-dp").plan)
     assert schedule.peak_bytes.tolist()[:2] == [1200, 1200]
     assert schedule.fits
     assert find_faults(schedule) == []

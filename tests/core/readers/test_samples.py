@@ -22,7 +22,7 @@ def test_a_sample_opens_silently_and_can_be_placed(sample: Sample) -> None:
     assert sample.title
     assert sample.description
     problem = Problem(profile, cluster_from(sample.cluster, profile))
-    plan = place(problem, "round-robin")
+    plan = place(problem, "round-robin").plan
     assert simulate(problem, plan).makespan_us > 0
 
 

@@ -21,7 +21,7 @@ from problems import cluster_of
 def split():
     """A problem and a plan that splits its ops."""
     problem = Problem(training_step(), cluster_of(2, b1_us_per_byte=1e-6))
-    plan = place(problem, "os-dpos")
+    plan = place(problem, "os-dpos").plan
     assert plan.splits
     return problem, plan
 
@@ -60,7 +60,7 @@ def test_a_plan_file_carries_the_splits(split, path):
 
 def test_a_plan_without_splits_has_none_in_its_file(split, tmp_path):
     problem, _ = split
-    plan = place(problem, "dpos")
+    plan = place(problem, "dpos").plan
     write_plan(tmp_path / "plain.json", problem, plan, simulate(problem, plan))
     assert "splits" not in json.loads((tmp_path / "plain.json").read_text())
     assert read_plan(tmp_path / "plain.json", problem).plan.splits == ()
@@ -90,7 +90,7 @@ def test_a_split_that_the_graph_does_not_allow_is_refused(split, path):
 
 def test_a_project_keeps_plans_of_split_graphs(split, tmp_path):
     problem, plan = split
-    whole = place(problem, "dpos")
+    whole = place(problem, "dpos").plan
     write_project(
         tmp_path / "p.enplace",
         Project(

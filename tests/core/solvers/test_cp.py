@@ -21,14 +21,19 @@ from problems import GIB, cluster_of, plan_of, profile_of
 pytest.importorskip("ortools")
 
 
+def answers(problem, known, limit_s):
+    """Everything that CP-SAT says, if our own bound is what is known so far."""
+    return list(solve_cp(problem, known, lower_bound_us(problem), limit_s, lambda: False))
+
+
 @settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems(8))
 def test_its_bound_is_below_every_schedule_that_anyone_finds(problem):
-    known = simulate(problem, place(problem, "single"))
-    schedules = [simulate(problem, place(problem, m)) for m in ("enplace", "heft", "expert")]
+    known = simulate(problem, place(problem, "single").plan)
+    schedules = [simulate(problem, place(problem, m).plan) for m in ("enplace", "heft", "expert")]
     # The bound is of what fits.
     best = min((each.makespan_us for each in schedules if each.fits), default=np.inf)
-    found = list(solve_cp(problem, known, 5.0, lambda: False))
+    found = answers(problem, known, 5.0)
     assert np.isinf(best) or found[-1].status in ("optimal", "stopped")
     assert found[-1].bound_us <= best * (1 + 1e-6)
     for one in found:
@@ -41,7 +46,7 @@ def test_its_bound_is_below_every_schedule_that_anyone_finds(problem):
 @given(problem=problems(8), method=st.sampled_from(["heft", "round-robin", "m-etf"]))
 def test_where_a_plan_just_fits_its_bound_is_below_that_plan(problem, method):
     """The devices have no byte more than the plan needs."""
-    plan = place(problem, method)
+    plan = place(problem, method).plan
     peak = simulate(problem, plan).peak_bytes.tolist()
     devices = [
         replace(device, capacity_bytes=max(1, held))
@@ -49,7 +54,7 @@ def test_where_a_plan_just_fits_its_bound_is_below_that_plan(problem, method):
     ]
     try:
         tight = replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
-        known = simulate(tight, place(tight, "single"))
+        known = simulate(tight, place(tight, "single").plan)
     except EnplaceError:
         reject()  # A device that the plan leaves out is too small for what must be there.
     fitting = simulate(tight, plan)
@@ -65,14 +70,14 @@ def test_an_order_that_fits_is_found():
     problem = Problem(line(costs, sizes), gpus(1, capacity=100))
     known = simulate(problem, plan_of(problem, {f"op{i}": 0 for i in range(4)}, policy="strict"))
     assert not known.fits
-    *_, best = (f.plan for f in solve_cp(problem, known, 10.0, lambda: False) if f.plan)
+    *_, best = (f.plan for f in answers(problem, known, 10.0) if f.plan)
     assert simulate(problem, best).fits
 
 
 def test_where_one_op_alone_is_too_large_nothing_fits():
     problem = Problem(line([2.0, 2.0], [(0, 1, 200)]), gpus(2, capacity=100))
-    known = simulate(problem, place(problem, "heft"))
-    assert [f.status for f in solve_cp(problem, known, 10.0, lambda: False)][-1] == "infeasible"
+    known = simulate(problem, place(problem, "heft").plan)
+    assert [f.status for f in answers(problem, known, 10.0)][-1] == "infeasible"
 
 
 def test_ops_for_one_kind_of_device_have_their_times():
@@ -86,19 +91,18 @@ def test_the_time_that_it_leaves_goes_to_the_search(monkeypatch):
     """It ends at once here, and something is left to gain."""
     monkeypatch.setattr("enplace.placers.enplace.search.solve_cp", lambda *_: iter(()))
     problem = Problem(line([3.0, 5.0, 7.0, 2.0, 4.0], [(0, 3, 9), (1, 4, 9)]), gpus(2))
-    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=1.0))
-    assert simulate(problem, plan).gap > 0
-    assert plan.facts["solve_seconds"] >= 0.95
+    result = place(problem, "enplace", options=PlaceOptions(time_limit_s=1.0))
+    assert result.gap > 0
+    assert result.plan.solve_seconds >= 0.95
 
 
 def test_a_gap_that_the_cheap_bound_leaves_is_closed():
     """Five ops of 2 on two devices: the work says 5, whole ops say 6."""
     problem = Problem(line([2.0] * 5, []), gpus(2))
-    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=8))
-    schedule = simulate(problem, plan)
-    assert schedule.makespan_us == 6
-    assert schedule.lower_bound_us == pytest.approx(6, rel=1e-5)
-    assert lower_bound_us(Problem(problem.profile, problem.cluster)) == 5
+    result = place(problem, "enplace", options=PlaceOptions(time_limit_s=8))
+    assert result.value_us == result.schedule.makespan_us == 6
+    assert (result.bound_us, result.proven_by) == (pytest.approx(6, rel=1e-5), "CP-SAT")
+    assert lower_bound_us(problem) == 5
 
 
 def test_without_the_solver_the_search_goes_on_without_it(monkeypatch):
@@ -109,7 +113,7 @@ def test_without_the_solver_the_search_goes_on_without_it(monkeypatch):
     monkeypatch.setattr("enplace.placers.enplace.search.EXACT_SHARE", 0.05)
     said = []
     options = PlaceOptions(time_limit_s=1.0, progress=lambda p: said.append(p.message))
-    plan = place(problem, "enplace", options=options)
+    plan = place(problem, "enplace", options=options).plan
     assert simulate(problem, plan).makespan_us == 6
     assert any("ortools" in line for line in said)
     assert "CP-SAT (No module named 'ortools')" in plan.note
@@ -122,14 +126,14 @@ def test_cancelling_ends_its_process_at_once():
     pairs = {(i, int(j)) for i in range(n - 1) for j in rng.integers(i + 1, min(n, i + 40), 3)}
     profile = line(costs, [(a, b, 50) for a, b in sorted(pairs)])
     problem = Problem(profile, gpus(3, b1=0.1))
-    known = simulate(problem, place(problem, "heft"))
+    known = simulate(problem, place(problem, "heft").plan)
     asked = []
 
     def cancelled():
         asked.append(True)
         return len(asked) > 20
 
-    found = list(solve_cp(problem, known, 600.0, cancelled))
+    found = list(solve_cp(problem, known, lower_bound_us(problem), 600.0, cancelled))
     assert all(each.status != "optimal" for each in found)
 
 
@@ -143,9 +147,9 @@ def test_a_schedule_that_another_placement_makes_shorter_is_found():
         cpu={"a": 1, "b": 1, "c": 170, "d": 170},
     )
     problem = Problem(profile, cluster_of(1, cpu_lanes=1, b0_us=0.0, b1_us_per_byte=0.0))
-    known = simulate(problem, place(problem, "single"))
+    known = simulate(problem, place(problem, "single").plan)
     assert known.makespan_us == 113
-    last = list(solve_cp(problem, known, 20.0, lambda: False))[-1]
+    last = answers(problem, known, 20.0)[-1]
     assert last.status == "optimal"
     assert last.bound_us == pytest.approx(108, rel=1e-5)
 
@@ -156,7 +160,7 @@ def test_known_schedules_that_lack_memory_do_not_hide_longer_ones_that_fit():
     problem = Problem(profile, cluster_of(2, speeds=(1.0, 0.1)))
     known = simulate(problem, plan_of(problem, {"a": 0, "b": 0}))
     assert not known.fits
-    plans = [found.plan for found in solve_cp(problem, known, 20.0, lambda: False) if found.plan]
+    plans = [found.plan for found in answers(problem, known, 20.0) if found.plan]
     assert simulate(problem, plans[-1]).fits
     assert simulate(problem, plans[-1]).makespan_us == 100
 
@@ -167,8 +171,8 @@ def test_where_variables_cannot_be_shared_out_it_is_said_that_no_plan_fits():
     profile = profile_of(dict.fromkeys("abc", 10), persistent=variables)
     problem = Problem(profile, cluster_of(2, capacity_bytes=100 << 10))
     known = simulate(problem, plan_of(problem, {"a": 0, "b": 0, "c": 1}))
-    assert list(solve_cp(problem, known, 20.0, lambda: False))[-1].status == "infeasible"
-    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=3))
+    assert answers(problem, known, 20.0)[-1].status == "infeasible"
+    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=3)).plan
     assert plan.note.startswith("No plan fits, proven by CP-SAT")
 
 
@@ -205,8 +209,8 @@ def all_but(difference):
 )
 def test_devices_that_differ_in_anything_do_not_count_as_alike(difference, optimum_us):
     problem = all_but(difference)
-    known = simulate(problem, place(problem, "single"))
-    found = list(solve_cp(problem, known, 20.0, lambda: False))
+    known = simulate(problem, place(problem, "single").plan)
+    found = answers(problem, known, 20.0)
     assert found[-1].status == "optimal"
     assert found[-1].bound_us == pytest.approx(optimum_us, rel=1e-5)
     last = [each.plan for each in found if each.plan is not None][-1]
@@ -216,9 +220,9 @@ def test_devices_that_differ_in_anything_do_not_count_as_alike(difference, optim
 def test_the_heaviest_op_has_one_of_the_devices_that_are_alike():
     """Ten ops of 2 to 11 on four GPUs of one switch, proven with four ways to be alike."""
     problem = Problem(line([float(t) for t in range(2, 12)], []), gpus(4))
-    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=8))
-    assert simulate(problem, plan).makespan_us == 17
-    assert simulate(problem, plan).gap < 1e-5
+    result = place(problem, "enplace", options=PlaceOptions(time_limit_s=8))
+    assert result.value_us == 17
+    assert result.gap < 1e-5
 
 
 def test_unlike_times_on_unlike_devices_with_little_memory_do_not_mislead_it():
@@ -233,17 +237,17 @@ def test_unlike_times_on_unlike_devices_with_little_memory_do_not_mislead_it():
     devices = (Device("D0", "gpu", 30, speed=2.0), Device("D1", "gpu", 60, speed=0.5))
     links = tuple(Link(a, 1 - a, 0.0, 0.0, (a,)) for a in (0, 1))
     problem = Problem(profile, Cluster("unlike", devices, ("there", "back"), links))
-    known = simulate(problem, place(problem, "heft"))
+    known = simulate(problem, place(problem, "heft").plan)
     assert known.makespan_us == 26
-    last = list(solve_cp(problem, known, 20.0, lambda: False))[-1]
+    last = answers(problem, known, 20.0)[-1]
     assert (last.status, last.bound_us) == ("optimal", pytest.approx(21, rel=1e-5))
 
 
 @pytest.mark.parametrize("answer", [{"status": "infeasible"}, {"bound": 1e9}])
 def test_an_answer_that_denies_a_plan_that_fits_does_not_count(monkeypatch, answer):
     problem = Problem(line([2.0] * 5, []), gpus(2))
-    known = simulate(problem, place(problem, "single"))
+    known = simulate(problem, place(problem, "single").plan)
     monkeypatch.setattr(cp, "converse", lambda *ignored: iter([answer]))
-    (found,) = solve_cp(problem, known, 1.0, lambda: False)
-    assert (found.bound_us, found.status) == (known.lower_bound_us, "failed")
+    (found,) = answers(problem, known, 1.0)
+    assert (found.bound_us, found.status) == (lower_bound_us(problem), "failed")
     assert "does not count" in found.why

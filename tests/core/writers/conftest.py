@@ -56,8 +56,7 @@ def schedule(n_ops: int, n_gpus: int, names: list[str] | None = None, seed: int 
     )
     problem = Problem(profile, cluster(n_gpus))
     device = draw.integers(0, n_gpus + 1, n_ops)
-    device.flags.writeable = True
-    plan = Plan(device, np.arange(n_ops), "random", facts={"seed": seed})
+    plan = Plan(device, np.arange(n_ops), "random", seed=seed)
     return simulate(problem, plan)
 
 

@@ -26,7 +26,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from enplace.placing.candidates import best_that_fits, by_start_or_rank
 from enplace.placing.list_schedule import (
+    MEMORY_RULE,
     State,
     Work,
     begin,
@@ -39,8 +41,9 @@ from enplace.placing.list_schedule import (
     send,
     settle_units,
 )
-from enplace.placing.registry import MEMORY_RULE, PlaceOptions, placer
-from enplace.placing.settle import best_that_fits, by_start_or_rank, natural_position
+from enplace.placing.options import PlaceOptions
+from enplace.placing.registry import placer
+from enplace.placing.settle import natural_position
 from enplace.placing.slots import Slots, empty_slots
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
@@ -54,7 +57,8 @@ LOOK_S = 0.05
     "m-etf",
     title="m-etf, Baechi",
     source="Baechi (SoCC 2020)",
-    capabilities=("memory", "heterogeneous", "channels", MEMORY_RULE),
+    capabilities=("memory", "heterogeneous", "channels"),
+    options=(MEMORY_RULE,),
 )
 def m_etf(problem: Problem, options: PlaceOptions) -> Plan:
     """Start what can start first, on whichever device that is."""
@@ -137,7 +141,7 @@ def earliest_first(
         problem.unit,
         memory_share,
         allowed,
-        options.memory_rule,
+        options.choice(MEMORY_RULE),
     )
     state = begin(problem, work)
     rank = np.full(profile.n_ops, -1, dtype=np.int64)

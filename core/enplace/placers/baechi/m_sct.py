@@ -21,8 +21,11 @@ import numpy as np
 from enplace.coarsen import GroupedGraph, find_leaders, group_graph, mean_link
 from enplace.errors import EnplaceError
 from enplace.placers.baechi.m_etf import earliest_first
-from enplace.placing.registry import MEMORY_RULE, PlaceOptions, placer
-from enplace.placing.settle import best_that_fits, by_start_or_rank, natural_position
+from enplace.placing.candidates import best_that_fits, by_start_or_rank
+from enplace.placing.list_schedule import MEMORY_RULE
+from enplace.placing.options import PlaceOptions
+from enplace.placing.registry import placer
+from enplace.placing.settle import natural_position
 from enplace.solvers.milp import solve_milp
 from enplace.solvers.model import ModelBuilder
 from enplace.values.plan import Plan
@@ -43,7 +46,8 @@ LONGEST_S = 60.0
     "m-sct",
     title="m-sct, Baechi",
     source="Baechi (SoCC 2020)",
-    capabilities=("memory", "heterogeneous", "channels", MEMORY_RULE),
+    capabilities=("memory", "heterogeneous", "channels"),
+    options=(MEMORY_RULE,),
 )
 def m_sct(problem: Problem, options: PlaceOptions) -> Plan:
     """Start what can start first, but wait for a favourite child."""

@@ -4,9 +4,12 @@ import numpy as np
 
 from enplace.coarsen import find_leaders
 from enplace.coarsen.grouped import op_memory_bytes
+from enplace.placing.candidates import best_of, unordered
 from enplace.placing.capacity import claim, claims_of, needed_bytes
-from enplace.placing.registry import PlaceOptions, placer
-from enplace.placing.settle import best_of, made_to_fit, natural_position, settle, unordered
+from enplace.placing.options import PlaceOptions
+from enplace.placing.registry import placer
+from enplace.placing.repair import relieve
+from enplace.placing.settle import natural_position, settle
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
@@ -23,7 +26,7 @@ def m_topo(problem: Problem, options: PlaceOptions) -> Plan:
     """
     device = settle(problem, fill(problem, natural_position(problem)))
     best = best_of(problem, unordered(problem, device, "m-topo"), options)
-    return made_to_fit(best, options).plan
+    return relieve(best, options).plan
 
 
 def fill(problem: Problem, position: IntArray) -> IntArray:

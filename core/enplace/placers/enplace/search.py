@@ -30,7 +30,7 @@ from functools import cache
 
 import numpy as np
 
-from enplace.bounds.step_time import remember_bound
+from enplace.bounds import Proof
 from enplace.coarsen import merge_batches, merge_chains
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
@@ -45,7 +45,8 @@ from enplace.placers.local_search import local_search
 from enplace.placers.mcmc import mcmc
 from enplace.placers.naive import single
 from enplace.placers.os_dpos import data_parallel
-from enplace.placing.clock import standing_still
+from enplace.placing.candidates import best_of, given_start
+from enplace.placing.incumbents import gap_of, is_better, report
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import (
     BLOCKS,
@@ -62,8 +63,9 @@ from enplace.placing.moves.steps import (
     state_of,
     windows_step,
 )
-from enplace.placing.registry import WARM_START, PlaceOptions, Progress, Run, placer
-from enplace.placing.settle import best_of, by_placed_rank, given_start, is_better, report
+from enplace.placing.options import ROUNDS, PlaceOptions, Progress
+from enplace.placing.registry import WARM_START, Run, placer
+from enplace.placing.settle import by_placed_rank
 from enplace.readers.clusters import presets
 from enplace.solvers.cp import solve_cp
 from enplace.text import ms
@@ -139,10 +141,12 @@ TELL_S = 0.2
     title="Enplace",
     source="Enplace: annealing of blocks and windows, from the best list schedule",
     capabilities=("memory", "heterogeneous", "channels", "anytime", WARM_START),
+    options=(ROUNDS,),
 )
 def enplace(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule until the time limit, or for a fixed number of rounds."""
-    compile_loops()
+    with options.stopwatch.paused():
+        compile_loops()
     start = best_start(problem, options)
     split_us = _split_step_us(problem, options)
     plan = improved(problem, start, options)
@@ -150,7 +154,7 @@ def enplace(problem: Problem, options: PlaceOptions) -> Plan:
         note = (
             f"With ops split by samples, a list schedule takes {ms(split_us)}: try enplace-split."
         )
-        plan = replace(plan, facts={**plan.facts, "note": f"{plan.note} {note}".strip()})
+        plan = plan.with_notes(plan.note, note)
     return plan
 
 
@@ -171,7 +175,6 @@ def _split_step_us(problem: Problem, options: PlaceOptions) -> float:
 
 
 @cache
-@standing_still()
 def compile_loops() -> None:
     """Compile all loops of this method, or load them where they have been compiled before.
 
@@ -252,7 +255,7 @@ def improved(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
     notes += [f"Left out: {'; '.join(missed)}."] if missed else []
     if not notes:
         return best.plan
-    return replace(best.plan, facts={**best.plan.facts, "note": " ".join(notes)})
+    return best.plan.with_notes(*notes)
 
 
 def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Iterator[Plan]:
@@ -283,7 +286,7 @@ def _starts(problem: Problem, options: PlaceOptions, missed: list[str]) -> Itera
         except EnplaceError as error:  # one method less; the others may do
             missed.append(f"{method.__name__.replace('_', '-')} ({error})")
             continue
-        yield replace(found, method="enplace", facts={})
+        yield found.under_name("enplace")
 
 
 def _is_near(state: State, other: State) -> bool:
@@ -419,7 +422,9 @@ class _Search:
         stop = going()
         found: list[State] = list(states)
         n_ops = states[0].level.problem.profile.n_ops
-        most = min(max(TURNS, TURN_OPS // n_ops), MORE_TURNS)
+        most = self.options.rounds
+        if most is None and self.options.time_limit_s is None:
+            most = min(max(TURNS, TURN_OPS // n_ops), MORE_TURNS)
 
         def work(thread: int) -> None:
             turn = 0
@@ -430,7 +435,7 @@ class _Search:
                 if self.options.time_limit_s is not None:
                     share = (self._spent - started) / max(until - started, 1e-9)
                 found[thread] = steps[thread](found[thread], seed, share, stop)
-                if self.options.time_limit_s is None and turn == most:
+                if turn == most:
                     return
 
         with ThreadPoolExecutor(THREADS) as pool:
@@ -503,11 +508,10 @@ class _Search:
         def stopped() -> bool:
             return self.options.stopped or self._is_enough()
 
-        left_s = limit_s - self.options.seconds
-        for found in solve_cp(self.problem, self.best, left_s, stopped, THREADS):
-            if found.bound_us > self.best.lower_bound_us:
-                remember_bound(self.problem, found.bound_us)
-                self.best = replace(self.best, lower_bound_us=found.bound_us)
+        proofs, left_s = self.options.proofs, limit_s - self.options.seconds
+        bound_us = proofs.find(self.problem).bound_us
+        for found in solve_cp(self.problem, self.best, bound_us, left_s, stopped, THREADS):
+            proofs.add(self.problem, Proof(found.bound_us, CP_SAT))
             self.nothing_fits |= found.status == "infeasible" and not self.best.fits
             if found.why:
                 self.missed.append(f"{CP_SAT} ({found.why})")
@@ -523,8 +527,7 @@ class _Search:
             )
             if found.plan is not None:
                 plans = (
-                    replace(found.plan, device=found.plan.device.copy(), policy=policy, links=links)
-                    for policy, links in POLICIES
+                    replace(found.plan, policy=policy, links=links) for policy, links in POLICIES
                 )
                 self._keep(plans, CP_SAT)
 
@@ -540,7 +543,7 @@ class _Search:
         self._phase([start, start], [elsewhere_step, elsewhere_step], 1.0)
 
     def _is_enough(self) -> bool:
-        return self.best.fits and self.best.gap <= 0
+        return self.best.fits and gap_of(self.best, self.options) <= 0
 
     @property
     def _spent(self) -> float:

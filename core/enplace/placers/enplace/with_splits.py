@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from enplace.placers.enplace.search import best_start, compile_loops, improved
 from enplace.placers.os_dpos import TIME_LIMIT_S, os_dpos
-from enplace.placing.registry import PlaceOptions, Progress, placer
-from enplace.placing.settle import is_better, report
+from enplace.placing.incumbents import is_better, report
+from enplace.placing.options import ROUNDS, PlaceOptions, Progress
+from enplace.placing.registry import placer
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
 from enplace.values.splits import Split
@@ -27,10 +28,12 @@ SPLITTING = 0.3
     title="Enplace, with ops split",
     source="Enplace: splits by OS-DPOS (FastT), then annealing of the split graph",
     capabilities=("memory", "heterogeneous", "channels", "anytime", "splits"),
+    options=(ROUNDS,),
 )
 def enplace_split(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the best list schedule of the graph, or of the graph with ops split."""
-    compile_loops()
+    with options.stopwatch.paused():
+        compile_loops()
     options_of_whole = _of_model(options, ())
     start = best_start(problem, options_of_whole)
     limit_s = TIME_LIMIT_S if options.time_limit_s is None else SPLITTING * options.time_limit_s

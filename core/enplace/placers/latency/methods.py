@@ -8,7 +8,6 @@ pieces; a step that is played through the machine model takes less.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -26,8 +25,12 @@ from enplace.placers.latency import (
 from enplace.placers.max_load.contract import whole_lacking_bytes
 from enplace.placers.max_load.dp import ONE_CHIP
 from enplace.placers.max_load.methods import nothing_found, simplified
-from enplace.placing.registry import SOLVER, PlaceOptions, Progress, placer
-from enplace.placing.settle import lacking_bytes, settle, unordered
+from enplace.placing.candidates import unordered
+from enplace.placing.incumbents import excess_bytes
+from enplace.placing.options import SOLVER, PlaceOptions, Progress
+from enplace.placing.registry import placer
+from enplace.placing.settle import settle
+from enplace.text import finite
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, Problem
 from enplace.values.profile import IntArray
@@ -65,8 +68,7 @@ def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
     device = greedy_split(problem)
     pieces = int(split_into_pieces(problem, device).max()) + 1
     device, us = _tidied(problem, device, latency_us(problem, device), pieces)
-    facts = {"note": "; ".join(about)} if about else {}
-    plan = _plan(problem, device, "greedy-latency", us, proven=False, **facts)
+    plan = _plan(problem, device, "greedy-latency", us).with_notes(*about, separator="; ")
     options.progress(Progress(options.seconds, "a split", None, plan, us))
     return plan
 
@@ -76,7 +78,8 @@ def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
     title="Latency IP, contiguous",
     source=_SOURCE,
     objectives=(LATENCY,),
-    capabilities=("memory", "heterogeneous", "proof", "anytime", SOLVER),
+    capabilities=("memory", "heterogeneous", "proof", "anytime"),
+    options=(SOLVER,),
 )
 def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the contiguous split with the least latency, by annealing and Fig. 3."""
@@ -88,7 +91,8 @@ def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
     title="Latency IP in pieces, two for each accelerator",
     source=_SOURCE,
     objectives=(LATENCY,),
-    capabilities=("memory", "heterogeneous", "proof", "anytime", SOLVER),
+    capabilities=("memory", "heterogeneous", "proof", "anytime"),
+    options=(SOLVER,),
 )
 def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the least latency where accelerators have two pieces, by annealing and Fig. 4."""
@@ -136,9 +140,14 @@ class _Incumbents:
         about = list(self._about)
         if np.isinf(found.latency_us):
             about.append(nothing_found(self.problem, device))
-        facts = _facts(found, us, self._q, about)
-        facts["proven"] &= self._sure
-        return _plan(self.problem, device, self._method, us, **facts)
+        bound_us, proven = _proof(found, us)
+        plan = replace(
+            _plan(self.problem, device, self._method, us),
+            bound_us=finite(bound_us),
+            proven=proven and self._sure,
+            details={"pieces": self._q},
+        )
+        return plan.with_notes(found.why, *about, separator="; ")
 
     def _tell(self, found: Found) -> None:
         plan = self.plan_of(found) if self._is_better(found) else None
@@ -182,18 +191,16 @@ def _tidied(problem: Problem, device: IntArray, us: float, pieces: int) -> tuple
 
 def _step_lacks_bytes(problem: Problem, device: IntArray) -> int:
     (plan,) = unordered(problem, device, "")
-    return lacking_bytes(simulate(problem, plan))
+    return excess_bytes(simulate(problem, plan))
 
 
-def _facts(found: Found, us: float, q: int, about: list[str]) -> dict[str, Any]:
-    """What is known of a placement with a latency: that of the search, or a little less."""
+def _proof(found: Found, us: float) -> tuple[float, bool]:
+    """A bound on the latency, and whether a placement with this latency is proven best."""
     bound_us = min(found.bound_us, us) if np.isfinite(found.latency_us) else 0.0
     proven = found.proven and us <= bound_us * (1 + PROVEN_GAP)
-    facts: dict[str, Any] = {"proven": proven, "bound_us": us if proven else bound_us, "pieces": q}
-    notes = [note for note in (found.why, *about) if note]
-    return facts | ({"note": "; ".join(notes)} if notes else {})
+    return (us if proven else bound_us), proven
 
 
-def _plan(problem: Problem, device: IntArray, method: str, us: float, **facts: Any) -> Plan:
+def _plan(problem: Problem, device: IntArray, method: str, us: float) -> Plan:
     (plan,) = unordered(problem, device, method)
-    return replace(plan, facts={"latency_us": us, **facts})
+    return replace(plan, objective=LATENCY, value_us=finite(us))

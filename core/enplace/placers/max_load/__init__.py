@@ -3,7 +3,7 @@
 After Tarnawski et al. 2020, sections 3 and 5 and appendix B.
 """
 
-from enplace.machine.loads import LoadRule, device_loads_us, max_load_us
+from enplace.machine.loads import device_loads_us, max_load_us
 from enplace.placers.max_load.dp import Replicas, Split, split_exactly, split_in_order
 from enplace.placers.max_load.search import Found, best_anywhere, best_contiguous
 from enplace.placers.max_load.two_level import has_machines, split_over_machines
@@ -12,7 +12,6 @@ from enplace.solvers.background import Limits
 __all__ = [
     "Found",
     "Limits",
-    "LoadRule",
     "Replicas",
     "Split",
     "best_anywhere",

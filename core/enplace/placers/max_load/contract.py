@@ -18,17 +18,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.loads import (
-    USUAL,
-    LoadRule,
-    backward_ops,
-    optimiser_ops,
-    send_us,
-    slowest_sync_us,
-)
+from enplace.machine.loads import backward_ops, optimiser_ops, send_us, slowest_sync_us
 from enplace.names.layers import find_home, named_layers, parts_of
 from enplace.placers.max_load.nets import Nets, rule_nets
 from enplace.text import size
+from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 

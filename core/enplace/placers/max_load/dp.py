@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from enplace.machine.loads import USUAL, LoadRule, busiest_us, syncs_alike
+from enplace.machine.loads import busiest_us, syncs_alike
 from enplace.placers.max_load.contract import Nodes, contract
 from enplace.placers.max_load.ideals import Lattice, fewest_ideals, find_ideals
 from enplace.placers.max_load.nets import prices_us
@@ -28,6 +28,7 @@ from enplace.placers.max_load.table import (
     fill,
     n_cells,
 )
+from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.loads import USUAL, LoadRule, backward_ops
+from enplace.machine.loads import backward_ops
 from enplace.placers.max_load.nets import Nets, prices_us, rule_nets
+from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 

@@ -10,16 +10,14 @@ is a baseline of section 7.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-from enplace.machine.loads import USUAL, has_one_link, machine_of
+from enplace.machine.loads import has_one_link, machine_of
 from enplace.placers.max_load import (
     Found,
     Limits,
-    LoadRule,
     Replicas,
     Split,
     best_anywhere,
@@ -33,16 +31,13 @@ from enplace.placers.max_load import (
 from enplace.placers.max_load.contract import whole_lacking_bytes, with_room
 from enplace.placers.max_load.dp import ONE_CHIP, unlike
 from enplace.placers.max_load.search import PROVEN_GAP, contiguous_units, passes_of, unit_device
-from enplace.placing.registry import (
-    REPLICATION,
-    SOLVER,
-    PlaceOptions,
-    Progress,
-    placer,
-)
-from enplace.placing.settle import settle, unordered, without_ops
+from enplace.placing.candidates import make_replicas, unordered
+from enplace.placing.options import REPLICA_OPTIONS, SOLVER, PlaceOptions, Progress
+from enplace.placing.registry import placer
+from enplace.placing.settle import settle
 from enplace.solvers.milp import CP_SAT
-from enplace.text import count
+from enplace.text import count, finite
+from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, THROUGHPUT, BoolArray, Problem
 from enplace.values.profile import IntArray
@@ -64,12 +59,13 @@ NOT_CONTIGUOUS = (
     title="Max-load DP, exact",
     source=_SOURCE,
     objectives=(THROUGHPUT, LATENCY),
-    capabilities=("memory", "proof", REPLICATION),
+    capabilities=("memory", "proof"),
+    options=REPLICA_OPTIONS,
 )
 def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the contiguous split whose busiest device has the least to do."""
     options.check_cancelled()
-    problem, about = simplified(problem, options.rule)
+    problem, about = simplified(problem, options.load_rule)
     return _split_plan(problem, "max-load-dp", options, about)
 
 
@@ -78,12 +74,13 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     title="Max-load DPL, along an order",
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=("memory", REPLICATION),
+    capabilities=("memory",),
+    options=REPLICA_OPTIONS,
 )
 def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the best split along one depth-first order (DPL)."""
     options.check_cancelled()
-    problem, about = simplified(problem, options.rule)
+    problem, about = simplified(problem, options.load_rule)
     return _split_plan(problem, "max-load-dpl", options, about, along_order=True)
 
 
@@ -92,13 +89,14 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     title="Max-load IP, contiguous",
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=("memory", "heterogeneous", "proof", "anytime", SOLVER),
+    capabilities=("memory", "heterogeneous", "proof", "anytime"),
+    options=(SOLVER,),
 )
 def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     """Go on from the DP's split with the integer program of Fig. 6, with CP-SAT unless told."""
     solver = options.solver_or(CP_SAT)
     watch = _Incumbents(problem, "max-load-ip", options, solver)
-    arguments = (watch.limits, options.rule, options.seed, solver)
+    arguments = (watch.limits, options.load_rule, options.seed, solver)
     return watch.plan_of(best_contiguous(watch.problem, *arguments))
 
 
@@ -107,13 +105,14 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     title="Max-load IP in pieces, not contiguous",
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=("memory", "heterogeneous", "proof", "anytime", SOLVER),
+    capabilities=("memory", "heterogeneous", "proof", "anytime"),
+    options=(SOLVER,),
 )
 def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the placement whose busiest device has the least to do, by annealing and Fig. 6."""
     solver = options.solver_or("HiGHS")
     watch = _Incumbents(problem, "max-load-ip-noncontiguous", options, solver)
-    arguments = (watch.limits, options.rule, options.seed, solver)
+    arguments = (watch.limits, options.load_rule, options.seed, solver)
     return watch.plan_of(best_anywhere(watch.problem, *arguments))
 
 
@@ -152,7 +151,7 @@ def _split(problem: Problem, options: PlaceOptions, along_order: bool) -> Split:
     Of unlike devices that may take turns they take each for the slowest of all, so there splits
     without replicas, or with replicas in one machine only, may be better.
     """
-    rule, stopped, seed = options.rule, _stopped(options), options.seed
+    rule, stopped, seed = options.load_rule, _stopped(options), options.seed
     machines = has_machines(problem)
 
     def find(rule: LoadRule) -> Split:
@@ -196,10 +195,10 @@ def _split_plan(
 ) -> Plan:
     split = _split(problem, options, along_order)
     stopped = _stopped(options)()
-    split = _renamed(problem, split, options.rule)
-    device = settled(problem, split.device, options.rule, split.replicas)
-    replicas = without_ops(problem, split.replicas, device)
-    load_us = max_load_us(problem, device, options.rule, replicas)
+    split = _renamed(problem, split, options.load_rule)
+    device = settled(problem, split.device, options.load_rule, split.replicas)
+    replicas = make_replicas(problem, split.replicas, device)
+    load_us = max_load_us(problem, device, options.load_rule, replicas)
     fits = bool(np.isfinite(split.load_us))
     bound_us = min(split.bound_us, load_us) if fits else 0.0
     moved = int(np.count_nonzero(~allowed(problem, split.device)[problem.unit]))
@@ -210,12 +209,11 @@ def _split_plan(
     if proven and not _is_contiguous(problem, device):
         proven = False
         notes.append(NOT_CONTIGUOUS)
-    facts: dict[str, Any] = {"ideals": split.n_ideals, "proven": proven}
     if not fits:
         notes.append(NONE_IN_TIME if stopped else nothing_found(problem, device))
     elif moved:
         lacks = ", and now memory is lacking" * (whole_lacking_bytes(problem, device) > 0)
-        knows_all = not (options.rule.replicate or options.rule.two_level)
+        knows_all = not (options.load_rule.replicate or options.load_rule.two_level)
         around = "; max-load-ip splits around them" * knows_all
         notes.append(
             f"the split knows nothing of pins and forbidden devices: {count(moved, 'op')} moved "
@@ -223,9 +221,12 @@ def _split_plan(
         )
     if fits and replicas != split.replicas:
         notes.append(PINNED_TURNS)
-    if notes:
-        facts["note"] = "; ".join(notes)
-    plan = _plan(problem, device, method, bound_us, options.rule, replicas, **facts)
+    plan = replace(
+        _plan(problem, device, method, bound_us, options.load_rule, replicas),
+        proven=proven,
+        note="; ".join(notes),
+        details={"ideals": split.n_ideals},
+    )
     options.progress(Progress(options.seconds, "a split", None, plan, load_us, bound_us))
     return plan
 
@@ -291,12 +292,16 @@ def _plan(
     bound_us: float,
     rule: LoadRule,
     replicas: Replicas = (),
-    **facts: Any,
 ) -> Plan:
     (plan,) = unordered(problem, device, method)
-    load_us = max_load_us(problem, device, rule, replicas)
-    facts = {"time_per_sample_us": load_us, "bound_us": bound_us, "load": asdict(rule), **facts}
-    return replace(plan, facts=facts, replicas=replicas)
+    return replace(
+        plan,
+        objective=THROUGHPUT,
+        value_us=max_load_us(problem, device, rule, replicas),
+        bound_us=finite(bound_us),
+        load_rule=rule,
+        replicas=replicas,
+    )
 
 
 class _Incumbents:
@@ -304,7 +309,7 @@ class _Incumbents:
 
     def __init__(self, problem: Problem, method: str, options: PlaceOptions, solver: str) -> None:
         options.check_cancelled()
-        self.problem, self._about = simplified(problem, options.rule)
+        self.problem, self._about = simplified(problem, options.load_rule)
         self._method, self._options, self._solver = method, options, solver
         self._told_us = np.inf
         limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
@@ -312,14 +317,13 @@ class _Incumbents:
 
     def plan_of(self, found: Found) -> Plan:
         """The plan; free ops go with their consumers unless that costs something."""
-        device = settled(self.problem, found.device, self._options.rule)
+        device = settled(self.problem, found.device, self._options.load_rule)
         contiguous, proven = self._method == "max-load-ip", found.proven and not self._about
-        facts: dict[str, Any] = {"proven": proven, "contiguous": contiguous}
         missing = "" if np.isfinite(found.load_us) else nothing_found(self.problem, device)
-        if notes := [note for note in (found.why, self._about, missing) if note]:
-            facts["note"] = "; ".join(notes)
-        rule = self._options.rule
-        return _plan(self.problem, device, self._method, found.bound_us, rule, **facts)
+        rule = self._options.load_rule
+        plan = _plan(self.problem, device, self._method, found.bound_us, rule)
+        plan = replace(plan, proven=proven, details={"contiguous": contiguous})
+        return plan.with_notes(found.why, self._about, missing, separator="; ")
 
     def _tell(self, found: Found) -> None:
         plan = None

@@ -15,16 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.machine.loads import (
-    BACKWARD,
-    FORWARD,
-    IN,
-    OUT,
-    USUAL,
-    LoadRule,
-    backward_ops,
-    send_us,
-)
+from enplace.machine.loads import BACKWARD, FORWARD, IN, OUT, backward_ops, send_us
+from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from enplace.machine.loads import USUAL, LoadRule, backward_ops, optimiser_ops
+from enplace.machine.loads import backward_ops, optimiser_ops
 from enplace.placers.max_load.anneal import anneal
 from enplace.placers.max_load.dp import Split, split_exactly
 from enplace.placers.max_load.hypergraph import (
@@ -26,6 +26,7 @@ from enplace.placers.max_load.program import (
 )
 from enplace.solvers.background import Beside, Limits
 from enplace.solvers.milp import CP_SAT, FAR_OFF, ROUNDING, Answer, solve_milp
+from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import IntArray
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from enplace.machine.loads import LoadRule
 from enplace.placers.max_load.contract import Nodes
 from enplace.placers.max_load.ideals import Lattice
+from enplace.values.load_rule import LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 

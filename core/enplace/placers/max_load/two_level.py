@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numba import njit
 
-from enplace.machine.loads import LoadRule, machine_of, max_load_us, network_us
+from enplace.machine.loads import machine_of, max_load_us, network_us
 from enplace.placers.max_load.dp import (
     N_ORDERS,
     UNLIKE,
@@ -35,6 +35,7 @@ from enplace.placers.max_load.dp import (
 from enplace.placers.max_load.ideals import Lattice, find_ideals
 from enplace.placers.max_load.nets import Nets, rule_nets
 from enplace.placers.max_load.table import VISITS_AT_ONCE, Costs, Table, costs_of, empty_table, fill
+from enplace.values.load_rule import LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 

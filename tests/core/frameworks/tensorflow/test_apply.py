@@ -263,7 +263,7 @@ def test_a_plan_with_splits_is_applied_to_an_unchanged_script(tmp_path):
     problem = Problem(profile.with_costs(times), devices.cluster)
     problem = split_problem(problem, data_parallel(problem))
     assert problem.splits
-    plan = place(problem, "round-robin")
+    plan = place(problem, "round-robin").plan
     write_plan(tmp_path / "plan.json", problem, plan, simulate(problem, plan))
     placed, said = run_placed(tmp_path, "custom")
     losses, weights = run_plain(tmp_path, "custom")

@@ -60,7 +60,7 @@ def test_a_scattered_plan_runs_exactly_as_it_says(style, policy, all_steps, two_
 def test_a_plan_of_a_placer_runs_exactly_as_it_says(style, all_steps, two_cpus):
     step = all_steps[style]
     problem = problem_of(step, two_cpus.cluster)
-    assert_exact(run_plan(step, problem, place(problem, "heft"), two_cpus, N_STEPS))
+    assert_exact(run_plan(step, problem, place(problem, "heft").plan, two_cpus, N_STEPS))
 
 
 def test_what_was_measured_is_whole_and_travels(all_steps, two_cpus):

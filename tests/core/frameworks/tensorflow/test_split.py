@@ -129,7 +129,7 @@ def everything(problem, last):
 
 def run(step, problem, splits, two_cpus, steps=N_STEPS):
     graph = split_problem(problem, tuple(splits))
-    return run_plan(step, graph, place(graph, "round-robin"), two_cpus, steps)
+    return run_plan(step, graph, place(graph, "round-robin").plan, two_cpus, steps)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -224,7 +224,7 @@ def test_a_graph_without_the_op_is_refused(step):
 def test_a_grouped_convolution_keeps_its_results(tmp_path, two_cpus):
     step = grouped_step(tmp_path, 8)
     problem = problem_of(step, two_cpus)
-    splits = place(as_on_gpus(problem), "os-dpos").splits
+    splits = place(as_on_gpus(problem), "os-dpos").plan.splits
     types = Counter(problem.profile.op_types[problem.profile.index[s.op]] for s in splits)
     assert types["Conv2D"] == 2
     done = run(step, problem, splits, two_cpus)
@@ -254,7 +254,7 @@ def test_a_batch_of_seven_is_never_split_in_two(tmp_path, two_cpus):
     step = grouped_step(tmp_path, 7)
     problem = problem_of(step, two_cpus)
     profile = problem.profile
-    splits = place(as_on_gpus(problem), "os-dpos").splits
+    splits = place(as_on_gpus(problem), "os-dpos").plan.splits
     assert not any(s.dimension in ("batch", "rows", "inner") for s in splits)
     conv = profile.index[next(n.name for n in step.graph_def.node if n.op == "Conv2D")]
     assert legal_dimensions(profile, conv, 7) == ("batch",)

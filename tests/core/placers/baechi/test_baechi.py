@@ -46,7 +46,7 @@ def diamond(comm, **extra):
 
 def solve(profile, method, n=2, **cluster):
     problem = Problem(profile, gpus(n, b0=0.0, b1=1.0, **cluster))
-    plan = place(problem, method)
+    plan = place(problem, method).plan
     return plan.device.tolist(), simulate(problem, plan).makespan_us
 
 
@@ -95,7 +95,7 @@ def test_variables_stay_and_outputs_are_freed(persistent, expected):
         [2.0, 3.0, 4.0, 1.0], [(i, i + 1, size) for i in range(3)], persistent=[persistent] * 4
     )
     problem = Problem(profile, gpus(2, b0=1.0, capacity=25))
-    plan = place(problem, "m-etf")
+    plan = place(problem, "m-etf").plan
     assert (plan.device.tolist(), simulate(problem, plan).makespan_us) == expected
 
 
@@ -110,7 +110,7 @@ def test_half_duplex_devices_send_one_after_another():
     )
     edges = [(0, i, 4) for i in (1, 2, 3)]
     problem = Problem(edge_costs([1.0, 9.0, 9.0, 9.0], edges), cluster)
-    schedule = simulate(problem, place(problem, "m-etf"))
+    schedule = simulate(problem, place(problem, "m-etf").plan)
     assert schedule.op_start_us.tolist() == [0, 1, 5, 9]
     assert schedule.makespan_us == 18
 
@@ -157,14 +157,14 @@ def test_what_counts_as_memory_is_the_persons_choice(capacity, rule, devices):
     profile = edge_costs([10.0] * 4, [(0, 1, 300), (1, 2, 300), (2, 3, 300)])
     problem = Problem(profile, gpus(2, b0=0.0, capacity=capacity))
     nobody = np.full(4, -1)
-    device, _ = earliest_first(problem, nobody, PlaceOptions(memory_rule=rule))
+    device, _ = earliest_first(problem, nobody, PlaceOptions(values={"memory-rule": rule}))
     assert device.tolist() == devices
 
 
 def test_other_methods_refuse_a_memory_rule():
     problem = Problem(line([1.0] * 3, []), gpus(2))
-    with pytest.raises(EnplaceError, match="use m-etf, m-sct"):
-        place(problem, "heft", options=PlaceOptions(memory_rule="sums"))
+    with pytest.raises(EnplaceError, match=r"no option 'memory-rule'.*m-etf and m-sct"):
+        place(problem, "heft", options=PlaceOptions(values={"memory-rule": "sums"}))
 
 
 def test_it_stops_in_the_middle_of_a_placement():

@@ -26,11 +26,11 @@ slow_start = settings(deadline=None, max_examples=25, suppress_health_check=[Hea
 @slow_start
 @given(problem=problems())
 def test_it_is_never_worse_than_a_list_scheduler(problem):
-    ours = simulate(problem, place(problem, "enplace"))
+    ours = simulate(problem, place(problem, "enplace").plan)
     for name, other in placers("step-time").items():
         if "anytime" in other.capabilities or name in ("metis", "scotch"):
             continue
-        theirs = simulate(problem, place(problem, name))
+        theirs = simulate(problem, place(problem, name).plan)
         if theirs.fits:
             assert ours.fits
             assert ours.makespan_us <= theirs.makespan_us * (1 + 1e-12)
@@ -62,15 +62,15 @@ def test_it_keeps_to_its_deadline():
 
 def test_it_beats_the_list_schedule_it_starts_from():
     problem = Problem(branches(), gpus(3, b1=0.5))
-    ours = simulate(problem, place(problem, "enplace"))
-    assert ours.makespan_us < simulate(problem, place(problem, "heft")).makespan_us
+    ours = simulate(problem, place(problem, "enplace").plan)
+    assert ours.makespan_us < simulate(problem, place(problem, "heft").plan).makespan_us
 
 
 def test_it_goes_on_from_a_plan_it_is_given():
     problem = Problem(branches(), gpus(3, b1=0.5))
-    start = place(problem, "enplace", options=PlaceOptions(seed=5))
+    start = place(problem, "enplace", options=PlaceOptions(seed=5)).plan
     said = []
-    again = place(problem, "enplace", options=PlaceOptions(start=start, progress=said.append))
+    again = place(problem, "enplace", options=PlaceOptions(start=start, progress=said.append)).plan
     reached = simulate(problem, start).makespan_us
     assert (said[0].objective_us, said[0].engine) == (reached, "the plan given")
     assert "the plan given" not in [progress.engine for progress in said[1:]]
@@ -79,17 +79,17 @@ def test_it_goes_on_from_a_plan_it_is_given():
 
 def test_a_plan_that_breaks_new_pins_is_bent_to_them():
     problem = Problem(branches(8, 3), gpus(3, b1=0.5))
-    start = place(problem, "enplace")
+    start = place(problem, "enplace").plan
     elsewhere = (int(start.device[5]) + 1) % 3
     pinned = Problem(problem.profile, problem.cluster, pins={5: elsewhere})
-    plan = place(pinned, "enplace", options=PlaceOptions(start=start))
+    plan = place(pinned, "enplace", options=PlaceOptions(start=start)).plan
     assert plan.device[5] == elsewhere
 
 
 def test_tight_memory_is_respected_while_it_searches():
     profile = line([10.0] * 12, [(i, i + 2, 1) for i in range(10)], persistent=[100] * 12)
     problem = Problem(profile, gpus(2, capacity=640))
-    schedule = simulate(problem, place(problem, "enplace"))
+    schedule = simulate(problem, place(problem, "enplace").plan)
     assert schedule.fits
     assert (schedule.peak_bytes > 0).all()
 
@@ -113,22 +113,22 @@ def test_what_fits_in_few_ways_is_found(seed):
         for device, room in zip(cluster.devices, rooms, strict=True)
     ]
     problem = Problem(profile, replace(cluster, devices=tuple(devices)), pins={1: 1})
-    assert simulate(problem, place(problem, "enplace", options=PlaceOptions(seed=seed))).fits
+    assert simulate(problem, place(problem, "enplace", options=PlaceOptions(seed=seed)).plan).fits
 
 
 def test_without_a_time_limit_it_is_no_worse_than_the_searches_on_small_problems():
     profile = line([float(3 + i % 7) for i in range(30)], [(i, i + 5, 3) for i in range(25)])
     problem = Problem(profile, gpus(3, capacity=10**6))
-    ours = simulate(problem, place(problem, "enplace")).makespan_us
+    ours = simulate(problem, place(problem, "enplace").plan).makespan_us
     for other in ("mcmc", "local-search"):
-        assert ours <= simulate(problem, place(problem, other)).makespan_us
+        assert ours <= simulate(problem, place(problem, other).plan).makespan_us
 
 
 def test_moves_keep_pins_and_groups():
     profile = branches(8, 3)
     together = tuple(range(1, 7))
     problem = Problem(profile, gpus(3, b1=0.5), pins={10: 2}, together=(together,))
-    device = place(problem, "enplace").device
+    device = place(problem, "enplace").plan.device
     assert device[10] == 2
     assert len({int(device[op]) for op in together}) == 1
 
@@ -136,8 +136,8 @@ def test_moves_keep_pins_and_groups():
 @pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.path.name)
 def test_a_measured_profile_is_placed_better_than_by_hand(sample):
     problem = Problem(read_profile(sample.path), presets()["pesto"])
-    ours = simulate(problem, place(problem, "enplace"))
-    hand = simulate(problem, place(problem, "expert"))
+    ours = simulate(problem, place(problem, "enplace").plan)
+    hand = simulate(problem, place(problem, "expert").plan)
     assert ours.fits
     assert ours.makespan_us <= 0.95 * hand.makespan_us
 
@@ -145,11 +145,11 @@ def test_a_measured_profile_is_placed_better_than_by_hand(sample):
 def test_what_it_reports_is_what_the_plan_takes():
     problem = Problem(branches(), gpus(2, b1=0.5))
     reports = []
-    plan = place(problem, "enplace", options=PlaceOptions(progress=reports.append))
+    plan = place(problem, "enplace", options=PlaceOptions(progress=reports.append)).plan
     last = [report for report in reports if report.incumbent is not None][-1]
     assert last.objective_us == simulate(problem, plan).makespan_us
     assert np.array_equal(last.incumbent.device, plan.device)
-    assert replace(plan, facts={}).method == "enplace"
+    assert plan.method == "enplace"
 
 
 COMPILED = """
@@ -203,6 +203,6 @@ def test_a_method_that_fails_is_left_out_and_said(monkeypatch):
         raise EnplaceError("m-sct: HiGHS is missing")
 
     monkeypatch.setattr("enplace.placers.enplace.search.STARTS", (fails, *STARTS))
-    plan = place(problem, "enplace")
+    plan = place(problem, "enplace").plan
     assert simulate(problem, plan).makespan_us <= 12
     assert plan.note == "Left out: fails (m-sct: HiGHS is missing)."

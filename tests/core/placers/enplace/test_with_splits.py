@@ -16,7 +16,7 @@ def test_it_ends_below_the_search_without_splits_and_below_os_dpos():
     profile = read_profile(next(sample.path for sample in samples() if sample.name == "vgg-19"))
     problem = Problem(profile, presets()["celeritas"])
     step_us = {
-        method: simulate(problem, place(problem, method)).makespan_us
+        method: simulate(problem, place(problem, method).plan).makespan_us
         for method in ("enplace", "os-dpos", "enplace-split")
     }
     assert step_us["enplace-split"] < 0.8 * min(step_us["enplace"], step_us["os-dpos"])
@@ -24,17 +24,17 @@ def test_it_ends_below_the_search_without_splits_and_below_os_dpos():
 
 def test_what_gains_nothing_stays_whole():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=0.1))
-    plan = place(problem, "enplace-split")
+    plan = place(problem, "enplace-split").plan
     assert plan.splits == ()
     assert simulate(problem, plan).makespan_us <= (
-        simulate(problem, place(problem, "enplace")).makespan_us
+        simulate(problem, place(problem, "enplace").plan).makespan_us
     )
 
 
 def test_each_plan_on_the_way_is_one_of_the_model():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
     told = []
-    plan = place(problem, "enplace-split", options=PlaceOptions(progress=told.append))
+    plan = place(problem, "enplace-split", options=PlaceOptions(progress=told.append)).plan
     plans = [progress.incumbent for progress in told if progress.incumbent]
     assert plans[0].splits == ()
     assert plans[-1].splits == plan.splits != ()
@@ -47,21 +47,23 @@ def test_each_plan_on_the_way_is_one_of_the_model():
 
 def test_without_time_for_splits_it_has_the_plan_of_a_list_schedule():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
-    assert place(problem, "enplace-split", options=PlaceOptions(time_limit_s=1e-9)).splits == ()
+    assert (
+        place(problem, "enplace-split", options=PlaceOptions(time_limit_s=1e-9)).plan.splits == ()
+    )
 
 
 def test_the_search_without_splits_says_where_they_would_help():
     gains = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
-    told = place(gains, "enplace").note
+    told = place(gains, "enplace").plan.note
     assert "With ops split by samples, a list schedule takes" in told
     assert "try enplace-split" in told
-    assert place(Problem(one_layer(), gpus(4, b0=1.0, b1=0.1)), "enplace").note == ""
+    assert place(Problem(one_layer(), gpus(4, b0=1.0, b1=0.1)), "enplace").plan.note == ""
 
 
 def test_of_a_graph_whose_ops_are_split_nothing_more_is_said():
     problem = Problem(one_layer(), gpus(2, b0=1.0, b1=1e-5))
-    start = place(problem, "os-dpos")
+    start = place(problem, "os-dpos").plan
     assert start.splits
-    plan = place(problem, "enplace", options=PlaceOptions(start=start))
+    plan = place(problem, "enplace", options=PlaceOptions(start=start)).plan
     assert plan.splits == start.splits
     assert plan.note == ""

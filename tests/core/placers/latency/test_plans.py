@@ -24,7 +24,7 @@ BASELINES = ("greedy-latency", "max-load-dp", "local-search")
 
 
 def plan_by(method, problem):
-    return place(problem, method, options=PlaceOptions(objective=LATENCY, time_limit_s=20.0))
+    return place(problem, method, options=PlaceOptions(objective=LATENCY, time_limit_s=20.0)).plan
 
 
 @needs_solver
@@ -36,15 +36,15 @@ def test_what_is_proven_is_the_least_of_all_and_no_plan_has_less(method):
     @given(problem=small_problems(5 - pieces // 2, least_us=0))
     def holds(problem):
         proven = plan_by(method, problem)
-        assert proven.facts["proven"]
-        assert proven.objective_bound_us == proven.objective_us
-        assert proven.objective_us == pytest.approx(least_us(problem, pieces))
+        assert proven.proven
+        assert proven.bound_us == proven.value_us
+        assert proven.value_us == pytest.approx(least_us(problem, pieces))
         assert fits(problem, proven.device)
         assert reference.split_into_pieces(problem, proven.device).max() < pieces
         for other in (plan_by(baseline, problem) for baseline in BASELINES):
             few = reference.split_into_pieces(problem, other.device).max() < pieces
             if few and fits(problem, other.device):
-                assert other.objective_us >= proven.objective_us * (1 - 1e-9)
+                assert other.value_us >= proven.value_us * (1 - 1e-9)
 
     holds()
 
@@ -54,8 +54,8 @@ def test_what_is_proven_is_the_least_of_all_and_no_plan_has_less(method):
 def test_the_greedy_plan_fits_and_has_the_latency_it_says(problem):
     plan = plan_by("greedy-latency", problem)
     assert fits(problem, plan.device)
-    assert plan.objective_us == pytest.approx(reference.latency_us(problem, plan.device))
-    assert plan.facts["proven"] is False
+    assert plan.value_us == pytest.approx(reference.latency_us(problem, plan.device))
+    assert plan.proven is False
 
 
 def training_graph():
@@ -89,12 +89,12 @@ def training_graph():
 def test_no_plan_of_a_training_graph_has_less_than_what_is_proven():
     problem = training_graph()
     one, two = (plan_by(method, problem) for method in PROGRAMS)
-    assert one.facts["proven"]
-    assert two.facts["proven"]
-    assert one.objective_us == pytest.approx(10_000)
-    assert two.objective_us <= one.objective_us
+    assert one.proven
+    assert two.proven
+    assert one.value_us == pytest.approx(10_000)
+    assert two.value_us <= one.value_us
     for baseline in BASELINES:
-        assert plan_by(baseline, problem).objective_us >= two.objective_us
+        assert plan_by(baseline, problem).value_us >= two.value_us
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_a_free_op_stays_where_there_is_room_for_it(method):
     plan = plan_by(method, problem)
     assert plan.device[0] != plan.device[1]
     assert simulate(problem, plan).fits
-    assert plan.objective_us == 0.25 + 0.25 + 10
+    assert plan.value_us == 0.25 + 0.25 + 10
     if method in PROGRAMS:
-        assert plan.facts["proven"]
-        assert plan.objective_bound_us == plan.objective_us
+        assert plan.proven
+        assert plan.bound_us == plan.value_us
 
 
 @needs_solver
@@ -129,6 +129,6 @@ def test_nothing_is_proven_where_the_way_to_the_host_has_no_cost():
     profile = replace(profile, measured=Measurement(backward=[1]))
     alone, beside = (Problem(profile, cluster_of(n), pins={0: 0, 1: 0}) for n in (1, 2))
     plan = plan_by("latency-ip", alone)
-    assert not plan.facts["proven"]
+    assert not plan.proven
     assert "does not say what a way to the host" in plan.note
-    assert plan_by("latency-ip", beside).facts["proven"]
+    assert plan_by("latency-ip", beside).proven

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enplace.machine.loads import PIPELINES, TRANSFERS, LoadRule
 from enplace.placers.max_load import max_load_us
 from enplace.placers.max_load.descent import descend, judged, random_placement
 from enplace.placers.max_load.hypergraph import hypergraph_of
+from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
 from enplace.values.problem import Problem
 from problems import cluster_of, on_own_chips, planned_problems, profile_of
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
-from enplace.machine.loads import PIPELINES, TRANSFERS, pass_loads_us
+from enplace.machine.loads import pass_loads_us
 from enplace.machine.pipeline import simulate_pipeline
 from enplace.placers import PlaceOptions, place
 from enplace.placers.max_load import (
@@ -26,6 +26,8 @@ from enplace.placers.max_load import (
 from enplace.placers.max_load.anneal import anneal
 from enplace.placers.max_load.contract import contract
 from enplace.placers.max_load.hypergraph import hypergraph_of, loads_us
+from enplace.placing.options import load_values
+from enplace.values.load_rule import PIPELINES, TRANSFERS
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -223,8 +225,9 @@ def test_the_slowest_link_of_a_group_decides_what_reducing_takes():
         plan = Plan(device, np.arange(2), "by hand", replicas=(group,))
         pipeline = simulate_pipeline(problem, plan, "1f1b", 8, rule)
         assert pipeline.time_per_sample_us == pytest.approx(expected)
-    plan = place(problem, "max-load-dp", options=PlaceOptions(rule=replace(rule, two_level=True)))
-    assert (plan.objective_us, plan.facts["proven"]) == (pytest.approx(pair_us), True)
+    options = PlaceOptions(values=load_values(replace(rule, two_level=True)))
+    plan = place(problem, "max-load-dp", options=options).plan
+    assert (plan.value_us, plan.proven) == (pytest.approx(pair_us), True)
 
 
 @pytest.mark.parametrize("rule", [replace(r, replicate=True) for r in RULES[:2]])

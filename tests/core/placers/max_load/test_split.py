@@ -24,6 +24,7 @@ from enplace.placers.max_load import (
 )
 from enplace.placers.max_load.contract import contract
 from enplace.placers.max_load.ideals import fewest_ideals, find_ideals
+from enplace.placing.options import load_values
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import read_dnn_partitioning
@@ -82,9 +83,9 @@ def test_without_any_contiguous_split_the_plan_still_says_where_ops_go():
         cpu={"b": 1},
         colocation={"a": "g", "c": "g"},
     )
-    plan = place(Problem(profile, cluster_of(1, cpu_lanes=1)), "max-load-dp")
+    plan = place(Problem(profile, cluster_of(1, cpu_lanes=1)), "max-load-dp").plan
     assert plan.device.tolist() == [0, 0, 1]
-    assert not plan.facts["proven"]
+    assert not plan.proven
 
 
 @pytest.mark.parametrize(
@@ -95,11 +96,11 @@ def test_a_model_whose_ops_together_need_more_than_there_is_is_split_all_the_sam
     profile = profile_of(dict.fromkeys(names, 30.0), [(a, b, 10) for a, b in pairwise(names)])
     # Five tensors of 10 bytes, of which two are there at any time.
     problem = Problem(profile, cluster_of(2, b0_us=0.0, capacity_bytes=22))
-    plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=20)).plan
     assert max_load_us(problem, plan.device) == 100
     assert simulate(problem, plan).fits
     assert "as if each had" in plan.note
-    assert not plan.facts["proven"]
+    assert not plan.proven
 
 
 def test_forward_and_backward_ops_of_a_group_stay_together(bert):
@@ -230,9 +231,9 @@ def test_the_bound_without_a_search_is_below_every_split(times, n_gpus):
 
 def test_a_graph_of_too_many_ideals_is_split_along_orders_and_the_plan_says_so():
     options = PlaceOptions(time_limit_s=0.5)
-    plan = place(beside(40, 1, capacity_bytes=150), "max-load-dp", options=options)
-    assert "linear orders" in plan.facts["note"]
-    assert not plan.facts["proven"]
+    plan = place(beside(40, 1, capacity_bytes=150), "max-load-dp", options=options).plan
+    assert "linear orders" in plan.note
+    assert not plan.proven
 
 
 def test_stopped_it_answers_with_the_best_so_far():
@@ -254,11 +255,11 @@ def test_stopped_it_answers_with_the_best_so_far():
 def test_a_plan_says_no_more_than_holds(problem):
     """What a plan calls proven is the least there is, and what was found to fit still does."""
     least, size = best_of_all(problem), op_memory_bytes(problem)
-    plan = place(problem, "max-load-dp", options=PlaceOptions(time_limit_s=20))
-    assert plan.facts["bound_us"] <= plan.facts["time_per_sample_us"]
-    assert plan.facts["proven"] == np.isfinite(least)
-    if plan.facts["proven"]:
-        assert plan.facts["time_per_sample_us"] == pytest.approx(least)
+    plan = place(problem, "max-load-dp", options=PlaceOptions(time_limit_s=20)).plan
+    assert plan.bound_us <= plan.value_us
+    assert plan.proven == np.isfinite(least)
+    if plan.proven:
+        assert plan.value_us == pytest.approx(least)
         held = np.bincount(plan.device, weights=size, minlength=problem.cluster.n_devices)
         gpus = problem.cluster.gpus
         assert (held <= problem.cluster.capacity_bytes)[gpus].all()
@@ -268,28 +269,28 @@ def test_pins_give_alike_devices_each_others_place():
     problem = Problem(
         profile_of({"a": 5, "b": 5}, [("a", "b", 1)]), cluster_of(2, b0_us=0.0), pins={0: 1}
     )
-    plan = place(problem, "max-load-dp")
+    plan = place(problem, "max-load-dp").plan
     assert plan.device.tolist() == [1, 0]
-    assert plan.facts["proven"]
+    assert plan.proven
 
 
 def test_what_a_split_could_not_know_is_said():
     chain = profile_of({"a": 5, "b": 5, "c": 5}, [("a", "b", 1), ("b", "c", 1)])
     problem = Problem(chain, cluster_of(2, b0_us=0.0), pins={0: 0, 1: 1, 2: 0})
-    plan = place(problem, "max-load-dp")
+    plan = place(problem, "max-load-dp").plan
     assert plan.device.tolist() == [0, 1, 0]
-    assert not plan.facts["proven"]
-    assert "max-load-ip" in plan.facts["note"]
+    assert not plan.proven
+    assert "max-load-ip" in plan.note
 
 
 def test_of_unlike_devices_nothing_is_proven():
     chain = profile_of({"a": 5, "b": 5}, [("a", "b", 1)])
     problem = Problem(chain, cluster_of(2, b0_us=0.0, speeds=(1.0, 0.25)))
-    plan = place(problem, "max-load-dp")
-    exact = place(problem, "max-load-ip", options=PlaceOptions(time_limit_s=20))
-    assert not plan.facts["proven"]
-    assert "differ" in plan.facts["note"]
-    assert plan.facts["bound_us"] <= exact.facts["time_per_sample_us"]
+    plan = place(problem, "max-load-dp").plan
+    exact = place(problem, "max-load-ip", options=PlaceOptions(time_limit_s=20)).plan
+    assert not plan.proven
+    assert "differ" in plan.note
+    assert plan.bound_us <= exact.value_us
 
 
 def chain_of_four(**machine):
@@ -305,18 +306,18 @@ THROUGHPUT_METHODS = ["max-load-dp", "max-load-dpl", "max-load-ip", "max-load-ip
 def test_what_a_gpu_sends_costs_what_its_own_link_does(method):
     problem = chain_of_four(n_gpus=2, slower=(1.0, 100.0))
     assert device_loads_us(problem, np.array([0, 0, 1, 1])).tolist() == [20 + 1, 20 + 100, 0]
-    plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
-    assert plan.objective_us == 40
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=20)).plan
+    assert plan.value_us == 40
     assert plan.device.tolist() == [0, 0, 0, 0]
-    assert plan.facts["proven"] == ("ip" in method)
+    assert plan.proven == ("ip" in method)
 
 
 @pytest.mark.parametrize("method", THROUGHPUT_METHODS[2:])
 def test_programs_leave_a_gpu_idle_whose_link_is_slow(method):
     problem = chain_of_four(n_gpus=3, slower=(100.0, 1.0, 1.0))
-    plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
-    assert plan.objective_us == 21
-    assert plan.facts["proven"]
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=20)).plan
+    assert plan.value_us == 21
+    assert plan.proven
     assert 0 not in plan.device
 
 
@@ -342,8 +343,8 @@ def with_links(cost_us):
 def test_without_a_cpu_links_that_differ_prevent_a_proof(method, cost_us):
     problem = Problem(chain_of_four(n_gpus=2).profile, with_links(cost_us))
     objective = "latency" if "latency" in method else "throughput"
-    plan = place(problem, method, options=PlaceOptions(objective=objective, time_limit_s=20))
-    assert not plan.facts["proven"]
+    plan = place(problem, method, options=PlaceOptions(objective=objective, time_limit_s=20)).plan
+    assert not plan.proven
     assert "links differ" in plan.note
 
 
@@ -353,14 +354,14 @@ def test_what_is_pinned_to_a_device_that_would_take_turns_has_it_for_itself(meth
     profile = profile_of(times, [(a, b, 0) for a, b in pairwise("abcd")])
     rule = LoadRule(replicate=True)
     problem = Problem(profile, cluster_of(4, b0_us=0.0))
-    free = place(problem, method, options=PlaceOptions(rule=rule))
+    free = place(problem, method, options=PlaceOptions(values=load_values(rule))).plan
     assert free.replicas
     copies = [device for group in free.replicas for device in group[1:]]
     pinned = Problem(profile, problem.cluster, pins={0: copies[-1], 3: copies[-1]})
-    plan = place(pinned, method, options=PlaceOptions(rule=rule))
+    plan = place(pinned, method, options=PlaceOptions(values=load_values(rule))).plan
     assert plan.device[[0, 3]].tolist() == [copies[-1]] * 2
     assert copies[-1] not in {device for group in plan.replicas for device in group[1:]}
-    assert plan.objective_us == max_load_us(pinned, plan.device, rule, plan.replicas)
+    assert plan.value_us == max_load_us(pinned, plan.device, rule, plan.replicas)
 
 
 @pytest.mark.parametrize("solver", ["HiGHS", "CBC"])
@@ -372,11 +373,11 @@ def test_nothing_false_is_proven_where_the_first_split_is_far_from_the_best(solv
     problem = Problem(profile, cluster_of(2, b0_us=0.0, b1_us_per_byte=1e-4, speeds=(1e-4, 1.0)))
     devices = itertools.product(range(2), repeat=len(names))
     least = min(max_load_us(problem, np.array(each)) for each in devices)
-    options = PlaceOptions(time_limit_s=20, solver=solver)
-    plan = place(problem, "max-load-ip-noncontiguous", options=options)
-    assert plan.facts["bound_us"] <= least * (1 + 1e-9)
-    assert plan.objective_us <= least * (1 + 1e-5)
-    assert plan.facts["proven"]
+    options = PlaceOptions(time_limit_s=20, values={"solver": solver})
+    plan = place(problem, "max-load-ip-noncontiguous", options=options).plan
+    assert plan.bound_us <= least * (1 + 1e-9)
+    assert plan.value_us <= least * (1 + 1e-5)
+    assert plan.proven
 
 
 def test_nothing_is_proven_of_stages_whose_backward_ops_are_not_contiguous():
@@ -398,11 +399,11 @@ def test_nothing_is_proven_of_stages_whose_backward_ops_are_not_contiguous():
     data = {"maxFPGAs": 1, "maxCPUs": 1, "nodes": nodes, "edges": edges}
     profile = read_dnn_partitioning(Content(b"", "seven", data))
     problem = Problem(profile, cluster_from("from-file", profile))
-    plan = place(problem, "max-load-dp")
-    exact = place(problem, "max-load-ip", options=PlaceOptions(time_limit_s=20))
-    assert exact.facts["proven"]
-    assert plan.objective_us < exact.objective_us
-    assert not plan.facts["proven"]
+    plan = place(problem, "max-load-dp").plan
+    exact = place(problem, "max-load-ip", options=PlaceOptions(time_limit_s=20)).plan
+    assert exact.proven
+    assert plan.value_us < exact.value_us
+    assert not plan.proven
     assert "not contiguous" in plan.note
 
 
@@ -411,9 +412,9 @@ def test_that_nothing_fits_is_said(method):
     times = dict.fromkeys("abc", 5.0)
     profile = profile_of(times, [("a", "b", 1)], persistent=dict.fromkeys(times, 600))
     problem = Problem(profile, cluster_of(2, capacity_bytes=1000))
-    plan = place(problem, method, options=PlaceOptions(time_limit_s=5))
+    plan = place(problem, method, options=PlaceOptions(time_limit_s=5)).plan
     assert "nothing that fits" in plan.note
-    assert not plan.facts["proven"]
+    assert not plan.proven
 
 
 def test_free_ops_stay_where_they_fit():
@@ -426,7 +427,7 @@ def test_free_ops_stay_where_they_fit():
     )
     problem = Problem(profile, cluster_of(2, capacity_bytes=8, cpu_lanes=1))
     for method in ("max-load-dp", "max-load-ip", "max-load-ip-noncontiguous"):
-        plan = place(problem, method, options=PlaceOptions(time_limit_s=20))
+        plan = place(problem, method, options=PlaceOptions(time_limit_s=20)).plan
         held = np.bincount(plan.device, weights=profile.persistent_bytes, minlength=3)
         assert (held[:2] <= 8).all()
 
@@ -440,6 +441,7 @@ def test_of_replicas_nothing_is_proven_where_links_between_gpus_differ():
         for link in flat.links
     )
     problem = Problem(profile, replace(flat, links=links))
-    plan = place(problem, "max-load-dp", options=PlaceOptions(rule=LoadRule(replicate=True)))
-    assert not plan.facts["proven"]
+    options = PlaceOptions(values={"replicate": True})
+    plan = place(problem, "max-load-dp", options=options).plan
+    assert not plan.proven
     assert "take turns" in plan.note

@@ -11,9 +11,9 @@ from tests.problems import cluster_of, plan_of, planned_problems, profile_of
 from enplace.errors import DoesNotFitError
 from enplace.machine import simulate
 from enplace.machine.search_layout import lacking_bytes, make_graph, play, tails
+from enplace.placing.incumbents import excess_bytes as lacking_of
 from enplace.placing.moves import make_level, move_blocks, sweep
 from enplace.placing.moves.steps import PATIENCE, State, going, restarting
-from enplace.placing.settle import lacking_bytes as lacking_of
 from enplace.values.plan import LINK_POLICIES, Plan, inverse
 from enplace.values.problem import Problem
 

@@ -137,7 +137,7 @@ def test_parts_are_split_no_further_than_their_shares_go():
 def test_os_dpos_leaves_a_batch_of_seven_whole():
     lengths = {"product": {"rows": 7}, "relu": {"batch": 7}, "relu_grad": {"batch": 7}}
     profile = with_lengths({**lengths, "w_grad": {"inner": 7}})
-    assert place(Problem(profile, cluster_of(2)), "os-dpos").splits == ()
+    assert place(Problem(profile, cluster_of(2)), "os-dpos").plan.splits == ()
     assert len(data_parallel(Problem(profile, cluster_of(7)))) == 4
 
 

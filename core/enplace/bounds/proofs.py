@@ -1,0 +1,59 @@
+"""What has been proven of problems, for as long as somebody keeps it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from enplace.bounds.step_time import lower_bound_us
+from enplace.values.problem import Problem
+
+
+class Proof(NamedTuple):
+    """A lower bound on the step time, and the solver that proved it; empty for our own bounds."""
+
+    bound_us: float
+    by: str = ""
+
+
+class Proofs:
+    """The best proof of each problem, collected during one run or while a document is open."""
+
+    def __init__(self) -> None:
+        self._best: WeakKeyDictionary[Problem, Proof] = WeakKeyDictionary()
+
+    def add(self, problem: Problem, proof: Proof) -> None:
+        """Keep a proof if it is better than what is known of the problem.
+
+        It replaces our own bounds, so a solver has to begin with them.
+        """
+        best = self._best.get(problem)
+        if best is None or proof.bound_us > best.bound_us:
+            self._best[problem] = proof
+
+    def find(self, problem: Problem) -> Proof:
+        """The best proof of a problem; calculates our own bounds if there is none."""
+        if problem not in self._best:
+            self._best[problem] = Proof(lower_bound_us(problem))
+        return self._best[problem]
+
+    def known(self, problem: Problem) -> Proof | None:
+        """The best proof for a problem without calculating anything; None if there is none.
+
+        Constraints only remove plans. So a bound that no plan of a problem beats holds for every
+        problem that has all of its constraints and more.
+        """
+        holding = [p for other, p in self._best.items() if _keeps_constraints(problem, other)]
+        return max(holding, default=None)
+
+
+def _keeps_constraints(problem: Problem, other: Problem) -> bool:
+    """Whether every plan of a problem is one of the other: same costs, no fewer constraints."""
+    return problem is other or (
+        problem.profile is other.profile
+        and problem.cluster == other.cluster
+        and problem.splits == other.splits
+        and problem.pins.items() >= other.pins.items()
+        and problem.forbidden >= other.forbidden
+        and set(problem.together) >= set(other.together)
+    )

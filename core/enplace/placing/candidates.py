@@ -1,0 +1,161 @@
+"""Candidates of a placer: the plans of a placement, and the best of several plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from enplace.errors import PlanError
+from enplace.machine import simulate
+from enplace.placing.incumbents import is_better, is_enough, report
+from enplace.placing.options import PlaceOptions
+from enplace.placing.repair import relieve, try_relief
+from enplace.placing.settle import by_placed_rank, natural_position, position_by_start, settle
+from enplace.values.plan import Plan, check_plan
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
+from enplace.values.schedule import Schedule
+
+MEMORY_SHARES = (1.0, 0.85, 0.7, 0.55)
+"""Shares of the memory that candidates are made for: less than all of it only if nothing fits."""
+
+GIVEN = "the plan given"
+"""The name of the person's plan to begin from among the parts of a search."""
+
+
+def arranged(problem: Problem, device: IntArray, position: IntArray, method: str) -> Iterator[Plan]:
+    """Plans that run one placement in the orders worth trying.
+
+    The placer's own order and that of the upward ranks under the placement, each with channels that
+    serve first come, first served, or the most urgent consumer first.
+    """
+    by_rank = by_placed_rank(problem, device)
+    for links in ("fifo", "priority"):
+        for order in (by_rank, position):
+            yield Plan(device, order, method, policy="priority", links=links)
+
+
+def by_start_or_rank(
+    problem: Problem, device: IntArray, start_us: FloatArray, method: str
+) -> Iterator[Plan]:
+    """Plans of a method that schedules: in the order of its start times, and of the placed ranks.
+
+    Channels serve the most urgent consumer first.
+    """
+    for order in (position_by_start(problem, start_us), by_placed_rank(problem, device)):
+        yield Plan(device, order, method, links="priority")
+
+
+def unordered(problem: Problem, device: IntArray, method: str) -> list[Plan]:
+    """The plan of a method that only places: devices take ops as they become ready.
+
+    This is how TensorFlow runs a placement without a schedule.
+    """
+    return [Plan(device, natural_position(problem), method, policy="fifo", links="fifo")]
+
+
+def given_start(problem: Problem, options: PlaceOptions, method: str) -> Schedule | None:
+    """The schedule of the plan to begin from, as a method's first incumbent; None without one.
+
+    A plan made under other pins and groups is changed as little as they require.
+    """
+    if options.start is None:
+        return None
+    plan = options.start.under_name(method)
+    try:
+        check_plan(problem, plan)
+    except PlanError:
+        plan = replace(plan, device=settle(problem, plan.device, plan.position))
+    return best_of(problem, [plan], options, engine=GIVEN)
+
+
+def best_of(
+    problem: Problem,
+    candidates: Iterable[Plan],
+    options: PlaceOptions,
+    best: Schedule | None = None,
+    engine: str = "",
+) -> Schedule:
+    """Simulate candidates and keep the shortest one that fits in memory, if any does.
+
+    Candidates compete with ``best`` as well, if it is given. Stops early once a plan that fits is
+    within :data:`~enplace.placing.incumbents.CLOSE_ENOUGH` of the lower bound.
+
+    Raises
+    ------
+    CancelledError
+        If the person stopped before the first one; afterwards the best so far is returned.
+    """
+    for plan in candidates:
+        if best is None:
+            options.check_cancelled()
+        elif is_enough(best, options):
+            break
+        schedule = simulate(problem, plan)
+        if best is None or is_better(schedule, best):
+            best = schedule
+            report(schedule, options, engine)
+    assert best is not None, "a placer offers at least one candidate"
+    return best
+
+
+def best_that_fits(
+    problem: Problem,
+    candidates: Callable[[float], Iterable[Plan]],
+    options: PlaceOptions,
+    best: Schedule | None = None,
+) -> Schedule:
+    """Simulate candidates made for less and less memory, as long as they are short but do not fit.
+
+    If none fits, the best of those made for all of the memory is repaired, and the best of all
+    (:func:`~enplace.placing.repair.relieve`).
+
+    Parameters
+    ----------
+    candidates : callable
+        Plans for a share of each device's memory, at least one.
+    best : Schedule, optional
+        What they have to beat.
+    """
+    first: Schedule | None = None
+    for share in MEMORY_SHARES:
+        found: Schedule | None = None
+        shortest_us = np.inf
+        for plan in candidates(share):
+            schedule = simulate(problem, plan)
+            shortest_us = min(shortest_us, schedule.makespan_us)
+            if found is None or is_better(schedule, found):
+                found = schedule
+        assert found is not None, "a placer offers at least one candidate"
+        first = first or found
+        if best is None or is_better(found, best):
+            best = found
+            report(best, options)
+        # A plan that is shorter but does not fit may fit, and still be shorter, with less memory.
+        if options.stopped or (best.fits and shortest_us >= best.makespan_us):
+            break
+    assert best is not None
+    assert first is not None
+    if not best.fits and is_better(relief := try_relief(first, options), best):
+        best = relief
+        report(best, options)
+    return relieve(best, options)
+
+
+def make_replicas(
+    problem: Problem, groups: Iterable[Sequence[int]], device: IntArray
+) -> tuple[tuple[int, ...], ...]:
+    """The devices of each group that can be replicas of its first one.
+
+    A device with ops of its own cannot, nor one where some of the ops may not run: an op that is
+    pinned to a device is on no other.
+    """
+    taken, replicas = set(device.tolist()), []
+    for first, *others in groups:
+        allowed = problem.unit_allowed[problem.unit[device == first]]
+        stage = (first, *(d for d in others if d not in taken and allowed[:, d].all()))
+        if len(allowed) and len(stage) > 1:
+            replicas.append(stage)
+    return tuple(replicas)

@@ -1,0 +1,297 @@
+"""What a placer can be asked for: options that all share, and options of its own, declared as data.
+
+A placer declares an :class:`Option` in the module where it reads it. The command line, the studio's
+menus, ``methods --json`` and the messages to the solver process all work from the declaration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from enplace.bounds import Proofs
+from enplace.errors import CancelledError, EnplaceError
+from enplace.placing.stopwatch import Stopwatch
+from enplace.solvers.milp import SOLVERS, installed
+from enplace.values.load_rule import PIPELINES, TRANSFERS, USUAL, LoadRule
+from enplace.values.plan import Plan
+from enplace.values.problem import THROUGHPUT
+
+SWITCH, WHOLE, NUMBER, FILE = "switch", "whole number", "number", "file"
+"""Kinds of options that are no choice from a list."""
+
+Value = str | bool | int | float
+
+_SWITCH = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a placer.
+
+    Attributes
+    ----------
+    name : str
+        Unique among the options of the placer; placers may share an option.
+    values : tuple of str, or str
+        The choices, or one of :data:`SWITCH`, :data:`WHOLE`, :data:`NUMBER` and :data:`FILE`.
+    default : str, bool, int or float
+        What the placer does if nothing is asked. An empty string leaves it to the placer.
+    help : str
+        One line for a person.
+    objective : str
+        The objective that it is for; empty for all that the placer serves.
+    """
+
+    name: str
+    values: tuple[str, ...] | str
+    default: Value
+    help: str
+    objective: str = ""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that can be listed."""
+        if self.values == SWITCH:
+            return ("no", "yes")
+        return self.values if isinstance(self.values, tuple) else ()
+
+    def parse(self, value: Value) -> Value:
+        """The value, read from text where it is text.
+
+        Raises
+        ------
+        EnplaceError
+            If it is none of the option's values.
+        """
+        found = self._read(value)
+        if found is None:
+            wanted = ", ".join(self.choices) or f"a {self.values}"
+            raise EnplaceError(f"option '{self.name}' cannot be '{value}'; use {wanted}")
+        return found
+
+    def _read(self, value: Value) -> Value | None:
+        text = str(value)
+        if value == self.default and type(value) is type(self.default):
+            return value
+        if self.values == SWITCH:
+            return _SWITCH.get(text.lower())
+        if self.values == FILE:
+            return text
+        if isinstance(self.values, tuple):
+            return next((each for each in self.values if each.lower() == text.lower()), None)
+        try:
+            number = int(text) if self.values == WHOLE else float(text)
+        except ValueError:
+            return None
+        return number if 0 <= number < math.inf else None
+
+
+LOAD = Option(
+    "load",
+    TRANSFERS,
+    "sum",
+    "How the transfers of a pipeline's device count: added to its compute time, overlapping with "
+    "it, or overlapping with it and with each other (in and out).",
+    THROUGHPUT,
+)
+PIPELINE = Option(
+    "pipeline",
+    PIPELINES,
+    "1f1b",
+    "How a pipeline trains: one forward, one backward (PipeDream), or all samples forward first.",
+    THROUGHPUT,
+)
+REPLICATE = Option(
+    "replicate", SWITCH, False, "Let several devices run replicas of one stage.", THROUGHPUT
+)
+TWO_LEVEL = Option(
+    "two-level",
+    SWITCH,
+    False,
+    "Count what a pipeline sends between machines as well.",
+    THROUGHPUT,
+)
+LOAD_OPTIONS = (LOAD, PIPELINE)
+"""Options of every placer that serves the throughput."""
+
+REPLICA_OPTIONS = (*LOAD_OPTIONS, REPLICATE, TWO_LEVEL)
+"""Options of those that know replicas and machines."""
+
+SOLVER = Option(
+    "solver",
+    tuple(SOLVERS),
+    "",
+    "Of integer programs. [default: HiGHS; max-load-ip uses CP-SAT, pesto the best that is "
+    "installed]",
+)
+
+ROUNDS = Option(
+    "rounds",
+    WHOLE,
+    0,
+    "Work of the search, in rounds of its own kind, where it should not go by time. "
+    "[0: until the time limit, or the method's usual number]",
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a running placer reports.
+
+    Attributes
+    ----------
+    seconds : float
+        Since the placer started.
+    message : str
+        What it is doing, for a person.
+    fraction : float or None
+        How much of the work is done, 0 to 1, where that is known.
+    incumbent : Plan or None
+        The best plan so far, if it is a new one.
+    objective_us : float or None
+        The step time, time per sample or latency of the incumbent.
+    bound_us : float or None
+        A lower bound on the objective.
+    engine, bound_by : str
+        Which part of the placer found the plan, and which proved the bound; empty if it has no
+        parts, or for the bound that is known before any search.
+    """
+
+    seconds: float
+    message: str
+    fraction: float | None = None
+    incumbent: Plan | None = None
+    objective_us: float | None = None
+    bound_us: float | None = None
+    engine: str = ""
+    bound_by: str = ""
+
+
+def _never() -> bool:
+    return False
+
+
+def _ignore(progress: Progress) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """What a placer is asked for, and the context of its run.
+
+    Attributes
+    ----------
+    objective : str
+        One of those that the placer serves; empty for its first.
+    time_limit_s : float or None
+        When a search stops; the quick placers end long before.
+    seed : int
+        Of everything random: equal seeds give equal plans.
+    cancelled : callable
+        Called often; once it returns True, the placer stops.
+    progress : callable
+        Called with every incumbent.
+    start : Plan or None
+        A plan to begin from, for placers with :data:`~enplace.placing.registry.WARM_START`.
+    values : mapping of str to value
+        The placer's own options by name; the others have their defaults.
+    stopwatch : Stopwatch
+        Counts the seconds of the run.
+    proofs : Proofs
+        Lower bounds on the step time that are known or proven during the run.
+    """
+
+    objective: str = ""
+    time_limit_s: float | None = None
+    seed: int = 0
+    cancelled: Callable[[], bool] = _never
+    progress: Callable[[Progress], None] = _ignore
+    start: Plan | None = None
+    values: Mapping[str, Value] = field(default_factory=dict)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    proofs: Proofs = field(default_factory=Proofs)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began, without compiling."""
+        return self.stopwatch.seconds
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a placer that has a plan should return it now."""
+        late = self.time_limit_s is not None and self.seconds > self.time_limit_s
+        return late or self.cancelled()
+
+    @property
+    def quiet(self) -> PlaceOptions:
+        """The same for another placer that one runs: without reports and without values."""
+        return replace(self, progress=_ignore, values={})
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody listens to reports."""
+        return self.progress is _ignore
+
+    @property
+    def load_rule(self) -> LoadRule:
+        """How loads count, by :data:`REPLICA_OPTIONS`."""
+        return LoadRule(
+            self.choice(LOAD),
+            self.choice(PIPELINE),
+            replicate=self.is_on(REPLICATE),
+            two_level=self.is_on(TWO_LEVEL),
+        )
+
+    def value(self, option: Option) -> Value:
+        """The value of an option, its default if nothing was asked."""
+        return self.values.get(option.name, option.default)
+
+    def choice(self, option: Option) -> str:
+        """The value of an option whose values are strings."""
+        return str(self.value(option))
+
+    def is_on(self, option: Option) -> bool:
+        """The value of a switch."""
+        return bool(self.value(option))
+
+    @property
+    def rounds(self) -> int | None:
+        """The budget of :data:`ROUNDS`; None if the search goes by time or its usual number."""
+        return int(self.value(ROUNDS)) or None
+
+    def solver_or(self, usual: str) -> str:
+        """The chosen :data:`SOLVER`, or the usual one.
+
+        Raises
+        ------
+        EnplaceError
+            If the chosen one is not installed.
+        """
+        solver = self.choice(SOLVER)
+        if solver and not installed(solver):
+            raise EnplaceError(
+                f"solver {solver} is not installed; use one of "
+                f"{', '.join(filter(installed, SOLVERS))}"
+            )
+        return solver or usual
+
+    def check_cancelled(self) -> None:
+        """Leave a placer that the person stopped.
+
+        Raises
+        ------
+        CancelledError
+            If the person cancelled; :func:`~enplace.placing.run.place` then returns the last
+            incumbent, if there is one.
+        """
+        if self.cancelled():
+            raise CancelledError("stopped before there was a plan")
+
+
+def load_values(rule: LoadRule) -> dict[str, Value]:
+    """The values of :data:`REPLICA_OPTIONS` that make a rule, without those that are usual."""
+    usual, values = asdict(USUAL), asdict(rule)
+    options = zip(REPLICA_OPTIONS, usual, strict=True)
+    return {option.name: values[key] for option, key in options if values[key] != usual[key]}

@@ -1,0 +1,188 @@
+"""Running a placer: checks what is asked, keeps the incumbents, evaluates the plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from enplace.errors import CancelledError, EnplaceError
+from enplace.machine import simulate
+from enplace.machine.latency import latency_us
+from enplace.machine.loads import max_load_us
+from enplace.placing.options import PlaceOptions, Progress, Value
+from enplace.placing.registry import MEMORY, Placer, find_placer, placers
+from enplace.placing.repair import rearrange
+from enplace.text import percent, seconds
+from enplace.values.plan import Plan, check_plan
+from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
+from enplace.values.result import Result
+
+
+def place(problem: Problem, method: str, *, options: PlaceOptions | None = None) -> Result:
+    """Solve a problem with one of the registered methods.
+
+    Returns
+    -------
+    Result
+        The plan is checked against the problem's constraints. It holds ``solve_seconds``, ``seed``
+        and the value of the objective, even if the method minimises something else. Its note says
+        so if nothing better than the plan to begin from was found. It carries the splits that the
+        problem's graph has already, or those of the plan to begin from.
+
+    Raises
+    ------
+    EnplaceError
+        If no such method exists, it cannot run on this machine, or it has no such option.
+    CancelledError
+        If the person stopped it before there was any plan; later the best plan so far is returned.
+    """
+    chosen = find_placer(method)
+    options = _checked(chosen, options or PlaceOptions())
+    if options.start is not None and not problem.splits:
+        problem = split_problem(problem, options.start.splits)
+    with options.stopwatch.restart().paused_by_compiler() as stopwatch:
+        plan = _solve(chosen, problem, replace(options, stopwatch=stopwatch))
+    return _result(problem, plan, options)
+
+
+def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Plan:
+    """The plan after everything that counts as solving."""
+    watch = _Watch(problem, options)
+    try:
+        options.check_cancelled()
+        plan = watch.finish(chosen.run(watch.graph, watch.options))
+    except CancelledError:
+        if watch.best is None:
+            raise
+        plan = watch.best
+    check_plan(split_problem(problem, plan.splits), plan)
+    solve_s = options.seconds
+    if options.start is not None and plan.acts_like(options.start):
+        fruitless = f"Nothing better than the plan given was found in {seconds(solve_s)}."
+        plan = plan.with_notes(fruitless, plan.note)
+    elif options.objective == STEP_TIME and chosen.can(MEMORY):
+        plan = _fit_memory(problem, plan, options)
+    return replace(plan, solve_seconds=solve_s, seed=options.seed)
+
+
+def _result(problem: Problem, plan: Plan, options: PlaceOptions) -> Result:
+    schedule = simulate(problem, plan)
+    if plan.objective != STEP_TIME:
+        return Result(schedule, plan.bound_us)
+    proof = options.proofs.find(schedule.problem)
+    return Result(schedule, proof.bound_us, proof.by)
+
+
+def _fit_memory(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
+    """The plan, rearranged if it exceeds memory and that helps; its note says what was done."""
+    made = simulate(problem, plan)
+    if made.fits:
+        return plan
+    found = rearrange(made, options)
+    if found.fits:
+        moved = percent(float(np.mean(found.plan.device != plan.device)))
+        note = f"This method's own plan exceeds memory; {moved} of the ops were moved to fit."
+        return found.plan.with_notes(note, plan.note)
+    if " fits" in plan.note:
+        return plan  # it says more: that no plan fits, or what was tried instead
+    note = "It found nothing that fits in memory; compare the methods, another may."
+    return plan.with_notes(note, plan.note)
+
+
+class _Watch:
+    """Gives a placer its graph, and keeps the last incumbent that it reports.
+
+    Attributes
+    ----------
+    graph : Problem
+        To a placer a graph is a graph, whether its ops were split or not.
+    options : PlaceOptions
+        For the placer.
+    best : Plan or None
+        The last incumbent, as a plan for the problem and the objective.
+    """
+
+    def __init__(self, problem: Problem, options: PlaceOptions) -> None:
+        self.best: Plan | None = None
+        self.graph = replace(problem, splits=()) if problem.splits else problem
+        self._problem, self._report, self._proofs = problem, options.progress, options.proofs
+        start = options.start and replace(options.start, splits=())
+        self.options = replace(options, progress=self._pass_on, start=start)
+
+    def finish(self, plan: Plan) -> Plan:
+        """A placer's plan, as one for the problem and the objective."""
+        splits = self._problem.splits
+        if splits and plan.splits:
+            raise EnplaceError(
+                "the ops of this graph are split already; use a method that splits none"
+            )
+        self._keep_proof()
+        plan = replace(plan, splits=splits or plan.splits)
+        return _evaluate(self._problem, plan, self.options)
+
+    def _keep_proof(self) -> None:
+        """Keep what was proven of the placer's graph for the problem, which is the same graph."""
+        proof = self._proofs.known(self.graph)
+        if proof is not None and self.graph is not self._problem:
+            self._proofs.add(self._problem, proof)
+
+    def _pass_on(self, progress: Progress) -> None:
+        if progress.incumbent is not None:
+            self.best = self.finish(progress.incumbent)
+            if self.best.objective != progress.incumbent.objective:
+                progress = replace(progress, objective_us=self.best.value_us, bound_us=None)
+            progress = replace(progress, incumbent=self.best)
+        self._report(progress)
+
+
+_OF_LOAD = ("ideals", "contiguous")
+"""Details of a pipeline's placer that say nothing about the latency."""
+
+
+def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
+    """The plan with its value of the objective, if its method minimises something else."""
+    if options.objective in (STEP_TIME, plan.objective):
+        return plan
+    problem = split_problem(problem, plan.splits)
+    plan = replace(
+        plan,
+        objective=options.objective,
+        bound_us=None,
+        proven=False,
+        load_rule=None,
+        details={key: value for key, value in plan.details.items() if key not in _OF_LOAD},
+    )
+    if options.objective == THROUGHPUT:
+        name, rule = "the time per sample", options.load_rule
+        plan = replace(plan, load_rule=rule, value_us=max_load_us(problem, plan.device, rule))
+    else:
+        name = "the latency of a query"
+        plan = replace(plan, value_us=latency_us(problem, plan.device))
+    note = f"{plan.method} does not minimise {name}; this is the value of its placement"
+    return plan.with_notes(plan.note, note, separator="; ")
+
+
+def _checked(chosen: Placer, options: PlaceOptions) -> PlaceOptions:
+    """The options with an objective and parsed values; refuses what a method would ignore."""
+    if not chosen.installed:
+        raise EnplaceError(f"method '{chosen.name}' cannot run here: {chosen.why_not}")
+    objective = options.objective or chosen.objectives[0]
+    if objective not in chosen.objectives:
+        raise EnplaceError(
+            f"method '{chosen.name}' does not serve objective '{objective}'; use one of "
+            f"{', '.join(placers(objective))}"
+        )
+    values: dict[str, Value] = {}
+    for name, given in options.values.items():
+        option = chosen.option(name)
+        value = option.parse(given)
+        if value == option.default:
+            continue
+        if option.objective not in ("", objective):
+            raise EnplaceError(
+                f"option '{name}' is for objective '{option.objective}', not '{objective}'; leave "
+                f"it out, or ask for --objective {option.objective}"
+            )
+        values[name] = value
+    return replace(options, objective=objective, values=values)

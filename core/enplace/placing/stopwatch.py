@@ -1,0 +1,61 @@
+"""The time of one run, without the time that compiling its loops takes.
+
+numba compiles a loop once on a machine, which takes up to a minute, and loads it once in a process,
+which takes a second. Neither is what a person gives a method its time for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from numba.core import event
+
+
+class Stopwatch(event.Listener):
+    """Counts seconds from when it is made, except while it is paused.
+
+    Parameters
+    ----------
+    clock : callable
+        Seconds since some fixed moment.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock, self._started_s = clock, clock()
+        self._depth, self._paused_at_s, self._paused_s = 0, 0.0, 0.0
+
+    @property
+    def seconds(self) -> float:
+        now_s = self._paused_at_s if self._depth else self._clock()
+        return now_s - self._paused_s - self._started_s
+
+    def restart(self) -> Stopwatch:
+        """A stopwatch at zero that goes by the same clock."""
+        return Stopwatch(self._clock)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do something that takes no time by this stopwatch; a pause within another counts once."""
+        self.on_start(None)
+        try:
+            yield
+        finally:
+            self.on_end(None)
+
+    @contextmanager
+    def paused_by_compiler(self) -> Iterator[Stopwatch]:
+        """Pause whenever numba compiles or loads a loop."""
+        with event.install_listener("numba:compile", self):
+            yield self
+
+    def on_start(self, event: event.Event | None) -> None:
+        if self._depth == 0:
+            self._paused_at_s = self._clock()
+        self._depth += 1
+
+    def on_end(self, event: event.Event | None) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._paused_s += self._clock() - self._paused_at_s

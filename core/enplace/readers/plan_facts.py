@@ -1,0 +1,41 @@
+"""Reading the ``facts`` of plan files, projects and messages: what a placer reported of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from enplace.text import finite
+from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
+
+VALUE_KEYS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
+"""The key of a plan's value, which also tells its objective; a step-time plan has none."""
+
+_FIELDS = ("bound_us", "proven", "load", "note", "solve_seconds", "seed")
+
+
+def facts_from_json(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a :class:`~enplace.values.plan.Plan`; what cannot be read is left out."""
+    objective = next((o for o, key in VALUE_KEYS.items() if key in facts), STEP_TIME)
+    note, seed = facts.get("note"), facts.get("seed")
+    known = {*VALUE_KEYS.values(), *_FIELDS}
+    return {
+        "objective": objective,
+        "value_us": finite(facts.get(VALUE_KEYS.get(objective, ""))),
+        "bound_us": finite(facts.get("bound_us")),
+        "proven": facts.get("proven") is True,
+        "load_rule": _load_rule(facts.get("load")),
+        "note": note if isinstance(note, str) else "",
+        "solve_seconds": finite(facts.get("solve_seconds")),
+        "seed": seed if type(seed) is int else None,
+        "details": {key: value for key, value in facts.items() if key not in known},
+    }
+
+
+def _load_rule(load: Any) -> LoadRule | None:
+    try:
+        rule = LoadRule(**load)
+    except TypeError:
+        return None
+    return rule if rule.transfers in TRANSFERS and rule.pipeline in PIPELINES else None

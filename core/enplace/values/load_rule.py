@@ -1,0 +1,60 @@
+"""How the time per sample of a pipeline follows from what its devices do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TRANSFERS = ("sum", "overlap", "duplex")
+"""How transfers count (Tarnawski et al. 2020, appendix C.1): added to the compute time; overlapping
+with it, so that the larger of the two counts; or incoming and outgoing transfers overlap as well,
+so that the largest of the three counts."""
+
+PIPELINES = ("1f1b", "gpipe")
+"""Which training schedule counts (section 5.3): PipeDream's, where a device's load is that of both
+passes, or GPipe's, where all samples go forward first and each pass has its busiest device."""
+
+_RESOURCES = {"sum": (0, 0, 0), "overlap": (0, 1, 1), "duplex": (0, 1, 2)}
+
+
+@dataclass(frozen=True)
+class LoadRule:
+    """How loads of devices count.
+
+    Attributes
+    ----------
+    transfers : str
+        One of :data:`TRANSFERS`.
+    pipeline : str
+        One of :data:`PIPELINES`.
+    replicate : bool
+        Whether a stage may have replicas on several devices (appendix C.2).
+    two_level : bool
+        Whether tensors between machines also occupy each machine's network (appendix C.3).
+    """
+
+    transfers: str = "sum"
+    pipeline: str = "1f1b"
+    replicate: bool = False
+    two_level: bool = False
+
+    @property
+    def n_passes(self) -> int:
+        """Passes whose loads count separately."""
+        return 2 if self.pipeline == "gpipe" else 1
+
+    @property
+    def n_resources(self) -> int:
+        """Parts of a device that work at the same time."""
+        return max(_RESOURCES[self.transfers]) + 1
+
+    def resource(self, part: int) -> int:
+        """Which of them does a part of the load; the first one computes."""
+        return _RESOURCES[self.transfers][part]
+
+    def pass_number(self, of: int) -> int:
+        """Which of :attr:`n_passes` a pass counts towards."""
+        return min(of, self.n_passes - 1)
+
+
+USUAL = LoadRule()
+"""The rule of the paper's tables."""

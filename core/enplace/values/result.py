@@ -1,0 +1,61 @@
+"""The result of a placer: a plan, its schedule, and what is proven."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from enplace.values.plan import Plan, find_gap
+from enplace.values.problem import STEP_TIME
+from enplace.values.schedule import Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A plan, its simulated schedule, and a lower bound on what the plan minimises.
+
+    Attributes
+    ----------
+    schedule : Schedule
+        Carries the plan and the problem, with the plan's ops split.
+    bound_us : float or None
+        No plan that fits has a smaller value of the objective, or none of the method's own kind
+        where the objective is not the step time; None if nothing is proven.
+    proven_by : str
+        The solver that proved the bound; empty if it follows from the problem directly.
+    """
+
+    schedule: Schedule
+    bound_us: float | None = None
+    proven_by: str = ""
+
+    @property
+    def plan(self) -> Plan:
+        return self.schedule.plan
+
+    @property
+    def objective(self) -> str:
+        """What the plan minimises."""
+        return self.plan.objective
+
+    @property
+    def value_us(self) -> float:
+        """The step time, the time per sample or the latency."""
+        value_us = self.plan.value_us
+        return self.schedule.makespan_us if value_us is None else value_us
+
+    @property
+    def step_bound_us(self) -> float | None:
+        """The bound if it is one on the step time."""
+        return self.bound_us if self.objective == STEP_TIME else None
+
+    @property
+    def gap(self) -> float | None:
+        """How far the value may be above the best possible, as a fraction of it.
+
+        None without a bound, or if the plan exceeds memory: a bound holds only for those that fit.
+        """
+        if self.bound_us is None or not self.schedule.fits:
+            return None
+        if self.bound_us == 0 < self.value_us:
+            return None  # nothing is proven
+        return find_gap(self.value_us, self.bound_us)

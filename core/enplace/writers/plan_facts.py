@@ -1,0 +1,22 @@
+"""Writing the ``facts`` of plan files, projects and messages: what a placer reported of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from enplace.readers.plan_facts import VALUE_KEYS
+from enplace.values.plan import Plan
+
+
+def facts_to_json(plan: Plan) -> dict[str, Any]:
+    """Everything a placer reported about a plan, as plain data."""
+    facts = dict(plan.details)
+    if plan.objective in VALUE_KEYS:
+        facts |= {VALUE_KEYS[plan.objective]: plan.value_us, "proven": plan.proven}
+    for key in ("bound_us", "solve_seconds", "seed"):
+        if getattr(plan, key) is not None:
+            facts[key] = getattr(plan, key)
+    if plan.load_rule is not None:
+        facts["load"] = asdict(plan.load_rule)
+    return facts | ({"note": plan.note} if plan.note else {})

@@ -1,0 +1,43 @@
+"""The time of one run."""
+
+import itertools
+
+from numba.core import event
+
+from enplace.placing.stopwatch import Stopwatch
+
+
+def ticking():
+    """A stopwatch whose clock goes on by a second at each look."""
+    return Stopwatch(itertools.count(100.0).__next__)
+
+
+def test_it_counts_from_when_it_is_made():
+    stopwatch = ticking()
+    assert [stopwatch.seconds, stopwatch.seconds] == [1.0, 2.0]
+    assert stopwatch.restart().seconds == 1.0
+
+
+def test_it_stops_while_loops_are_compiled():
+    stopwatch = ticking()
+    with stopwatch.paused_by_compiler():
+        with event.trigger_event("numba:compile"):
+            began_s = stopwatch.seconds
+            with event.trigger_event("numba:compile"):
+                assert stopwatch.seconds == began_s
+            assert stopwatch.seconds == began_s
+        assert stopwatch.seconds == began_s + 1.0
+    with event.trigger_event("numba:compile"):
+        assert stopwatch.seconds < stopwatch.seconds, "nobody listens any more"
+
+
+def test_a_pause_takes_no_time():
+    stopwatch = ticking()
+    with stopwatch.paused():
+        assert stopwatch.seconds == stopwatch.seconds
+
+
+def test_two_stopwatches_know_nothing_of_each_other():
+    one, other = ticking(), ticking()
+    with one.paused():
+        assert other.seconds < other.seconds
