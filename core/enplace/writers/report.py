@@ -16,7 +16,7 @@ from enplace.writers.memory_svg import memory_svg
 from enplace.writers.palette import DARK, LIGHT, device_class, picture_style
 from enplace.writers.plan_facts import facts_to_json
 from enplace.writers.registry import exporter
-from enplace.writers.timeline_svg import busy_fraction
+from enplace.writers.timeline_svg import busy_fraction, draw_timeline
 
 MAX_PINS = 50
 
