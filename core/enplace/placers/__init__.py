@@ -12,8 +12,14 @@ DEFAULT_METHOD = "enplace"
 DEFAULT_METHODS = {STEP_TIME: DEFAULT_METHOD, THROUGHPUT: "max-load-dp", LATENCY: "latency-ip"}
 """The method for each objective if a person names none."""
 
-for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
-    importlib.import_module(_module.name)
+
+def load_modules() -> None:
+    """Import every module of this package; each registers the placers that it holds."""
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        importlib.import_module(module.name)
+
+
+load_modules()
 
 __all__ = [
     "DEFAULT_METHOD",
@@ -25,6 +31,7 @@ __all__ = [
     "PlaceOptions",
     "Placer",
     "Progress",
+    "load_modules",
     "place",
     "placers",
 ]

@@ -22,5 +22,5 @@ def test_a_chain_too_large_for_a_device_stays_in_pieces():
     problem = Problem(profile, cluster_of(2))
     group = merge_chains(problem)
     assert np.bincount(group, weights=profile.persistent_bytes).max() <= GIB // 4
-    found = place(problem, "enplace", options=PlaceOptions(time_limit_s=1)).plan
+    found = place(problem, "enplace", options=PlaceOptions(values={"rounds": 1})).plan
     assert simulate(problem, found).fits

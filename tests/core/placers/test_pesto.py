@@ -110,7 +110,7 @@ def test_the_plan_is_never_worse_than_the_one_given(limit_s):
     rng = np.random.default_rng(3)
     costs = rng.integers(1, 50, 150).astype(float).tolist()
     problem = Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
-    start = place(problem, "enplace", options=PlaceOptions(time_limit_s=1)).plan
+    start = place(problem, "enplace", options=PlaceOptions(values={"rounds": 1})).plan
     plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=limit_s, start=start)).plan
     assert plan.method == "pesto"
     assert simulate(problem, plan).makespan_us <= simulate(problem, start).makespan_us

@@ -1,62 +1,74 @@
-"""A plan checks itself and is checked against its problem."""
+"""Plans and results as values."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from enplace.errors import PlanError
-from enplace.values.plan import Plan, check_plan
-from enplace.values.problem import Problem
-from problems import cluster_of, plan_of, profile_of
+from enplace.machine import simulate
+from enplace.values.plan import Plan, find_gap
+from enplace.values.problem import THROUGHPUT, Problem
+from enplace.values.result import Result
+from enplace.values.splits import Split
+from problems import cluster_of, profile_of
 
-PROFILE = profile_of(
-    {"a": 1.0, "b": 1.0, "c": 1.0}, [("a", "b", 8)], colocation={"a": "g", "b": "g"}
+PLAN = Plan(np.array([0, 1]), np.array([0, 1]), "mine")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"device": np.array([0, 0])},
+        {"position": np.array([1, 0])},
+        {"policy": "strict"},
+        {"links": "priority"},
+        {"replicas": ((0, 2),)},
+        {"splits": (Split("a", "batch", 2),)},
+    ],
 )
-PROBLEM = Problem(PROFILE, cluster_of(2, cpu_lanes=1))
+def test_plans_that_act_differently_are_told_apart(change):
+    assert not PLAN.acts_like(replace(PLAN, **change))
 
 
-def test_positions_must_be_a_permutation() -> None:
-    with pytest.raises(PlanError, match="permutation"):
-        Plan(np.zeros(3, dtype=np.int64), np.array([0, 0, 1]), "hand")
+@pytest.mark.parametrize("change", [{"method": "yours"}, {"note": "said"}, {"value_us": 3.0}])
+def test_plans_that_differ_in_words_only_act_alike(change):
+    assert PLAN.acts_like(replace(PLAN, **change))
 
 
-def test_device_and_position_go_together() -> None:
-    with pytest.raises(PlanError, match="one device and one position"):
-        Plan(np.zeros(2, dtype=np.int64), np.arange(3), "hand")
+def test_the_arrays_of_the_caller_stay_writeable():
+    device, position = np.array([0, 1]), np.array([0, 1])
+    plan = Plan(device, position, "mine")
+    device[0], position[:] = 1, [1, 0]
+    assert plan.device.tolist() == plan.position.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="read-only"):
+        plan.device[0] = 1
 
 
-@pytest.mark.parametrize("setting", [{"policy": "random"}, {"links": "lifo"}])
-def test_unknown_policies_are_refused(setting: dict[str, str]) -> None:
-    with pytest.raises(PlanError, match="priority, strict, fifo"):
-        Plan(np.zeros(1, dtype=np.int64), np.arange(1), "hand", **setting)
+def test_under_another_name_nothing_reported_is_left():
+    plan = replace(PLAN, replicas=((0, 2),), note="said", objective=THROUGHPUT, value_us=3.0)
+    other = plan.under_name("yours")
+    assert other.acts_like(plan)
+    assert (other.method, other.note, other.value_us) == ("yours", "", None)
 
 
-def test_a_plan_for_another_graph() -> None:
-    plan = Plan(np.zeros(2, dtype=np.int64), np.arange(2), "hand")
-    with pytest.raises(PlanError, match="places 2 ops, the profile has 3"):
-        check_plan(PROBLEM, plan)
+def test_a_gap_is_a_share_of_the_value():
+    assert find_gap(10.0, 8.0) == pytest.approx(0.2)
+    assert find_gap(7.0, 8.0) == 0.0
 
 
-def test_a_device_that_does_not_exist() -> None:
-    with pytest.raises(PlanError, match="a device that the cluster does not have"):
-        check_plan(PROBLEM, plan_of(PROBLEM, {"a": 0, "b": 0, "c": 7}))
+def test_a_result_has_the_value_and_the_gap_of_its_objective():
+    problem = Problem(profile_of({"a": 10, "b": 10}), cluster_of(2, capacity_bytes=90))
+    schedule = simulate(problem, PLAN)
+    result = Result(schedule, 8.0, "CP-SAT")
+    assert (result.value_us, result.gap, result.step_bound_us) == (10.0, pytest.approx(0.2), 8.0)
+    assert Result(schedule).gap is None
+    pipeline = replace(PLAN, objective=THROUGHPUT, value_us=20.0)
+    result = Result(simulate(problem, pipeline), 5.0)
+    assert (result.value_us, result.gap, result.step_bound_us) == (20.0, 0.75, None)
 
 
-def test_an_op_where_it_cannot_run() -> None:
-    with pytest.raises(PlanError, match="op 'c' is placed on CPU:0, where it cannot run"):
-        check_plan(PROBLEM, plan_of(PROBLEM, {"a": 0, "b": 0, "c": 2}))
-
-
-def test_a_separated_group() -> None:
-    with pytest.raises(PlanError, match=r"op '[ab]' .* but op '[ab]', colocated with it"):
-        check_plan(PROBLEM, plan_of(PROBLEM, {"a": 0, "b": 1, "c": 0}))
-
-
-def test_a_broken_pin_and_a_forbidden_device() -> None:
-    plan = plan_of(PROBLEM, {"a": 0, "b": 0, "c": 0})
-    pinned = Problem(PROFILE, PROBLEM.cluster, pins={2: 1})
-    with pytest.raises(PlanError, match="op 'c' is placed on GPU:0, but pinned to GPU:1"):
-        check_plan(pinned, plan)
-    forbidding = Problem(PROFILE, PROBLEM.cluster, forbidden=frozenset({(2, 0)}))
-    with pytest.raises(PlanError, match="op 'c' is placed on GPU:0, which is forbidden"):
-        check_plan(forbidding, plan)
-    check_plan(PROBLEM, plan)
+def test_a_plan_that_exceeds_memory_has_no_gap():
+    profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
+    problem = Problem(profile, cluster_of(2, capacity_bytes=100))
+    together = simulate(problem, replace(PLAN, device=np.array([0, 0])))
+    assert Result(together, 5.0).gap is None

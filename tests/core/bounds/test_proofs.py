@@ -1,0 +1,54 @@
+"""Proofs as they are kept."""
+
+from dataclasses import replace
+
+import pytest
+
+from enplace.bounds import Proof, Proofs, lower_bound_us
+from enplace.values.problem import Problem
+from problems import cluster_of, profile_of
+
+
+@pytest.fixture
+def problem():
+    return Problem(profile_of({"a": 10, "b": 10, "c": 4}, [("a", "c", 8)]), cluster_of(2))
+
+
+def test_our_own_bound_is_calculated_once(problem, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        "enplace.bounds.proofs.lower_bound_us", lambda p: calls.append(p) or lower_bound_us(p)
+    )
+    proofs = Proofs()
+    assert proofs.find(problem) == proofs.find(problem) == (lower_bound_us(problem), "")
+    assert calls == [problem]
+
+
+def test_the_best_proof_is_kept(problem):
+    proofs = Proofs()
+    for us in (15.0, 17.0, 16.0):
+        proofs.add(problem, Proof(us, "CP-SAT"))
+    assert proofs.find(problem) == (17.0, "CP-SAT")
+
+
+def test_what_is_proven_holds_once_constraints_are_added(problem):
+    proofs = Proofs()
+    proofs.add(problem, Proof(15.0))
+    pinned = replace(problem, pins={0: 1})
+    both = replace(pinned, together=((0, 2),), forbidden=frozenset({(1, 0)}))
+    assert proofs.known(pinned) == proofs.known(both) == Proof(15.0)
+
+
+def test_what_is_proven_does_not_hold_once_constraints_are_removed(problem):
+    proofs = Proofs()
+    pinned = replace(problem, pins={0: 1})
+    proofs.add(pinned, Proof(15.0))
+    assert proofs.known(problem) is None
+    assert proofs.known(replace(problem, pins={0: 0})) is None
+    assert proofs.known(Problem(problem.profile, cluster_of(3), pins={0: 1})) is None
+
+
+def test_two_runs_share_nothing(problem):
+    one, other = Proofs(), Proofs()
+    one.add(problem, Proof(99.0))
+    assert other.find(problem).bound_us == lower_bound_us(problem)

@@ -1,0 +1,107 @@
+"""A new placer with options of its own is one new file."""
+
+import json
+import sys
+
+import pytest
+from tests.core.placers import test_conformance as conformance
+from tests.core.placers.problems import gpus, line
+
+import enplace.placers
+from enplace.cli import run
+from enplace.errors import EnplaceError
+from enplace.placers import PlaceOptions, place, placers
+from enplace.placing import registry
+from enplace.values.problem import Problem
+
+MODULE = """
+import numpy as np
+
+from enplace.placing.candidates import best_of, unordered
+from enplace.placing.options import WHOLE, Option
+from enplace.placing.registry import placer
+from enplace.placing.settle import settle
+
+SIDE = Option("side", ("left", "right"), "left", "Which of the GPUs takes everything.")
+SHIFT = Option("shift", WHOLE, 0, "How many GPUs further.")
+
+
+@placer("one-side", title="One side", options=(SIDE, SHIFT))
+def one_side(problem, options):
+    gpus = problem.cluster.gpus
+    at = (0 if options.choice(SIDE) == "left" else -1) + int(options.value(SHIFT))
+    wish = np.full(problem.profile.n_ops, gpus[at % len(gpus)])
+    return best_of(problem, unordered(problem, settle(problem, wish), "one-side"), options).plan
+"""
+
+
+@pytest.fixture
+def one_side(tmp_path, monkeypatch):
+    (tmp_path / "one_side.py").write_text(MODULE)
+    folders = [*enplace.placers.__path__, str(tmp_path)]
+    monkeypatch.setattr(enplace.placers, "__path__", folders)
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+    enplace.placers.load_modules()
+    yield "one-side"
+    del sys.modules["enplace.placers.one_side"]
+
+
+@pytest.fixture
+def problem():
+    return Problem(line([1.0, 1.0], [(0, 1, 4)]), gpus(3))
+
+
+def test_its_options_are_listed(one_side, capsys):
+    assert run(["methods", "--json"]) == 0
+    methods = json.loads(capsys.readouterr().out)["methods"]
+    (found,) = [each["options"] for each in methods if each["name"] == one_side]
+    assert found == [
+        {
+            "name": "side",
+            "values": ["left", "right"],
+            "default": "left",
+            "help": "Which of the GPUs takes everything.",
+        },
+        {
+            "name": "shift",
+            "values": "whole number",
+            "default": 0,
+            "help": "How many GPUs further.",
+        },
+    ]
+
+
+def test_the_command_line_passes_them_on(one_side, tmp_path, capsys):
+    ops = [{"name": "a", "type": "MatMul", "time_us": {"gpu": 1.0}}]
+    file, plan = tmp_path / "tiny.json", tmp_path / "plan.json"
+    file.write_text(
+        json.dumps({"format": "enplace-profile/1", "name": "tiny", "ops": ops, "edges": []})
+    )
+    words = ["place", str(file), "--cluster", "pesto", "--method", one_side, "-o", str(plan)]
+    assert run([*words, "--option", "side=right"]) == 0
+    assert json.loads(plan.read_text())["ops"][0]["device"] == "GPU:1"
+    assert run([*words, "--option", "side=right", "--option", "shift=1"]) == 0
+    assert json.loads(plan.read_text())["ops"][0]["device"] == "GPU:0"
+    capsys.readouterr()
+    for wrong, why in (
+        ("side=middle", "option 'side' cannot be 'middle'; use left, right"),
+        ("shift=far", "option 'shift' cannot be 'far'; use a whole number"),
+        ("size=3", "method 'one-side' has no option 'size'; its options: side, shift"),
+        ("side", "--option 'side': write NAME=VALUE"),
+    ):
+        assert run([*words, "--option", wrong]) == 2
+        assert why in capsys.readouterr().err
+
+
+def test_the_library_checks_them(one_side, problem):
+    plan = place(problem, one_side, options=PlaceOptions(values={"side": "right"})).plan
+    assert set(plan.device.tolist()) == {2}
+    with pytest.raises(EnplaceError, match="its options: side, shift"):
+        place(problem, one_side, options=PlaceOptions(values={"load": "sum"}))
+
+
+def test_the_conformance_suite_takes_it(one_side):
+    assert one_side in placers()
+    conformance.test_the_plan_is_valid_and_its_schedule_flawless(one_side)
+    conformance.test_cancelling_before_any_plan_raises(one_side)
+    conformance.test_a_plan_carries_its_solve_time_and_seed(one_side)
