@@ -17,8 +17,7 @@ from numba import njit
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from enplace.names.scopes import BACKWARD as BACKWARD_SCOPE
-from enplace.names.scopes import UPDATE
+from enplace.names import passes
 from enplace.text import host_of
 from enplace.values.cluster import Cluster
 from enplace.values.load_rule import USUAL, LoadRule
@@ -38,13 +37,7 @@ def backward_ops(problem: Problem) -> BoolArray:
     Those that the input names, or else those whose scopes say so, and all that depends on them: no
     forward op waits for a backward one.
     """
-    profile = problem.profile
-    known = profile.measured.backward
-    if known is None:
-        return _with_followers(profile, _in_scopes(profile, BACKWARD_SCOPE, UPDATE))
-    backward = np.zeros(profile.n_ops, dtype=bool)
-    backward[np.array(known, dtype=np.int64)] = True
-    return _with_followers(profile, backward)
+    return _with_followers(problem.profile, passes.named_backward(problem.profile))
 
 
 def optimiser_ops(problem: Problem) -> BoolArray:
@@ -56,11 +49,7 @@ def optimiser_ops(problem: Problem) -> BoolArray:
     profile = problem.profile
     if profile.measured.backward is not None:
         return np.zeros(profile.n_ops, dtype=bool)
-    return backward_ops(problem) & ~_in_scopes(profile, BACKWARD_SCOPE)
-
-
-def _in_scopes(profile: Profile, *names: str) -> BoolArray:
-    return np.array([scope.split("/")[0] in names for scope in profile.scopes])
+    return backward_ops(problem) & ~passes.in_pass(profile, passes.BACKWARD)
 
 
 def _with_followers(profile: Profile, ops: BoolArray) -> BoolArray:

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from enplace.names.passes import is_no_layer
 from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 ROOT_SHARE = 0.8
 """A first part of the scope that this share of the ops has in common is no layer."""
 
-_BACKWARD = re.compile(r"gradients(_\d+)?|train_op|update|optimizer|\w+_grad")
 _TIME_STEP = re.compile(r"(t|time|step|timestep)_?\d+")
 _NUMBERED = re.compile(r"\w*[A-Za-z]_?\d+(_\d+)*[a-z]?")
 _BRANCH = re.compile(r"(b|branch)_?\d+[a-z]?", re.IGNORECASE)
@@ -49,7 +49,7 @@ def scope_parts(name: str, scope: str) -> list[str]:
     ['cell_1']
     """
     parts = [part.removeprefix("update_") for part in _split(name, scope)]
-    return [p for p in parts if p and not (_BACKWARD.fullmatch(p) or _TIME_STEP.fullmatch(p))]
+    return [p for p in parts if p and not (is_no_layer(p) or _TIME_STEP.fullmatch(p))]
 
 
 def _split(name: str, scope: str) -> list[str]:
@@ -105,7 +105,7 @@ def named_layers(profile: Profile, homes: list[Home], work_us: FloatArray) -> In
 def _backward(profile: Profile) -> BoolArray:
     """Ops whose scopes say that they are backward, or update weights; shape (n_ops,)."""
     named = zip(profile.op_names, profile.scopes, strict=True)
-    return np.array([any(map(_BACKWARD.fullmatch, _split(*texts))) for texts in named], dtype=bool)
+    return np.array([any(map(is_no_layer, _split(*texts))) for texts in named], dtype=bool)
 
 
 def _depth(profile: Profile) -> IntArray:

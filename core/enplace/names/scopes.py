@@ -9,21 +9,20 @@ from typing import Any
 
 import numpy as np
 
-BACKWARD = "gradients"
-UPDATE = "update"
-"""First part of the scope of ops of the backward pass, and of those that write variables."""
+from enplace.names.passes import (
+    BACKWARD,
+    TRAIN_OP,
+    UPDATE,
+    is_gradient_of_op,
+    is_optimizer,
+    is_tape,
+    writes_variable,
+)
 
 INPUT = "input"
 """Scope of the ops that bring the batch."""
 
-_GRADIENT_PART = re.compile(r".*_grad(_\d+)?$")
-_TAPE = re.compile(r"gradient_tape(_\d+)?$")
-_OPTIMIZER = re.compile(
-    r"(adam|adamw|adamax|nadam|sgd|rmsprop|adagrad|adadelta|adafactor|ftrl|lion|muon|lamb)(_\d+)?$",
-    re.IGNORECASE,
-)
 _VARIABLE_TYPES = ("VarHandleOp", "VariableV2", "Variable", "Placeholder")
-_UPDATE_TYPE = re.compile(r"^(Resource|Sparse)?(Apply|Assign|Scatter)")
 
 Edge = tuple[int, int, int, int, bool]
 
@@ -75,10 +74,10 @@ def _traced_scope(name: str, kind: str, names: Mapping[str, int]) -> str | None:
         return INPUT
     if kind in _VARIABLE_TYPES:
         return None
-    if _TAPE.match(parts[0]):
+    if is_tape(parts[0]):
         # gradient_tape/dense/MatMul/MatMul_1: the op dense/MatMul, and its gradient's own op.
         return "/".join([BACKWARD, *parts[1:-2]]) if len(parts) > 3 else BACKWARD
-    if _UPDATE_TYPE.match(kind) or _OPTIMIZER.match(parts[0]):
+    if writes_variable(kind) or is_optimizer(parts[0]):
         return UPDATE
     return "/".join(_name_parts(parts, names)) or None
 
@@ -93,7 +92,7 @@ def _own_scope(
     if parts[0] == BACKWARD:
         tagged = _with_tag(_forward_parts(parts[1:]), node["tag"], blocks)
         return f"{BACKWARD}/{tagged}" if tagged else None
-    if parts[0] == "train_op":
+    if parts[0] == TRAIN_OP:
         return None
     return _with_tag(_name_parts(parts, names), node["tag"], blocks)
 
@@ -121,7 +120,7 @@ def _blocks(nodes: Sequence[Mapping[str, Any]], names: Mapping[str, int]) -> dic
 def _forward_parts(parts: list[str]) -> list[str]:
     """Scope of the forward op that a gradient belongs to: everything before ``..._grad``."""
     for i, part in enumerate(parts):
-        if _GRADIENT_PART.match(part):
+        if is_gradient_of_op(part):
             return parts[:i]
     return parts[:-1]
 
@@ -167,9 +166,9 @@ def _name_updates(
     """Put an op without a scope that writes a variable under ``update/``."""
     variable = {target: source for source, _, target, _, by_ref in reversed(edges) if by_ref}
     for op, node in enumerate(nodes):
-        if scopes[op] is None and op in variable and _UPDATE_TYPE.match(node["op"]):
+        if scopes[op] is None and op in variable and writes_variable(node["op"]):
             scopes[op] = "/".join(filter(None, (UPDATE, scopes[variable[op]])))
-        elif scopes[op] is None and node["name"].startswith("train_op") and op not in variable:
+        elif scopes[op] is None and node["name"].startswith(TRAIN_OP) and op not in variable:
             scopes[op] = UPDATE
 
 

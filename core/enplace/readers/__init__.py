@@ -68,8 +68,8 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 def _no_graph(content: Content) -> FileError:
-    declared = content.fields.get("schema", content.fields.get("format", ""))
-    found = f" (its format is {shown(declared)})" if content.fields else ""
+    declared = content.fields.get("schema", content.fields.get("format"))
+    found = "" if declared is None else f" (its format is {shown(declared)})"
     return FileError(
         f"holds no graph{found}; choose a profile: an object with 'ops' or 'nodes', and 'edges'"
     )

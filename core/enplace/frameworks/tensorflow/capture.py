@@ -16,6 +16,7 @@ from tensorflow.python.util import nest
 
 from enplace.frameworks.tensorflow.graph import WRAPPER, FlatGraph, all_nodes, flatten, node_of
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
+from enplace.names.passes import is_in_backward_scope
 
 N_BATCHES = 8
 """So many batches are recorded, if there are as many."""
@@ -32,9 +33,6 @@ MAX_GRAPH_BYTES = (1 << 31) - (1 << 20)
 GET_NEXT = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
 _LOSS_VARIABLE = "loss/total"
 """End of the name of the variable where Keras sums up the loss."""
-
-_GRADIENTS = ("gradient_tape", "gradients")
-"""What TensorFlow calls the scope of a backward pass."""
 
 _SEED = 87_654_321
 
@@ -187,16 +185,11 @@ def _check_loop(graph_def: GraphDef) -> None:
     """Refuse a training loop that is one op as a whole: there is nothing to place."""
     inside = (node.name for body in graph_def.library.function for node in body.node_def)
     outside = (node.name for node in graph_def.node)
-    if any(map(is_of_gradient, inside)) and not any(map(is_of_gradient, outside)):
+    if any(map(is_in_backward_scope, inside)) and not any(map(is_in_backward_scope, outside)):
         raise LoadError(
             "the whole training loop, or all of its gradients, is inside one loop op; let the "
             "tf.function do one step, and call it once for each batch"
         )
-
-
-def is_of_gradient(name: str) -> bool:
-    """Whether an op of this name belongs to a backward pass."""
-    return any(part in _GRADIENTS for part in name.split("/"))
 
 
 def has_replicas(names: Iterable[str]) -> bool:

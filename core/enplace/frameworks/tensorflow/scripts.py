@@ -21,10 +21,11 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 
 import enplace
 from enplace.frameworks.source import Source
-from enplace.frameworks.tensorflow.capture import N_BATCHES, batch_of, is_of_gradient, step_of
+from enplace.frameworks.tensorflow.capture import N_BATCHES, batch_of, step_of
 from enplace.frameworks.tensorflow.graph import all_nodes
 from enplace.frameworks.tensorflow.said import what_it_says
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
+from enplace.names.passes import is_in_backward_scope
 
 MAX_OTHER_STEPS = 10
 """A script that took gradients eagerly, or ran a session, so often trains so."""
@@ -232,7 +233,7 @@ def _made_up_result(function: ConcreteFunction) -> list[Any]:
 def _does(function: ConcreteFunction) -> tuple[bool, bool]:
     """Whether a traced function takes gradients, and whether it updates variables."""
     nodes = list(all_nodes(function.graph.as_graph_def()))
-    gradients = any(is_of_gradient(node.name) for node in nodes)
+    gradients = any(is_in_backward_scope(node.name) for node in nodes)
     return gradients, any(node.op.startswith(_UPDATES) for node in nodes)
 
 

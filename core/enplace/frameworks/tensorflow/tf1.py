@@ -31,6 +31,7 @@ from enplace.frameworks.tensorflow.graph import (
 from enplace.frameworks.tensorflow.made_up import made_up_batches
 from enplace.frameworks.tensorflow.said import what_it_says
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step, plain_config
+from enplace.names.passes import BACKWARD, split_pass
 
 _VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 _ITERATORS = ("IteratorV2", "Iterator", "OneShotIterator")
@@ -157,7 +158,7 @@ def _losses(graph: tf.Graph, sinks: list[str], updated: set[str]) -> tuple[str, 
         and op.outputs[0].dtype.base_dtype.is_floating
         and op.outputs[0].shape.rank == 0
         and op.type not in ("Const", "Placeholder", *_VARIABLES)
-        and not op.name.startswith("gradients/")
+        and split_pass(op.name)[0] != BACKWARD
     ]
     found = [op for op in numbers if _LOSS.search(op.name)]
     return tuple(f"{op.name}:0" for op in found or [op for op in numbers if op.name in sinks])

@@ -10,12 +10,10 @@ import numpy as np
 
 from enplace.coarsen import contract, expand
 from enplace.machine.search_layout import Graph, make_graph
+from enplace.names.passes import split_pass
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
-
-PASSES = ("", "gradients", "update")
-"""First parts of scopes that say which pass an op belongs to, not which layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +48,7 @@ class Level:
         for unit, scope in zip(
             self.problem.unit.tolist(), self.problem.profile.scopes, strict=True
         ):
-            head, _, rest = scope.partition("/")
-            name, side = (rest, head) if head in PASSES else (scope, "")
+            side, name = split_pass(scope)
             parts = name.split("/")
             for depth in range(1, len(parts) + 1):
                 prefix = "/".join(parts[:depth])

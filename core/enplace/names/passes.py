@@ -1,0 +1,94 @@
+"""The pass that an op belongs to: forward, backward or update.
+
+This is the only module that knows how TensorFlow, Keras and our own readers name passes.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from enplace.values.problem import BoolArray
+from enplace.values.profile import Profile
+
+BACKWARD, UPDATE = "gradients", "update"
+"""First part of the scopes of backward ops, and of ops that write variables."""
+
+PASSES = ("", BACKWARD, UPDATE)
+"""First parts of scopes that name a pass, not a layer."""
+
+TRAIN_OP = "train_op"
+"""Scope of the training op in the scripts of our GPU profiles."""
+
+_TAPE = re.compile(r"gradient_tape(_\d+)?")
+_OPTIMIZER = re.compile(
+    r"(adam|adamw|adamax|nadam|sgd|rmsprop|adagrad|adadelta|adafactor|ftrl|lion|muon|lamb)(_\d+)?",
+    re.IGNORECASE,
+)
+_UPDATE_TYPE = re.compile(r"(Resource|Sparse)?(Apply|Assign|Scatter)")
+_GRADIENT_OF_OP = re.compile(r".*_[gG]rad(_\d+)?")
+_GRADIENT_OF_LOSS = re.compile(r"grad_ys_\d+")
+_NO_LAYER = re.compile(r"gradients(_\d+)?|train_op|update|optimizer|\w+_grad")
+
+
+def split_pass(scope: str) -> tuple[str, str]:
+    """Split the pass off a scope.
+
+    >>> split_pass("gradients/lstm0/t3")
+    ('gradients', 'lstm0/t3')
+    >>> split_pass("lstm0/t3")
+    ('', 'lstm0/t3')
+    """
+    head, _, rest = scope.partition("/")
+    return (head, rest) if head in PASSES else ("", scope)
+
+
+def in_pass(profile: Profile, *passes: str) -> BoolArray:
+    """Find the ops whose scopes begin with one of some passes; shape (n_ops,)."""
+    return np.array([scope.split("/")[0] in passes for scope in profile.scopes])
+
+
+def named_backward(profile: Profile) -> BoolArray:
+    """Find the backward and update ops that the input names, or else their scopes; (n_ops,)."""
+    known = profile.measured.backward
+    if known is None:
+        return in_pass(profile, BACKWARD, UPDATE)
+    backward = np.zeros(profile.n_ops, dtype=bool)
+    backward[np.array(known, dtype=np.int64)] = True
+    return backward
+
+
+def is_no_layer(part: str) -> bool:
+    """Whether a part of a scope names a pass or the gradient of an op, not a layer."""
+    return _NO_LAYER.fullmatch(part) is not None
+
+
+def is_gradient_of_op(part: str) -> bool:
+    """Whether a part of a scope was made for a single op's gradient: ``MatMul_grad``."""
+    return _GRADIENT_OF_OP.fullmatch(part) is not None
+
+
+def is_gradient_of_loss(part: str) -> bool:
+    """Whether a part of a scope is where TensorFlow 1 begins a backward pass: ``grad_ys_0``."""
+    return _GRADIENT_OF_LOSS.fullmatch(part) is not None
+
+
+def is_tape(part: str) -> bool:
+    """Whether a part of a name is the scope of TensorFlow 2's gradient tape."""
+    return _TAPE.fullmatch(part) is not None
+
+
+def is_optimizer(part: str) -> bool:
+    """Whether a part of a name is that of a Keras optimiser."""
+    return _OPTIMIZER.fullmatch(part) is not None
+
+
+def is_in_backward_scope(op_name: str) -> bool:
+    """Whether an op's name, as TensorFlow made it, has the scope of a backward pass in it."""
+    return any(part in (BACKWARD, "gradient_tape") for part in op_name.split("/"))
+
+
+def writes_variable(op_type: str) -> bool:
+    """Whether ops of a type write a variable."""
+    return _UPDATE_TYPE.match(op_type) is not None

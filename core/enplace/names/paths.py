@@ -1,0 +1,131 @@
+"""Where in the model each op belongs, how much it weighs on screen, and when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from enplace.names.passes import BACKWARD
+from enplace.names.titles import Path, make_path
+from enplace.values.profile import FloatArray, IntArray, Profile
+
+COUNT_SHARE = 0.4
+"""How much of a weight is the number of ops; the rest is their share of the compute time."""
+
+CONSTANT_DEPTH = 6
+"""How many ops in a row may only prepare constants."""
+
+ROUNDS = 40
+"""How many edges a neighbour's path may travel to an op without one."""
+
+INPUT_TYPES = ("Iterator", "Placeholder", "OneShotIterator", "_Arg", "Input")
+
+_UNKNOWN, _SETTLED = -1, -2
+
+
+@dataclass(frozen=True, eq=False)
+class OpIndex:
+    """What grouping needs to know about every op of a profile.
+
+    Attributes
+    ----------
+    paths : list of Path, length n_ops
+    time_us, weight : float array, shape (n_ops,)
+        Compute time on the slowest kind of device, and the op's share of the model.
+    rank : float array, shape (n_ops,)
+        Position in the order in which ops run.
+    """
+
+    profile: Profile
+    paths: list[Path]
+    time_us: FloatArray
+    weight: FloatArray
+    rank: FloatArray
+
+
+@lru_cache(maxsize=4)
+def index_ops(profile: Profile) -> OpIndex:
+    """Find path, weight and rank of every op; kept for the profiles used last."""
+    time_us = np.nan_to_num(profile.time_us).max(axis=1)
+    share = time_us / (time_us.sum() or 1.0)
+    weight = (1 - COUNT_SHARE) * share + COUNT_SHARE / profile.n_ops
+    return OpIndex(profile, _find_paths(profile), time_us, weight, _find_ranks(profile))
+
+
+def _find_ranks(profile: Profile) -> FloatArray:
+    """Position of each op in topological order; constants and variables just before their use."""
+    rank = np.empty(profile.n_ops)
+    rank[profile.topological_order] = np.arange(profile.n_ops, dtype=np.float64)
+    source, target = profile.edge_source, profile.edge_op
+    early = np.diff(profile.in_ptr) == 0
+    for _ in range(CONSTANT_DEPTH):
+        fed = np.bincount(target, weights=~early[source], minlength=profile.n_ops)
+        early = fed == 0
+    for _ in range(CONSTANT_DEPTH + 1):
+        first_use = np.full(profile.n_ops, np.inf)
+        np.minimum.at(first_use, source, rank[target])
+        moved = early & np.isfinite(first_use)
+        rank[moved] = first_use[moved] - 0.5
+    return rank
+
+
+def _find_paths(profile: Profile) -> list[Path]:
+    """Path of each op: that of its scope, else of its name, else of the ops it works with."""
+    own = _own_paths(profile)
+    number = {path: at for at, path in enumerate(dict.fromkeys(own)) if not _is_vague(path)}
+    label = np.array([number.get(path, _UNKNOWN) for path in own], dtype=np.int64)
+    for op in np.flatnonzero(label == _UNKNOWN).tolist():
+        if profile.op_types[op].startswith(INPUT_TYPES):
+            own[op], label[op] = ("input",), _SETTLED
+    _follow_colocation(profile, label)
+    _follow_neighbours(profile, label)
+    paths = {at: path for path, at in number.items()}
+    return [paths.get(at, path) for at, path in zip(label.tolist(), own, strict=True)]
+
+
+def _own_paths(profile: Profile) -> list[Path]:
+    known: dict[str, Path] = {}
+    return [
+        _own_path(scope or name.rpartition("/" if "/" in name else ".")[0], profile.index, known)
+        for scope, name in zip(profile.scopes, profile.op_names, strict=True)
+    ]
+
+
+def _own_path(scope: str, op_names: Mapping[str, int], known: dict[str, Path]) -> Path:
+    """Path of a scope; ops in ``mul/`` next to an op ``mul`` belong to the scope above."""
+    path = known.get(scope)
+    if path is None:
+        above = scope.rpartition("/")[0]
+        path = _own_path(above, op_names, known) if scope in op_names else make_path(scope)
+        known[scope] = path
+    return path
+
+
+def _is_vague(path: Path) -> bool:
+    """Whether a path does not say where in the model it is."""
+    return path in ((), (BACKWARD,))
+
+
+def _follow_colocation(profile: Profile, label: IntArray) -> None:
+    """Give ops without a path that of an op they must share a device with."""
+    known: dict[str, int] = {}
+    for op, text in enumerate(profile.colocation):
+        if text and label[op] >= 0:
+            known.setdefault(text, int(label[op]))
+    for op in np.flatnonzero(label == _UNKNOWN).tolist():
+        label[op] = known.get(profile.colocation[op], _UNKNOWN)
+
+
+def _follow_neighbours(profile: Profile, label: IntArray) -> None:
+    """Spread paths along the edges to ops without one: from producers first, then consumers."""
+    source, target = profile.edge_source, profile.edge_op
+    for _ in range(ROUNDS):
+        before = label.copy()
+        for giver, taker in ((source, target), (target, source)):
+            open_ends = (label[giver] >= 0) & (label[taker] == _UNKNOWN)
+            label[taker[open_ends]] = label[giver[open_ends]]
+        if np.array_equal(before, label):
+            break

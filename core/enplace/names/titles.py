@@ -1,0 +1,118 @@
+"""Scopes as a person reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from enplace.names.passes import BACKWARD, UPDATE, is_gradient_of_loss, is_gradient_of_op
+
+Path = tuple[str, ...]
+"""Parts of a scope."""
+
+Ordinal = tuple[int, str]
+"""Number of a part, and the letter behind it: (5, "b") of ``Mixed_5b``."""
+
+DERIVED = (BACKWARD, UPDATE)
+"""Scopes that repeat the model below them: ``gradients/lstm0`` reads "gradients of lstm 0"."""
+
+
+def split_scope(scope: str) -> list[str]:
+    """Split a scope into its parts; PyTorch writes dots where TensorFlow writes slashes."""
+    return scope.split("/") if "/" in scope else scope.split(".")
+
+
+def leaf(op_name: str) -> str:
+    """The op's own name, without its scope."""
+    return split_scope(op_name)[-1]
+
+
+@lru_cache(maxsize=1 << 16)
+def make_path(scope: str) -> Path:
+    """The parts of a scope that say where in the model it is.
+
+    >>> make_path("gradients/layer/0/MatMul_grad")
+    ('gradients', 'layer_0')
+    """
+    path: list[str] = []
+    for part in split_scope(scope):
+        if path and part.isdigit():
+            path[-1] += f"_{part}"
+        elif part and not (is_gradient_of_op(part) or is_gradient_of_loss(part)):
+            path.append(part)
+    return tuple(path)
+
+
+@lru_cache(maxsize=1 << 16)
+def split_number(part: str) -> tuple[str, Ordinal | None]:
+    """Split a part into stem and number.
+
+    >>> split_number("t24"), split_number("Mixed_5b"), split_number("conv")
+    (('t', (24, '')), ('Mixed', (5, 'b')), ('conv', None))
+    """
+    found = re.fullmatch(r"(.+?)_(\d+)([a-z])", part) or re.fullmatch(r"(.*?\D.*?)_?(\d+)()", part)
+    return (found[1], (int(found[2]), found[3])) if found else (part, None)
+
+
+def ordinal(part: str) -> Ordinal:
+    """Number of a part; lower than any other for a part without a number."""
+    return split_number(part)[1] or (-1, "")
+
+
+def words(part: str) -> str:
+    """A part as words.
+
+    >>> words("lstm0"), words("conv1_2"), words("batch_norm")
+    ('lstm 0', 'conv 1.2', 'batch norm')
+    """
+    stem, number = split_number(part)
+    if number is None:
+        return stem.replace("_", " ").strip() or stem
+    before = words(stem)
+    return f"{before}{'.' if before[-1].isdigit() else ' '}{number[0]}{number[1]}"
+
+
+def title(path: Path) -> str:
+    """A whole path as words.
+
+    >>> title(("gradients", "lstm0", "t3"))
+    'gradients of lstm 0 / t 3'
+    """
+    texts = [words(part) for part in path]
+    if len(path) > 1 and path[0] in DERIVED:
+        return f"{texts[0]} of {' / '.join(texts[1:])}"
+    return " / ".join(texts)
+
+
+def title_within(path: Path, label: str) -> str:
+    """The name of something that a scope holds."""
+    if not path:
+        return label
+    of = " of " if len(path) == 1 and path[0] in DERIVED else " / "
+    return title(path) + of + label
+
+
+def range_label(first: str, last: str) -> str:
+    """The label of numbered siblings.
+
+    >>> range_label("t24", "t27")
+    't 24–27'
+    """
+    if first == last:
+        return words(first)
+    number, letter = ordinal(last)
+    return f"{words(first)}–{number}{letter}"
+
+
+def first_to_last(names: Sequence[str]) -> str:
+    """The label of a row of names.
+
+    >>> first_to_last(["node3", "node5", "node7"]), first_to_last(["conv", "softmax"])
+    ('node3 … 7', 'conv … softmax')
+    """
+    first, last = names[0], names[-1]
+    (stem, number), (last_stem, last_number) = split_number(first), split_number(last)
+    if number and last_number and stem == last_stem and number != last_number:
+        return f"{first} … {last_number[0]}{last_number[1]}"
+    return first if len(names) == 1 else f"{first} … {last}"

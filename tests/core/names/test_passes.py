@@ -1,0 +1,58 @@
+import doctest
+
+import numpy as np
+import pytest
+
+from enplace.names import layers, passes, titles
+from enplace.names.passes import (
+    is_gradient_of_loss,
+    is_gradient_of_op,
+    is_in_backward_scope,
+    is_optimizer,
+    is_tape,
+    named_backward,
+    split_pass,
+    writes_variable,
+)
+from enplace.values.measurement import Measurement
+from problems import profile_of
+
+
+@pytest.mark.parametrize("module", [layers, passes, titles])
+def test_the_examples_in_docstrings_are_true(module):
+    assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("scope", "split"),
+    [
+        ("", ("", "")),
+        ("update", ("update", "")),
+        ("update/lstm0", ("update", "lstm0")),
+        ("gradients_1/lstm0", ("", "gradients_1/lstm0")),
+        ("model/gradients", ("", "model/gradients")),
+    ],
+)
+def test_only_the_first_part_of_a_scope_names_a_pass(scope, split):
+    assert split_pass(scope) == split
+
+
+def test_names_of_tensorflow_are_recognised():
+    assert all(map(is_gradient_of_op, ("MatMul_grad", "MatMul_grad_1", "Add_Grad")))
+    assert not any(map(is_gradient_of_op, ("gradients", "grader", "grad_ys")))
+    assert is_gradient_of_loss("grad_ys_0")
+    assert is_tape("gradient_tape_1")
+    assert is_optimizer("Adam_2")
+    assert not is_optimizer("adam_layer")
+    assert is_in_backward_scope("while/gradients/MatMul")
+    assert not is_in_backward_scope("model/gradients_like")
+    assert writes_variable("ResourceApplyAdam")
+    assert not writes_variable("MatMul")
+
+
+def test_what_was_measured_goes_before_what_scopes_say():
+    names = {"gradients/a": 1, "update/a": 1, "a": 1}
+    profile = profile_of(names)
+    assert np.flatnonzero(named_backward(profile)).tolist() == [0, 1]
+    object.__setattr__(profile, "measured", Measurement(backward=(2,)))
+    assert np.flatnonzero(named_backward(profile)).tolist() == [2]
