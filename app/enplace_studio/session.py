@@ -1,4 +1,4 @@
-"""Files of the studio: what opening a file gives, saving, and the copy that survives a crash."""
+"""Files of the studio: opening, saving, and the copy that survives a crash."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def file_filter() -> str:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """What a file holds.
+    """The content of a file that was opened.
 
     Attributes
     ----------
     path : Path or None
         Where "Save" writes; None for a file that is no project.
     view : mapping
-        What the views wanted remembered.
+        What the views remember.
     """
 
     state: State
@@ -63,7 +63,7 @@ class Opened:
 
     @cached_property
     def grouping(self) -> Grouping:
-        """The groups that a person sees."""
+        """The groups that are shown."""
         return group_ops(self.state.problem.profile)
 
 
@@ -78,7 +78,7 @@ def open_file(path: Path, cluster: Cluster | None = None) -> Opened:
     Raises
     ------
     EnplaceError
-        One line with the file, the place in it and the mend.
+        One line with the file, the place in it and the fix.
     """
     if path.suffix == ".enplace":
         project = read_project(path)
@@ -139,7 +139,7 @@ def _open_project(project: Project, path: Path) -> Opened:
 
 
 def _scales(value: Any) -> tuple[float, float]:
-    """Scales as a project remembers them; 1 for what is damaged."""
+    """Scales as a project remembers them; 1 if they are damaged."""
     if (
         isinstance(value, list)
         and len(value) == 2
@@ -186,7 +186,7 @@ def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEn
 
 
 def to_project(state: State, view: Mapping[str, Any]) -> Project:
-    """What a project file holds of a state."""
+    """Make the project to save from a state."""
     numbers = {entry: number for number, entry in enumerate(state.plans)}
     shell = {
         "scale": [state.compute_scale, state.link_scale],
@@ -206,7 +206,7 @@ def to_project(state: State, view: Mapping[str, Any]) -> Project:
 
 
 def _details(entry: PlanEntry, numbers: Mapping[PlanEntry, int]) -> dict[str, Any]:
-    """What a row is beside its plan."""
+    """The details of a row besides its plan."""
     details = {"note": entry.note, "origin": numbers.get(entry.origin) if entry.origin else None}
     return details | ({"run": run_to_json(entry.run)} if entry.run else {})
 

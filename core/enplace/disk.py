@@ -1,4 +1,4 @@
-"""Reading and writing bytes and JSON so that a fault is told in one line."""
+"""Reading and writing bytes and JSON; every fault is one line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from enplace.errors import EnplaceError, FileError
 from enplace.text import UNPRINTABLE, instead
 
 MAX_FILE_BYTES = 512 << 20
-"""No input is larger than this, unpacked."""
+"""Larger inputs are refused, measured after unpacking."""
 
-_MENDS = {
-    errno.ENOSPC: "make room on the disk",
+_FIXES = {
+    errno.ENOSPC: "free some space on the disk",
     errno.EFBIG: "allow larger files (ulimit -f)",
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ELOOP: "choose a file that is no link in a circle",
+    errno.ELOOP: "choose a file that is not part of a cycle of links",
 }
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -38,8 +38,8 @@ _TYPE_NAMES = {str: "a text", dict: "an object", list: "a list", bool: "true or 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write a whole file or leave the old one: temporary file, fsync, rename.
 
-    What is no regular file, such as a pipe or ``/dev/null``, is written to as it is. An old file's
-    permissions stay.
+    Anything that is not a regular file, such as a pipe or ``/dev/null``, is written to directly. An
+    old file keeps its permissions.
 
     Raises
     ------
@@ -55,8 +55,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
             _replace(target, content)
     except (OSError, RuntimeError) as error:
         code = error.errno if isinstance(error, OSError) else errno.ELOOP
-        mend = _MENDS.get(code or 0, "choose a folder you may write to")
-        raise FileError(f"{path}: cannot write: {os.strerror(code or 0)}; {mend}") from None
+        fix = _FIXES.get(code or 0, "choose a folder you may write to")
+        raise FileError(f"{path}: cannot write: {os.strerror(code or 0)}; {fix}") from None
 
 
 def _replace(target: Path, content: bytes) -> None:
@@ -133,7 +133,7 @@ def parse_json(content: bytes) -> Any:
     except UnicodeDecodeError:
         raise FileError("neither text nor a file of Enplace; check the path") from None
     except (ValueError, RecursionError):
-        raise FileError("a number is too long or the nesting too deep; export again") from None
+        raise FileError("a number is too long or the nesting too deep; export it again") from None
 
 
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
@@ -148,14 +148,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def dump_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON text of plain data that may hold numpy numbers."""
+    """Write plain data, which may hold numpy numbers, as JSON."""
     separators = (",", ":") if indent is None else None
     try:
         return json.dumps(
             value, indent=indent, separators=separators, ensure_ascii=False, default=_plain
         )
     except RecursionError:
-        raise FileError("something in it is nested too deep to be written; flatten it") from None
+        raise FileError("something in it is nested too deeply to be written; flatten it") from None
 
 
 def _plain(value: Any) -> Any:
@@ -163,12 +163,12 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, tuple | set | frozenset):
         return list(value)
-    raise TypeError(f"{type(value).__name__} has no place in a file")
+    raise TypeError(f"{type(value).__name__} cannot be written to a file")
 
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Put the file's name before the message of every error raised inside that lacks it."""
+    """Put the file's name before the message of every error raised inside, unless it is there."""
     try:
         yield
     except EnplaceError as error:
@@ -180,14 +180,14 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 def take(
     obj: dict[str, Any], key: str, kind: type[_T], where: str, default: _T | None = None
 ) -> _T:
-    """A value of an object, of the right type.
+    """Take a value of an object, and check its type.
 
     Parameters
     ----------
     where : str
         Place of ``obj`` in the file, for the message; may be empty.
     default : optional
-        What an absent key, or null, means; without it the key is required.
+        The value of an absent key, or null; without a default, the key is required.
 
     Raises
     ------
@@ -200,10 +200,10 @@ def take(
     if value is None:
         raise FileError(f"{_at(where)}'{key}' is missing; add it")
     if isinstance(value, str) and UNPRINTABLE.search(value):
-        raise FileError(f"{_at(where, key)}must be printable text, not {shown(value)}; mend it")
+        raise FileError(f"{_at(where, key)}must be printable text, not {shown(value)}; correct it")
     if not isinstance(value, kind):
         raise FileError(
-            f"{_at(where, key)}must be {_TYPE_NAMES[kind]}, not {shown(value)}; mend it"
+            f"{_at(where, key)}must be {_TYPE_NAMES[kind]}, not {shown(value)}; correct it"
         )
     return value
 
@@ -217,7 +217,7 @@ def number(
     low: float = 0,
     high: float = 1e18,
 ) -> float:
-    """A finite number of an object, between ``low`` and ``high``; see :func:`take`.
+    """Take a finite number of an object, between ``low`` and ``high``; see :func:`take`.
 
     Raises
     ------
@@ -239,7 +239,7 @@ def number(
 def whole(
     obj: dict[str, Any], key: str, where: str, default: int | None = None, **limits: Any
 ) -> int:
-    """A whole number of an object; see :func:`number`.
+    """Take a whole number of an object; see :func:`number`.
 
     Raises
     ------
@@ -253,7 +253,7 @@ def whole(
 
 
 def only(obj: dict[str, Any], known: set[str], where: str) -> None:
-    """Refuse keys that mean nothing here: most often a slip of the pen.
+    """Refuse unknown keys, which most often are misspelt.
 
     Raises
     ------
@@ -267,7 +267,7 @@ def only(obj: dict[str, Any], known: set[str], where: str) -> None:
 
 
 def is_object(value: Any, where: str) -> dict[str, Any]:
-    """Hand back an object.
+    """Check that a value is an object, and return it.
 
     Raises
     ------
@@ -280,7 +280,7 @@ def is_object(value: Any, where: str) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """Show a value from a file shortly, on one line."""
+    """Show a value from a file in one short line."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     text = json.dumps(value)
@@ -288,7 +288,7 @@ def shown(value: Any) -> str:
 
 
 def check_format(obj: dict[str, Any], name: str, version: int) -> None:
-    """Refuse a file of a newer format than this program knows.
+    """Refuse a file of another format, or of a newer version than this program knows.
 
     Raises
     ------

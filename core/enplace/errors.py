@@ -1,8 +1,8 @@
-"""Errors a person can act on: each message names the place, the op or device, and the mend."""
+"""Errors a person can act on: each message names the place, the op or device, and the fix."""
 
 
 class EnplaceError(Exception):
-    """Base of every error that is the input's fault, never the program's."""
+    """Base of all errors that the input causes, not a fault of the program."""
 
 
 class ProfileError(EnplaceError):
@@ -14,11 +14,11 @@ class EmptyProfileError(ProfileError):
 
 
 class NameTooLongError(ProfileError):
-    """An op name, or another text of the profile, is longer than anything TensorFlow would make."""
+    """An op name, or another text of the profile, is longer than TensorFlow allows."""
 
 
 class DuplicateOpError(ProfileError):
-    """Two ops carry the same name."""
+    """Two ops have the same name."""
 
 
 class DanglingEdgeError(ProfileError):
@@ -30,7 +30,7 @@ class TensorMismatchError(ProfileError):
 
 
 class CycleError(ProfileError):
-    """The ops wait for each other in a circle."""
+    """The ops wait for each other in a cycle."""
 
 
 class CostError(ProfileError):
@@ -42,7 +42,7 @@ class ClusterError(EnplaceError):
 
 
 class ProblemError(EnplaceError):
-    """Profile, cluster and constraints do not go together."""
+    """Profile, cluster and constraints do not fit together."""
 
 
 class UnplaceableOpError(ProblemError):
@@ -54,7 +54,7 @@ class PinConflictError(ProblemError):
 
 
 class DoesNotFitError(ProblemError):
-    """Memory cannot be enough whatever the placement."""
+    """No placement fits in memory."""
 
 
 class PlanError(EnplaceError):
@@ -62,11 +62,11 @@ class PlanError(EnplaceError):
 
 
 class SplitError(PlanError):
-    """An op cannot be split as a plan says."""
+    """An op cannot be split the way a plan asks for."""
 
 
 class DeadlockError(PlanError):
-    """The order given by a plan makes ops wait for each other."""
+    """The order of a plan makes ops wait for each other in a cycle."""
 
 
 class FileError(EnplaceError):
@@ -74,8 +74,8 @@ class FileError(EnplaceError):
 
 
 class CancelledError(EnplaceError):
-    """The person stopped the work before there was any result."""
+    """The user stopped the work before there was a result."""
 
 
 class EnplaceWarning(UserWarning):
-    """Something a person should know about a file that is readable all the same."""
+    """Something to know about a file that can be read all the same."""

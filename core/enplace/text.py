@@ -1,4 +1,4 @@
-"""Numbers and names as a person reads them: units always, a real minus sign, sensible digits."""
+"""Numbers and names as a person reads them, with units, a real minus sign and sensible digits."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def percent(fraction: float, signed: bool = False) -> str:
 
 
 def gap_text(gap: float | None, fits: bool) -> str:
-    """A plan's gap to the bound; there is none for a plan that does not fit."""
+    """A plan's gap to the lower bound; a dash for a plan that does not fit."""
     return percent(gap) if fits and gap is not None else "—"
 
 
 def rate(bytes_per_s: float) -> str:
-    """Bandwidth in decimal units, as data sheets give it: ``25 GB/s``, ``850 MB/s``."""
+    """Bandwidth in decimal units, as in data sheets: ``25 GB/s``, ``850 MB/s``."""
     value, unit = (bytes_per_s / 1e9, "GB/s") if bytes_per_s >= 1e9 else (bytes_per_s / 1e6, "MB/s")
     digits = min(_decimals(value, significant=3), 1)
     return f"{_number(value, digits, False).removesuffix('.0')} {unit}"
@@ -75,10 +75,9 @@ def count(number: int, noun: str) -> str:
 
 
 def device_label(name: str) -> str:
-    """A device as a person calls it: ``GPU 0``; of a host ``worker 1 GPU 0``.
+    """A device's name as it is shown: ``GPU 0``, or on a host ``worker 1 GPU 0``.
 
-    :func:`enplace.names.rules.find_device` knows a device by it, so that it may be copied to
-    ``--pin``.
+    :func:`enplace.names.rules.find_device` accepts it, so that it can be copied to ``--pin``.
     """
     return _HOST.sub(r"\1 \2 ", name).replace(":", " ")
 
@@ -90,7 +89,7 @@ def host_of(name: str) -> str:
 
 
 def elide_middle(text: str, length: int) -> str:
-    """A text of at most ``length`` characters: what is too much leaves from the middle."""
+    """Shorten a text to at most ``length`` characters by leaving out its middle."""
     if len(text) <= length:
         return text
     tail = (length - 1) // 2
@@ -98,12 +97,12 @@ def elide_middle(text: str, length: int) -> str:
 
 
 def shortened(text: str) -> str:
-    """A message in which no word, such as a name from a file, is longer than a person reads."""
+    """Shorten every word of a message, such as a name from a file, that is too long to read."""
     return _LONG_WORD.sub(lambda word: elide_middle(word[0], MAX_WORD), text)
 
 
 def instead(name: str, known: Collection[str]) -> str:
-    """What to use where a name is not known: the one that was meant, or some of those there are."""
+    """Suggest the known name that is nearest to an unknown one, or list some of them."""
     near = difflib.get_close_matches(name[:MAX_WORD], known, n=1)
     if near:
         return f"did you mean '{near[0]}'?"
@@ -111,13 +110,13 @@ def instead(name: str, known: Collection[str]) -> str:
 
 
 def listed(names: Collection[str]) -> str:
-    """Names one after the other; of very many, the first."""
+    """Join names with commas; of very many, only the first."""
     some = list(names)[:MAX_LISTED]
     return f"{', '.join(some)}{', ...' if len(names) > MAX_LISTED else ''}"
 
 
 def _decimals(value: float, significant: int) -> int:
-    """Decimals that show a number with so many significant digits."""
+    """How many decimals show a number with that many significant digits."""
     if value == 0 or not math.isfinite(value):
         return 0
     return max(0, significant - 1 - math.floor(math.log10(abs(value))))

@@ -64,7 +64,7 @@ class _FormatOption(click.Option):
     "plan_file",
     type=FILE,
     metavar="plan.json",
-    help="Write the placement that the profile was measured under as a plan.",
+    help="Write the placement that the profile was measured with as a plan.",
 )
 @click.option(
     "--cluster",
@@ -106,7 +106,7 @@ def _write_recorded(profile: Profile, cluster: str, plan_file: str) -> None:
 
 
 def profile_numbers(profile: Profile) -> dict[str, Any]:
-    """What a profile holds, as plain data."""
+    """The figures of a profile, as plain data."""
     return {
         "name": profile.name,
         "fingerprint": profile.fingerprint,
@@ -119,7 +119,7 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
 
 
 def describe_profile(profile: Profile) -> str:
-    """The same as a sentence."""
+    """The same figures as a sentence."""
     parts = [
         count(profile.n_ops, "op"),
         count(profile.n_edges, "edge"),
@@ -144,7 +144,7 @@ def describe_profile(profile: Profile) -> str:
 @click.option("-o", "--output", type=FILE, required=True, metavar="OUT", help="File to write.")
 @cluster_option(required=False, default="the one the plan was made for")
 @click.option(
-    "--complete", is_flag=True, help="Place ops that the plan lacks beside their neighbours."
+    "--complete", is_flag=True, help="Place ops missing in the plan next to their neighbours."
 )
 def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
     """Write PLAN for another program or another person."""

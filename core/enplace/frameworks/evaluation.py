@@ -1,11 +1,11 @@
 """Standard Evaluation: the costs of a batch that no single device can hold (Celeritas, 4.2).
 
 Small batches are profiled on one device; lines through what each op took give its times and its
-memory for the large batch (4.2.1). So estimated, the model is placed by Order-Place on as few
-devices as it needs, and a few steps across them tell the times as they are. What the estimate was
-worth is kept with the profile, as in Table 5 of the paper.
+memory for the large batch (4.2.1). The estimated model is placed by Order-Place on
+as few devices as it needs, and a few steps across them measure the true times. The profile records
+how good the estimate was, as in Table 5 of the paper.
 
-Sizes of tensors need no line where the graph itself knows them for the large batch.
+Tensor sizes need no line where the graph itself gives them for the large batch.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from enplace.values.profile import FloatArray, IntArray, Profile
 METHOD = "order-place"
 FEW_STEPS = 5
 NEAR = 0.2
-"""An estimate off by less is near; times that are further off on average are no good."""
+"""An estimate that is off by less is near; times that are further off on average are poor."""
 
 Do = Callable[[Sequence[Message], Report], Message]
-"""Has a process with TensorFlow do a job."""
+"""Sends a job to a process with TensorFlow, and returns the answer."""
 
 
 def evaluate(
@@ -63,7 +63,7 @@ def evaluate(
     Raises
     ------
     EnplaceError
-        If the sizes are not usable, or the graph is another one for each of them.
+        If the sizes cannot be used, or the graphs of different sizes differ.
     """
     check_batch_sizes(source, batch_sizes)
     parts = len(batch_sizes) + 2
@@ -101,12 +101,12 @@ def evaluate(
 def estimate(
     graph: Profile, small: Sequence[Profile], batch_sizes: Sequence[int], batch_size: int
 ) -> Profile:
-    """The costs of a batch from those of smaller ones, op by op, along straight lines.
+    """Estimate the costs of a batch from those of smaller ones, op by op, along straight lines.
 
     Parameters
     ----------
     graph : Profile
-        Of the large batch, without times; a tensor of 0 bytes is one of unknown size.
+        Of the large batch, without times; 0 bytes mean that a tensor's size is unknown.
     small : sequence of Profile
         One for each of ``batch_sizes``.
 
@@ -121,7 +121,7 @@ def estimate(
         return extrapolated(batch_sizes, np.array(values, dtype=np.float64), batch_size)
 
     time_us = line([profile.time_us[at] for profile, at in zip(small, order, strict=True)])
-    # An op has a time on the kind of device that it ran on last, and there alone.
+    # An op has a time only on the kind of device that it ran on last.
     time_us[np.isnan(small[-1].time_us[order[-1]])] = np.nan
     temporary = line([p.temporary_bytes[at] for p, at in zip(small, order, strict=True)])
     held = [_bytes_of_tensors(graph, profile) for profile in small]
@@ -152,35 +152,35 @@ def _check_batch(
     batch_sizes: Sequence[int],
     batch_size: int,
 ) -> None:
-    """Refuse a model whose tensors do not follow the batch size that it is given."""
+    """Refuse a model whose tensors do not grow with the batch size."""
     least, most = batch_sizes[int(np.argmin(batch_sizes))], max(batch_sizes)
     sums = [float(np.nansum(values)) for values in held]
     if len(set(sums)) == 1:
         raise ProfileError(
-            f"the step holds as much with a batch of {least:,} as with one of {most:,}; does the "
-            f"model take its batch size from what it is given?"
+            f"the step needs as much memory with a batch of {least:,} as with one of {most:,}; "
+            f"does the model take its batch size from its input?"
         )
     known = (graph.tensor_bytes > 0) & np.isfinite(by_line)
     expected, found = float(by_line[known].sum()), float(graph.tensor_bytes[known].sum())
     if known.any() and not expected / FAR <= found <= expected * FAR:
         raise ProfileError(
-            f"with a batch of {batch_size:,}, tensors should hold {size_text(expected)} and hold "
-            f"{size_text(found)}; does the data have so many samples, and does the model take its "
-            f"batch size from what it is given?"
+            f"with a batch of {batch_size:,}, tensors should hold {size_text(expected)} but hold "
+            f"{size_text(found)}; does the data have enough samples, and does the model take its "
+            f"batch size from its input?"
         )
 
 
 FAR = 1.5
-"""A step that holds so many times more or less than expected is not that of the batch size."""
+"""If tensors hold this many times more or less than expected, the batch size was ignored."""
 
 
 def extrapolated(sizes: Sequence[int], values: FloatArray, size: int) -> FloatArray:
-    """Least-squares lines at a size, shape as ``values[0]``; none falls, none is below 0.
+    """Extrapolate least-squares lines to a size, shape as ``values[0]``; no line falls below 0.
 
     Parameters
     ----------
     values : float array, shape (n_sizes, ...)
-        NaN where there is no value; all NaN gives NaN.
+        NaN where there is no value; the result is NaN only where all are.
     """
     known = np.isfinite(values)
     x = np.array(sizes, dtype=np.float64).reshape(-1, *[1] * (values.ndim - 1))
@@ -196,7 +196,7 @@ def extrapolated(sizes: Sequence[int], values: FloatArray, size: int) -> FloatAr
 
 
 def deviations(run: MeasuredRun) -> tuple[Deviation, Deviation]:
-    """How far the profile of a run was off in memory and in time (Celeritas, Table 5)."""
+    """Compare the profile of a run with its memory and its times (Celeritas, Table 5)."""
     profile, seen = run.profile, run.op_device != NOT_SEEN
     held = profile.temporary_bytes.astype(np.float64)
     np.add.at(held, profile.tensor_op, profile.tensor_bytes)
@@ -240,20 +240,20 @@ def _deviation(estimated: FloatArray, measured: FloatArray, seen: BoolArray) -> 
 
 
 def _order(graph: Profile, profile: Profile, size: int) -> IntArray:
-    """Number of each op of the graph in another profile of the model."""
+    """Find the number of each op of the graph in another profile of the model."""
     strangers = [name for name in graph.op_names if name not in profile.index]
     strangers += [name for name in profile.op_names if name not in graph.index]
     if strangers:
         raise ProfileError(
             f"{count(len(strangers), 'op')} such as '{strangers[0]}' are not in the graphs of all "
-            f"batch sizes (compared: {size:,}), so that one cannot tell of the other; profile the "
-            f"large batch itself"
+            f"batch sizes (compared: {size:,}), so the large batch cannot be estimated; profile it "
+            f"directly"
         )
     return np.array([profile.index[name] for name in graph.op_names], dtype=np.int64)
 
 
 def _bytes_of_tensors(graph: Profile, profile: Profile) -> FloatArray:
-    """Bytes of each tensor of the graph in another profile; NaN where that has none."""
+    """Find the bytes of each tensor of the graph in another profile; NaN where it has none."""
 
     def names(of: Profile) -> list[tuple[str, int]]:
         pairs = zip(of.tensor_op.tolist(), of.tensor_output.tolist(), strict=True)

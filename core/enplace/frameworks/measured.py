@@ -1,4 +1,4 @@
-"""What a real run of a plan showed, beside what was predicted."""
+"""The result of running a plan on real devices, next to its prediction."""
 
 from __future__ import annotations
 
@@ -19,47 +19,46 @@ from enplace.writers.clusters import cluster_to_json
 
 NOT_SEEN = -1
 
-
 SPLIT_DIFFERENCE, ROUNDINGS, MOST_DIFFERENCE = 1e-6, 10.0, 1e-3
-"""So much the first step may differ where ops are split, in proportion to numbers above 1; or so
-many times what it does when the variables' last bits change, if that is more; or so much at most.
-"""
+"""How much the first step may differ where a run may round differently, relative for numbers above
+1: ``SPLIT_DIFFERENCE``, or ``ROUNDINGS`` times the effect of changing the variables' last bits if
+that is more, but never more than ``MOST_DIFFERENCE``."""
 
-DRIFT = "Parts round otherwise than whole ops; differences grow with steps."
+DRIFT = "Parts round differently from whole ops, and the differences grow with every step."
 
 DRIFT_OF_HOSTS = (
-    "Sums over what came from another process may round otherwise; differences grow with steps."
+    "Sums over tensors from another process may round differently, and differences grow."
 )
 
 SHARED_CACHES = (
-    "Logical CPUs share caches, memory and the threads that send: a prediction is often 15 to 70 % "
-    "short, most where many small tensors are sent. Tune learns what sends cost."
+    "Logical CPUs share caches, memory and the threads that send. Predictions are often 15 to 70 % "
+    "too short, mostly where many small tensors are sent. Tune measures the cost of sending."
 )
 
 SHARED_CORES = (
-    "These hosts are processes of one machine. They share its cores, also with what sends between "
-    "them, so a prediction is often far too short: measure on hosts of their own."
+    "These hosts are processes of one machine. They share its cores, also with the threads that "
+    "send between them, so predictions are often far too short. Measure on separate machines."
 )
 
 COMPILED = (
-    "XLA compiles this step in the script itself. Enplace measures and runs it op by op, and so it "
-    "does what is called TensorFlow by itself: compare with the script, too."
+    "The script compiles this step with XLA. Enplace measures and runs it op by op, also as "
+    "TensorFlow by itself, so compare with the script, too."
 )
 
 PLAIN_KERNELS = (
-    "CPU ops ran with TensorFlow's plain kernels (oneDNN off), also in TensorFlow by itself, for "
-    "oneDNN fuses ops that a plan orders. Your script, which has it on, may be faster than that."
+    "CPU ops ran with TensorFlow's plain kernels, also in TensorFlow by itself, because oneDNN "
+    "fuses ops that a plan orders. Your script uses oneDNN and may be faster."
 )
 
 FEWEST_SENDS = 5
-"""So many transfers have to tell of a link before its cost is learned from them."""
+"""The cost of a link is learned from at least this many transfers."""
 
 
 def may_round(plan: Plan, cluster: Cluster) -> bool:
-    """Whether a run may round otherwise than one without the plan.
+    """Whether a run may round differently from one without the plan.
 
-    Parts of a split op do; so may sums over tensors that came from another process, which lie in
-    memory as they arrived, and so are added up from another place on.
+    Parts of a split op do. Sums over tensors from another process may, because those tensors are
+    aligned differently in memory.
     """
     tasks = {task_of(cluster.devices[d].name) for d in np.unique(plan.device).tolist()}
     return bool(plan.splits) or len(tasks) > 1
@@ -72,7 +71,7 @@ class MeasuredRun:
     Attributes
     ----------
     profile, plan, cluster
-        What ran, and the devices that the plan's numbers mean.
+        The model and the plan that ran, and the devices that the plan's numbers refer to.
     step_times_us : float array, shape (n_steps,)
         Each step by the wall clock, without tracing.
     op_time_us : float array, shape (n_ops,)
@@ -82,28 +81,28 @@ class MeasuredRun:
     op_device : int array, shape (n_ops,)
         Where each op really ran; :data:`NOT_SEEN` where it is in no partition.
     op_memory_bytes : int array, shape (n_ops,)
-        What each op held while it ran and gave to others of the profile; 0 where it left no row.
+        Memory of each op while it ran, with its outputs for other ops; 0 where it left no row.
     ops_checked, ops_on_planned_device : int
-        Ops of the plan that are in the partitions that TensorFlow ran, and those of them where the
-        plan has them.
+        Ops of the plan in the partitions that TensorFlow ran, and those of them that were on the
+        planned device.
     order_violations : int
-        Ops that started before the one that the plan puts ahead of them on their device.
+        Ops that started before their predecessor in the plan's order of their device.
     loss_difference, weights_difference : float
-        Largest difference to the same steps unplaced, grappler off; of an inference, the first is
-        that of its outputs. NaN if there is nothing to compare.
+        Largest difference from the same steps without the plan, grappler off. For inference, the
+        first is the difference of the outputs. NaN if there is nothing to compare.
     stock_step_time_us : float
         Median step of TensorFlow by itself: grappler on, no plan.
     predicted_step_time_us : float
-        What the simulator said.
+        The simulator's prediction.
     facts : mapping
-        What else a person may ask; plain data.
+        Details for the curious; plain data.
     first_step_difference : float
-        Where a run may round otherwise (:func:`may_round`), the largest difference of the first
-        step's loss to that of the same step unplaced, and of the weights after it or of the loss
-        that these give, whichever is less; numbers above 1 count in proportion. Else NaN, as where
+        Where a run may round differently (:func:`may_round`), the largest difference between the
+        first step and the same step without the plan: of the loss, and of the new weights or of the
+        loss they give, whichever is less; relative for numbers above 1. NaN otherwise, and where
         nothing can be compared.
     rounding_difference : float
-        The same between two unplaced runs, one of which starts with other last bits.
+        The same between two runs without the plan, one of which starts with other last bits.
     """
 
     profile: Profile
@@ -140,9 +139,9 @@ class MeasuredRun:
     def changes_result(self) -> bool:
         """Whether loss or weights differ from the run without the plan.
 
-        Where sums may round otherwise, some models make much of the last bit within few steps, or
-        within one: there the first step decides, beside what it makes of the last bits of its
-        variables.
+        Where sums may round differently, some models amplify the last bit within a few steps or
+        even one. There the first step decides, compared with the effect of changing the last bits
+        of the variables.
         """
         if not self.rounds:
             return self.differs
@@ -161,26 +160,26 @@ class MeasuredRun:
 
     @property
     def as_planned(self) -> bool:
-        """Whether every op ran where the plan has it, in the plan's order, to the same result.
+        """Whether every op ran on its planned device, in the planned order, with the same result.
 
-        A result that could not be compared, because the model fits only with the plan, is no fault.
+        A result that cannot be compared, because the model fits only with the plan, is accepted.
         """
         in_place = self.ops_on_planned_device == self.ops_checked
         return in_place and not self.order_violations and not self.changes_result
 
     @property
     def drift(self) -> str:
-        """What makes later steps differ; empty if nothing does that is no fault."""
+        """Why later steps may differ without a fault; empty if they should not."""
         if not (self.differs and self.rounds):
             return ""
         return DRIFT if self.plan.splits else DRIFT_OF_HOSTS
 
     @property
     def caveat(self) -> str:
-        """What makes the prediction too short on these devices; empty if nothing is known to.
+        """Why the prediction may be too short on these devices; empty if there is no known reason.
 
-        CPUs of one machine: what their cores share is not in the machine model, nor that processes
-        share the cores. Those that take turns on one chip share nothing at the same time.
+        The machine model knows neither what the cores of one machine share nor that processes share
+        cores. Devices that run in turn on one chip share nothing at the same time.
         """
         used = [self.cluster.devices[d] for d in np.unique(self.plan.device).tolist()]
         tasks = {task_of(device.name) for device in used}
@@ -191,14 +190,14 @@ class MeasuredRun:
 
     @property
     def about_stock(self) -> str:
-        """How the person's own script may differ from TensorFlow by itself; empty if in nothing."""
+        """How the user's own script may differ from TensorFlow by itself; empty if it does not."""
         used = (self.cluster.devices[d] for d in np.unique(self.plan.device).tolist())
         plain = self.facts.get("onednn") is False and all(device.kind == "cpu" for device in used)
-        told = (COMPILED if self.facts.get("compiled") else "", PLAIN_KERNELS if plain else "")
-        return " ".join(filter(None, told))
+        remarks = (COMPILED if self.facts.get("compiled") else "", PLAIN_KERNELS if plain else "")
+        return " ".join(filter(None, remarks))
 
     def to_json(self) -> dict[str, Any]:
-        """The figures of the run; those of single ops stay out."""
+        """The figures of the run, without those of single ops."""
         return {
             "steps": len(self.step_times_us),
             "step_time_us": self.step_time_us,
@@ -208,7 +207,7 @@ class MeasuredRun:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no word for what is not known but null."""
+    """Null stands for unknown figures, because JSON has no NaN."""
     return value if math.isfinite(value) else None
 
 
@@ -226,11 +225,11 @@ _FIGURES = (
 
 
 def with_measured_costs(run: MeasuredRun) -> Profile:
-    """The profile with the op times of a run taken in, for the kind of device that each op ran on.
+    """Replace the op times of a profile by those of a run, for the device kind each op ran on.
 
-    Ops that left no row keep their cost (FastT's adaptive cost model, section 4). Rows hold neither
-    what the executor adds to every op on a CPU nor the gap before each kernel on a GPU; both stay
-    as they were calibrated.
+    Ops that left no row keep their cost (FastT's adaptive cost model, section 4). Rows include
+    neither the executor's overhead on a CPU nor the gap before each kernel on a GPU; both stay as
+    they were calibrated.
     """
     time_us = run.profile.time_us.copy()
     seen = np.flatnonzero(np.isfinite(run.op_time_us) & (run.op_device != NOT_SEEN))
@@ -242,39 +241,51 @@ def with_measured_costs(run: MeasuredRun) -> Profile:
 
 
 def with_measured_links(run: MeasuredRun) -> Cluster:
-    """The cluster with what transfers of a run took before their first byte (b0).
+    """Learn the latency (b0) of links from the transfers of a run.
 
-    A transfer tells if nothing else held its consumer up: the device had nothing left to do when
-    the tensor, the last that the op waited for, was made. What bytes cost stays; those of one step
-    are too alike to tell. FastT refits both (section 4).
+    A transfer counts if only it delayed its consumer: the consumer's device was idle when the
+    tensor was made, and the op waited for no later tensor. The cost per byte stays, because the
+    sizes in one step are too similar to fit a line. FastT refits both (section 4).
     """
-    profile, cluster, at = run.profile, run.cluster, run.op_device
-    finish_us = np.where(at == NOT_SEEN, np.nan, run.op_finish_us)
-    free_us = np.full(profile.n_ops, np.nan)
-    for device in range(cluster.n_devices):
-        ops = np.flatnonzero((at == device) & np.isfinite(run.op_start_us))
-        ops = ops[np.argsort(run.op_start_us[ops], kind="stable")]
-        busy_us = np.maximum.accumulate(finish_us[ops])
-        free_us[ops[1:]] = busy_us[:-1]
-    last_us = np.full(profile.n_ops, -np.inf)
-    made_us = np.nan_to_num(finish_us[profile.edge_source], nan=np.inf)
-    np.maximum.at(last_us, profile.edge_op, made_us)
-    op, source, tensor = profile.edge_op, profile.edge_source, profile.edge_tensor
-    tells = (made_us == last_us[op]) & (free_us[op] <= made_us) & (at[source] != at[op])
-    op, source, tensor = op[tells], source[tells], tensor[tells]
-    wait_us = run.op_start_us[op] - finish_us[source]
+    edges, wait_us = _telling_edges(run)
+    profile, at = run.profile, run.op_device
+    source, target = at[profile.edge_source[edges]], at[profile.edge_op[edges]]
+    size = profile.tensor_bytes[profile.edge_tensor[edges]]
     links = []
-    for link in cluster.links:
-        here = (at[source] == link.source) & (at[op] == link.target)
-        beyond_us = wait_us[here] - link.b1_us_per_byte * profile.tensor_bytes[tensor[here]]
+    for link in run.cluster.links:
+        here = (source == link.source) & (target == link.target)
+        beyond_us = wait_us[here] - link.b1_us_per_byte * size[here]
         if len(beyond_us) >= FEWEST_SENDS:
             link = replace(link, b0_us=max(0.0, float(np.median(beyond_us))))
         links.append(link)
-    return replace(cluster, links=tuple(links))
+    return replace(run.cluster, links=tuple(links))
+
+
+def _telling_edges(run: MeasuredRun) -> tuple[IntArray, FloatArray]:
+    """Edges between devices whose transfer alone delayed the consumer, and for how long."""
+    profile, at = run.profile, run.op_device
+    op, source = profile.edge_op, profile.edge_source
+    finish_us = np.where(at == NOT_SEEN, np.nan, run.op_finish_us)
+    last_us = np.full(profile.n_ops, -np.inf)
+    made_us = np.nan_to_num(finish_us[source], nan=np.inf)
+    np.maximum.at(last_us, op, made_us)
+    is_idle = _free_us(run, finish_us)[op] <= made_us
+    edges = np.flatnonzero((made_us == last_us[op]) & is_idle & (at[source] != at[op]))
+    return edges, run.op_start_us[op[edges]] - finish_us[source[edges]]
+
+
+def _free_us(run: MeasuredRun, finish_us: FloatArray) -> FloatArray:
+    """When each op's device had finished all earlier ops; NaN for a device's first op."""
+    free_us = np.full(run.profile.n_ops, np.nan)
+    for device in range(run.cluster.n_devices):
+        ops = np.flatnonzero((run.op_device == device) & np.isfinite(run.op_start_us))
+        ops = ops[np.argsort(run.op_start_us[ops], kind="stable")]
+        free_us[ops[1:]] = np.maximum.accumulate(finish_us[ops])[:-1]
+    return free_us
 
 
 def _added_us(profile: Profile) -> FloatArray:
-    """What was calibrated beyond the rows of each op, by kind of device; shape (n_ops, 2)."""
+    """Calibrated overhead of each op beyond its row, by kind of device; shape (n_ops, 2)."""
     measured = profile.measured
     added_us = np.zeros((profile.n_ops, len(KINDS)))
     n_kernels = np.array([measured.op_kernels.get(name, 0) for name in profile.op_names])
@@ -284,7 +295,7 @@ def _added_us(profile: Profile) -> FloatArray:
 
 
 def run_message(run: MeasuredRun, do: str = "done") -> Message:
-    """A message that carries a run; its profile stays with those who asked for it."""
+    """Make a message of a run; the profile is not sent, because the receiver has it."""
     carried = plan_message(do, run.plan, {"cluster": cluster_to_json(run.cluster)})
     values = {f.name: getattr(run, f.name) for f in fields(run)}
     figures = {name: values[name] for name in (*_FIGURES, "facts")}
@@ -293,7 +304,7 @@ def run_message(run: MeasuredRun, do: str = "done") -> Message:
 
 
 def run_from(message: Message, problem: Problem) -> MeasuredRun:
-    """The run of such a message, with the problem that was asked about."""
+    """Read the run of such a message, given the problem that was run."""
     arrays = {n: v for n, v in message.arrays.items() if n not in ("device", "position")}
     return MeasuredRun(
         problem.profile,

@@ -1,1 +1,1 @@
-"""What the names of ops say: scopes, layers, groups."""
+"""What op names tell about a model: scopes, passes, layers, groups."""

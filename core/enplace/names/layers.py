@@ -17,7 +17,7 @@ from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 ROOT_SHARE = 0.8
-"""A first part of the scope that this share of the ops has in common is no layer."""
+"""If this share of the ops has the same first part of the scope, it is the model, not a layer."""
 
 _TIME_STEP = re.compile(r"(t|time|step|timestep)_?\d+")
 _NUMBERED = re.compile(r"\w*[A-Za-z]_?\d+(_\d+)*[a-z]?")
@@ -25,11 +25,11 @@ _BRANCH = re.compile(r"(b|branch)_?\d+[a-z]?", re.IGNORECASE)
 _HEAD = re.compile(r"attention|attn|\batt\b|softmax|logits|loss|projection", re.IGNORECASE)
 
 NONE = -1
-"""Where names say nothing."""
+"""Label of ops whose names give none."""
 
 
 class Home(NamedTuple):
-    """Where the name scopes say an op belongs; empty texts where they say nothing."""
+    """Where an op belongs according to its name scopes; empty texts if they do not tell."""
 
     layer: str
     branch: str
@@ -80,10 +80,10 @@ def find_home(parts: list[str]) -> Home:
 
 
 def named_layers(profile: Profile, homes: list[Home], work_us: FloatArray) -> IntArray | None:
-    """Number of the layer of each op, by how deep in the graph they work; shape (n_ops,).
+    """Number the layers by their depth in the graph, and label each op; shape (n_ops,).
 
-    What comes before all layers is of the first. Attention, softmax and loss, the head, are a layer
-    of their own behind the others. None where the names tell of no layers.
+    Ops before all layers belong to the first. Attention, softmax and loss form the head, a layer
+    of its own behind the others. None if the names show no layers.
     """
     depth, forward = _depth(profile), ~_backward(profile)
     work: dict[str, float] = defaultdict(float)
@@ -103,13 +103,13 @@ def named_layers(profile: Profile, homes: list[Home], work_us: FloatArray) -> In
 
 
 def _backward(profile: Profile) -> BoolArray:
-    """Ops whose scopes say that they are backward, or update weights; shape (n_ops,)."""
+    """Find the ops whose scopes make them backward or update ops; shape (n_ops,)."""
     named = zip(profile.op_names, profile.scopes, strict=True)
     return np.array([any(map(is_no_layer, _split(*texts))) for texts in named], dtype=bool)
 
 
 def _depth(profile: Profile) -> IntArray:
-    """Most edges on a way to each op; shape (n_ops,)."""
+    """Number of edges on the longest path to each op; shape (n_ops,)."""
     depth = np.zeros(profile.n_ops, dtype=np.int64)
     for op in profile.topological_order.tolist():
         edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
@@ -119,7 +119,7 @@ def _depth(profile: Profile) -> IntArray:
 
 
 def spread(profile: Profile, label: IntArray) -> IntArray:
-    """Label the rest: as most of their producers, else as the lowest of their consumers, else 0."""
+    """Label the other ops like most of their producers, else like their lowest consumer, else 0."""
     label = label.astype(np.int64)
     source = profile.edge_source
     for op in profile.topological_order.tolist():

@@ -1,4 +1,4 @@
-"""Ops and devices as a person names them, and rules of placement made of both."""
+"""Ops and devices as a person names them, and placement rules that pair them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from enplace.values.profile import Profile
 ARROW = "->"
 
 MATCH_S = 5
-"""So long one regex may take over all names."""
+"""Time limit for matching one regex against all names."""
 
 
 def read_rules(path: str, problem: Problem) -> dict[int, int]:
-    """Device number of each op that a rule of a file matches; the first that does decides.
+    """Read the device number of each op that a rule matches; the first matching rule decides.
 
-    A rule is a line ``REGEX -> DEVICE``. Empty lines and those that begin with ``#`` say nothing.
+    A rule is a line ``REGEX -> DEVICE``. Empty lines and those that begin with ``#`` are skipped.
 
     Raises
     ------
     FileError, ProblemError
-        If a line is no rule, its regex matches nothing, there is no such device, or an op that it
-        decides on cannot go there.
+        If a line is not a rule, its regex matches no op, its device does not exist, or an op may
+        not run there.
     """
     try:
         lines = read_bytes(path).decode().splitlines()
@@ -56,7 +56,7 @@ def read_rules(path: str, problem: Problem) -> dict[int, int]:
 
 
 def _why_not(op: int, device: int, problem: Problem) -> str:
-    """What keeps an op from a device: the op itself, or one that it shares its device with."""
+    """Explain why an op may not run on a device: by itself, or because of an op it is tied to."""
     names, where = problem.profile.op_names, problem.cluster.devices[device].name
     together = [op, *np.flatnonzero(problem.unit == problem.unit[op]).tolist()]
     runs = np.isfinite(problem.time_us[:, device])
@@ -69,13 +69,13 @@ def _why_not(op: int, device: int, problem: Problem) -> str:
 
 
 def find_matching(pattern: str, profile: Profile, option: str) -> list[int]:
-    """Ops that a regex matches anywhere in their name; a whole op name means that op alone."""
+    """Find the ops whose names a regex matches anywhere; a full op name means only that op."""
     if pattern in profile.index:
         return [profile.index[pattern]]
     try:
         found = _search(pattern, profile.op_names)
     except (regex.error, RecursionError, OverflowError) as error:
-        raise ProblemError(f"{option} {pattern!r}: not a regex ({error}); mend it") from None
+        raise ProblemError(f"{option} {pattern!r}: not a regex ({error}); correct it") from None
     except TimeoutError:
         raise ProblemError(
             f"{option} {pattern!r}: still matching after {MATCH_S} s; write it without repeats of "
@@ -90,7 +90,7 @@ def find_matching(pattern: str, profile: Profile, option: str) -> list[int]:
 
 
 def _search(pattern: str, names: Sequence[str]) -> list[int]:
-    """Numbers of the names that a regex matches; TimeoutError if that takes very long."""
+    """Find the names that a regex matches; raises TimeoutError if that takes very long."""
     expression, end_s = regex.compile(pattern), time.monotonic() + MATCH_S
     return [
         number
@@ -100,12 +100,12 @@ def _search(pattern: str, names: Sequence[str]) -> list[int]:
 
 
 def find_device(text: str, cluster: Cluster, option: str) -> int:
-    """Number of a device written ``GPU:0``, ``gpu:0``, ``0`` or as it is shown, such as ``GPU 0``.
+    """Find a device by ``GPU:0``, ``gpu:0``, ``0`` or the name it is shown by, such as ``GPU 0``.
 
     Raises
     ------
     ProblemError
-        Names the devices there are.
+        Lists the devices of the cluster.
     """
     names = [device.name for device in cluster.devices]
     if text in names:

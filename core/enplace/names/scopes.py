@@ -31,7 +31,7 @@ def scopes_of(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Edge]) -> list
     """Scope of every op, ``/`` between its parts.
 
     Forward ops keep their name scope, or take the model block that tagged them (``lstm1.t4``
-    becomes ``lstm1/t4``) where the name says less; backward ops are under ``gradients/``, ops that
+    becomes ``lstm1/t4``) where the name tells less; backward ops are under ``gradients/``, ops that
     write variables under ``update/`` and the variable's scope. An op that nothing names takes the
     scope of the op it feeds or is fed by.
     """
@@ -68,7 +68,7 @@ def traced_scopes(nodes: Sequence[tuple[str, str]], edges: Sequence[Sequence[int
 
 
 def _traced_scope(name: str, kind: str, names: Mapping[str, int]) -> str | None:
-    """Scope that a traced op's name gives, None if it says nothing or is a variable's."""
+    """Scope in a traced op's name; None if it has none or names a variable."""
     parts = name.split("/")
     if kind.startswith("Iterator"):
         return INPUT
@@ -85,7 +85,7 @@ def _traced_scope(name: str, kind: str, names: Mapping[str, int]) -> str | None:
 def _own_scope(
     node: Mapping[str, Any], names: Mapping[str, int], blocks: Mapping[str, str]
 ) -> str | None:
-    """Scope that name and tag give, None if they say nothing."""
+    """Scope in an op's name and tag; None if they have none."""
     parts = node["name"].split("/")
     if node["op"].startswith("Iterator"):
         return INPUT
@@ -111,10 +111,10 @@ def _blocks(nodes: Sequence[Mapping[str, Any]], names: Mapping[str, int]) -> dic
         tag, parts = node["tag"], node["name"].split("/")
         if tag[-1:].isdigit() and "." not in tag and parts[0] != BACKWARD:
             scope = _name_parts(parts, names)
-            if _says(scope, tag):
+            if _covers(scope, tag):
                 found.setdefault(tag, []).append("/".join(scope))
     common = {tag: posixpath.commonpath(scopes) for tag, scopes in found.items()}
-    return {tag: scope for tag, scope in common.items() if _says(scope.split("/"), tag)}
+    return {tag: scope for tag, scope in common.items() if _covers(scope.split("/"), tag)}
 
 
 def _forward_parts(parts: list[str]) -> list[str]:
@@ -128,18 +128,18 @@ def _forward_parts(parts: list[str]) -> list[str]:
 def _with_tag(parts: list[str], tag: str, blocks: Mapping[str, str]) -> str | None:
     tagged = tag.split(".") if tag else []
     terse = _letters(tagged) == 1 < _letters(parts)
-    if terse or all(_says(parts, part) for part in tagged):
+    if terse or all(_covers(parts, part) for part in tagged):
         return "/".join(parts) or None
     return blocks.get(tag, "/".join(tagged))
 
 
 def _letters(parts: list[str]) -> int:
-    """How much a scope says in words: ``block1/unit_2`` more than ``b0.1``."""
+    """How many letters a scope has: ``block1/unit_2`` explains more than ``b0.1``."""
     return sum(character.isalpha() for part in parts for character in part)
 
 
-def _says(parts: list[str], tag: str) -> bool:
-    """Whether a scope says what a tag says: ``decoder/layer_3`` says ``dec3``."""
+def _covers(parts: list[str], tag: str) -> bool:
+    """Whether a scope covers a tag: ``decoder/layer_3`` covers ``dec3``."""
     if tag in parts:
         return True
     tokens = re.findall(r"[a-z]+|\d+", tag.lower())
@@ -175,7 +175,7 @@ def _name_updates(
 def _spread(
     names: Sequence[str], edges: Sequence[tuple[int, int]], scopes: list[str | None]
 ) -> None:
-    """Name the rest after neighbours: what feeds an update is part of it, else by producer."""
+    """Give the other ops a neighbour's scope: that of the update they feed, else of a producer."""
     producers: list[list[int]] = [[] for _ in names]
     consumers: list[list[int]] = [[] for _ in names]
     for source, target in edges:
@@ -199,7 +199,7 @@ def _first_scope(ops: Sequence[int], scopes: Sequence[str | None]) -> str | None
 
 
 def _order(producers: list[list[int]], consumers: list[list[int]]) -> list[int]:
-    """Kahn order; ops on a cycle are left out, making the profile will refuse them."""
+    """Kahn order without ops on a cycle, which the profile will refuse."""
     waiting = np.array([len(ops) for ops in producers])
     order = np.flatnonzero(waiting == 0).tolist()
     for op in order:

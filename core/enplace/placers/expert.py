@@ -1,18 +1,19 @@
-"""What an expert would do by hand, read off the name scopes and op types.
+"""Placement as an expert does it by hand, guided by name scopes and op types.
 
-There are three families of models, each with its own way:
+Each of the three families of models is placed in its own way:
 
-- *stacked*: whole layers, in contiguous blocks of about equal time (the longest is as short as can
-  be), one block to each GPU; the embedding goes with the first layer, attention and softmax behind
-  the last, backward ops with their forward layer (Pesto, section 5.2).
-- *branches*: of models whose cells have parallel branches (NASNet, Inception), the branches of each
-  cell are dealt out evenly to the GPUs (Pesto, section 5.2). The paper leaves open where the next
-  cell begins, and its joins: GPUs that had least to do come first, and joins are one branch more.
-- *layers*: convolution, normalisation and activation layers are dealt out in turn, each kind for
-  itself (Tarnawski et al. 2020, section 6).
+- *stacked*: layers are placed in contiguous blocks, one for each GPU, such that the longest block
+  is as short as possible. The embedding goes with the first layer, attention and softmax with the
+  last, and backward ops with their forward layer (Pesto, section 5.2).
+- *branches*: in models whose cells have parallel branches (NASNet, Inception), the branches of each
+  cell are distributed evenly over the GPUs (Pesto, section 5.2). The paper says neither where the
+  next cell begins nor where the joins go. Here the least busy GPUs come first, and the joins count
+  as one more branch.
+- *layers*: the layers of each kind (convolution, normalisation, activation) are dealt out to the
+  GPUs in turn (Tarnawski et al. 2020, section 6).
 
-A person may name the family, and write rules that say for some ops where they go. An expert places
-and leaves the order to TensorFlow.
+A person may choose the family and write rules for some ops. An expert leaves the order to
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 BRANCHY = 0.4
-"""Branches are dealt out if their ops hold at least this share of the compute time."""
+"""A model has branches if their ops take at least this share of the compute time."""
 
 CONVOLVED = 0.5
-"""Without layers in the names, they are dealt out if convolutions take so much of the time."""
+"""A model without named layers is of the family *layers* if convolutions take this share."""
 
 HALVINGS = 60
-"""Steps to the length of the longest block; more change nothing in double precision."""
+"""Bisection steps for the length of the longest block; more change nothing in doubles."""
 
 STACKED, BRANCHES, LAYERS = "stacked", "branches", "layers"
 FAMILY = Option(
@@ -72,7 +73,7 @@ _KINDS = {
     options=(FAMILY, RULES),
 )
 def expert(problem: Problem, options: PlaceOptions) -> Plan:
-    """Place by the model's family, or the one that a person names, and by a person's rules."""
+    """Place by the model's family, or the one a person chose, and by a person's rules."""
     profile, gpus = problem.profile, problem.cluster.gpus
     parts = parts_of(profile)
     options.check_cancelled()
@@ -97,7 +98,7 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def find_family(profile: Profile, homes: list[Home], work_us: FloatArray) -> str:
-    """The family of a model, by where in its names and types the work is."""
+    """Find the family of a model from the names and types of the ops that do the work."""
     total_us = work_us.sum()
     in_branch = np.array([bool(home.branch) for home in homes])
     if work_us[in_branch].sum() >= BRANCHY * total_us > 0:
@@ -109,7 +110,7 @@ def find_family(profile: Profile, homes: list[Home], work_us: FloatArray) -> str
 
 
 def layer_kind(op_type: str) -> str:
-    """Convolution, normalisation or activation; empty for all else.
+    """Classify an op type as convolution, normalisation or activation; empty for others.
 
     >>> layer_kind("FusedBatchNormGradV3")
     'normalisation'
@@ -120,9 +121,9 @@ def layer_kind(op_type: str) -> str:
 def stack_layers(
     problem: Problem, homes: list[Home], work_us: FloatArray, n_blocks: int
 ) -> IntArray:
-    """Block of each op: layers in order of appearance, in contiguous blocks of about equal time.
+    """Find the block of each op: layers in order, in contiguous blocks of about equal time.
 
-    An op counts for the layer that its placement unit goes with.
+    An op belongs to the layer of the deciding op of its placement unit.
     """
     label = named_layers(problem.profile, homes, work_us)
     if label is None:  # the graph's own order, op by op
@@ -134,14 +135,14 @@ def stack_layers(
 
 
 def even_blocks(layer_us: FloatArray, n_blocks: int) -> IntArray:
-    """Block of each layer: contiguous blocks, none empty, of which the longest is the shortest.
+    """Cut layers into contiguous blocks, none empty, such that the longest is as short as possible.
 
-    Each block takes as much as that allows, the first one first.
+    Earlier blocks take as much as that allows.
 
     Parameters
     ----------
     layer_us : float array, shape (n_layers,)
-        Compute time of the layers in their order; fewer than ``n_blocks`` are a block each.
+        Compute time of the layers in order; if there are few, each is a block.
     """
     n_blocks = min(n_blocks, len(layer_us))
     until_us = np.concatenate([[0.0], np.cumsum(layer_us)])
@@ -157,9 +158,9 @@ def even_blocks(layer_us: FloatArray, n_blocks: int) -> IntArray:
 
 
 def _block_ends(until_us: FloatArray, n_blocks: int, limit_us: float) -> list[int]:
-    """Where each block ends if it takes up to a limit, and leaves a layer for each that follows.
+    """Find the block ends if each block takes up to a limit but leaves a layer for each later one.
 
-    The last ends before the last layer if the limit is too short.
+    The last block ends before the last layer if the limit is too short.
     """
     n_layers, end = len(until_us) - 1, 0
     ends = []
@@ -173,10 +174,10 @@ def _block_ends(until_us: FloatArray, n_blocks: int, limit_us: float) -> list[in
 def deal_branches(
     profile: Profile, homes: list[Home], work_us: FloatArray, n_blocks: int
 ) -> IntArray:
-    """Block of each op: in each cell the longest branch first, to the least busy block.
+    """Find the block of each op: the branches of a cell, longest first, go to the least busy block.
 
-    The least busy is so in the cell, and of equals in the cells before. What a cell has outside
-    its branches, such as their joins, is one more branch.
+    Load in the cell counts first, then load in earlier cells. Ops of a cell outside its branches,
+    such as joins, are one more branch.
     """
     cells = {home.layer for home in homes if home.branch}
     branch_us: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -196,9 +197,9 @@ def deal_branches(
 
 
 def deal_layers(profile: Profile, parts: list[list[str]], n_blocks: int) -> IntArray:
-    """Block of each op: of each kind of layer the first to the first block, and so on in turn.
+    """Find the block of each op: the layers of each kind go to the blocks in turn.
 
-    Ops of one scope and kind are one layer, backward ones with their forward layer.
+    Ops of one scope and kind are one layer; backward ops belong to their forward layer.
     """
     seen: dict[str, dict[str, int]] = defaultdict(dict)
     label = np.full(profile.n_ops, NONE)

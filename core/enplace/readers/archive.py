@@ -1,6 +1,6 @@
 """The ``.enplace`` file: a zip of JSON and npz.
 
-It holds a profile, and for a project what a person did with it.
+It holds a profile, and for a project also the cluster, constraints and plans.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ZIP_MAGIC = b"PK"
 MAX_UNPACKED_BYTES = 512 << 20
 MAX_RATIO = 200
 SMALL_BYTES = 64 << 20
-"""Content up to this size may be packed at any ratio; constant columns pack a thousandfold."""
+"""Content up to this size may have any ratio: constant columns shrink a thousandfold."""
 
 PROFILE_MEMBERS = ("enplace.json", "profile.json", "profile.npz")
 PROJECT_MEMBERS = (*PROFILE_MEMBERS, "project.json", "plans.npz")
@@ -64,7 +64,7 @@ ARRAYS = (
 
 @dataclass(frozen=True, eq=False)
 class Project:
-    """What a person works on and saves: a profile, a cluster, constraints and plans.
+    """A person's work: a profile, a cluster, constraints and plans.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Project:
         Ops of the profile that are split in the graph that is shown; pins and the other constraints
         are on that graph.
     view : mapping
-        How the studio showed it; plain JSON data.
+        How the studio shows it; plain JSON data.
     """
 
     profile: Profile
@@ -94,7 +94,7 @@ def read_project(path: str | os.PathLike[str]) -> Project:
     Raises
     ------
     FileError, ProfileError
-        One line with the file, the place in it and the mend.
+        One line with the file, the place in it and the fix.
     """
     with naming(path):
         members = _unzip(read_bytes(path), PROJECT_MEMBERS)
@@ -223,12 +223,12 @@ def _plan(
 
 
 def _unzip(content: bytes, known: tuple[str, ...]) -> dict[str, bytes]:
-    """Members of a zip from anywhere: nothing is unpacked to disk, sizes are capped beforehand.
+    """Unpack a zip that may be hostile: in memory only, with sizes checked beforehand.
 
     Raises
     ------
     FileError
-        If it is no zip, damaged, a bomb, or holds a member that has no place in it.
+        If it is not a zip, damaged, a zip bomb, or holds an unknown member.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -243,7 +243,7 @@ def _check_infos(infos: list[zipfile.ZipInfo], packed: int, known: tuple[str, ..
     names = [info.filename for info in infos]
     for name in names:
         if name not in known or names.count(name) > 1:
-            raise FileError(f"holds {shown(name)}, which has no place here; export the file again")
+            raise FileError(f"holds {shown(name)}, which does not belong here; export it again")
     if any(info.flag_bits & 1 for info in infos):
         raise FileError("is encrypted; save it without a password")
     total = sum(info.file_size for info in infos)
@@ -278,7 +278,7 @@ def _arrays(members: Mapping[str, bytes], name: str, wanted: Mapping[str, str]) 
 
 
 def _array(content: bytes, dtype: str, where: str) -> Any:
-    """An array whose header promises exactly the bytes that follow; nothing is allocated before."""
+    """Read an array after checking that its header matches the bytes that follow."""
     stream = io.BytesIO(content)
     readers: dict[tuple[int, int], Callable[[io.BytesIO], Any]] = {
         (1, 0): np.lib.format.read_array_header_1_0,

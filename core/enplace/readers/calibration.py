@@ -1,6 +1,6 @@
-"""What an op costs a device beyond its own time, from the measured step.
+"""Calibration: the cost of an op beyond its own time, from the measured step.
 
-On a GPU that is the launch gap of every kernel; on a CPU, what the executor does for every op.
+On a GPU it is the launch gap of every kernel; on a CPU, the executor's work for every op.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enplace.values.profile import KINDS, FloatArray, IntArray, Profile
 
 TYPICAL_GAP_US = 1.5
 GAP_LIMITS_US = {"gpu": (0.5, 4.0), "cpu": (0.0, 50.0)}
-"""Gaps beyond these say that something else took the time, and are clipped."""
+"""A gap outside this range has another cause, so it is clipped."""
 
 _ROUNDS = 4
 
@@ -27,14 +27,14 @@ def calibrate(
 ) -> Profile:
     """Add a gap per kernel, or per op, so that the simulated step takes as long as the measured.
 
-    Only a step on one GPU tells the launch gap: two logical GPUs disturb each other, there it is
-    :data:`TYPICAL_GAP_US`. On a CPU, where tracing makes ops slower than they are, their times are
-    scaled down if they alone take longer than the step.
+    The launch gap can only be found from a step on one GPU. Two logical GPUs disturb each other, so
+    they get :data:`TYPICAL_GAP_US`. On a CPU, tracing slows ops down: if they alone take longer
+    than the step, their times are scaled down first.
 
     Parameters
     ----------
     profile : Profile
-        With bare times, ``step_time_us`` and ``op_devices`` in ``measured``.
+        Its times have no gaps; ``measured`` has ``step_time_us`` and ``op_devices``.
     n_launches : int array, shape (n_ops,)
         Kernels that each op launches in a step; on a CPU 1 for an op that runs, else 0.
     cluster : Cluster
@@ -45,7 +45,7 @@ def calibrate(
     Returns
     -------
     Profile
-        With gaps in ``time_us``, and the gap in ``measured`` in its field of :data:`FIELDS`.
+        Its ``time_us`` holds the gaps, and ``measured`` the gap.
     """
     if kind == "cpu":
         profile = _without_tracing(profile, cluster)
@@ -63,13 +63,13 @@ def calibrate(
 
 
 def _without_tracing(profile: Profile, cluster: Cluster) -> Profile:
-    """Times scaled down to the step where they alone take longer."""
+    """Scale times down to the measured step if they alone take longer."""
     longer = _step_us(profile, cluster) / _measured_step_us(profile)
     return profile.with_costs(profile.time_us / longer) if longer > 1 else profile
 
 
 def _fit(profile: Profile, n_launches: IntArray, cluster: Cluster, kind: str) -> float:
-    """Gap at which the simulated step equals the measured one; the step is nearly linear in it."""
+    """Find the gap at which the simulated step equals the measured one; it is nearly linear."""
     gap, total = TYPICAL_GAP_US, int(n_launches.sum())
     for _ in range(_ROUNDS):
         trial = profile.with_costs(_with_gap(profile, n_launches, gap, kind))

@@ -51,7 +51,7 @@ def cluster_from_json(data: Any, where: str = "") -> Cluster:
     Raises
     ------
     FileError, ClusterError
-        Names the place and the mend.
+        Names the place and the fix.
     """
     obj = is_object(data, where)
     check_format(obj, NAME, VERSION)
@@ -97,7 +97,7 @@ def _hosts(obj: dict[str, Any], at: str) -> tuple[tuple[str, str], ...]:
         if not (_TASK.fullmatch(task) and isinstance(address, str) and _ADDRESS.fullmatch(address)):
             raise FileError(
                 f"{at}hosts: {shown(task)}: {shown(address)} is not like "
-                f'"/job:worker/task:0": "name:port"; mend it'
+                f'"/job:worker/task:0": "name:port"; correct it'
             )
     return tuple(hosts.items())
 
@@ -119,7 +119,7 @@ def _device(value: Any, where: str) -> Device:
 
 
 def _links(obj: dict[str, Any], kinds: dict[str, str], at: str) -> dict[tuple[str, str], Any]:
-    """Link of every pair that the file names, or that its defaults cover, in a fixed order."""
+    """Find the link of every pair that the file names or its defaults cover, in a fixed order."""
     named: dict[tuple[str, str], Any] = {}
     for i, value in enumerate(take(obj, "links", list, at, [])):
         place = f"{at}links[{i}]"
@@ -189,7 +189,7 @@ def _names(obj: dict[str, Any], where: str, default: list[str]) -> list[str]:
     names = take(obj, "channels", list, where, default)
     if not all(isinstance(n, str) and n and not UNPRINTABLE.search(n) for n in names):
         raise FileError(
-            f"{where}{'.' if where else ''}channels: must hold names; leave it out or mend"
+            f"{where}{'.' if where else ''}channels: must hold names; correct it or leave it out"
         )
     return names
 

@@ -1,21 +1,21 @@
 """Inputs of Tarnawski et al. 2020 (NeurIPS): nodes with two latencies, edges with a cost.
 
 An edge's cost is the time to move the producer's output between an accelerator and host memory.
-Enplace wants bytes and a link instead. It takes the rate (bytes per ms) at which the file's own
-sizes and costs agree, so that cost = b1 * bytes exactly; 2 GiB/s in the authors' operator files.
-Between two accelerators the paper writes to host memory and reads again: b1 is twice that, and the
-transfer occupies the bus of both. CPUs read and write host memory at no cost (section 3).
+Enplace needs bytes and a link instead. The reader finds the rate (bytes per ms) at which the file's
+own sizes and costs agree, so that cost = b1 * bytes exactly; it is 2 GiB/s in the authors' operator
+files. Between two accelerators, the paper writes to host memory and reads from it: b1 doubles, and
+the transfer occupies both buses. CPUs read and write host memory at no cost (section 3).
 
 A node's size is its weights and its activations. It becomes persistent bytes, and tensors take no
 memory of their own (:attr:`~enplace.values.profile.Profile.held_bytes`), so that what fits by the
 paper's sum fits here.
 
-Played through the machine model for a step time, such a graph costs more than by the paper's own
-sums, but for the last point:
+Simulated for its step time, such a graph differs from the paper's own sums in two ways:
 
-- What two accelerators read is written once by the paper and twice here, once for each.
-- Appendix B pays an edge of its own for every consumer of a node with uneven costs; here consumers
-  of equal cost on one device share a transfer. That costs less.
+- In the paper, a tensor that two accelerators read is written to host memory once; here it is
+  written once for each of them, which costs more.
+- In appendix B, every consumer of a node with uneven costs has an edge of its own; here, consumers
+  of equal cost on one device share a transfer, which costs less.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ DECIMAL_RATE = 1e6
 """Bytes per ms where a file gives no sizes: costs written in decimals become whole bytes."""
 
 EXACT = 1e-6
-"""Error in a cost that bytes, being whole, may make, as a share of the largest cost."""
+"""Largest error that rounding to whole bytes may add to a cost, as a share of the largest cost."""
 
 MOST_EDGE_BYTES, MOST_BYTES = 2.0**50, 2.0**58
-"""Bytes of the dearest edge, and of all together, where bytes are made up: so many keep an edge
-exact that is a millionfold cheaper, and a profile may have more."""
+"""Where bytes are invented, those of the most expensive edge, and of all edges together. They keep
+an edge exact that costs a millionth of that, and stay below the limits of a profile."""
 
 
 def _is_dnn_partitioning(content: Content) -> bool:
@@ -175,8 +175,8 @@ def _rate(edges: list[dict[str, Any]]) -> float:
     if lost_ms.max(initial=0.0) > EXACT * costs_ms.max(initial=0.0):
         rate = min(MOST_EDGE_BYTES / float(costs_ms.max()), MOST_BYTES / float(costs_ms.sum()))
         warnings.warn(
-            "the sizes of edges do not go with their costs; the costs count, and the bytes shown "
-            "are made up to match them",
+            "the sizes of edges do not match their costs; the costs are used, and the bytes shown "
+            "are invented to match them",
             EnplaceWarning,
             stacklevel=3,
         )
@@ -238,5 +238,5 @@ def _cluster(data: dict[str, Any], rate: float) -> Cluster:
         tuple(devices),
         (*buses, "host memory"),
         tuple(links),
-        f"{count(accelerators, 'accelerator')} and {count(cpus, 'CPU')}, as the input says",
+        f"{count(accelerators, 'accelerator')} and {count(cpus, 'CPU')}, from the input",
     )

@@ -1,10 +1,10 @@
 """GPU profiles of TensorFlow steps, format ``tf-op-profile/1``.
 
-What a node's record becomes:
+How a node's record is read:
 
 * an op with kernels takes their time and a launch gap for each (see :mod:`.calibration`);
 * an op that is assigned to a GPU but launches nothing (Const, Shape, Reshape...) runs on the host
-  beside the stream and takes no time of the GPU;
+  next to the stream and takes no GPU time;
 * an op on the CPU takes the median of its traced host time;
 * an edge out of a by-reference output (TensorFlow 1 variables) carries no bytes and ties both ends
   to one device.
@@ -45,7 +45,7 @@ GPU_TO_GPU = (47.3, 1.301e-6)
 """Between logical GPUs of one chip: far faster than any NVLink."""
 
 BIG_COPY_BYTES = 1 << 20
-"""Copies from here on tell the bandwidth."""
+"""Copies of at least this size show the bandwidth."""
 
 
 @reader(
@@ -126,7 +126,9 @@ def _edges(values: list[Any], nodes: list[dict[str, Any]]) -> list[tuple[int, in
             if not 0 <= end < len(nodes):
                 raise DanglingEdgeError(f"edges[{i}]: there is no node {end}; remove the edge")
         if not (CONTROL <= output <= 1 << 31 and 0 <= size <= MAX_BYTES):
-            raise FileError(f"edges[{i}]: output {output} or {size} bytes is impossible; mend it")
+            raise FileError(
+                f"edges[{i}]: output {output} or {size} bytes is impossible; correct it"
+            )
         refs = nodes[source]["ref"]
         by_reference = 0 <= output < len(refs) and refs[output]
         edges.append((source, output, target, 0 if by_reference else size, by_reference))
@@ -177,9 +179,10 @@ def _measured(data: dict[str, Any], nodes: list[dict[str, Any]], cluster: Cluste
 
 
 def _cluster(data: dict[str, Any], nodes: list[dict[str, Any]]) -> Cluster:
-    """The devices the profile was measured on; logical GPUs take turns on the one chip they split.
+    """The devices the profile was measured on; logical GPUs run in turn on the chip they share.
 
-    That is nearly what was seen: kernels that fill the chip gain nothing from running side by side.
+    This is close to what was measured: kernels that fill the chip gain nothing from running at the
+    same time.
     """
     n_gpus = whole(data, "logical_gpus", "", 1, low=1, high=64)
     capacity = H200_BYTES if n_gpus == 1 else LOGICAL_GPU_BYTES
@@ -190,7 +193,7 @@ def _cluster(data: dict[str, Any], nodes: list[dict[str, Any]]) -> Cluster:
     for i, node in enumerate(nodes):
         if node["device"] not in names:
             raise FileError(
-                f"nodes[{i}].device: {shown(node['device'])} is none of {', '.join(names)}; mend it"
+                f"nodes[{i}].device: {shown(node['device'])} is none of {', '.join(names)}"
             )
     to_gpu, to_host = _host_links(take(data, "copies", list, "", []))
     links: list[Link] = []
@@ -211,7 +214,7 @@ def _cluster(data: dict[str, Any], nodes: list[dict[str, Any]]) -> Cluster:
 def _host_links(copies: list[Any]) -> tuple[tuple[float, float], tuple[float, float]]:
     """Latency and inverse bandwidth host to GPU and back, from the copies the step made itself.
 
-    Images come from pageable memory, several times slower than what a test of the bus shows.
+    Images come from pageable memory, which is several times slower than a bus benchmark shows.
     """
     links = []
     for kind, (b0, usual_b1) in (("MemcpyH2D", HOST_TO_GPU), ("MemcpyD2H", GPU_TO_HOST)):

@@ -46,11 +46,12 @@ class PlanFile:
     Attributes
     ----------
     problem : Problem
-        What was asked about, with the plan's ops split.
+        The problem that the plan was read for, with the plan's splits applied.
     plan : Plan
         Ops that the file does not place have device -1 and come last; see :func:`complete_plan`.
     missing, unknown : list of str
-        Ops of the profile that the file does not place, and ops of the file that the profile lacks.
+        Ops of the profile that the file does not place, and ops of the file that are not in the
+        profile.
     pins : mapping of int to int
         Device number by op number.
     same_graph : bool
@@ -71,9 +72,9 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
     Raises
     ------
     FileError
-        If the file is damaged, no plan, names an op twice or a device that the cluster lacks.
+        If the file is damaged, is not a plan, names an op twice or an unknown device.
     SplitError
-        If it splits ops that the graph lacks or that cannot be split so.
+        If it splits ops that are not in the graph or cannot be split that way.
     """
     with naming(path):
         data = _load(path)
@@ -108,7 +109,7 @@ def read_plan_cluster(path: str | os.PathLike[str]) -> Cluster:
     Raises
     ------
     FileError, ClusterError
-        If the file is damaged or no plan.
+        If the file is damaged or not a plan.
     """
     with naming(path):
         return cluster_from_json(take(_load(path), "cluster", dict, ""), "cluster")
@@ -124,21 +125,21 @@ def read_plan_alone(path: str | os.PathLike[str]) -> tuple[Problem, Plan, float]
         the plan's cluster.
     plan : Plan
     predicted_step_time_us : float
-        What the file says; NaN if nothing.
+        The file's own prediction; NaN if it has none.
 
     Raises
     ------
     FileError, ClusterError
-        If the file is damaged or no plan.
+        If the file is damaged or not a plan.
     """
     with naming(path):
         data = _load(path)
         cluster = cluster_from_json(take(data, "cluster", dict, ""), "cluster")
         names = list(_placements(data, cluster.index, cluster.name))
-        graph, told = (take(data, key, dict, "", {}) for key in ("profile", "predicted"))
+        graph, predicted = (take(data, key, dict, "", {}) for key in ("profile", "predicted"))
         profile = _bare_profile(take(graph, "name", str, "profile", ""), names)
-        known = "step_time_us" in told
-        predicted_us = number(told, "step_time_us", "predicted") if known else math.nan
+        known = "step_time_us" in predicted
+        predicted_us = number(predicted, "step_time_us", "predicted") if known else math.nan
         problem = Problem(profile, cluster, splits=splits_from_json(data))
     return problem, read_plan(path, problem).plan, predicted_us
 
@@ -216,7 +217,7 @@ def _replicas(
 
 
 def complete_plan(problem: Problem, planfile: PlanFile) -> Plan:
-    """Place the ops that a plan file misses beside their neighbours, and leave the others alone.
+    """Place the ops that are missing in a plan file next to their neighbours; keep the others.
 
     An op goes where its colocation group is, else to the device with which it exchanges most bytes
     among those it may use. Its place in the order is just after its last producer.
@@ -232,12 +233,13 @@ def complete_plan(problem: Problem, planfile: PlanFile) -> Plan:
         if device[op] == NOWHERE:
             unit = problem.unit[op]
             if unit_device[unit] == NOWHERE:
-                unit_device[unit] = _beside_neighbours(problem, device, op)
+                unit_device[unit] = _busiest_neighbour(problem, device, op)
             device[op] = unit_device[unit]
     return replace(plan, device=device, position=_insert(problem.profile, plan, placed))
 
 
-def _beside_neighbours(problem: Problem, device: IntArray, op: int) -> int:
+def _busiest_neighbour(problem: Problem, device: IntArray, op: int) -> int:
+    """Device with which an op exchanges most bytes, among those it may use."""
     profile = problem.profile
     into = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
     out = np.arange(
@@ -253,7 +255,7 @@ def _beside_neighbours(problem: Problem, device: IntArray, op: int) -> int:
 
 
 def _insert(profile: Profile, plan: Plan, placed: np.ndarray[Any, np.dtype[np.bool_]]) -> IntArray:
-    """Positions with every op after its producers; placed ops keep their order if they can."""
+    """Order every op after its producers; placed ops keep their order where they can."""
     key = np.where(placed, plan.position, NOWHERE).astype(np.float64)
     waiting = np.diff(profile.in_ptr)
     for op in profile.topological_order.tolist():

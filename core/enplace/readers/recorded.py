@@ -1,4 +1,4 @@
-"""The placement that a profile was measured under, as a plan; and costs of another measurement."""
+"""The placement that a profile was measured with, as a plan; and costs of another profile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enplace.values.profile import Profile
 
 
 def recorded_plan(profile: Profile, cluster: Cluster) -> Plan:
-    """Plan that runs every op on the device that the profile recorded, in TensorFlow's own order.
+    """Make the plan that runs every op on its recorded device, in TensorFlow's own order.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def recorded_plan(profile: Profile, cluster: Cluster) -> Plan:
     Raises
     ------
     PlanError
-        If nothing was recorded or the cluster lacks a recorded device.
+        If nothing was recorded, or a recorded device is not in the cluster.
     """
     recorded = profile.measured.op_devices
     for op in profile.op_names:
@@ -31,10 +31,10 @@ def recorded_plan(profile: Profile, cluster: Cluster) -> Plan:
             raise PlanError(
                 f"profile '{profile.name}' does not say where op '{op}' ran; measure it again"
             )
-    if lacking := sorted(set(recorded.values()) - set(cluster.index)):
+    if unknown := sorted(set(recorded.values()) - set(cluster.index)):
         raise PlanError(
-            f"profile '{profile.name}' ran on {lacking[0]}, which cluster '{cluster.name}' lacks; "
-            f"use 'local'"
+            f"profile '{profile.name}' ran on {unknown[0]}, which cluster '{cluster.name}' does "
+            f"not have; use 'local'"
         )
     device = np.array([cluster.index[recorded[op]] for op in profile.op_names], dtype=np.int64)
     position = np.empty(profile.n_ops, dtype=np.int64)
@@ -45,7 +45,8 @@ def recorded_plan(profile: Profile, cluster: Cluster) -> Plan:
 def with_costs_of(profile: Profile, other: Profile) -> Profile:
     """The same graph with the compute times that another profile measured for ops of the same name.
 
-    Ops that the other profile lacks, or that ran on another kind of device there, keep their own.
+    An op keeps its own times if the other profile does not have it, or ran it on another kind of
+    device.
     """
     time_us = profile.time_us.copy()
     for op, name in enumerate(profile.op_names):

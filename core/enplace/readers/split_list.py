@@ -1,4 +1,4 @@
-"""A plan's splits in a file: ``[{"dimension": "batch", "op": "conv1", "parts": 4}, ...]``."""
+"""A plan's splits as JSON: ``[{"dimension": "batch", "op": "conv1", "parts": 4}, ...]``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_PARTS = 256
 
 
 def splits_from_json(data: dict[str, Any], where: str = "") -> tuple[Split, ...]:
-    """The splits under the key ``splits`` of an object; none if it has none.
+    """Read the splits under the key ``splits`` of an object, if there are any.
 
     Raises
     ------

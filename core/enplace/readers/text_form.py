@@ -124,10 +124,9 @@ def _edge(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int,
 
 
 def colocation_texts(groups: list[list[str]]) -> list[str]:
-    """One text for each op from its lists of groups: groups that share an op become one.
+    """Merge groups that share an op, and name the group of each op.
 
-    An op in no group, and one alone in its groups, gets the empty text if it named no group;
-    a single group keeps its name, joined ones take the name that comes first.
+    A merged group has the alphabetically first of its names. An op in no group gets an empty text.
     """
     parent: dict[str, str] = {}
 

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 
 def colocation_groups(names: Sequence[str], ties: Sequence[tuple[int, int]]) -> list[str]:
-    """Group of each op, called like its first op; empty for an op that is tied to none.
+    """Name the group of each op after the group's first op; empty for an op that has no tie.
 
     Parameters
     ----------

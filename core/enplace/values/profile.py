@@ -61,7 +61,7 @@ class Profile:
     Attributes
     ----------
     name : str
-        What a person calls the model.
+        The model's name.
     op_names, op_types, scopes : tuple of str, length n_ops
         Unique name, TensorFlow type, and the name scope a person knows the op by.
     time_us : float array, shape (n_ops, 2)
@@ -81,7 +81,7 @@ class Profile:
     Raises
     ------
     ProfileError
-        One of its subclasses, whichever fault is found first.
+        One of its subclasses, for the first fault found.
     """
 
     name: str
@@ -142,12 +142,12 @@ class Profile:
     def held_bytes(self) -> IntArray:
         """Memory that each tensor takes; shape (n_tensors,).
 
-        None in the inputs of 2020: there the size of a node holds its activations already.
+        Zero in the inputs of 2020, where the size of a node already includes its activations.
         """
         if self.measured.backward is None:
             return self.tensor_bytes
         held = np.zeros(self.n_tensors, dtype=np.int64)
-        held.flags.writeable = False  # as all arrays here: loops are compiled for each kind
+        held.flags.writeable = False  # like all arrays here: kernels are compiled for each kind
         return held
 
     @cached_property
@@ -172,7 +172,7 @@ class Profile:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the graph's names, types and edges; costs do not count."""
+        """Hash of the graph's names, types and edges, without its costs."""
         digest = hashlib.sha256()
         for texts in (self.op_names, self.op_types):
             digest.update("\0".join(texts).encode() + b"\1")
@@ -213,7 +213,7 @@ def make_profile(
     Raises
     ------
     ProfileError
-        If the graph or a cost is not usable.
+        If the graph or a cost cannot be used.
     """
     source, output, target, size = (
         np.asarray(values, dtype=np.int64)
@@ -230,7 +230,7 @@ def make_profile(
     if len(wrong):
         edge = wrong[0]
         raise TensorMismatchError(
-            f"op '{op_names[source[edge]]}', output {output[edge]}: its edges say "
+            f"op '{op_names[source[edge]]}', output {output[edge]}: its edges give "
             f"{size[new][tensor][edge]} and {size[edge]} bytes; give every edge of one output "
             f"the same bytes"
         )
@@ -343,7 +343,9 @@ def _check_costs(profile: Profile) -> None:
     size = profile.tensor_bytes
     held = (profile.persistent_bytes, profile.temporary_bytes, size)
     if sum(float(np.abs(part.astype(np.float64)).sum()) for part in held) > MAX_TOTAL_BYTES:
-        raise CostError("all bytes together are over 2^60; no machine holds that, mend the sizes")
+        raise CostError(
+            "all bytes together are over 2^60, more than any machine holds; correct them"
+        )
     if (tensor := _first((size < 0) | (size > MAX_BYTES))) is not None:
         raise CostError(
             f"op '{profile.op_names[profile.tensor_op[tensor]]}', output "
@@ -400,7 +402,7 @@ def _first(mask: NDArray[np.bool_] | np.bool_) -> int | None:
 
 
 def _describe_cycle(profile: Profile) -> str:
-    """Name the ops of one cycle, starting from any op that Kahn's algorithm could not reach."""
+    """Name the ops of one cycle, found from an op that Kahn's algorithm did not reach."""
     left = np.ones(profile.n_ops, dtype=bool)
     left[profile.topological_order] = False
     op, seen = int(np.flatnonzero(left)[0]), dict[int, int]()

@@ -1,4 +1,4 @@
-"""Colours for data and text, light and dark: the one place that knows a colour's value."""
+"""Colours for data and text, light and dark; no other module defines a colour."""
 
 LIGHT = {
     "bg": "#F6F7F9",

@@ -13,7 +13,7 @@ from enplace.values.problem import Problem
 def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, Any]:
     """Stages, and for each device what it computes and transfers when; devices by name.
 
-    What a stage takes is listed for each of its devices.
+    The times of a stage are lists with one entry for each of its devices.
     """
     names = [device.name for device in problem.cluster.devices]
     op_names = problem.profile.op_names

@@ -1,4 +1,4 @@
-"""A plan as a Python module that a teammate puts beside the training script."""
+"""A plan as a Python module that a teammate puts next to the training script."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def python_snippet(schedule: Schedule) -> str:
 def tensorflow_devices(cluster: Cluster) -> list[str]:
     """TensorFlow's name of each device.
 
-    A name that is a full one already (``/job:worker/task:1/device:GPU:0``) stays; ``GPU:1`` gets
-    its prefix; if any name tells no number, or two tell the same, devices are counted by kind.
+    A full name (``/job:worker/task:1/device:GPU:0``) stays, and ``GPU:1`` gets its prefix. If a
+    name has no number, or two devices have the same, devices are numbered by kind.
     """
     found = [_tensorflow_device(device.name) for device in cluster.devices]
     if all(found) and len(set(found)) == len(found):

@@ -1,4 +1,4 @@
-"""What was simulated, in full precision, so that anyone can check it with another program."""
+"""A schedule in full precision, so that anyone can check it with another program."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MAX_LANES, MAX_CHANNELS = 64, 32
 """Rows of a picture; the busiest are drawn. Together with the columns they bound its size."""
 
 EXACT_ITEMS = 3000
-"""Up to so many bars each is drawn with its name; beyond, a row shows how busy each column is."""
+"""Up to this many bars are drawn one by one; with more, a row shows how busy each column is."""
 
 LEVELS = 4
 
@@ -148,7 +148,7 @@ def _name(schedule: Schedule, track: Track, number: int) -> str:
 
 
 def _columns(schedule: Schedule, track: Track, middle: float) -> Iterator[str]:
-    """One path for each level of business; neighbouring columns of a level are one stroke."""
+    """One path for each level of activity; neighbouring columns of a level are one stroke."""
     busy = busy_share(track, schedule.makespan_us, RIGHT - LEFT)
     level = np.ceil(busy * LEVELS - 1e-9).astype(int)
     edges = np.flatnonzero(np.diff(level, prepend=-1, append=-1))

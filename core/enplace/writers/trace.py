@@ -1,8 +1,8 @@
 """A schedule as a Chrome trace, which Perfetto opens.
 
 Each device is a process with a thread for each lane and a counter for its memory; all channels
-are the threads of one more process. Times are rounded to the nanosecond, start and finish apart, so
-that slices of one thread touch but never overlap.
+are the threads of one more process. Start and finish are each rounded to the
+nanosecond, so that slices of one thread touch but never overlap.
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ def test_the_card_judges_splits_by_the_first_step(ran):
     facts = {fact.name: fact for fact in facts_of(run)}
     assert facts["first step difference"].role == "good"
     assert (facts["loss drift"].value, facts["loss drift"].role) == ("1.2e−01", "plain")
-    assert "round otherwise" in facts["loss drift"].tip
+    assert "round differently" in facts["loss drift"].tip
     wrong = facts_of(replace(run, first_step_difference=0.01))
     assert {fact.name: fact.role for fact in wrong}["first step difference"] == "bad"
 

@@ -228,4 +228,4 @@ def test_a_link_in_a_circle_is_told(enplace, folder):
     os.symlink("b", "a")
     done = enplace("place", "p.json", "--cluster", "c.json", "--method", "single", "-o", "a")
     assert done.status == 2
-    assert "no link in a circle" in done.err
+    assert "not part of a cycle of links" in done.err

@@ -264,7 +264,7 @@ def test_a_member_that_has_no_place_is_refused(
 ) -> None:
     path, members = sound
     pack(path, members | {name: b"x"})
-    with pytest.raises(FileError, match="which has no place here"):
+    with pytest.raises(FileError, match="which does not belong here"):
         read_profile(path)
     assert [p.name for p in path.parent.iterdir()] == ["p.enplace"]
 

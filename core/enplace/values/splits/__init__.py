@@ -1,8 +1,8 @@
-"""Ops cut into parts: which may be, along which dimension, and what the graph is then.
+"""Op splits: which ops can be cut into parts, along which dimensions, and the resulting graph.
 
 After FastT (Middleware 2020), section 5.2: a split is an op, a dimension and a number of parts. It
-takes the op's place with that many copies, each of which does an equal share; inputs are cut for
-them, and what they give is put together for ops that need it whole.
+replaces the op by that many copies, each of which does an equal share of the work. Inputs are cut
+for the parts, and their outputs are joined for ops that need them whole.
 """
 
 from enplace.values.splits.graph import has_parts, part_names, split_profile, unsplit_names

@@ -1,15 +1,14 @@
 """The profile of a graph in which ops are split (FastT, Algorithm 2, lines 16 to 30).
 
-A part that takes its share of a tensor from the part that made it needs neither a split node nor a
-concat node between them; so splitting every op by its samples gives the data-parallel graph, and
-the sums of the parts' gradients are its aggregation.
+A part that reads its share of a tensor from the part that made it needs neither a split node nor a
+concat node in between. So splitting every op by its samples gives the data-parallel graph, in which
+the sums of the parts' gradients are the aggregation.
 
-Who asks for the shape of a tensor that is in parts is not given the tensor; shapes are known before
-a step runs.
+Ops that only read the shape of a split tensor lose their edge: shapes are known before a step runs.
 
-A profile has no times of parts. We take an op's time beyond its launch as proportional to its
-share; split, concat and sum nodes read and write their bytes as fast as this profile's element-wise
-ops do.
+A profile has no times of parts. We assume that an op's time beyond its launch is proportional to
+its share; split, concat and sum nodes read and write their bytes as fast as this profile's
+element-wise ops do.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 from enplace.errors import SplitError
 from enplace.text import listed
 from enplace.values.measurement import Measurement
-from enplace.values.profile import CONTROL, KINDS, FloatArray, Profile, make_profile
+from enplace.values.profile import CONTROL, KINDS, FloatArray, IntArray, Profile, make_profile
 from enplace.values.splits.rules import (
     ELEMENTWISE,
     SHAPES,
@@ -39,10 +38,10 @@ from enplace.values.splits.rules import (
 )
 
 _MADE = "/split/"
-"""In the names of all nodes that a split makes, after the op's name."""
+"""Follows the op's name in the names of all nodes that a split makes."""
 
 LAUNCH_US = 2.0
-"""What a kernel's launch takes where the profile does not say: 1.3 to 2.3 us were measured."""
+"""Launch time of a kernel for profiles that do not record it; 1.3 to 2.3 us were measured."""
 
 COPY_US_PER_BYTE = 1e-6
 """A terabyte a second, for profiles without element-wise ops of any size."""
@@ -61,7 +60,7 @@ def has_parts(profile: Profile) -> bool:
 
 
 def join_name(op: str, output: int) -> str:
-    """Name of the node that puts an output of the parts together."""
+    """Name of the node that joins an output of the parts."""
     return f"{op}{_MADE}join_{output}"
 
 
@@ -78,15 +77,15 @@ def unsplit_names(names: Iterable[str], splits: Sequence[Split]) -> list[str]:
 
 
 def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
-    """The graph with its ops split, and what its nodes cost.
+    """Split ops of a profile; the result has the costs of the new nodes.
 
-    Splits of ops that the graph has are made at once, in whatever order they are given; then those
-    of ops that these have made.
+    Splits of ops in the graph are made at once, whatever their order, then those of ops that the
+    first splits made.
 
     Raises
     ------
     SplitError
-        If an op is not there, is split twice or cannot be split so.
+        If an op is not in the graph, is split twice or cannot be split that way.
     """
     left = tuple(splits)
     while left:
@@ -140,7 +139,7 @@ class _Ops:
 
 @lru_cache(maxsize=8)
 def _split_once(profile: Profile, splits: tuple[Split, ...]) -> Profile:
-    """One round of splits, all of ops of this graph; kept, because searches add to a first one."""
+    """Make one round of splits; cached, because searches add to a first round again and again."""
     return _Splitting(profile, splits).run()
 
 
@@ -169,8 +168,7 @@ class _Splitting:
         self._joins: dict[tuple[int, int], int] = {}
 
     def run(self) -> Profile:
-        profile, split = self._profile, self._split
-        cut = self._cut_edges()
+        profile, split, new = self._profile, self._split, self._new
         columns = (
             profile.edge_source,
             profile.tensor_output[profile.edge_tensor],
@@ -178,21 +176,13 @@ class _Splitting:
             profile.tensor_bytes[profile.edge_tensor],
         )
         near = np.isin(columns[0], list(split)) | np.isin(columns[2], list(split))
-        for edge in np.flatnonzero(near).tolist():
-            source, output, target, size = (int(column[edge]) for column in columns)
-            if profile.op_types[target] in SHAPES:
-                continue
-            if output == CONTROL:
-                self._connect_control(source, target)
-            else:
-                self._connect(source, output, target, size, cut.get(edge, WHOLE))
+        self._connect_split_ops(columns, np.flatnonzero(near).tolist())
         far = [column[~near] for column in columns]
-        more = np.array(self._new.edges, dtype=np.int64).reshape(-1, 4).T
+        more = np.array(new.edges, dtype=np.int64).reshape(-1, 4).T
         kept = (self._number[far[0]], far[1], self._number[far[2]], far[3])
         sources, outputs, targets, sizes = (
             np.concatenate([a, b]) for a, b in zip(kept, more, strict=True)
         )
-        new = self._new
         return make_profile(
             profile.name,
             op_names=new.names,
@@ -208,6 +198,18 @@ class _Splitting:
             edge_bytes=sizes,
             measured=_measured_of_parts(profile, list(split.values())),
         )
+
+    def _connect_split_ops(self, columns: Sequence[IntArray], edges: Sequence[int]) -> None:
+        """Replace the edges that begin or end at split ops."""
+        axes = self._cut_edges()
+        for edge in edges:
+            source, output, target, size = (int(column[edge]) for column in columns)
+            if self._profile.op_types[target] in SHAPES:
+                continue
+            if output == CONTROL:
+                self._connect_control(source, target)
+            else:
+                self._connect(source, output, target, size, axes.get(edge, WHOLE))
 
     def _add_parts(self, op: int) -> list[int]:
         profile, split = self._profile, self._split[op]
@@ -232,7 +234,7 @@ class _Splitting:
         }
 
     def _ends(self, op: int) -> list[int]:
-        """What stands for an op in the new graph."""
+        """The ops of the new graph that replace an op, or the op itself."""
         return self._parts[op] if op in self._parts else [int(self._number[op])]
 
     def _connect_control(self, source: int, target: int) -> None:
@@ -241,7 +243,7 @@ class _Splitting:
         ]
 
     def _connect(self, source: int, output: int, target: int, size: int, axis: str) -> None:
-        """Bring a tensor to an op, or its share to each part of one."""
+        """Connect a tensor to an op, or its shares to the parts of one."""
         if axis != WHOLE:
             parts, n = self._parts[target], self._split[target].parts
             made = self._parts.get(source, [])
@@ -264,7 +266,7 @@ class _Splitting:
         return cut
 
     def _whole(self, source: int, output: int, size: int) -> tuple[int, int]:
-        """Who makes the whole of a tensor, and as which output."""
+        """The op of the new graph that makes the whole tensor, and its output."""
         if source not in self._parts:
             return int(self._number[source]), output
         if (source, output) not in self._joins:
@@ -285,7 +287,7 @@ class _Splitting:
         return join
 
     def _copying_us(self, op: int, n_bytes: int) -> FloatArray:
-        """Time to read and write so many bytes, on the kinds of device where an op runs."""
+        """Time to copy bytes, on the kinds of device where an op runs."""
         runs = ~np.isnan(self._profile.time_us[op])
         return np.where(runs, self._launch_us + n_bytes * self._copy_us, np.nan)
 
@@ -303,7 +305,7 @@ def _checked_rule(profile: Profile, op: int, split: Split) -> Rule:
 
 
 def _measured_of_parts(profile: Profile, splits: Sequence[Split]) -> Measurement:
-    """What was measured, and what is left to split of the parts of ops whose lengths are known."""
+    """The measurement, with the lengths that remain for the parts of split ops."""
     lengths = {split: split_lengths(profile, profile.index[split.op]) for split in splits}
     of_parts = {
         name: known | {split.dimension: known[split.dimension] // split.parts}

@@ -1,13 +1,12 @@
 """The dimensions along which ops of each type may be split (FastT, section 5.2).
 
-A rule says for each operand along which axis it is cut, or that every part gets it whole, and
-whether the parts' outputs are put together along an axis or summed. The same table serves profiles
-and TensorFlow's graphs. A graph knows the shapes and which input is which. A profile does not, so
-there we assume:
+A rule gives for each operand the axis along which it is cut, or that every part gets it whole, and
+whether the parts' outputs are joined along an axis or summed. The same table serves profiles and
+TensorFlow's graphs. A graph has shapes and named inputs. A profile has neither, so there we assume:
 
-- What comes from the batch, through any op but those that sum over samples, is data; it has the
-  samples first. What comes from variables and constants alone is weights.
-- A tensor has equal parts if its bytes do. Profiles that we measure know better:
+- A tensor that depends on the batch is data, with the samples first, unless an op on the way sums
+  over samples. A tensor that depends only on variables and constants is weights.
+- A tensor has equal parts if its bytes do. Profiles measured by Enplace record the lengths:
   :attr:`~enplace.values.measurement.Measurement.split_lengths`.
 - A ``MatMul`` of two tensors of data is the gradient of a weight: it sums over the samples.
 - A filter's gradient takes its image from the tensor that a ``Conv2D`` also takes.
@@ -37,10 +36,10 @@ COLUMNS = "columns"
 """The axis of a matrix of weights that becomes the last one of the product."""
 
 WHOLE, SUM = "whole", "sum"
-"""Every part gets the operand whole; the parts' outputs are added up."""
+"""Every part gets the whole operand; the parts' outputs are summed."""
 
 DATA, WEIGHTS, GRADIENT, SIZES = "data", "weights", "gradient", "sizes"
-"""Operands. ``sizes`` are few numbers: a shape, an axis, a permutation."""
+"""Kinds of operands. ``sizes`` are a few numbers: a shape, an axis, a permutation."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Rule:
-    """What splitting along one dimension does to the operands and to the outputs."""
+    """How operands are cut and outputs joined when an op is split along one dimension."""
 
     data: str = WHOLE
     weights: str = WHOLE
@@ -135,7 +134,7 @@ _CUT = (DATA, WEIGHTS, GRADIENT)
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _FILTER_GRADIENTS = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")
 SHAPES = ("Rank", "Shape", "ShapeN", "Size")
-"""Ops that ask how large a tensor is, which is known without it."""
+"""Ops whose outputs depend on the shape of a tensor, not on its content."""
 
 _NO_SAMPLES = (
     *SHAPES,
@@ -148,17 +147,17 @@ _NO_SAMPLES = (
     "Sum",
     "UnsortedSegmentSum",
 )
-"""Ops whose outputs no longer have a row for each sample."""
+"""Ops whose outputs do not have a row for each sample."""
 
 _NO_SOURCE = ("Const", "NoOp", "VarHandleOp", "Variable", "VariableV2")
 _FED = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
 
 SMALL_BYTES = 64
-"""Inputs up to this size that no sample is in are sizes, not weights."""
+"""Inputs up to this size that do not depend on the samples are sizes, not weights."""
 
 BROADCAST = 1 / 8
-"""An input of less than this share of the output's bytes is broadcast; a mask of single bytes
-beside numbers of eight has just this share."""
+"""An input with a smaller share of the output's bytes is broadcast. A mask of one-byte values for
+an output of eight-byte numbers has exactly this share."""
 
 
 def find_rule(op_type: str, dimension: str) -> Rule:
@@ -167,7 +166,7 @@ def find_rule(op_type: str, dimension: str) -> Rule:
     Raises
     ------
     SplitError
-        If the table has none; names those there are.
+        If the table has none; lists those it has.
     """
     rules = RULES.get(op_type, {})
     if dimension not in rules:
@@ -178,10 +177,10 @@ def find_rule(op_type: str, dimension: str) -> Rule:
 
 @lru_cache(maxsize=8)
 def carries_samples(profile: Profile) -> NDArray[np.bool_]:
-    """Which ops have outputs with a row for each sample of the batch; shape (n_ops,).
+    """Find the ops whose outputs have a row for each sample of the batch; shape (n_ops,).
 
-    It starts from what is fed, and from ops without inputs that are neither constants nor
-    variables.
+    The samples come from ops that are fed, and from ops without inputs that are neither constants
+    nor variables.
     """
     carries = np.zeros(profile.n_ops, dtype=bool)
     constant = np.array([kind in _NO_SOURCE for kind in profile.op_types])
@@ -201,14 +200,14 @@ def carries_samples(profile: Profile) -> NDArray[np.bool_]:
 
 
 def data_edges(profile: Profile, op: int) -> IntArray:
-    """Numbers of the edges that bring an op its inputs."""
+    """Find the edges that carry tensors to an op."""
     edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
     found: IntArray = edges[profile.tensor_output[profile.edge_tensor[edges]] != CONTROL]
     return found
 
 
 def find_operands(profile: Profile, op: int) -> list[tuple[int, str]]:
-    """Which operand the tensor of each data edge of an op is; see the head of this module."""
+    """Find the kind of operand of each data edge of an op, as explained at the module's top."""
     edges = data_edges(profile, op)
     kind, carries = profile.op_types[op], carries_samples(profile)[profile.edge_source[edges]]
     size = profile.tensor_bytes[profile.edge_tensor[edges]]
@@ -228,7 +227,7 @@ def find_operands(profile: Profile, op: int) -> list[tuple[int, str]]:
 
 
 def _is_image(profile: Profile, edge: int) -> bool:
-    """Whether the tensor of an edge is what a convolution forward works on."""
+    """Whether a forward convolution also reads the tensor of an edge."""
     tensor = profile.edge_tensor[edge]
     consumers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
     return any(profile.op_types[op] in _CONVOLUTIONS for op in consumers.tolist())
@@ -241,9 +240,9 @@ def _output_bytes(profile: Profile, op: int) -> IntArray:
 
 
 def legal_dimensions(profile: Profile, op: int, parts: int) -> tuple[str, ...]:
-    """Dimensions along which an op may be split into so many equal parts.
+    """List the dimensions along which an op can be split into a number of equal parts.
 
-    None for ops that hold variables. Ops that are colocated must be split together, see
+    Ops that hold variables cannot be split. Colocated ops must be split together, see
     :func:`without_broken_groups`.
     """
     rules = RULES.get(profile.op_types[op])
@@ -252,7 +251,7 @@ def legal_dimensions(profile: Profile, op: int, parts: int) -> tuple[str, ...]:
     operands = find_operands(profile, op)
     edges, there = [edge for edge, _ in operands], {of for _, of in operands}
     if not carries_samples(profile)[profile.edge_source[edges]].any():
-        return ()  # numbers that the whole batch has in common, perhaps only one
+        return ()  # not a row per sample, perhaps a single number
     lengths = split_lengths(profile, op)
 
     def has_equal_parts(dimension: str, rule: Rule) -> bool:
@@ -269,7 +268,7 @@ def legal_dimensions(profile: Profile, op: int, parts: int) -> tuple[str, ...]:
 
 
 def split_lengths(profile: Profile, op: int) -> dict[str, int] | None:
-    """The largest number of equal parts by dimension; None if the profile does not say."""
+    """The largest number of equal parts by dimension; None if the profile has no record."""
     lengths = profile.measured.split_lengths.get(profile.op_names[op])
     if lengths is None:
         return None
@@ -277,7 +276,7 @@ def split_lengths(profile: Profile, op: int) -> dict[str, int] | None:
 
 
 def _has_operands(kind: str, dimension: str, rule: Rule, there: set[str]) -> bool:
-    """Whether all operands that a rule cuts are there."""
+    """Whether an op has all operands that a rule cuts."""
     weighted = kind == "GatherV2" or (kind == "MatMul" and dimension != "inner")
     if kind in ("GatherV2", "MatMul") and weighted != (WEIGHTS in there):
         return False
@@ -285,7 +284,7 @@ def _has_operands(kind: str, dimension: str, rule: Rule, there: set[str]) -> boo
 
 
 def _cut_bytes(profile: Profile, op: int, operands: list[tuple[int, str]], rule: Rule) -> IntArray:
-    """Bytes of all tensors that a split cuts."""
+    """Bytes of each tensor that a split cuts."""
     edges = [edge for edge, operand in operands if rule.cut(operand) != WHOLE]
     inputs = profile.tensor_bytes[profile.edge_tensor[edges]]
     outputs = _output_bytes(profile, op)[: 0 if rule.output == SUM else None]
@@ -293,7 +292,7 @@ def _cut_bytes(profile: Profile, op: int, operands: list[tuple[int, str]], rule:
 
 
 def sample_dimension(profile: Profile, op: int, parts: int) -> str:
-    """The dimension that shares the samples of a batch among parts; empty if there is none."""
+    """Find the dimension that divides the samples of a batch; empty if there is none."""
     for dimension in legal_dimensions(profile, op, parts):
         if find_rule(profile.op_types[op], dimension).data == BATCH:
             return dimension
@@ -301,9 +300,9 @@ def sample_dimension(profile: Profile, op: int, parts: int) -> str:
 
 
 def without_broken_groups(profile: Profile, splits: Iterable[Split]) -> tuple[Split, ...]:
-    """The splits without those of ops whose colocation group would be split but in part.
+    """Drop the splits of ops whose colocation group would be split only partially.
 
-    Ops that share a device can be split into parts that share devices, if all of them are.
+    If all ops of a group are split, their parts can share devices.
     """
     members = Counter(group for group in profile.colocation if group)
     found = {split.op: (profile.colocation[profile.index[split.op]], split) for split in splits}

@@ -179,7 +179,7 @@ def test_a_loss_that_drifts_is_no_fault_of_the_splits(tmp_path, two_cpus):
     done = run(step, problem, data_parallel(problem), two_cpus, 10)
     assert done.loss_difference > 1e-4
     assert not done.changes_result
-    assert "round otherwise" in done.drift
+    assert "round differently" in done.drift
     arrived = run_from(run_message(done), problem)
     assert arrived.first_step_difference == done.first_step_difference <= 1e-6
     assert 0 < arrived.rounding_difference == done.rounding_difference <= 1e-5
