@@ -1,34 +1,37 @@
-"""Background work: placers run one after the other in a process of their own."""
+"""Background work: placers run one after the other in a worker."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from PySide6.QtCore import QObject, QProcess, Qt, QTimer, Signal
+from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from enplace.bounds import Proof
 from enplace.placing.options import Option, Value
-from enplace.processes import wire
-from enplace.processes.wire import Message
+from enplace.processes import codecs
+from enplace.processes.wire import FAILED, Message
+from enplace.processes.worker import handler_program
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem
 from enplace.values.profile import Profile
+from enplace_studio.worker import StudioWorker
+
+PROGRAM = handler_program("enplace_studio.solve_worker:serve", "solver")
 
 TICK_MS = 80
 CANCEL_MS = 800
-"""How long a placer may take to answer a cancel before its process is ended."""
+"""How long a placer may take to answer a cancel before its worker is killed."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A placer as the solver process describes it."""
+    """A placer as the worker describes it."""
 
     name: str
     title: str
@@ -146,7 +149,7 @@ class Search:
 
 
 class Solver(QObject):
-    """A queue of jobs and the process that works on them."""
+    """A queue of jobs and the worker that does them."""
 
     changed = Signal()
     """Job, report or elapsed time changed; at most about ten times a second."""
@@ -171,10 +174,9 @@ class Solver(QObject):
         self._queue: deque[Job] = deque()
         self._numbers = itertools.count(1)
         self._sent_profile: Profile | None = None
-        self._buffer = bytearray()
         self._started_s = 0.0
         self._cancelling = False
-        self._process: QProcess | None = None
+        self._worker: StudioWorker | None = None
         # Queued, so that those who take a plan may spread their work over several turns.
         self._answered.connect(self._next, Qt.ConnectionType.QueuedConnection)
         self._tick = QTimer(self, interval=TICK_MS)
@@ -219,17 +221,10 @@ class Solver(QObject):
         return method in self.methods and "anytime" in self.methods[method].capabilities
 
     def start(self) -> None:
-        """Start the process early, so that the first job finds it ready."""
-        if self._process is not None:
-            return
-        process = QProcess(self)
-        process.setProcessChannelMode(QProcess.ProcessChannelMode.ForwardedErrorChannel)
-        process.readyReadStandardOutput.connect(self._read)
-        process.finished.connect(self._on_process_end)
-        process.errorOccurred.connect(self._on_process_error)
-        self._process, self._sent_profile = process, None
-        self._buffer.clear()
-        process.start(sys.executable, ["-m", "enplace_studio.solve_worker"])
+        """Start the worker early, so that the first job finds it ready."""
+        if self._worker is None:
+            self._worker, self._sent_profile = StudioWorker(PROGRAM, parent=self), None
+            self._worker.received.connect(self._receive)
 
     def solve(
         self,
@@ -272,22 +267,18 @@ class Solver(QObject):
             self.changed.emit()
 
     def close(self) -> None:
-        """End the process and forget its jobs."""
+        """End the worker and forget its jobs."""
         self._queue.clear()
         self.job = None
         self._tick.stop()
         self._patience.stop()
-        self._drop_process()
+        self._drop_worker()
 
-    def _drop_process(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.readyReadStandardOutput.disconnect(self._read)
-            process.finished.disconnect(self._on_process_end)
-            process.errorOccurred.disconnect(self._on_process_error)
-            process.kill()
-            process.waitForFinished(1000)
-            process.deleteLater()
+    def _drop_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+            worker.deleteLater()
 
     def _next(self) -> None:
         if self.job is not None and self.searches(self.job.method) and self.report.history:
@@ -310,10 +301,10 @@ class Solver(QObject):
     def _send_job(self, job: Job) -> None:
         if job.problem.profile is not self._sent_profile:
             self._sent_profile = job.problem.profile
-            self._send(wire.profile_message(job.problem.profile))
+            self._send(codecs.profile_message(job.problem.profile))
         details = {
             "job": job.number,
-            "problem": wire.problem_to_json(job.problem),
+            "problem": codecs.problem_to_json(job.problem),
             "method": job.method,
             "time_limit_s": job.time_limit_s,
             "objective": job.objective,
@@ -322,20 +313,19 @@ class Solver(QObject):
         if job.start is None:
             self._send(Message("solve", details))
         else:
-            self._send(wire.plan_message("solve", job.start, details))
+            self._send(codecs.plan_message("solve", job.start, details))
 
     def _send(self, message: Message) -> None:
-        assert self._process is not None
-        self._process.write(wire.encode(message))
+        assert self._worker is not None
+        self._worker.send(message)
 
-    def _read(self) -> None:
-        assert self._process is not None
-        self._buffer += self._process.readAllStandardOutput().data()
-        while message := wire.take(self._buffer):
-            if message.do == "hello":
-                self._greet(message.details)
-            elif self.job and message.details["job"] == self.job.number:
-                self._answer(self.job, message)
+    def _receive(self, message: Message) -> None:
+        if message.do == "hello":
+            self._greet(message.details)
+        elif message.do == FAILED:
+            self._on_worker_end(message.details["why"])
+        elif self.job and message.details["job"] == self.job.number:
+            self._answer(self.job, message)
 
     def _greet(self, details: dict[str, Any]) -> None:
         methods = [
@@ -355,7 +345,7 @@ class Solver(QObject):
 
     def _answer(self, job: Job, message: Message) -> None:
         if message.do == "progress":
-            plan = wire.plan_from(message) if "plan" in message.details else None
+            plan = codecs.plan_from(message) if "plan" in message.details else None
             self.report = self.report.then(message.details, plan)
             return
         self._patience.stop()
@@ -364,14 +354,14 @@ class Solver(QObject):
             if bound_us is not None:
                 proof = Proof(bound_us, message.details["proven_by"])
                 self.proven.emit(job.problem, proof)
-            self.solved.emit(job, wire.plan_from(message))
+            self.solved.emit(job, codecs.plan_from(message))
         else:
             self.failed.emit(job, message.details["why"])
         self._answered.emit()
 
     def _end_cancelled(self) -> None:
-        """The placer did not listen: end its process, keep what it had reported."""
-        self._drop_process()
+        """The placer did not listen: kill its worker, and keep the best plan that it reported."""
+        self._drop_worker()
         self.start()
         job, best = self.job, self.report.incumbent
         if job and best is not None:
@@ -380,16 +370,10 @@ class Solver(QObject):
             self.failed.emit(job, "stopped before there was a plan")
         self._next()
 
-    def _on_process_error(self, error: QProcess.ProcessError) -> None:
-        if error == QProcess.ProcessError.FailedToStart:
-            self._on_process_end(-1)
-
-    def _on_process_end(self, code: int) -> None:
-        """The process ended by itself, which it should not."""
-        self._drop_process()
+    def _on_worker_end(self, why: str) -> None:
+        """Take note that the worker ended by itself, which it should not."""
+        self._drop_worker()
         self._queue.clear()
         if self.job:
-            self.failed.emit(
-                self.job, f"the solver process ended unexpectedly (code {code}); press Solve again"
-            )
+            self.failed.emit(self.job, f"{why}; press Solve again")
             self._next()

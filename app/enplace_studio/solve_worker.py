@@ -1,23 +1,19 @@
-"""The process that runs placers, so that the window never waits for them.
-
-It reads messages from standard input and answers on standard output; it ends with its input.
-"""
+"""The handler that runs placers in a worker, so that the window never waits for them."""
 
 from __future__ import annotations
 
-import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any, BinaryIO
+from typing import Any
 
 from enplace.errors import EnplaceError
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place, placers
 from enplace.placers.enplace.search import compile_loops
-from enplace.processes import wire
+from enplace.processes import codecs
+from enplace.processes.main import Connection
 from enplace.processes.wire import Message
 from enplace.values.profile import Profile
 
@@ -26,33 +22,31 @@ REPORT_EVERY_S = 0.08
 Send = Callable[[Message], None]
 
 
-def main() -> None:
+def serve(connection: Connection) -> Message:
     """Serve the studio until it closes the connection."""
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    # Whatever a library prints must not get between the messages.
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-
-    def send(message: Message) -> None:
-        out.write(wire.encode(message))
-        out.flush()
-
-    inbox: queue.Queue[Message] = queue.Queue()
+    inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
     cancelled: set[int] = set()
     threading.Thread(
-        target=_listen, args=(sys.stdin.buffer, inbox, cancelled), name="listener", daemon=True
+        target=_sort, args=(connection, inbox, cancelled), name="cancels", daemon=True
     ).start()
-    send(Message("hello", {"default": DEFAULT_METHOD, "methods": _methods()}))
+    connection.send(Message("hello", {"default": DEFAULT_METHOD, "methods": _methods()}))
     compile_loops()  # before the first person waits for them
-    _serve(inbox, cancelled, send)
+    profile: Profile | None = None
+    while True:
+        message = inbox.get()
+        if message.do == "profile":
+            profile = codecs.profile_from(message)
+        elif profile is not None:
+            _solve(profile, message, cancelled, connection.send)
 
 
-def _listen(stream: BinaryIO, inbox: queue.Queue[Message], cancelled: set[int]) -> None:
-    while message := wire.read(stream):
+def _sort(connection: Connection, inbox: queue.SimpleQueue[Message], cancelled: set[int]) -> None:
+    """Note at once which jobs are cancelled; everything else waits for the placer."""
+    while message := connection.receive():
         if message.do == "cancel":
             cancelled.add(message.details["job"])
         else:
             inbox.put(message)
-    os._exit(0)  # the studio is gone; a placer at work has nobody to tell
 
 
 def _methods() -> list[dict[str, Any]]:
@@ -62,16 +56,6 @@ def _methods() -> list[dict[str, Any]]:
         | {"options": [asdict(option) for option in placer.options]}
         for placer in placers().values()
     ]
-
-
-def _serve(inbox: queue.Queue[Message], cancelled: set[int], send: Send) -> None:
-    profile: Profile | None = None
-    while True:
-        message = inbox.get()
-        if message.do == "profile":
-            profile = wire.profile_from(message)
-        elif profile is not None:
-            _solve(profile, message, cancelled, send)
 
 
 def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) -> None:
@@ -84,20 +68,20 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
         cancelled=lambda: number in cancelled,
         progress=reporter,
         values=job["values"],
-        start=wire.plan_from(message) if "plan" in job else None,
+        start=codecs.plan_from(message) if "plan" in job else None,
     )
     try:
-        problem = wire.problem_from(profile, job["problem"])
+        problem = codecs.problem_from(profile, job["problem"])
         result = place(problem, job["method"], options=options)
     except EnplaceError as error:
-        send(Message("failed", {"job": number, "why": str(error)}))
+        send(Message("unsolved", {"job": number, "why": str(error)}))
     else:
         reporter.tell()
         # What is proven of a graph with its ops split says nothing about the graph as it was.
         same = result.schedule.problem.splits == problem.splits
         bound_us = result.step_bound_us if same else None
         proof = {"bound_us": bound_us, "proven_by": result.proven_by}
-        send(wire.plan_message("solved", result.plan, {"job": number, **proof}))
+        send(codecs.plan_message("solved", result.plan, {"job": number, **proof}))
 
 
 class _Reporter:
@@ -125,7 +109,7 @@ class _Reporter:
         if progress.incumbent is None:
             self._send(Message("progress", details))
         else:
-            self._send(wire.plan_message("progress", progress.incumbent, details))
+            self._send(codecs.plan_message("progress", progress.incumbent, details))
 
 
 def _merged(earlier: Progress, later: Progress) -> Progress:
@@ -133,7 +117,3 @@ def _merged(earlier: Progress, later: Progress) -> Progress:
     found = later if later.incumbent is not None or earlier.incumbent is None else earlier
     bound = max((earlier, later), key=lambda progress: progress.bound_us or 0.0)
     return replace(found, fraction=later.fraction, bound_us=bound.bound_us, bound_by=bound.bound_by)
-
-
-if __name__ == "__main__":
-    main()

@@ -16,13 +16,5 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Any:
 
     Call it at the beginning of a training script, which needs no other change.
     """
-    # TensorFlow is imported now, and by nobody who does not call this; before
-    # enplace.frameworks.tensorflow, which asks for other kernels: the script keeps those that it
-    # has without a plan.
-    kernels = "TF_ENABLE_ONEDNN_OPTS"
-    wanted = os.environ.get(kernels)
-    importlib.import_module("tensorflow")
-    placing = importlib.import_module("enplace.frameworks.tensorflow.apply")
-    if wanted is None:
-        os.environ.pop(kernels, None)
-    return placing.apply(path, order)
+    # TensorFlow is imported only by those who call this.
+    return importlib.import_module("enplace.frameworks.tensorflow.apply").apply(path, order)

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from enplace.errors import CancelledError
+from enplace.frameworks.jobs import do_work, profile_job
 from enplace.frameworks.source import source_of
 from enplace.frameworks.trust import trust
-from enplace.frameworks.worker import do_work, profile_job
 from enplace.readers import read_profile
 from readme import commands, shell
 
@@ -132,7 +132,8 @@ def test_cancelling_ends_even_a_call_of_tensorflow_within_a_second(desk, monkeyp
             asked.append(time.monotonic())
         return bool(asked)
 
-    job = profile_job(source_of("endless.py"), "cpu:2", steps=10, warm_ups=1)
+    source = source_of("endless.py")
+    job = profile_job(source, "cpu:2", steps=10, warm_ups=1)
     with pytest.raises(CancelledError):
-        do_work(job, cancelled=cancelled)
+        do_work(source, job, cancelled=cancelled)
     assert time.monotonic() - asked[0] < 1

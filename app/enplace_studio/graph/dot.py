@@ -1,18 +1,21 @@
-"""Graphviz in a process of its own: it may be slow, and it would hold up the window."""
+"""Graphviz in a worker: it may be slow, and the window must not wait for it."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-from PySide6.QtCore import QObject, QProcess, QTimer
+from numpy.typing import NDArray
+from PySide6.QtCore import QObject, QTimer
 
+from enplace.processes.wire import DONE, Message
+from enplace.processes.worker import handler_program
 from enplace.values.profile import FloatArray
 from enplace_studio.graph.facts import GroupEdges
 from enplace_studio.graph.layout import CARD_H, GAP, LAYER_GAP, WIDE_CARD_W
+from enplace_studio.worker import StudioWorker
+
+PROGRAM = handler_program("enplace_studio.dot_worker:serve", "Graphviz")
 
 TIME_LIMIT_MS = 5000
 _HUB = 8  # edges of a node beyond which dot gets slow and its picture crowded
@@ -25,63 +28,49 @@ class DotProcess(QObject):
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
-        self._process: QProcess | None = None
+        self._worker: StudioWorker | None = None
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(TIME_LIMIT_MS)
         self._timer.timeout.connect(self._give_up)
-        # Whoever asked may be gone before the answer is there.
+        # Whoever asked may be gone before the answer arrives.
         parent.destroyed.connect(self.stop)
 
     def start(self, n: int, edges: GroupEdges, placed: Placed, failed: Callable[[], None]) -> None:
         """Lay out ``n`` cards; then call ``placed`` with the middles' x and y, or ``failed``."""
         self.stop()
-        process = self._process = QProcess(self)
         self._failed = failed
-        process.finished.connect(lambda *_: self._finish(process, n, placed))
-        process.errorOccurred.connect(lambda *_: self._finish(process, n, placed))
-        process.start(sys.executable, ["-I", str(Path(__file__).with_name("dot_process.py"))])
-        task = {
-            "n": n,
-            "edges": _without_hubs(n, edges),
-            "card": (WIDE_CARD_W, CARD_H),
-            "gap": (GAP, LAYER_GAP),
-        }
-        process.write(json.dumps(task).encode())
-        process.closeWriteChannel()
+        details = {"n": n, "card": (WIDE_CARD_W, CARD_H), "gap": (GAP, LAYER_GAP)}
+        job = Message("lay-out", details, {"edges": _without_hubs(n, edges)})
+        self._worker = StudioWorker(PROGRAM, [job], self)
+        self._worker.received.connect(lambda message: self._finish(message, placed))
         self._timer.start()
 
     def stop(self) -> None:
         """Forget the layout under way."""
         self._timer.stop()
-        process, self._process = self._process, None
-        if process is not None:
-            process.blockSignals(True)
-            process.kill()
-            process.waitForFinished(1000)
-            process.deleteLater()
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+            worker.deleteLater()
 
     def _give_up(self) -> None:
         self.stop()
         self._failed()
 
-    def _finish(self, process: QProcess, n: int, placed: Placed) -> None:
-        if process is not self._process:
-            return
-        answer = process.readAllStandardOutput().data()
+    def _finish(self, message: Message, placed: Placed) -> None:
         self.stop()
-        try:
-            x, y = np.array(json.loads(bytes(answer)), dtype=np.float64).reshape(n, 2).T
-        except ValueError:
-            self._failed()
-        else:
+        if message.do == DONE:
+            x, y = message.arrays["middles"].T
             placed(x, -y)
+        else:
+            self._failed()
 
 
-def _without_hubs(n: int, edges: GroupEdges) -> list[tuple[int, int]]:
-    """Pairs to lay out: long edges of hubs only bend the picture, so they stay out."""
+def _without_hubs(n: int, edges: GroupEdges) -> NDArray[np.int64]:
+    """Return the pairs to lay out, without long edges of hubs, which distort the picture."""
     degree = np.bincount(edges.source, minlength=n) + np.bincount(edges.target, minlength=n)
     hub = degree > max(_HUB, n // 3)
     near = np.abs(edges.target - edges.source) <= 2
     kept = (~hub[edges.source] & ~hub[edges.target]) | near
-    return list(zip(edges.source[kept].tolist(), edges.target[kept].tolist(), strict=True))
+    return np.column_stack([edges.source[kept], edges.target[kept]])

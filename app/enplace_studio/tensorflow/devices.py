@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PySide6.QtWidgets import QComboBox, QFileDialog
 
-from enplace.frameworks import worker
+from enplace.frameworks import devices
 from enplace.text import count
 from enplace.values.cluster import Cluster
 
@@ -17,7 +17,7 @@ _FILE = "A cluster file with hosts…"
 
 def usual_devices() -> dict[str, str]:
     """Texts that name devices and what a person calls them, likeliest first."""
-    return {**_GPUS, **_CPUS} if worker.usual_devices() in _GPUS else {**_CPUS, **_GPUS}
+    return {**_GPUS, **_CPUS} if devices.usual_devices() in _GPUS else {**_CPUS, **_GPUS}
 
 
 class DeviceChoice(QComboBox):

@@ -12,13 +12,15 @@ from PySide6.QtWidgets import QMessageBox, QWidget
 
 from enplace.errors import EnplaceError
 from enplace.frameworks import tuning_process
+from enplace.frameworks.devices import devices_for
+from enplace.frameworks.jobs import profile_job, run_job
 from enplace.frameworks.measured import run_from, with_measured_costs
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.trust import folder_of, is_trusted, needs_trust, trust
 from enplace.frameworks.tuning_process import tune_job
-from enplace.frameworks.worker import devices_for, profile_job, run_job
-from enplace.processes import wire
+from enplace.processes import codecs
 from enplace.processes.wire import Message
+from enplace.processes.worker import Program
 from enplace.text import ms
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -54,15 +56,13 @@ class _Task:
         What the strip says while it runs, and the heading where it failed.
     finish : callable
         Takes the worker's answer.
-    command : tuple of str
-        Another process than the worker's.
     """
 
     title: str
     failed: str
     messages: tuple[Message, ...]
     finish: Callable[[Message], None]
-    command: tuple[str, ...] = ()
+    program: Program
 
 
 class Measuring(QWidget):
@@ -132,11 +132,12 @@ class Measuring(QWidget):
                     source, request.devices, request.steps, request.warm_ups, request.batch_sizes
                 ),
                 lambda message: self._profiled(request, message),
+                source.framework.worker,
             )
         )
 
     def _profiled(self, request: ProfileRequest, message: Message) -> None:
-        profile = aside(lambda: _with_source(wire.profile_from(message), request))
+        profile = aside(lambda: _with_source(codecs.profile_from(message), request))
         if self._document.modified:  # no question out of nowhere
             title = f"The profile of {request.source.name} is ready"
             self.strip.offer(title, lambda: self._open(profile, request.source))
@@ -205,6 +206,7 @@ class Measuring(QWidget):
                 f"“{entry.name}” could not be run",
                 run_job(source, devices, steps, order, problem, entry.plan),
                 lambda message: self._ran(entry.plan, problem, message),
+                source.framework.worker,
             )
         )
 
@@ -218,7 +220,7 @@ class Measuring(QWidget):
                 f"“{entry.name}” could not be tuned",
                 tune_job(source, devices, steps, order, ROUNDS, problem, entry.plan),
                 lambda message: self._tuned(entry, problem, message),
-                tuning_process.COMMAND,
+                tuning_process.PROGRAM,
             )
         )
 
@@ -291,7 +293,7 @@ class Measuring(QWidget):
         if not self.strip.isHidden():
             self.failed.emit(f"{self.strip.title.text()}; let it end, open it, or give it up first")
             return
-        job = self.job = WorkerJob(task.messages, self, task.command)
+        job = self.job = WorkerJob(task.program, task.messages, self)
         job.done.connect(lambda message: self._on_done(task, message))
         job.failed.connect(lambda why, lines: self._on_failed(task, why, lines))
         job.cancelled.connect(lambda: self._on_cancelled(task))

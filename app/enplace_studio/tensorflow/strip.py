@@ -82,7 +82,7 @@ class JobStrip(QFrame):
     def _refresh(self) -> None:
         if (job := self._job) is None:
             return
-        self.said.set_text(job.said)
+        self.said.set_text(job.text)
         self.elapsed.setText(seconds(job.seconds))
         self.bar.setRange(0, 0 if job.fraction is None else BAR_STEPS)
         if job.fraction is not None:

@@ -147,18 +147,18 @@ def profile(
     TensorFlow 1 graph. A script is run unchanged until it trains. A recorded RunMetadata
     (FULL_TRACE) holds the measurement already, so nothing runs.
     """
-    from enplace.frameworks import worker
+    from enplace.frameworks.devices import usual_devices
+    from enplace.frameworks.jobs import do_work, profile_job
     from enplace.frameworks.measured import COMPILED
-    from enplace.processes.wire import profile_from
+    from enplace.processes.codecs import profile_from
     from enplace.writers import write_profile
 
     source = _source(model, trust)
     check_outputs((output,), source.path)
-    is_recorded = source.kind == "trace"
-    where = None if is_recorded else devices or worker.usual_devices()
+    where = None if source.is_recorded else devices or usual_devices()
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
-        job = worker.profile_job(source, where or "", steps, warm_ups, batch_sizes or ())
-        measured = profile_from(worker.do_work(job, report, stopped))
+        job = profile_job(source, where or "", steps, warm_ups, batch_sizes or ())
+        measured = profile_from(do_work(source, job, report, stopped))
     write_profile(output, measured)
     return Answer(
         profile_numbers(measured) | {"devices": where, "profile_file": output},
@@ -245,8 +245,8 @@ def run(
     The same steps also run without the plan, to prove that the result is the same, and as
     TensorFlow runs them by itself. Exit status 1 if it did not run as planned.
     """
+    from enplace.frameworks.devices import devices_for
     from enplace.frameworks.tuning_process import runs_on
-    from enplace.frameworks.worker import devices_for
     from enplace.readers import read_plan_alone
 
     predicted_us = None
@@ -312,8 +312,8 @@ def tune(
     model). Exit status 1 if no new plan was kept and one did not run as planned.
     """
     from enplace.frameworks import tuning
+    from enplace.frameworks.devices import devices_for
     from enplace.frameworks.tuning_process import runs_on
-    from enplace.frameworks.worker import devices_for
     from enplace.machine import simulate
     from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, place
     from enplace.writers import write_plan

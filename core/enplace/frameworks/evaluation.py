@@ -16,11 +16,13 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.errors import ProfileError
+from enplace.frameworks.jobs import profile_job, run_job
 from enplace.frameworks.measured import NOT_SEEN, MeasuredRun, run_from, with_measured_costs
 from enplace.frameworks.source import Source, check_batch_sizes
-from enplace.frameworks.worker import Report, profile_job, run_job
 from enplace.placers import place
-from enplace.processes.wire import Message, profile_from
+from enplace.processes.codecs import profile_from
+from enplace.processes.wire import Message
+from enplace.processes.worker import Report
 from enplace.readers.clusters import cluster_from
 from enplace.text import count, percent
 from enplace.text import size as size_text

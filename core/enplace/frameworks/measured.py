@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from enplace.processes.wire import Message, plan_from, plan_message
+from enplace.processes.codecs import plan_from, plan_message
+from enplace.processes.wire import Message
 from enplace.readers.clusters import cluster_from_json
 from enplace.values.cluster import Cluster, task_of
 from enplace.values.plan import Plan

@@ -1,4 +1,4 @@
-"""What a person points at: a script, a saved model, a graph; told apart without TensorFlow."""
+"""The model that a person points at: a script, a module, a saved model, a graph."""
 
 from __future__ import annotations
 
@@ -9,30 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 from sys import path as module_path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from enplace.disk import is_object, only, take, whole
 from enplace.errors import FileError
+from enplace.frameworks.framework import Framework
+from enplace.frameworks.registry import framework_of_kind, frameworks, kinds
 
-Kind = Literal["script", "module", "keras", "saved-model", "tf1", "trace"]
-
-_SUFFIXES: dict[str, Kind] = {
-    ".py": "script",
-    ".keras": "keras",
-    ".h5": "keras",
-    ".hdf5": "keras",
-    ".meta": "tf1",
-    ".pb": "tf1",
-    ".pbtxt": "tf1",
-}
-_SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-
-# RunMetadata begins with its step statistics, these with a device, this with its name.
-_FIELD = rb"\x0a[\x80-\xff]*[\x00-\x7f]"
-_TRACE = re.compile(
-    rb"\A(" + _FIELD * 3 + rb"/(job|device|host|replica|task):|\s*step_stats\s*[{:])"
-)
 
 ADD_TENSORFLOW = "pip install 'enplace[tensorflow]'"
 MAX_BATCH = 1 << 24
@@ -51,25 +35,35 @@ class Source:
     path : str
         An absolute path, or a module's dotted name.
     kind : str
-        ``script``, ``module``, ``keras``, ``saved-model``, ``tf1`` or ``trace``.
+        ``script``, ``module``, or another kind that a framework opens.
     arguments : tuple of str
         The command line of a script or module.
     loss, optimizer : str
-        What to train a saved model with, by the names that Keras knows.
+        How to train a saved model, by the names that Keras knows.
     batch_size : int
-        Of made-up batches, and what :data:`BATCH` in a script's arguments stands for; 0 leaves it
-        to the model.
+        Of the batches that a saved model gets, and the value of :data:`BATCH` in a script's
+        arguments; 0 leaves it to the model.
     signature : str
         Which one of a SavedModel; empty for its only or its default one.
     """
 
     path: str
-    kind: Kind
+    kind: str
     arguments: tuple[str, ...] = ()
     loss: str = ""
     optimizer: str = ""
     batch_size: int = 0
     signature: str = ""
+
+    @property
+    def framework(self) -> Framework:
+        """The framework that opens it."""
+        return framework_of_kind(self.kind)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it holds only measurements, so that opening it runs no code."""
+        return self.kind in self.framework.recorded_kinds
 
     @property
     def name(self) -> str:
@@ -102,8 +96,8 @@ def source_from_json(data: Any) -> Source:
     source = is_object(data, "source")
     only(source, set(Source.__dataclass_fields__), "source")
     kind: Any = take(source, "kind", str, "source")
-    if kind not in get_args(Kind):
-        raise FileError(f"source: 'kind' must be one of {', '.join(get_args(Kind))}, not '{kind}'")
+    if kind not in kinds():
+        raise FileError(f"source: 'kind' must be one of {', '.join(kinds())}, not '{kind}'")
     arguments = take(source, "arguments", list, "source")
     if wrong := [value for value in arguments if not isinstance(value, str)]:
         raise FileError(f"source: 'arguments' must hold texts, not {wrong[0]!r}")
@@ -119,7 +113,7 @@ def source_from_json(data: Any) -> Source:
 
 
 def source_of(path: str, **options: Any) -> Source:
-    """Tell what kind of model is at a path, or what module has this name.
+    """Find out which kind of model is at a path, or which module has this name.
 
     Parameters
     ----------
@@ -131,13 +125,12 @@ def source_of(path: str, **options: Any) -> Source:
     Raises
     ------
     FileError
-        If there is nothing, or nothing that is a model.
+        If there is no model.
     """
     place = Path(path).expanduser()
-    if place.name in _SAVED_MODEL and place.exists():
-        place = place.parent
     if place.exists():
-        source = Source(str(place.absolute()), _kind_of(place))
+        found, kind = _recognise(place)
+        source = Source(str(found.absolute()), kind)
     elif _is_module(path):
         source = Source(path, "module")
     else:
@@ -145,46 +138,34 @@ def source_of(path: str, **options: Any) -> Source:
     return _with(source, options)
 
 
-def _kind_of(place: Path) -> Kind:
-    if place.is_dir():
-        if any((place / name).exists() for name in _SAVED_MODEL):
-            return "saved-model"
-        raise FileError(
-            f"{place}: this folder holds no saved_model.pb, so it is no SavedModel; "
-            f"choose the folder that does, or a file"
-        )
-    try:
-        with open(place, "rb") as file:
-            head = file.read(256)
-    except OSError as error:
-        raise FileError(f"{place}: cannot read: {error.strerror}") from None
-    if _TRACE.match(head):
-        return "trace"
-    if place.suffix.lower() not in _SUFFIXES:
-        raise FileError(
-            f"{place}: not a model; choose a training script (.py), a Keras model (.keras, .h5), "
-            f"a SavedModel's folder, a TensorFlow 1 graph (.meta, .pb, .pbtxt) or a recorded trace"
-        )
-    if not head:
-        raise FileError(f"{place}: the file is empty; save it again")
-    return _SUFFIXES[place.suffix.lower()]
+def _recognise(place: Path) -> tuple[Path, str]:
+    """Return where a model is and its kind; if there is none, say why."""
+    why: FileError | None = None
+    for framework in frameworks().values():
+        try:
+            return framework.recognise(place)
+        except FileError as error:
+            why = error
+    assert why is not None, "there is a framework"
+    raise why
 
 
 def _is_module(name: str) -> bool:
-    """Whether Python could import it; looks for its first part only, and runs nothing."""
-    if not _MODULE.fullmatch(name) or Path(name).suffix in _SUFFIXES:
+    """Whether Python could import it. Looks only for the first part, and runs nothing."""
+    suffixes = [suffix for framework in frameworks().values() for suffix in framework.suffixes]
+    if not _MODULE.fullmatch(name) or Path(name).suffix in suffixes:
         return False
     return PathFinder.find_spec(name.partition(".")[0], ["", *module_path]) is not None
 
 
 def _with(source: Source, options: dict[str, Any]) -> Source:
-    """The options taken in, if they go together."""
+    """Set further fields, if they go together."""
     if "arguments" in options:
         options["arguments"] = tuple(options["arguments"])
     source = replace(source, **options)
     if bool(source.loss) != bool(source.optimizer):
-        given, lacking = ("loss", "optimizer") if source.loss else ("optimizer", "loss")
-        raise FileError(f"{source.path}: there is a {given} but no {lacking}; give both or neither")
+        given, missing = ("loss", "optimizer") if source.loss else ("optimizer", "loss")
+        raise FileError(f"{source.path}: there is a {given} but no {missing}; give both or neither")
     if source.batch_size and _is_script(source) and not _takes_batch(source):
         raise FileError(
             f"{source.path}: where does it take its batch size? {_SAY_WHERE}, or leave the batch "
@@ -204,7 +185,7 @@ def _takes_batch(source: Source) -> bool:
 
 
 def check_batch_sizes(source: Source, sizes: Sequence[int]) -> None:
-    """Refuse what a batch cannot be estimated from.
+    """Refuse batch sizes that nothing can be estimated from.
 
     Raises
     ------

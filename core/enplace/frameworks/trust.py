@@ -1,4 +1,4 @@
-"""Whose code may run: a person is asked once for each folder, as editors do."""
+"""Which code may run: a person is asked once for each folder, as editors do."""
 
 from __future__ import annotations
 
@@ -24,24 +24,21 @@ NAME, VERSION = "enplace-trust", 1
 
 
 class TrustError(EnplaceError):
-    """Nobody said that this code may run."""
+    """No person has allowed this code to run."""
 
 
 def needs_trust(source: Source) -> bool:
-    """Whether opening a model runs code that came with it; a saved graph may read and write files.
-
-    A recorded trace holds only what was measured.
-    """
-    return source.kind != "trace"
+    """Whether opening a model runs code that came with it: even a saved graph can write files."""
+    return not source.is_recorded
 
 
 def folder_of(source: Source) -> Path:
-    """The folder whose code a model is part of; for a module, the one that it is called from."""
+    """Return the folder to trust; for a module, the current one."""
     return Path(source.path).resolve().parent
 
 
 def is_trusted(path: str | os.PathLike[str]) -> bool:
-    """Whether a person trusts the folder that a path is in, or one that this is in."""
+    """Whether a person trusts a folder that contains the path, directly or deeper down."""
     trusted = _folders()
     return any(str(folder) in trusted for folder in Path(path).resolve().parents)
 

@@ -1,34 +1,30 @@
-"""Tuning in a process of its own, for a window that must not wait for it.
+"""Tuning in a worker, for a window that must not wait for it.
 
-It hears a profile, then a plan with ``do`` = ``tune`` and the details of :func:`tune_job`, and
-answers as :mod:`enplace.frameworks.worker` tells: with ``progress``, then ``done`` with the run of
-the best plan and ``rounds``, or ``failed``. The processes with TensorFlow that it starts end with
-it.
+The answer is the run of the best plan, with ``rounds``. The framework's workers that it starts end
+with it.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from enplace.errors import EnplaceError
+from enplace.frameworks.jobs import do_work, run_job
 from enplace.frameworks.measured import MeasuredRun, run_from, run_message
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.tuning import Run, Tuning, tune
-from enplace.frameworks.worker import Report, WorkerError, do_work, never, run_job
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place
-from enplace.processes import wire
+from enplace.processes import codecs
+from enplace.processes.main import Connection
 from enplace.processes.wire import Message
+from enplace.processes.worker import Report, handler_program, never
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
-COMMAND = (sys.executable, "-P", "-m", "enplace.frameworks.tuning_process")
+PROGRAM = handler_program("enplace.frameworks.tuning_process:work", "tuning")
 
 SEARCH_S = 10.0
-"""Time to look for each new plan."""
+"""How long to search for each new plan."""
 
 
 def tune_job(
@@ -40,7 +36,7 @@ def tune_job(
     problem: Problem,
     plan: Plan,
 ) -> tuple[Message, ...]:
-    """What the process is sent."""
+    """Write the job of tuning a plan."""
     profile, job = run_job(source, devices, steps, order, problem, plan)
     return profile, Message("tune", {**job.details, "rounds": rounds}, job.arrays)
 
@@ -53,51 +49,24 @@ def runs_on(
     report: Report,
     cancelled: Callable[[], bool] = never,
 ) -> Run:
-    """Runs plans on real devices, each in a process of its own, until cancelled."""
+    """Return a function that runs plans on real devices, each in a worker of its own."""
 
     def measure(problem: Problem, plan: Plan) -> MeasuredRun:
         job = run_job(source, devices, steps, order, problem, plan)
-        return run_from(do_work(job, report, cancelled), problem)
+        return run_from(do_work(source, job, report, cancelled), problem)
 
     return measure
 
 
-def main() -> None:
-    """Do the job on standard input."""
-    hear, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    saying = threading.Lock()
-
-    def say(message: Message) -> None:
-        with saying:
-            out.write(wire.encode(message))
-            out.flush()
-
-    profile, job = wire.read(hear), wire.read(hear)
-    assert profile is not None
-    assert job is not None
-    threading.Thread(target=_end_with, args=(hear,), daemon=True).start()
-    try:
-        say(_tuned(profile, job, say))
-    except WorkerError as error:
-        sys.stderr.write(f"{error.last_lines}\n")
-        say(Message("failed", {"why": str(error), "kind": "WorkerError"}))
-    except EnplaceError as error:
-        say(Message("failed", {"why": str(error), "kind": "EnplaceError"}))
+def work(connection: Connection) -> Message:
+    """Tune the plan that is received."""
+    profile, job = connection.receive(), connection.receive()
+    return _tuned(profile, job, connection.report)
 
 
-def _end_with(hear: Any) -> None:
-    """Wait until whoever asked is gone."""
-    hear.read()
-    os._exit(0)
-
-
-def _tuned(profile: Message, job: Message, say: Any) -> Message:
+def _tuned(profile: Message, job: Message, report: Report) -> Message:
     details = job.details
-    problem = wire.problem_from(wire.profile_from(profile), details["problem"])
-
-    def report(message: str, fraction: float | None) -> None:
-        say(Message("progress", {"message": message, "fraction": fraction}))
+    problem = codecs.problem_from(codecs.profile_from(profile), details["problem"])
 
     def tell(progress: Progress) -> None:
         report(f"Solving with the measured costs: {progress.message}", progress.fraction)
@@ -108,7 +77,7 @@ def _tuned(profile: Message, job: Message, say: Any) -> Message:
 
     source = source_from_json(details["source"])
     measure = runs_on(source, details["devices"], details["steps"], details["order"], report)
-    tuning = tune(problem, wire.plan_from(job), measure, solve, details["rounds"])
+    tuning = tune(problem, codecs.plan_from(job), measure, solve, details["rounds"])
     answer = run_message(tuning.best.run)
     return Message(answer.do, {**answer.details, "rounds": _rounds(tuning)}, answer.arrays)
 
@@ -122,7 +91,3 @@ def _rounds(tuning: Tuning) -> list[dict[str, Any]]:
         }
         for trial in tuning.trials
     ]
-
-
-if __name__ == "__main__":
-    main()

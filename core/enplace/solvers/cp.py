@@ -1,18 +1,18 @@
 """CP-SAT on small problems: better plans, and bounds that hold for every plan.
 
-The solver runs in :mod:`~enplace.solvers.cpsat_process`; what the model is, is said there.
+The solver runs in a worker; :mod:`~enplace.solvers.cpsat_process` describes the model.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from enplace.bounds.step_time import heads_and_tails_us
-from enplace.processes.solver import converse
+from enplace.processes.wire import Message
+from enplace.solvers.ask import ask_solver
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
@@ -68,21 +68,22 @@ def solve_cp(
     # No feasible schedule need be as short as a known one that lacks memory.
     longest_us = known.makespan_us if known.fits else _serial_us(problem)
     tick_us = max(longest_us, 1e-6) / TICKS
-    arguments = [str(limit_s), str(threads)]
-    message = _encode(problem, known, bound_us, tick_us)
+    details = {"limit_s": limit_s, "threads": threads}
+    job = Message("solve", details, _arrays(problem, known, bound_us, tick_us))
     best_us = bound_us
-    for line in converse("cpsat_process", arguments, message, limit_s, cancelled):
-        denies = line.get("status") == "infeasible" or line.get("bound", 0.0) > TICKS
+    for message in ask_solver("cpsat_process:solve", job, limit_s, cancelled):
+        status, bound = message.details.get("status", ""), message.details.get("bound", 0.0)
+        denies = status == "infeasible" or bound > TICKS
         if known.fits and denies:
             yield Found(bound_us, None, "failed", DENIAL)
             return
         # Times are rounded down: what the model cannot beat, no schedule can.
-        best_us = max(best_us, line.get("bound", 0.0) * tick_us)
+        best_us = max(best_us, bound * tick_us)
         plan = None
-        if "device" in line:
-            device = np.array(line["device"], dtype=np.int64)[problem.unit]
-            plan = _plan(problem, device, np.array(line["start"], dtype=np.float64))
-        yield Found(best_us, plan, line.get("status", ""), line.get("why", ""))
+        if "device" in message.arrays:
+            device = message.arrays["device"].astype(np.int64)[problem.unit]
+            plan = _plan(problem, device, message.arrays["start"].astype(np.float64))
+        yield Found(best_us, plan, status, message.details.get("why", ""))
 
 
 def _plan(problem: Problem, device: np.ndarray, start: np.ndarray) -> Plan:
@@ -154,37 +155,37 @@ def _ticks(bound_us: np.ndarray, tick_us: float) -> np.ndarray:
     return np.floor(bound_us / tick_us * (1 - 1e-9)).astype(np.int64)
 
 
-def _encode(problem: Problem, known: Schedule, bound_us: float, tick_us: float) -> bytes:
-    """Arrays for the process; times in whole ticks, rounded down."""
+def _arrays(
+    problem: Problem, known: Schedule, bound_us: float, tick_us: float
+) -> dict[str, np.ndarray]:
+    """Return what the solver's process needs; times in whole ticks, rounded down."""
     profile, cluster = problem.profile, problem.cluster
     sends_us = cluster.b0_us + cluster.b1_us_per_byte * profile.tensor_bytes[:, None, None]
     persistent, running = problem.unit_persistent_bytes, _running_bytes(problem)
     unit_bytes = 1 + int(persistent.sum() + profile.held_bytes.sum() + running.sum()) // MOST_UNITS
     head_us, tail_us = heads_and_tails_us(problem)
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        horizon=TICKS + 1,
-        bound=_ticks(np.array(bound_us), tick_us),
-        head=_ticks(head_us, tick_us),
-        tail=_ticks(tail_us, tick_us),
-        allowed=_one_of_twins(problem),
-        unit=problem.unit,
-        unit_weight=persistent // unit_bytes,
-        op_weight=running // unit_bytes,
-        temporary=profile.temporary_bytes // unit_bytes,
-        tensor_weight=profile.held_bytes // unit_bytes,
-        tight=not known.fits or (known.peak_bytes > TIGHT * cluster.capacity_bytes).any(),
-        capacity=-(-cluster.capacity_bytes // unit_bytes),
-        time=np.floor(np.where(np.isfinite(problem.time_us), problem.time_us, 0.0) / tick_us),
-        lanes=cluster.lanes,
-        lane_owner=cluster.lane_owner,
-        tensor_op=profile.tensor_op,
-        edge_tensor=profile.edge_tensor,
-        edge_source=profile.edge_source,
-        edge_op=profile.edge_op,
-        send=np.floor(sends_us / tick_us),
-        route_ptr=cluster.route_ptr,
-        route=cluster.route,
-    )
-    return buffer.getvalue()
+    values = {
+        "horizon": TICKS + 1,
+        "bound": _ticks(np.array(bound_us), tick_us),
+        "head": _ticks(head_us, tick_us),
+        "tail": _ticks(tail_us, tick_us),
+        "allowed": _one_of_twins(problem),
+        "unit": problem.unit,
+        "unit_weight": persistent // unit_bytes,
+        "op_weight": running // unit_bytes,
+        "temporary": profile.temporary_bytes // unit_bytes,
+        "tensor_weight": profile.held_bytes // unit_bytes,
+        "tight": not known.fits or (known.peak_bytes > TIGHT * cluster.capacity_bytes).any(),
+        "capacity": -(-cluster.capacity_bytes // unit_bytes),
+        "time": np.floor(np.where(np.isfinite(problem.time_us), problem.time_us, 0.0) / tick_us),
+        "lanes": cluster.lanes,
+        "lane_owner": cluster.lane_owner,
+        "tensor_op": profile.tensor_op,
+        "edge_tensor": profile.edge_tensor,
+        "edge_source": profile.edge_source,
+        "edge_op": profile.edge_op,
+        "send": np.floor(sends_us / tick_us),
+        "route_ptr": cluster.route_ptr,
+        "route": cluster.route,
+    }
+    return {name: np.asarray(value) for name, value in values.items()}

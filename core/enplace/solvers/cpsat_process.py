@@ -1,50 +1,48 @@
-"""CP-SAT in a process of its own: the placement and schedule of a small problem.
+"""CP-SAT in a worker: the placement and schedule of a small problem.
 
-Arrays on standard input (see :mod:`enplace.solvers.cp`), JSON lines on standard output. Each line
-is an object with ``bound``, or with ``objective``, ``device`` (of each unit) and ``start`` (of each
-op), in whole ticks. The last one also has ``status``: ``optimal``, ``infeasible``, ``stopped`` or
-``missing`` with ``why``.
+The job is one message with the arrays of :mod:`enplace.solvers.cp`. Each message back has
+``bound``, or ``objective`` and ``bound`` with the arrays ``device`` (of each unit) and ``start``
+(of each op), in whole ticks. The last one has ``status``: ``optimal``, ``infeasible``, ``stopped``
+or ``missing`` with ``why``.
 
 The model relaxes the machine, so that its bound holds for every schedule: channels may carry
 tensors in any order and at any time, and times and bytes are rounded down. Where memory is far from
 full, of tensors only those count that an op holds while it runs. OR-Tools 9.15 has called a hinted
 placement optimal where there was a shorter schedule, and a model infeasible where the optional
 intervals of one op, of unlike lengths, shared an end. So it gets no hint, and intervals share none.
-
-Usage: python -m enplace.solvers.cpsat_process SECONDS THREADS
 """
 
 from __future__ import annotations
 
-import io
-import sys
 from typing import Any
 
 import numpy as np
 
-from enplace.processes.solver import say
+from enplace.processes.main import Connection
+from enplace.processes.wire import DONE, PROGRESS, Message
 
 
-def main() -> None:
-    """Solve the problem on standard input."""
-    limit_s, threads = float(sys.argv[1]), int(sys.argv[2])
-    data = dict(np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False))
+def solve(connection: Connection) -> Message:
+    """Solve the problem that is received first."""
+    job = connection.receive()
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:
-        say(status="missing", why=f"{error}")
-        return
-    schedule = _Schedule(cp_model, data)
+        return Message(DONE, {"status": "missing", "why": f"{error}"})
+
+    def send_bound(bound: float) -> None:
+        connection.send(Message(PROGRESS, {"bound": float(bound)}))
+
+    schedule = _Schedule(cp_model, dict(job.arrays))
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = limit_s
-    solver.parameters.num_workers = threads
-    solver.best_bound_callback = lambda bound: say(bound=float(bound))
-    status = solver.solve(schedule.model, schedule.teller())
+    solver.parameters.max_time_in_seconds = float(job.details["limit_s"])
+    solver.parameters.num_workers = job.details["threads"]
+    solver.best_bound_callback = send_bound
+    status = solver.solve(schedule.model, schedule.solution_sender(connection))
     if status == cp_model.INFEASIBLE:
-        say(status="infeasible")
-        return
-    done = "optimal" if status == cp_model.OPTIMAL else "stopped"
-    say(status=done, bound=float(solver.best_objective_bound))
+        return Message(DONE, {"status": "infeasible"})
+    name = "optimal" if status == cp_model.OPTIMAL else "stopped"
+    return Message(DONE, {"status": name, "bound": float(solver.best_objective_bound)})
 
 
 class _Schedule:
@@ -193,24 +191,25 @@ class _Schedule:
             intervals, weights = zip(*held, strict=True)
             self.model.add_cumulative(intervals, weights, room)
 
-    def teller(self) -> Any:
-        """What tells of each solution."""
+    def solution_sender(self, connection: Connection) -> Any:
+        """Return the callback that sends each solution."""
         schedule = self
 
-        class Teller(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
+        class Sender(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
             def on_solution_callback(self) -> None:
                 device = [
                     next(d for d, there in choices.items() if self.boolean_value(there))
                     for choices in schedule.on
                 ]
-                say(
-                    objective=float(self.objective_value),
-                    bound=float(self.best_objective_bound),
-                    device=device,
-                    start=[self.value(start) for start in schedule.start],
-                )
+                start = [self.value(start) for start in schedule.start]
+                details = {
+                    "objective": float(self.objective_value),
+                    "bound": float(self.best_objective_bound),
+                }
+                arrays = {"device": np.array(device), "start": np.array(start)}
+                connection.send(Message(PROGRESS, details, arrays))
 
-        return Teller()
+        return Sender()
 
 
 def _heaviest(weight: Any, unit: Any) -> list[tuple[int, int]]:
@@ -218,7 +217,3 @@ def _heaviest(weight: Any, unit: Any) -> list[tuple[int, int]]:
     largest = np.zeros(int(unit.max()) + 1, dtype=np.int64)
     np.maximum.at(largest, unit, weight)
     return [(value, number) for number, value in enumerate(largest.tolist())]
-
-
-if __name__ == "__main__":
-    main()

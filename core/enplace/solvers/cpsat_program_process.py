@@ -1,25 +1,23 @@
-"""CP-SAT in a process of its own, for programs of choices and a maximum (Fig. 6, contiguous).
+"""CP-SAT in a worker, for programs of choices and a maximum (Fig. 6, contiguous).
 
-A model on standard input, JSON lines on standard output, as :mod:`enplace.solvers.highs_process`.
+Its messages are those of :mod:`enplace.solvers.highs_process`.
 
 CP-SAT counts in whole numbers. Variables up to 1 are taken for 0 or 1, whether the model says so or
 not: in these programs they follow from the choices. Those without an upper bound are times, counted
 in parts of :data:`UNIT`; their coefficients are whole. Other coefficients are rounded so that rows
 allow more, not less: a bound holds for the model itself, and a solution may exceed a row by some
 parts of the unit.
-
-Usage: python -m enplace.solvers.cpsat_program_process SECONDS THREADS
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
-from enplace.processes.solver import say
-from enplace.solvers.model import FloatArray, Model, decode_model
+from enplace.processes.main import Connection
+from enplace.processes.wire import DONE, PROGRESS, Message
+from enplace.solvers.model import FloatArray, Model, model_from
 
 UNIT = 10**9
 
@@ -27,26 +25,27 @@ MOST = 10**6
 """No time of a solution worth having is more."""
 
 
-def main() -> None:
-    """Solve the model on standard input."""
-    limit_s, threads = float(sys.argv[1]), int(sys.argv[2])
-    model, start = decode_model(sys.stdin.buffer.read())
+def solve(connection: Connection) -> Message:
+    """Solve the model that is received first."""
+    job = connection.receive()
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:
-        say(status="missing", why=f"{error}")
-        return
-    program = _Program(cp_model, model, start)
+        return Message(DONE, {"status": "missing", "why": f"{error}"})
+
+    def send_bound(bound: float) -> None:
+        connection.send(Message(PROGRESS, {"bound": bound / UNIT}))
+
+    program = _Program(cp_model, *model_from(job))
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = limit_s
-    solver.parameters.num_workers = threads
-    solver.best_bound_callback = lambda bound: say(bound=bound / UNIT)
-    status = solver.solve(program.model, program.teller())
+    solver.parameters.max_time_in_seconds = float(job.details["limit_s"])
+    solver.parameters.num_workers = job.details["threads"]
+    solver.best_bound_callback = send_bound
+    status = solver.solve(program.model, program.solution_sender(connection))
     if status == cp_model.INFEASIBLE:
-        say(status="infeasible")
-        return
-    done = "optimal" if status == cp_model.OPTIMAL else "stopped"
-    say(status=done, bound=solver.best_objective_bound / UNIT)
+        return Message(DONE, {"status": "infeasible"})
+    name = "optimal" if status == cp_model.OPTIMAL else "stopped"
+    return Message(DONE, {"status": name, "bound": solver.best_objective_bound / UNIT})
 
 
 class _Program:
@@ -90,21 +89,17 @@ class _Program:
         variables = [self.variables[column] for column in columns.tolist()]
         return self.cp_model.LinearExpr.weighted_sum(variables, value.astype(np.int64).tolist())
 
-    def teller(self) -> Any:
-        """What tells of each solution."""
+    def solution_sender(self, connection: Connection) -> Any:
+        """Return the callback that sends each solution."""
         program = self
 
-        class Teller(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
+        class Sender(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
             def on_solution_callback(self) -> None:
                 found = np.array([self.value(each) for each in program.variables])
-                say(
-                    objective=self.objective_value / UNIT,
-                    bound=self.best_objective_bound / UNIT,
-                    values=(found / program.parts).tolist(),
-                )
+                details = {
+                    "objective": self.objective_value / UNIT,
+                    "bound": self.best_objective_bound / UNIT,
+                }
+                connection.send(Message(PROGRESS, details, {"values": found / program.parts}))
 
-        return Teller()
-
-
-if __name__ == "__main__":
-    main()
+        return Sender()

@@ -1,56 +1,57 @@
-"""HiGHS in a process of its own: a model on standard input, JSON lines on standard output.
+"""HiGHS in a worker: a model comes in, bounds and solutions go out.
 
-Each line is an object with ``bound``, the best lower bound so far, and where there is a new
-solution, ``objective`` and ``values``. The last one also has ``status``: ``optimal``,
+Each message has ``bound``, the best lower bound so far, and where there is a new solution,
+``objective`` and the array ``values``. The last one also has ``status``: ``optimal``,
 ``infeasible``, ``stopped`` or ``missing`` with ``why``.
-
-Usage: python -m enplace.solvers.highs_process SECONDS THREADS
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
 
-from enplace.processes.solver import say
-from enplace.solvers.model import FloatArray, Model, decode_model
+from enplace.processes.main import Connection
+from enplace.processes.wire import DONE, PROGRESS, Message
+from enplace.solvers.model import FloatArray, Model, model_from
 
 OPTIMAL_GAP = 1e-6
 """Relative difference to the bound at which a solution counts as optimal."""
 
-SMALLEST_GAIN_S = 0.2
-"""Bounds are told this often at most."""
+BOUND_EVERY_S = 0.2
+"""A better bound is sent at most this often."""
 
 
-def main() -> None:
-    """Solve the model on standard input."""
-    limit_s, threads = float(sys.argv[1]), int(sys.argv[2])
-    model, start = decode_model(sys.stdin.buffer.read())
+def solve(connection: Connection) -> Message:
+    """Solve the model that is received first."""
+    job = connection.receive()
     try:
         import highspy
     except ImportError as error:
-        say(status="missing", why=f"{error}")
-        return
-    solver = _solver(highspy, model, start)
-    solver.setOptionValue("time_limit", limit_s)
-    solver.setOptionValue("threads", threads)
-    solver.cbMipImprovingSolution.subscribe(_tell_solution)
-    solver.cbMipInterrupt.subscribe(_BoundTeller())
+        return Message(DONE, {"status": "missing", "why": f"{error}"})
+    solver = _solver(highspy, *model_from(job))
+    solver.setOptionValue("time_limit", float(job.details["limit_s"]))
+    solver.setOptionValue("threads", job.details["threads"])
+    solver.cbMipImprovingSolution.subscribe(lambda event: connection.send(_solution(event)))
+    solver.cbMipInterrupt.subscribe(_BoundSender(connection))
     solver.run()
+    return _answer(highspy, solver)
+
+
+def _answer(highspy: Any, solver: Any) -> Message:
     info, status = solver.getInfo(), solver.getModelStatus()
     known = highspy.HighsModelStatus
     found = math.isfinite(info.objective_function_value) and info.primal_solution_status == 2
     if status == known.kInfeasible:
-        say(status="infeasible")
-        return
-    last = {"objective": info.objective_function_value} if found else {}
-    if found:
-        last["values"] = list(solver.getSolution().col_value)
-    done = "optimal" if status == known.kOptimal else "stopped"
-    say(status=done, bound=_finite(_bound(info, done)), **last)
+        return Message(DONE, {"status": "infeasible"})
+    name = "optimal" if status == known.kOptimal else "stopped"
+    details = {"status": name, "bound": _finite(_bound(info, name))}
+    if not found:
+        return Message(DONE, details)
+    values = np.array(solver.getSolution().col_value)
+    objective = {"objective": info.objective_function_value}
+    return Message(DONE, {**details, **objective}, {"values": values})
 
 
 def _bound(info: Any, status: str) -> float:
@@ -85,24 +86,21 @@ def _solver(highspy: Any, model: Model, start: FloatArray | None) -> Any:
     return solver
 
 
-def _tell_solution(event: Any) -> None:
+def _solution(event: Any) -> Message:
     out = event.data_out
-    values = list(out.mip_solution)
-    say(objective=out.objective_function_value, bound=_finite(out.mip_dual_bound), values=values)
+    details = {"objective": out.objective_function_value, "bound": _finite(out.mip_dual_bound)}
+    return Message(PROGRESS, details, {"values": np.array(out.mip_solution)})
 
 
-class _BoundTeller:
-    """Tells the bound when it has risen."""
+class _BoundSender:
+    """Sends the bound when it has risen."""
 
-    def __init__(self) -> None:
-        self._bound, self._told_s = -math.inf, -math.inf
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._bound, self._sent_s = -math.inf, -math.inf
 
     def __call__(self, event: Any) -> None:
         out = event.data_out
-        if out.mip_dual_bound > self._bound and out.running_time > self._told_s + SMALLEST_GAIN_S:
-            self._bound, self._told_s = out.mip_dual_bound, out.running_time
-            say(bound=_finite(self._bound))
-
-
-if __name__ == "__main__":
-    main()
+        if out.mip_dual_bound > self._bound and out.running_time > self._sent_s + BOUND_EVERY_S:
+            self._bound, self._sent_s = out.mip_dual_bound, out.running_time
+            self._connection.send(Message(PROGRESS, {"bound": _finite(self._bound)}))

@@ -1,9 +1,9 @@
-"""Solve a mixed-integer program in another process, which can be stopped at any time.
+"""Solve a mixed-integer program in a worker, which can be stopped at any time.
 
-HiGHS is asked directly, because it tells of each solution and bound while it runs; CBC, Gurobi and
-CPLEX through PuLP; CP-SAT takes programs of choices and a maximum only. A solver that is not
-installed is an answer, not an error. No solution is passed on that breaks the program: solvers are
-programs of others, and what they write is read back from files.
+HiGHS is called directly, because it reports each solution and bound while it runs; CBC, Gurobi and
+CPLEX are called through PuLP; CP-SAT takes programs of choices and a maximum only. A solver that is
+not installed is an answer, not an error. A solution that breaks the program is refused: solvers are
+other people's programs, and PuLP reads their answers back from files.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from enplace.processes.solver import converse
-from enplace.solvers.model import FloatArray, Model, encode_model
+from enplace.processes.wire import Message
+from enplace.solvers.ask import ask_solver
+from enplace.solvers.model import FloatArray, Model, model_message
 
 SOLVERS = {"HiGHS": "highs_process", "CBC": "pulp_process", "Gurobi": "pulp_process"}
 SOLVERS["CPLEX"] = "pulp_process"
@@ -115,35 +114,32 @@ def solve_milp(
     best = Answer("stopped")
     if cancelled() or deadline_s <= 0:
         return best
-    arguments = [str(deadline_s), str(threads), *([solver] if solver != "HiGHS" else [])]
-    began = time.monotonic()
-    message = encode_model(model, start)
-    left_s = max(0.0, deadline_s - (time.monotonic() - began))
     module = "cpsat_program_process" if solver == CP_SAT else SOLVERS[solver]
-    for line in converse(module, arguments, message, left_s, cancelled):
-        best = _better(model, best, line)
-        if "status" not in line and best.status != "failed":
+    job = model_message(model, start, deadline_s, threads, solver)
+    for message in ask_solver(f"{module}:solve", job, deadline_s, cancelled):
+        best = _better(model, best, message)
+        if "status" not in message.details and best.status != "failed":
             report(best)
         if best.status == "failed":
             break
     return best
 
 
-def _better(model: Model, best: Answer, said: dict[str, Any]) -> Answer:
-    """The best so far after one more line."""
-    if said.get("values") is not None:
-        values = np.array(said["values"], dtype=float)
+def _better(model: Model, best: Answer, message: Message) -> Answer:
+    """Return the best so far after one more message."""
+    details, values = message.details, message.arrays.get("values")
+    if values is not None:
         if not keeps_to(model, values):
             return _disbelieved(best, "its answer breaks the program")
         objective = float(model.cost @ values)
         if objective < best.objective:
             best = replace(best, objective=objective, values=values)
-    if said.get("status") == "optimal" and best.values is None:
+    if details.get("status") == "optimal" and best.values is None:
         return _disbelieved(best, "it says that it has the best answer, and gives none")
-    bound = said.get("bound")
+    bound = details.get("bound")
     if bound is not None and best.bound < bound < np.inf:
         best = replace(best, bound=bound)
-    return replace(best, status=said.get("status", best.status), why=said.get("why", ""))
+    return replace(best, status=details.get("status", best.status), why=details.get("why", ""))
 
 
 def _disbelieved(best: Answer, why: str) -> Answer:

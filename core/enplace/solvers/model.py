@@ -1,16 +1,17 @@
-"""Mixed-integer programs as plain arrays, and how to write one down.
+"""Mixed-integer programs as plain arrays, built piece by piece and sent to solvers.
 
-The processes of solvers import this, so it needs nothing that takes long to import.
+Solvers' processes import this, so it must not import anything slow.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from enplace.processes.wire import Message
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -52,20 +53,29 @@ class Model:
         return len(self.row_lower)
 
 
-def encode_model(model: Model, start: FloatArray | None) -> bytes:
-    """A model and a solution to start from, for :func:`decode_model` in another process."""
-    buffer = io.BytesIO()
+def model_message(
+    model: Model, start: FloatArray | None, limit_s: float, threads: int, solver: str = ""
+) -> Message:
+    """Write a job for a solver's process: a model, and a solution to start from.
+
+    Parameters
+    ----------
+    start : float array, shape (n_variables,), optional
+        NaN where the solver has to find the value.
+    solver : str
+        Where one process can run several.
+    """
     arrays = {field.name: getattr(model, field.name) for field in fields(Model)}
-    np.savez(buffer, start=np.zeros(0) if start is None else start, **arrays)
-    return buffer.getvalue()
+    if start is not None:
+        arrays["start"] = start
+    details = {"limit_s": limit_s, "threads": threads, "solver": solver}
+    return Message("solve", details, arrays)
 
 
-def decode_model(data: bytes) -> tuple[Model, FloatArray | None]:
-    """Read what :func:`encode_model` wrote."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        model = Model(**{field.name: arrays[field.name] for field in fields(Model)})
-        start = arrays["start"]
-    return model, start if len(start) else None
+def model_from(message: Message) -> tuple[Model, FloatArray | None]:
+    """Read the model and the start that :func:`model_message` wrote."""
+    model = Model(**{field.name: message.arrays[field.name] for field in fields(Model)})
+    return model, message.arrays.get("start")
 
 
 class ModelBuilder:

@@ -1,10 +1,8 @@
-"""CBC, Gurobi or CPLEX through PuLP in a process of its own; see :mod:`~.highs_process`.
+"""CBC, Gurobi or CPLEX through PuLP in a worker; its messages are those of :mod:`~.highs_process`.
 
 A solver gets the time that writing the program down has left of the limit. CBC looks at its clock
 seldom, and may be killed before it says what it has; the bounds in its log are passed on at once.
 Why Gurobi or CPLEX has no solution, such as that there is no licence, is in what they print.
-
-Usage: python -m enplace.solvers.pulp_process SECONDS THREADS SOLVER
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from enplace.processes.solver import say
+from enplace.processes.main import Connection
+from enplace.processes.wire import DONE, PROGRESS, Message
 from enplace.solvers.milp import installed
-from enplace.solvers.model import Model, decode_model
+from enplace.solvers.model import FloatArray, Model, model_from
 
 COMMANDS = {"CBC": "PULP_CBC_CMD", "Gurobi": "GUROBI_CMD", "CPLEX": "CPLEX_CMD"}
 """PuLP's names."""
@@ -44,61 +42,86 @@ _ROUNDED = 1e-5
 """The log has numbers to six digits, as a fraction."""
 
 
-def main() -> None:
-    """Solve the model on standard input."""
+def solve(connection: Connection) -> Message:
+    """Solve the model that is received first."""
     began = time.monotonic()
-    limit_s, threads, name = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    model, start = decode_model(sys.stdin.buffer.read())
+    job = connection.receive()
+    name, threads = job.details["solver"], int(job.details["threads"])
     try:
         import pulp
     except ImportError as error:
-        say(status="missing", why=f"{error}")
-        return
+        return _answer("missing", why=f"{error}")
     if not installed(name):
-        say(status="missing", why=f"{name} is not installed")
-        return
+        return _answer("missing", why=f"{name} is not installed")
     # What CBC prints is followed in its log; PuLP passes on what the others print.
     msg = name != "CBC"
     solver = pulp.getSolver(COMMANDS[name], msg=msg, threads=threads, warmStart=True)
     if name == "Gurobi" and (refusal := _refusal(solver.path)):
-        say(status="failed", why=refusal)
-        return
-    problem, variables = to_pulp(pulp, model)
+        return _answer("failed", why=refusal)
+    model, start = model_from(job)
+    problem, variables = _with_start(*to_pulp(pulp, model), start)
+    solver.timeLimit = max(job.details["limit_s"] - (time.monotonic() - began), LEAST_S)
+    if name == "CBC":
+        _solve_with_log(problem, solver, connection)
+        return _answer_of_cbc(pulp, model, problem, variables)
+    printed = _solve_and_listen(pulp, problem, variables, solver)
+    return _answer_of_others(pulp, model, problem, variables, printed)
+
+
+def _with_start(
+    problem: Any, variables: list[Any], start: FloatArray | None
+) -> tuple[Any, list[Any]]:
+    """Give each variable the value to start from, where there is one."""
     if start is not None:
         for variable, value in zip(variables, start.tolist(), strict=True):
             if not np.isnan(value):
                 variable.setInitialValue(value)
-    solver.timeLimit = max(limit_s - (time.monotonic() - began), LEAST_S)
-    printed = b""
-    if name == "CBC":
-        _solve_with_log(problem, solver)
-    else:
-        printed = _solve_and_listen(pulp, problem, variables, solver)
+    return problem, variables
+
+
+def _answer_of_cbc(pulp: Any, model: Model, problem: Any, variables: list[Any]) -> Message:
+    # It says that it is optimal where only its time was up; the kind of solution tells.
+    if problem.sol_status == pulp.LpSolutionInfeasible:
+        return _answer("infeasible")
     optimal = problem.sol_status == pulp.LpSolutionOptimal
-    if name == "CBC":
-        # It says that it is optimal where only its time was up; the kind of solution tells.
-        infeasible, late = problem.sol_status == pulp.LpSolutionInfeasible, not optimal
-    else:
-        # Where there is no solution PuLP may say that there is none, and of Gurobi's that each is
-        # the best. What they print tells.
-        infeasible, late = bool(_INFEASIBLE.search(printed)), bool(_LIMIT.search(printed))
-    if infeasible:
-        say(status="infeasible")
-        return
-    found = optimal or problem.sol_status == pulp.LpSolutionIntegerFeasible
-    if not found or all(variable.value() is None for variable in variables):
-        say(status="stopped") if late else say(status="failed", why=last_words(printed))
-        return
-    optimal = optimal and not late
-    values = [variable.value() or 0.0 for variable in variables]
-    objective = float(model.cost @ np.array(values))
-    bound = objective if optimal else bound_in(printed)
-    say(
-        status="optimal" if optimal else "stopped",
-        objective=objective,
-        bound=bound if np.isfinite(bound) else None,
-        values=values,
-    )
+    if not _has_solution(pulp, problem, variables):
+        return _answer("failed", why=last_words(b"")) if optimal else _answer("stopped")
+    return _solution(model, variables, optimal, -np.inf)
+
+
+def _answer_of_others(
+    pulp: Any, model: Model, problem: Any, variables: list[Any], printed: bytes
+) -> Message:
+    # Where there is no solution PuLP may say that there is none, and of Gurobi's that each is the
+    # best. What they print tells.
+    if _INFEASIBLE.search(printed):
+        return _answer("infeasible")
+    late = bool(_LIMIT.search(printed))
+    if not _has_solution(pulp, problem, variables):
+        return _answer("stopped") if late else _answer("failed", why=last_words(printed))
+    optimal = problem.sol_status == pulp.LpSolutionOptimal and not late
+    return _solution(model, variables, optimal, bound_in(printed))
+
+
+def _has_solution(pulp: Any, problem: Any, variables: list[Any]) -> bool:
+    known = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+    return problem.sol_status in known and any(each.value() is not None for each in variables)
+
+
+def _solution(model: Model, variables: list[Any], optimal: bool, bound: float) -> Message:
+    values = np.array([variable.value() or 0.0 for variable in variables])
+    objective = float(model.cost @ values)
+    bound = objective if optimal else bound
+    details = {
+        "status": "optimal" if optimal else "stopped",
+        "objective": objective,
+        "bound": bound if np.isfinite(bound) else None,
+    }
+    return Message(DONE, details, {"values": values})
+
+
+def _answer(status: str, why: str = "") -> Message:
+    return Message(DONE, {"status": status, "why": why})
 
 
 def _refusal(path: str) -> str:
@@ -145,20 +168,20 @@ def last_words(printed: bytes) -> str:
     return (errors or lines[-1:] or ["it ended without an answer"])[0]
 
 
-def _solve_with_log(problem: Any, solver: Any) -> None:
-    """Have CBC solve, and tell of each better bound in its log."""
+def _solve_with_log(problem: Any, solver: Any, connection: Connection) -> None:
+    """Have CBC solve, and send each better bound in its log."""
     log = Path(tempfile.gettempdir(), "cbc.log")
     log.touch()
     solver.optionsDict["logPath"] = str(log)
     over = threading.Event()
 
     def follow() -> None:
-        told = -np.inf
+        sent = -np.inf
         while not over.wait(LOOK_S):
             bound = bound_in(log.read_bytes())
-            if bound > told:
-                told = bound
-                say(bound=bound)
+            if bound > sent:
+                sent = bound
+                connection.send(Message(PROGRESS, {"bound": bound}))
 
     follower = threading.Thread(target=follow)
     follower.start()
@@ -169,7 +192,7 @@ def _solve_with_log(problem: Any, solver: Any) -> None:
         follower.join()
     bound = bound_in(log.read_bytes())
     if np.isfinite(bound):
-        say(bound=bound)
+        connection.send(Message(PROGRESS, {"bound": bound}))
 
 
 def bound_in(log: bytes) -> float:
@@ -211,7 +234,3 @@ def to_pulp(pulp: Any, model: Model) -> tuple[Any, list[Any]]:
 
 def _or_none(bound: float) -> float | None:
     return bound if np.isfinite(bound) else None
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,3 @@
-import json
 import sys
 from itertools import combinations, pairwise
 
@@ -7,6 +6,7 @@ import pytest
 from PySide6.QtCore import QObject
 
 from enplace.names.groups import group_ops, subgroups
+from enplace.processes.worker import Program
 from enplace_studio.graph import dot, layout
 from enplace_studio.graph.facts import GroupEdges, group_edges
 from enplace_studio.graph.scene import card_rects
@@ -113,9 +113,8 @@ def test_graphviz_lays_out_in_a_process(qtbot):
 
 
 @pytest.mark.parametrize("program", ["print('no places')", "import time; time.sleep(60)"])
-def test_a_layout_that_fails_or_takes_too_long_is_given_up(qtbot, monkeypatch, tmp_path, program):
-    (tmp_path / "dot_process.py").write_text(program)
-    monkeypatch.setattr(dot, "__file__", str(tmp_path / "dot.py"))
+def test_a_layout_that_fails_or_takes_too_long_is_given_up(qtbot, monkeypatch, program):
+    monkeypatch.setattr(dot, "PROGRAM", Program((sys.executable, "-c", program), "Graphviz"))
     parent, answers = QObject(), []
     process = dot.DotProcess(parent)
     process._timer.setInterval(400)
@@ -123,10 +122,8 @@ def test_a_layout_that_fails_or_takes_too_long_is_given_up(qtbot, monkeypatch, t
     qtbot.waitUntil(lambda: answers == ["failed"], timeout=10_000)
 
 
-def test_the_layout_program_writes_places_only():
-    from enplace_studio.graph.dot_process import lay_out
+def test_cards_are_as_far_apart_as_asked():
+    from enplace_studio.dot_worker import lay_out
 
-    places = lay_out({"n": 2, "edges": [[0, 1]], "card": [132, 42], "gap": [10, 40]})
-    assert json.loads(json.dumps(places)) == places
-    assert places[0][1] - places[1][1] == pytest.approx(82, abs=1)
-    assert sys.modules["pygraphviz"]
+    middles = lay_out(2, np.array([[0, 1]]), (132, 42), (10, 40))
+    assert middles[0, 1] - middles[1, 1] == pytest.approx(82, abs=1)

@@ -10,11 +10,11 @@ import pytest
 from PySide6.QtCore import QSettings
 from PySide6.QtWidgets import QApplication, QDialog, QMessageBox
 
-from enplace.frameworks import worker
 from enplace_studio import machine
 from enplace_studio.tensorflow.dialogs import TrustQuestion
 from enplace_studio.theme import theme
 from enplace_studio.window import MainWindow
+from fake_framework import use_worker
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
@@ -22,7 +22,7 @@ FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 @pytest.fixture(autouse=True)
 def fake_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Jobs go to the fake worker, TensorFlow seems to be there, and nobody's trust is touched."""
-    monkeypatch.setattr(worker, "COMMAND", (sys.executable, str(FAKE_WORKER)))
+    use_worker(monkeypatch, sys.executable, str(FAKE_WORKER))
     monkeypatch.setattr(machine, "has_tensorflow", lambda: True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from enplace.frameworks.measured import MeasuredRun, run_message
 from enplace.machine import simulate
-from enplace.processes import wire
+from enplace.processes import codecs, wire
 from enplace.processes.wire import Message
 from enplace.readers.measurement import measurement_from_json
 from enplace.values.cluster import Cluster, Device, Link
@@ -38,10 +38,12 @@ def main():
     if name in TRICKS:
         TRICKS[name](job)
     elif job.do == "profile":
-        say(wire.profile_message(profile(), "done"))
+        say(codecs.profile_message(profile(), "done"))
     else:
-        problem = wire.problem_from(wire.profile_from(values["profile"]), job.details["problem"])
-        plan = wire.plan_from(job)
+        problem = codecs.problem_from(
+            codecs.profile_from(values["profile"]), job.details["problem"]
+        )
+        plan = codecs.plan_from(job)
         measured = run(problem, plan, job.details["steps"])
         if name == "relay":  # what changes devices takes long, whatever the profile says
             apart = 1 + len(set(plan.device.tolist())) * 10
@@ -101,7 +103,7 @@ def crash_once(job):
     """Works when it is started again."""
     mark = Path(job.details["source"]["path"]).with_suffix(".tried")
     if mark.exists():
-        say(wire.profile_message(profile(), "done"))
+        say(codecs.profile_message(profile(), "done"))
         return
     mark.touch()
     crash(job)

@@ -3,9 +3,10 @@ import time
 import psutil
 import pytest
 
+from enplace.frameworks.jobs import profile_job
 from enplace.frameworks.source import source_of
-from enplace.frameworks.worker import profile_job
 from enplace_studio.tensorflow.job import WorkerJob
+from fake_framework import use_worker
 
 PATIENCE_MS = 20_000
 
@@ -16,7 +17,8 @@ def start(model, qtbot):
     started = []
 
     def start_it(name):
-        job = WorkerJob(profile_job(source_of(str(model(name))), "cpu:2", 10, 1))
+        source = source_of(str(model(name)))
+        job = WorkerJob(source.framework.worker, profile_job(source, "cpu:2", 10, 1))
         started.append(job)
         job.start()
         return job
@@ -36,8 +38,8 @@ def ended(process):
 
 def processes_of(job, qtbot):
     """The deaf worker and the process it started."""
-    qtbot.waitUntil(lambda: job.said.replace(" ", "").isdigit(), timeout=PATIENCE_MS)
-    return [psutil.Process(int(number)) for number in job.said.split()]
+    qtbot.waitUntil(lambda: job.text.replace(" ", "").isdigit(), timeout=PATIENCE_MS)
+    return [psutil.Process(int(number)) for number in job.text.split()]
 
 
 def failure(qtbot, job):
@@ -51,7 +53,7 @@ def test_progress_and_the_result_arrive(start, qtbot):
     with qtbot.waitSignal(job.done, timeout=PATIENCE_MS) as done:
         pass
     assert done.args[0].details["op_names"] == ["a", "b", "c"]
-    assert (job.said, job.fraction) == ("Step 1 of 2", 0.5)
+    assert (job.text, job.fraction) == ("Step 1 of 2", 0.5)
 
 
 def test_a_crash_is_named_and_brings_the_last_lines(start, qtbot):
@@ -94,8 +96,6 @@ def test_closing_says_nothing_and_leaves_no_process(start, qtbot):
 
 
 def test_a_worker_that_cannot_start_says_so(start, qtbot, monkeypatch):
-    from enplace.frameworks import worker
-
-    monkeypatch.setattr(worker, "COMMAND", ("/nowhere/python",))
+    use_worker(monkeypatch, "/nowhere/python")
     why, _ = failure(qtbot, start("mine.py"))
     assert "does not start" in why

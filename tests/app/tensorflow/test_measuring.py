@@ -133,10 +133,11 @@ def test_closing_the_window_asks_and_ends_the_worker(
     window, model, asked, monkeypatch, choice, closes
 ):
     window.measuring.open_model(model("deaf.py"))
-    process = window.measuring.job._process
+    job = window.measuring.job
+    assert job.pid
     monkeypatch.setattr(QMessageBox, "question", lambda *_: choice)
     assert window.close() is closes
-    assert (process.processId() == 0) is closes
+    assert (job.pid == 0) is closes
 
 
 def test_while_something_is_measured_nothing_is_solved(opened, model, asked):

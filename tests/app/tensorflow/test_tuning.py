@@ -2,27 +2,31 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from enplace.frameworks import tuning_process, worker
+from enplace.frameworks import tuning_process
 from enplace.frameworks.source import source_of
+from enplace.processes.worker import Program
 from enplace_studio.session import entry_for
 from enplace_studio.tensorflow.dialogs import FailureReport, RunQuestion
+from fake_framework import code_to_use_worker
 from problems import plan_of
 
+FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 PATIENCE_MS = 60_000
 
 
 @pytest.fixture(autouse=True)
 def tuner(monkeypatch):
-    """The process that tunes asks the fake worker too."""
+    """The worker that tunes starts the fake worker, too."""
     code = (
-        "from enplace.frameworks import tuning_process, worker; "
-        f"worker.COMMAND = {worker.COMMAND!r}; tuning_process.SEARCH_S = 0.5; "
-        "tuning_process.main()"
+        f"{code_to_use_worker(sys.executable, str(FAKE_WORKER))}"
+        "from enplace.frameworks import tuning_process; tuning_process.SEARCH_S = 0.5\n"
+        "from enplace.processes.main import serve; serve(tuning_process.work)"
     )
-    monkeypatch.setattr(tuning_process, "COMMAND", (sys.executable, "-c", code))
+    monkeypatch.setattr(tuning_process, "PROGRAM", Program((sys.executable, "-c", code), "tuning"))
 
 
 @pytest.fixture
@@ -88,7 +92,7 @@ def test_a_crash_while_tuning_is_reported_and_changes_nothing(planned, qtbot, as
 def test_cancel_ends_it_within_a_second(planned, qtbot):
     window = planned("deaf.py", {"a": 0, "b": 0, "c": 0})
     window.measuring.tune_current()
-    qtbot.waitUntil(lambda: window.measuring.job.said.split()[0].isdigit(), timeout=PATIENCE_MS)
+    qtbot.waitUntil(lambda: window.measuring.job.text.split()[0].isdigit(), timeout=PATIENCE_MS)
     with qtbot.waitSignal(window.measuring.done, timeout=1500) as done:
         window.measuring.cancel()
     assert "cancelled" in done.args[0]

@@ -10,7 +10,7 @@ import numpy as np
 
 from enplace.frameworks.measured import MeasuredRun, run_message
 from enplace.machine import simulate
-from enplace.processes import wire
+from enplace.processes import codecs, wire
 from enplace.processes.wire import Message
 from enplace.readers.clusters import presets
 from enplace.readers.measurement import measurement_from_json
@@ -118,13 +118,13 @@ def main(mode):
         time.sleep(60)
     if job.do == "profile":
         profile = profile_of(job.details)
-        send(wire.profile_message(profile, "done"))
+        send(codecs.profile_message(profile, "done"))
     else:
-        problem = wire.problem_from(wire.profile_from(values[0]), job.details["problem"])
+        problem = codecs.problem_from(codecs.profile_from(values[0]), job.details["problem"])
         costs = np.array([COSTS_US] * 2).T
         problem = replace(problem, profile=problem.profile.with_costs(costs))
         differs = 0.5 if mode == "differs" else 0.0
-        plan = wire.plan_from(job)
+        plan = codecs.plan_from(job)
         is_wrong = mode == "wrong" or (mode == "wrong-alone" and len(set(plan.device)) == 1)
         run = run_of(problem, plan, job.details, int(is_wrong), differs)
         send(run_message(run))

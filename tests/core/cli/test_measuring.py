@@ -10,9 +10,10 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from enplace.frameworks import tuning_process, worker
+from enplace.frameworks import tuning_process
 from enplace.frameworks.trust import is_trusted
 from enplace.readers import read_profile
+from fake_framework import code_to_use_worker, use_worker
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 
@@ -22,7 +23,7 @@ def fake(monkeypatch, tmp_path):
     """Choose how the process behaves; trust of others is out of reach."""
 
     def behave(mode):
-        monkeypatch.setattr(worker, "COMMAND", (sys.executable, str(FAKE), mode))
+        use_worker(monkeypatch, sys.executable, str(FAKE), mode)
 
     monkeypatch.setattr(platformdirs, "user_config_dir", lambda name: str(tmp_path / "settings"))
     behave("well")
@@ -255,9 +256,9 @@ def test_a_crash_is_one_line_and_the_last_that_was_written(enplace, script, fold
 def test_an_interrupt_leaves_the_output_alone(script, folder):
     """The command in a process of its own gets the signal that Ctrl-C sends."""
     (folder / "P.enplace").write_bytes(b"precious")
-    command = f"({sys.executable!r}, {str(FAKE)!r}, 'hang')"
     code = (
-        f"import sys; from enplace.frameworks import worker; worker.COMMAND = {command}\n"
+        f"{code_to_use_worker(sys.executable, str(FAKE), 'hang')}"
+        "import sys; from enplace.processes import worker\n"
         "take = worker.take\n"
         "def told(buffer):\n"
         "    message = take(buffer)\n"
@@ -314,10 +315,9 @@ def test_a_no_runs_nothing_and_is_asked_again(enplace, script, folder, fake, mon
 def test_the_question_on_a_terminal(script, folder, typed, status):
     """In a pseudo-terminal, as a person sees it: no is what Enter means."""
     master, slave = os.openpty()
-    command = f"({sys.executable!r}, {str(FAKE)!r}, 'well')"
     code = (
-        f"import sys; from enplace.frameworks import worker; worker.COMMAND = {command}\n"
-        "from enplace.cli import main; sys.argv[1:] = "
+        f"{code_to_use_worker(sys.executable, str(FAKE), 'well')}"
+        "import sys; from enplace.cli import main; sys.argv[1:] = "
         "['profile', 'train.py', '-o', 'P.enplace', '--json']; main()"
     )
     environment = {**os.environ, "XDG_CONFIG_HOME": str(folder / "config")}

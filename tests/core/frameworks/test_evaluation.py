@@ -12,7 +12,7 @@ from enplace.frameworks.evaluation import advice, deviations, estimate, evaluate
 from enplace.frameworks.measured import MeasuredRun, run_message
 from enplace.frameworks.source import Source
 from enplace.machine import simulate
-from enplace.processes.wire import plan_from, problem_from, profile_from, profile_message
+from enplace.processes.codecs import plan_from, problem_from, profile_from, profile_message
 from enplace.values.measurement import Deviation, Evaluation, Measurement
 from problems import cluster_of, profile_of
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from enplace.processes import wire
+from enplace.processes import codecs, wire
 from enplace.processes.wire import Message, WireError
 from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
@@ -26,9 +26,9 @@ def test_a_problem_survives_the_journey(drawn):
     problem, plan = drawn
     pins = {0: int(plan.device[0])}
     problem = replace(problem, pins=pins, together=((0,),))
-    profile = wire.profile_from(through(wire.profile_message(problem.profile)))
-    head = through(Message("solve", {"problem": wire.problem_to_json(problem)})).details
-    arrived = wire.problem_from(profile, head["problem"])
+    profile = codecs.profile_from(through(codecs.profile_message(problem.profile)))
+    head = through(Message("solve", {"problem": codecs.problem_to_json(problem)})).details
+    arrived = codecs.problem_from(profile, head["problem"])
     assert arrived.profile.fingerprint == problem.profile.fingerprint
     assert arrived.cluster == problem.cluster
     assert (arrived.pins, arrived.together) == (dict(problem.pins), problem.together)
@@ -60,7 +60,7 @@ def test_nothing_of_a_plan_stays_behind():
     )
     for field in fields(Plan):
         assert field.default is MISSING or getattr(plan, field.name) != field.default
-    arrived = wire.plan_from(through(wire.plan_message("solved", plan, {})))
+    arrived = codecs.plan_from(through(codecs.plan_message("solved", plan, {})))
     for field in fields(Plan):
         np.testing.assert_equal(getattr(arrived, field.name), getattr(plan, field.name))
 
@@ -70,14 +70,14 @@ def test_messages_that_arrive_in_pieces_wait_until_they_are_whole():
 
     problem = Problem(profile_of({"a": 1}), cluster_of(2))
     plan = plan_of(problem, {"a": 1}, policy="strict")
-    sent = wire.encode(wire.plan_message("solved", plan, {"job": 3})) + wire.encode(Message("x"))
+    sent = wire.encode(codecs.plan_message("solved", plan, {"job": 3})) + wire.encode(Message("x"))
     buffer, received = bytearray(), []
     for byte in sent:
         buffer.append(byte)
         if message := wire.take(buffer):
             received.append(message)
     assert [message.do for message in received] == ["solved", "x"]
-    arrived = wire.plan_from(received[0])
+    arrived = codecs.plan_from(received[0])
     assert (arrived.device.tolist(), arrived.policy) == ([1], "strict")
 
 
@@ -90,7 +90,7 @@ def test_an_array_of_objects_is_refused():
 def test_what_was_measured_travels_too():
     measured = Measurement(step_time_us=12.5, op_deviation={"a": 0.1, "b": np.nan})
     profile = replace(profile_of({"a": 1}), measured=measured)
-    arrived = wire.profile_from(through(wire.profile_message(profile, "done")))
+    arrived = codecs.profile_from(through(codecs.profile_message(profile, "done")))
     assert arrived.measured.step_time_us == 12.5
     assert arrived.measured.op_deviation["a"] == 0.1
     assert np.isnan(arrived.measured.op_deviation["b"])

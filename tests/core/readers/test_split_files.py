@@ -10,7 +10,7 @@ from enplace.cli import run
 from enplace.errors import FileError, SplitError
 from enplace.machine import simulate
 from enplace.placers import place
-from enplace.processes.wire import plan_from, plan_message, problem_from, problem_to_json
+from enplace.processes.codecs import plan_from, plan_message, problem_from, problem_to_json
 from enplace.readers import Project, read_plan, read_plan_alone, read_project
 from enplace.values.problem import Problem, split_problem
 from enplace.writers import write_plan, write_profile, write_project

@@ -12,6 +12,7 @@ from enplace.bounds.step_time import lower_bound_us
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
+from enplace.processes.wire import Message
 from enplace.solvers import cp
 from enplace.solvers.cp import solve_cp
 from enplace.values.cluster import Cluster, Device, Link
@@ -247,7 +248,7 @@ def test_unlike_times_on_unlike_devices_with_little_memory_do_not_mislead_it():
 def test_an_answer_that_denies_a_plan_that_fits_does_not_count(monkeypatch, answer):
     problem = Problem(line([2.0] * 5, []), gpus(2))
     known = simulate(problem, place(problem, "single").plan)
-    monkeypatch.setattr(cp, "converse", lambda *ignored: iter([answer]))
+    monkeypatch.setattr(cp, "ask_solver", lambda *_: iter([Message("progress", answer)]))
     (found,) = answers(problem, known, 1.0)
     assert (found.bound_us, found.status) == (lower_bound_us(problem), "failed")
     assert "does not count" in found.why

@@ -5,9 +5,10 @@ import tempfile
 import numpy as np
 import pytest
 
+from enplace.processes.wire import Message
 from enplace.solvers import milp
 from enplace.solvers.milp import CP_SAT, SOLVERS, installed, solve_milp
-from enplace.solvers.model import ModelBuilder, decode_model, encode_model
+from enplace.solvers.model import ModelBuilder, model_from, model_message
 from enplace.solvers.pulp_process import bound_in, last_words
 
 
@@ -125,7 +126,7 @@ def test_rows_say_what_their_terms_say():
     x, y = builder.variables(3), builder.variables(1, upper=5)
     builder.rows([(2, x), (-1, y)], lower=[1, 2, 3])
     builder.sums(2, [(np.array([0, 0, 1]), [1, 1, 4], x)], upper=7)
-    model, start = decode_model(encode_model(builder.model(), np.arange(4.0)))
+    model, start = model_from(model_message(builder.model(), np.arange(4.0), 1.0, 1))
     dense = np.zeros((5, 4))
     for row in range(5):
         at = slice(model.row_ptr[row], model.row_ptr[row + 1])
@@ -186,19 +187,23 @@ def test_an_answer_that_breaks_the_program_is_none(gurobi, values, start):
     assert answer.why == "its answer breaks the program"
 
 
+def message(values, **details):
+    return Message("progress", details, {"values": np.array(values)})
+
+
 def test_after_a_broken_answer_the_best_so_far_stays(monkeypatch):
-    said = [
-        {"objective": 2.0, "bound": 0.5, "values": [1.0, 0.0001]},
-        {"objective": 2.5, "bound": 0.75, "values": [1.0, 0.5]},
-        {"status": "optimal", "objective": 0.0, "bound": 0.0, "values": [0.0, 0.0]},
+    messages = [
+        message([1.0, 0.0001], objective=2.0, bound=0.5),
+        message([1.0, 0.5], objective=2.5, bound=0.75),
+        message([0.0, 0.0], status="optimal", objective=0.0, bound=0.0),
     ]
-    monkeypatch.setattr(milp, "converse", lambda *_: iter(said[1:]))
+    monkeypatch.setattr(milp, "ask_solver", lambda *_: iter(messages[1:]))
     answer, heard = solve(half())
     assert (answer.status, answer.objective) == ("failed", 2.5)
     assert answer.values.tolist() == [1.0, 0.5]
     assert answer.bound == -np.inf
     assert [told.bound for told in heard] == [0.75]
-    monkeypatch.setattr(milp, "converse", lambda *_: iter(said))
+    monkeypatch.setattr(milp, "ask_solver", lambda *_: iter(messages))
     answer, heard = solve(half())
     assert (answer.status, answer.values, heard) == ("failed", None, [])
 
@@ -207,7 +212,8 @@ def test_what_is_optimal_without_values_is_no_answer(monkeypatch, gurobi):
     gurobi(values={})
     answer, _ = solve(half(), start=np.array([2.0, 0.0]), solver="Gurobi")
     assert (answer.status, answer.values) == ("failed", None)
-    monkeypatch.setattr(milp, "converse", lambda *_: iter([{"status": "optimal", "bound": 1.0}]))
+    without = Message("done", {"status": "optimal", "bound": 1.0})
+    monkeypatch.setattr(milp, "ask_solver", lambda *_: iter([without]))
     answer, _ = solve(half())
     assert (answer.status, answer.values, answer.bound) == ("failed", None, -np.inf)
 

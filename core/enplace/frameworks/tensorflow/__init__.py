@@ -1,8 +1,5 @@
-"""All that needs TensorFlow: it is imported in worker processes only, never by the studio."""
+"""Everything that knows TensorFlow.
 
-import os
-
-# oneDNN's kernels are others than the graph names, and fuse ops that a plan orders one by one. A
-# person's own process keeps them (:func:`enplace.apply`). TensorFlow reads this on import, and all
-# modules of this package import it after this one.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+``framework`` is what the rest of Enplace sees of it. All other modules import TensorFlow, so they
+run only in workers, and in a training script that calls :func:`enplace.apply`.
+"""

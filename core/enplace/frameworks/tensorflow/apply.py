@@ -24,6 +24,7 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 from enplace.frameworks.tensorflow.capture import has_replicas
 from enplace.frameworks.tensorflow.check import Check, check_placement
 from enplace.frameworks.tensorflow.devices import DevicesError, short_name
+from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.exchange import (
     Movers,
     bound_ops,
@@ -34,7 +35,6 @@ from enplace.frameworks.tensorflow.exchange import (
 )
 from enplace.frameworks.tensorflow.graph import FlatGraph, all_nodes, flatten
 from enplace.frameworks.tensorflow.rewrite import count_inputs, device_orders, place_graph
-from enplace.frameworks.tensorflow.said import what_it_says
 from enplace.frameworks.tensorflow.scripts import plain_keras
 from enplace.frameworks.tensorflow.split import split_flat
 from enplace.frameworks.tensorflow.step import Step, plain_config
@@ -247,7 +247,7 @@ class _Placer:
                 raise  # the end of the data
             if "cycle" in str(error):
                 raise _CycleError(placed) from error
-            raise _RefusedError(what_it_says(error)) from error
+            raise _RefusedError(first_line(error)) from error
         else:
             report(running.export_run_metadata().partition_graphs)
         finally:

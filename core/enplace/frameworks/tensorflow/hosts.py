@@ -1,8 +1,7 @@
 """Several hosts: TensorFlow's own servers, started on this machine or joined where they listen.
 
-On each host of a cluster file with ``hosts``, ``python -m enplace.frameworks.tensorflow.hosts
-CLUSTER TASK`` starts the server of one task. A cluster file without addresses has all of its tasks
-on this machine.
+On each host of a cluster file with ``hosts``, ``enplace serve CLUSTER TASK`` starts the server of
+one task. If the file has no addresses, all tasks run on this machine.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,26 +18,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-import click
 import tensorflow as tf
 
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
-from enplace.frameworks.tensorflow.devices import Devices, DevicesError, parse_devices, short_name
-from enplace.frameworks.tensorflow.said import what_it_says
-from enplace.frameworks.worker import GAVE_UP_SAYING
+from enplace.frameworks.tensorflow.devices import Devices, DevicesError, short_name
+from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.framework import FRAMEWORK
+from enplace.processes.wire import PROGRESS, Message
+from enplace.processes.worker import GAVE_UP, Worker, error_of
 from enplace.writers.clusters import cluster_text
 
-_READY = "serving"
-
 _CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log messages")
-"""Lines that TensorFlow logs whatever happens."""
+"""Begins lines that TensorFlow logs in any case."""
 
 PATIENCE_S = 5.0
-"""Time for a server to take a connection."""
+"""How long a server may take to accept a connection."""
 
 LOOK_S = 2.0
-"""Time between two looks at the servers while a session runs."""
+"""Time between two checks of the servers while a session runs."""
 
 
 class HostsError(EnplaceError):
@@ -48,7 +45,7 @@ class HostsError(EnplaceError):
 
 @contextmanager
 def serving(devices: Devices) -> Iterator[str]:
-    """What a session has to connect to; servers that were started for it end with it.
+    """Find or start the servers for a session; those that are started for it end with it.
 
     Yields
     ------
@@ -68,7 +65,7 @@ def serving(devices: Devices) -> Iterator[str]:
             if not _answers(address):
                 raise HostsError(
                     f"no server of {task} answers at {address}; start it there with: "
-                    f"python -m enplace.frameworks.tensorflow.hosts {devices.text} {task}"
+                    f"enplace serve {devices.text} {task}"
                 )
         with _watched(dict(zip(devices.tasks, addresses, strict=True))):
             yield f"grpc://{addresses[0]}"
@@ -88,87 +85,73 @@ def _answers(address: str) -> bool:
 
 
 @contextmanager
-def _watched(servers: Mapping[str, str]) -> Iterator[None]:
+def _watched(addresses: Mapping[str, str], servers: Sequence[Worker] = ()) -> Iterator[None]:
     """End this process if a server is gone: a session would wait for it for ever."""
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(LOOK_S):
-            for task, address in servers.items():
+            for server in servers:
+                server.receive()  # or it would wait for somebody to read what it logs
+            for task, address in addresses.items():
                 if not (_answers(address) or _answers(address) or over.is_set()):
                     give_up(f"the server of {task} at {address} does not answer any more")
 
-    threading.Thread(target=look, name="servers", daemon=True).start()
+    watcher = threading.Thread(target=look, name="servers", daemon=True)
+    watcher.start()
     try:
         yield
     finally:
         over.set()
+        watcher.join()
 
 
 def give_up(why: str) -> NoReturn:
-    """End this process with a reason that whoever started it passes on."""
-    sys.stderr.write(f"\n{GAVE_UP_SAYING}{why}\n")
+    """End this process; the process that started it passes the reason on."""
+    sys.stderr.write(f"\n{GAVE_UP}{why}\n")
     sys.stderr.flush()
     os._exit(1)
 
 
 def _addresses(devices: Devices) -> list[str]:
     hosts = dict(devices.cluster.hosts)
-    if lacking := [task for task in devices.tasks if task not in hosts]:
-        raise HostsError(f"{devices.text}: hosts: no address for {lacking[0]}; add it")
+    if missing := [task for task in devices.tasks if task not in hosts]:
+        raise HostsError(f"{devices.text}: hosts: no address for {missing[0]}; add it")
     return [hosts[task] for task in devices.tasks]
 
 
 @contextmanager
 def _servers(devices: Devices) -> Iterator[str]:
-    """A server for each task on this machine; the address of the first."""
+    """Start a server for each task on this machine; yields the address of the first."""
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(len(devices.tasks))]
     hosts = tuple(zip(devices.tasks, addresses, strict=True))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path = folder / "cluster.json"
         write_atomically(path, cluster_text(replace(devices.cluster, hosts=hosts)))
-        started = [
-            stack.enter_context(_server(path, task, folder / f"{number}.log"))
-            for number, task in enumerate(devices.tasks)
-        ]
-        for task, (server, log) in zip(devices.tasks, started, strict=True):
-            _wait_for(task, server, log)
-        with _watched(dict(hosts)):
+        started = []
+        for task in devices.tasks:
+            job = Message("serve", {"cluster": str(path), "task": task})
+            started.append(stack.enter_context(Worker(FRAMEWORK.server, [job])))
+        for task, server in zip(devices.tasks, started, strict=True):
+            _wait_until_ready(task, server)
+        with _watched(dict(hosts), started):
             yield addresses[0]
 
 
-@contextmanager
-def _server(cluster: Path, task: str, log: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    command = [
-        sys.executable,
-        "-m",
-        "enplace.frameworks.tensorflow.hosts",
-        str(cluster),
-        task,
-        "--with-parent",
-    ]
-    with log.open("w", encoding="utf-8") as errors:
-        server = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
-    with server:  # closes the pipes and waits
-        try:
-            yield server, log
-        finally:
-            server.kill()
-
-
-def _wait_for(task: str, server: subprocess.Popen[str], log: Path) -> None:
-    assert server.stdout is not None
-    if _READY not in server.stdout.readline():
-        said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-        last = [line for line in said if not _CHATTER.match(line)] or ["no reason given"]
-        raise HostsError(f"the server of {task} did not start: {last[-1]}")
+def _wait_until_ready(task: str, server: Worker) -> None:
+    while True:
+        for message in server.receive(LOOK_S):
+            if message.do == PROGRESS:
+                return
+            error = error_of(message)
+            lines = getattr(error, "last_lines", "").splitlines()
+            last = [line for line in lines if not _CHATTER.match(line)] or [str(error)]
+            raise HostsError(f"the server of {task} did not start: {last[-1]}")
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on, all different."""
+    """Return free ports of this machine, all different."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -196,30 +179,13 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
             tf.train.ClusterSpec(jobs), job_name=job, task_index=number, config=devices.config
         )
     except tf.errors.OpError as error:
-        why = what_it_says(error)
+        why = first_line(error)
         raise HostsError(f"the server of {task} does not start: {why}") from error
 
 
 def _job_and_number(task: str) -> tuple[str, int]:
     _, job, number = task.split("/")
     return job.removeprefix("job:"), int(number.removeprefix("task:"))
-
-
-@click.command()
-@click.argument("cluster")
-@click.argument("task")
-@click.option("--with-parent", is_flag=True, help="End when the standard input ends.")
-def main(cluster: str, task: str, with_parent: bool) -> None:
-    """Serve TASK, such as /job:worker/task:0, of the cluster file CLUSTER, until stopped."""
-    try:
-        server = start_server(parse_devices(cluster), task)
-    except EnplaceError as error:
-        raise click.ClickException(str(error)) from None
-    print(_READY, task, flush=True)
-    if with_parent:
-        sys.stdin.read()
-    else:
-        server.join()
 
 
 def check_devices(target: str, devices: Devices, used: Sequence[str]) -> None:
@@ -232,12 +198,8 @@ def check_devices(target: str, devices: Devices, used: Sequence[str]) -> None:
     """
     with tf.compat.v1.Session(target, tf.Graph(), devices.config) as session:
         there = {short_name(device.name) for device in session.list_devices()}
-    if lacking := [device for device in used if device not in there]:
+    if missing := [device for device in used if device not in there]:
         raise DevicesError(
-            f"{lacking[0]} is not here ({', '.join(sorted(there))} are); "
+            f"{missing[0]} is not here ({', '.join(sorted(there))} are); "
             f"choose other devices, or place the model for these"
         )
-
-
-if __name__ == "__main__":
-    main()

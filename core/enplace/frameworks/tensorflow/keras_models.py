@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from enplace.frameworks.source import Source
-from enplace.frameworks.tensorflow.made_up import made_up_batches, made_up_targets
-from enplace.frameworks.tensorflow.said import what_it_says
+from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.sample_batches import sample_batches, sample_targets
 from enplace.frameworks.tensorflow.scripts import Recorder, plain_keras
 from enplace.frameworks.tensorflow.step import LoadError, Step
 
@@ -84,8 +84,8 @@ def _dataset(model: Any, losses: list[str], source: Source) -> tf.data.Dataset:
     outputs = tf.nest.flatten(model.outputs)
     if len(losses) == 1:
         losses = losses * len(outputs)
-    inputs = made_up_batches(model.inputs, source.batch_size)
-    targets = made_up_targets(outputs, losses, source.batch_size)
+    inputs = sample_batches(model.inputs, source.batch_size)
+    targets = sample_targets(outputs, losses, source.batch_size)
     parts = [_one_or_all(part) for part in (zip(*inputs, strict=True), zip(*targets, strict=True))]
     return tf.data.Dataset.from_tensor_slices(tuple(parts))
 
@@ -97,4 +97,4 @@ def _one_or_all(columns: Any) -> Any:
 
 def _said(error: Exception) -> str:
     """The first line of what a library said."""
-    return what_it_says(error).rstrip(".") or type(error).__name__
+    return first_line(error).rstrip(".") or type(error).__name__

@@ -23,6 +23,7 @@ from enplace.frameworks.tensorflow.check import (
     op_times_us,
 )
 from enplace.frameworks.tensorflow.devices import Devices
+from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.hosts import check_devices, serving
 from enplace.frameworks.tensorflow.rewrite import (
     count_inputs,
@@ -30,7 +31,6 @@ from enplace.frameworks.tensorflow.rewrite import (
     ordered_ops,
     place_graph,
 )
-from enplace.frameworks.tensorflow.said import what_it_says
 from enplace.frameworks.tensorflow.split import split_step
 from enplace.frameworks.tensorflow.step import OpenStep, Step
 from enplace.frameworks.tensorflow.trace import OpTrace, op_traces
@@ -223,7 +223,7 @@ def _take_turn(
         way.give_up()
     except (tf.errors.OpError, ValueError) as error:
         raise RunError(
-            f"TensorFlow refuses the graph: {what_it_says(error) or 'it gives no reason'}"
+            f"TensorFlow refuses the graph: {first_line(error) or 'it gives no reason'}"
         ) from error
 
 

@@ -11,8 +11,8 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import step_of
-from enplace.frameworks.tensorflow.made_up import made_up_batches, made_up_targets
-from enplace.frameworks.tensorflow.said import what_it_says
+from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.sample_batches import sample_batches, sample_targets
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
 
 _DEFAULT = "serving_default"
@@ -29,12 +29,12 @@ def load_saved_model(source: Source) -> Step:
     try:
         loaded = tf.saved_model.load(source.path)
     except Exception as error:
-        said = what_it_says(error)
+        said = first_line(error)
         raise LoadError(f"{source.path}: TensorFlow cannot read it: {said}") from None
     signature = _signature(loaded, source)
     n_captures = len(signature.captured_inputs)
     inputs = signature.inputs[: len(signature.inputs) - n_captures]
-    batches = made_up_batches(inputs, source.batch_size)
+    batches = sample_batches(inputs, source.batch_size)
     if source.loss:
         return _training_step(signature, batches, source)
     step = step_of(source.name, signature, _calls(batches))
@@ -81,7 +81,7 @@ def _training_step(signature: ConcreteFunction, batches: Sequence[Batch], source
     try:
         loss, optimizer = keras.losses.get(source.loss), keras.optimizers.get(source.optimizer)
     except ValueError as error:
-        raise LoadError(f"{source.path}: {what_it_says(error)}") from None
+        raise LoadError(f"{source.path}: {first_line(error)}") from None
     optimizer.build(variables)
     n_inputs = len(batches[0])
 
@@ -98,6 +98,6 @@ def _training_step(signature: ConcreteFunction, batches: Sequence[Batch], source
         return {"loss": total}
 
     outputs = outputs_of([tf.constant(part) for part in batches[0]])
-    targets = made_up_targets(outputs, [source.loss] * len(outputs), source.batch_size)
+    targets = sample_targets(outputs, [source.loss] * len(outputs), source.batch_size)
     calls = _calls([(*b, *t) for b, t in zip(batches, targets, strict=True)])
     return step_of(source.name, train_step.get_concrete_function(*calls[0]), calls)

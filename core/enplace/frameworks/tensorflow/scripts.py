@@ -22,8 +22,8 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 import enplace
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import N_BATCHES, batch_of, step_of
+from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.graph import all_nodes
-from enplace.frameworks.tensorflow.said import what_it_says
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
 from enplace.names.passes import is_in_backward_scope
 
@@ -193,7 +193,7 @@ class Recorder:
         except Exception as error:
             # The script is not to blame for what TensorFlow says here.
             traceback.print_exception(error)
-            said = what_it_says(error)
+            said = first_line(error)
             self._why_not = f"{self._place()}: this training step cannot be taken apart: {said}"
         else:
             self._batches = list(self._found.batches)
@@ -337,5 +337,5 @@ def _why_failed(source: Source, error: BaseException) -> str:
     place = _innermost(source, frames)
     if isinstance(error, ModuleNotFoundError):
         return f"{place}: it needs the module '{error.name}', which is not installed; install it"
-    said = ": ".join(filter(None, (type(error).__name__, what_it_says(error))))
+    said = ": ".join(filter(None, (type(error).__name__, first_line(error))))
     return f"{place}: it failed before it trained: {said}; mend the script"

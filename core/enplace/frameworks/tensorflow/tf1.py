@@ -20,6 +20,7 @@ from tensorflow.python.framework.importer import import_graph_def
 
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import GET_NEXT, N_BATCHES, fix_seeds
+from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.graph import (
     all_nodes,
     consumers_of,
@@ -28,8 +29,7 @@ from enplace.frameworks.tensorflow.graph import (
     node_of,
     reached,
 )
-from enplace.frameworks.tensorflow.made_up import made_up_batches
-from enplace.frameworks.tensorflow.said import what_it_says
+from enplace.frameworks.tensorflow.sample_batches import sample_batches
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step, plain_config
 from enplace.names.passes import BACKWARD, split_pass
 
@@ -65,7 +65,7 @@ def load_tf1(source: Source) -> Step:
     iterator = _iterator(source.path, graph_def)
     placeholders = [node.name for node in graph_def.node if node.op == "Placeholder"]
     inputs = [graph.get_tensor_by_name(f"{name}:0") for name in placeholders]
-    batches = made_up_batches(inputs, source.batch_size)
+    batches = sample_batches(inputs, source.batch_size)
     with tf.compat.v1.Session(graph=graph, config=plain_config(soft=True)) as session:
         variables = _initial_values(source.path, graph_def, meta.graph_def, session)
         if iterator:
@@ -120,7 +120,7 @@ def _imported(path: str, graph_def: GraphDef) -> tf.Graph:
         with graph.as_default():
             import_graph_def(graph_def, name="")
     except (ValueError, tf.errors.OpError) as error:
-        said = what_it_says(error)
+        said = first_line(error)
         raise LoadError(f"{path}: TensorFlow cannot import it: {said}") from None
     return graph
 
@@ -271,7 +271,7 @@ def _drawn(
     except tf.errors.OutOfRangeError:
         pass
     except tf.errors.OpError as error:
-        said = what_it_says(error)
+        said = first_line(error)
         raise LoadError(f"{path}: the dataset in the graph brings no batch: {said}") from None
     if not batches:
         raise LoadError(f"{path}: the dataset in the graph is empty; export it with data")

@@ -1,35 +1,28 @@
-"""The process that has TensorFlow: it reads one job from its input and answers on its output.
-
-:mod:`enplace.frameworks.worker` tells what is said. TensorFlow is imported once the devices are
-known.
-"""
+"""The handlers that run in a worker with TensorFlow, which is imported once devices are known."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import faulthandler
 import importlib.util
-import io
 import os
-import signal
-import sys
 import tempfile
-import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
-from typing import BinaryIO
 
-from enplace.errors import EnplaceError, PlanError
+from enplace.errors import DoesNotFitError, EnplaceError, PlanError
+from enplace.frameworks.jobs import do_work
 from enplace.frameworks.measured import run_message
-from enplace.frameworks.source import ADD_TENSORFLOW, source_from_json
-from enplace.frameworks.tensorflow.said import what_it_says
-from enplace.frameworks.worker import Report, do_work
-from enplace.processes import wire
-from enplace.processes.wire import Message
+from enplace.frameworks.source import source_from_json
+from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.framework import FRAMEWORK
+from enplace.processes import codecs
+from enplace.processes.main import Connection, failure
+from enplace.processes.wire import DONE, Message
+from enplace.processes.worker import Report, WorkerError
 from enplace.text import count
 from enplace.values.measurement import Measurement
 from enplace.values.profile import Profile
@@ -41,39 +34,46 @@ _SHOWN = 3
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 _MOST, _PAD = (1 << 31) - 1, 64 << 20
 
-Send = Callable[[Message], None]
 
-
-def main() -> None:
-    """Do one job for the process that started this one, and end with it."""
+def work(connection: Connection) -> Message:
+    """Do the job that is received; see :mod:`enplace.frameworks.jobs`."""
     _keep_memory()
-    hear, send = _claim_streams()
-    faulthandler.enable(all_threads=False)
-    values, job = _receive(hear)
+    values, job = _receive(connection)
     tempfile.tempdir = tempfile.mkdtemp(prefix="enplace-")
-    scratch = Path(tempfile.tempdir)
-    threading.Thread(target=_end_with, args=(hear,), name="listener", daemon=True).start()
-    answer = _answer(job, values, send)
-    sys.stderr.flush()
-    _tidy(scratch)
-    send(answer)  # whoever asked ends this process once it has this
-    os._exit(0)  # a script's own threads may go on for ever
+    answer = _answer(job, values, connection.report)
+    _tidy(Path(tempfile.tempdir))
+    return answer
+
+
+def serve(connection: Connection) -> Message:
+    """Serve one task of a cluster file for as long as this worker lives.
+
+    The message has ``cluster`` and ``task``; progress is reported once the task is served.
+    """
+    job = connection.receive().details
+    _start_tensorflow(job["cluster"])
+    from enplace.frameworks.tensorflow.devices import parse_devices
+    from enplace.frameworks.tensorflow.hosts import start_server
+
+    server = start_server(parse_devices(job["cluster"]), job["task"])
+    connection.report(f"serving {job['task']}")
+    server.join()
+    raise EnplaceError(f"the server of {job['task']} has ended")
 
 
 def _tidy(scratch: Path) -> None:
-    """Remove the files that AutoGraph wrote; it would only do so at an orderly end."""
+    """Remove the files that AutoGraph wrote; it would do so only when Python exits normally."""
     for path in scratch.glob("__autograph_generated_file*"):
         path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # what the script left there is the person's
+    with contextlib.suppress(OSError):  # other files there are the script's
         scratch.rmdir()
 
 
 def _keep_memory() -> None:
-    """Have the C library keep the memory that a step frees, for the next one.
+    """Have glibc keep the memory that a step frees, for the next step.
 
-    It would give large blocks back, and fetching them anew took up to a tenth of a step on a CPU,
-    now more, now less, depending on which thread freed what. Other libraries than glibc do as they
-    please.
+    It would return large blocks to the system, and allocating them again took up to a tenth of a
+    step on a CPU, varying with the thread that freed them.
     """
     with contextlib.suppress(OSError, AttributeError):
         set_option = ctypes.CDLL(None).mallopt
@@ -81,52 +81,19 @@ def _keep_memory() -> None:
             set_option(option, value)
 
 
-def _claim_streams() -> tuple[BinaryIO, Send]:
-    """Keep the connection for messages: a script reads nothing, and prints to standard error."""
-    hear, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    assert isinstance(sys.stdout, io.TextIOWrapper)
-    sys.stdout.reconfigure(line_buffering=True)  # a crash loses nothing that was printed
-
-    def send(message: Message) -> None:
-        try:
-            out.write(wire.encode(message))
-            out.flush()
-        except BrokenPipeError:
-            os._exit(1)
-
-    return hear, send
-
-
-def _receive(hear: BinaryIO) -> tuple[list[Message], Message]:
-    """The values that the job is about, and the job."""
+def _receive(connection: Connection) -> tuple[list[Message], Message]:
+    """Return the values that the job is about, and the job."""
     values: list[Message] = []
-    while message := wire.read(hear):
-        if "source" in message.details:
-            return values, message
+    while "source" not in (message := connection.receive()).details:
         values.append(message)
-    os._exit(0)
+    return values, message
 
 
-def _end_with(hear: BinaryIO) -> None:
-    """Wait until whoever asked is gone; end, with all that was started."""
-    hear.read()
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
-    os._exit(0)
-
-
-def _answer(job: Message, values: list[Message], send: Send) -> Message:
-    def report(message: str, fraction: float | None = None) -> None:
-        send(Message("progress", {"message": message, "fraction": fraction}))
-
+def _answer(job: Message, values: list[Message], report: Report) -> Message:
     try:
         if job.do == "profile" and job.details["batch_sizes"]:
             return _evaluate(job, report)
-        report("Starting TensorFlow")
+        report("Starting TensorFlow", None)
         _start_tensorflow(job.details["devices"])
         if job.do == "profile":
             return _profile(job, report)
@@ -137,18 +104,21 @@ def _answer(job: Message, values: list[Message], send: Send) -> Message:
 
 def _start_tensorflow(devices: str) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # oneDNN's kernels are not those that the graph names, and they fuse ops that a plan orders one
+    # by one. A person's own process keeps them (:func:`enplace.apply`).
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     if devices.lower().startswith("cpu:"):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if importlib.util.find_spec("tensorflow") is None:
-        raise EnplaceError(f"TensorFlow is not installed; run: {ADD_TENSORFLOW}")
+        raise EnplaceError(f"TensorFlow is not installed; run: {FRAMEWORK.install_command}")
     try:
         importlib.import_module("tensorflow")
     except Exception as error:
         traceback.print_exc()
         raise EnplaceError(
             f"TensorFlow is installed but does not start ({_brief(error)}); "
-            f"install it anew: {ADD_TENSORFLOW}"
+            f"install it anew: {FRAMEWORK.install_command}"
         ) from None
 
 
@@ -163,7 +133,7 @@ def _profile(job: Message, report: Report) -> Message:
     if source.kind == "trace":
         profile = profile_of_trace(source.path)
         measured = replace(profile.measured, source=details["source"])
-        return wire.profile_message(replace(profile, measured=measured), "done")
+        return codecs.profile_message(replace(profile, measured=measured), DONE)
     devices = parse_devices(details["devices"])  # quick to refuse
     step = load(source, report)
     if details["steps"]:
@@ -171,24 +141,29 @@ def _profile(job: Message, report: Report) -> Message:
     else:
         profile = graph_profile(step, devices)
     measured = replace(profile.measured, source=details["source"], devices=details["devices"])
-    return wire.profile_message(replace(profile, measured=measured), "done")
+    return codecs.profile_message(replace(profile, measured=measured), DONE)
 
 
 def _evaluate(job: Message, report: Report) -> Message:
-    """Other processes have TensorFlow then, one after the other."""
+    """Estimate a profile; further workers run TensorFlow for it, one after the other."""
     from enplace.frameworks.evaluation import evaluate
 
     details = job.details
+    source = source_from_json(details["source"])
+
+    def do(messages: Sequence[Message], progress: Report) -> Message:
+        return do_work(source, messages, progress)
+
     profile = evaluate(
-        source_from_json(details["source"]),
+        source,
         details["batch_sizes"],
         details["devices"],
         details["steps"],
         details["warm_ups"],
-        do_work,
+        do,
         report,
     )
-    return wire.profile_message(profile, "done")
+    return codecs.profile_message(profile, DONE)
 
 
 def _run(job: Message, values: list[Message], report: Report) -> Message:
@@ -198,9 +173,9 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
 
     details = job.details
     devices = parse_devices(details["devices"])
-    profile = wire.profile_from(values[0])
+    profile = codecs.profile_from(values[0])
     step = load(source_from_json(details["source"]), report)
-    problem, plan = wire.problem_from(profile, details["problem"]), wire.plan_from(job)
+    problem, plan = codecs.problem_from(profile, details["problem"]), codecs.plan_from(job)
     planned = unsplit_names(profile.op_names, problem.splits)
     _check_same_graph({n.name for n in step.graph_def.node}, planned, _is_whole(profile))
     run = run_plan(
@@ -217,7 +192,7 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
 
 
 def _is_whole(profile: Profile) -> bool:
-    """Whether it surely has every op of its model: measured here, or all that a plan tells of."""
+    """Whether a profile surely has every op of its model."""
     if profile.measured == Measurement():
         return True
     return profile.measured.source.get("kind") not in (None, "trace")
@@ -226,47 +201,38 @@ def _is_whole(profile: Profile) -> bool:
 def _check_same_graph(nodes: set[str], planned: Sequence[str], whole: bool) -> None:
     """Refuse a plan that places ops which the model's step does not have.
 
-    If its profile is ``whole``, not one of a trace, which leaves ops out, also one that lacks some.
+    If its profile is ``whole`` (a trace leaves ops out), the plan must also place every op.
     """
-    lacking = [name for name in planned if name not in nodes]
+    missing = [name for name in planned if name not in nodes]
     new = sorted(nodes.difference(planned)) if whole else []
-    if odd := lacking or new:
+    if odd := missing or new:
         names = ", ".join(odd[:_SHOWN]) + (", ..." if len(odd) > _SHOWN else "")
-        said = (
+        difference = (
             f"the model has no {names} ({count(len(odd), 'op')} of {len(planned):,})"
-            if lacking
+            if missing
             else f"it knows nothing of {names} ({count(len(odd), 'op')} of {len(nodes):,})"
         )
         raise PlanError(
-            f"the plan was made for another graph: {said}; call the model as it was when it was "
-            f"profiled (--profile knows how), or profile and place it again"
+            f"the plan was made for another graph: {difference}; call the model as it was when it "
+            f"was profiled (--profile knows how), or profile and place it again"
         )
 
 
 def _failure(error: BaseException) -> Message:
-    kind = "WorkerError"
     if isinstance(error, EnplaceError):
-        why = str(error)
-        if not getattr(error, "printed", False):
-            kinds = (c.__name__ for c in type(error).__mro__ if c.__module__ == "enplace.errors")
-            kind = next(kinds)
-    elif isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
-        why = (
-            f"TensorFlow ran out of memory ({_brief(error)}); "
-            f"take a smaller batch, or more or larger devices"
+        return failure(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
+        return failure(
+            DoesNotFitError(
+                f"TensorFlow ran out of memory ({_brief(error)}); "
+                f"take a smaller batch, or more or larger devices"
+            )
         )
-        kind = "DoesNotFitError"
-    else:
-        traceback.print_exception(error)
-        why = f"TensorFlow failed: {_brief(error)}"
-    return Message("failed", {"why": why, "kind": kind})
+    traceback.print_exception(error)
+    return failure(WorkerError(f"TensorFlow failed: {_brief(error)}"))
 
 
 def _brief(error: BaseException) -> str:
-    """The kind of an error and what it says in one line."""
-    kind, said = type(error).__name__, what_it_says(error)
-    return f"{kind}: {shorten(said, 200, placeholder=' …')}" if said else kind
-
-
-if __name__ == "__main__":
-    main()
+    """Return the kind of an error and its text in one line."""
+    kind, text = type(error).__name__, first_line(error)
+    return f"{kind}: {shorten(text, 200, placeholder=' …')}" if text else kind

@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from enplace.frameworks.tensorflow.said import what_it_says
+from enplace.frameworks.tensorflow.error_text import first_line
 
 SHAPES = "Incompatible shapes: [2] vs. [3]"
 
@@ -52,7 +52,7 @@ def test_the_reason_and_no_heading(fail, heading, reason):
     with pytest.raises(Exception) as caught:  # noqa: PT011
         fail()
     assert str(caught.value).startswith(heading)
-    assert what_it_says(caught.value) == reason
+    assert first_line(caught.value) == reason
 
 
 def test_the_first_of_several_errors():
@@ -62,7 +62,7 @@ def test_the_first_of_several_errors():
         f"  (0) INVALID_ARGUMENT:  {SHAPES}\n\t [[{{{{node sub}}}}]]\n"
         "  (1) INVALID_ARGUMENT:  another\n"
     )
-    assert SHAPES in what_it_says(tf.errors.InvalidArgumentError(None, None, message))
+    assert SHAPES in first_line(tf.errors.InvalidArgumentError(None, None, message))
 
 
 def test_a_function_of_one_line():
@@ -70,8 +70,8 @@ def test_a_function_of_one_line():
     step = tf.function(lambda a: tf.subtract(a, tf.ones(3)), [tf.TensorSpec([None])])
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         step(tf.ones(2))
-    assert what_it_says(caught.value) == SHAPES
+    assert first_line(caught.value) == SHAPES
 
 
 def test_an_error_that_says_nothing():
-    assert what_it_says(AssertionError()) == ""
+    assert first_line(AssertionError()) == ""

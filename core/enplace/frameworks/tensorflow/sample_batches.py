@@ -21,7 +21,7 @@ OTHER_SIZE = 64
 _SEED = 7
 
 
-def made_up_batches(parts: Sequence[Any], batch_size: int = 0) -> list[Batch]:
+def sample_batches(parts: Sequence[Any], batch_size: int = 0) -> list[Batch]:
     """Batches of such parts: numbers from 0 to 1, or 0 and 1 where whole numbers are wanted.
 
     These are in range of whatever a model looks up with them.
@@ -42,7 +42,7 @@ def made_up_batches(parts: Sequence[Any], batch_size: int = 0) -> list[Batch]:
     return [tuple(_made_up(rng, part, batch_size) for part in parts) for _ in range(N_BATCHES)]
 
 
-def made_up_targets(outputs: Sequence[Any], losses: Sequence[str], batch_size: int) -> list[Batch]:
+def sample_targets(outputs: Sequence[Any], losses: Sequence[str], batch_size: int) -> list[Batch]:
     """What losses want beside these outputs: class numbers, or a 1 among 0s."""
     rng = np.random.default_rng(_SEED)
     pairs = list(zip(outputs, losses, strict=True))

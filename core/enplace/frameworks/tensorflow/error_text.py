@@ -14,7 +14,7 @@ _MARK = re.compile(r"\x1b\[\d*m|\{\{function_node [^}]*\}\} ?")
 """What no person reads: bold letters on and off, and TensorFlow's own name of a function."""
 
 
-def what_it_says(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The first line that is neither a heading nor part of a listing; empty if there is none.
 
     AutoGraph lists lines of the person's code before it; there it is the last.

@@ -1,0 +1,39 @@
+"""The devices of this machine that a model is profiled or run on, as a person names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from enplace.errors import ClusterError
+from enplace.values.cluster import Cluster, task_of
+from enplace.values.measurement import Measurement
+
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def usual_devices() -> str:
+    """Return the devices that a model is most likely profiled on here."""
+    return "gpu:all" if _NVIDIA_DRIVER.exists() else "cpu:2"
+
+
+def devices_for(cluster: Cluster, measured: Measurement) -> str:
+    """Return the devices of this machine that a plan for a cluster needs.
+
+    Parameters
+    ----------
+    measured : Measurement
+        That of the profile. If the cluster is the one that it was measured on, the devices are
+        those of the measurement.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster has several hosts, and nobody said where they are.
+    """
+    known = measured.cluster
+    if measured.devices and known is not None and known.index == cluster.index:
+        return measured.devices
+    if host := next(filter(task_of, cluster.index), ""):
+        raise ClusterError(f"'{host}' is on another host; give the cluster's file with --devices")
+    kind = "gpu" if any(device.kind == "gpu" for device in cluster.devices) else "cpu"
+    return f"{kind}:{sum(device.kind == kind for device in cluster.devices)}"

@@ -1,0 +1,76 @@
+"""Jobs for a framework's worker.
+
+A worker does one job and ends: TensorFlow fixes its devices when it starts, and whatever happens
+there, nothing is lost here. It receives the values that the job is about, if any, and then the job,
+which is the message with a ``source``. Everything that a model's own code prints goes to the
+worker's standard error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from enplace.frameworks.source import Source
+from enplace.processes.codecs import plan_message, problem_to_json, profile_message
+from enplace.processes.wire import Message
+from enplace.processes.worker import Report, do_job, ignore, never
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+
+Job = tuple[Message, ...]
+
+
+def profile_job(
+    source: Source, devices: str, steps: int, warm_ups: int, batch_sizes: Sequence[int] = ()
+) -> Job:
+    """Write the job of profiling a model; the answer is a profile message.
+
+    Without ``steps``, the profile holds the graph with the sizes that are known, and no times. With
+    ``batch_sizes``, it is estimated from these: :mod:`enplace.frameworks.evaluation`.
+    """
+    details = {
+        "source": source.to_json(),
+        "devices": devices,
+        "steps": steps,
+        "warm_ups": warm_ups,
+        "batch_sizes": list(batch_sizes),
+    }
+    return (Message("profile", details),)
+
+
+def run_job(
+    source: Source,
+    devices: str,
+    steps: int,
+    order: bool,
+    problem: Problem,
+    plan: Plan,
+    compare: bool = True,
+) -> Job:
+    """Write the job of running a plan and measuring it; the answer is a run message.
+
+    Parameters
+    ----------
+    compare : bool
+        Whether to run the same steps without the plan, too.
+    """
+    details = {
+        "source": source.to_json(),
+        "devices": devices,
+        "steps": steps,
+        "order": order,
+        "compare": compare,
+        "problem": problem_to_json(problem),
+    }
+    profile = profile_message(problem.profile)
+    return profile, plan_message("run", plan, details)
+
+
+def do_work(
+    source: Source,
+    job: Sequence[Message],
+    progress: Report = ignore,
+    cancelled: Callable[[], bool] = never,
+) -> Message:
+    """Have a worker of the model's framework do a job; see :func:`do_job`."""
+    return do_job(source.framework.worker, job, progress, cancelled)

@@ -1,0 +1,111 @@
+"""TensorFlow as the rest of Enplace knows it; imports none of it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+from enplace.errors import FileError
+from enplace.frameworks.framework import Framework
+from enplace.processes.worker import handler_program, signal_name
+
+_SUFFIXES = {
+    ".py": "script",
+    ".keras": "keras",
+    ".h5": "keras",
+    ".hdf5": "keras",
+    ".meta": "tf1",
+    ".pb": "tf1",
+    ".pbtxt": "tf1",
+}
+_SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
+
+# RunMetadata begins with its step statistics, these with a device, this with its name.
+_FIELD = rb"\x0a[\x80-\xff]*[\x00-\x7f]"
+_TRACE = re.compile(
+    rb"\A(" + _FIELD * 3 + rb"/(job|device|host|replica|task):|\s*step_stats\s*[{:])"
+)
+
+_OUT_OF_MEMORY = (
+    "ResourceExhausted",
+    "RESOURCE_EXHAUSTED",
+    "OUT_OF_MEMORY",
+    "OOM when allocating",
+    "std::bad_alloc",
+    "MemoryError",
+)
+
+
+def recognise(path: Path) -> tuple[Path, str]:
+    """Return where a model is, and its kind.
+
+    Raises
+    ------
+    FileError
+        If it is no model that TensorFlow opens.
+    """
+    if path.name in _SAVED_MODEL:
+        path = path.parent
+    if path.is_dir():
+        if any((path / name).exists() for name in _SAVED_MODEL):
+            return path, "saved-model"
+        raise FileError(
+            f"{path}: this folder holds no saved_model.pb, so it is no SavedModel; "
+            f"choose the folder that does, or a file"
+        )
+    return path, _kind_of_file(path)
+
+
+def _kind_of_file(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            head = file.read(256)
+    except OSError as error:
+        raise FileError(f"{path}: cannot read: {error.strerror}") from None
+    if _TRACE.match(head):
+        return "trace"
+    if path.suffix.lower() not in _SUFFIXES:
+        raise FileError(
+            f"{path}: not a model; choose a training script (.py), a Keras model (.keras, .h5), "
+            f"a SavedModel's folder, a TensorFlow 1 graph (.meta, .pb, .pbtxt) or a recorded trace"
+        )
+    if not head:
+        raise FileError(f"{path}: the file is empty; save it again")
+    return _SUFFIXES[path.suffix.lower()]
+
+
+def explain_end(code: int, last_lines: str) -> str:
+    """Say why a worker ended without an answer, where TensorFlow makes that special."""
+    if any(word in last_lines for word in _OUT_OF_MEMORY):
+        return "TensorFlow ran out of memory; take a smaller batch, or more or larger devices"
+    if code == -signal.SIGKILL:
+        return (
+            "the TensorFlow process was killed (signal 9); if nobody ended it, this machine most "
+            "likely ran out of memory: take a smaller batch or close other programs"
+        )
+    if code == -signal.SIGILL:
+        return "TensorFlow crashed (SIGILL): it was built for another processor; install another"
+    if code in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGBUS):
+        return f"TensorFlow crashed ({signal_name(code)}); its last lines may say why"
+    if code == 0:
+        return (
+            "the TensorFlow process ended without a result (exit status 0); a script must not end "
+            "its process itself"
+        )
+    return ""
+
+
+FRAMEWORK = Framework(
+    name="TensorFlow",
+    module="tensorflow",
+    extra="tensorflow",
+    worker=handler_program("enplace.frameworks.tensorflow.worker:work", "TensorFlow", explain_end),
+    server=handler_program(
+        "enplace.frameworks.tensorflow.worker:serve", "TensorFlow server", explain_end
+    ),
+    kinds=("script", "module", "keras", "saved-model", "tf1", "trace"),
+    recorded_kinds=("trace",),
+    suffixes=tuple(_SUFFIXES),
+    recognise=recognise,
+)

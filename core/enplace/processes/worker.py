@@ -1,0 +1,428 @@
+"""Workers seen from the process that starts them: start, send, receive, cancel, stop.
+
+Every worker starts in a session of its own, so that stopping it stops whatever it started, and
+isolated from the current folder: ``-P``, and no relative entry of ``PYTHONPATH``. A worker ends
+when the process that started it does.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from typing import IO, Any
+
+from enplace import errors
+from enplace.errors import CancelledError, EnplaceError
+from enplace.processes.wire import DONE, FAILED, PROGRESS, Message, WireError, encode, take
+
+KILL_AFTER_S = 0.4
+"""How long a worker may take to end once it is asked to."""
+
+TAIL_LINES = 40
+"""How many of the last lines of a worker's standard error are shown when it fails."""
+
+GAVE_UP = "enplace: "
+"""Begins the last line of a worker that ended itself for a reason."""
+
+_TAIL_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 20
+_TICK_S = 0.05
+_NOT_PASSED_ON = ("PYTHONINSPECT", "PYTHONSTARTUP")
+
+Report = Callable[[str, float | None], None]
+"""Called with a line for a person, and with the fraction that is done where it is known."""
+
+
+class WorkerError(EnplaceError):
+    """A worker failed, and not because of its input.
+
+    Attributes
+    ----------
+    last_lines : str
+        The end of what it wrote to its standard error.
+    """
+
+    printed = True
+
+    def __init__(self, why: str, last_lines: str = "") -> None:
+        super().__init__(why)
+        self.last_lines = last_lines
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What ``--json`` adds to the error."""
+        return {"last_lines": self.last_lines.splitlines()}
+
+
+def _explain_nothing(code: int, last_lines: str) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a worker runs.
+
+    Attributes
+    ----------
+    command : tuple of str
+    name : str
+        What a person calls it: "the ``name`` process".
+    explain : callable
+        Takes exit status and last lines, as :func:`why_it_ended` does, and says why the process
+        ended; empty where it knows no better than that function.
+    """
+
+    command: tuple[str, ...]
+    name: str
+    explain: Callable[[int, str], str] = _explain_nothing
+
+
+def python_module(module: str, *words: str) -> tuple[str, ...]:
+    """Return the command that runs a module, isolated from the current folder."""
+    return (sys.executable, "-P", "-m", module, *words)
+
+
+def handler_program(
+    handler: str, name: str, explain: Callable[[int, str], str] = _explain_nothing
+) -> Program:
+    """Return the program that runs a handler, ``MODULE:FUNCTION``."""
+    return Program(python_module("enplace.processes.main", handler), name, explain)
+
+
+def safe_environment() -> dict[str, str]:
+    """Return the environment without what would make Python run code of the current folder."""
+    kept = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
+    folders = kept.pop("PYTHONPATH", "").split(os.pathsep)
+    if absolute := [folder for folder in folders if os.path.isabs(folder)]:
+        kept["PYTHONPATH"] = os.pathsep.join(absolute)
+    return kept
+
+
+class Worker:
+    """A running worker; as a context, it is stopped at the end.
+
+    ``fileno`` is readable whenever :meth:`receive` has something to do, so that an event loop can
+    wait for it.
+
+    Parameters
+    ----------
+    messages : iterable of Message
+        What it is sent at first.
+    environment : mapping of str to str, optional
+        Further variables of its environment.
+
+    Raises
+    ------
+    WorkerError
+        If it cannot be started.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        messages: Iterable[Message] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._program = program
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._popen = subprocess.Popen(
+                    program.command,
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={**safe_environment(), **(environment or {})},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                why = f"the {program.name} process does not start: {error.strerror}"
+                raise WorkerError(why) from None
+        self._outbox = _Outbox(ours)
+        for message in messages:
+            self.send(message)
+        self._out, self._errors = bytearray(), bytearray()
+        self._exit = os.pidfd_open(self._popen.pid)
+        self._selector = selectors.EpollSelector()
+        self._selector.register(self._exit, selectors.EVENT_READ)
+        self._selector.register(_stream(self._popen.stdout), selectors.EVENT_READ, self._out)
+        self._selector.register(_stream(self._popen.stderr), selectors.EVENT_READ, self._errors)
+        self._silent = self._killed = self._stopped = False
+        self.over = False
+        """Whether its last message has been received."""
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def last_lines(self) -> str:
+        """The end of what it wrote to its standard error."""
+        lines = self._errors.decode(errors="replace").splitlines()
+        return "\n".join([line for line in lines if line.strip()][-TAIL_LINES:])
+
+    def fileno(self) -> int:
+        """Return what an event loop has to watch."""
+        return self._selector.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send a message without waiting."""
+        self._outbox.send(message)
+
+    def receive(self, timeout_s: float = 0.0) -> list[Message]:
+        """Wait until something happens, and return the messages that have arrived.
+
+        The last one of all is ``done`` or ``failed``. If the worker ended without either, it is a
+        ``failed`` that says why.
+        """
+        self._read(timeout_s)
+        if self._popen.poll() is not None:
+            self.kill()  # what it started may hold its streams open
+            self._read_rest()
+            self._silent = True
+        messages = [] if self.over else list(self._take())
+        if self._silent and not self.over:
+            self.over = True
+            code = self._exit_code()
+            self._read_rest()
+            why = why_it_ended(self._program, code, self.last_lines)
+            messages.append(failed(why, self.last_lines))
+        return messages
+
+    def terminate(self) -> None:
+        """Ask it, and what it started, to end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it, and what it started."""
+        self._signal(signal.SIGKILL)
+        self._killed = True
+
+    def stop(self, grace_s: float = KILL_AFTER_S) -> None:
+        """End it, and what it started, whatever they are doing."""
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            if grace_s:
+                self.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    self._popen.wait(grace_s)
+        finally:
+            self.kill()
+            self._popen.wait()
+            self._outbox.close()
+            self._selector.close()
+            os.close(self._exit)
+            for stream in (self._popen.stdout, self._popen.stderr):
+                _stream(stream).close()
+
+    def _take(self) -> Iterator[Message]:
+        """Yield the whole messages that have arrived, up to the last one of all."""
+        try:
+            while not self.over and (message := take(self._out)):
+                self.over = message.do in (DONE, FAILED)
+                if message.do == FAILED:
+                    self._read_rest()
+                    details = {**message.details, "last_lines": self.last_lines}
+                    message = replace(message, details=details)
+                yield message
+        except WireError as error:
+            self.over = True
+            self._read_rest()
+            why = f"the {self._program.name} process is not understood: {error}"
+            yield failed(why, self.last_lines)
+
+    def _exit_code(self) -> int:
+        """As :func:`why_it_ended` takes it; 0 if the worker has only closed its output."""
+        try:
+            return self._popen.wait(KILL_AFTER_S)
+        except subprocess.TimeoutExpired:
+            return 0
+
+    def _read_rest(self) -> None:
+        while self._read(0):
+            pass
+
+    def _read(self, timeout_s: float) -> bool:
+        """Read what is there now or soon; return whether anything was."""
+        ready = self._selector.select(timeout_s)
+        for key, _ in ready:
+            chunk = b"" if key.data is None else os.read(key.fd, _CHUNK_BYTES)
+            if not chunk:
+                self._selector.unregister(key.fileobj)
+                self._silent = self._silent or key.data is self._out
+            elif key.data is not None:
+                key.data.extend(chunk)
+        del self._errors[:-_TAIL_BYTES]
+        return bool(ready)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self._killed:  # later, its number may be that of somebody else
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._popen.pid, number)
+
+
+def _stream(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream
+
+
+class _Outbox:
+    """Encodes and sends messages in a thread, so that nobody waits for a large one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+        self._thread.start()
+
+    def send(self, message: Message) -> None:
+        self._messages.put(message)
+
+    def close(self) -> None:
+        self._messages.put(None)
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._connection.close()
+
+    def _run(self) -> None:
+        with suppress(OSError):  # the worker is gone; its end says why
+            while (message := self._messages.get()) is not None:
+                # Whatever this process does about SIGPIPE, a worker that is gone does not end it.
+                self._connection.sendall(encode(message), socket.MSG_NOSIGNAL)
+
+
+def failed(why: str, last_lines: str = "") -> Message:
+    """Stand in for the last message of a worker that sent none."""
+    return Message(FAILED, {"why": why, "kind": "WorkerError", "last_lines": last_lines})
+
+
+def error_of(message: Message) -> EnplaceError:
+    """Return the error that a ``failed`` message tells of."""
+    kind = getattr(errors, str(message.details.get("kind")), None)
+    if isinstance(kind, type) and issubclass(kind, EnplaceError):
+        return kind(message.details["why"])
+    return WorkerError(message.details["why"], message.details.get("last_lines", ""))
+
+
+def why_it_ended(program: Program, code: int, last_lines: str) -> str:
+    """Say in one line why a process ended without an answer.
+
+    Parameters
+    ----------
+    code : int
+        Its exit status, or minus the number of the signal that ended it.
+    last_lines : str
+        The end of what it wrote to its standard error.
+    """
+    last = last_lines.rpartition("\n")[2]
+    if code == 1 and last.startswith(GAVE_UP):
+        return last.removeprefix(GAVE_UP)
+    if known := program.explain(code, last_lines):
+        return known
+    process = f"the {program.name} process"
+    if code == -signal.SIGKILL:
+        return (
+            f"{process} was killed (signal 9); if nobody ended it, this machine most likely ran "
+            f"out of memory: close other programs"
+        )
+    if code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
+        return f"{process} was ended by another program ({signal_name(code)})"
+    if code < 0:
+        return f"{process} crashed ({signal_name(code)}); its last lines may say why"
+    return f"{process} ended without a result (exit status {code}); its last lines may say why"
+
+
+def signal_name(code: int) -> str:
+    """Return the name of the signal whose number, with a minus, is an exit status."""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def never() -> bool:
+    """Answer for a job that nobody can cancel."""
+    return False
+
+
+def converse(
+    program: Program,
+    messages: Iterable[Message],
+    cancelled: Callable[[], bool] = never,
+    limit_s: float = math.inf,
+    environment: Mapping[str, str] | None = None,
+) -> Generator[Message, None, None]:
+    """Start a worker, send it a job, and yield its messages up to ``done`` or ``failed``.
+
+    Ends without either once cancelled, or when the time is up. The worker is stopped in any case.
+    """
+    until = time.monotonic() + limit_s
+    try:
+        worker = Worker(program, messages, environment)
+    except WorkerError as error:
+        yield failed(str(error))
+        return
+    with worker:
+        while not worker.over and not cancelled() and time.monotonic() < until:
+            for message in worker.receive(_TICK_S):
+                yield message
+                if cancelled():
+                    return
+
+
+def ignore(message: str, fraction: float | None) -> None:
+    """Report progress to nobody."""
+
+
+def do_job(
+    program: Program,
+    messages: Iterable[Message],
+    progress: Report = ignore,
+    cancelled: Callable[[], bool] = never,
+) -> Message:
+    """Have a worker do a job, and wait for its ``done``; the worker ends with this call.
+
+    Parameters
+    ----------
+    cancelled : callable
+        Asked often; once true, the worker is stopped within a second.
+
+    Raises
+    ------
+    CancelledError
+        If it was cancelled.
+    WorkerError
+        If the worker ended without an answer, or failed for a reason that is not its input.
+    EnplaceError
+        What the worker has to say about its input.
+    """
+    with closing(converse(program, messages, cancelled)) as answers:
+        for message in answers:
+            if message.do == DONE:
+                return message
+            if message.do == FAILED:
+                raise error_of(message)
+            if message.do == PROGRESS:
+                progress(message.details["message"], message.details.get("fraction"))
+    raise CancelledError("stopped before there was a result")

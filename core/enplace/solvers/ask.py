@@ -1,0 +1,30 @@
+"""Ask a solver, which runs in a worker so that it can be stopped at any time."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+
+from enplace.processes.wire import DONE, FAILED, Message
+from enplace.processes.worker import converse, handler_program
+
+_GRACE_S = 2.0
+"""How much longer than its time limit a solver may take to answer."""
+
+
+def ask_solver(
+    handler: str, job: Message, limit_s: float, cancelled: Callable[[], bool]
+) -> Iterator[Message]:
+    """Have a handler of this package solve, and yield what it finds.
+
+    The last message has ``status``, which is ``failed`` if the process broke. There is no such
+    message once the job is cancelled, or if the solver exceeds its time limit.
+    """
+    program = handler_program(f"enplace.solvers.{handler}", "solver")
+    # Files that a killed solver leaves are removed with the folder.
+    with tempfile.TemporaryDirectory(prefix="enplace-", ignore_cleanup_errors=True) as folder:
+        environment = {"TMPDIR": folder}
+        for message in converse(program, [job], cancelled, limit_s + _GRACE_S, environment):
+            if message.do == FAILED:
+                message = Message(DONE, {"status": "failed", "why": message.details["why"]})
+            yield message

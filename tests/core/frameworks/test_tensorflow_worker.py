@@ -1,0 +1,131 @@
+"""TensorFlow's worker, with something else in the place of TensorFlow."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from enplace.errors import EnplaceError
+from enplace.frameworks.jobs import do_work, profile_job
+from enplace.frameworks.source import Source
+from enplace.frameworks.tensorflow.framework import FRAMEWORK
+from enplace.processes.wire import encode
+from enplace.processes.worker import Program, WorkerError, do_job, why_it_ended
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, or does so at once."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    ended, _, _ = select.select([handle], [], [], 1)
+    os.close(handle)
+    return bool(ended)
+
+
+@pytest.fixture
+def with_tensorflow(monkeypatch, tmp_path):
+    """Let a process find some Python where TensorFlow should be."""
+
+    def put(code):
+        (tmp_path / "tensorflow.py").write_text(textwrap.dedent(code))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    return put
+
+
+MODEL = Source("train.py", "script")
+REAL_JOB = profile_job(MODEL, "cpu:2", steps=1, warm_ups=0)
+
+
+def test_without_tensorflow_one_line_says_how_to_add_it():
+    code = (
+        "import sys; sys.modules['tensorflow'] = None; "
+        "from enplace.frameworks.tensorflow.worker import work; "
+        "from enplace.processes.main import serve; serve(work)"
+    )
+    with pytest.raises(EnplaceError) as caught:
+        do_job(Program((sys.executable, "-c", code), "TensorFlow"), REAL_JOB)
+    assert str(caught.value) == f"TensorFlow is not installed; run: {FRAMEWORK.install_command}"
+
+
+def test_a_tensorflow_that_does_not_start_is_told_with_its_reason(with_tensorflow):
+    with_tensorflow("raise ImportError('libcudart.so is missing\\nand more')")
+    with pytest.raises(
+        EnplaceError, match=r"does not start \(ImportError: libcudart.so is missing\)"
+    ):
+        do_work(MODEL, REAL_JOB)
+
+
+def test_what_libraries_and_children_print_goes_to_the_noise(with_tensorflow):
+    with_tensorflow(
+        """
+        import os, sys
+        print("a library prints")
+        os.system("echo a child prints")
+        os.write(1, b"straight to the stream\\n")
+        assert sys.stdin.read() == ""  # the job is not there to be read by a script
+        os._exit(9)
+        """
+    )
+    with pytest.raises(WorkerError, match="exit status 9") as caught:
+        do_work(MODEL, REAL_JOB)
+    lines = ["a library prints", "a child prints", "straight to the stream"]
+    assert caught.value.last_lines.splitlines() == lines
+
+
+def test_the_process_ends_with_whoever_started_it(with_tensorflow, tmp_path):
+    with_tensorflow(
+        f"""
+        import os, time
+        pid = os.fork()
+        if pid:
+            open({str(tmp_path / "pids")!r}, "w").write(f"{{os.getpid()}} {{pid}}")
+            print("there", flush=True)
+        time.sleep(60)
+        """
+    )
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        FRAMEWORK.worker.command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+    )
+    process.stdin.write(b"".join(map(encode, REAL_JOB)))
+    process.stdin.flush()
+    assert process.stderr.readline() == b"there\n"
+    process.stdin.close()
+    process.wait(timeout=5)
+    process.stdout.close()
+    process.stderr.close()
+    assert all(is_gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+def test_the_folder_it_is_started_in_hides_no_library(with_tensorflow, monkeypatch, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "queue.py").write_text("raise RuntimeError('not the library')")
+    monkeypatch.chdir(folder)
+    with_tensorflow("raise ImportError('enough')")
+    with pytest.raises(EnplaceError, match="enough"):
+        do_work(MODEL, REAL_JOB)
+
+
+@pytest.mark.parametrize(
+    ("code", "last_lines", "why"),
+    [
+        (-signal.SIGKILL, "OOM when allocating", "TensorFlow ran out of memory"),
+        (-signal.SIGABRT, "ResourceExhaustedError: OOM when allocating", "batch"),
+        (1, "MemoryError", "TensorFlow ran out of memory"),
+        (-signal.SIGKILL, "", "killed (signal 9); if nobody ended it"),
+        (-signal.SIGSEGV, "", "TensorFlow crashed (SIGSEGV)"),
+        (-signal.SIGILL, "", "another processor"),
+        (0, "", "a script must not end its process itself"),
+        (3, "", "exit status 3"),
+    ],
+)
+def test_the_end_of_the_worker_is_explained(code, last_lines, why):
+    assert why in why_it_ended(FRAMEWORK.worker, code, last_lines)

@@ -1,0 +1,248 @@
+"""Workers that behave in every bad way, seen from the process that started them."""
+
+import os
+import select
+import signal
+import sys
+import textwrap
+import time
+
+import pytest
+
+from enplace.errors import CancelledError, CostError, DoesNotFitError, EnplaceError
+from enplace.processes.wire import Message, WireError
+from enplace.processes.worker import Program, WorkerError, do_job, why_it_ended
+
+JOB = (Message("profile", {"source": {}}),)
+SPEAK = """
+    import os, signal, sys, time
+    from enplace.processes.wire import Message, encode, read
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    def send(do, **details):
+        out.write(encode(Message(do, details)))
+        out.flush()
+    job = read(sys.stdin.buffer)
+"""
+
+
+def work(code, messages=JOB, speak=SPEAK, **options):
+    """Do a job in a process that runs some Python."""
+    script = f"{textwrap.dedent(speak)}\n{textwrap.dedent(code)}"
+    return do_job(Program((sys.executable, "-c", script), "test"), messages, **options)
+
+
+def fails(code, **options) -> WorkerError:
+    with pytest.raises(WorkerError) as caught:
+        work(code, **options)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, or does so at once."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    ended, _, _ = select.select([handle], [], [], 1)
+    os.close(handle)
+    return bool(ended)
+
+
+def test_the_answer_comes_back_with_its_progress():
+    said = []
+    done = work(
+        """
+        send("progress", message="warming up", fraction=None)
+        send("progress", message="measuring", fraction=0.5)
+        send("done", got=job.do)
+        """,
+        progress=lambda message, fraction: said.append((message, fraction)),
+    )
+    assert done.details == {"got": "profile"}
+    assert said == [("warming up", None), ("measuring", 0.5)]
+
+
+def test_messages_arrive_whole_however_they_are_cut():
+    said = []
+    done = work(
+        """
+        parts = [encode(Message("progress", {"message": str(i)})) for i in range(3)]
+        whole = b"".join(parts) + encode(Message("done", {"n": 3}))
+        for part in (whole[:5], whole[5:70], whole[70:-1], whole[-1:]):
+            out.write(part)
+            out.flush()
+            time.sleep(0.01)
+        """,
+        progress=lambda message, fraction: said.append(message),
+    )
+    assert said == ["0", "1", "2"]
+    assert done.details == {"n": 3}
+
+
+def test_what_a_script_prints_is_never_taken_for_a_message():
+    done = work(
+        """
+        for i in range(2000):
+            print("step", i, "loss 0.25", flush=True)
+            os.system("echo from a child") if i == 1000 else None
+        send("done")
+        """
+    )
+    assert done.do == "done"
+
+
+def test_a_job_larger_than_any_pipe_arrives_while_the_process_is_noisy():
+    big = Message("profile", {"source": {}, "names": "x" * (8 << 20)})
+    done = work(
+        "send('done', n=len(job.details['names']))",
+        messages=[big],
+        speak='__import__("sys").stderr.write("loading " * 100_000)' + textwrap.dedent(SPEAK),
+    )
+    assert done.details == {"n": 8 << 20}
+
+
+def test_noise_before_the_first_message_is_shown_as_what_it_is():
+    error = fails("print('Welcome to this machine')", speak="")
+    assert "not understood" in str(error)
+    assert "Welcome to this machine" in str(error)
+
+
+def test_an_error_of_the_input_keeps_its_kind():
+    with pytest.raises(CostError, match=r"^op 'a' takes NaN; profile again$"):
+        work("send('failed', why=\"op 'a' takes NaN; profile again\", kind='CostError')")
+    with pytest.raises(DoesNotFitError):
+        work("send('failed', why='too big', kind='DoesNotFitError')")
+
+
+def test_any_other_error_comes_with_the_last_lines():
+    error = fails(
+        """
+        for i in range(100):
+            print("line", i)
+        sys.stdout.flush()
+        send("failed", why="ValueError: no", kind="WorkerError")
+        """,
+    )
+    assert str(error) == "ValueError: no"
+    assert error.last_lines.splitlines() == [f"line {i}" for i in range(60, 100)]
+
+
+@pytest.mark.parametrize("kind", ["annotations", "nonesuch", None, "EnplaceWarning"])
+def test_a_kind_that_is_no_error_of_ours_is_a_fault_of_the_worker(kind):
+    assert str(fails(f"send('failed', why='oh', kind={kind!r})")) == "oh"
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed (signal 9); if nobody ended it"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed (SIGSEGV)"),
+        ("os.abort()", "crashed (SIGABRT)"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", "ended by another program (SIGTERM)"),
+        ("os._exit(3)", "exit status 3"),
+        ("sys.exit(0)", "exit status 0"),
+        ("raise ValueError", "exit status 1"),
+    ],
+)
+@pytest.mark.parametrize("speak", [SPEAK, "import os, signal, sys"], ids=["late", "early"])
+def test_a_process_that_ends_without_an_answer_is_reported_as_what_it_was(speak, code, why):
+    assert why in str(fails(code, speak=speak))
+
+
+def test_the_last_lines_before_a_crash_are_kept():
+    error = fails("print('about to go wrong', flush=True); os.abort()")
+    assert error.last_lines == "about to go wrong"
+    assert error.details == {"last_lines": ["about to go wrong"]}
+
+
+def test_a_process_that_closes_its_end_is_not_waited_for():
+    began = time.monotonic()
+    fails("out.close(); time.sleep(60)")
+    assert time.monotonic() - began < 10
+
+
+def test_a_child_that_outlives_the_process_keeps_nobody_waiting(tmp_path):
+    code = f"""
+        if (pid := os.fork()) == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(60)
+        open({str(tmp_path / "pid")!r}, "w").write(str(pid))
+        os._exit(5)
+    """
+    assert "exit status 5" in str(fails(code))
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(
+    "stubborn", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"], ids=["willing", "stubborn"]
+)
+def test_cancelling_ends_the_process_and_its_children_within_a_second(stubborn):
+    pids, asked = [], []
+
+    def cancelled() -> bool:
+        if pids and not asked:
+            asked.append(time.monotonic())
+        return bool(pids)
+
+    code = f"""
+        {stubborn}
+        pid = os.fork()
+        if pid:
+            send("progress", message=f"{{os.getpid()}} {{pid}}")
+        while True:
+            time.sleep(60)
+    """
+    with pytest.raises(CancelledError):
+        work(code, progress=lambda m, f: pids.extend(map(int, m.split())), cancelled=cancelled)
+    assert time.monotonic() - asked[0] < 1
+    assert all(map(is_gone, pids))
+
+
+def test_an_interrupt_ends_the_process():
+    pids = []
+
+    def interrupt(message, fraction):
+        pids.append(int(message))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work("send('progress', message=str(os.getpid())); time.sleep(60)", progress=interrupt)
+    assert is_gone(pids[0])
+
+
+def test_a_process_that_never_reads_its_job_ends_nobody_else():
+    """Under the signal settings of the command line, where writing to nobody ends a process."""
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        big = Message("profile", {"source": {}, "names": "x" * (8 << 20)})
+        error = fails("sys.exit(4)", messages=[big], speak="import sys")
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    assert "exit status 4" in str(error)
+
+
+def test_an_unknown_signal_still_has_a_number():
+    assert "signal 250" in why_it_ended(Program((), "test"), -250, "")
+
+
+def test_errors_of_the_protocol_are_errors_a_person_can_read():
+    assert issubclass(WireError, EnplaceError)
+    assert issubclass(WorkerError, EnplaceError)
+
+
+def test_no_file_stays_open():
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    work("send('done')")
+    before = count()
+    work("send('done')")
+    fails("os._exit(1)")
+    assert count() == before
+
+
+def test_a_process_that_gives_up_is_quoted():
+    why = "the server of /job:worker/task:1 does not answer any more"
+    assert why_it_ended(Program((), "test"), 1, f"noise\nenplace: {why}") == why

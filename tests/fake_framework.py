@@ -1,0 +1,23 @@
+"""Put another worker in the place of TensorFlow's."""
+
+from dataclasses import replace
+
+from enplace.frameworks.tensorflow import framework
+from enplace.processes.worker import Program
+
+
+def use_worker(monkeypatch, *command):
+    """Have a command do the jobs, in this process."""
+    program = Program(command, "TensorFlow", framework.explain_end)
+    monkeypatch.setattr(framework, "FRAMEWORK", replace(framework.FRAMEWORK, worker=program))
+
+
+def code_to_use_worker(*command):
+    """Python code that has a command do the jobs, for another process."""
+    return (
+        "from dataclasses import replace\n"
+        "from enplace.frameworks.tensorflow import framework\n"
+        "from enplace.processes.worker import Program\n"
+        f"program = Program({command!r}, 'TensorFlow', framework.explain_end)\n"
+        "framework.FRAMEWORK = replace(framework.FRAMEWORK, worker=program)\n"
+    )
