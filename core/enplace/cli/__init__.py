@@ -8,6 +8,7 @@ as well.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -36,15 +37,36 @@ __all__ = ["about", "converting", "main", "measuring", "run", "solving"]
 
 ANSWER_IS_NO = (DoesNotFitError, UnplaceableOpError, DeadlockError)
 MAX_LINE = 200
-"""Longer lines of another process are cut."""
+"""Longer lines of a worker are cut."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def main() -> NoReturn:
     """Run the command line of this process."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `enplace methods | head -1` ends quietly
+    if sys.stdout is not None:
+        sys.stdout = _text_output(sys.stdout)
     sys.exit(run(sys.argv[1:]))
+
+
+class _Output(io.FileIO):
+    """Standard output. Once nobody reads it, as in ``enplace methods | head -1``, we end quietly.
+
+    SIGPIPE would do so, too, but for every pipe: one to a solver that has ended must not end us.
+    """
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # for what is in the buffer
+            raise SystemExit(128 + signal.SIGPIPE) from None
+
+
+def _text_output(stream: TextIO) -> TextIO:
+    """Return a stream of text in the place of standard output."""
+    raw = _Output(stream.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, line_buffering=stream.isatty())
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -79,7 +101,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def one_line(text: str) -> str:
-    """Text without line breaks and other control characters, however it was put together."""
+    """Return text without line breaks and other control characters."""
     return _CONTROL.sub(" ", text).strip()
 
 
@@ -103,7 +125,7 @@ def _usage(error: click.ClickException) -> str:
 
 @contextmanager
 def _notes_on_stderr() -> Iterator[None]:
-    """Show what the readers have to say about a file as one line each."""
+    """Show each warning of a reader as one line."""
     usual = warnings.showwarning
 
     def show(

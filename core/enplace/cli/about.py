@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,12 +201,14 @@ def _writable(folder: Path) -> bool:
 @click.argument("file", type=FILE, required=False)
 def studio(file: str | None) -> Answer:
     """Open the studio, with FILE if one is named."""
+    from enplace.processes.worker import python_module, safe_environment
+
     if any(importlib.util.find_spec(m) is None for m in ("enplace_studio", *EXTRAS["studio"])):
         raise EnplaceError("the studio is not installed; run: pip install 'enplace[studio]'")
     if file is not None and not os.path.isfile(file):
         raise FileError(f"{file}: there is no such file; check the path")
-    words = [sys.executable, "-m", "enplace_studio", *([file] if file else [])]
-    status = subprocess.run(words).returncode
+    command = python_module("enplace_studio", *([file] if file else []))
+    status = subprocess.run(command, env=safe_environment()).returncode
     return Answer({"file": file, "status": status}, "", status)
 
 

@@ -1,4 +1,4 @@
-"""``profile``, ``run``, ``tune``: what needs TensorFlow, which runs in a process of its own."""
+"""``profile``, ``run``, ``tune``, ``serve``: the commands that need a framework, in workers."""
 
 from __future__ import annotations
 
@@ -344,6 +344,25 @@ def tune(
         f"{_describe_tuning(tuned)}\n\nThe plan is in {output}.",
         NO if tuned.is_spoilt else YES,
     )
+
+
+@command("serve")
+@click.argument("cluster", type=FILE)
+@click.argument("task")
+def serve(cluster: str, task: str) -> Answer:
+    """Serve TASK of the hosts in CLUSTER until stopped, so that plans can run across hosts.
+
+    TASK is such as /job:worker/task:0. Run this on each host, with the same cluster file, before
+    the plan is run on one of them.
+    """
+    from enplace.frameworks.registry import frameworks
+    from enplace.processes.wire import Message
+    from enplace.processes.worker import do_job
+
+    (framework,) = frameworks().values()
+    job = Message("serve", {"cluster": cluster, "task": task})
+    do_job(framework.server, [job], lambda message, _: click.echo(message, err=True))
+    return Answer({}, "")
 
 
 def _source(model: dict[str, Any], trust: bool, problem: Problem | None = None) -> Source:

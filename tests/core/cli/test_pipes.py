@@ -1,0 +1,38 @@
+"""Only standard output that nobody reads ends the command quietly."""
+
+import json
+import os
+import subprocess
+import sys
+
+from tests.core.cli.conftest import model
+
+COMMAND = "import sys; from enplace.cli import main; sys.argv[0] = 'enplace'; main()"
+
+
+def test_output_that_nobody_reads_ends_the_command_quietly():
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "methods", "--json"], stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    _, errors = process.communicate()
+    assert process.returncode == 141  # as a shell reports SIGPIPE
+    assert errors == b""
+
+
+def test_a_solver_that_reads_nothing_does_not_end_the_command(folder):
+    (folder / "p.json").write_text(json.dumps(model([f"layer_{i}/MatMul" for i in range(40)])))
+    code = (
+        "import sys\n"
+        "from enplace.processes.worker import Program\n"
+        "from enplace.solvers import ask\n"
+        "ask.handler_program = lambda *_: Program((sys.executable, '-c', ''), 'solver')\n"
+    )
+    words = ["place", "p.json", "--cluster", "c.json", "--method", "pesto", "-o", "plan.json"]
+    done = subprocess.run(
+        [sys.executable, "-c", code + COMMAND, *words], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the solver process ended without a result" in done.stdout

@@ -1,0 +1,54 @@
+"""No worker runs code of the folder that a person happens to be in."""
+
+import subprocess
+import sys
+
+import pytest
+
+from enplace.frameworks import tuning_process
+from enplace.frameworks.tensorflow.framework import FRAMEWORK
+from enplace.processes.worker import handler_program, python_module, safe_environment
+from evil_folder import evil_folder, first_message
+
+SOLVERS = ("highs_process", "pulp_process", "cpsat_process", "cpsat_program_process")
+PROGRAMS = {
+    **{name: handler_program(f"enplace.solvers.{name}:solve", "solver") for name in SOLVERS},
+    "worker": FRAMEWORK.worker,
+    "server": FRAMEWORK.server,
+    "tuning": tuning_process.PROGRAM,
+}
+
+__all__ = ["evil_folder"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_worker_runs_nothing_of_the_current_folder(name, evil_folder):
+    """The job is nonsense, so that each handler is imported and then fails."""
+    job = {"batch_sizes": [1], "source": {}}
+    answer = first_message(PROGRAMS[name], job, job)
+    assert answer.do == "failed"
+    assert "Error: " in answer.details["why"] or "source" in answer.details["why"]
+    assert not evil_folder.exists()
+
+
+def test_a_plain_python_would_run_it(evil_folder):
+    """Or the other tests would prove nothing."""
+    subprocess.run([sys.executable, "-m", "this"], capture_output=True, check=False)
+    subprocess.run([sys.executable, "-c", "import numpy"], capture_output=True, check=False)
+    assert evil_folder.exists()
+
+
+def test_a_module_is_started_in_isolation(evil_folder):
+    command = python_module("enplace", "--version")
+    done = subprocess.run(command, env=safe_environment(), capture_output=True, text=True)
+    assert done.stdout.startswith("enplace")
+    assert not evil_folder.exists()
+
+
+def test_only_absolute_folders_stay_on_the_path(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", ":/usr/lib/mine:.:there")
+    monkeypatch.setenv("PYTHONSTARTUP", "startup.py")
+    assert safe_environment()["PYTHONPATH"] == "/usr/lib/mine"
+    assert "PYTHONSTARTUP" not in safe_environment()
+    monkeypatch.setenv("PYTHONPATH", ".")
+    assert "PYTHONPATH" not in safe_environment()
