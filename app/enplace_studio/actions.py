@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from enplace.writers import exporters
+from enplace.frameworks.registry import exporters
 from enplace_studio.document import Document
 
 if TYPE_CHECKING:

@@ -188,7 +188,7 @@ class Filing(QWidget):
 
     def ask_export(self, form: str, suffix: str) -> None:
         """Write the current schedule for another program or another person."""
-        from enplace.writers import exporters
+        from enplace.frameworks.registry import exporters
 
         def export(path: Path) -> None:
             schedule = self._document.schedule

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from enplace.values.cluster import Cluster
 
 LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "regex", "tqdm")
-EXTRAS = {
-    "studio": ("PySide6", "pygraphviz", "pyqtgraph"),
-    "tensorflow": ("tensorflow",),
-    "metis": ("pymetis",),
-}
+STUDIO_MODULES = ("PySide6", "pygraphviz", "pyqtgraph")
 SOLVER_MODULES = {"HiGHS": "highspy", "OR-Tools": "ortools", "PuLP": "pulp"}
 SOLVER_PROGRAMS = ("CBC", "CPLEX", "Gurobi")
 SCOTCH, GET_SCOTCH = "scotch_gmap", "apt install scotch"
@@ -121,11 +117,14 @@ def doctor() -> Answer:
 
     Exit status 1 if something is missing without which Enplace is slow or does not work.
     """
+    from enplace.frameworks.registry import frameworks
     from enplace.solvers.milp import program_of
 
     versions = {"enplace": __version__, "python": platform.python_version()}
     versions |= {name: _version(name) or "missing" for name in LIBRARIES}
-    extras = [_extra(name, modules) for name, modules in EXTRAS.items()]
+    of_frameworks = {each.extra: (each.module,) for each in frameworks().values()}
+    modules = {"studio": STUDIO_MODULES, **of_frameworks, "metis": ("pymetis",)}
+    extras = [_extra(name, needed) for name, needed in modules.items()]
     cache = _cache()
     scotch = shutil.which(SCOTCH)
     display = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
@@ -203,7 +202,7 @@ def studio(file: str | None) -> Answer:
     """Open the studio, with FILE if one is named."""
     from enplace.processes.worker import python_module, safe_environment
 
-    if any(importlib.util.find_spec(m) is None for m in ("enplace_studio", *EXTRAS["studio"])):
+    if any(importlib.util.find_spec(m) is None for m in ("enplace_studio", *STUDIO_MODULES)):
         raise EnplaceError("the studio is not installed; run: pip install 'enplace[studio]'")
     if file is not None and not os.path.isfile(file):
         raise FileError(f"{file}: there is no such file; check the path")

@@ -23,14 +23,14 @@ class _Format(click.ParamType):  # type: ignore[type-arg]
     name = "format"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from enplace.writers import exporters
+        from enplace.frameworks.registry import exporters
 
         return click.Choice(list(exporters())).convert(value, param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from enplace.writers import exporters
+        from enplace.frameworks.registry import exporters
 
         return [
             CompletionItem(name, help=exporter.title)
@@ -43,7 +43,7 @@ class _FormatOption(click.Option):
     """An option whose help lists the exporters."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from enplace.writers import exporters
+        from enplace.frameworks.registry import exporters
 
         formats = (f"{name} ({exporter.title})" for name, exporter in exporters().items())
         self.help = f"One of {', '.join(formats)}."
@@ -149,8 +149,8 @@ def describe_profile(profile: Profile) -> str:
 def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
     """Write PLAN for another program or another person."""
     from enplace.disk import write_atomically
+    from enplace.frameworks.registry import exporters
     from enplace.machine import simulate
-    from enplace.writers import exporters
 
     check_outputs((output,), profile, plan, choice["cluster"])
     schedule = simulate(*read_problem_and_plan(profile, plan, **choice))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from enplace.processes.worker import Program
+from enplace.writers.registry import Exporter
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Framework:
     recognise : callable
         Takes a path that exists; returns where the model is, and its kind. Raises
         :class:`enplace.errors.FileError` if it is no model of this framework.
+    exporters : tuple of Exporter
+        Write a plan as code of this framework.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Framework:
     recorded_kinds: tuple[str, ...]
     suffixes: tuple[str, ...]
     recognise: Callable[[Path], tuple[Path, str]]
+    exporters: tuple[Exporter, ...]
 
     @property
     def is_installed(self) -> bool:

@@ -1,6 +1,6 @@
 """What every exporter says of itself."""
 
-from enplace.writers import exporters
+from enplace.frameworks.registry import exporters
 
 
 def test_every_exporter_has_a_title_and_a_suffix_of_its_own() -> None:

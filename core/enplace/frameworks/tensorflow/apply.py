@@ -23,6 +23,7 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 
 from enplace.frameworks.tensorflow.capture import has_replicas
 from enplace.frameworks.tensorflow.check import Check, check_placement
+from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import DevicesError, short_name
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.exchange import (
@@ -42,7 +43,6 @@ from enplace.readers.plans import read_plan_alone
 from enplace.text import count
 from enplace.values.cluster import Cluster, Device, task_of
 from enplace.values.splits import unsplit_names
-from enplace.writers.python_snippet import tensorflow_devices
 
 _HOST = "/device:CPU:0"
 
@@ -195,7 +195,7 @@ class _Placer:
         self._ordered = ordered
         names = self.problem.profile.op_names
         self._whole = set(unsplit_names(names, self._plan.splits))
-        self._devices = tensorflow_devices(self.problem.cluster)
+        self._devices = device_names(self.problem.cluster)
         self._planned = {
             name: self._devices[device]
             for name, device in zip(names, self._plan.device.tolist(), strict=True)
@@ -353,7 +353,7 @@ def _step_of(flat: FlatGraph) -> Step:
 
 def _make_devices(cluster: Cluster) -> None:
     """Make the logical CPUs and GPUs that the plan names, unless they are there."""
-    wanted = tensorflow_devices(cluster)
+    wanted = device_names(cluster)
     if task := next(filter(None, map(task_of, wanted)), ""):
         raise DevicesError(
             f"the plan has devices of several hosts ({task}); run it with 'enplace run'"

@@ -15,11 +15,11 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 from enplace.disk import naming, parse_json, read_bytes
 from enplace.errors import EnplaceError
+from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.step import plain_config
 from enplace.readers.clusters import cluster_from_json
 from enplace.readers.gpu_profile import GPU_TO_GPU, GPU_TO_HOST, HOST_TO_GPU
 from enplace.values.cluster import Cluster, Device, Link, task_of
-from enplace.writers.python_snippet import tensorflow_devices
 
 _TEXT = re.compile(r"(cpu|gpu):(all|\d+)", re.IGNORECASE)
 
@@ -57,7 +57,7 @@ class Devices:
     @cached_property
     def names(self) -> list[str]:
         """TensorFlow's name of each device."""
-        return tensorflow_devices(self.cluster)
+        return device_names(self.cluster)
 
     @property
     def tasks(self) -> list[str]:
@@ -160,7 +160,7 @@ def _hosts(path: str) -> Devices:
         )
     with naming(path):
         cluster = cluster_from_json(parse_json(read_bytes(path)))
-    names = tensorflow_devices(cluster)
+    names = device_names(cluster)
     if not all(map(task_of, names)):
         raise DevicesError(
             f"{path}: devices of several hosts are called like /job:worker/task:0/device:CPU:0; "

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework
+from enplace.frameworks.tensorflow.snippet import python_snippet
 from enplace.processes.worker import handler_program, signal_name
+from enplace.writers.registry import Exporter
 
 _SUFFIXES = {
     ".py": "script",
@@ -108,4 +110,5 @@ FRAMEWORK = Framework(
     recorded_kinds=("trace",),
     suffixes=tuple(_SUFFIXES),
     recognise=recognise,
+    exporters=(Exporter("python", "Python module", ".py", python_snippet),),
 )

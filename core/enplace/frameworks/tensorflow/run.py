@@ -22,6 +22,7 @@ from enplace.frameworks.tensorflow.check import (
     not_in_plan,
     op_times_us,
 )
+from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.devices import Devices
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.hosts import check_devices, serving
@@ -38,7 +39,6 @@ from enplace.machine import simulate
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
-from enplace.writers.python_snippet import tensorflow_devices
 
 WARM_UPS, TRACED = 5, 10
 
@@ -113,7 +113,7 @@ def run_plan(
     """
     schedule = simulate(problem, plan if ordered else replace(plan, policy="fifo"))
     problem, whole, step = schedule.problem, step, split_step(step, plan.splits)
-    at = tensorflow_devices(problem.cluster)
+    at = device_names(problem.cluster)
     placed_on = dict(zip(problem.profile.op_names, (at[d] for d in plan.device), strict=True))
     rank = plan.position if plan.policy == "strict" else schedule.op_start_us
     order = device_orders(step.graph_def, problem, plan, rank) if ordered else []
@@ -168,7 +168,7 @@ def _seen(
     step: Step, problem: Problem, plan: Plan, order: Sequence[Sequence[str]], placed: _Way
 ) -> MeasuredRun:
     """What the partitions and traces of the placed steps show; nothing is compared yet."""
-    profile, at = problem.profile, tensorflow_devices(problem.cluster)
+    profile, at = problem.profile, device_names(problem.cluster)
     first = placed.traces[0]
     check = check_placement(first.partition_graphs, step, profile.op_names, plan.device, at)
     times = [op_times_us(trace.step_stats, profile.index) for trace in placed.traces]

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from enplace.errors import PlanError
+from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.text import count, ms
-from enplace.values.cluster import Cluster
 from enplace.values.schedule import Schedule
-from enplace.writers.registry import exporter
-
-_FULL_NAME = re.compile(r"/(job|replica|task|device):.*")
-_SHORT_NAME = re.compile(r"(gpu|cpu):(\d+)", re.IGNORECASE)
 
 _HEAD = '''\
 """Device placement made by Enplace. Needs TensorFlow, not Enplace.
@@ -44,9 +38,8 @@ def placement():
 '''
 
 
-@exporter("python", title="Python module", suffix=".py")
 def python_snippet(schedule: Schedule) -> str:
-    """Python source: a dict of devices by op name, and a context for ``tf.compat.v1.device``.
+    """Return Python source: devices by op name, and a context for ``tf.compat.v1.device``.
 
     Raises
     ------
@@ -59,7 +52,7 @@ def python_snippet(schedule: Schedule) -> str:
             f"the plan splits {count(len(plan.splits), 'op')}, and a Python module of devices "
             f"cannot split ops; apply the plan's file with enplace.apply"
         )
-    devices = tensorflow_devices(schedule.problem.cluster)
+    devices = device_names(schedule.problem.cluster)
     facts = (
         f"# Model {profile.name!a}, method {plan.method!a}, "
         f"predicted step time {ms(schedule.makespan_us)}."
@@ -71,27 +64,3 @@ def python_snippet(schedule: Schedule) -> str:
     ]
     body = ["", facts, *constants, "", "PLACEMENT = {", *entries, "}"]
     return _HEAD + "\n".join(body) + "\n" + _FOOT
-
-
-def tensorflow_devices(cluster: Cluster) -> list[str]:
-    """TensorFlow's name of each device.
-
-    A full name (``/job:worker/task:1/device:GPU:0``) stays, and ``GPU:1`` gets its prefix. If a
-    name has no number, or two devices have the same, devices are numbered by kind.
-    """
-    found = [_tensorflow_device(device.name) for device in cluster.devices]
-    if all(found) and len(set(found)) == len(found):
-        return found
-    counts: dict[str, int] = {}
-    names = []
-    for device in cluster.devices:
-        number = counts[device.kind] = counts.get(device.kind, -1) + 1
-        names.append(f"/device:{device.kind.upper()}:{number}")
-    return names
-
-
-def _tensorflow_device(name: str) -> str:
-    if _FULL_NAME.fullmatch(name):
-        return name
-    match = _SHORT_NAME.fullmatch(name)
-    return f"/device:{match[1].upper()}:{int(match[2])}" if match else ""

@@ -1,0 +1,34 @@
+"""What TensorFlow calls devices."""
+
+from __future__ import annotations
+
+import re
+
+from enplace.values.cluster import Cluster
+
+_FULL_NAME = re.compile(r"/(job|replica|task|device):.*")
+_SHORT_NAME = re.compile(r"(gpu|cpu):(\d+)", re.IGNORECASE)
+
+
+def device_names(cluster: Cluster) -> list[str]:
+    """Return TensorFlow's name of each device.
+
+    A full name, such as ``/job:worker/task:1/device:GPU:0``, stays as it is; ``GPU:1`` gets its
+    prefix. If some name has no number, or two have the same, devices are counted by kind.
+    """
+    found = [_tensorflow_device(device.name) for device in cluster.devices]
+    if all(found) and len(set(found)) == len(found):
+        return found
+    counts: dict[str, int] = {}
+    names = []
+    for device in cluster.devices:
+        number = counts[device.kind] = counts.get(device.kind, -1) + 1
+        names.append(f"/device:{device.kind.upper()}:{number}")
+    return names
+
+
+def _tensorflow_device(name: str) -> str:
+    if _FULL_NAME.fullmatch(name):
+        return name
+    match = _SHORT_NAME.fullmatch(name)
+    return f"/device:{match[1].upper()}:{int(match[2])}" if match else ""
