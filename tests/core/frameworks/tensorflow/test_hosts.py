@@ -1,7 +1,10 @@
 """Two servers on this machine stand for two hosts; nothing of them stays."""
 
 import json
+import signal
 import socket
+import subprocess
+import sys
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Event
 
@@ -33,7 +36,7 @@ def servers():
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if "enplace.frameworks.tensorflow.hosts" in " ".join(child.cmdline())
+        if "enplace.frameworks.tensorflow.worker:serve" in " ".join(child.cmdline())
     ]
 
 
@@ -73,7 +76,7 @@ def test_a_server_that_is_not_there_is_named_with_how_to_start_it(tmp_path):
         pass
     with listening(1) as (first,):
         devices = hosts(tmp_path, hosts=dict(zip(TASKS, (first, gone), strict=True)))
-        match = r"no server of /job:worker/task:1.*python -m"
+        match = r"no server of /job:worker/task:1.*enplace serve"
         with pytest.raises(HostsError, match=match), serving(devices):
             pass
 
@@ -129,3 +132,17 @@ def test_a_server_that_does_not_start_says_why(tmp_path, monkeypatch):
         with pytest.raises(HostsError, match=r"server of /job:worker/task:0 did not start: .+"):
             serving(hosts(tmp_path, TASKS[:1])).__enter__()
     assert not servers()
+
+
+def test_a_command_serves_a_task_until_it_is_stopped(tmp_path):
+    with listening(1) as (address,):
+        pass
+    hosts(tmp_path, TASKS[:1], hosts={TASKS[0]: address})
+    command = [sys.executable, "-m", "enplace", "serve", str(tmp_path / "cluster.json"), TASKS[0]]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr.readline() == f"serving {TASKS[0]}\n"
+        (server,) = servers()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not server.is_running()
