@@ -72,7 +72,7 @@ class Placer:
                 return option
         known = ", ".join(option.name for option in self.options) or "none"
         others = methods_with_option(name)
-        elsewhere = f" ({listed(others)} have it)" if others else ""
+        elsewhere = f"; it is an option of {listed(others)}" if others else ""
         raise EnplaceError(
             f"method '{self.name}' has no option '{name}'; its options: {known}{elsewhere}"
         )

@@ -128,4 +128,4 @@ def test_the_family_can_be_named_and_is_for_the_expert_alone(enplace, folder):
     assert json.loads((folder / "plan.json").read_text())["facts"]["family"] == "layers"
     done = enplace(*PLACE, "--family", "layers", "--method", "heft")
     assert done.status == 2
-    assert "are for method 'expert', not 'heft'" in done.err
+    assert "method 'heft' has no option 'family'" in done.err

@@ -293,7 +293,7 @@ def test_compare_sets_baselines_beside_what_goes_by_the_objective(
     found = enplace("compare", "p.json", "--cluster", "c.json", *words, "--json").document
     assert all(method[figure] > 0 for method in found["methods"])
     expert = found["methods"][1]
-    assert "expert does not go by" in expert["note"]
+    assert "expert does not minimise" in expert["note"]
     assert not expert["proven"]
 
 

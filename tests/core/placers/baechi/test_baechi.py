@@ -163,7 +163,7 @@ def test_what_counts_as_memory_is_the_persons_choice(capacity, rule, devices):
 
 def test_other_methods_refuse_a_memory_rule():
     problem = Problem(line([1.0] * 3, []), gpus(2))
-    with pytest.raises(EnplaceError, match=r"no option 'memory-rule'.*m-etf and m-sct"):
+    with pytest.raises(EnplaceError, match=r"no option 'memory-rule'.*of m-etf, m-sct"):
         place(problem, "heft", options=PlaceOptions(values={"memory-rule": "sums"}))
 
 
