@@ -1,8 +1,8 @@
 """Proven lower bounds on the step time.
 
-Three look at the work alone: that of any set of ops against the devices that may do it, the
+Three consider only the work: that of any set of ops against the devices that may do it, the
 longest placement unit, and all units with their variables against the devices with their memory,
-at the best prices. The others look at the graph, and at what it costs to leave a device:
+at the best prices. The others consider the graph and the cost of leaving a device:
 
 *Heads.* Let x be an ancestor of v that is not on v's device. Then every path from x to v is cut
 somewhere, and v cannot start before key(x) = the end of x at the earliest, plus the work between on
@@ -84,12 +84,12 @@ def _sums(part: IntArray, values: FloatArray, n_parts: int) -> FloatArray:
 
 
 def _running_bytes(problem: Problem) -> IntArray:
-    """What the largest op of each unit needs beside variables while it runs; shape (n_units,)."""
+    """Most that an op of each unit needs while it runs, besides variables; shape (n_units,)."""
     profile = problem.profile
     op_bytes = profile.temporary_bytes.copy()
     np.add.at(op_bytes, profile.tensor_op, profile.held_bytes)
     np.add.at(op_bytes, profile.edge_op, profile.held_bytes[profile.edge_tensor])
-    # What lives for no time takes no memory.
+    # An op that takes no time may free everything before anything else needs memory.
     op_bytes[problem.time_us.min(axis=1) == 0] = 0
     running = np.zeros(problem.n_units, dtype=np.int64)
     np.maximum.at(running, problem.unit, op_bytes)
@@ -97,9 +97,9 @@ def _running_bytes(problem: Problem) -> IntArray:
 
 
 def _possible(problem: Problem, running: IntArray) -> BoolArray:
-    """Devices that a unit may be on and that have room for it; shape (n_units, n_devices).
+    """Devices that are allowed for a unit and large enough; shape (n_units, n_devices).
 
-    Where there is none, those that it may be on: no plan fits, and any bound holds.
+    If there is none, all that are allowed: no plan fits, so any bound holds.
     """
     need = problem.unit_persistent_bytes + running
     possible = problem.unit_allowed & (need[:, None] <= problem.cluster.capacity_bytes)
@@ -122,9 +122,9 @@ def _apart(problem: Problem, possible: BoolArray, running: IntArray) -> BoolArra
 
 
 def heads_and_tails_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
-    """When each op can start at the earliest, and how long the step goes on after it at least.
+    """Release and delivery time of each op; shape (n_ops,).
 
-    Both hold for every schedule that fits; shape (n_ops,).
+    Both hold for every schedule that fits.
     """
     profile, running = problem.profile, _running_bytes(problem)
     possible = _possible(problem, running)
@@ -132,7 +132,7 @@ def heads_and_tails_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
     least_us = np.where(possible[problem.unit], problem.time_us, np.inf).min(axis=1)
     lanes = np.where(problem.unit_allowed, problem.cluster.lanes, 1).max(axis=1)[problem.unit]
     send_us = _least_send_us(problem)
-    # Ends that must be apart and have but one device to be on fit nowhere: no plan does.
+    # If both ends must be apart but have only the same device, no plan fits.
     sure_us = np.where(apart & np.isfinite(send_us), send_us, 0.0)
     by_source = np.argsort(profile.edge_source, kind="stable")
     out_ptr = np.searchsorted(profile.edge_source[by_source], np.arange(profile.n_ops + 1))
@@ -221,7 +221,7 @@ def _bus(problem: Problem, weighted_us: FloatArray) -> tuple[int, BoolArray]:
 def _least_send_us(problem: Problem) -> FloatArray:
     """Shortest transfer of each edge between two devices that its ends may be on; shape (n_edges,).
 
-    Infinite where both ends have only one device to be on, the same.
+    Infinite where both ends have only one device, the same one.
     """
     profile, cluster = problem.profile, problem.cluster
     sets, set_of = problem.device_sets
@@ -267,7 +267,7 @@ def _window_bound_us(
 
 
 def _device_weights(problem: Problem) -> list[tuple[BoolArray, FloatArray]]:
-    """Units that must stay on a set of devices, and how much a time on each device counts.
+    """Units that must stay on a set of devices, and the weight of time on each device.
 
     For weights y >= 0 with sum(lanes * y) = 1, every schedule takes at least the sum over units of
     min over devices of y * time: each unit adds its time to one device's lanes, and the makespan
@@ -326,18 +326,18 @@ def _price_bound_us(problem: Problem, unit_us: FloatArray) -> float:
         there = np.isfinite(unit_us[:, d])
         paid = per_us[d] * unit_us[there, d] + per_byte[d] * held[there]
         cost[there] = np.minimum(cost[there], paid)
-    # The two sums are large and nearly equal where memory is dear; rounding must not win.
+    # The two sums are large and nearly equal if memory is scarce; rounding must not win.
     paid_back = float(per_byte @ cluster.capacity_bytes)
     return float(cost.sum()) - paid_back * (1 + 1e-12)
 
 
 def _cells(problem: Problem, unit_us: FloatArray, held: FloatArray) -> IntArray:
-    """Number of the cell of each unit: in one cell, times and bytes are nearly in proportion."""
+    """Cell of each unit; within a cell, times and bytes are nearly in proportion."""
     kinds = [problem.cluster.kind == kind for kind in np.unique(problem.cluster.kind)]
     possible = np.isfinite(unit_us)
     fastest = [unit_us[:, kind].min(axis=1) for kind in kinds]
     cell = problem.device_sets[1]
-    # Which of its devices have room for a unit alone follows from how many.
+    # The number of devices that are large enough tells which ones.
     keys = [possible.sum(axis=1)]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = [column / fastest[0] for column in fastest[1:]]

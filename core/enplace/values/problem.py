@@ -1,8 +1,8 @@
-"""The problem: a profile, a cluster, and what the person insists on."""
+"""The problem: a profile, a cluster, and a person's constraints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -26,13 +26,13 @@ from enplace.values.splits import Split, part_names, split_profile
 BoolArray = NDArray[np.bool_]
 
 STEP_TIME, THROUGHPUT, LATENCY = "step-time", "throughput", "latency"
-"""Objectives: the makespan of one step, the time per sample of a pipeline, and the time of one
-query where accelerators take their ops in whole pieces (Tarnawski et al. 2020)."""
+"""Objectives: the makespan of one step, the time per sample of a pipeline, and the latency of
+one query where accelerators run whole subgraphs (Tarnawski et al. 2020)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a placer has to solve: minimise the step time under these constraints.
+    """A profile to place on a cluster under constraints.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Problem:
     forbidden : frozenset of (int, int)
         (op, device) pairs that must not be used.
     splits : tuple of Split
-        What was done to the model's graph to make this profile; see :func:`split_problem`.
+        The splits that made this profile of the model's graph; see :func:`split_problem`.
 
     Raises
     ------
@@ -119,7 +119,7 @@ class Problem:
         return f"op '{self.profile.op_names[op]}'"
 
     def _names(self, ops: IntArray) -> str:
-        """The ops of a unit, for a sentence on what they have."""
+        """The ops of a unit as the subject of a sentence, with its verb."""
         if len(ops) == 1:
             return f"{self._name(int(ops[0]))} has"
         return (
@@ -204,7 +204,7 @@ class Problem:
 
 @lru_cache(maxsize=4)
 def _units(profile: Profile, together: tuple[tuple[int, ...], ...]) -> IntArray:
-    """Placement unit of each op; kept, because pins change far more often than groups."""
+    """Placement unit of each op; the last few are kept, as pins change more often than groups."""
     first_of: dict[str, int] = {}
     ties = [
         (first_of.setdefault(group, op), op) for op, group in enumerate(profile.colocation) if group
@@ -222,31 +222,15 @@ def _units(profile: Profile, together: tuple[tuple[int, ...], ...]) -> IntArray:
     return unit
 
 
-def find_ops(profile: Profile, names: Iterable[str]) -> list[int]:
-    """Op numbers of names.
-
-    Raises
-    ------
-    ProblemError
-        If the profile has no op of that name.
-    """
-    found = []
-    for name in names:
-        if name not in profile.index:
-            raise ProblemError(f"profile '{profile.name}' has no op '{name}'; check the spelling")
-        found.append(profile.index[name])
-    return found
-
-
 def split_problem(problem: Problem, splits: tuple[Split, ...]) -> Problem:
     """The problem of a graph whose ops are split; the problem itself if they are already.
 
-    What a person insists on for an op goes for all of its parts.
+    Constraints of an op hold for all of its parts.
 
     Raises
     ------
     SplitError
-        If the graph does not allow the splits, or is split otherwise already.
+        If the graph does not allow the splits, or has other splits already.
     ProblemError
         If the parts cannot be placed.
     """

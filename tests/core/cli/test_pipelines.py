@@ -45,11 +45,11 @@ def test_replicas_are_said_and_kept_in_the_plan(enplace, folder):
     [
         (
             ("--replicate", "--method", "max-load-ip"),
-            "it is an option of max-load-dp, max-load-dpl, pipedream",
+            "of max-load-dp, max-load-dpl, pipedream",
         ),
         (
             ("--two-level", "--method", "max-load-ip"),
-            "it is an option of max-load-dp, max-load-dpl, pipedream",
+            "of max-load-dp, max-load-dpl, pipedream",
         ),
         (("--solver", "cbc", "--method", "max-load-dp"), "has no option 'solver'"),
         (("--solver", "cplex", "--method", "max-load-ip"), "solver CPLEX is not installed; use"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from enplace.errors import DoesNotFitError, PinConflictError, ProblemError, UnplaceableOpError
-from enplace.values.problem import Problem, find_ops
+from enplace.values.problem import Problem
 from problems import GIB, cluster_of, profile_of
 
 CHAIN = profile_of({"a": 1.0, "b": 2.0, "c": 3.0}, [("a", "b", 8), ("b", "c", 8)])
@@ -95,9 +95,3 @@ def test_units_join_groups_and_ops_put_together() -> None:
     profile = profile_of(dict.fromkeys("abcd", 1.0), colocation={"a": "g", "c": "g"})
     problem = Problem(profile, cluster_of(2), together=((2, 3),))
     assert problem.unit.tolist() == [0, 1, 0, 0]
-
-
-def test_finding_ops_by_name() -> None:
-    assert find_ops(CHAIN, ["c", "a"]) == [2, 0]
-    with pytest.raises(ProblemError, match="has no op 'z'"):
-        find_ops(CHAIN, ["z"])
