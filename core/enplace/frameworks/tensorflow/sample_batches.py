@@ -13,18 +13,18 @@ from enplace.frameworks.tensorflow.capture import N_BATCHES
 from enplace.frameworks.tensorflow.step import Batch, LoadError
 
 BATCH_SIZE = 32
-"""Of a model that takes batches of any size."""
+"""For a model that takes batches of any size."""
 
 OTHER_SIZE = 64
-"""What any other dimension is that the model leaves open: a length, a width."""
+"""The size of any other dimension that the model leaves open: a length, a width."""
 
 _SEED = 7
 
 
 def sample_batches(parts: Sequence[Any], batch_size: int = 0) -> list[Batch]:
-    """Batches of such parts: numbers from 0 to 1, or 0 and 1 where whole numbers are wanted.
+    """Return batches of such parts: numbers from 0 to 1, or 0 and 1 for whole numbers.
 
-    These are in range of whatever a model looks up with them.
+    Whatever table a model looks up with them, they are in its range.
 
     Parameters
     ----------
@@ -36,14 +36,14 @@ def sample_batches(parts: Sequence[Any], batch_size: int = 0) -> list[Batch]:
     Raises
     ------
     LoadError
-        If a part has a type or shape that nothing can be made up for.
+        If there is no sample for the type or shape of a part.
     """
     rng = np.random.default_rng(_SEED)
-    return [tuple(_made_up(rng, part, batch_size) for part in parts) for _ in range(N_BATCHES)]
+    return [tuple(_sample(rng, part, batch_size) for part in parts) for _ in range(N_BATCHES)]
 
 
 def sample_targets(outputs: Sequence[Any], losses: Sequence[str], batch_size: int) -> list[Batch]:
-    """What losses want beside these outputs: class numbers, or a 1 among 0s."""
+    """Return the targets that losses compare these outputs to: class numbers, or one-hot rows."""
     rng = np.random.default_rng(_SEED)
     pairs = list(zip(outputs, losses, strict=True))
     return [
@@ -61,7 +61,7 @@ def _target(rng: np.random.Generator, sizes: Sequence[int], loss: str) -> NDArra
     return np.eye(n_classes, dtype=np.float32)[rng.integers(0, n_classes, sizes[:-1])]
 
 
-def _made_up(rng: np.random.Generator, part: Any, batch_size: int) -> NDArray[Any]:
+def _sample(rng: np.random.Generator, part: Any, batch_size: int) -> NDArray[Any]:
     dtype, sizes = tf.as_dtype(part.dtype), _sizes(part, batch_size)
     if dtype.is_floating:
         # A single number is a rate of some kind.
@@ -79,7 +79,7 @@ def _made_up(rng: np.random.Generator, part: Any, batch_size: int) -> NDArray[An
 
 
 def _sizes(part: Any, batch_size: int) -> list[int]:
-    """The shape of a part without open dimensions."""
+    """Return the shape of a part, its open dimensions filled in."""
     shape = tf.TensorShape(part.shape)
     if shape.rank is None:
         raise LoadError(

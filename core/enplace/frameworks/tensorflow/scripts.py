@@ -109,8 +109,8 @@ class Recorder:
         ) -> Any:
             if tf.executing_eagerly():
                 self._saw(function, tensor_inputs)
-                if function is self._function and (made_up := _made_up_result(function)):
-                    return made_up[0]
+                if function is self._function and (sample := _sample_result(function)):
+                    return sample[0]
             return call(function, tensor_inputs, captured_inputs)
 
         @wraps(gradient)
@@ -216,8 +216,8 @@ class Recorder:
         )
 
 
-def _made_up_result(function: ConcreteFunction) -> list[Any]:
-    """What a training step might return, in a list; empty if that cannot be made up.
+def _sample_result(function: ConcreteFunction) -> list[Any]:
+    """Return what a training step might return, in a list; empty if nobody can know.
 
     The step is wanted, not its result, and a batch that only fits several devices cannot run here.
     """
