@@ -16,7 +16,8 @@ from enplace.coarsen import contract, expand, merge_batches
 from enplace.machine import simulate
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, place
 from enplace.placers.heft import heft
-from enplace.placers.pesto import FREE_TARGET, make_program
+from enplace.placers.pesto.methods import FREE_TARGET
+from enplace.placers.pesto.program import write_program
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.solvers.milp import solve_milp
@@ -113,7 +114,7 @@ def _solved(profile: Profile, cluster: Cluster, congestion: bool) -> tuple[float
     problem = Problem(profile, cluster)
     vertex = merge_batches(problem, FREE_TARGET)
     coarse = contract(problem, vertex)
-    program = make_program(coarse, congestion)
+    program = write_program(coarse, congestion)
     start = program.values(heft(coarse, PlaceOptions()))
     answer = solve_milp(program.model, start, SECONDS, lambda: False, lambda answer: None)
     assert answer.values is not None

@@ -4,7 +4,7 @@ import signal
 import pytest
 
 from documents import wide_document
-from enplace.placers.max_load import max_load_us
+from enplace.machine.loads import max_load_us
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import samples

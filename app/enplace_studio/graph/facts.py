@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enplace.machine import critical_path
-from enplace.machine.loads import backward_ops
-from enplace.machine.pipeline import stages_of
-from enplace.machine.subgraphs import pieces_of
+from enplace.machine.passes import backward_ops
+from enplace.machine.stages import stages_of
+from enplace.machine.subgraphs import find_subgraphs
 from enplace.names.groups import Grouping
 from enplace.text import device_label
 from enplace.values.problem import Problem
@@ -260,7 +260,7 @@ def _further(schedule: Schedule | None, profile: Profile) -> BoolArray:
         return np.zeros(profile.n_ops, dtype=bool)
     problem, device = schedule.problem, schedule.plan.device
     place = 2 * device + backward_ops(problem)
-    return pieces_of(problem.profile, place, 2 * problem.cluster.n_devices) > 0
+    return find_subgraphs(problem.profile, place, 2 * problem.cluster.n_devices) > 0
 
 
 def _longest(

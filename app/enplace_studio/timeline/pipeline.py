@@ -10,24 +10,19 @@ from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QP
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QPushButton, QToolTip, QVBoxLayout, QWidget
 
 from enplace.errors import EnplaceError
+from enplace.machine.all_reduce import all_reduce_us
 from enplace.machine.loads import (
     COMPUTE,
     IN,
     OUT,
-    all_reduce_us,
-    backward_ops,
     busiest_us,
     device_loads_us,
     max_load_us,
     shared_parts_us,
 )
-from enplace.machine.pipeline import (
-    PipelineSchedule,
-    Slot,
-    planned_rule,
-    simulate_pipeline,
-    stages_of,
-)
+from enplace.machine.passes import backward_ops
+from enplace.machine.pipeline import PipelineSchedule, Slot, planned_rule, simulate_pipeline
+from enplace.machine.stages import stages_of
 from enplace.text import count, device_label, ms
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem

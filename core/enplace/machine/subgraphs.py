@@ -1,160 +1,270 @@
-"""Pieces: the ops of a place, in parts each of which can go from start to end at once."""
+"""Subgraphs: the ops that a place takes in one go, without waiting in between."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
+from enplace.values.problem import BoolArray
 from enplace.values.profile import IntArray, Profile
 
 
-def pieces_of(profile: Profile, on: IntArray, n_places: int) -> IntArray:
-    """Pieces in which places can process their ops, as few as paths between them demand.
+class _Graph(NamedTuple):
+    """Rank of each op in the topological order, and the ops that it leads to."""
 
-    A contiguous set of ops is one piece. Where a path leaves a place and returns, a new piece
-    begins; where pieces would wait for each other, one of them is split further.
+    rank: IntArray
+    out_ptr: IntArray
+    target: IntArray
+
+
+class _Blocks(NamedTuple):
+    """Ops of one place that no path which leaves the place and returns keeps apart.
+
+    Attributes
+    ----------
+    of_op : int array, shape (n_ops,)
+        Block of each op; -1 for ops on their own.
+    place : int array, shape (n_blocks,)
+        Blocks of one place are consecutive, in the order in which they run.
+    ptr, op : int arrays
+        Ops of each block, in topological order.
+    """
+
+    of_op: IntArray
+    place: IntArray
+    ptr: IntArray
+    op: IntArray
+
+
+class _Progress(NamedTuple):
+    """How far the ops of a graph are.
+
+    Attributes
+    ----------
+    waiting : int array, shape (n_ops,)
+        Inputs of each op that are not done.
+    outside : int array, shape (n_blocks,)
+        Inputs of each block from outside it that are not done.
+    left : int array, shape (n_blocks,)
+        Ops of each block that are not done.
+    current : int array, shape (n_places,)
+        First block of each place that is not done.
+    done : bool array, shape (n_ops,)
+    ready : int array, shape (n_ops,)
+        A stack of ops on their own that wait for nothing.
+    taken : int array, shape (n_ops,)
+        Ops of the latest subgraph.
+    """
+
+    waiting: IntArray
+    outside: IntArray
+    left: IntArray
+    current: IntArray
+    done: BoolArray
+    ready: IntArray
+    taken: IntArray
+
+
+def find_subgraphs(profile: Profile, on: IntArray, n_places: int) -> IntArray:
+    """Find the subgraphs of each place, as few as the paths between them allow.
+
+    A contiguous set of ops is one subgraph. Where a path leaves a place and returns, a new one
+    begins; where subgraphs would wait for each other, one of them is split further.
 
     Parameters
     ----------
     on : int array, shape (n_ops,)
-        Place of each op; -1 for ops that go by themselves.
+        Place of each op; -1 for ops that run on their own.
 
     Returns
     -------
     int array, shape (n_ops,)
-        Number of each op's piece in its place, in order; 0 for those by themselves.
+        Number of each op's subgraph among those of its place, in order; 0 for ops on their own.
     """
     order, source = profile.topological_order, profile.edge_source
     by_source = np.argsort(source, kind="stable")
     out_ptr = np.searchsorted(source[by_source], np.arange(profile.n_ops + 1))
-    target = profile.edge_op[by_source]
-    level = _returns(order, out_ptr, target, on, n_places)
-    # Wholes: the ops of one place and level. Those of one place are consecutive.
-    placed = np.flatnonzero(on >= 0)
-    pairs = np.column_stack([on[placed], level[placed]])
-    wholes, index = np.unique(pairs, axis=0, return_inverse=True)
-    whole = np.full(profile.n_ops, -1)
-    whole[placed] = index.reshape(len(placed))
-    inside = order[on[order] >= 0]
-    inside = inside[np.argsort(whole[inside], kind="stable")]
-    ptr = np.searchsorted(whole[inside], np.arange(len(wholes) + 1))
     rank = np.empty(profile.n_ops, dtype=np.int64)
     rank[order] = np.arange(profile.n_ops)
-    pieces: IntArray = _pieces(rank, out_ptr, target, whole, wholes[:, 0], ptr, inside, n_places)
-    return pieces
+    graph = _Graph(rank, out_ptr, profile.edge_op[by_source])
+    level = _count_returns(order, graph, on, n_places)
+    subgraph: IntArray = _number(graph, _build_blocks(order, on, level), n_places)
+    return subgraph
+
+
+def _build_blocks(order: IntArray, on: IntArray, level: IntArray) -> _Blocks:
+    """Group the ops of each place by level."""
+    placed = np.flatnonzero(on >= 0)
+    pairs = np.column_stack([on[placed], level[placed]])
+    blocks, index = np.unique(pairs, axis=0, return_inverse=True)
+    of_op = np.full(len(on), -1)
+    of_op[placed] = index.reshape(len(placed))
+    inside = order[on[order] >= 0]
+    inside = inside[np.argsort(of_op[inside], kind="stable")]
+    ptr = np.searchsorted(of_op[inside], np.arange(len(blocks) + 1))
+    return _Blocks(of_op, blocks[:, 0], ptr, inside)
 
 
 @njit(cache=True, nogil=True)
-def _returns(
-    order: IntArray, out_ptr: IntArray, target: IntArray, on: IntArray, n_places: int
+def _count_returns(
+    order: IntArray, graph: _Graph, on: IntArray, n_places: int
 ) -> IntArray:  # pragma: no cover - compiled
-    """How often paths to each op have left its place and come back; shape (n_ops,)."""
+    """Count how often paths to each op leave its place and come back; shape (n_ops,)."""
     least = np.zeros((len(order), n_places), dtype=np.int64)
     level = np.zeros(len(order), dtype=np.int64)
     for op in order:
         here = on[op]
         if here >= 0:
             level[op] = least[op, here]
-        for edge in range(out_ptr[op], out_ptr[op + 1]):
-            other = target[edge]
-            for g in range(n_places):
-                least[other, g] = max(least[other, g], least[op, g])
+        for edge in range(graph.out_ptr[op], graph.out_ptr[op + 1]):
+            other = graph.target[edge]
+            for place in range(n_places):
+                least[other, place] = max(least[other, place], least[op, place])
             if here >= 0 and on[other] != here:
                 least[other, here] = max(least[other, here], level[op] + 1)
     return level
 
 
 @njit(cache=True, nogil=True)
-def _pieces(
-    rank: IntArray,
-    out_ptr: IntArray,
-    target: IntArray,
-    whole: IntArray,
-    place_of: IntArray,
-    ptr: IntArray,
-    inside: IntArray,
-    n_places: int,
+def _number(
+    graph: _Graph, blocks: _Blocks, n_places: int
 ) -> IntArray:  # pragma: no cover - compiled
-    """Take ops by themselves and wholes as they can go; if none can, what is ready of the first.
+    """Run ops on their own and whole blocks as they can; if none can, a part of the first block.
 
-    Parameters
-    ----------
-    whole : int array, shape (n_ops,)
-        Which whole an op belongs to; -1 for those by themselves.
-    place_of : int array, shape (n_wholes,)
-    ptr, inside : int arrays
-        Ops of each whole in topological order.
+    Returns the number of each op's subgraph; shape (n_ops,).
     """
-    n, n_wholes = len(rank), len(place_of)
-    # What is not done before each op, and what is not done outside each whole that it waits for.
-    waiting, outside = np.zeros(n, dtype=np.int64), np.zeros(n_wholes, dtype=np.int64)
+    n = len(graph.rank)
+    progress = _start(graph, blocks, n_places)
+    subgraph, n_subgraphs = np.zeros(n, dtype=np.int64), np.zeros(n_places, dtype=np.int64)
+    n_done, n_ready = 0, 0
     for op in range(n):
-        for edge in range(out_ptr[op], out_ptr[op + 1]):
-            waiting[target[edge]] += 1
-            if whole[target[edge]] >= 0 and whole[target[edge]] != whole[op]:
-                outside[whole[target[edge]]] += 1
-    left = ptr[1:] - ptr[:-1]
-    current = np.searchsorted(place_of, np.arange(n_places))  # the first whole that is left
-    piece, pieces = np.zeros(n, dtype=np.int64), np.zeros(n_places, dtype=np.int64)
-    done = np.zeros(n, dtype=np.bool_)
-    taken, ready = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    n_ready, n_done = 0, 0
-    for op in range(n):
-        if whole[op] < 0 and waiting[op] == 0:
-            ready[n_ready] = op
+        if blocks.of_op[op] < 0 and progress.waiting[op] == 0:
+            progress.ready[n_ready] = op
             n_ready += 1
     while n_done < n:
-        n_taken, from_whole = 0, -1
         if n_ready > 0:
             n_ready -= 1
-            taken[0] = ready[n_ready]
+            progress.taken[0] = progress.ready[n_ready]
             n_taken = 1
         else:
-            for g in range(n_places):
-                w = current[g]
-                if w < n_wholes and place_of[w] == g and outside[w] == 0:
-                    from_whole = w
-            if from_whole < 0:
-                # The first whole, by its first op that is left, with an op that is ready.
-                first = n
-                for w in range(n_wholes):
-                    first_left, any_ready = n, False
-                    for at in range(ptr[w], ptr[w + 1]):
-                        op = inside[at]
-                        if not done[op]:
-                            first_left = min(first_left, rank[op])
-                            any_ready |= waiting[op] == 0
-                            if first_left >= first or any_ready:
-                                break
-                    if any_ready and first_left < first:
-                        first, from_whole = first_left, w
-            # In topological order, so that ops inside follow those they wait for.
-            for at in range(ptr[from_whole], ptr[from_whole + 1]):
-                op = inside[at]
-                if not done[op] and waiting[op] == 0:
-                    taken[n_taken] = op
-                    n_taken += 1
-                    done[op] = True
-                    for edge in range(out_ptr[op], out_ptr[op + 1]):
-                        if whole[target[edge]] == from_whole:
-                            waiting[target[edge]] -= 1
-            g = place_of[from_whole]
-            piece[taken[:n_taken]] = pieces[g]
-            pieces[g] += 1
-            left[from_whole] -= n_taken
-            while current[g] < n_wholes and place_of[current[g]] == g and left[current[g]] == 0:
-                current[g] += 1
+            block = _choose_block(graph, blocks, progress)
+            n_taken = _take(graph, blocks, progress, block)
+            place = blocks.place[block]
+            subgraph[progress.taken[:n_taken]] = n_subgraphs[place]
+            n_subgraphs[place] += 1
         n_done += n_taken
-        for op in taken[:n_taken]:
-            done[op] = True
-            for edge in range(out_ptr[op], out_ptr[op + 1]):
-                other = target[edge]
-                if whole[other] >= 0 and whole[other] == whole[op]:
-                    continue
-                waiting[other] -= 1
-                if whole[other] >= 0:
-                    outside[whole[other]] -= 1
-                elif waiting[other] == 0:
-                    ready[n_ready] = other
-                    n_ready += 1
-    return piece
+        for op in progress.taken[:n_taken]:
+            n_ready = _release(graph, blocks, progress, op, n_ready)
+    return subgraph
+
+
+@njit(cache=True, nogil=True)
+def _start(
+    graph: _Graph, blocks: _Blocks, n_places: int
+) -> _Progress:  # pragma: no cover - compiled
+    """Set up the progress before anything is done."""
+    n, n_blocks = len(graph.rank), len(blocks.place)
+    waiting, outside = np.zeros(n, dtype=np.int64), np.zeros(n_blocks, dtype=np.int64)
+    for op in range(n):
+        for edge in range(graph.out_ptr[op], graph.out_ptr[op + 1]):
+            other = graph.target[edge]
+            waiting[other] += 1
+            if blocks.of_op[other] >= 0 and blocks.of_op[other] != blocks.of_op[op]:
+                outside[blocks.of_op[other]] += 1
+    return _Progress(
+        waiting,
+        outside,
+        blocks.ptr[1:] - blocks.ptr[:-1],
+        np.searchsorted(blocks.place, np.arange(n_places)),
+        np.zeros(n, dtype=np.bool_),
+        np.empty(n, dtype=np.int64),
+        np.empty(n, dtype=np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _choose_block(
+    graph: _Graph, blocks: _Blocks, progress: _Progress
+) -> int:  # pragma: no cover - compiled
+    """Choose a block that waits for nothing outside, or else the first with an op that is ready."""
+    chosen = -1
+    for place in range(len(progress.current)):
+        block = progress.current[place]
+        exists = block < len(blocks.place) and blocks.place[block] == place
+        if exists and progress.outside[block] == 0:
+            chosen = block
+    if chosen >= 0:
+        return chosen
+    first = len(graph.rank)
+    for block in range(len(blocks.place)):
+        rank = _first_rank(graph, blocks, progress, block, first)
+        if rank < first:
+            first, chosen = rank, block
+    return chosen
+
+
+@njit(cache=True, nogil=True)
+def _first_rank(
+    graph: _Graph, blocks: _Blocks, progress: _Progress, block: int, limit: int
+) -> int:  # pragma: no cover - compiled
+    """Rank of a block's first op that is not done; ``limit`` if not below, or if no op is ready."""
+    first = limit
+    for at in range(blocks.ptr[block], blocks.ptr[block + 1]):
+        op = blocks.op[at]
+        if not progress.done[op]:
+            first = min(first, int(graph.rank[op]))
+            if first >= limit:
+                return limit
+            if progress.waiting[op] == 0:
+                return first
+    return limit
+
+
+@njit(cache=True, nogil=True)
+def _take(
+    graph: _Graph, blocks: _Blocks, progress: _Progress, block: int
+) -> int:  # pragma: no cover - compiled
+    """Take all ops of a block that wait for nothing outside it as one subgraph; return how many."""
+    n_taken = 0
+    # In topological order, so that an op comes after those of the block that it waits for.
+    for at in range(blocks.ptr[block], blocks.ptr[block + 1]):
+        op = blocks.op[at]
+        if progress.done[op] or progress.waiting[op] > 0:
+            continue
+        progress.taken[n_taken] = op
+        n_taken += 1
+        progress.done[op] = True
+        for edge in range(graph.out_ptr[op], graph.out_ptr[op + 1]):
+            if blocks.of_op[graph.target[edge]] == block:
+                progress.waiting[graph.target[edge]] -= 1
+    progress.left[block] -= n_taken
+    current, place = progress.current, blocks.place[block]
+    while (
+        current[place] < len(blocks.place)
+        and blocks.place[current[place]] == place
+        and progress.left[current[place]] == 0
+    ):
+        current[place] += 1
+    return n_taken
+
+
+@njit(cache=True, nogil=True)
+def _release(
+    graph: _Graph, blocks: _Blocks, progress: _Progress, op: int, n_ready: int
+) -> int:  # pragma: no cover - compiled
+    """Tell the ops outside its block that an op is done; return the new number of ready ops."""
+    progress.done[op] = True
+    for edge in range(graph.out_ptr[op], graph.out_ptr[op + 1]):
+        other = graph.target[edge]
+        block = blocks.of_op[other]
+        if block >= 0 and block == blocks.of_op[op]:
+            continue
+        progress.waiting[other] -= 1
+        if block >= 0:
+            progress.outside[block] -= 1
+        elif progress.waiting[other] == 0:
+            progress.ready[n_ready] = other
+            n_ready += 1
+    return n_ready

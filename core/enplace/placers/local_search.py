@@ -2,19 +2,19 @@
 
 From a random placement, make the best reassignment of a single node, again and again until none
 helps; restart ten times and keep the best. For a pipeline, the paper's objective, nodes are ops, or
-those that have to stay together (:mod:`enplace.placers.max_load.descent`). For the step time they
-are groups of ops (:mod:`enplace.placing.group_search`). The paper has none for the latency: there
-it is the search for the step time whose placement is evaluated.
+those that have to share a device (:mod:`enplace.placers.max_load.descent`). For the step time they
+are groups of ops (:mod:`enplace.placing.group_search`). The paper has no local search for the
+latency: the placement found for the step time is evaluated instead.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
-from enplace.placers.max_load import max_load_us
+from enplace.machine.loads import max_load_us
 from enplace.placers.max_load.descent import descend as descend_in_load
-from enplace.placers.max_load.descent import judged, random_placement
-from enplace.placers.max_load.hypergraph import hypergraph_of
+from enplace.placers.max_load.descent import draw_placement, score
+from enplace.placers.max_load.hypergraph import build_hypergraph
 from enplace.placers.max_load.methods import PROGRAM_S
 from enplace.placing.candidates import unordered
 from enplace.placing.group_search import Search
@@ -47,11 +47,11 @@ def local_search(problem: Problem, options: PlaceOptions) -> Plan:
             completed += not search.is_over()
     if search.is_settled:
         return search.plan()
-    return _noted(search.plan(), completed, RESTARTS)
+    return _with_note(search.plan(), completed, RESTARTS)
 
 
-def _noted(plan: Plan, completed: int, wanted: int) -> Plan:
-    """The plan, with a note if not all descents were completed."""
+def _with_note(plan: Plan, completed: int, wanted: int) -> Plan:
+    """Add a note to a plan if not all descents were completed."""
     if completed == wanted:
         return plan
     note = f"{completed} of {wanted} descents completed"
@@ -59,18 +59,18 @@ def _noted(plan: Plan, completed: int, wanted: int) -> Plan:
 
 
 def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
-    """The best of ten local optima of the time per sample, or of as many as there is time for."""
+    """Find the best of ten local optima of the time per sample, or of as many as time allows."""
     options.check_cancelled()
     limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
     options = replace(options, time_limit_s=limit_s)
-    graph, draw = hypergraph_of(problem, options.load_rule), np.random.default_rng(options.seed)
+    graph, draw = build_hypergraph(problem, options.load_rule), np.random.default_rng(options.seed)
     best, plan, completed = (np.inf, np.inf), None, 0
     restarts = options.rounds or RESTARTS
     for number in range(restarts):
         if plan is not None and options.stopped:
             break
-        device = descend_in_load(graph, random_placement(graph, draw), lambda: options.stopped)
-        found = judged(graph, device)
+        device = descend_in_load(graph, draw_placement(graph, draw), lambda: options.stopped)
+        found = score(graph, device)
         if plan is None or found < best:
             best, plan = found, _plan(problem, device[problem.unit], options)
             fraction = (number + 1) / restarts
@@ -78,7 +78,7 @@ def _pipeline(problem: Problem, options: PlaceOptions) -> Plan:
             options.progress(Progress(options.seconds, message, fraction, plan, us))
         completed += not options.stopped
     assert plan is not None
-    return _noted(plan, completed, restarts)
+    return _with_note(plan, completed, restarts)
 
 
 def _plan(problem: Problem, device: IntArray, options: PlaceOptions) -> Plan:
@@ -93,12 +93,12 @@ def descend(search: Search, device: IntArray) -> IntArray:
     Parameters
     ----------
     device : int array, shape (n_groups,)
-        Where to begin.
+        The placement to begin with.
 
     Returns
     -------
     int array, shape (n_groups,)
-        Where no single reassignment helps, unless the search was over before.
+        A placement that no single reassignment improves, unless the search was over before.
     """
     score, moved = search.score(device), True
     while moved:

@@ -1,13 +1,13 @@
 """PipeDream's optimiser (Harlap et al. 2018, section 3.2; Narayanan et al., SOSP 2019).
 
 It cuts a path of layers into stages, each on one GPU or replicated on several, so that the slowest
-stage takes the least time. A graph is no path: as Tarnawski et al. 2020 (section 6) had to, we make
-it one, contracting all branchings to single nodes. What runs backward is with its forward layer
-from the start (:mod:`enplace.placers.max_load`). As in their Table 1, a stage takes the time of its
-layers and of all that crosses its ends.
+stage takes the least time. A graph is no path: like Tarnawski et al. 2020 (section 6), we make it
+one by contracting all branchings to single nodes. Backward ops are with their forward layer from
+the start (:mod:`enplace.placers.max_load`). As in their Table 1, a stage takes the time of its
+layers and of all transfers at its ends.
 
-Stages are replicated if the rule of the time per sample allows it; the optimiser has PipeDream's
-own idea of what that costs, the plan's time per sample is that of the rule.
+Stages are replicated if the load rule allows it. The optimiser has PipeDream's own estimate of the
+cost of replicas; the plan's time per sample is that of the rule.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from enplace.placers.max_load import max_load_us
+from enplace.machine.loads import max_load_us
 from enplace.placers.max_load.contract import Nodes, contract
-from enplace.placers.max_load.orders import granted
+from enplace.placers.max_load.orders import grant_wishes
 from enplace.placing.candidates import make_replicas, unordered
 from enplace.placing.options import REPLICA_OPTIONS, PlaceOptions, Progress
 from enplace.placing.registry import placer
@@ -43,11 +43,11 @@ class Layers:
     compute_us : float array, shape (n_layers,)
         Time of a layer, forward and backward.
     sent_us : float array, shape (n_layers + 1,)
-        Time to send all that crosses before each layer, and after the last, forward and backward.
+        Time of all transfers before each layer, and after the last, forward and backward.
     weights_us : float array, shape (n_layers,)
         Time to send a layer's weights once.
     held_bytes : int array, shape (n_layers,)
-        What a layer holds.
+        Memory of a layer.
     """
 
     compute_us: FloatArray
@@ -58,7 +58,7 @@ class Layers:
 
 @dataclass(frozen=True)
 class Stage:
-    """Layers ``first`` to ``last``, both included, on so many GPUs."""
+    """Layers ``first`` to ``last``, both included, on a number of GPUs."""
 
     first: int
     last: int
@@ -74,7 +74,7 @@ class Stage:
     options=REPLICA_OPTIONS,
 )
 def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
-    """Cut the graph, made a path, into stages, each on one GPU or on several in turn."""
+    """Make the graph a path and cut it into stages, each on one GPU or on several replicas."""
     options.check_cancelled()
     nodes = contract(problem)
     layer, note = find_layers(nodes)
@@ -98,20 +98,20 @@ def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
         note=note,
         details={"layers": len(layers.compute_us)},
     )
-    options.progress(Progress(options.seconds, "a split", None, plan, load_us))
+    options.progress(Progress(options.seconds, "a partition", None, plan, load_us))
     return plan
 
 
 def find_layers(nodes: Nodes) -> tuple[IntArray, str]:
-    """Layer of each node, and what a person should know of how they came about.
+    """Find the layer of each node, and a note on how they were found.
 
-    A graph of TensorFlow has variables, labels and an optimiser beside its path, so that all of it
-    is one branching; there the layers are those that names tell of.
+    A graph of TensorFlow has variables, labels and an optimiser next to its path, so that all of it
+    is one branching; there names tell the layers.
     """
-    layer, note = path_of(nodes), ""
+    layer, note = find_path(nodes), ""
     if _largest_share(nodes, layer) > ONE_LAYER and nodes.layer.any():
         order = np.array(_topological(nodes))
-        named = granted(order, nodes.layer, nodes.source, nodes.target)
+        named = grant_wishes(order, nodes.layer, nodes.source, nodes.target)
         layer, note = np.unique(named, return_inverse=True)[1], "The layers are those of the names."
     share = _largest_share(nodes, layer)
     if share > ONE_LAYER:
@@ -125,10 +125,10 @@ def _largest_share(nodes: Nodes, layer: IntArray) -> float:
     return float(work_us.max() / max(work_us.sum(), 1e-9))
 
 
-def path_of(nodes: Nodes) -> IntArray:
-    """Layer of each node: those that run before or after every other one, and all between two.
+def find_path(nodes: Nodes) -> IntArray:
+    """Find the layer of each node: nodes that all others precede or follow, and those between two.
 
-    So each branching, from where branches part to where they meet, is one layer.
+    So each branching, from where its branches part to where they meet, is one layer.
     """
     order = _topological(nodes)
     before, after = _reached(nodes, order), _reached(nodes, order[::-1])
@@ -148,7 +148,7 @@ def _topological(nodes: Nodes) -> list[int]:
 
 
 def _reached(nodes: Nodes, order: list[int]) -> list[int]:
-    """How many nodes ahead in the order lead to each node, along edges in either direction."""
+    """Count the nodes earlier in the order that lead to each node, along edges in any direction."""
     rank = {node: i for i, node in enumerate(order)}
     near: dict[int, list[int]] = {node: [] for node in order}
     for a, b in zip(nodes.source.tolist(), nodes.target.tolist(), strict=True):
@@ -164,14 +164,14 @@ def _reached(nodes: Nodes, order: list[int]) -> list[int]:
 
 def _layers(nodes: Nodes, layer: IntArray) -> Layers:
     n = int(layer.max()) + 1
-    # What no GPU can run will be elsewhere, and costs no stage anything.
+    # Nodes that no GPU can run will be elsewhere, and cost no stage anything.
     both_us = nodes.accelerator_us.sum(axis=1)
     time_us = np.where(np.isfinite(both_us), both_us, 0.0)
     compute_us = np.bincount(layer, weights=time_us, minlength=n)
     sent_us = np.zeros(n + 1)
-    nets = nodes.nets
-    for i, cost_us in enumerate(nets.touched_us[0, :, 0].tolist()):
-        ends = layer[nets.node[nets.ptr[i] : nets.ptr[i + 1]]]
+    hyperedges = nodes.hyperedges
+    for i, cost_us in enumerate(hyperedges.touched_us[0, :, 0].tolist()):
+        ends = layer[hyperedges.node[hyperedges.ptr[i] : hyperedges.ptr[i + 1]]]
         sent_us[ends.min() + 1 : ends.max() + 1] += cost_us
     held = np.zeros(n, dtype=np.int64)
     np.add.at(held, layer, nodes.memory_bytes)
@@ -182,12 +182,12 @@ def _layers(nodes: Nodes, layer: IntArray) -> Layers:
 def cut_path(
     layers: Layers, n_gpus: int, capacity_bytes: int, most_replicas: int
 ) -> tuple[list[Stage], float]:
-    """The stages whose slowest is fastest, and its time per sample.
+    """Find the stages whose slowest is fastest, and its time per sample.
 
     The recurrence of PipeDream: A(j, m), the best for the layers before j on m GPUs, is the least
     over i and r of max(A(i, m - r), time of the layers i to j on r GPUs). Replicas share the
-    samples and send each other their gradients meanwhile. Stages that do not fit are not made,
-    unless there is no way without.
+    samples and exchange their gradients at the same time. Stages exceed memory only if there is no
+    other way.
     """
     n = len(layers.compute_us)
     compute, weights, held = (

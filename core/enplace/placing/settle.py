@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from enplace.coarsen import find_leaders, mean_link
+from enplace.machine.passes import raise_along_edges
 from enplace.values.plan import inverse
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -83,18 +84,9 @@ def position_by_start(problem: Problem, start_us: FloatArray) -> IntArray:
     """
     profile = problem.profile
     key = start_us.copy()
-    _push_on(profile.topological_order, profile.tensor_ptr, profile.edge_ptr, profile.edge_op, key)
+    first_edge = profile.edge_ptr[profile.tensor_ptr]
+    raise_along_edges(profile.topological_order, first_edge, profile.edge_op, key)
     return position_by(problem, key)
-
-
-@njit(cache=True, nogil=True)
-def _push_on(
-    order: IntArray, tensor_ptr: IntArray, edge_ptr: IntArray, edge_op: IntArray, key: FloatArray
-) -> None:  # pragma: no cover - compiled
-    """Raise keys until none falls along an edge."""
-    for op in order:
-        for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
-            key[edge_op[edge]] = max(key[edge_op[edge]], key[op])
 
 
 def mean_rank_us(problem: Problem, link_weight: float = 1.0) -> FloatArray:

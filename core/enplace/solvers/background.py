@@ -1,4 +1,4 @@
-"""How long a search may take, and work in a thread while a solver's process has the floor."""
+"""Work in a thread while a solver's process runs."""
 
 from __future__ import annotations
 
@@ -6,51 +6,32 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class Limits(Generic[_T]):
-    """How long a search may take, and whom it tells.
-
-    Attributes
-    ----------
-    seconds : float
-    cancelled : callable
-        Asked often; once true, the search ends with what it has.
-    report : callable
-        Told of each better placement and bound.
-    """
-
-    seconds: float
-    cancelled: Callable[[], bool]
-    report: Callable[[_T], None]
-
-
-class Beside(Generic[_T]):
-    """Repeats work in a thread until it is left as a context; calling it gives what was found.
+class BackgroundRuns(Generic[_T]):
+    """Repeats a run in a thread until the context is left; :meth:`results` has what was found.
 
     Parameters
     ----------
-    work : callable
-        Takes the number of the repetition, from 1, and what to ask whether to stop. It should
-        leave the interpreter alone, as compiled kernels do.
+    run : callable
+        Takes the number of the run, from 1, and a check whether to stop. It should release the
+        interpreter's lock, as compiled kernels do.
     stopped : callable
-        Once true, there is no more work.
+        Once true, no further run begins.
     """
 
     def __init__(
-        self, work: Callable[[int, Callable[[], bool]], _T], stopped: Callable[[], bool]
+        self, run: Callable[[int, Callable[[], bool]], _T], stopped: Callable[[], bool]
     ) -> None:
-        self._work, self._stopped = work, stopped
-        self._found: queue.SimpleQueue[_T] = queue.SimpleQueue()
+        self._run, self._stopped = run, stopped
+        self._results: queue.SimpleQueue[_T] = queue.SimpleQueue()
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
 
-    def __enter__(self) -> Beside[_T]:
+    def __enter__(self) -> BackgroundRuns[_T]:
         self._thread.start()
         return self
 
@@ -58,16 +39,16 @@ class Beside(Generic[_T]):
         self._end.set()
         self._thread.join()
 
-    def __call__(self) -> Iterator[_T]:
-        """What was found since the last call."""
-        while not self._found.empty():
-            yield self._found.get()
+    def results(self) -> Iterator[_T]:
+        """Yield the results since the last call."""
+        while not self._results.empty():
+            yield self._results.get()
 
-    def _run(self) -> None:
+    def _repeat(self) -> None:
         for number in itertools.count(1):
             if self._ended():
                 return
-            self._found.put(self._work(number, self._ended))
+            self._results.put(self._run(number, self._ended))
 
     def _ended(self) -> bool:
         return self._end.is_set() or self._stopped()

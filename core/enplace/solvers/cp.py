@@ -31,20 +31,20 @@ DENIAL = "its answer denies a plan that fits, so it does not count"
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """What CP-SAT says.
+class CpAnswer:
+    """A better plan or bound from CP-SAT.
 
     Attributes
     ----------
     bound_us : float
         No schedule of the problem is shorter.
     plan : Plan or None
-        A placement and an order, where there is a new solution; not yet played.
+        A placement and an order, where there is a new solution; not yet simulated.
     status : str
         Empty until the end; then ``optimal``, ``stopped``, ``missing``, ``failed`` or
         ``infeasible``: no plan fits.
     why : str
-        What a person should know where the solver is missing or failed.
+        A note where the solver is missing or failed.
     """
 
     bound_us: float
@@ -60,12 +60,12 @@ def solve_cp(
     limit_s: float,
     cancelled: Callable[[], bool],
     threads: int = 2,
-) -> Iterator[Found]:
+) -> Iterator[CpAnswer]:
     """Look for a schedule shorter than a known one, and for a bound above the known one.
 
-    An answer that denies the known schedule, where that fits, does not count.
+    An answer that denies a known schedule that fits does not count.
     """
-    # No feasible schedule need be as short as a known one that lacks memory.
+    # If the known schedule exceeds memory, all that fit may be longer.
     longest_us = known.makespan_us if known.fits else _serial_us(problem)
     tick_us = max(longest_us, 1e-6) / TICKS
     details = {"limit_s": limit_s, "threads": threads}
@@ -75,7 +75,7 @@ def solve_cp(
         status, bound = message.details.get("status", ""), message.details.get("bound", 0.0)
         denies = status == "infeasible" or bound > TICKS
         if known.fits and denies:
-            yield Found(bound_us, None, "failed", DENIAL)
+            yield CpAnswer(bound_us, None, "failed", DENIAL)
             return
         # Times are rounded down: what the model cannot beat, no schedule can.
         best_us = max(best_us, bound * tick_us)
@@ -83,7 +83,7 @@ def solve_cp(
         if "device" in message.arrays:
             device = message.arrays["device"].astype(np.int64)[problem.unit]
             plan = _plan(problem, device, message.arrays["start"].astype(np.float64))
-        yield Found(best_us, plan, status, message.details.get("why", ""))
+        yield CpAnswer(best_us, plan, status, message.details.get("why", ""))
 
 
 def _plan(problem: Problem, device: np.ndarray, start: np.ndarray) -> Plan:
@@ -104,9 +104,9 @@ def _serial_us(problem: Problem) -> float:
 
 
 def _running_bytes(problem: Problem) -> np.ndarray:
-    """What each op holds while it runs, wherever that is: inputs, outputs and temporary memory.
+    """Bytes that each op holds while it runs on any device: inputs, outputs and temporary memory.
 
-    0 for ops that take no time: what they hold may be gone before anything else comes.
+    0 for ops that take no time: their memory may be free again before anything else comes.
     """
     profile = problem.profile
     held = profile.temporary_bytes.copy()
@@ -117,10 +117,10 @@ def _running_bytes(problem: Problem) -> np.ndarray:
 
 
 def _one_of_twins(problem: Problem) -> np.ndarray:
-    """Where each unit may be, with one device for the heaviest of those that differ in nothing.
+    """Where each unit may be, with one device for the heaviest out of devices that are alike.
 
-    Whatever schedule has it on another of these, the same one with the two devices exchanged has
-    it on that device.
+    For every schedule that has it on another of these, there is the same one with the two devices
+    exchanged.
     """
     allowed = problem.unit_allowed.copy()
     least_us = np.zeros(problem.n_units)
@@ -133,7 +133,7 @@ def _one_of_twins(problem: Problem) -> np.ndarray:
 
 
 def _are_twins(problem: Problem, one: int, other: int) -> bool:
-    """Whether nothing changes where two devices change places."""
+    """Whether exchanging two devices changes nothing."""
     cluster = problem.cluster
     n = cluster.n_devices
     swapped = np.arange(n)
@@ -151,7 +151,7 @@ def _are_twins(problem: Problem, one: int, other: int) -> bool:
 
 
 def _ticks(bound_us: np.ndarray, tick_us: float) -> np.ndarray:
-    """Whole ticks that are surely within a bound, whatever its last digits."""
+    """Round a bound down to whole ticks, with a margin for rounding errors."""
     return np.floor(bound_us / tick_us * (1 - 1e-9)).astype(np.int64)
 
 

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication
 
 from documents import document_of
 from enplace.machine import simulate
-from enplace.machine.loads import backward_ops
+from enplace.machine.passes import backward_ops
 from enplace.machine.pipeline import simulate_pipeline
 from enplace.text import count
 from enplace.values.plan import Plan

@@ -1,4 +1,4 @@
-"""Latencies by hand, and pieces against what contiguity means."""
+"""Latencies by hand, and subgraphs against what contiguity means."""
 
 import itertools
 from dataclasses import replace
@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.placers.latency import reference
 
-from enplace.machine.loads import backward_ops
-from enplace.placers.latency import latency_us, split_into_pieces
+from enplace.machine.latency import find_pass_subgraphs, latency_us
+from enplace.machine.passes import backward_ops
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, planned_problems, profile_of
@@ -33,19 +33,19 @@ def diamond():
 @pytest.mark.parametrize(
     ("device", "expected", "why"),
     [
-        ([0, 0, 0, 0], 65, "one piece, nothing sent"),
+        ([0, 0, 0, 0], 65, "one subgraph, nothing sent"),
         ([2, 2, 2, 2], 100 + 300 + 50, "the CPU runs b and c at once and sends nothing"),
-        ([0, 0, 1, 0], 35 + 37 + 11, "GPU:0 is left for c: a and b are a piece, and d another"),
-        ([0, 1, 1, 1], 13 + 3 + 55, "a, then the rest in one piece"),
-        ([2, 0, 1, 2], 100 + (3 + 30 + 4) + 50, "c is the longer of two pieces at once"),
+        ([0, 0, 1, 0], 35 + 37 + 11, "GPU:0 is left for c: a and b are a subgraph, and d another"),
+        ([0, 1, 1, 1], 13 + 3 + 55, "a, then the rest in one subgraph"),
+        ([2, 0, 1, 2], 100 + (3 + 30 + 4) + 50, "c is the longer of two subgraphs at once"),
     ],
 )
 def test_a_diamond(diamond, device, expected, why):
     assert latency_us(diamond, np.array(device)) == expected, why
 
 
-def test_the_pieces_of_one_accelerator_come_one_after_the_other():
-    """Two independent ops are one piece, or two that take turns."""
+def test_the_subgraphs_of_one_accelerator_come_one_after_the_other():
+    """Two independent ops are one subgraph, or two that take turns."""
     problem = Problem(profile_of({"a": 10, "b": 20}), machine(1))
     device = np.array([0, 0])
     assert latency_us(problem, device) == 30
@@ -53,15 +53,15 @@ def test_the_pieces_of_one_accelerator_come_one_after_the_other():
     assert latency_us(problem, device, np.array([1, 0])) == 30
 
 
-def test_forward_and_backward_ops_never_share_a_piece():
-    """The output of a piece is there at its end: c need not wait for the backward op beside a."""
+def test_forward_and_backward_ops_never_share_a_subgraph():
+    """A subgraph's output is there at its end: c need not wait for the backward op next to a."""
     profile = profile_of({"a": 10, "c": 5, "gradients/b": 20}, [("a", "c", 1)])
     problem = Problem(profile, machine(2))
     assert latency_us(problem, np.array([0, 1, 0])) == (10 + 1) + 20
-    assert split_into_pieces(problem, np.array([0, 1, 0])).tolist() == [0, 0, 0]
+    assert find_pass_subgraphs(problem, np.array([0, 1, 0])).tolist() == [0, 0, 0]
 
 
-def test_pieces_in_an_order_that_cannot_be_never_finish():
+def test_subgraphs_in_an_order_that_cannot_be_never_finish():
     profile = profile_of({"a": 1, "b": 1, "c": 1}, [("a", "b", 1), ("b", "c", 1)])
     problem = Problem(profile, machine(2))
     device = np.array([0, 1, 0])
@@ -90,18 +90,18 @@ def placed(draw):
 
 @settings(deadline=None)
 @given(placed=placed())
-def test_pieces_run_to_the_end_and_are_contiguous(placed):
+def test_subgraphs_run_to_the_end_and_are_contiguous(placed):
     problem, device = placed
     profile, gpus = problem.profile, problem.cluster.gpus
-    piece = split_into_pieces(problem, device)
-    assert np.isfinite(latency_us(problem, device, piece))
+    subgraph = find_pass_subgraphs(problem, device)
+    assert np.isfinite(latency_us(problem, device, subgraph))
     graph = nx.DiGraph(zip(profile.edge_source.tolist(), profile.edge_op.tolist(), strict=True))
     graph.add_nodes_from(range(profile.n_ops))
     backward = backward_ops(problem)
     for gpu, of in itertools.product(gpus, (False, True)):
         there = (device == gpu) & (backward == of)
-        for number in range(piece[there].max(initial=-1) + 1):
-            inside = set(np.flatnonzero(there & (piece == number)).tolist())
+        for number in range(subgraph[there].max(initial=-1) + 1):
+            inside = set(np.flatnonzero(there & (subgraph == number)).tolist())
             below = set().union(*(nx.descendants(graph, op) for op in inside))
             above = set().union(*(nx.ancestors(graph, op) for op in inside))
             assert below & above <= inside
@@ -123,12 +123,12 @@ def test_no_latency_is_below_the_longest_path(planned, seed):
 @given(placed=placed(), seed=st.integers(0, 99))
 def test_the_quick_evaluator_says_what_the_slow_one_does(placed, seed):
     problem, device = placed
-    piece = split_into_pieces(problem, device)
-    assert piece.tolist() == reference.split_into_pieces(problem, device).tolist()
-    other = np.random.default_rng(seed).integers(0, 2, len(piece))
-    for pieces in (piece, other):
-        expected = reference.latency_us(problem, device, pieces)
-        assert latency_us(problem, device, pieces) == pytest.approx(expected)
+    subgraph = find_pass_subgraphs(problem, device)
+    assert subgraph.tolist() == reference.find_pass_subgraphs(problem, device).tolist()
+    other = np.random.default_rng(seed).integers(0, 2, len(subgraph))
+    for subgraphs in (subgraph, other):
+        expected = reference.latency_us(problem, device, subgraphs)
+        assert latency_us(problem, device, subgraphs) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -140,6 +140,6 @@ def test_so_it_is_on_a_larger_graph_placed_by_chance(seed):
     times = dict.fromkeys(names, 3.0)
     problem = Problem(profile_of(times, edges, cpu=times), machine(3))
     device = rng.integers(0, 4, 80)
-    piece = split_into_pieces(problem, device)
-    assert piece.tolist() == reference.split_into_pieces(problem, device).tolist()
+    subgraph = find_pass_subgraphs(problem, device)
+    assert subgraph.tolist() == reference.find_pass_subgraphs(problem, device).tolist()
     assert latency_us(problem, device) == pytest.approx(reference.latency_us(problem, device))

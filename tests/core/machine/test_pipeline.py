@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from enplace.errors import ProblemError
 from enplace.machine.loads import device_loads_us, max_load_us
-from enplace.machine.pipeline import KINDS, simulate_pipeline, stages_of
+from enplace.machine.pipeline import KINDS, simulate_pipeline
+from enplace.machine.stages import stages_of
 from enplace.placers import PlaceOptions, place
 from enplace.placing.options import load_values
 from enplace.values.load_rule import TRANSFERS, LoadRule
@@ -47,8 +48,8 @@ def test_1f1b_takes_as_long_but_holds_at_most_k_microbatches(k, m):
 
 
 @pytest.mark.parametrize("m", [1, 8, 500])
-def test_backward_beside_others_forward_makes_gpipe_faster_than_its_objective(m):
-    """Device 0 has 1 + 4, device 1 has 5 + 0: it need not wait for what device 1 does forward."""
+def test_backward_during_others_forward_makes_gpipe_faster_than_its_objective(m):
+    """Device 0 has 1 + 4, device 1 has 5 + 0: it need not wait for the forward op of device 1."""
     profile = profile_of({"f0": 1, "f1": 5, "b0": 4}, [("f0", "f1", 0), ("f0", "b0", 0)])
     profile = replace(profile, measured=Measurement(backward=[2]))
     problem = Problem(profile, cluster_of(2, b0_us=0.0))
@@ -83,8 +84,8 @@ def test_the_time_per_sample_is_the_objective_of_each_schedule(kind, expected):
 
 @settings(deadline=None, max_examples=60)
 @given(planned=planned_problems(), transfers=st.sampled_from(TRANSFERS))
-def test_inference_takes_in_a_sample_for_each_load_of_the_busiest_device(planned, transfers):
-    """However the ops are spread: stages of one device take turns."""
+def test_inference_takes_one_load_of_the_busiest_device_per_sample(planned, transfers):
+    """However the ops are spread: stages of one device alternate."""
     problem, plan = on_own_chips(planned[0]), planned[1]
     rule = LoadRule(transfers)
     found = simulate_pipeline(problem, plan, "inference", MANY, rule)
@@ -93,7 +94,7 @@ def test_inference_takes_in_a_sample_for_each_load_of_the_busiest_device(planned
 
 @settings(deadline=None, max_examples=40)
 @given(planned=planned_problems(), kind=st.sampled_from(KINDS), cut=st.integers(0, 20))
-def test_nothing_starts_before_what_it_needs_or_while_its_device_is_busy(planned, kind, cut):
+def test_nothing_starts_before_its_inputs_or_while_its_device_is_busy(planned, kind, cut):
     problem, plan = planned
     late = problem.profile.topological_order[min(cut, problem.profile.n_ops - 1) :]
     profile = replace(problem.profile, measured=Measurement(backward=sorted(late.tolist())))
@@ -130,7 +131,7 @@ def test_the_stages_of_a_device_add_up_to_its_load(planned):
     )
 
 
-def test_a_split_that_is_not_contiguous_has_virtual_devices():
+def test_a_plan_that_is_not_contiguous_has_virtual_devices():
     """A and c on one device, b on the other between them: three stages, as in Fig. 5b."""
     profile = profile_of({"a": 2, "b": 3, "c": 2}, [("a", "b", 1), ("b", "c", 1)])
     problem = Problem(profile, cluster_of(2, b0_us=0.0))
@@ -152,7 +153,7 @@ def test_logical_gpus_of_one_chip_compute_one_after_another():
     assert "one chip" in found.note
 
 
-def test_unlike_gpus_that_take_turns_each_need_their_own_time():
+def test_replicas_on_unlike_gpus_each_need_their_own_time():
     """Every other sample is on the second, ten times slower: 100 and 1,000 µs, over two samples."""
     profile = profile_of({"a": 100}, [])
     problem = Problem(profile, cluster_of(2, speeds=[1.0, 0.1]))
@@ -180,7 +181,7 @@ def test_a_pipeline_with_replicas_keeps_all_of_them_busy(kind):
 
 
 @pytest.mark.parametrize("transfers", TRANSFERS)
-def test_gradients_go_beside_other_tensors_where_transfers_go_beside_the_computing(transfers):
+def test_gradients_overlap_where_transfers_overlap_with_computing(transfers):
     times = {"f0": 20, "f1": 10, "b1": 10, "b0": 20}
     edges = [("f0", "f1", 10), ("f1", "b1", 0), ("b1", "b0", 10)]
     profile = replace(
@@ -195,7 +196,7 @@ def test_gradients_go_beside_other_tensors_where_transfers_go_beside_the_computi
     assert found.time_per_sample_us == pytest.approx(expected)
 
 
-def test_gpipe_on_logical_gpus_of_one_chip_ends_by_itself():
+def test_gpipe_on_logical_gpus_of_one_chip_finishes():
     problem, _ = chain(4, 3.0, 5.0)
     one = tuple(replace(device, chip="one") for device in problem.cluster.devices)
     problem = Problem(problem.profile, replace(problem.cluster, devices=one))
@@ -206,7 +207,7 @@ def test_gpipe_on_logical_gpus_of_one_chip_ends_by_itself():
     assert not plan.proven
 
 
-def test_devices_that_take_turns_with_nothing_are_left_out():
+def test_replicas_without_ops_are_left_out():
     problem = Problem(profile_of({"a": 4}, []), cluster_of(3))
     plan = replace(plan_of(problem, {"a": 2}), replicas=((0, 1),))
     found = simulate_pipeline(problem, plan, "inference", MANY)
@@ -214,7 +215,7 @@ def test_devices_that_take_turns_with_nothing_are_left_out():
     assert found.time_per_sample_us == pytest.approx(4)
 
 
-def test_replicas_take_turns():
+def test_replicas_take_microbatches_in_rotation():
     problem, plan = chain(2, 4.0, 8.0)
     profile = replace(problem.profile, persistent_bytes=np.array([3, 0, 0, 0]))
     problem = Problem(profile, cluster_of(3, b0_us=0.0))
@@ -227,5 +228,5 @@ def test_replicas_take_turns():
 
 def test_a_graph_without_a_backward_pass_is_not_trained():
     problem = Problem(profile_of({"a": 1}), cluster_of(1))
-    with pytest.raises(ProblemError, match="no backward pass; play it as 'inference'"):
+    with pytest.raises(ProblemError, match="no backward pass; simulate it as 'inference'"):
         simulate_pipeline(problem, plan_of(problem, {"a": 0}), "1f1b", 3)

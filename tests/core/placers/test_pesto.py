@@ -8,7 +8,7 @@ from tests.core.placers.problems import gpus, line, problems
 from enplace.bounds import lower_bound_us
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
-from enplace.placers.pesto import make_program
+from enplace.placers.pesto.program import write_program
 from enplace.values.problem import Problem
 from enplace.values.result import Result
 
@@ -17,7 +17,7 @@ from enplace.values.result import Result
 @given(problem=problems(10))
 def test_every_schedule_is_a_solution(problem):
     """Theorem 3.1's easy half: a valid placement and order satisfies all constraints but memory."""
-    program = make_program(problem)
+    program = write_program(problem)
     model = program.model
     values = program.values(place(problem, "heft").plan)
     rows = np.repeat(np.arange(model.n_rows), np.diff(model.row_ptr))

@@ -10,7 +10,7 @@ from tests.core.placers.problems import gpus, line
 
 from enplace.placers import PlaceOptions, place
 from enplace.placers.max_load.contract import contract
-from enplace.placers.pipedream import Layers, Stage, cut_path, path_of
+from enplace.placers.pipedream import Layers, Stage, cut_path, find_path
 from enplace.placing.options import load_values
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
@@ -33,7 +33,7 @@ def test_a_branching_is_one_layer():
     edges = [(0, 1, 8), (0, 2, 8), (1, 3, 8), (2, 4, 8), (3, 5, 8), (4, 5, 8), (5, 6, 8)]
     problem = Problem(line([1.0] * 7, edges), gpus(2))
     nodes = contract(problem)
-    assert path_of(nodes)[nodes.node].tolist() == [0, 1, 1, 1, 1, 2, 3]
+    assert find_path(nodes)[nodes.node].tolist() == [0, 1, 1, 1, 1, 2, 3]
 
 
 def test_stages_are_balanced_with_what_they_send():

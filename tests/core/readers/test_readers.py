@@ -11,7 +11,7 @@ import pytest
 
 from enplace.errors import EnplaceError, EnplaceWarning, FileError, PlanError
 from enplace.machine import simulate
-from enplace.machine.loads import send_us
+from enplace.machine.host_links import send_us
 from enplace.machine.verify import find_faults
 from enplace.placers import place
 from enplace.readers import read_profile, recorded_plan, with_costs_of

@@ -107,7 +107,7 @@ def test_a_gap_that_the_cheap_bound_leaves_is_closed():
 
 
 def test_without_the_solver_the_search_goes_on_without_it(monkeypatch):
-    missing = iter([cp.Found(0.0, status="missing", why="No module named 'ortools'")])
+    missing = iter([cp.CpAnswer(0.0, status="missing", why="No module named 'ortools'")])
     monkeypatch.setattr("enplace.placers.enplace.search.solve_cp", lambda *_: missing)
     problem = Problem(line([2.0] * 5, []), gpus(2))
     place(problem, "enplace")  # compiles what it needs, without a time limit

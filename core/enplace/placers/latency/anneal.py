@@ -1,8 +1,8 @@
-"""Simulated annealing for the latency, where accelerators have a given number of pieces.
+"""Simulated annealing for the latency, where accelerators have a given number of subgraphs.
 
-A step moves one group, makes two change places, or shifts the border between two pieces: an op
-and all that precede it in its piece, or follow it, go to the other. Each placement is evaluated as
-a whole; pieces that wait for each other have no latency, so splits stay contiguous.
+A step moves one group, exchanges two, or shifts the border between two subgraphs: an op and all
+that precede it in its subgraph, or follow it, go to the other. Each placement is evaluated as a
+whole; subgraphs that wait for each other have no latency, so they stay contiguous.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray
 
 OPS_AT_ONCE = 5_000_000
-"""Ops evaluated between two looks whether to stop: some tenths of a second."""
+"""Ops evaluated between two checks whether to stop: some tenths of a second."""
 
 HOT, COLD = 0.3, 0.0002
 """First and last temperature, as shares of the latency."""
@@ -27,7 +27,7 @@ SWAP, SHIFT = 0.15, 0.35
 """Shares of the kinds of step; the others move one group."""
 
 _SPREAD = 0.02
-"""Weight of the mean finish of the pieces: tells when one off the longest path ends earlier."""
+"""Weight of the mean finish of subgraphs: it falls when one off the longest path ends earlier."""
 
 
 class _Graph(NamedTuple):
@@ -43,23 +43,55 @@ class _Graph(NamedTuple):
     target: IntArray
     in_ptr: IntArray
     source: IntArray
-    net_ptr: IntArray
-    net_op: IntArray
-    net_us: FloatArray
+    hyperedge_ptr: IntArray
+    hyperedge_op: IntArray
+    hyperedge_us: FloatArray
 
 
 class _Scratch(NamedTuple):
-    """Room that evaluations use again and again; pieces first, then ops on CPUs."""
+    """Arrays that every evaluation uses again. Parts are the subgraphs, then the ops on CPUs.
 
-    where: IntArray
+    Attributes
+    ----------
+    part : int array, shape (n_ops,)
+        The part that an op is in.
+    waiting, ready_us, busy_us : arrays, shape (n_parts,)
+        Inputs that are not there yet, when the last one is, and the time that the part takes.
+    first_op, next_op : int arrays, shapes (n_parts,) and (n_ops,)
+        A linked list of the ops of each part; -1 at its end.
+    stamp : int array, shape (n_parts,)
+        The last hyperedge that the part has paid for.
+    queue : int array, shape (n_parts,)
+        Parts in the order in which they run.
+    next_subgraph : int array, shape (n_subgraphs,)
+        The next one of the same accelerator; -1 for the last.
+    """
+
+    part: IntArray
     waiting: IntArray
     ready_us: FloatArray
     busy_us: FloatArray
-    first: IntArray
-    following: IntArray
+    first_op: IntArray
+    next_op: IntArray
     stamp: IntArray
     queue: IntArray
-    next_piece: IntArray
+    next_subgraph: IntArray
+
+
+class _Step(NamedTuple):
+    """The groups that a step moves, and where they were.
+
+    Attributes
+    ----------
+    group : int array, shape (n_ops + 1,)
+    old : int array, shape (n_ops + 1, 2)
+    mark : int array, shape (n_ops,)
+        The last step in which an op was looked at.
+    """
+
+    group: IntArray
+    old: IntArray
+    mark: IntArray
 
 
 def anneal(
@@ -70,16 +102,16 @@ def anneal(
     stopped: Callable[[], bool],
     seed: int = 0,
 ) -> IntArray:
-    """The best places found on the way from some that fit.
+    """Anneal from places that fit; return the best ones found.
 
     Parameters
     ----------
     start : int array, shape (n_groups, 2)
-        Place of each group, and which piece of it, 0 to ``n_slots - 1``.
+        Place of each group, and which subgraph of it, 0 to ``n_slots - 1``.
     n_slots : int
-        Pieces of an accelerator in each pass.
+        Subgraphs of an accelerator in each pass.
     stopped : callable
-        Asked again and again (:data:`OPS_AT_ONCE`); once true, the best so far is the answer.
+        Called now and then (:data:`OPS_AT_ONCE`); once true, the best so far is the answer.
 
     Returns
     -------
@@ -97,12 +129,14 @@ def anneal(
             break
         n = min(at_once, steps - first)
         hot, cold = (best_us * HOT * (COLD / HOT) ** (at / steps) for at in (first, first + n))
-        best_us = _anneal(graph, _scratch(groups, n_slots), place, best, n_slots, n, hot, cold, rng)
+        best_us = _take_steps(
+            graph, _scratch(groups, n_slots), place, best, n_slots, n, hot, cold, rng
+        )
     return best
 
 
 def places_us(groups: Groups, place: IntArray, n_slots: int) -> float:
-    """Latency of places, by the kernel; inf if pieces wait for each other.
+    """Latency of places, by the kernel; inf if subgraphs wait for each other.
 
     Parameters
     ----------
@@ -126,25 +160,34 @@ def _graph(groups: Groups) -> _Graph:
         groups.target,
         np.searchsorted(groups.target[by_target], np.arange(n + 1)),
         groups.source[by_target],
-        groups.net_ptr,
-        groups.net_op,
-        groups.net_us,
+        groups.hyperedge_ptr,
+        groups.hyperedge_op,
+        groups.hyperedge_us,
     )
 
 
 def _scratch(groups: Groups, n_slots: int) -> _Scratch:
-    n_pieces = 2 * n_slots * groups.cpu
-    n = n_pieces + groups.n_ops
-    ints = [np.zeros(size, dtype=np.int64) for size in (n, n, n, n, n, n_pieces)]
-    waiting, first, stamp, queue, _, next_piece = ints
-    where, following = (np.zeros(groups.n_ops, dtype=np.int64) for _ in range(2))
+    n_subgraphs = 2 * n_slots * groups.cpu
+    n_parts = n_subgraphs + groups.n_ops
+
+    def ints(size: int) -> IntArray:
+        return np.zeros(size, dtype=np.int64)
+
     return _Scratch(
-        where, waiting, np.zeros(n), np.zeros(n), first, following, stamp, queue, next_piece
+        part=ints(groups.n_ops),
+        waiting=ints(n_parts),
+        ready_us=np.zeros(n_parts),
+        busy_us=np.zeros(n_parts),
+        first_op=ints(n_parts),
+        next_op=ints(groups.n_ops),
+        stamp=ints(n_parts),
+        queue=ints(n_parts),
+        next_subgraph=ints(n_subgraphs),
     )
 
 
 @njit(cache=True, nogil=True)
-def _anneal(
+def _take_steps(
     graph: _Graph,
     scratch: _Scratch,
     place: IntArray,
@@ -155,42 +198,58 @@ def _anneal(
     cold_us: float,
     rng: np.random.Generator,
 ) -> float:  # pragma: no cover - compiled
-    """Change places step by step, and ``best`` whenever the latency falls; returns the least."""
-    n_groups = len(graph.group_bytes)
-    moved = np.empty(len(graph.group) + 1, np.int64)
-    old = np.empty((len(graph.group) + 1, 2), np.int64)
-    mark = np.full(len(graph.group), -1, dtype=np.int64)
-    room = graph.capacity_bytes.copy()
-    for group in range(n_groups):
-        room[place[group, 0]] -= graph.group_bytes[group]
+    """Change places step by step, and ``best`` whenever the latency falls; return the least."""
+    n_ops = len(graph.group)
+    moved = _Step(
+        np.empty(n_ops + 1, np.int64), np.empty((n_ops + 1, 2), np.int64), np.full(n_ops, -1)
+    )
+    free_bytes = graph.capacity_bytes.copy()
+    for group in range(len(graph.group_bytes)):
+        free_bytes[place[group, 0]] -= graph.group_bytes[group]
     best_us, _ = _evaluate(graph, scratch, best, n_slots)
     _, energy = _evaluate(graph, scratch, place, n_slots)
     cooling = (cold_us / hot_us) ** (1.0 / steps) if hot_us > 0 else 1.0
     temperature = hot_us
     for step in range(steps):
         temperature *= cooling
-        n = _choose(graph, place, n_slots, moved, old, mark, step, rng)
-        accepted = n > 0
-        for i in range(n):
-            accepted &= graph.allowed[moved[i], place[moved[i], 0]]
-            room[old[i, 0]] += graph.group_bytes[moved[i]]
-            room[place[moved[i], 0]] -= graph.group_bytes[moved[i]]
-        if accepted and room.min() >= 0:
+        n = _choose(graph, place, n_slots, moved, step, rng)
+        accepted = _move_bytes(graph, place, moved, n, free_bytes) and free_bytes.min() >= 0
+        if accepted:
             latency_us, new = _evaluate(graph, scratch, place, n_slots)
             accepted = new <= energy or rng.random() < np.exp((energy - new) / temperature)
-        else:
-            accepted = False
         if accepted:
             energy = new
             if latency_us < best_us * (1 - 1e-12):
                 best_us = latency_us
                 best[:] = place
-            continue
-        for i in range(n):
-            room[place[moved[i], 0]] += graph.group_bytes[moved[i]]
-            room[old[i, 0]] -= graph.group_bytes[moved[i]]
-            place[moved[i]] = old[i]
-    return float(best_us)
+        else:
+            _undo(graph, place, moved, n, free_bytes)
+    return best_us
+
+
+@njit(cache=True, nogil=True)
+def _move_bytes(
+    graph: _Graph, place: IntArray, moved: _Step, n: int, free_bytes: FloatArray
+) -> bool:  # pragma: no cover - compiled
+    """Move the bytes of ``n`` groups; return whether there are any and all may be there."""
+    allowed = n > 0
+    for i in range(n):
+        group = moved.group[i]
+        allowed &= graph.allowed[group, place[group, 0]]
+        free_bytes[moved.old[i, 0]] += graph.group_bytes[group]
+        free_bytes[place[group, 0]] -= graph.group_bytes[group]
+    return allowed
+
+
+@njit(cache=True, nogil=True)
+def _undo(
+    graph: _Graph, place: IntArray, moved: _Step, n: int, free_bytes: FloatArray
+) -> None:  # pragma: no cover - compiled
+    for i in range(n):
+        group = moved.group[i]
+        free_bytes[place[group, 0]] += graph.group_bytes[group]
+        free_bytes[moved.old[i, 0]] -= graph.group_bytes[group]
+        place[group] = moved.old[i]
 
 
 @njit(cache=True, nogil=True)
@@ -198,28 +257,20 @@ def _choose(
     graph: _Graph,
     place: IntArray,
     n_slots: int,
-    moved: IntArray,
-    old: IntArray,
-    mark: IntArray,
+    moved: _Step,
     step: int,
     rng: np.random.Generator,
 ) -> int:  # pragma: no cover - compiled
-    """Move some groups; returns how many, with their numbers and where they were."""
+    """Move some groups, and write them down in ``moved``; return their number."""
     n_ops, n_places = graph.op_us.shape
     op = rng.integers(0, n_ops)
     group = graph.group[op]
     kind = rng.random()
     if kind < SWAP:
-        other = rng.integers(0, len(graph.group_bytes))
-        if other == group:
-            return 0
-        moved[0], moved[1] = group, other
-        old[0], old[1] = place[group], place[other]
-        place[group], place[other] = old[1], old[0]
-        return 2
+        return _swap(place, group, int(rng.integers(0, len(graph.group_bytes))), moved)
     near = _neighbour(graph, int(op), rng)
+    moved.group[0], moved.old[0] = group, place[group]
     if near < 0 or rng.random() < 0.1:
-        moved[0], old[0] = group, place[group]
         place[group, 0] = rng.integers(0, n_places)
         place[group, 1] = rng.integers(0, n_slots)
         return 1
@@ -229,10 +280,22 @@ def _choose(
             return 0
         target[0], target[1] = rng.integers(0, n_places), rng.integers(0, n_slots)
     if kind >= SWAP + SHIFT:
-        moved[0], old[0] = group, place[group]
         place[group] = target
         return 1
-    return _shift(graph, place, int(op), bool(near > op), target, moved, old, mark, step)
+    return _shift(graph, place, int(op), bool(near > op), target, moved, step)
+
+
+@njit(cache=True, nogil=True)
+def _swap(
+    place: IntArray, group: int, other: int, moved: _Step
+) -> int:  # pragma: no cover - compiled
+    """Exchange the places of two groups."""
+    if other == group:
+        return 0
+    moved.group[0], moved.group[1] = group, other
+    moved.old[0], moved.old[1] = place[group], place[other]
+    place[group], place[other] = moved.old[1], moved.old[0]
+    return 2
 
 
 @njit(cache=True, nogil=True)
@@ -257,136 +320,149 @@ def _shift(
     op: int,
     forward: bool,
     target: IntArray,
-    moved: IntArray,
-    old: IntArray,
-    mark: IntArray,
+    moved: _Step,
     step: int,
 ) -> int:  # pragma: no cover - compiled
-    """Move an op and what follows it in its piece, or precedes it, across the border."""
+    """Move an op and what follows it in its subgraph, or precedes it, across the border."""
     source = place[graph.group[op]].copy()
     ptr, near = graph.in_ptr, graph.source
     if forward:
         ptr, near = graph.out_ptr, graph.target
-    n, at = 1, 0
-    moved[0], mark[op] = op, step
+    # The array of groups holds ops first: there are never more groups than ops.
+    ops, n, at = moved.group, 1, 0
+    ops[0], moved.mark[op] = op, step
     while at < n:
-        for edge in range(ptr[moved[at]], ptr[moved[at] + 1]):
+        for edge in range(ptr[ops[at]], ptr[ops[at] + 1]):
             other = near[edge]
-            if mark[other] != step and (place[graph.group[other]] == source).all():
-                mark[other] = step
-                moved[n] = other
+            if moved.mark[other] != step and (place[graph.group[other]] == source).all():
+                moved.mark[other] = step
+                ops[n] = other
                 n += 1
         at += 1
-    groups = 0
+    n_groups = 0
     for i in range(n):
-        group = graph.group[moved[i]]
+        group = graph.group[ops[i]]
         if (place[group] == source).all():
-            old[groups] = source
+            moved.old[n_groups] = source
             place[group] = target
-            moved[groups] = group
-            groups += 1
-    return groups
+            moved.group[n_groups] = group
+            n_groups += 1
+    return n_groups
 
 
 @njit(cache=True, nogil=True)
 def _evaluate(
     graph: _Graph, scratch: _Scratch, place: IntArray, n_slots: int
 ) -> tuple[float, float]:  # pragma: no cover - compiled
-    """The latency, and what annealing makes small; inf if pieces wait for each other."""
-    n_ops, cpu = len(graph.group), graph.op_us.shape[1] - 1
-    n_pieces = 2 * n_slots * cpu
-    where, waiting, busy_us = scratch.where, scratch.waiting, scratch.busy_us
-    waiting[:], scratch.ready_us[:], busy_us[:] = 0, 0.0, 0.0
-    scratch.first[:], scratch.stamp[:] = -1, -1
-    for op in range(n_ops):
-        group = graph.group[op]
-        gpu = place[group, 0]
-        at = n_pieces + op
-        if gpu < cpu:
-            at = (gpu * 2 + graph.backward[op]) * n_slots + place[group, 1]
-        where[op] = at
-        busy_us[at] += graph.op_us[op, gpu]
-        scratch.following[op], scratch.first[at] = scratch.first[at], op
-    _send(graph, scratch, n_pieces)
-    for op in range(n_ops):
+    """Find the latency, and the energy of annealing; inf if subgraphs wait for each other."""
+    n_subgraphs = 2 * n_slots * (graph.op_us.shape[1] - 1)
+    scratch.waiting[:], scratch.ready_us[:], scratch.busy_us[:] = 0, 0.0, 0.0
+    scratch.first_op[:], scratch.stamp[:] = -1, -1
+    _fill_parts(graph, scratch, place, n_slots)
+    _add_transfers(graph, scratch, n_subgraphs)
+    for op in range(len(graph.group)):
         for edge in range(graph.out_ptr[op], graph.out_ptr[op + 1]):
-            if where[graph.target[edge]] != where[op]:
-                waiting[where[graph.target[edge]]] += 1
-    for gpu in range(cpu):
-        last = -1
-        for at in range(2 * n_slots * gpu, 2 * n_slots * (gpu + 1)):
-            if scratch.first[at] >= 0:
-                scratch.next_piece[at] = -1
-                if last >= 0:
-                    scratch.next_piece[last] = at
-                    waiting[at] += 1
-                last = at
-    return _play(graph, scratch, n_pieces)
+            if scratch.part[graph.target[edge]] != scratch.part[op]:
+                scratch.waiting[scratch.part[graph.target[edge]]] += 1
+    _chain_subgraphs(scratch, n_slots)
+    return _run(graph, scratch, n_subgraphs)
 
 
 @njit(cache=True, nogil=True)
-def _send(graph: _Graph, scratch: _Scratch, n_pieces: int) -> None:  # pragma: no cover - compiled
-    """Add to each piece the nets that cross its border, each once."""
-    per_gpu = n_pieces // max(graph.net_us.shape[1], 1)
-    for net in range(len(graph.net_us)):
-        first, last = graph.net_ptr[net], graph.net_ptr[net + 1]
-        home, crossing = scratch.where[graph.net_op[first]], False
+def _fill_parts(
+    graph: _Graph, scratch: _Scratch, place: IntArray, n_slots: int
+) -> None:  # pragma: no cover - compiled
+    """Put each op into its subgraph, or into a part of its own on a CPU."""
+    cpu = graph.op_us.shape[1] - 1
+    for op in range(len(graph.group)):
+        group = graph.group[op]
+        gpu = place[group, 0]
+        part = 2 * n_slots * cpu + op
+        if gpu < cpu:
+            part = (gpu * 2 + graph.backward[op]) * n_slots + place[group, 1]
+        scratch.part[op] = part
+        scratch.busy_us[part] += graph.op_us[op, gpu]
+        scratch.next_op[op], scratch.first_op[part] = scratch.first_op[part], op
+
+
+@njit(cache=True, nogil=True)
+def _chain_subgraphs(scratch: _Scratch, n_slots: int) -> None:  # pragma: no cover - compiled
+    """Let each subgraph of an accelerator wait for the one before it."""
+    n_subgraphs = len(scratch.next_subgraph)
+    for first in range(0, n_subgraphs, 2 * n_slots):
+        last = -1
+        for part in range(first, first + 2 * n_slots):
+            if scratch.first_op[part] >= 0:
+                scratch.next_subgraph[part] = -1
+                if last >= 0:
+                    scratch.next_subgraph[last] = part
+                    scratch.waiting[part] += 1
+                last = part
+
+
+@njit(cache=True, nogil=True)
+def _add_transfers(
+    graph: _Graph, scratch: _Scratch, n_subgraphs: int
+) -> None:  # pragma: no cover - compiled
+    """Charge each subgraph for the hyperedges that cross its border, each once."""
+    per_gpu = n_subgraphs // max(graph.hyperedge_us.shape[1], 1)
+    for hyperedge in range(len(graph.hyperedge_us)):
+        first, last = graph.hyperedge_ptr[hyperedge], graph.hyperedge_ptr[hyperedge + 1]
+        home, crossing = scratch.part[graph.hyperedge_op[first]], False
         for pin in range(first + 1, last):
-            crossing |= scratch.where[graph.net_op[pin]] != home
+            crossing |= scratch.part[graph.hyperedge_op[pin]] != home
         if not crossing:
             continue
         for pin in range(first, last):
-            at = scratch.where[graph.net_op[pin]]
-            if at < n_pieces and scratch.stamp[at] != net:
-                scratch.stamp[at] = net
-                scratch.busy_us[at] += graph.net_us[net, at // per_gpu]
+            part = scratch.part[graph.hyperedge_op[pin]]
+            if part < n_subgraphs and scratch.stamp[part] != hyperedge:
+                scratch.stamp[part] = hyperedge
+                scratch.busy_us[part] += graph.hyperedge_us[hyperedge, part // per_gpu]
 
 
 @njit(cache=True, nogil=True)
-def _play(
-    graph: _Graph, scratch: _Scratch, n_pieces: int
+def _run(
+    graph: _Graph, scratch: _Scratch, n_subgraphs: int
 ) -> tuple[float, float]:  # pragma: no cover - compiled
-    """Run pieces and ops on CPUs as what they wait for ends."""
-    where, waiting, ready_us, queue = (
-        scratch.where,
-        scratch.waiting,
-        scratch.ready_us,
-        scratch.queue,
-    )
-    filled, todo = 0, 0
-    for at in range(len(waiting)):
-        if scratch.first[at] >= 0:
-            todo += 1
-            if waiting[at] == 0:
-                queue[filled] = at
-                filled += 1
-    done, latency_us, total_us, n_whole = 0, 0.0, 0.0, 0
-    while done < filled:
-        at = queue[done]
-        done += 1
-        finish = ready_us[at] + scratch.busy_us[at]
-        latency_us = max(latency_us, finish)
-        if at < n_pieces:
-            total_us += finish
-            n_whole += 1
-            following = scratch.next_piece[at]
-            if following >= 0:
-                ready_us[following] = max(ready_us[following], finish)
-                waiting[following] -= 1
-                if waiting[following] == 0:
-                    queue[filled] = following
-                    filled += 1
-        op = scratch.first[at]
+    """Run each part as soon as the parts it waits for are done."""
+    n_queued, n_parts = 0, 0
+    for part in range(len(scratch.waiting)):
+        if scratch.first_op[part] >= 0:
+            n_parts += 1
+            if scratch.waiting[part] == 0:
+                scratch.queue[n_queued] = part
+                n_queued += 1
+    n_done, latency_us, total_us, n_finished = 0, 0.0, 0.0, 0
+    while n_done < n_queued:
+        part = scratch.queue[n_done]
+        n_done += 1
+        finish_us = scratch.ready_us[part] + scratch.busy_us[part]
+        latency_us = max(latency_us, finish_us)
+        if part < n_subgraphs:
+            total_us += finish_us
+            n_finished += 1
+            if scratch.next_subgraph[part] >= 0:
+                n_queued = _arrive(scratch, scratch.next_subgraph[part], finish_us, n_queued)
+        op = scratch.first_op[part]
         while op >= 0:
             for edge in range(graph.out_ptr[op], graph.out_ptr[op + 1]):
-                other = where[graph.target[edge]]
-                if other != at:
-                    ready_us[other] = max(ready_us[other], finish)
-                    waiting[other] -= 1
-                    if waiting[other] == 0:
-                        queue[filled] = other
-                        filled += 1
-            op = scratch.following[op]
-    if done < todo:
+                other = scratch.part[graph.target[edge]]
+                if other != part:
+                    n_queued = _arrive(scratch, other, finish_us, n_queued)
+            op = scratch.next_op[op]
+    if n_done < n_parts:
         return np.inf, np.inf
-    return latency_us, latency_us + _SPREAD * total_us / max(n_whole, 1)
+    return latency_us, latency_us + _SPREAD * total_us / max(n_finished, 1)
+
+
+@njit(cache=True, nogil=True)
+def _arrive(
+    scratch: _Scratch, part: int, at_us: float, n_queued: int
+) -> int:  # pragma: no cover - compiled
+    """Let an input of a part arrive, and queue the part with its last one; return the length."""
+    scratch.ready_us[part] = max(scratch.ready_us[part], at_us)
+    scratch.waiting[part] -= 1
+    if scratch.waiting[part] == 0:
+        scratch.queue[n_queued] = part
+        n_queued += 1
+    return n_queued

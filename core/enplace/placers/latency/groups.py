@@ -1,7 +1,8 @@
-"""What placers for the latency move: groups of ops that share a device.
+"""Groups of ops that share a device, which the placers for the latency move.
 
 A group has the ops of a placement unit, and of units that depend on each other both ways
-(appendix B). On an accelerator they are in one piece of each pass; on a CPU each is on its own.
+(appendix B). On an accelerator they are in one subgraph of each pass; on a CPU each op is on its
+own.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.loads import backward_ops
-from enplace.placers.max_load.nets import nets_of
-from enplace.placers.max_load.orders import topological_depth_first
+from enplace.machine.passes import backward_ops
+from enplace.placers.max_load.hyperedges import find_cut_costs
+from enplace.placers.max_load.orders import order_depth_first
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The ops of a graph in a topological order, which keeps groups together where it can.
+    """The ops of a graph in a topological order that keeps groups together where it can.
 
     Attributes
     ----------
     op : int array, shape (n_ops,)
-        Number of each op in the profile. All else counts ops by their place in this.
+        Number of each op in the profile. Everything else numbers ops by their place in this.
     group : int array, shape (n_ops,)
     backward : bool array, shape (n_ops,)
     source, target : int arrays, shape (n_edges,)
@@ -38,9 +39,10 @@ class Groups:
     group_bytes : int array, shape (n_groups,)
     capacity_bytes : float array, shape (n_gpus + 1,)
         inf for CPUs.
-    net_ptr, net_op : int arrays
-    net_us : float array, shape (n_nets, n_gpus)
-        Nets between ops, as in :class:`~enplace.placers.max_load.contract.Nodes`.
+    hyperedge_ptr, hyperedge_op : int arrays
+    hyperedge_us : float array, shape (n_hyperedges, n_gpus)
+        Hyperedges between ops, as :func:`~enplace.placers.max_load.hyperedges.find_cut_costs` finds
+        them.
     """
 
     op: IntArray
@@ -52,9 +54,9 @@ class Groups:
     allowed: BoolArray
     group_bytes: IntArray
     capacity_bytes: FloatArray
-    net_ptr: IntArray
-    net_op: IntArray
-    net_us: FloatArray
+    hyperedge_ptr: IntArray
+    hyperedge_op: IntArray
+    hyperedge_us: FloatArray
 
     @property
     def n_ops(self) -> int:
@@ -70,8 +72,8 @@ class Groups:
         return len(self.capacity_bytes) - 1
 
 
-def groups_of(problem: Problem) -> Groups:
-    """The groups of a problem and what they cost."""
+def build_groups(problem: Problem) -> Groups:
+    """Build the groups of a problem and their costs."""
     profile, cluster = problem.profile, problem.cluster
     backward = backward_ops(problem)
     op, group = _in_order(problem, backward)
@@ -101,37 +103,49 @@ def groups_of(problem: Problem) -> Groups:
         allowed,
         group_bytes,
         capacity,
-        *nets_of(problem, number),
+        *find_cut_costs(problem, number),
     )
 
 
 def _in_order(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray]:
-    """A topological order of the ops, and the group of each.
+    """Find a topological order of the ops, and the group of each.
 
     The order is that of the contracted graph (appendix B), depth first.
     """
+    profile = problem.profile
+    part = _strong_parts(problem, backward)
+    n_parts = int(part.max()) + 1
+    rank = np.empty(profile.n_ops, dtype=np.int64)
+    rank[profile.topological_order] = np.arange(profile.n_ops)
+    first = np.full(n_parts, profile.n_ops)
+    np.minimum.at(first, part, rank)
+    edges = np.unique(np.stack([part[profile.edge_source], part[profile.edge_op]], axis=1), axis=0)
+    edges = edges[edges[:, 0] != edges[:, 1]]
+    number = np.argsort(order_depth_first(n_parts, edges[:, 0], edges[:, 1], first))
+    return np.lexsort((rank, number[part])), _join_units(problem, part, n_parts)
+
+
+def _strong_parts(problem: Problem, backward: BoolArray) -> IntArray:
+    """Strongly connected parts of the graph of units, each pass of its own; shape (n_ops,)."""
     profile = problem.profile
     label = np.unique(2 * problem.unit + backward, return_inverse=True)[1]
     n = int(label.max()) + 1
     ends = label[profile.edge_source], label[profile.edge_op]
     graph = coo_array((np.ones(len(ends[0])), ends), shape=(n, n))
-    n_groups, component = connected_components(graph, directed=True, connection="strong")
-    part = component[label].astype(np.int64)
-    rank = np.empty(profile.n_ops, dtype=np.int64)
-    rank[profile.topological_order] = np.arange(profile.n_ops)
-    first = np.full(n_groups, profile.n_ops)
-    np.minimum.at(first, part, rank)
-    edges = np.unique(np.stack([part[profile.edge_source], part[profile.edge_op]], axis=1), axis=0)
-    edges = edges[edges[:, 0] != edges[:, 1]]
-    order = topological_depth_first(n_groups, edges[:, 0], edges[:, 1], first)
-    number = np.argsort(order)
+    component = connected_components(graph, directed=True, connection="strong")[1]
+    part: IntArray = component[label].astype(np.int64)
+    return part
+
+
+def _join_units(problem: Problem, part: IntArray, n_parts: int) -> IntArray:
+    """Join units with ops in one part, and parts with ops in one unit, to groups; (n_ops,)."""
     ties = coo_array(
         (np.ones(len(part)), (problem.unit, problem.n_units + part)),
-        shape=(problem.n_units + n_groups,) * 2,
+        shape=(problem.n_units + n_parts,) * 2,
     )
     _, tied = connected_components(ties, directed=False)
-    group = np.unique(tied[problem.unit], return_inverse=True)[1]
-    return np.lexsort((rank, number[part])), group
+    group: IntArray = np.unique(tied[problem.unit], return_inverse=True)[1]
+    return group
 
 
 def cpu_us(problem: Problem) -> FloatArray:
@@ -144,17 +158,17 @@ def cpu_us(problem: Problem) -> FloatArray:
     return fastest
 
 
-def op_places(groups: Groups, place: IntArray) -> IntArray:
-    """Places of groups as those of the profile's ops; shapes (n_groups, ...) and (n_ops, ...)."""
+def spread_places(groups: Groups, place: IntArray) -> IntArray:
+    """Carry places of groups, shape (n_groups, ...), over to the profile's ops: (n_ops, ...)."""
     of_op = np.empty((groups.n_ops, *place.shape[1:]), dtype=np.int64)
     of_op[groups.op] = place[groups.group]
     return of_op
 
 
-def devices_of(problem: Problem, place: IntArray) -> IntArray:
-    """Device of each op.
+def choose_devices(problem: Problem, place: IntArray) -> IntArray:
+    """Choose the device of each op.
 
-    Units on CPUs go to the fastest that they may be on, of equals to the one with the least to do.
+    Units on CPUs go to the fastest that they may be on, or of equals to the least busy.
 
     Parameters
     ----------

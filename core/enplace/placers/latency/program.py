@@ -1,8 +1,8 @@
 """Integer programs for the latency (Tarnawski et al. 2020, Figs. 3 and 4), on ops.
 
-An accelerator has ``q`` pieces in each pass, forward before backward; ``here[op, piece]`` says
-whether an op is in one, ``where[unit, place]`` on which accelerator, or CPU, a unit is. What the
-paper multiplies is made linear with a latency that is known to be enough (Lemma 4.1).
+An accelerator has ``q`` subgraphs in each pass, forward before backward. ``here[op, subgraph]``
+says whether an op is in one, ``where[unit, place]`` on which accelerator, or CPU, a unit is.
+Products in the paper are made linear with a latency that is known to be enough (Lemma 4.1).
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.loads import backward_ops, send_us
+from enplace.machine.host_links import send_us
+from enplace.machine.passes import backward_ops
 from enplace.placers.latency.groups import cpu_us
-from enplace.placers.max_load.nets import nets_of
-from enplace.placers.max_load.program import contiguity
+from enplace.placers.max_load.hyperedges import find_cut_costs
+from enplace.placers.max_load.program import add_contiguity
 from enplace.solvers.model import Model, ModelBuilder, Terms
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -23,17 +24,17 @@ from enplace.values.profile import FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A model, and what its variables stand for.
+    """A model, and the meaning of its variables.
 
     Attributes
     ----------
     model : Model
     scale_us : float
-        Time in the model is counted in this.
+        Unit of time in the model.
     where : int array, shape (n_units, n_gpus + 1)
         Numbers of the variables, here and below; the last column stands for the CPUs.
     here : int array, shape (n_ops, n_gpus, n_passes, q)
-        Negative for the pass that an op is not of.
+        Negative for the pass that an op does not belong to.
     """
 
     model: Model
@@ -42,70 +43,119 @@ class Program:
     here: IntArray
 
 
-def latency_program(problem: Problem, q: int, enough_us: float) -> Program:
-    """Write down the program.
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """Variables and times of the program, shared by the groups of rows.
+
+    Attributes
+    ----------
+    inside : int array, shape (n_ops, n_subgraphs)
+        Variables that are 1 where an op is in a subgraph.
+    on_cpu : int array, shape (n_ops,)
+    gpu : int array, shape (n_subgraphs,)
+        Accelerator of each subgraph.
+    work : float array, shape (n_ops, n_subgraphs)
+        Time of an op there, in the unit of the model.
+    cpu_work : float array, shape (n_ops,)
+    total : int array, shape (1,)
+        The latency.
+    """
+
+    inside: IntArray
+    on_cpu: IntArray
+    gpu: IntArray
+    work: FloatArray
+    cpu_work: FloatArray
+    total: IntArray
+
+    @property
+    def every(self) -> IntArray:
+        """All subgraphs."""
+        return np.arange(len(self.gpu))
+
+
+def write_program(problem: Problem, q: int, enough_us: float) -> Program:
+    """Write the program.
 
     Parameters
     ----------
     q : int
-        Pieces of each accelerator in each pass.
+        Subgraphs of each accelerator in each pass.
     enough_us : float
         A latency that the best placement does not exceed.
     """
     builder = ModelBuilder()
-    where = _where(builder, problem)
-    here = _here(builder, problem, where, q)
-    backward = backward_ops(problem).astype(np.int64)
-    n_gpus, n_passes = here.shape[1:3]
-    profile, n_pieces = problem.profile, n_gpus * n_passes * q
-    # An op of the other pass is in no piece: one variable for all, which is 0.
+    where = _add_where(builder, problem)
+    here = _add_here(builder, problem, where, q)
+    n_ops, _, n_passes, _ = here.shape
+    # An op of the other pass is in no subgraph: one variable for all, which is 0.
     never = builder.variables(1, upper=0.0)
-    inside = np.where(here < 0, never[0], here).reshape(profile.n_ops, n_pieces)
+    inside = np.where(here < 0, never[0], here).reshape(n_ops, -1)
     work, cpu_work = _work(problem, enough_us)
-    start = builder.variables(n_pieces, upper=1.0)
-    finish = builder.variables(n_pieces, upper=1.0)
-    done = builder.variables(profile.n_ops, upper=1.0)
+    start = builder.variables(inside.shape[1], upper=1.0)
+    finish = builder.variables(inside.shape[1], upper=1.0)
+    done = builder.variables(n_ops, upper=1.0)
     total = builder.variables(1, upper=1.0, cost=1.0)
+    gpu = np.arange(inside.shape[1]) // (n_passes * q)
+    parts = _Parts(inside, where[problem.unit, -1], gpu, work[:, gpu], cpu_work, total)
     builder.rows([(1.0, total), (-1.0, done)], lower=0.0)
     builder.rows([(1.0, total), (-1.0, finish)], lower=0.0)
-    # (7): in, compute, out.
-    every = np.arange(n_pieces)
-    gpu_of_piece = every // (n_passes * q)
-    worked = work[:, gpu_of_piece]
-    terms: list[Terms] = [
-        (every, 1.0, finish),
-        (every, -1.0, start),
-        (every, -worked, inside),
-        *_sent(builder, problem, inside, gpu_of_piece, enough_us),
-    ]
-    builder.sums(n_pieces, terms, lower=0.0, upper=0.0)
-    a, b = _edges(problem)
-    # (6): an op outside the piece that one inside depends on is done.
-    before: list[tuple[float, IntArray]] = [(1.0, inside[a]), (-1.0, inside[b])]
-    builder.rows([(1.0, start), (-1.0, done[a][:, None]), *before], lower=-1.0)
-    # (8) and (9).
-    on_cpu = where[problem.unit, -1]
-    builder.rows([(1.0, done), (-cpu_work, on_cpu)], lower=0.0)
-    builder.rows([(1.0, done[b]), (-1.0, done[a]), (-cpu_work[b], on_cpu[b])], lower=0.0)
-    # (10).
-    builder.rows([(1.0, done[:, None]), (-1.0, finish), (-1.0, inside)], lower=-1.0)
-    # (14): the pieces of an accelerator take turns.
-    follows = every[every % (n_passes * q) != 0]
+    _add_times(builder, problem, parts, start, finish, done, enough_us)
+    # (14): the subgraphs of an accelerator run one after another.
+    follows = parts.every[parts.every % (n_passes * q) != 0]
     builder.rows([(1.0, start[follows]), (-1.0, finish[follows - 1])], lower=0.0)
-    sent = send_us(problem)[:, problem.cluster.gpus][:, gpu_of_piece] / enough_us
-    _along_longest_path(builder, problem, total, inside, worked, sent, on_cpu, cpu_work)
-    for each in range(n_passes):
-        ops = np.flatnonzero(backward == each) if n_passes > 1 else np.arange(profile.n_ops)
-        place = np.full(profile.n_ops, -1)
-        place[ops] = np.arange(len(ops))
-        both = (place[a] >= 0) & (place[b] >= 0)
-        mine = here[ops][:, :, each].reshape(len(ops), n_gpus * q)
-        contiguity(builder, mine, place[a[both]], place[b[both]])
+    sent = send_us(problem)[:, problem.cluster.gpus][:, gpu] / enough_us
+    _bound_by_longest_path(builder, problem, parts, sent)
+    _add_contiguity_of_passes(builder, problem, here)
     return Program(builder.model(), enough_us, where, here)
 
 
-def _where(builder: ModelBuilder, problem: Problem) -> IntArray:
-    """Variables that say where units are, each at one place (1), as memory allows (3)."""
+def _add_times(
+    builder: ModelBuilder,
+    problem: Problem,
+    parts: _Parts,
+    start: IntArray,
+    finish: IntArray,
+    done: IntArray,
+    scale_us: float,
+) -> None:
+    """Add the rows for when subgraphs start and finish, and when ops are done (6 to 10)."""
+    # (7): in, compute, out.
+    terms: list[Terms] = [
+        (parts.every, 1.0, finish),
+        (parts.every, -1.0, start),
+        (parts.every, -parts.work, parts.inside),
+        *_transfer_terms(builder, problem, parts, scale_us),
+    ]
+    builder.sums(len(parts.gpu), terms, lower=0.0, upper=0.0)
+    a, b = _edges(problem)
+    # (6): an op outside the subgraph that one inside depends on is done.
+    before: list[tuple[float, IntArray]] = [(1.0, parts.inside[a]), (-1.0, parts.inside[b])]
+    builder.rows([(1.0, start), (-1.0, done[a][:, None]), *before], lower=-1.0)
+    # (8) and (9).
+    on_cpu, cpu_work = parts.on_cpu, parts.cpu_work
+    builder.rows([(1.0, done), (-cpu_work, on_cpu)], lower=0.0)
+    builder.rows([(1.0, done[b]), (-1.0, done[a]), (-cpu_work[b], on_cpu[b])], lower=0.0)
+    # (10).
+    builder.rows([(1.0, done[:, None]), (-1.0, finish), (-1.0, parts.inside)], lower=-1.0)
+
+
+def _add_contiguity_of_passes(builder: ModelBuilder, problem: Problem, here: IntArray) -> None:
+    """Keep the subgraphs of each pass contiguous."""
+    backward = backward_ops(problem).astype(np.int64)
+    n_ops, n_gpus, n_passes, q = here.shape
+    a, b = _edges(problem)
+    for each in range(n_passes):
+        ops = np.flatnonzero(backward == each) if n_passes > 1 else np.arange(n_ops)
+        place = np.full(n_ops, -1)
+        place[ops] = np.arange(len(ops))
+        both = (place[a] >= 0) & (place[b] >= 0)
+        mine = here[ops][:, :, each].reshape(len(ops), n_gpus * q)
+        add_contiguity(builder, mine, place[a[both]], place[b[both]])
+
+
+def _add_where(builder: ModelBuilder, problem: Problem) -> IntArray:
+    """Add variables that say where units are, each at one place (1), as memory allows (3)."""
     cluster = problem.cluster
     allowed = np.zeros((problem.n_units, len(cluster.gpus) + 1), dtype=bool)
     allowed[:, :-1] = problem.unit_allowed[:, cluster.gpus]
@@ -124,8 +174,8 @@ def _where(builder: ModelBuilder, problem: Problem) -> IntArray:
     return where
 
 
-def _here(builder: ModelBuilder, problem: Problem, where: IntArray, q: int) -> IntArray:
-    """Variables that say in which piece ops are."""
+def _add_here(builder: ModelBuilder, problem: Problem, where: IntArray, q: int) -> IntArray:
+    """Add variables that say in which subgraph ops are."""
     n_gpus, n_ops = where.shape[1] - 1, problem.profile.n_ops
     backward = backward_ops(problem).astype(np.int64)
     n_passes = 1 if backward.min() == backward.max() else 2
@@ -135,76 +185,64 @@ def _here(builder: ModelBuilder, problem: Problem, where: IntArray, q: int) -> I
     if q == 1:
         here[np.arange(n_ops), :, of_pass, 0] = at
         return here
-    piece = builder.variables(n_ops, n_gpus, q, upper=1.0, integral=True)
-    here[np.arange(n_ops), :, of_pass] = piece
+    choice = builder.variables(n_ops, n_gpus, q, upper=1.0, integral=True)
+    here[np.arange(n_ops), :, of_pass] = choice
     row = np.arange(n_ops * n_gpus).reshape(n_ops, n_gpus)
-    terms: list[Terms] = [(row[:, :, None], 1.0, piece), (row, -1.0, at)]
+    terms: list[Terms] = [(row[:, :, None], 1.0, choice), (row, -1.0, at)]
     builder.sums(row.size, terms, lower=0.0, upper=0.0)
     return here
 
 
 def _work(problem: Problem, scale_us: float) -> tuple[FloatArray, FloatArray]:
-    """Times on the accelerators and on a CPU; 0 where an op may not be anyway."""
+    """Times on the accelerators and on a CPU; 0 where an op cannot run, as it may not be there."""
     time_us = np.column_stack([problem.time_us[:, problem.cluster.gpus], cpu_us(problem)])
     work = np.where(np.isfinite(time_us), time_us, 0.0) / scale_us
     return work[:, :-1], work[:, -1]
 
 
-def _sent(
-    builder: ModelBuilder,
-    problem: Problem,
-    inside: IntArray,
-    gpu_of_piece: IntArray,
-    scale_us: float,
+def _transfer_terms(
+    builder: ModelBuilder, problem: Problem, parts: _Parts, scale_us: float
 ) -> list[Terms]:
-    """What pieces bring in and send out: CommIn and CommOut (4, 5) of each net in one."""
-    ptr, ops, cost_us = nets_of(problem, np.arange(problem.profile.n_ops))
-    n_nets, n_pieces = len(cost_us), inside.shape[1]
-    most = builder.variables(n_nets, n_pieces, upper=1.0)
-    least = builder.variables(n_nets, n_pieces, upper=1.0)
-    net = np.repeat(np.arange(n_nets), np.diff(ptr))
-    builder.rows([(1.0, most[net]), (-1.0, inside[ops])], lower=0.0)
-    builder.rows([(1.0, inside[ops]), (-1.0, least[net])], lower=0.0)
-    cost, every = cost_us[:, gpu_of_piece] / scale_us, np.arange(n_pieces)
-    return [(every, -cost, most), (every, cost, least)]
+    """Time to bring in and send out tensors: CommIn and CommOut (4, 5) of each hyperedge in one."""
+    ptr, ops, cost_us = find_cut_costs(problem, np.arange(problem.profile.n_ops))
+    n_hyperedges, inside = len(cost_us), parts.inside
+    most = builder.variables(n_hyperedges, inside.shape[1], upper=1.0)
+    least = builder.variables(n_hyperedges, inside.shape[1], upper=1.0)
+    hyperedge = np.repeat(np.arange(n_hyperedges), np.diff(ptr))
+    builder.rows([(1.0, most[hyperedge]), (-1.0, inside[ops])], lower=0.0)
+    builder.rows([(1.0, inside[ops]), (-1.0, least[hyperedge])], lower=0.0)
+    cost = cost_us[:, parts.gpu] / scale_us
+    return [(parts.every, -cost, most), (parts.every, cost, least)]
 
 
-def _along_longest_path(
-    builder: ModelBuilder,
-    problem: Problem,
-    total: IntArray,
-    inside: IntArray,
-    work: FloatArray,
-    sent: FloatArray,
-    on_cpu: IntArray,
-    cpu_work: FloatArray,
+def _bound_by_longest_path(
+    builder: ModelBuilder, problem: Problem, parts: _Parts, sent: FloatArray
 ) -> None:
-    """Nothing along a path happens at once: its ops and what it sends are less than the latency.
+    """Add that the ops of a path, and what is sent along it, take no longer than the latency.
 
-    That follows from the rest, but no solver sees it before all choices are made.
+    That follows from the other rows, but no solver sees it before all choices are made.
 
     Parameters
     ----------
-    work : float array, shape (n_ops, n_pieces)
-    sent : float array, shape (n_tensors, n_pieces)
+    sent : float array, shape (n_tensors, n_subgraphs)
     """
     path, tensor = _longest_path(problem)
-    crossing = builder.variables(len(tensor), inside.shape[1], upper=1.0)
-    a, b = inside[path[:-1]], inside[path[1:]]
+    crossing = builder.variables(len(tensor), len(parts.gpu), upper=1.0)
+    a, b = parts.inside[path[:-1]], parts.inside[path[1:]]
     builder.rows([(1.0, crossing), (-1.0, a), (1.0, b)], lower=0.0)
     builder.rows([(1.0, crossing), (1.0, a), (-1.0, b)], lower=0.0)
     row = np.zeros(1, dtype=np.int64)
     terms: list[Terms] = [
-        (row, 1.0, total),
-        (row, -work[path], inside[path]),
-        (row, -cpu_work[path], on_cpu[path]),
+        (row, 1.0, parts.total),
+        (row, -parts.work[path], parts.inside[path]),
+        (row, -parts.cpu_work[path], parts.on_cpu[path]),
         (row, -sent[tensor], crossing),
     ]
     builder.sums(1, terms, lower=0.0)
 
 
 def _longest_path(problem: Problem) -> tuple[IntArray, IntArray]:
-    """Ops of the path with the most work, each where it is fastest, and tensors between them."""
+    """Find the path with the most work, each op on its fastest device, and its tensors."""
     profile = problem.profile
     fastest = problem.time_us.min(axis=1)
     ahead, came = fastest.copy(), np.full(profile.n_ops, -1, dtype=np.int64)
@@ -230,15 +268,17 @@ def _edges(problem: Problem) -> tuple[IntArray, IntArray]:
     return edges[:, 0], edges[:, 1]
 
 
-def values_of(program: Program, problem: Problem, place: IntArray, slot: IntArray) -> FloatArray:
-    """The choices of a placement; the solver works out the times.
+def write_solution(
+    program: Program, problem: Problem, place: IntArray, slot: IntArray
+) -> FloatArray:
+    """Write a placement as choices of the program; the solver finds the times.
 
     Parameters
     ----------
     place : int array, shape (n_units,)
         Accelerator of each unit, or the last for the CPUs.
     slot : int array, shape (n_ops,)
-        Which piece of its pass an op is in.
+        Which subgraph of its pass an op is in.
     """
     values = np.full(program.model.n_variables, np.nan)
     values[program.where] = np.arange(program.where.shape[1]) == place[:, None]
@@ -252,13 +292,12 @@ def values_of(program: Program, problem: Problem, place: IntArray, slot: IntArra
     return values
 
 
-def placement_of(
+def read_placement(
     program: Program, values: FloatArray, problem: Problem
 ) -> tuple[IntArray, IntArray]:
-    """Place of each unit and number of each op's piece on its accelerator, in order."""
+    """Read the place of each unit, and the number of each op's subgraph on its accelerator."""
     place = np.argmax(values[program.where], axis=1)
     n_ops, n_gpus = program.here.shape[:2]
     chosen = np.where(program.here >= 0, values[program.here], 0.0).reshape(n_ops, n_gpus, -1)
     at = np.minimum(place[problem.unit], n_gpus - 1)
-    piece = np.argmax(chosen[np.arange(n_ops), at], axis=1)
-    return place, piece
+    return place, np.argmax(chosen[np.arange(n_ops), at], axis=1)

@@ -1,9 +1,9 @@
 """Simulated annealing for the largest load of a placement that need not be contiguous.
 
-A step moves one unit, makes two change places, gathers the units of one net, or moves a connected
-part of one device. Loads follow from how many units of each net a device has, in time proportional
-to the nets of what moves. A placement is judged by a norm of all loads, which unlike the largest of
-them also tells when a device that is not the busiest gets less to do.
+A step moves one unit, exchanges two, gathers the units of one hyperedge, or moves a connected part
+of one device. Loads are updated in time proportional to the hyperedges of the units that move. The
+energy of a placement is a norm of all loads: unlike the largest of them, it also falls when a
+device that is not the busiest gets less to do.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ import numpy as np
 from numba import njit
 
 from enplace.placers.max_load.hypergraph import Hypergraph, time_per_sample_us
-from enplace.placers.max_load.moves import Costs, State, costs_of, move, state_of
+from enplace.placers.max_load.moves import Costs, Loads, build_costs, build_loads, move
 from enplace.values.profile import FloatArray, IntArray
 
 STEPS_AT_ONCE = 200_000
-"""Between two looks whether to stop: some tenths of a second."""
+"""Steps between two checks whether to stop: some tenths of a second."""
 
 STEPS_PER_UNIT, MOST_STEPS = 8000, 1_500_000
-"""Steps of one run; beyond, another run from the same start finds more than a longer one."""
+"""Steps of one run; beyond these, another run from the same start finds more than a longer one."""
 
 HOT, COLD = 0.03, 0.00003
 """First and last temperature, as shares of the load."""
 
 MANY, COOLER = 2000, 2.5
-"""With more units than so many, each has less of the load, and fewer steps: the first temperature
-falls with this power of their number."""
+"""With more units than :data:`MANY`, each has less of the load and fewer steps, so the first
+temperature falls with this power of their number."""
 
 SWAP, GATHER, CONNECTED = 0.15, 0.1, 0.3
 """Shares of the kinds of step; the others move one unit."""
 
 MOST_MOVED = 48
-"""So many units move in one step at most."""
+"""Most units that move in one step."""
 
 
 def anneal(
     graph: Hypergraph, start: IntArray, stopped: Callable[[], bool], seed: int = 0
 ) -> IntArray:
-    """The best placement found on the way from one that fits.
+    """Anneal from a placement that fits; return the best one found.
 
     Parameters
     ----------
     start : int array, shape (n_units,)
     stopped : callable
-        Asked every :data:`STEPS_AT_ONCE` steps; once true, the best so far is the answer.
+        Called every :data:`STEPS_AT_ONCE` steps; once true, the best so far is the answer.
 
     Returns
     -------
     int array, shape (n_units,)
     """
     rng = np.random.default_rng(seed)
-    costs, device, best = costs_of(graph), start.copy(), start.copy()
+    costs, device, best = build_costs(graph), start.copy(), start.copy()
     total = min(MOST_STEPS, STEPS_PER_UNIT * graph.n_units)
     hottest = HOT * (MANY / max(MANY, graph.n_units)) ** COOLER
     coldest = min(COLD, hottest / 10)
@@ -61,19 +61,19 @@ def anneal(
         if stopped():
             break
         steps = min(STEPS_AT_ONCE, total - first)
-        # Worked out anew each time, without what rounding left over the steps before.
+        # Computed anew each time, without the rounding errors of the steps before.
         best_us = time_per_sample_us(graph, best)
-        state = state_of(graph, device)
+        loads = build_loads(graph, device)
         ends = (first / total, (first + steps) / total)
         hot, cold = (best_us * hottest * (coldest / hottest) ** end for end in ends)
-        _anneal(costs, state, best, best_us, steps, hot, cold, rng)
+        _take_steps(costs, loads, best, best_us, steps, hot, cold, rng)
     return best
 
 
 @njit(cache=True, nogil=True)
-def _anneal(
+def _take_steps(
     costs: Costs,
-    state: State,
+    loads: Loads,
     best: IntArray,
     best_us: float,
     steps: int,
@@ -81,67 +81,72 @@ def _anneal(
     cold_us: float,
     rng: np.random.Generator,
 ) -> None:  # pragma: no cover - compiled
-    """Change a state step by step, and ``best`` whenever the largest load falls."""
+    """Move units step by step; update ``best`` whenever the largest load falls."""
     units, targets = np.empty(MOST_MOVED, np.int64), np.empty(MOST_MOVED, np.int64)
     sources = np.empty(MOST_MOVED, np.int64)
-    mark = np.full(len(state.device), -1, dtype=np.int64)
-    energy = _norm(state.load_us, best_us)
+    mark = np.full(len(loads.device), -1, dtype=np.int64)
+    energy = _norm(loads.load_us, best_us)
     cooling = (cold_us / hot_us) ** (1.0 / steps) if hot_us > 0 else 1.0
     temperature = hot_us
     for step in range(steps):
         temperature *= cooling
-        n = _choose(costs, state, units, targets, mark, step, rng)
-        moved, accepted = 0, True
-        for i in range(n):
-            if not np.isfinite(costs.unit_us[units[i], targets[i], 0]):
-                accepted = False
-                break
-            sources[i] = state.device[units[i]]
-            move(costs, state, units[i], targets[i])
-            moved = i + 1
-        if accepted and np.all(state.held_bytes <= costs.capacity_bytes):
-            new = _norm(state.load_us, best_us)
+        n = _choose(costs, loads, units, targets, mark, step, rng)
+        moved = _move_all(costs, loads, units[:n], targets, sources)
+        accepted = moved == n and bool(np.all(loads.held_bytes <= costs.capacity_bytes))
+        if accepted:
+            new = _norm(loads.load_us, best_us)
             accepted = new <= energy or rng.random() < np.exp((energy - new) / temperature)
-        else:
-            accepted = False
         if not accepted:
             for i in range(moved - 1, -1, -1):
-                move(costs, state, units[i], sources[i])
+                move(costs, loads, units[i], sources[i])
             continue
         energy = new
-        largest = 0.0
-        for p in range(state.load_us.shape[1]):
-            largest += state.load_us[:, p].max()
+        largest = _largest_us(loads)
         if largest < best_us * (1 - 1e-12):
             best_us = largest
-            best[:] = state.device
-            energy = _norm(state.load_us, best_us)
+            best[:] = loads.device
+            energy = _norm(loads.load_us, best_us)
+
+
+@njit(cache=True, nogil=True)
+def _move_all(
+    costs: Costs, loads: Loads, units: IntArray, targets: IntArray, sources: IntArray
+) -> int:  # pragma: no cover - compiled
+    """Move units until one may not go to its target; return how many moved, and from where."""
+    for i in range(len(units)):
+        if not np.isfinite(costs.unit_us[units[i], targets[i], 0]):
+            return i
+        sources[i] = loads.device[units[i]]
+        move(costs, loads, units[i], targets[i])
+    return len(units)
+
+
+@njit(cache=True, nogil=True)
+def _largest_us(loads: Loads) -> float:  # pragma: no cover - compiled
+    largest = 0.0
+    for p in range(loads.load_us.shape[1]):
+        largest += loads.load_us[:, p].max()
+    return largest
 
 
 @njit(cache=True, nogil=True)
 def _choose(
     costs: Costs,
-    state: State,
+    loads: Loads,
     units: IntArray,
     targets: IntArray,
     mark: IntArray,
     step: int,
     rng: np.random.Generator,
 ) -> int:  # pragma: no cover - compiled
-    """Choose what moves and where to; returns how many units do."""
+    """Choose units and where they move; return their number."""
     n_units, n_devices = costs.unit_us.shape[:2]
-    device = state.device
-    unit = rng.integers(0, n_units)
-    if rng.random() < 0.3:
-        p = rng.integers(0, state.load_us.shape[1])
-        busiest = np.argmax(state.load_us[:, p])
-        for _ in range(8):
-            if device[unit] != busiest:
-                unit = rng.integers(0, n_units)
+    device = loads.device
+    unit = _choose_unit(loads, n_units, rng)
     target, lonely = rng.integers(0, n_devices), costs.unit_ptr[unit] == costs.unit_ptr[unit + 1]
-    net = -1 if lonely else _any_of(costs.unit_net, costs.unit_ptr, int(unit), rng)
+    hyperedge = -1 if lonely else _any_of(costs.unit_hyperedge, costs.unit_ptr, int(unit), rng)
     if not lonely and rng.random() < 0.8:
-        near = device[_any_of(costs.net_unit, costs.net_ptr, net, rng)]
+        near = device[_any_of(costs.pin, costs.ptr, hyperedge, rng)]
         if near != device[unit]:
             target = near
     units[0], targets[0] = unit, target
@@ -151,9 +156,9 @@ def _choose(
         units[1], targets[0], targets[1] = other, device[other], device[unit]
         return 2 if other != unit else 1
     if kind < SWAP + GATHER and not lonely:
-        first = costs.net_ptr[net]
-        n = min(costs.net_ptr[net + 1] - first, MOST_MOVED)
-        units[:n], targets[:n] = costs.net_unit[first : first + n], target
+        first = costs.ptr[hyperedge]
+        n = min(costs.ptr[hyperedge + 1] - first, MOST_MOVED)
+        units[:n], targets[:n] = costs.pin[first : first + n], target
         return int(n)
     if kind < SWAP + GATHER + CONNECTED:
         wanted = int(2.0 ** (1.0 + 4.5 * rng.random()))
@@ -161,6 +166,21 @@ def _choose(
         targets[:n] = target
         return n
     return 1
+
+
+@njit(cache=True, nogil=True)
+def _choose_unit(
+    loads: Loads, n_units: int, rng: np.random.Generator
+) -> int:  # pragma: no cover - compiled
+    """Choose any unit, or now and then, in a few tries, one of a busiest device."""
+    unit = rng.integers(0, n_units)
+    if rng.random() < 0.3:
+        p = rng.integers(0, loads.load_us.shape[1])
+        busiest = np.argmax(loads.load_us[:, p])
+        for _ in range(8):
+            if loads.device[unit] != busiest:
+                unit = rng.integers(0, n_units)
+    return int(unit)
 
 
 @njit(cache=True, nogil=True)
@@ -174,17 +194,17 @@ def _any_of(
 def _connected(
     costs: Costs, device: IntArray, units: IntArray, mark: IntArray, step: int, wanted: int
 ) -> int:  # pragma: no cover - compiled
-    """Add to ``units[0]`` those near it on its device, breadth first; returns how many there are.
+    """Add the units near ``units[0]`` on its device, breadth first; return their number.
 
-    ``mark`` tells which units have been seen in a step.
+    ``mark`` is the last step that has seen each unit.
     """
     n, at = 1, 0
     mark[units[0]] = step
     while at < n and n < wanted:
         for edge in range(costs.unit_ptr[units[at]], costs.unit_ptr[units[at] + 1]):
-            net = costs.unit_net[edge]
-            for pin in range(costs.net_ptr[net], costs.net_ptr[net + 1]):
-                other = costs.net_unit[pin]
+            hyperedge = costs.unit_hyperedge[edge]
+            for at_pin in range(costs.ptr[hyperedge], costs.ptr[hyperedge + 1]):
+                other = costs.pin[at_pin]
                 if n < wanted and mark[other] != step and device[other] == device[units[0]]:
                     mark[other] = step
                     units[n] = other

@@ -1,12 +1,13 @@
-"""From ops to the nodes that a contiguous split chooses between (appendix B).
+"""From ops to the nodes that a contiguous partition divides (appendix B).
 
 Forward ops that must share a device become one node, and so do backward ops; a node stands for
 the forward ops together with the backward ops of the same placement units. Backward nodes without
 a forward one get an artificial forward node, connected as a mirror image of the backward graph.
-Then strongly connected nodes, and nodes that cost nothing and have one neighbour, are merged.
+Then strongly connected nodes are merged, and so are nodes that cost nothing with their only
+neighbour.
 
-The paper merges those whatever memory they hold. Where the model does not fit one device, that can
-lose the only split that fits, so there only nodes without memory are merged.
+The paper merges the latter whatever memory they hold. Where the model does not fit one device, that
+can lose the only partition that fits, so there only nodes without memory are merged.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.loads import backward_ops, optimiser_ops, send_us, slowest_sync_us
+from enplace.machine.all_reduce import slowest_sync_us
+from enplace.machine.host_links import send_us
+from enplace.machine.passes import backward_ops, optimiser_ops
 from enplace.names.layers import find_home, named_layers, parts_of
-from enplace.placers.max_load.nets import Nets, rule_nets
+from enplace.placers.max_load.hyperedges import Hyperedges, build_hyperedges
 from enplace.text import size
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
 SLACK = 1.25
-"""Room that a split is given, of what it needs, where it fits no GPUs by the paper's sum."""
+"""Memory of the GPUs, relative to the paper's sum, where they are too small for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +47,12 @@ class Nodes:
         Compute time on either kind of device in each pass; inf where an op cannot run.
     memory_bytes : int array, shape (n_nodes,)
     sync_us : float array, shape (n_nodes,)
-        Time to move the weights to another accelerator, at the slowest.
-    nets : Nets
+        Time to move the weights to another accelerator over the slowest link.
+    hyperedges : Hyperedges
     tied : int array, shape (n_tied, 2)
-        Forward nodes, and backward nodes without forward ops that read what they make.
+        Forward nodes, and backward nodes without forward ops that read their tensors.
     layer : int array, shape (n_nodes,)
-        Number of the layer that names tell of; all 0 where they tell of none.
+        Number of the layer by name; all 0 where names tell of none.
     """
 
     node: IntArray
@@ -59,7 +62,7 @@ class Nodes:
     cpu_us: FloatArray
     memory_bytes: IntArray
     sync_us: FloatArray
-    nets: Nets
+    hyperedges: Hyperedges
     tied: IntArray
     layer: IntArray
 
@@ -77,18 +80,18 @@ def contract(problem: Problem, rule: LoadRule = USUAL) -> Nodes:
 
 
 def _forward_graph(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray]:
-    """Label of each op, and edges between labels, shape (n_edges, 2).
+    """Find the label of each op, and edges between labels, shape (n_edges, 2).
 
-    What makes new weights of the gradients follows its unit and is not on the way of a sample.
-    The label of a unit's forward ops is also that of its backward ops, so an orphaned backward
-    node and its artificial forward image are one label from the start.
+    The optimiser's ops follow their unit and add no edges. The label of a unit's forward ops is
+    also that of its backward ops, so an orphaned backward node and its artificial forward image are
+    one label from the start.
     """
     profile = problem.profile
     label = problem.unit.astype(np.int64)
     has_forward = np.zeros(problem.n_units, dtype=bool)
     has_forward[label[~backward]] = True
-    on_the_way = ~optimiser_ops(problem)
-    edge = on_the_way[profile.edge_source] & on_the_way[profile.edge_op]
+    on_path = ~optimiser_ops(problem)
+    edge = on_path[profile.edge_source] & on_path[profile.edge_op]
     a, b = profile.edge_source[edge], profile.edge_op[edge]
     forward = ~backward[a] & ~backward[b]
     edges = [np.stack([label[a[forward]], label[b[forward]]], axis=1)]
@@ -99,7 +102,7 @@ def _forward_graph(problem: Problem, backward: BoolArray) -> tuple[IntArray, Int
 
 
 def _tidy(edges: IntArray) -> IntArray:
-    """Each edge once, none from a node to itself."""
+    """Keep each edge once, and none from a node to itself."""
     found: IntArray = np.unique(edges[edges[:, 0] != edges[:, 1]].reshape(-1, 2), axis=0)
     return found
 
@@ -120,14 +123,14 @@ def _without_free_nodes(
 ) -> tuple[IntArray, IntArray]:
     """Merge nodes that cost nothing wherever their one neighbour goes into that neighbour.
 
-    They take no time, hold no memory that matters and no weights that replicas would reduce, send
-    and get tensors of nobody else in either pass, and may be wherever the neighbour may be.
+    They take no time, hold no memory that matters and no weights that replicas would reduce,
+    exchange tensors with no other node in either pass, and may be wherever the neighbour may be.
     """
     profile = problem.profile
     memory_bytes = op_memory_bytes(problem)
     if memory_bytes.sum() <= min(problem.cluster.capacity_bytes):
         memory_bytes = np.zeros_like(memory_bytes)
-    reduced_us = slowest_sync_us(problem, rule) * rule.replicate
+    reduced_us = slowest_sync_us(problem, rule.two_level) * rule.replicate
     runs = np.isfinite(problem.time_us)
     work_us = np.where(runs, problem.time_us, 0.0).max(axis=1)
     while True:
@@ -135,8 +138,8 @@ def _without_free_nodes(
         free = np.bincount(label, weights=work_us, minlength=n) == 0
         free &= np.bincount(label, weights=memory_bytes + reduced_us, minlength=n) == 0
         free &= np.bincount(edges.ravel(), minlength=n) == 1
-        beside = np.column_stack([label[profile.edge_source], label[profile.edge_op]])
-        free &= np.bincount(_tidy(np.sort(beside, axis=1)).ravel(), minlength=n) == 1
+        ends = np.column_stack([label[profile.edge_source], label[profile.edge_op]])
+        free &= np.bincount(_tidy(np.sort(ends, axis=1)).ravel(), minlength=n) == 1
         may = np.ones((n, runs.shape[1]), dtype=bool)
         np.logical_and.at(may, label, runs)
         a, b = edges.T
@@ -157,17 +160,27 @@ def _nodes(problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule) -
     on_gpu, on_cpu = (
         _slowest_us(problem, devices, label, n, rule) for devices in (cluster.gpus, cluster.cpus)
     )
-    weights_us = slowest_sync_us(problem, rule)
+    weights_us = slowest_sync_us(problem, rule.two_level)
     sync = np.bincount(label, weights=weights_us, minlength=n).astype(np.float64)
-    nets = rule_nets(problem, label, send_us(problem).max(axis=1, keepdims=True), rule)
-    tied, layer = _tied(problem, label), _layer(problem, label)
-    return Nodes(label, edges[:, 0], edges[:, 1], on_gpu, on_cpu, memory, sync, nets, tied, layer)
+    cost_us = send_us(problem).max(axis=1, keepdims=True)
+    return Nodes(
+        label,
+        edges[:, 0],
+        edges[:, 1],
+        on_gpu,
+        on_cpu,
+        memory,
+        sync,
+        build_hyperedges(problem, label, cost_us, rule),
+        _tied(problem, label),
+        _layer(problem, label),
+    )
 
 
 def _layer(problem: Problem, label: IntArray) -> IntArray:
     """Layer of each node: the first of its forward ops, else the last of its others; (n_nodes,).
 
-    Those of the optimiser count only where there are no others.
+    The optimiser's ops count only where there are no others.
     """
     profile, n = problem.profile, int(label.max()) + 1
     homes = [find_home(parts) for parts in parts_of(profile)]
@@ -186,7 +199,7 @@ def _layer(problem: Problem, label: IntArray) -> IntArray:
 
 
 def _tied(problem: Problem, label: IntArray) -> IntArray:
-    """Forward nodes, and orphaned backward nodes that read what they make; shape (n_tied, 2)."""
+    """Forward nodes, and orphaned backward nodes that read their tensors; shape (n_tied, 2)."""
     profile, backward = problem.profile, backward_ops(problem)
     orphaned = np.ones(int(label.max()) + 1, dtype=bool)
     orphaned[label[~backward]] = False
@@ -195,39 +208,39 @@ def _tied(problem: Problem, label: IntArray) -> IntArray:
     return _tidy(np.column_stack([source[read], reader[read]]))
 
 
-def whole_lacking_bytes(problem: Problem, device: IntArray) -> int:
-    """What accelerators lack for all that their ops need at any time, the paper's sum; in bytes."""
+def excess_bytes(problem: Problem, device: IntArray) -> int:
+    """Bytes by which a placement exceeds the accelerators' memory, by the paper's sum."""
     held = np.zeros(problem.cluster.n_devices, dtype=np.int64)
     np.add.at(held, device, op_memory_bytes(problem))
     over = (held - problem.cluster.capacity_bytes)[problem.cluster.gpus]
     return int(np.maximum(over, 0).sum())
 
 
-def with_room(problem: Problem) -> tuple[Problem, str]:
-    """The problem with larger GPUs, where the paper's sum is more than all of them hold.
+def with_larger_gpus(problem: Problem) -> tuple[Problem, str]:
+    """Give a problem larger GPUs where the paper's sum is more than all of them hold.
 
-    A step needs less, for not all tensors are there at once; so there may well be a good split, and
-    its schedule tells whether it fits.
+    A step needs less, as not all tensors are there at once. So there may well be a good partition,
+    and its schedule tells whether it fits.
 
     Returns
     -------
     tuple[Problem, str]
-        The problem, and what a person should know; the same problem and "" where a split may fit.
+        The problem, and a note; the same problem and "" where a partition may fit.
     """
     cluster = problem.cluster
     on_cpu = np.any(problem.unit_allowed[:, cluster.cpus], axis=1)
     need_bytes = int(op_memory_bytes(problem)[~on_cpu[problem.unit]].sum())
-    room_bytes = int(cluster.capacity_bytes[cluster.gpus].sum())
-    if need_bytes <= room_bytes:
+    gpu_bytes = int(cluster.capacity_bytes[cluster.gpus].sum())
+    if need_bytes <= gpu_bytes:
         return problem, ""
-    factor = SLACK * need_bytes / room_bytes
+    factor = SLACK * need_bytes / gpu_bytes
     devices = tuple(
         replace(device, capacity_bytes=int(factor * device.capacity_bytes))
         for device in cluster.devices
     )
     note = (
         f"weights and outputs of all ops sum to {size(need_bytes)}, more than all GPUs have: "
-        f"split as if each had {factor:.1f} times its memory; the step's own peak tells if it fits"
+        f"divided as if each had {factor:.1f} times its memory; the step's peak tells if it fits"
     )
     return replace(problem, cluster=replace(cluster, devices=devices)), note
 
@@ -235,7 +248,7 @@ def with_room(problem: Problem) -> tuple[Problem, str]:
 def _slowest_us(
     problem: Problem, devices: list[int], label: IntArray, n: int, rule: LoadRule
 ) -> FloatArray:
-    """Time of each node; of unequal devices the slowest counts: any of them may get it."""
+    """Time of each node on the slowest of some devices, as any of them may get it."""
     total = np.full((n, rule.n_passes), np.inf)
     if devices:
         total[:] = 0.0

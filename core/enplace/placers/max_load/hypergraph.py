@@ -1,4 +1,4 @@
-"""Placement units and the tensors between them: all that the load of any placement depends on."""
+"""Placement units and the tensors between them: all that the load of a placement depends on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.loads import backward_ops
-from enplace.placers.max_load.nets import Nets, prices_us, rule_nets
+from enplace.machine.passes import backward_ops
+from enplace.placers.max_load.hyperedges import Hyperedges, build_hyperedges, prices_us
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -16,7 +16,7 @@ from enplace.values.profile import FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class Hypergraph:
-    """Units, what they cost on each device, and the nets that cost every accelerator they cross.
+    """Units, their cost on each device, and the hyperedges, which cost accelerators they cross.
 
     Attributes
     ----------
@@ -26,9 +26,9 @@ class Hypergraph:
     capacity_bytes : float array, shape (n_devices,)
         inf for CPUs, whose memory the paper does not limit.
     price : int array, shape (n_devices,)
-        Which price of the nets a device pays for tensors that cross its border; -1 for CPUs, which
-        pay none.
-    nets : Nets
+        Which price of the hyperedges a device pays for tensors that cross its border; -1 for CPUs,
+        which pay none.
+    hyperedges : Hyperedges
         Between units.
     rule : LoadRule
     """
@@ -37,7 +37,7 @@ class Hypergraph:
     unit_bytes: IntArray
     capacity_bytes: FloatArray
     price: IntArray
-    nets: Nets
+    hyperedges: Hyperedges
     rule: LoadRule
 
     @property
@@ -54,8 +54,8 @@ class Hypergraph:
         return np.flatnonzero(self.price >= 0)
 
 
-def hypergraph_of(problem: Problem, rule: LoadRule = USUAL) -> Hypergraph:
-    """The hypergraph of a problem; pins and forbidden devices are kept."""
+def build_hypergraph(problem: Problem, rule: LoadRule = USUAL) -> Hypergraph:
+    """Build the hypergraph of a problem, with its pins and forbidden devices."""
     cluster = problem.cluster
     unit_us = np.zeros((*problem.unit_allowed.shape, rule.n_passes))
     passes = np.minimum(backward_ops(problem), rule.n_passes - 1)
@@ -66,41 +66,47 @@ def hypergraph_of(problem: Problem, rule: LoadRule = USUAL) -> Hypergraph:
     np.add.at(unit_bytes, problem.unit, op_memory_bytes(problem))
     cost_us, price = prices_us(problem)
     capacity = np.where(price >= 0, cluster.capacity_bytes, np.inf)
-    nets = rule_nets(problem, problem.unit, cost_us, rule)
-    return Hypergraph(unit_us, unit_bytes, capacity, price, nets, rule)
+    hyperedges = build_hyperedges(problem, problem.unit, cost_us, rule)
+    return Hypergraph(unit_us, unit_bytes, capacity, price, hyperedges, rule)
 
 
-def channels_us(graph: Hypergraph, device: IntArray) -> FloatArray:
-    """What each device has to do in each channel; shape (n_devices, n_channels).
+def count_present(graph: Hypergraph, device: IntArray) -> IntArray:
+    """Count the units of each hyperedge on each device; shape (n_hyperedges, n_devices).
 
     Parameters
     ----------
     device : int array, shape (n_units,)
     """
-    nets, rule = graph.nets, graph.rule
-    net = np.repeat(np.arange(nets.n_nets), np.diff(nets.ptr))
-    count = np.zeros((nets.n_nets, graph.n_devices), dtype=np.int64)
-    np.add.at(count, (net, device[nets.node]), 1)
-    level = np.zeros((graph.n_devices, rule.n_passes * rule.n_resources))
+    hyperedges = graph.hyperedges
+    count = np.zeros((hyperedges.n_hyperedges, graph.n_devices), dtype=np.int64)
+    np.add.at(count, (hyperedges.of_pin, device[hyperedges.node]), 1)
+    return count
+
+
+def channels_us(graph: Hypergraph, device: IntArray) -> FloatArray:
+    """Work of each device in each channel; shape (n_devices, n_channels)."""
+    hyperedges, rule = graph.hyperedges, graph.rule
+    count, size = count_present(graph, device), np.diff(hyperedges.ptr)
+    channel = np.zeros((graph.n_devices, rule.n_passes * rule.n_resources))
     for d in graph.paying:
-        price, some, all_ = graph.price[d], count[:, d] > 0, count[:, d] == np.diff(nets.ptr)
-        level[d] = some @ nets.touched_us[price] - all_ @ nets.inside_us[price]
-        level[d] += nets.own_us[price, device == d].sum(axis=0)
+        price, some, all_ = graph.price[d], count[:, d] > 0, count[:, d] == size
+        channel[d] = some @ hyperedges.touched_us[price] - all_ @ hyperedges.inside_us[price]
+        channel[d] += hyperedges.own_us[price, device == d].sum(axis=0)
     work = np.zeros((graph.n_devices, rule.n_passes))
     np.add.at(work, device, graph.unit_us[np.arange(graph.n_units), device])
-    level[:, :: rule.n_resources] += work
-    return level
+    channel[:, :: rule.n_resources] += work
+    return channel
 
 
 def loads_us(graph: Hypergraph, device: IntArray) -> FloatArray:
-    """Load of each device in each pass that counts apart; shape (n_devices, rule.n_passes)."""
-    rule, level = graph.rule, channels_us(graph, device)
-    loads: FloatArray = level.reshape(-1, rule.n_passes, rule.n_resources).max(axis=2)
+    """Load of each device in each pass that counts separately; (n_devices, rule.n_passes)."""
+    rule, channel = graph.rule, channels_us(graph, device)
+    loads: FloatArray = channel.reshape(-1, rule.n_passes, rule.n_resources).max(axis=2)
     return loads
 
 
 def time_per_sample_us(graph: Hypergraph, device: IntArray) -> float:
-    """The largest load, or the sum of those of the passes that count apart."""
+    """The largest load, summed over the passes that count separately."""
     return float(loads_us(graph, device).max(axis=0).sum())
 
 

@@ -1,13 +1,12 @@
-"""All ideals of a graph: sets of nodes that hold every predecessor of their nodes.
+"""All ideals of a graph: sets of nodes that contain every predecessor of their nodes.
 
-An ideal is a row of 64-bit words. They are found breadth first, so that they are sorted by size,
-together with the lattice: which node turns which ideal into which.
+An ideal is a row of 64-bit words. The search is breadth first, so that ideals are sorted by size.
+It also finds the lattice: which ideal becomes which by adding which node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import networkx as nx
@@ -20,8 +19,7 @@ from enplace.values.profile import IntArray
 Bits = NDArray[np.uint64]
 
 
-@dataclass(frozen=True, eq=False)
-class Lattice:
+class Lattice(NamedTuple):
     """The ideals of a graph, the empty one first, by size.
 
     Attributes
@@ -42,26 +40,46 @@ class Lattice:
 
 
 IDEALS_AT_ONCE = 20_000
-"""Between two looks whether to stop: some tenths of a second."""
+"""Ideals expanded between two checks whether to stop: some tenths of a second."""
 
 
-class _Found(NamedTuple):
-    """Ideals so far, and a hash table of them.
+class _Graph(NamedTuple):
+    """A graph for the kernel.
 
     Attributes
     ----------
-    ideals : uint64 array, shape (room, n_words)
-    came_from, came_by : int arrays, shape (room,)
+    needs : uint64 array, shape (n_nodes, n_words)
+        Direct predecessors of each node.
+    ptr, target : int arrays
+        Successors of each node.
+    roots : int array
+        Nodes without predecessors.
+    """
+
+    needs: Bits
+    ptr: IntArray
+    target: IntArray
+    roots: IntArray
+
+
+class _Ideals(NamedTuple):
+    """Ideals found so far, and a hash table of them.
+
+    Attributes
+    ----------
+    bits : uint64 array, shape (n_rows, n_words)
+        Rows beyond the ideals found so far are not used yet.
+    came_from, came_by : int arrays, shape (n_rows,)
         An ideal that is smaller by one node, and that node.
     ptr, added, next_ideal : int arrays
         As in :class:`Lattice`.
     table : int array
         Numbers of ideals by the hash of their bits; -1 where there is none.
     counts : int array, shape (3,)
-        How many ideals there are, how many of them were looked at, and lattice edges.
+        Number of ideals, of those that are expanded, and of lattice edges.
     """
 
-    ideals: Bits
+    bits: Bits
     came_from: IntArray
     came_by: IntArray
     ptr: IntArray
@@ -78,15 +96,15 @@ def find_ideals(
     limit: int,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Lattice | None:
-    """All ideals of a graph, or None if there are more than ``limit`` or it was stopped before."""
+    """Find all ideals of a graph; None if there are more than ``limit`` or it was stopped."""
     words = n_nodes // 64 + 1
     needs = np.zeros((n_nodes, words), dtype=np.uint64)
     bits = np.uint64(1) << (source % 64).astype(np.uint64)
     np.bitwise_or.at(needs, (target, source // 64), bits)
     by_source = np.argsort(source, kind="stable")
     ptr = np.searchsorted(source[by_source], np.arange(n_nodes + 1))
-    roots = np.setdiff1d(np.arange(n_nodes), target)
-    found = _Found(
+    graph = _Graph(needs, ptr, target[by_source], np.setdiff1d(np.arange(n_nodes), target))
+    found = _Ideals(
         np.zeros((1024, words), dtype=np.uint64),
         came_from=np.zeros(1024, dtype=np.int64),
         came_by=np.zeros(1024, dtype=np.int64),
@@ -96,11 +114,11 @@ def find_ideals(
         table=np.full(4096, -1, dtype=np.int64),
         counts=np.array([1, 0, 0]),
     )
-    found.table[_slot(found.table, found.ideals, found.ideals[0])] = 0
+    found.table[_slot(found.table, found.bits, found.bits[0])] = 0
     while found.counts[1] < found.counts[0]:
         if stopped():
             return None
-        found = _enumerate(needs, ptr, target[by_source], roots, found, limit, IDEALS_AT_ONCE)
+        found = _expand_some(graph, found, limit, IDEALS_AT_ONCE)
         if found.counts[0] > limit:
             return None
     n_ideals, _, n_edges = found.counts.tolist()
@@ -111,11 +129,11 @@ def find_ideals(
     )
 
 
-def fewest_ideals(n_nodes: int, source: IntArray, target: IntArray) -> int:
-    """No graph with these edges has fewer ideals.
+def bound_ideals(n_nodes: int, source: IntArray, target: IntArray) -> int:
+    """Return a lower bound on the number of ideals of a graph.
 
-    Of nodes that do not reach each other any subset, with all before it, is another ideal. Nodes as
-    far from the first ones are such nodes.
+    Every subset of nodes that do not reach each other makes another ideal, with all that precede
+    it. Nodes at the same distance from the first ones are such nodes.
     """
     graph = nx.DiGraph(zip(source.tolist(), target.tolist(), strict=True))
     graph.add_nodes_from(range(n_nodes))
@@ -124,7 +142,7 @@ def fewest_ideals(n_nodes: int, source: IntArray, target: IntArray) -> int:
 
 @njit(cache=True, nogil=True)
 def _slot(table: IntArray, ideals: Bits, row: Bits) -> np.int64:  # pragma: no cover - compiled
-    """Where in the table an ideal is, or would be."""
+    """Return the slot of the table where an ideal is, or would be."""
     value = np.uint64(1469598103934665603)
     for word in row:
         # Every bit of the words has to reach the low bits of the hash.
@@ -137,64 +155,73 @@ def _slot(table: IntArray, ideals: Bits, row: Bits) -> np.int64:  # pragma: no c
 
 
 @njit(cache=True, nogil=True)
-def _enumerate(
-    needs: Bits,
-    succ_ptr: IntArray,
-    succ: IntArray,
-    roots: IntArray,
-    found: _Found,
-    limit: int,
-    budget: int,
-) -> _Found:  # pragma: no cover - compiled
-    """Look at ``budget`` more ideals; ends early with more than ``limit``.
-
-    What can be added to an ideal could be added to the one that it came from, or follows the node
-    that was added there.
-    """
-    ideals, came_from, came_by, ptr, added, next_ideal, table, counts = found
-    count, done, edges = counts
-    last = done + budget
-    row = np.zeros(needs.shape[1], dtype=np.uint64)
-    ready = np.zeros(len(needs), dtype=np.int64)
-    while done < count and done < last and count <= limit:
-        n_ready = 0
-        if done == 0:
-            for node in roots:
-                ready[n_ready] = node
-                n_ready += 1
-        else:
-            before, by = came_from[done], came_by[done]
-            for edge in range(ptr[before], ptr[before + 1]):
-                if added[edge] != by:
-                    ready[n_ready] = added[edge]
-                    n_ready += 1
-            for edge in range(succ_ptr[by], succ_ptr[by + 1]):
-                if _is_inside(needs[succ[edge]], ideals[done]):
-                    ready[n_ready] = succ[edge]
-                    n_ready += 1
-        for node in ready[:n_ready]:
-            row[:] = ideals[done]
+def _expand_some(
+    graph: _Graph, found: _Ideals, limit: int, budget: int
+) -> _Ideals:  # pragma: no cover - compiled
+    """Expand ``budget`` more ideals; end early with more than ``limit``."""
+    last = found.counts[1] + budget
+    row = np.zeros(graph.needs.shape[1], dtype=np.uint64)
+    ready = np.zeros(len(graph.needs), dtype=np.int64)
+    while found.counts[1] < min(found.counts[0], last) and found.counts[0] <= limit:
+        ideal = found.counts[1]
+        for node in ready[: _find_ready(graph, found, ideal, ready)]:
+            row[:] = found.bits[ideal]
             row[node // 64] |= np.uint64(1) << np.uint64(node % 64)
-            slot = _slot(table, ideals, row)
-            if table[slot] < 0:
-                if count == len(ideals):
-                    ideals, ptr = _twice_bits(ideals), _longer(ptr)
-                    came_from, came_by = _longer(came_from), _longer(came_by)
-                ideals[count] = row
-                came_from[count], came_by[count] = done, node
-                table[slot] = count
-                count += 1
-                if 2 * count > len(table):
-                    table = _rehashed(ideals, count, 2 * len(table))
-                    slot = _slot(table, ideals, row)
-            if edges == len(added):
-                added, next_ideal = _longer(added), _longer(next_ideal)
-            added[edges], next_ideal[edges] = node, table[slot]
-            edges += 1
-        done += 1
-        ptr[done] = edges
-    counts[:] = count, done, edges
-    return _Found(ideals, came_from, came_by, ptr, added, next_ideal, table, counts)
+            found = _with_ideal(found, row, ideal, node)
+        found.counts[1] += 1
+        found.ptr[ideal + 1] = found.counts[2]
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _find_ready(
+    graph: _Graph, found: _Ideals, ideal: int, ready: IntArray
+) -> int:  # pragma: no cover - compiled
+    """Write the nodes that can be added to an ideal into ``ready``; return their number.
+
+    Such a node could be added to the ideal that this one came from, or follows the node that was
+    added there.
+    """
+    if ideal == 0:
+        ready[: len(graph.roots)] = graph.roots
+        return len(graph.roots)
+    n = 0
+    before, by = found.came_from[ideal], found.came_by[ideal]
+    for edge in range(found.ptr[before], found.ptr[before + 1]):
+        if found.added[edge] != by:
+            ready[n] = found.added[edge]
+            n += 1
+    for edge in range(graph.ptr[by], graph.ptr[by + 1]):
+        node = graph.target[edge]
+        if _is_inside(graph.needs[node], found.bits[ideal]):
+            ready[n] = node
+            n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _with_ideal(
+    found: _Ideals, row: Bits, before: int, node: int
+) -> _Ideals:  # pragma: no cover - compiled
+    """Add a lattice edge, and the ideal that it leads to if it is new; make room if need be."""
+    bits, came_from, came_by, ptr, added, next_ideal, table, counts = found
+    slot = _slot(table, bits, row)
+    if table[slot] < 0:
+        count = counts[0]
+        if count == len(bits):
+            bits, ptr = _twice_bits(bits), _longer(ptr)
+            came_from, came_by = _longer(came_from), _longer(came_by)
+        bits[count], came_from[count], came_by[count] = row, before, node
+        table[slot] = count
+        counts[0] += 1
+        if 2 * counts[0] > len(table):
+            table = _rehashed(bits, counts[0], 2 * len(table))
+            slot = _slot(table, bits, row)
+    if counts[2] == len(added):
+        added, next_ideal = _longer(added), _longer(next_ideal)
+    added[counts[2]], next_ideal[counts[2]] = node, table[slot]
+    counts[2] += 1
+    return _Ideals(bits, came_from, came_by, ptr, added, next_ideal, table, counts)
 
 
 @njit(cache=True, nogil=True)

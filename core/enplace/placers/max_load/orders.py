@@ -1,67 +1,70 @@
-"""Depth-first topological orders, along which splits are sought (section 5.1.2)."""
+"""Depth-first topological orders, along which partitions are sought (section 5.1.2)."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-from enplace.machine.loads import push_on
+from enplace.machine.passes import raise_along_edges
 from enplace.values.problem import BoolArray
 from enplace.values.profile import IntArray
 
 
-def topological_depth_first(n: int, source: IntArray, target: IntArray, rank: IntArray) -> IntArray:
-    """Nodes in an order that follows each branch as far as it can; ties by rank; shape (n,)."""
+def order_depth_first(n: int, source: IntArray, target: IntArray, rank: IntArray) -> IntArray:
+    """Order nodes so that each branch is followed as far as it goes; ties by rank; shape (n,)."""
     by_rank = np.lexsort((rank[target], source))
     ptr = np.searchsorted(source[by_rank], np.arange(n + 1))
     return _depth_first(n, ptr, target[by_rank], np.argsort(rank))
 
 
-def before_all_others(chosen: BoolArray, source: IntArray, target: IntArray) -> BoolArray:
-    """Those of some nodes that wait for no node but such ones; shape (n,)."""
+def find_leading(chosen: BoolArray, source: IntArray, target: IntArray) -> BoolArray:
+    """Find the chosen nodes that wait for chosen nodes only; shape (n,)."""
     first = chosen.copy()
     while (late := first[target] & ~first[source]).any():
         first[target[late]] = False
     return first
 
 
-def beside(order: IntArray, tied: IntArray, source: IntArray, target: IntArray) -> IntArray:
-    """An order with some nodes moved to where others are, as far as edges allow; shape (n,).
+def order_tied(order: IntArray, tied: IntArray, source: IntArray, target: IntArray) -> IntArray:
+    """Move some nodes next to those they are tied to, as far as edges allow; shape (n,).
 
     Parameters
     ----------
     order : int array, shape (n,)
         A topological order.
     tied : int array, shape (n_tied, 2)
-        A node, and one that should come soon after it. Those in the second column go behind the
-        last that they are tied to, or as early as can be.
+        A node, and one that should come soon after it. A node of the second column goes behind the
+        last of those it is tied to.
     """
     place = np.argsort(order)
     wish = place.copy()
     wish[tied[:, 1]] = -1
     np.maximum.at(wish, tied[:, 1], place[tied[:, 0]])
-    return by_wish(order, wish, source, target)
+    return order_by_wish(order, wish, source, target)
 
 
-def by_wish(order: IntArray, wish: IntArray, source: IntArray, target: IntArray) -> IntArray:
-    """Nodes by a number that each wishes for, as far as edges allow, ties by an order; (n,)."""
-    found: IntArray = np.lexsort((np.argsort(order), granted(order, wish, source, target)))
+def order_by_wish(order: IntArray, wish: IntArray, source: IntArray, target: IntArray) -> IntArray:
+    """Order nodes by the numbers they wish for, as far as edges allow; ties by an order; (n,)."""
+    found: IntArray = np.lexsort((np.argsort(order), grant_wishes(order, wish, source, target)))
     return found
 
 
-def granted(order: IntArray, wish: IntArray, source: IntArray, target: IntArray) -> IntArray:
-    """Numbers near those that nodes wish for, none less than one that its node waits for; (n,).
+def grant_wishes(order: IntArray, wish: IntArray, source: IntArray, target: IntArray) -> IntArray:
+    """Give nodes numbers near those they wish for that never fall along an edge; shape (n,).
 
-    Nodes that wait for none get that of the first that needs them, whatever they wish: the gradient
-    of a weight that two layers share would else draw all of the backward pass behind the later one.
+    Nodes without predecessors get the number of the first node that needs them, whatever they wish
+    for: else the gradient of a weight that two layers share would draw all of the backward pass
+    behind the later one.
     """
-    place, wish = np.argsort(order), wish.copy()
-    early = (np.bincount(target, minlength=len(order)) == 0)[source]
-    late = np.flatnonzero(~early)
-    late = late[np.argsort(place[target[late]], kind="stable")]
-    push_on(source[late], target[late], wish)
-    needed = np.full(len(order), np.iinfo(np.int64).max)
-    np.minimum.at(needed, source[early], wish[target[early]])
+    n, wish = len(order), wish.copy()
+    is_root = np.bincount(target, minlength=n) == 0
+    inner = np.flatnonzero(~is_root[source])
+    inner = inner[np.argsort(source[inner], kind="stable")]
+    ptr = np.searchsorted(source[inner], np.arange(n + 1))
+    raise_along_edges(order, ptr, target[inner], wish)
+    needed = np.full(n, np.iinfo(np.int64).max)
+    of_root = is_root[source]
+    np.minimum.at(needed, source[of_root], wish[target[of_root]])
     is_needed = needed < np.iinfo(np.int64).max
     wish[is_needed] = needed[is_needed]
     return wish

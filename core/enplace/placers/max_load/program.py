@@ -1,11 +1,11 @@
-"""Integer programs for the largest load (Tarnawski et al. 2020, Fig. 6), on units and nets.
+"""Integer programs for the largest load (Tarnawski et al. 2020, Fig. 6), on units and hyperedges.
 
-``x[unit, device]`` says where a unit is. A net costs each accelerator that has some of its units,
-less if it has them all: the largest and the smallest ``x`` of the net tell. That is CommIn and
-CommOut of the paper in one, with two rows for each end of a net. Each resource in each pass has its
-own row, so that compute and transfers may overlap (appendix C.1). Contiguity, where wanted, has
-``z[op, device]``: it falls along every path, is 1 up to the last op on the device, and an op that
-follows one of the device without being there has 0 (Lemma 4.1, equations 11 to 13).
+``x[unit, device]`` says where a unit is. A hyperedge costs each accelerator that has some of its
+units, less if it has them all: the largest and the smallest ``x`` of the hyperedge tell. These are
+CommIn and CommOut of the paper in one, with two rows for each end of a hyperedge. Each resource in
+each pass has its own row, so that compute and transfers may overlap (appendix C.1). For contiguity
+there is ``z[op, device]``: it falls along every path, is 1 up to the last op on the device, and 0
+for an op that follows one of the device but is elsewhere (Lemma 4.1, equations 11 to 13).
 """
 
 from __future__ import annotations
@@ -16,31 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.placers.max_load.hypergraph import Hypergraph, loads_us
+from enplace.placers.max_load.passes import Pass
 from enplace.solvers.model import Model, ModelBuilder, Terms
 from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
-    """The ops of the forward or the backward pass, whose part on each device is contiguous.
-
-    Attributes
-    ----------
-    unit : int array, shape (n,)
-        Unit of each op, in topological order.
-    source, target : int arrays, shape (n_edges,)
-        Edges between these ops, by their place in ``unit``, sorted by source.
-    """
-
-    unit: IntArray
-    source: IntArray
-    target: IntArray
-
-
-@dataclass(frozen=True, eq=False)
 class Program:
-    """A model, and what its variables stand for.
+    """A model, and the meaning of its variables.
 
     Attributes
     ----------
@@ -48,11 +32,11 @@ class Program:
     passes : sequence of Pass
         Empty if placements need not be contiguous.
     scale_us : float
-        Time in the model is counted in this.
+        Unit of time in the model.
     model : Model
     x : int array, shape (n_units, n_devices)
         Numbers of the variables, here and below.
-    most, least : int arrays, shape (n_nets, n_accelerators)
+    most, least : int arrays, shape (n_hyperedges, n_accelerators)
     z : int arrays, shapes (n_ops, n_devices), one for each pass
     largest : int array, shape (rule.n_passes,)
     """
@@ -68,35 +52,38 @@ class Program:
     largest: IntArray
 
 
-def max_load_program(graph: Hypergraph, scale_us: float, passes: Sequence[Pass] = ()) -> Program:
-    """Write down the program."""
+def write_program(graph: Hypergraph, scale_us: float, passes: Sequence[Pass] = ()) -> Program:
+    """Write the program."""
     builder = ModelBuilder()
-    nets, rule = graph.nets, graph.rule
+    hyperedges, rule, pays = graph.hyperedges, graph.rule, graph.paying
     allowed = np.isfinite(graph.unit_us).all(axis=2)
     x = builder.variables(*allowed.shape, upper=allowed, integral=True)
     largest = builder.variables(rule.n_passes, cost=1.0)
     builder.sums(graph.n_units, [(np.arange(graph.n_units)[:, None], 1.0, x)], lower=1.0, upper=1.0)
-    pays = graph.paying
-    most = builder.variables(nets.n_nets, len(pays), upper=1.0)
-    least = builder.variables(nets.n_nets, len(pays), upper=1.0)
-    net = np.repeat(np.arange(nets.n_nets), np.diff(nets.ptr))
-    of_pin = x[nets.node][:, pays]
-    builder.rows([(1.0, most[net]), (-1.0, of_pin)], lower=0.0)
-    builder.rows([(1.0, of_pin), (-1.0, least[net])], lower=0.0)
-    _keep_low(builder, graph, most, of_pin, net)
+    most = builder.variables(hyperedges.n_hyperedges, len(pays), upper=1.0)
+    least = builder.variables(hyperedges.n_hyperedges, len(pays), upper=1.0)
+    of_pin = x[hyperedges.node][:, pays]
+    builder.rows([(1.0, most[hyperedges.of_pin]), (-1.0, of_pin)], lower=0.0)
+    builder.rows([(1.0, of_pin), (-1.0, least[hyperedges.of_pin])], lower=0.0)
+    _cap_most(builder, graph, most, of_pin)
     for channel in range(rule.n_passes * rule.n_resources):
-        load = _channel(graph, channel, scale_us, x, most, least)
+        load = _channel_terms(graph, channel, scale_us, x, most, least)
         at, every = channel // rule.n_resources, np.arange(graph.n_devices)
         builder.sums(graph.n_devices, [*load, (every, -1.0, largest[at])], upper=0.0)
+    _limit_memory(builder, graph, x)
+    z = [add_contiguity(builder, x[each.unit], each.source, each.target) for each in passes]
+    return Program(graph, passes, scale_us, builder.model(), x, most, least, z, largest)
+
+
+def _limit_memory(builder: ModelBuilder, graph: Hypergraph, x: IntArray) -> None:
+    """Keep devices within their memory, where not all units fit."""
     limited = np.flatnonzero(graph.capacity_bytes < graph.unit_bytes.sum())
     if len(limited):
         share = graph.unit_bytes[:, None] / graph.capacity_bytes[limited]
         builder.sums(len(limited), [(np.arange(len(limited)), share, x[:, limited])], upper=1.0)
-    z = [contiguity(builder, x[each.unit], each.source, each.target) for each in passes]
-    return Program(graph, passes, scale_us, builder.model(), x, most, least, z, largest)
 
 
-def _channel(
+def _channel_terms(
     graph: Hypergraph,
     channel: int,
     scale_us: float,
@@ -104,14 +91,14 @@ def _channel(
     most: IntArray,
     least: IntArray,
 ) -> list[Terms]:
-    """What each device has to do in one channel."""
-    nets, every, pays = graph.nets, np.arange(graph.n_devices), graph.paying
+    """Work of each device in one channel, as terms of a sum."""
+    hyperedges, every, pays = graph.hyperedges, np.arange(graph.n_devices), graph.paying
     price = graph.price[pays]
     at, resource = divmod(channel, graph.rule.n_resources)
     terms: list[Terms] = [
-        (pays, nets.touched_us[price, :, channel].T / scale_us, most),
-        (pays, -nets.inside_us[price, :, channel].T / scale_us, least),
-        (pays, nets.own_us[price, :, channel].T / scale_us, x[:, pays]),
+        (pays, hyperedges.touched_us[price, :, channel].T / scale_us, most),
+        (pays, -hyperedges.inside_us[price, :, channel].T / scale_us, least),
+        (pays, hyperedges.own_us[price, :, channel].T / scale_us, x[:, pays]),
     ]
     if resource == 0:
         work = np.where(np.isfinite(graph.unit_us[:, :, at]), graph.unit_us[:, :, at], 0.0)
@@ -119,24 +106,26 @@ def _channel(
     return terms
 
 
-def _keep_low(
-    builder: ModelBuilder, graph: Hypergraph, most: IntArray, of_pin: IntArray, net: IntArray
-) -> None:
-    """Nets that a set gains by touching: ``most`` is 0 unless it has one of the units.
+def _cap_most(builder: ModelBuilder, graph: Hypergraph, most: IntArray, of_pin: IntArray) -> None:
+    """Keep ``most`` at 0 for an accelerator without a unit of a hyperedge that pays to touch.
 
-    There are such where the passes count apart: what is brought in for the forward ops is not for
-    the backward ones.
+    There are such where the passes count separately: a tensor brought in for the forward ops need
+    not be brought in for the backward ones.
     """
-    gains: BoolArray = graph.nets.touched_us.min(axis=(0, 2), initial=0.0) < 0
+    hyperedges = graph.hyperedges
+    gains: BoolArray = hyperedges.touched_us.min(axis=(0, 2), initial=0.0) < 0
     number = np.cumsum(gains) - 1
-    pins = gains[net]
+    pins = gains[hyperedges.of_pin]
     n_gpus = most.shape[1]
     row = number[:, None] * n_gpus + np.arange(n_gpus)
-    terms: list[Terms] = [(row[gains], 1.0, most[gains]), (row[net[pins]], -1.0, of_pin[pins])]
+    terms: list[Terms] = [
+        (row[gains], 1.0, most[gains]),
+        (row[hyperedges.of_pin[pins]], -1.0, of_pin[pins]),
+    ]
     builder.sums(int(gains.sum()) * n_gpus, terms, upper=0.0)
 
 
-def contiguity(
+def add_contiguity(
     builder: ModelBuilder, here: IntArray, source: IntArray, target: IntArray
 ) -> IntArray:
     """Add variables and rows that keep sets of nodes contiguous (Lemma 4.1).
@@ -160,8 +149,8 @@ def contiguity(
     return z
 
 
-def values_of(program: Program, device: IntArray) -> FloatArray:
-    """The solution that stands for a placement.
+def write_solution(program: Program, device: IntArray) -> FloatArray:
+    """Write a placement as a solution of the program.
 
     Parameters
     ----------
@@ -171,11 +160,11 @@ def values_of(program: Program, device: IntArray) -> FloatArray:
     x = np.zeros((graph.n_units, graph.n_devices))
     x[np.arange(graph.n_units), device] = 1.0
     values[program.x] = x
-    nets = graph.nets
-    if nets.n_nets:
-        of_pin = x[nets.node][:, graph.paying]
-        values[program.most] = np.maximum.reduceat(of_pin, nets.ptr[:-1])
-        values[program.least] = np.minimum.reduceat(of_pin, nets.ptr[:-1])
+    hyperedges = graph.hyperedges
+    if hyperedges.n_hyperedges:
+        of_pin = x[hyperedges.node][:, graph.paying]
+        values[program.most] = np.maximum.reduceat(of_pin, hyperedges.ptr[:-1])
+        values[program.least] = np.minimum.reduceat(of_pin, hyperedges.ptr[:-1])
     for each, z in zip(program.passes, program.z, strict=True):
         before = x[each.unit]
         for a, b in zip(each.source[::-1].tolist(), each.target[::-1].tolist(), strict=True):
@@ -185,7 +174,7 @@ def values_of(program: Program, device: IntArray) -> FloatArray:
     return values
 
 
-def placement_of(program: Program, values: FloatArray) -> IntArray:
-    """Device of each unit in a solution; shape (n_units,)."""
+def read_placement(program: Program, values: FloatArray) -> IntArray:
+    """Return the device of each unit in a solution; shape (n_units,)."""
     device: IntArray = np.argmax(values[program.x], axis=1)
     return device

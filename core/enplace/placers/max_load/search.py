@@ -3,265 +3,175 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from enplace.machine.loads import backward_ops, optimiser_ops
 from enplace.placers.max_load.anneal import anneal
-from enplace.placers.max_load.dp import Split, split_exactly
+from enplace.placers.max_load.dp import Partition, partition_exactly
 from enplace.placers.max_load.hypergraph import (
     Hypergraph,
+    build_hypergraph,
     held_bytes,
-    hypergraph_of,
     time_per_sample_us,
 )
-from enplace.placers.max_load.program import (
-    Pass,
+from enplace.placers.max_load.passes import Pass, find_passes, is_contiguous, unit_devices
+from enplace.placers.max_load.program import read_placement, write_program, write_solution
+from enplace.placing.anytime import (
+    Incumbent,
+    Incumbents,
+    Limits,
     Program,
-    max_load_program,
-    placement_of,
-    values_of,
+    improve_by_program,
+    take_each,
 )
-from enplace.solvers.background import Beside, Limits
-from enplace.solvers.milp import CP_SAT, FAR_OFF, ROUNDING, Answer, solve_milp
+from enplace.solvers.background import BackgroundRuns
+from enplace.solvers.milp import CP_SAT
 from enplace.values.load_rule import USUAL, LoadRule
-from enplace.values.problem import BoolArray, Problem
-from enplace.values.profile import IntArray
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray, IntArray
 
 SMALL = 200
 """With fewer choices of a device for a unit, the program alone is done sooner."""
 
 DP_SHARE = 0.25
-"""Share of the time that the dynamic program may take, whose split the others go on from."""
+"""Share of the time for the dynamic program, whose partition the other searches go on from."""
 
 _SEEDS_APART = 1 << 32
-"""Further than seeds that people give, so that runs of different seeds differ."""
-
-PROVEN_GAP = 1e-5
-"""Relative difference to the bound that counts as none: solvers round."""
+"""More than any seed that people give, so that runs of different seeds differ."""
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """A placement and what is known about it.
-
-    Attributes
-    ----------
-    device : int array, shape (n_ops,)
-    load_us : float
-        Load of the busiest device; inf if nothing that fits was found.
-    bound_us : float
-        No placement of this kind has a lower load.
-    why : str
-        What a person should know about the solver; mostly empty.
-    """
-
-    device: IntArray
-    load_us: float
-    bound_us: float
-    why: str = ""
-
-    @property
-    def proven(self) -> bool:
-        """Whether no placement of this kind is better."""
-        return self.load_us <= self.bound_us * (1 + PROVEN_GAP)
-
-
-def best_anywhere(
+def search_anywhere(
     problem: Problem,
-    limits: Limits[Found],
+    limits: Limits,
     rule: LoadRule = USUAL,
     seed: int = 0,
     solver: str = "HiGHS",
-) -> Found:
-    """The placement with the least maximum load; devices need not be contiguous (section 5.2).
+) -> Incumbent:
+    """Find the placement with the least maximum load; devices need not be contiguous (section 5.2).
 
-    The DP's contiguous split is annealed, and the integer program goes on from that. Beside it,
-    on another core, annealing starts again and again: many short runs find more than a long one.
+    The DP's contiguous partition is annealed, and the integer program goes on from that. At the
+    same time, on another core, annealing starts again and again: many short runs find more than a
+    long one.
     """
-    started = time.monotonic()
-    graph = hypergraph_of(problem, rule)
-    late = _after(started + limits.seconds, limits.cancelled)
-    start_by = _after(started + DP_SHARE * limits.seconds, limits.cancelled)
-    split = split_exactly(problem, rule, seed=seed, stopped=start_by)
-    start = _start(problem, graph, split.device)
+    deadline_s = time.monotonic() + limits.seconds
+    graph = build_hypergraph(problem, rule)
+    late = limits.stop_after(limits.seconds)
+    start_by = limits.stop_after(DP_SHARE * limits.seconds)
+    partition = partition_exactly(problem, rule, seed=seed, stopped=start_by)
+    start = _place_units(problem, graph, partition.device)
     search = _Search(problem, graph, limits)
     search.offer(start)
-    if graph.unit_us.size < SMALL or not search.feasible(start):
-        return _noting(search.solved((), limits.seconds, solver), split)
+    if graph.unit_us.size < SMALL or not search.is_feasible(start):
+        return _with_note(search.solve((), deadline_s, solver), partition)
     search.offer(anneal(graph, start, late, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
         return anneal(graph, start, stopped, seed + number * _SEEDS_APART)
 
-    with Beside(again, late) as beside:
-        seconds = limits.seconds - (time.monotonic() - started)
-        return _noting(search.solved((), seconds, solver, beside), split)
+    with BackgroundRuns(again, late) as background:
+        take_others = take_each(background.results, search.offer)
+        return _with_note(search.solve((), deadline_s, solver, take_others), partition)
 
 
-def _after(deadline_s: float, cancelled: Callable[[], bool]) -> Callable[[], bool]:
-    return lambda: cancelled() or time.monotonic() > deadline_s
-
-
-def _nothing() -> Iterator[IntArray]:
-    return iter(())
-
-
-def best_contiguous(
+def search_contiguous(
     problem: Problem,
-    limits: Limits[Found],
+    limits: Limits,
     rule: LoadRule = USUAL,
     seed: int = 0,
     solver: str = CP_SAT,
-) -> Found:
-    """The least maximum load if each device has contiguous forward and backward ops (Fig. 6).
+) -> Incumbent:
+    """Find the least maximum load if each device has contiguous forward and backward ops (Fig. 6).
 
-    Contiguous as in definition 3.1: devices may still take turns, which the DP does not let them.
-    CP-SAT proves in seconds what HiGHS does in minutes.
+    Contiguous as in definition 3.1: devices may depend on each other both ways, which the DP does
+    not allow. CP-SAT proves in seconds what HiGHS does in minutes.
     """
-    started = time.monotonic()
-    graph, passes = hypergraph_of(problem, rule), passes_of(problem)
-    search = _Search(problem, graph, limits)
-    late = _after(started + DP_SHARE * limits.seconds, limits.cancelled)
-    split = split_exactly(problem, rule, seed=seed, stopped=late)
-    device = unit_device(problem, split.device)
-    if all(contiguous_units(each, device, graph.n_devices) for each in passes):
+    deadline_s = time.monotonic() + limits.seconds
+    search = _Search(problem, build_hypergraph(problem, rule), limits)
+    late = limits.stop_after(DP_SHARE * limits.seconds)
+    partition = partition_exactly(problem, rule, seed=seed, stopped=late)
+    device = unit_devices(problem, partition.device)
+    if is_contiguous(problem, device[problem.unit]):
         search.offer(device)
-    seconds = limits.seconds - (time.monotonic() - started)
-    return _noting(search.solved(passes, seconds, solver), split)
+    return _with_note(search.solve(find_passes(problem), deadline_s, solver), partition)
 
 
-def _noting(found: Found, split: Split) -> Found:
-    """Say how the split came about that the search went on from, where that was not exact."""
-    if found.why or found.proven or not split.note:
+def _with_note(found: Incumbent, partition: Partition) -> Incumbent:
+    """Say how the partition that the search began with was found, if it was not the exact one."""
+    if found.why or found.proven or not partition.note:
         return found
-    return replace(found, why=f"began with a split: {split.note}")
-
-
-def passes_of(problem: Problem) -> list[Pass]:
-    """The forward and the backward ops on the way of a sample, those that there are."""
-    profile, backward = problem.profile, backward_ops(problem)
-    return [
-        _pass_of(problem, ops)
-        for ops in (~backward, backward & ~optimiser_ops(problem))
-        if ops[profile.edge_source[ops[profile.edge_op]]].any()
-    ]
-
-
-def _pass_of(problem: Problem, ops: BoolArray) -> Pass:
-    profile = problem.profile
-    order = profile.topological_order[ops[profile.topological_order]]
-    place = np.full(profile.n_ops, -1, dtype=np.int64)
-    place[order] = np.arange(len(order))
-    inside = ops[profile.edge_source] & ops[profile.edge_op]
-    edges = np.stack([place[profile.edge_source[inside]], place[profile.edge_op[inside]]], axis=1)
-    edges = np.unique(edges, axis=0)
-    return Pass(problem.unit[order], edges[:, 0], edges[:, 1])
-
-
-def contiguous_units(each: Pass, device: IntArray, n_devices: int) -> bool:
-    """Whether no path of a pass leaves a device and returns to it (definition 3.1).
-
-    Parameters
-    ----------
-    device : int array, shape (n_units,)
-    """
-    here = device[each.unit]
-    left = np.zeros((len(here), n_devices), dtype=bool)
-    for a, b in zip(each.source.tolist(), each.target.tolist(), strict=True):
-        left[b] |= left[a]
-        if here[a] != here[b]:
-            left[b, here[a]] = True
-    return not left[np.arange(len(here)), here].any()
+    return replace(found, why=f"began with a partition: {partition.note}")
 
 
 class _Search:
-    """The best placement so far, which only gets better."""
+    """Incumbents on a hypergraph, whose placements are by unit."""
 
-    def __init__(self, problem: Problem, graph: Hypergraph, limits: Limits[Found]) -> None:
+    def __init__(self, problem: Problem, graph: Hypergraph, limits: Limits) -> None:
         self._problem, self._graph, self._limits = problem, graph, limits
         fastest = np.argmin(graph.unit_us.sum(axis=2), axis=1)
+        first = Incumbent(fastest[problem.unit], np.inf, _least_us(graph))
+        self._incumbents = Incumbents(first, limits.report)
         self._device: IntArray | None = None
-        self.found = Found(fastest[problem.unit], np.inf, _least_us(graph))
 
-    def feasible(self, device: IntArray) -> bool:
+    def is_feasible(self, device: IntArray) -> bool:
         """Whether units are where they may be, and devices have the memory."""
         allowed = np.isfinite(self._graph.unit_us[np.arange(len(device)), device]).all()
         fits = (held_bytes(self._graph, device) <= self._graph.capacity_bytes).all()
         return bool(allowed and fits)
 
     def offer(self, device: IntArray) -> None:
-        """Keep a placement if it is better."""
-        if not self.feasible(device):
-            return
-        load_us = time_per_sample_us(self._graph, device)
-        if load_us < self.found.load_us * (1 - 1e-9):
-            self._device = device
-            self._tell(Found(device[self._problem.unit], load_us, self.found.bound_us))
+        """Keep a placement of the units if it is better."""
+        if self.is_feasible(device):
+            load_us = time_per_sample_us(self._graph, device)
+            if self._incumbents.offer(device[self._problem.unit], load_us):
+                self._device = device
 
-    def _tell(self, found: Found) -> None:
-        self.found = found
-        self._limits.report(found)
-
-    def solved(
+    def solve(
         self,
         passes: Sequence[Pass],
-        seconds: float,
+        deadline_s: float,
         solver: str,
-        beside: Callable[[], Iterator[IntArray]] = _nothing,
-    ) -> Found:
-        """Go on with the integer program; meanwhile ``beside`` has placements now and then."""
-        if self.found.proven or self._limits.cancelled() or seconds <= 0:
-            return self.found
-        began = time.monotonic()
-        start, scale_us = None, _scale_us(self._graph, self.found)
-        program = max_load_program(self._graph, scale_us, passes)
-        if self._device is not None:
-            start = values_of(program, self._device)
+        take_others: Callable[[], None] = lambda: None,
+    ) -> Incumbent:
+        """Go on with the integer program; meanwhile, take what other searches find."""
+        best = self._incumbents.best
+        if best.proven or self._limits.cancelled() or time.monotonic() >= deadline_s:
+            return best
+        own: IntArray | None = None
 
-        def stopped() -> bool:
-            for device in beside():
-                self.offer(device)
-            return self._limits.cancelled()
+        def write() -> Program:
+            scale_us = _scale_us(self._graph, self._incumbents.best)
+            program = write_program(self._graph, scale_us, passes)
+            start = None if self._device is None else write_solution(program, self._device)
 
-        def take(answer: Answer) -> None:
-            self._take(program, answer)
+            def offer(values: FloatArray) -> None:
+                nonlocal own
+                own = read_placement(program, values)
+                self.offer(own)
 
-        left_s = seconds - (time.monotonic() - began)
-        answer = solve_milp(program.model, start, left_s, stopped, take, solver=solver)
-        take(answer)
-        best, left_s = self.found, seconds - (time.monotonic() - began)
-        if answer.status == "optimal" and not best.proven and scale_us > FAR_OFF * best.load_us:
-            return self.solved(passes, left_s, solver, beside)
-        device = best.device
-        if answer.status == "optimal" and answer.values is not None:
-            # Of equals the program's own, which does not depend on how far annealing came.
-            own = placement_of(program, answer.values)
-            if self.feasible(own):
-                device = own[self._problem.unit]
+            return Program(program.model, start, scale_us, offer)
+
+        answer = improve_by_program(
+            self._incumbents, write, self._limits, deadline_s, solver, take_others
+        )
+        best = self._incumbents.best
         why = f"{solver}: {answer.why}" if answer.why else ""
-        return Found(device, best.load_us, best.bound_us, why)
-
-    def _take(self, program: Program, answer: Answer) -> None:
-        if answer.values is not None:
-            self.offer(placement_of(program, answer.values))
-        best = self.found
-        bound_us = min((answer.bound - ROUNDING) * program.scale_us, best.load_us)
-        if bound_us > best.bound_us:
-            self._tell(Found(best.device, best.load_us, bound_us))
+        if answer.status == "optimal" and own is not None and self.is_feasible(own):
+            # Of equals the program's own, which does not depend on how far annealing came.
+            return replace(best, device=own[self._problem.unit], why=why)
+        return replace(best, why=why)
 
 
-def _scale_us(graph: Hypergraph, found: Found) -> float:
+def _scale_us(graph: Hypergraph, found: Incumbent) -> float:
     """About the size of a load, so that the model's numbers are neither large nor small."""
-    if np.isfinite(found.load_us) and found.load_us > 0:
-        return found.load_us
+    if np.isfinite(found.objective_us) and found.objective_us > 0:
+        return found.objective_us
     return float(np.where(np.isfinite(graph.unit_us), graph.unit_us, 0.0).sum()) or 1.0
 
 
 def _least_us(graph: Hypergraph) -> float:
-    """No load is lower: the largest unit's time, or all work shared evenly, where it is fastest."""
+    """Lower bound on the load: the largest unit, or an equal share of all work, at its fastest."""
     every_us = graph.unit_us.sum(axis=2)
     least_us = every_us.min(axis=1)
     gpus_only = np.isinf(every_us[:, graph.price < 0]).all(axis=1)
@@ -269,22 +179,18 @@ def _least_us(graph: Hypergraph) -> float:
     return float(max(least_us.max(), *shares))
 
 
-def unit_device(problem: Problem, device: IntArray) -> IntArray:
-    """Device of each unit, of a placement that keeps units together."""
-    of_unit = np.zeros(problem.n_units, dtype=np.int64)
-    of_unit[problem.unit] = device
-    return of_unit
+def _place_units(problem: Problem, graph: Hypergraph, partition: IntArray) -> IntArray:
+    """Device of each unit by the DP, moved where it may be; if too much, by memory alone.
 
-
-def _start(problem: Problem, graph: Hypergraph, split: IntArray) -> IntArray:
-    """The DP's split, its units moved where they may be; else the largest to the most room."""
-    device = unit_device(problem, split)
+    The largest unit goes to the device with the most free memory, and so on.
+    """
+    device = unit_devices(problem, partition)
     refused = ~problem.unit_allowed[np.arange(graph.n_units), device]
     device[refused] = np.argmin(graph.unit_us[refused].sum(axis=2), axis=1)
     if (held_bytes(graph, device) <= graph.capacity_bytes).all():
         return device
-    room = graph.capacity_bytes.copy()
+    free_bytes = graph.capacity_bytes.copy()
     for unit in np.argsort(-graph.unit_bytes, kind="stable"):
-        device[unit] = np.argmax(np.where(problem.unit_allowed[unit], room, -np.inf))
-        room[device[unit]] -= graph.unit_bytes[unit]
+        device[unit] = np.argmax(np.where(problem.unit_allowed[unit], free_bytes, -np.inf))
+        free_bytes[device[unit]] -= graph.unit_bytes[unit]
     return device

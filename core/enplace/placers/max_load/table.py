@@ -1,9 +1,8 @@
 """The table of the dynamic program over ideals, and the kernel that fills it (section 5.1.1).
 
-What lies between two ideals goes to one device, or with replication (appendix C.2) to several.
-Where the paper lists all pairs of ideals, this searches upward from each ideal through the lattice
-and turns back where a device would have more to do than in a split that is known; it stores no
-pairs.
+The nodes between two ideals go to one device, or with replication (appendix C.2) to several. Where
+the paper lists all pairs of ideals, this walks up the lattice from each ideal and turns back where
+a device would have more to do than in a partition that is known; it stores no pairs.
 """
 
 from __future__ import annotations
@@ -15,19 +14,32 @@ from numba import njit
 
 from enplace.placers.max_load.contract import Nodes
 from enplace.placers.max_load.ideals import Lattice
+from enplace.placers.max_load.walk import (
+    TransferCosts,
+    add_transfers,
+    advance,
+    begin,
+    build_transfer_costs,
+    new_walk,
+    node_between,
+    remove_transfers,
+    turn_back,
+)
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
 VISITS_AT_ONCE = 1_000_000
-"""Ideals reached between two looks whether to stop: some tenths of a second."""
+"""Ideals reached between two checks whether to stop: some tenths of a second."""
+
+BYTES_PER_CELL = 8 + 4 + 2
 
 
 class Costs(NamedTuple):
-    """Nodes for the kernel, and the devices that they are split between.
+    """Nodes for the kernel, and the devices that share them.
 
-    Passes are those of the rule; the load of a device in the last one is made small, that in the
-    first of two is only limited.
+    Passes are those of the rule. The load in the last one is minimised; that in the first of two is
+    only limited.
 
     Attributes
     ----------
@@ -35,16 +47,12 @@ class Costs(NamedTuple):
         0 where a node cannot run.
     gpu_runs, cpu_runs : bool arrays, shape (n_nodes,)
     memory_bytes, sync_us : float arrays, shape (n_nodes,)
-    net_ptr, net : int arrays
-        Nets of each node.
-    net_size : int array, shape (n_nets,)
-    touched_us, inside_us, own_us : float arrays
-        As in :class:`~enplace.placers.max_load.nets.Nets`, at the one price.
+    transfers : TransferCosts
     devices, most_replicas : int arrays, shape (2,)
-        How many accelerators and CPUs there are, and how many may take turns.
+        Number of accelerators and CPUs, and how many of each may be replicas of one stage.
     capacity_bytes : float
     sums_sync : bool
-        Whether the all-reduce of replicas adds to the load, or goes on beside it.
+        Whether the all-reduce of replicas adds to the load, or overlaps with it.
     """
 
     gpu_us: FloatArray
@@ -53,12 +61,7 @@ class Costs(NamedTuple):
     cpu_runs: BoolArray
     memory_bytes: FloatArray
     sync_us: FloatArray
-    net_ptr: IntArray
-    net: IntArray
-    net_size: IntArray
-    touched_us: FloatArray
-    inside_us: FloatArray
-    own_us: FloatArray
+    transfers: TransferCosts
     devices: IntArray
     most_replicas: IntArray
     capacity_bytes: float
@@ -75,24 +78,40 @@ class Table(NamedTuple):
     best_us : float array, shape (n_ideals, n_cells)
         The least largest load of the last pass; inf where nothing below the limit was found.
     from_ideal : int32 array, from_cell : int16 array
-    stamp : int array, shape (n_ideals,)
-        The ideal from which each was reached last.
+        The cell before the last stage.
     """
 
     best_us: FloatArray
     from_ideal: np.ndarray[tuple[int, ...], np.dtype[np.int32]]
     from_cell: np.ndarray[tuple[int, ...], np.dtype[np.int16]]
-    stamp: IntArray
 
 
-BYTES_PER_CELL = 8 + 4 + 2
+class _Share(NamedTuple):
+    """The nodes between the base of a walk and where it is, as one device would have them.
+
+    Attributes
+    ----------
+    pins : int array, shape (n_hyperedges,)
+        Nodes of each hyperedge.
+    channel_us : float array, shape (n_channels,)
+        Time of the transfers.
+    gpu_us, cpu_us : float arrays, shape (n_passes,)
+    total : float array, shape (2,)
+        Bytes, and the time of an all-reduce.
+    barred : int array, shape (2,)
+        Number of nodes that run on no accelerator, and on no CPU.
+    """
+
+    pins: IntArray
+    channel_us: FloatArray
+    gpu_us: FloatArray
+    cpu_us: FloatArray
+    total: FloatArray
+    barred: IntArray
 
 
-def costs_of(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) -> Costs:
-    """Costs for so many accelerators and CPUs."""
-    nets = nodes.nets
-    by_node = np.argsort(nets.node, kind="stable")
-    net_of_pin = np.repeat(np.arange(nets.n_nets), np.diff(nets.ptr))
+def build_costs(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) -> Costs:
+    """Build the costs for a number of accelerators and CPUs."""
     gpus = problem.cluster.gpus
     gpu_runs: BoolArray = np.isfinite(nodes.accelerator_us.sum(axis=1))
     cpu_runs: BoolArray = np.isfinite(nodes.cpu_us.sum(axis=1))
@@ -103,12 +122,7 @@ def costs_of(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) 
         cpu_runs,
         nodes.memory_bytes.astype(np.float64),
         nodes.sync_us,
-        np.searchsorted(nets.node[by_node], np.arange(nodes.n_nodes + 1)),
-        net_of_pin[by_node],
-        np.diff(nets.ptr),
-        nets.touched_us[0],
-        nets.inside_us[0],
-        nets.own_us[0],
+        build_transfer_costs(nodes.hyperedges, nodes.n_nodes),
         devices,
         devices if rule.replicate else np.ones(2, dtype=np.int64),
         float(problem.cluster.capacity_bytes[gpus].min()),
@@ -116,46 +130,38 @@ def costs_of(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) 
     )
 
 
-def n_cells(devices: IntArray) -> int:
-    """Cells of each ideal."""
+def count_cells(devices: IntArray) -> int:
+    """Count the cells of each ideal."""
     return int(np.prod(devices + 1))
 
 
 def empty_table(lattice: Lattice, devices: IntArray, first: int = 0) -> Table:
-    """A table to fill from an ideal on."""
-    shape = lattice.n_ideals, n_cells(devices)
+    """Make a table to fill from an ideal on."""
+    shape = lattice.n_ideals, count_cells(devices)
     best = np.full(shape, np.inf)
     best[first, 0] = 0.0
-    return Table(
-        best,
-        np.full(shape, -1, dtype=np.int32),
-        np.full(shape, -1, dtype=np.int16),
-        np.full(lattice.n_ideals, -1, dtype=np.int64),
-    )
+    return Table(best, np.full(shape, -1, dtype=np.int32), np.full(shape, -1, dtype=np.int16))
 
 
 @njit(cache=True, nogil=True)
-def below_us(
-    ptr: IntArray, added: IntArray, next_ideal: IntArray, of_node: FloatArray
-) -> FloatArray:  # pragma: no cover - compiled
-    """Sums over the nodes of each ideal; shape (n_ideals, n_columns).
+def sum_below(lattice: Lattice, of_node: FloatArray) -> FloatArray:  # pragma: no cover - compiled
+    """Sum over the nodes of each ideal; shape (n_ideals, n_columns).
 
     Parameters
     ----------
     of_node : float array, shape (n_nodes, n_columns)
     """
+    ptr = lattice.ptr
     total = np.zeros((len(ptr) - 1, of_node.shape[1]))
     for ideal in range(len(ptr) - 1):
         for edge in range(ptr[ideal], ptr[ideal + 1]):
-            total[next_ideal[edge]] = total[ideal] + of_node[added[edge]]
+            total[lattice.next_ideal[edge]] = total[ideal] + of_node[lattice.added[edge]]
     return total
 
 
 @njit(cache=True, nogil=True)
 def fill(
-    ptr: IntArray,
-    added: IntArray,
-    next_ideal: IntArray,
+    lattice: Lattice,
     costs: Costs,
     limit_us: FloatArray,
     capable: BoolArray,
@@ -163,7 +169,7 @@ def fill(
     first: int,
     budget: int,
 ) -> int:  # pragma: no cover - compiled
-    """Go on from each ideal, from the first on; returns the next one when the budget is spent.
+    """Fill the table from an ideal on; return the next one when the budget is spent.
 
     Parameters
     ----------
@@ -171,126 +177,201 @@ def fill(
         Loads have to be below.
     capable : bool array, shape (n_ideals, n_cells)
         False where the devices left cannot do what is left.
+    budget : int
+        Ideals that may be reached before it returns.
     """
-    best, from_ideal, from_cell, stamp = table
-    n_ideals, n_passes = len(ptr) - 1, len(limit_us)
-    n_channels = costs.own_us.shape[1]
-    n_resources = n_channels // n_passes
-    n_gpus, n_cpus = costs.devices
-    width = n_cpus + 1
-    most_gpus, most_cpus = costs.most_replicas
-    last, bound = n_passes - 1, limit_us[n_passes - 1]
-    n = len(costs.memory_bytes)
-    pins = np.zeros(len(costs.net_size), dtype=np.int64)
-    depth_edge, depth_ideal = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
-    alive = np.zeros(best.shape[1], dtype=np.int64)
-    level, load = np.zeros(n_channels), np.zeros(n_passes)
-    gpu_us, cpu_us = np.zeros(n_passes), np.zeros(n_passes)
+    n_ideals = len(lattice.ptr) - 1
+    walk = new_walk(lattice, len(costs.memory_bytes))
+    share = _new_share(costs, len(limit_us))
+    cells = np.zeros(table.best_us.shape[1], dtype=np.int64)
     visits = 0
     for base in range(first, n_ideals):
         if visits > budget:
             return base
-        n_alive = 0
-        for cell in range(best.shape[1]):
-            if best[base, cell] < bound and capable[base, cell]:
-                alive[n_alive] = cell
-                n_alive += 1
-        if n_alive == 0:
+        n_open = _find_open_cells(table.best_us[base], capable[base], limit_us[-1], cells)
+        if n_open == 0:
             continue
-        depth, held, sync, no_gpu, no_cpu = 0, 0.0, 0.0, 0, 0
-        level[:], gpu_us[:], cpu_us[:] = 0.0, 0.0, 0.0
-        depth_ideal[0], depth_edge[0] = base, ptr[base]
-        while depth >= 0:
-            ideal, edge = depth_ideal[depth], depth_edge[depth]
-            if edge == ptr[ideal + 1]:
-                if depth > 0:
-                    # Take the node that led here out again.
-                    node = added[depth_edge[depth - 1] - 1]
-                    no_gpu -= not costs.gpu_runs[node]
-                    no_cpu -= not costs.cpu_runs[node]
-                    held -= costs.memory_bytes[node]
-                    sync -= costs.sync_us[node]
-                    for p in range(n_passes):
-                        gpu_us[p] -= costs.gpu_us[node, p]
-                        cpu_us[p] -= costs.cpu_us[node, p]
-                    for c in range(n_channels):
-                        level[c] -= costs.own_us[node, c]
-                    for at in range(costs.net_ptr[node], costs.net_ptr[node + 1]):
-                        net = costs.net[at]
-                        if pins[net] == costs.net_size[net]:
-                            for c in range(n_channels):
-                                level[c] += costs.inside_us[net, c]
-                        pins[net] -= 1
-                        if pins[net] == 0:
-                            for c in range(n_channels):
-                                level[c] -= costs.touched_us[net, c]
-                depth -= 1
+        _clear(share)
+        begin(walk, lattice, base)
+        depth = 0
+        while True:
+            before = depth
+            depth = advance(walk, lattice, before)
+            if depth < 0:
+                break
+            node = node_between(walk, lattice, before, depth)
+            if depth < before:
+                _remove(share, costs, node)
                 continue
-            depth_edge[depth] += 1
-            reached, node = next_ideal[edge], added[edge]
-            if stamp[reached] == base:
-                continue
-            stamp[reached] = base
             visits += 1
-            no_gpu += not costs.gpu_runs[node]
-            no_cpu += not costs.cpu_runs[node]
-            held += costs.memory_bytes[node]
-            sync += costs.sync_us[node]
-            for p in range(n_passes):
-                gpu_us[p] += costs.gpu_us[node, p]
-                cpu_us[p] += costs.cpu_us[node, p]
-            for c in range(n_channels):
-                level[c] += costs.own_us[node, c]
-            for at in range(costs.net_ptr[node], costs.net_ptr[node + 1]):
-                net = costs.net[at]
-                pins[net] += 1
-                if pins[net] == 1:
-                    for c in range(n_channels):
-                        level[c] += costs.touched_us[net, c]
-                if pins[net] == costs.net_size[net]:
-                    for c in range(n_channels):
-                        level[c] -= costs.inside_us[net, c]
-            # What only grows from here on: work, memory, and nodes that cannot be there.
-            gpu_dead = no_gpu > 0 or held > costs.capacity_bytes or n_gpus == 0
-            cpu_dead = no_cpu > 0 or n_cpus == 0
-            for p in range(n_passes):
-                gpu_dead |= gpu_us[p] >= limit_us[p] * most_gpus
-                cpu_dead |= cpu_us[p] >= limit_us[p] * most_cpus
-            depth += 1
-            depth_ideal[depth] = reached
-            depth_edge[depth] = ptr[reached] if not (gpu_dead and cpu_dead) else ptr[reached + 1]
-            if not gpu_dead:
-                for p in range(n_passes):
-                    load[p] = gpu_us[p] + level[p * n_resources]
-                    for c in range(p * n_resources + 1, (p + 1) * n_resources):
-                        load[p] = max(load[p], level[c])
-                for count in range(1, most_gpus + 1):
-                    reduce_us = (count - 1) * sync / count
-                    low = load[0] / count < limit_us[0] if last else True
-                    mine = load[last] / count
-                    mine = mine + reduce_us if costs.sums_sync else max(mine, reduce_us)
-                    if not low or not mine < bound:
-                        continue
-                    for at in range(n_alive):
-                        cell = alive[at]
-                        to = cell + count * width
-                        if to < best.shape[1]:
-                            value = max(best[base, cell], mine)
-                            if value < best[reached, to]:
-                                best[reached, to] = value
-                                from_ideal[reached, to], from_cell[reached, to] = base, cell
-            if not cpu_dead:
-                for count in range(1, most_cpus + 1):
-                    low = cpu_us[0] / count < limit_us[0] if last else True
-                    mine = cpu_us[last] / count
-                    if not low or not mine < bound:
-                        continue
-                    for at in range(n_alive):
-                        cell = alive[at]
-                        to = cell + count
-                        if cell % width + count <= n_cpus:
-                            value = max(best[base, cell], mine)
-                            if value < best[reached, to]:
-                                best[reached, to] = value
-                                from_ideal[reached, to], from_cell[reached, to] = base, cell
+            _add(share, costs, node)
+            on_gpu = _may_fit_gpus(share, costs, limit_us)
+            on_cpu = _may_fit_cpus(share, costs, limit_us)
+            if not (on_gpu or on_cpu):
+                turn_back(walk, lattice, depth)
+            if on_gpu:
+                _offer_gpus(table, costs, share, limit_us, base, walk.ideal[depth], cells[:n_open])
+            if on_cpu:
+                _offer_cpus(table, costs, share, limit_us, base, walk.ideal[depth], cells[:n_open])
     return n_ideals
+
+
+@njit(cache=True, nogil=True)
+def _new_share(costs: Costs, n_passes: int) -> _Share:  # pragma: no cover - compiled
+    return _Share(
+        np.zeros(len(costs.transfers.size), dtype=np.int64),
+        np.zeros(costs.transfers.own_us.shape[1]),
+        np.zeros(n_passes),
+        np.zeros(n_passes),
+        np.zeros(2),
+        np.zeros(2, dtype=np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _clear(share: _Share) -> None:  # pragma: no cover - compiled
+    """Begin anew, without what rounding left of the last walk; pins are back at 0 by themselves."""
+    share.channel_us[:], share.gpu_us[:], share.cpu_us[:] = 0.0, 0.0, 0.0
+    share.total[:], share.barred[:] = 0.0, 0
+
+
+@njit(cache=True, nogil=True)
+def _find_open_cells(
+    best_us: FloatArray, capable: BoolArray, limit_us: float, cells: IntArray
+) -> int:  # pragma: no cover - compiled
+    """Write the cells of an ideal to go on from into ``cells``; return their number."""
+    n = 0
+    for cell in range(len(best_us)):
+        if best_us[cell] < limit_us and capable[cell]:
+            cells[n] = cell
+            n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _add(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover - compiled
+    share.barred[0] += not costs.gpu_runs[node]
+    share.barred[1] += not costs.cpu_runs[node]
+    share.total[0] += costs.memory_bytes[node]
+    share.total[1] += costs.sync_us[node]
+    for p in range(len(share.gpu_us)):
+        share.gpu_us[p] += costs.gpu_us[node, p]
+        share.cpu_us[p] += costs.cpu_us[node, p]
+    add_transfers(costs.transfers, node, share.pins, share.channel_us)
+
+
+@njit(cache=True, nogil=True)
+def _remove(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover - compiled
+    share.barred[0] -= not costs.gpu_runs[node]
+    share.barred[1] -= not costs.cpu_runs[node]
+    share.total[0] -= costs.memory_bytes[node]
+    share.total[1] -= costs.sync_us[node]
+    for p in range(len(share.gpu_us)):
+        share.gpu_us[p] -= costs.gpu_us[node, p]
+        share.cpu_us[p] -= costs.cpu_us[node, p]
+    remove_transfers(costs.transfers, node, share.pins, share.channel_us)
+
+
+# Only work, memory and barred nodes decide where a walk turns back: they grow with every node,
+# while the time of transfers may fall again.
+
+
+@njit(cache=True, nogil=True)
+def _may_fit_gpus(
+    share: _Share, costs: Costs, limit_us: FloatArray
+) -> bool:  # pragma: no cover - compiled
+    if share.barred[0] > 0 or share.total[0] > costs.capacity_bytes or costs.devices[0] == 0:
+        return False
+    return _is_below(share.gpu_us, limit_us, costs.most_replicas[0])
+
+
+@njit(cache=True, nogil=True)
+def _may_fit_cpus(
+    share: _Share, costs: Costs, limit_us: FloatArray
+) -> bool:  # pragma: no cover - compiled
+    if share.barred[1] > 0 or costs.devices[1] == 0:
+        return False
+    return _is_below(share.cpu_us, limit_us, costs.most_replicas[1])
+
+
+@njit(cache=True, nogil=True)
+def _is_below(
+    work_us: FloatArray, limit_us: FloatArray, n_replicas: int
+) -> bool:  # pragma: no cover - compiled
+    """Whether the work in each pass, shared by replicas, is below the limit."""
+    below = True
+    for p in range(len(limit_us)):
+        below &= work_us[p] < limit_us[p] * n_replicas
+    return below
+
+
+@njit(cache=True, nogil=True)
+def _gpu_load_us(share: _Share, p: int) -> float:  # pragma: no cover - compiled
+    """Load of one accelerator in a pass: computing shares the first resource with transfers."""
+    n_resources = len(share.channel_us) // len(share.gpu_us)
+    load = float(share.gpu_us[p] + share.channel_us[p * n_resources])
+    for c in range(p * n_resources + 1, (p + 1) * n_resources):
+        load = max(load, share.channel_us[c])
+    return load
+
+
+@njit(cache=True, nogil=True)
+def _offer_gpus(
+    table: Table,
+    costs: Costs,
+    share: _Share,
+    limit_us: FloatArray,
+    base: int,
+    reached: int,
+    cells: IntArray,
+) -> None:  # pragma: no cover - compiled
+    """Improve the cells of an ideal with a stage on one accelerator, or on several replicas."""
+    last = len(limit_us) - 1
+    first_us, last_us = _gpu_load_us(share, 0), _gpu_load_us(share, last)
+    for count in range(1, costs.most_replicas[0] + 1):
+        reduce_us = (count - 1) * share.total[1] / count
+        load_us = last_us / count
+        load_us = load_us + reduce_us if costs.sums_sync else max(load_us, reduce_us)
+        if load_us < limit_us[last] and (last == 0 or first_us / count < limit_us[0]):
+            _improve(table, costs.devices, base, reached, cells, load_us, count, 0)
+
+
+@njit(cache=True, nogil=True)
+def _offer_cpus(
+    table: Table,
+    costs: Costs,
+    share: _Share,
+    limit_us: FloatArray,
+    base: int,
+    reached: int,
+    cells: IntArray,
+) -> None:  # pragma: no cover - compiled
+    """Improve the cells of an ideal with a stage on CPUs, which pay for no transfers."""
+    last = len(limit_us) - 1
+    for count in range(1, costs.most_replicas[1] + 1):
+        load_us = share.cpu_us[last] / count
+        if load_us < limit_us[last] and (last == 0 or share.cpu_us[0] / count < limit_us[0]):
+            _improve(table, costs.devices, base, reached, cells, load_us, 0, count)
+
+
+@njit(cache=True, nogil=True)
+def _improve(
+    table: Table,
+    devices: IntArray,
+    base: int,
+    reached: int,
+    cells: IntArray,
+    load_us: float,
+    gpus: int,
+    cpus: int,
+) -> None:  # pragma: no cover - compiled
+    """Write down where a stage on some devices makes the largest load smaller."""
+    width = devices[1] + 1
+    for cell in cells:
+        to = cell + gpus * width + cpus
+        if to >= table.best_us.shape[1] or cell % width + cpus >= width:
+            continue
+        largest_us = max(table.best_us[base, cell], load_us)
+        if largest_us < table.best_us[reached, to]:
+            table.best_us[reached, to] = largest_us
+            table.from_ideal[reached, to], table.from_cell[reached, to] = base, cell

@@ -30,9 +30,11 @@ def small_problems(draw: st.DrawFn, most: int = 5, least_us: int = 1) -> Problem
         persistent={name: draw(st.integers(0, 20)) for name in names},
         colocation={name: draw(st.sampled_from(["", "", "x"])) for name in names},
     )
-    room = draw(st.sampled_from([60, 10_000]))
+    capacity_bytes = draw(st.sampled_from([60, 10_000]))
     slower = draw(st.sampled_from([[1.0], [1.0, 1.0], [1.0, 3.0], [3.0, 1.0]]))
-    machine = cluster_of(len(slower), b0_us=0.0, cpu_lanes=8, capacity_bytes=room, slower=slower)
+    machine = cluster_of(
+        len(slower), b0_us=0.0, cpu_lanes=8, capacity_bytes=capacity_bytes, slower=slower
+    )
     try:
         return Problem(profile, machine)
     except DoesNotFitError:
@@ -40,7 +42,7 @@ def small_problems(draw: st.DrawFn, most: int = 5, least_us: int = 1) -> Problem
 
 
 def least_us(problem: Problem, q: int) -> float:
-    """The least latency over all placements and ways to cut accelerators' ops into pieces."""
+    """The least latency over all placements and ways to cut accelerators' ops into subgraphs."""
     best = np.inf
     for devices in itertools.product(range(problem.cluster.n_devices), repeat=problem.n_units):
         device = np.array(devices)[problem.unit]

@@ -10,55 +10,56 @@ from itertools import pairwise
 
 import numpy as np
 
-from enplace.machine.loads import backward_ops, send_us
+from enplace.machine.host_links import send_us
+from enplace.machine.passes import backward_ops
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 
-Piece = tuple[int, bool, int]
-"""Device, pass and number of a piece; an op on a CPU is one of its own, with a negative number."""
+Subgraph = tuple[int, bool, int]
+"""Device, pass and number of a subgraph; an op on a CPU is its own, with a negative number."""
 
 Place = tuple[int, bool]
-"""Device and pass: what has pieces of its own."""
+"""Device and pass: what has subgraphs of its own."""
 
 
-def latency_us(problem: Problem, device: IntArray, piece: IntArray | None = None) -> float:
+def latency_us(problem: Problem, device: IntArray, subgraph: IntArray | None = None) -> float:
     """Time until every op of one query is done.
 
     Parameters
     ----------
     device : int array, shape (n_ops,)
-    piece : int array, shape (n_ops,), optional
-        Pieces of each accelerator in each pass, in the order it processes them; the numbers of ops
-        on CPUs do not count. By default those of :func:`split_into_pieces`.
+    subgraph : int array, shape (n_ops,), optional
+        Number of each op's subgraph in its pass of its accelerator, in order; numbers of ops on
+        CPUs do not count. By default those of :func:`find_pass_subgraphs`.
 
     Returns
     -------
     float
-        inf if pieces wait for each other, or an op is where it cannot run.
+        inf if subgraphs wait for each other, or an op is where it cannot run.
     """
-    if piece is None:
-        piece = split_into_pieces(problem, device)
-    where = _piece_of_op(problem, device, piece)
+    if subgraph is None:
+        subgraph = find_pass_subgraphs(problem, device)
+    where = _subgraph_of_op(problem, device, subgraph)
     duration = _durations_us(problem, device, where)
-    before: dict[Piece, set[Piece]] = {each: set() for each in duration}
+    before: dict[Subgraph, set[Subgraph]] = {each: set() for each in duration}
     profile = problem.profile
     for a, b in zip(profile.edge_source.tolist(), profile.edge_op.tolist(), strict=True):
         if where[a] != where[b]:
             before[where[b]].add(where[a])
-    of_device: dict[int, list[Piece]] = defaultdict(list)
+    of_device: dict[int, list[Subgraph]] = defaultdict(list)
     for each in sorted(each for each in duration if each[-1] >= 0):
         of_device[each[0]].append(each)
-    for pieces in of_device.values():
-        for first, second in pairwise(pieces):
+    for subgraphs in of_device.values():
+        for first, second in pairwise(subgraphs):
             before[second].add(first)
     return _finish_us(before, duration)
 
 
-def _piece_of_op(problem: Problem, device: IntArray, piece: IntArray) -> list[Piece]:
+def _subgraph_of_op(problem: Problem, device: IntArray, subgraph: IntArray) -> list[Subgraph]:
     gpus, places = set(problem.cluster.gpus), _places(problem, device)
     return [
         (d, backward, number if d in gpus else -1 - op)
-        for op, ((d, backward), number) in enumerate(zip(places, piece.tolist(), strict=True))
+        for op, ((d, backward), number) in enumerate(zip(places, subgraph.tolist(), strict=True))
     ]
 
 
@@ -66,10 +67,12 @@ def _places(problem: Problem, device: IntArray) -> list[Place]:
     return list(zip(device.tolist(), backward_ops(problem).tolist(), strict=True))
 
 
-def _durations_us(problem: Problem, device: IntArray, where: list[Piece]) -> dict[Piece, float]:
-    """How long each piece takes (Fig. 3, equation 7)."""
+def _durations_us(
+    problem: Problem, device: IntArray, where: list[Subgraph]
+) -> dict[Subgraph, float]:
+    """How long each subgraph takes (Fig. 3, equation 7)."""
     profile, cost_us = problem.profile, send_us(problem)
-    duration: dict[Piece, float] = defaultdict(float)
+    duration: dict[Subgraph, float] = defaultdict(float)
     for op, place in enumerate(where):
         duration[place] += float(problem.time_us[op, device[op]])
     for tensor in range(profile.n_tensors):
@@ -83,8 +86,8 @@ def _durations_us(problem: Problem, device: IntArray, where: list[Piece]) -> dic
     return duration
 
 
-def _finish_us(before: dict[Piece, set[Piece]], duration: dict[Piece, float]) -> float:
-    after: dict[Piece, list[Piece]] = defaultdict(list)
+def _finish_us(before: dict[Subgraph, set[Subgraph]], duration: dict[Subgraph, float]) -> float:
+    after: dict[Subgraph, list[Subgraph]] = defaultdict(list)
     for place, needs in before.items():
         for need in needs:
             after[need].append(place)
@@ -104,11 +107,11 @@ def _finish_us(before: dict[Piece, set[Piece]], duration: dict[Piece, float]) ->
     return latest if done == len(before) else float("inf")
 
 
-def split_into_pieces(problem: Problem, device: IntArray) -> IntArray:
-    """Pieces in which accelerators can process each pass, as few as paths between them demand.
+def find_pass_subgraphs(problem: Problem, device: IntArray) -> IntArray:
+    """Find the subgraphs of each pass of each accelerator, as few as paths between them allow.
 
-    A contiguous set of ops is one piece. Where a path leaves a pass of an accelerator and returns,
-    a new piece begins; where pieces would wait for each other, one of them is split further.
+    A contiguous set of ops is one subgraph. Where a path leaves a pass of an accelerator and
+    returns, a new one begins; where subgraphs would wait for each other, one is split further.
 
     Parameters
     ----------
@@ -118,7 +121,7 @@ def split_into_pieces(problem: Problem, device: IntArray) -> IntArray:
     Returns
     -------
     int array, shape (n_ops,)
-        Number of each op's piece in its pass of its accelerator, in order; 0 for ops on CPUs.
+        Number of each op's subgraph in its pass of its accelerator, in order; 0 for ops on CPUs.
     """
     before = _predecessors(problem)
     order = problem.profile.topological_order.tolist()
@@ -127,16 +130,16 @@ def split_into_pieces(problem: Problem, device: IntArray) -> IntArray:
     level = _returns(order, before, on, gpus)
     left = list(order)
     done: set[int] = set()
-    piece = np.zeros(len(order), dtype=np.int64)
-    pieces_of: dict[Place, int] = defaultdict(int)
+    subgraph = np.zeros(len(order), dtype=np.int64)
+    subgraphs_of: dict[Place, int] = defaultdict(int)
     while left:
-        taken = _next_whole(left, before, done, on, level, gpus)
+        taken = _next_block(left, before, done, on, level, gpus)
         if on[taken[0]] in gpus:
-            piece[taken] = pieces_of[on[taken[0]]]
-            pieces_of[on[taken[0]]] += 1
+            subgraph[taken] = subgraphs_of[on[taken[0]]]
+            subgraphs_of[on[taken[0]]] += 1
         done.update(taken)
         left = [op for op in left if op not in done]
-    return piece
+    return subgraph
 
 
 def _predecessors(problem: Problem) -> list[list[int]]:
@@ -165,7 +168,7 @@ def _returns(
     return level
 
 
-def _next_whole(
+def _next_block(
     left: list[int],
     before: list[list[int]],
     done: set[int],
@@ -173,7 +176,7 @@ def _next_whole(
     level: list[int],
     gpus: list[Place],
 ) -> list[int]:
-    """The next op of a CPU, or whole piece, that can go; else what is ready of the first piece."""
+    """The next op of a CPU, or whole block, that can run; else the ready ops of the first block."""
     first_ready: list[int] = []
     seen: set[tuple[Place, int]] = set()
     first_level = {gpu: min((level[op] for op in left if on[op] == gpu), default=0) for gpu in gpus}
@@ -185,13 +188,13 @@ def _next_whole(
         if (on[op], level[op]) in seen:
             continue
         seen.add((on[op], level[op]))
-        whole = [other for other in left if (on[other], level[other]) == (on[op], level[op])]
+        block = [other for other in left if (on[other], level[other]) == (on[op], level[op])]
         inside = set(done)
-        for other in whole:
+        for other in block:
             if inside.issuperset(before[other]):
                 inside.add(other)
-        ready = [other for other in whole if other in inside]
-        if len(ready) == len(whole) and level[op] == first_level[on[op]]:
-            return whole
+        ready = [other for other in block if other in inside]
+        if len(ready) == len(block) and level[op] == first_level[on[op]]:
+            return block
         first_ready = first_ready or ready
     return first_ready

@@ -1,4 +1,4 @@
-"""What plans for a query say of themselves: latencies and proofs, against trying all placements."""
+"""Claims of plans for a query, latencies and proofs, against trying all placements."""
 
 from dataclasses import replace
 
@@ -29,20 +29,20 @@ def plan_by(method, problem):
 
 @needs_solver
 @pytest.mark.parametrize("method", PROGRAMS)
-def test_what_is_proven_is_the_least_of_all_and_no_plan_has_less(method):
-    pieces = PROGRAMS[method]
+def test_a_proven_latency_is_the_least_of_all(method):
+    subgraphs = PROGRAMS[method]
 
     @settings(deadline=None, max_examples=25)
-    @given(problem=small_problems(5 - pieces // 2, least_us=0))
+    @given(problem=small_problems(5 - subgraphs // 2, least_us=0))
     def holds(problem):
         proven = plan_by(method, problem)
         assert proven.proven
         assert proven.bound_us == proven.value_us
-        assert proven.value_us == pytest.approx(least_us(problem, pieces))
+        assert proven.value_us == pytest.approx(least_us(problem, subgraphs))
         assert fits(problem, proven.device)
-        assert reference.split_into_pieces(problem, proven.device).max() < pieces
+        assert reference.find_pass_subgraphs(problem, proven.device).max() < subgraphs
         for other in (plan_by(baseline, problem) for baseline in BASELINES):
-            few = reference.split_into_pieces(problem, other.device).max() < pieces
+            few = reference.find_pass_subgraphs(problem, other.device).max() < subgraphs
             if few and fits(problem, other.device):
                 assert other.value_us >= proven.value_us * (1 - 1e-9)
 
@@ -51,7 +51,7 @@ def test_what_is_proven_is_the_least_of_all_and_no_plan_has_less(method):
 
 @settings(deadline=None, max_examples=40)
 @given(problem=small_problems(7, least_us=0))
-def test_the_greedy_plan_fits_and_has_the_latency_it_says(problem):
+def test_the_greedy_plan_fits_and_has_the_latency_it_claims(problem):
     plan = plan_by("greedy-latency", problem)
     assert fits(problem, plan.device)
     assert plan.value_us == pytest.approx(reference.latency_us(problem, plan.device))
@@ -86,7 +86,7 @@ def training_graph():
 
 
 @needs_solver
-def test_no_plan_of_a_training_graph_has_less_than_what_is_proven():
+def test_a_proof_holds_for_all_plans_of_a_training_graph():
     problem = training_graph()
     one, two = (plan_by(method, problem) for method in PROGRAMS)
     assert one.proven
@@ -100,8 +100,8 @@ def test_no_plan_of_a_training_graph_has_less_than_what_is_proven():
 @pytest.mark.parametrize(
     "method", ["greedy-latency", *(pytest.param(name, marks=needs_solver) for name in PROGRAMS)]
 )
-def test_a_free_op_stays_where_there_is_room_for_it(method):
-    """With the op that reads it, it would take 11 of 8 bytes."""
+def test_a_free_op_stays_where_it_fits(method):
+    """With the op that reads it, it would need 11 of 8 bytes."""
     profile = profile_of(
         {"free": 0.0, "op": 10.0}, [("free", "op", 1)], persistent={"free": 5, "op": 5}
     )
@@ -124,11 +124,11 @@ def test_a_free_op_that_costs_nothing_goes_with_its_reader():
 
 
 @needs_solver
-def test_nothing_is_proven_where_the_way_to_the_host_has_no_cost():
+def test_nothing_is_proven_if_the_cost_to_the_host_is_unknown():
     profile = profile_of({"f": 1000.0, "b": 1000.0}, [("f", "b", 2000)])
     profile = replace(profile, measured=Measurement(backward=[1]))
-    alone, beside = (Problem(profile, cluster_of(n), pins={0: 0, 1: 0}) for n in (1, 2))
+    alone, two = (Problem(profile, cluster_of(n), pins={0: 0, 1: 0}) for n in (1, 2))
     plan = plan_by("latency-ip", alone)
     assert not plan.proven
-    assert "does not say what a way to the host" in plan.note
-    assert plan_by("latency-ip", beside).proven
+    assert "the cost of a transfer to the host's" in plan.note
+    assert plan_by("latency-ip", two).proven

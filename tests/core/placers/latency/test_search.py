@@ -1,4 +1,4 @@
-"""Splits with little latency, against trying all placements."""
+"""The least latency, against trying all placements."""
 
 from dataclasses import replace
 
@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.placers.latency.drawn import least_us, small_problems
 
-from enplace.machine.loads import backward_ops
-from enplace.placers.latency import Limits, best_latency, greedy_split, latency_us
+from enplace.machine.latency import latency_us
+from enplace.machine.passes import backward_ops
 from enplace.placers.latency.anneal import anneal, places_us
 from enplace.placers.latency.greedy import greedy_places
-from enplace.placers.latency.groups import devices_of, groups_of, op_places
+from enplace.placers.latency.groups import build_groups, choose_devices, spread_places
+from enplace.placers.latency.search import place_greedily, search_latency
+from enplace.placing.anytime import Limits
 from enplace.solvers.milp import solve_milp
 from enplace.solvers.model import ModelBuilder
 from enplace.values.problem import Problem
@@ -24,8 +26,8 @@ def never():
 
 
 def limits(seconds=20.0):
-    heard = []
-    return Limits(seconds, never, heard.append), heard
+    reported = []
+    return Limits(seconds, never, reported.append), reported
 
 
 @pytest.fixture(scope="module")
@@ -43,30 +45,32 @@ def test_the_best_latency_is_the_best_of_all(solver, q, most):
     @settings(deadline=None, max_examples=25)
     @given(problem=small_problems(most))
     def holds(problem):
-        found = best_latency(problem, limits()[0], q)
-        assert found.latency_us == pytest.approx(least_us(problem, q))
+        found = search_latency(problem, limits()[0], q)
+        assert found.objective_us == pytest.approx(least_us(problem, q))
         assert found.proven
-        assert latency_us(problem, found.device, found.piece) == pytest.approx(found.latency_us)
+        assert latency_us(problem, found.device, found.subgraph) == pytest.approx(
+            found.objective_us
+        )
 
     holds()
 
 
 @settings(deadline=None)
 @given(problem=small_problems(8), seed=st.integers(0, 9))
-def test_annealing_evaluates_as_the_evaluator_does(problem, seed):
-    groups, rng = groups_of(problem), np.random.default_rng(seed)
+def test_annealing_agrees_with_the_evaluator(problem, seed):
+    groups, rng = build_groups(problem), np.random.default_rng(seed)
     place = np.stack(
         [rng.integers(0, groups.cpu + 1, groups.n_groups), rng.integers(0, 2, groups.n_groups)], 1
     )
-    of_op = op_places(groups, place)
-    device = devices_of(problem, of_op[:, 0])
+    of_op = spread_places(groups, place)
+    device = choose_devices(problem, of_op[:, 0])
     assert places_us(groups, place, 2) == pytest.approx(latency_us(problem, device, of_op[:, 1]))
 
 
 @settings(deadline=None, max_examples=30)
 @given(problem=small_problems(8), seed=st.integers(0, 9))
-def test_annealing_never_loses_and_keeps_within_memory(problem, seed):
-    groups = groups_of(problem)
+def test_annealing_never_loses_and_stays_within_memory(problem, seed):
+    groups = build_groups(problem)
     start = np.zeros((groups.n_groups, 2), dtype=np.int64)
     start[:, 0] = greedy_places(groups)
     best = anneal(groups, start, 1, 2000, never, seed)
@@ -77,17 +81,17 @@ def test_annealing_never_loses_and_keeps_within_memory(problem, seed):
 
 @settings(deadline=None)
 @given(problem=small_problems(8))
-def test_the_greedy_split_fits_and_is_contiguous(problem):
-    groups = groups_of(problem)
+def test_the_greedy_placement_fits_and_is_contiguous(problem):
+    groups = build_groups(problem)
     place = greedy_places(groups)
     held = np.bincount(place, groups.group_bytes, len(groups.capacity_bytes))
     assert (held <= groups.capacity_bytes).all()
     if not backward_ops(problem).any():
-        one_piece = np.zeros(problem.profile.n_ops, dtype=np.int64)
-        assert np.isfinite(latency_us(problem, greedy_split(problem), one_piece))
+        one_subgraph = np.zeros(problem.profile.n_ops, dtype=np.int64)
+        assert np.isfinite(latency_us(problem, place_greedily(problem), one_subgraph))
 
 
-def test_greedy_fills_one_accelerator_after_the_other():
+def test_greedy_fills_one_accelerator_after_another():
     times = {"a": 1, "b": 1, "c": 1, "d": 1}
     profile = profile_of(
         times,
@@ -96,20 +100,20 @@ def test_greedy_fills_one_accelerator_after_the_other():
         cpu=dict.fromkeys(times, 5),
     )
     problem = Problem(profile, cluster_of(1, cpu_lanes=1, capacity_bytes=25))
-    assert greedy_split(problem).tolist() == [0, 0, 1, 1]
+    assert place_greedily(problem).tolist() == [0, 0, 1, 1]
 
 
-def test_two_pieces_are_never_worse_than_one(solver):
+def test_two_subgraphs_are_never_worse_than_one(solver):
     profile = profile_of(
         {"a": 5, "c": 5},
         [("a", "b", 1), ("b", "c", 1)],
         cpu={"a": 500, "b": 5, "c": 500},
     )
     problem = Problem(profile, cluster_of(1, b0_us=0.0, cpu_lanes=1))
-    one, two = (best_latency(problem, limits()[0], q) for q in (1, 2))
+    one, two = (search_latency(problem, limits()[0], q) for q in (1, 2))
     # Only the CPU can run b, between a and c, which are best on the accelerator.
-    assert one.latency_us == 500 + 5 + 1 + 5
-    assert two.latency_us == (5 + 1) + 5 + (1 + 5)
+    assert one.objective_us == 500 + 5 + 1 + 5
+    assert two.objective_us == (5 + 1) + 5 + (1 + 5)
     assert one.proven
     assert two.proven
 
@@ -119,15 +123,15 @@ def test_ops_on_cpus_run_on_the_fastest_that_they_may_be_on(solver):
     gpu, _, slow = machine.devices
     machine = replace(machine, devices=(gpu, slow, replace(slow, name="CPU:1", speed=4.0)))
     profile = profile_of({}, [("a", "b", 1)], cpu={"a": 8, "b": 4})
-    found = best_latency(Problem(profile, machine), limits()[0])
-    assert found.latency_us == 2 + 1
+    found = search_latency(Problem(profile, machine), limits()[0])
+    assert found.objective_us == 2 + 1
     assert found.proven
-    pinned = best_latency(Problem(profile, machine, pins={0: 1}), limits()[0])
-    assert pinned.latency_us == 8 + 1
+    pinned = search_latency(Problem(profile, machine, pins={0: 1}), limits()[0])
+    assert pinned.objective_us == 8 + 1
     assert pinned.proven
 
 
-def test_what_is_told_on_the_way_only_gets_better(solver):
+def test_reports_only_get_better(solver):
     times = {f"op{i}": 3.0 + i % 5 for i in range(30)}
     profile = profile_of(
         times,
@@ -136,10 +140,10 @@ def test_what_is_told_on_the_way_only_gets_better(solver):
         cpu={name: 10 * us for name, us in times.items()},
     )
     problem = Problem(profile, cluster_of(8, b0_us=0.0, cpu_lanes=1, capacity_bytes=100))
-    tells, heard = limits(3.0)
-    found = best_latency(problem, tells)
-    latencies, bounds = [f.latency_us for f in heard], [f.bound_us for f in heard]
+    limits_, reported = limits(3.0)
+    found = search_latency(problem, limits_)
+    latencies, bounds = [f.objective_us for f in reported], [f.bound_us for f in reported]
     assert latencies == sorted(latencies, reverse=True)
     assert bounds == sorted(bounds)
-    assert found.latency_us == latencies[-1]
-    assert found.latency_us <= latency_us(problem, greedy_split(problem))
+    assert found.objective_us == latencies[-1]
+    assert found.objective_us <= latency_us(problem, place_greedily(problem))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enplace.placers.max_load import max_load_us
-from enplace.placers.max_load.descent import descend, judged, random_placement
-from enplace.placers.max_load.hypergraph import hypergraph_of
+from enplace.machine.loads import max_load_us
+from enplace.placers.max_load.descent import descend, draw_placement, score
+from enplace.placers.max_load.hypergraph import build_hypergraph
 from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
 from enplace.values.problem import Problem
 from problems import cluster_of, on_own_chips, planned_problems, profile_of
@@ -30,11 +30,11 @@ def reassignments(graph, device):
 
 @st.composite
 def starts(draw):
-    """A hypergraph, its problem and where to begin."""
+    """A hypergraph, its problem and a placement to begin with."""
     problem = on_own_chips(draw(planned_problems())[0])
     rule = LoadRule(draw(st.sampled_from(TRANSFERS)), draw(st.sampled_from(PIPELINES)))
-    graph = hypergraph_of(problem, rule)
-    return problem, graph, random_placement(graph, np.random.default_rng(draw(st.integers(0, 9))))
+    graph = build_hypergraph(problem, rule)
+    return problem, graph, draw_placement(graph, np.random.default_rng(draw(st.integers(0, 9))))
 
 
 @settings(deadline=None, max_examples=30)
@@ -43,8 +43,8 @@ def test_every_step_is_the_best_reassignment(start):
     _, graph, device = start
     answers = itertools.chain([False], itertools.repeat(True))
     after = descend(graph, device, lambda: next(answers))
-    best = min([judged(graph, device), *(judged(graph, o) for o in reassignments(graph, device))])
-    assert judged(graph, after) == pytest.approx(best)
+    best = min([score(graph, device), *(score(graph, o) for o in reassignments(graph, device))])
+    assert score(graph, after) == pytest.approx(best)
 
 
 @settings(deadline=None, max_examples=30)
@@ -52,16 +52,16 @@ def test_every_step_is_the_best_reassignment(start):
 def test_no_reassignment_helps_where_a_descent_ends(start):
     problem, graph, device = start
     end = descend(graph, device, never)
-    lacking, load_us = judged(graph, end)
-    assert (lacking, load_us) <= judged(graph, device)
+    excess, load_us = score(graph, end)
+    assert (excess, load_us) <= score(graph, device)
     assert load_us == pytest.approx(max_load_us(problem, end[problem.unit], graph.rule))
     for other in reassignments(graph, end):
-        assert judged(graph, other) >= (lacking, load_us * (1 - 1e-6))
+        assert score(graph, other) >= (excess, load_us * (1 - 1e-6))
 
 
-def test_a_placement_that_fits_is_worth_more_load():
-    """All three ops are quick on the first device, which has room for one."""
+def test_fitting_in_memory_comes_before_load():
+    """All three ops are fast on the first device, which has memory for one."""
     profile = profile_of(dict.fromkeys("abc", 5.0), [], persistent=dict.fromkeys("abc", 100))
-    graph = hypergraph_of(Problem(profile, cluster_of(3, capacity_bytes=150)))
+    graph = build_hypergraph(Problem(profile, cluster_of(3, capacity_bytes=150)))
     end = descend(graph, np.zeros(3, dtype=np.int64), never)
     assert sorted(end.tolist()) == [0, 1, 2]

@@ -1,14 +1,14 @@
-"""Orders along which splits are sought: topological, and what belongs together side by side."""
+"""Orders along which partitions are sought."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enplace.machine.loads import optimiser_ops
-from enplace.machine.pipeline import stages_of
-from enplace.placers.max_load import split_in_order
-from enplace.placers.max_load.orders import before_all_others, beside, by_wish
+from enplace.machine.passes import optimiser_ops
+from enplace.machine.stages import stages_of
+from enplace.placers.max_load.dp import partition_along_order
+from enplace.placers.max_load.orders import find_leading, order_by_wish, order_tied
 from enplace.values.problem import Problem
 from problems import cluster_of, plan_of, profile_of
 
@@ -28,44 +28,44 @@ def orders(draw):
 
 
 @given(orders())
-def test_whatever_nodes_wish_for_they_follow_what_they_wait_for(drawn):
+def test_wishes_never_break_the_order_of_edges(drawn):
     n, (source, target), wish = drawn
-    order = by_wish(np.arange(n), wish, source, target)
+    order = order_by_wish(np.arange(n), wish, source, target)
     assert sorted(order) == list(range(n))
     place = np.argsort(order)
     assert (place[source] < place[target]).all()
 
 
-def test_weights_come_right_before_what_needs_them():
+def test_weights_come_right_before_their_readers():
     # 0, 1, 2: weights; 3 -> 4 -> 5: the chain that reads them.
     source, target = arrays((0, 3), (1, 4), (2, 5), (3, 4), (4, 5))
-    order = beside(np.arange(6), np.empty((0, 2), dtype=np.int64), source, target)
+    order = order_tied(np.arange(6), np.empty((0, 2), dtype=np.int64), source, target)
     assert order.tolist() == [0, 3, 1, 4, 2, 5]
 
 
-def test_backward_nodes_come_behind_the_forward_ones_they_read_from():
+def test_backward_nodes_come_after_the_forward_ones_they_read_from():
     # 0 -> 1 -> 2 forward; 3 -> 4 -> 5 backward, mirrored: 3 belongs to 0.
     source, target = arrays((0, 1), (1, 2), (3, 4), (4, 5))
     tied = np.array([(0, 3), (1, 4), (2, 5)])
-    assert beside(np.arange(6), tied, source, target).tolist() == [0, 1, 3, 4, 2, 5]
+    assert order_tied(np.arange(6), tied, source, target).tolist() == [0, 1, 3, 4, 2, 5]
 
 
-def test_only_nodes_that_wait_for_no_other_kind_come_first():
+def test_only_nodes_that_wait_for_their_own_kind_come_first():
     source, target = arrays((0, 1), (1, 2), (2, 3))
-    first = before_all_others(np.array([True, True, False, True]), source, target)
+    first = find_leading(np.array([True, True, False, True]), source, target)
     assert first.tolist() == [True, True, False, False]
 
 
-def test_inputs_on_the_cpu_do_not_part_what_one_gpu_can_hold():
+def test_inputs_on_the_cpu_do_not_separate_ops_of_one_gpu():
     profile = profile_of(
         {"a": 10, "b": 10, "c": 10},
         [("x", "a", 8), ("a", "b", 8), ("y", "b", 8), ("b", "c", 8)],
         cpu={"x": 1, "y": 1},
     )
     problem = Problem(profile, cluster_of(1, cpu_lanes=1, b0_us=0.0, b1_us_per_byte=0.0))
-    split = split_in_order(problem)
-    assert split.device.tolist() == [0, 0, 0, 1, 1]
-    assert split.load_us == 30
+    found = partition_along_order(problem)
+    assert found.device.tolist() == [0, 0, 0, 1, 1]
+    assert found.load_us == 30
 
 
 @pytest.fixture
@@ -87,10 +87,10 @@ def clipped():
     return Problem(profile, cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
 
 
-def test_the_optimiser_is_not_on_the_way_of_a_sample(clipped):
+def test_the_optimiser_is_not_on_the_path_of_a_sample(clipped):
     names = np.array(clipped.profile.op_names)
     assert set(names[optimiser_ops(clipped)]) == {"norm", "update/u0", "update/u1"}
-    assert split_in_order(clipped).load_us == 22
+    assert partition_along_order(clipped).load_us == 22
 
 
 def test_the_optimiser_makes_no_further_stages(clipped):

@@ -1,4 +1,4 @@
-"""Ways to count a load, by hand, and what is found for each against trying all splits."""
+"""Load rules by hand, and the best partition for each against trying all of them."""
 
 import itertools
 from dataclasses import replace
@@ -11,23 +11,18 @@ from hypothesis import strategies as st
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
-from enplace.machine.loads import pass_loads_us
+from enplace.machine.loads import max_load_us, pass_loads_us
 from enplace.machine.pipeline import simulate_pipeline
 from enplace.placers import PlaceOptions, place
-from enplace.placers.max_load import (
-    Limits,
-    LoadRule,
-    best_anywhere,
-    max_load_us,
-    split_exactly,
-    split_in_order,
-    split_over_machines,
-)
 from enplace.placers.max_load.anneal import anneal
 from enplace.placers.max_load.contract import contract
-from enplace.placers.max_load.hypergraph import hypergraph_of, loads_us
+from enplace.placers.max_load.dp import partition_along_order, partition_exactly
+from enplace.placers.max_load.hypergraph import build_hypergraph, loads_us
+from enplace.placers.max_load.search import search_anywhere
+from enplace.placers.max_load.two_level import partition_over_machines
+from enplace.placing.anytime import Limits
 from enplace.placing.options import load_values
-from enplace.values.load_rule import PIPELINES, TRANSFERS
+from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -69,8 +64,8 @@ def tiny_problems(draw, max_ops=5, slower=(1.0,)):
         return Problem(profile, cluster_of(2, b0_us=0.0))
 
 
-def splits(problem, rule):
-    """All splits of the contracted graph into stages that can be put in order, that fit."""
+def partitions(problem, rule):
+    """All partitions of the contracted graph into stages that can be put in order and fit."""
     nodes, cluster = contract(problem, rule), problem.cluster
     edges = list(zip(nodes.source.tolist(), nodes.target.tolist(), strict=True))
     need = op_memory_bytes(problem)
@@ -84,11 +79,11 @@ def splits(problem, rule):
 
 
 def least_us(problem, rule):
-    found = (max_load_us(problem, device, rule) for device in splits(problem, rule))
+    found = (max_load_us(problem, device, rule) for device in partitions(problem, rule))
     return min(found, default=np.inf)
 
 
-def test_what_counts_of_compute_and_transfers():
+def test_compute_and_transfers_add_up_by_the_rule():
     """A: 10 µs, sends 3; b: 4 µs, takes 3 and sends 2; c: 7 µs."""
     profile = profile_of({"a": 10, "b": 4, "c": 7}, [("a", "b", 3), ("b", "c", 2)])
     problem, device = Problem(profile, cluster_of(3, b0_us=0.0)), np.array([0, 1, 2])
@@ -115,14 +110,14 @@ def test_gpipe_adds_the_busiest_device_of_each_pass():
 
 @settings(deadline=None)
 @given(planned=planned_problems())
-def test_the_more_goes_on_at_once_the_lower_the_load(planned):
+def test_more_overlap_makes_lower_loads(planned):
     problem, plan = planned
     for pipeline in PIPELINES:
-        total, beside, duplex = (
+        total, overlap, duplex = (
             max_load_us(problem, plan.device, LoadRule(t, pipeline)) for t in TRANSFERS
         )
-        assert duplex <= beside * (1 + 1e-9)
-        assert beside <= total * (1 + 1e-9)
+        assert duplex <= overlap * (1 + 1e-9)
+        assert overlap <= total * (1 + 1e-9)
     both, apart = (max_load_us(problem, plan.device, LoadRule(pipeline=p)) for p in PIPELINES)
     assert both <= apart * (1 + 1e-9)
 
@@ -130,15 +125,15 @@ def test_the_more_goes_on_at_once_the_lower_the_load(planned):
 @each_rule
 @settings(deadline=None, max_examples=20)
 @given(problem=tiny_problems())
-def test_the_split_is_the_best_of_all(rule, problem):
+def test_the_partition_is_the_best_of_all(rule, problem):
     expected = least_us(problem, rule)
-    split = split_exactly(problem, rule)
-    assert split.load_us == pytest.approx(expected)
-    assert split.optimal
-    along = split_in_order(problem, rule)
+    exact = partition_exactly(problem, rule)
+    assert exact.load_us == pytest.approx(expected)
+    assert exact.optimal
+    along = partition_along_order(problem, rule)
     assert along.load_us >= expected * (1 - 1e-9)
     assert along.bound_us <= expected * (1 + 1e-9)
-    for found in (split, along):
+    for found in (exact, along):
         if np.isfinite(found.load_us):
             assert max_load_us(problem, found.device, rule) == pytest.approx(found.load_us)
 
@@ -146,8 +141,8 @@ def test_the_split_is_the_best_of_all(rule, problem):
 @each_rule
 @settings(deadline=None, max_examples=6)
 @given(problem=tiny_problems(slower=(1.0, 3.0)), seed=st.integers(0, 9))
-def test_loads_of_units_are_loads_of_their_ops_and_annealing_knows(rule, problem, seed):
-    graph = hypergraph_of(problem, rule)
+def test_loads_of_units_are_loads_of_their_ops_also_after_annealing(rule, problem, seed):
+    graph = build_hypergraph(problem, rule)
     start = np.argmax(problem.unit_allowed, axis=1)
     for device in (start, anneal(graph, start, lambda: False, seed)):
         np.testing.assert_allclose(
@@ -166,22 +161,22 @@ def test_the_program_finds_the_best_placement_of_all(rule, problem):
         held = np.bincount(device, weights=need, minlength=problem.cluster.n_devices)
         if (held[gpus] <= problem.cluster.capacity_bytes[gpus]).all():
             expected = min(expected, max_load_us(problem, device, rule))
-    found = best_anywhere(problem, Limits(20.0, lambda: False, lambda _: None), rule)
-    assert found.load_us == pytest.approx(expected)
+    found = search_anywhere(problem, Limits(20.0, lambda: False, lambda _: None), rule)
+    assert found.objective_us == pytest.approx(expected)
     assert not np.isfinite(expected) or found.proven
 
 
 def with_replicas(problem, rule):
-    """The best over all splits, with every number of accelerators for the stages on each."""
+    """The best over all partitions, with every number of replicas of each stage."""
     cluster, best = problem.cluster, np.inf
-    for device in splits(problem, rule):
+    for device in partitions(problem, rule):
         gpus = [d for d in cluster.gpus if (device == d).any()]
         spare = [d for d in cluster.gpus if d not in gpus]
-        # Which stage each of the others helps; None for none.
-        for helps in itertools.product([None, *gpus], repeat=len(spare)):
+        # The stage that each of the others is a replica of; None for none.
+        for replica_of in itertools.product([None, *gpus], repeat=len(spare)):
             groups = []
             for gpu in gpus:
-                others = [d for d, other in zip(spare, helps, strict=True) if other == gpu]
+                others = [d for d, other in zip(spare, replica_of, strict=True) if other == gpu]
                 groups += [(gpu, *others)] if others else []
             best = min(best, max_load_us(problem, device, rule, groups))
     return best
@@ -191,12 +186,12 @@ def with_replicas(problem, rule):
 @settings(deadline=None, max_examples=20)
 @given(problem=tiny_problems(4))
 def test_replicas_are_the_best_of_all(rule, problem):
-    split = split_exactly(problem, rule)
-    assert split.load_us == pytest.approx(with_replicas(problem, rule))
-    assert split_in_order(problem, rule).bound_us <= split.load_us * (1 + 1e-9)
-    if np.isfinite(split.load_us):
-        found = max_load_us(problem, split.device, rule, split.replicas)
-        assert found == pytest.approx(split.load_us)
+    found = partition_exactly(problem, rule)
+    assert found.load_us == pytest.approx(with_replicas(problem, rule))
+    assert partition_along_order(problem, rule).bound_us <= found.load_us * (1 + 1e-9)
+    if np.isfinite(found.load_us):
+        load_us = max_load_us(problem, found.device, rule, found.replicas)
+        assert load_us == pytest.approx(found.load_us)
 
 
 def test_replicas_share_the_samples_and_reduce_the_weights():
@@ -208,11 +203,11 @@ def test_replicas_share_the_samples_and_reduce_the_weights():
         problem = Problem(each, cluster_of(3, b0_us=0.0))
         assert max_load_us(problem, device, LoadRule(replicate=True), together) == expected
     assert max_load_us(problem, device, LoadRule("overlap"), together) == 10
-    split = split_exactly(problem, LoadRule("overlap", replicate=True))
-    assert (split.load_us, split.replicas) == (10, ((0, 1, 2),))
+    found = partition_exactly(problem, LoadRule("overlap", replicate=True))
+    assert (found.load_us, found.replicas) == (10, ((0, 1, 2),))
 
 
-def test_the_slowest_link_of_a_group_decides_what_reducing_takes():
+def test_an_all_reduce_takes_as_long_as_the_slowest_link():
     """Pairs 0-1 and 2-3 reduce 100 bytes at 0.01 µs each; over any other link it is 10 µs each."""
     one_unit = {"persistent": {"f": 100}, "colocation": {"f": "x", "b": "x"}}
     profile = profile_of({"f": 20, "b": 20}, [("f", "b", 0)], **one_unit)
@@ -233,21 +228,21 @@ def test_the_slowest_link_of_a_group_decides_what_reducing_takes():
 @pytest.mark.parametrize("rule", [replace(r, replicate=True) for r in RULES[:2]])
 @settings(deadline=None, max_examples=20)
 @given(problem=tiny_problems(4), network_us=st.sampled_from([0.5, 10.0]))
-def test_no_bound_is_above_replicas_whose_links_differ(rule, problem, network_us):
+def test_bounds_hold_for_replicas_whose_links_differ(rule, problem, network_us):
     try:
         problem = Problem(problem.profile, two_machines(2, network_us))
     except ProblemError:
         return
-    split = split_exactly(problem, rule)
+    found = partition_exactly(problem, rule)
     best = with_replicas(problem, rule)
-    assert split.bound_us <= best * (1 + 1e-9)
-    assert not split.optimal or split.load_us == pytest.approx(best)
-    found = max_load_us(problem, split.device, rule, split.replicas)
-    assert best * (1 - 1e-9) <= found <= split.load_us * (1 + 1e-9)
+    assert found.bound_us <= best * (1 + 1e-9)
+    assert not found.optimal or found.load_us == pytest.approx(best)
+    load_us = max_load_us(problem, found.device, rule, found.replicas)
+    assert best * (1 - 1e-9) <= load_us <= found.load_us * (1 + 1e-9)
 
 
 def two_machines(n_each, network_us, within_us=1.0):
-    """Machines of so many GPUs, and what a byte takes between them and within each."""
+    """Two machines of ``n_each`` GPUs, with the time of a byte between and within them."""
     flat = cluster_of(2 * n_each, b0_us=0.0, b1_us_per_byte=within_us)
     slow = [
         replace(link, b1_us_per_byte=network_us)
@@ -261,8 +256,8 @@ def two_machines(n_each, network_us, within_us=1.0):
 @pytest.mark.parametrize("rule", [replace(r, two_level=True) for r in RULES[:3]])
 @settings(deadline=None, max_examples=10)
 @given(problem=tiny_problems(4), network_us=st.sampled_from([2.0, 5.0]))
-def test_splits_over_machines_are_the_best_of_all(rule, problem, network_us):
-    """Machines are in order too: one is all before the other."""
+def test_partitions_over_machines_are_the_best_of_all(rule, problem, network_us):
+    """Machines are in order too: one comes before the other."""
     try:
         problem = Problem(problem.profile, two_machines(2, network_us))
     except ProblemError:
@@ -270,16 +265,16 @@ def test_splits_over_machines_are_the_best_of_all(rule, problem, network_us):
     nodes = contract(problem, rule)
     edges = list(zip(nodes.source.tolist(), nodes.target.tolist(), strict=True))
     expected = np.inf
-    for device in splits(problem, rule):
+    for device in partitions(problem, rule):
         of_node = np.zeros(nodes.n_nodes, dtype=int)
         of_node[nodes.node] = device // 2
         if len({(of_node[a], of_node[b]) for a, b in edges if of_node[a] != of_node[b]}) <= 1:
             expected = min(expected, max_load_us(problem, device, rule))
-    split = split_over_machines(problem, rule)
-    assert split.load_us == pytest.approx(expected)
+    found = partition_over_machines(problem, rule)
+    assert found.load_us == pytest.approx(expected)
     if np.isfinite(expected):
-        assert max_load_us(problem, split.device, rule) == pytest.approx(expected)
-    along = split_over_machines(problem, rule, along_order=True)
+        assert max_load_us(problem, found.device, rule) == pytest.approx(expected)
+    along = partition_over_machines(problem, rule, along_order=True)
     assert along.load_us >= expected * (1 - 1e-9)
 
 
@@ -292,10 +287,10 @@ def test_machines_may_have_different_numbers_of_devices():
         for link in flat.links
     ]
     problem = Problem(profile, replace(flat, links=tuple(links)))
-    split = split_over_machines(problem, LoadRule(two_level=True))
-    assert split.device.tolist() == [0, 1, 2]
-    assert not split.optimal
-    assert split.load_us == max_load_us(problem, split.device, LoadRule(two_level=True))
+    found = partition_over_machines(problem, LoadRule(two_level=True))
+    assert found.device.tolist() == [0, 1, 2]
+    assert not found.optimal
+    assert found.load_us == max_load_us(problem, found.device, LoadRule(two_level=True))
 
 
 def test_a_slow_network_is_crossed_where_little_is_sent():
@@ -303,8 +298,8 @@ def test_a_slow_network_is_crossed_where_little_is_sent():
     edges = [("a", "b", 1), ("b", "c", 9), ("c", "d", 1)]
     profile = profile_of(dict.fromkeys("abcd", 10), edges)
     problem = Problem(profile, two_machines(2, 10.0))
-    split = split_over_machines(problem, LoadRule(two_level=True))
-    first, second, third, fourth = split.device.tolist()
+    found = partition_over_machines(problem, LoadRule(two_level=True))
+    first, second, third, fourth = found.device.tolist()
     assert second == third
     assert len({first // 2, second // 2, fourth // 2}) == 2
-    assert split.load_us == max(10 + 1, 20 + 1 + 1, 10 + 1)
+    assert found.load_us == max(10 + 1, 20 + 1 + 1, 10 + 1)

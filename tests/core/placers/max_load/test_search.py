@@ -11,18 +11,13 @@ from hypothesis import strategies as st
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
-from enplace.machine.loads import backward_ops
-from enplace.placers.max_load import (
-    Limits,
-    best_anywhere,
-    best_contiguous,
-    device_loads_us,
-    max_load_us,
-    split_exactly,
-    split_in_order,
-)
+from enplace.machine.loads import device_loads_us, max_load_us
+from enplace.machine.passes import backward_ops
 from enplace.placers.max_load.anneal import anneal
-from enplace.placers.max_load.hypergraph import held_bytes, hypergraph_of, loads_us
+from enplace.placers.max_load.dp import partition_along_order, partition_exactly
+from enplace.placers.max_load.hypergraph import build_hypergraph, held_bytes, loads_us
+from enplace.placers.max_load.search import search_anywhere, search_contiguous
+from enplace.placing.anytime import Limits
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import samples
@@ -38,8 +33,8 @@ def never():
 
 
 def limits(seconds=20.0):
-    heard = []
-    return Limits(seconds, never, heard.append), heard
+    reported = []
+    return Limits(seconds, never, reported.append), reported
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +120,7 @@ def least(problem, wanted):
 
 
 def check(problem, found, expected):
-    assert found.load_us == pytest.approx(expected)
+    assert found.objective_us == pytest.approx(expected)
     if np.isfinite(expected):
         assert found.proven
         assert max_load_us(problem, found.device) == pytest.approx(expected)
@@ -134,16 +129,16 @@ def check(problem, found, expected):
 
 @settings(deadline=None, max_examples=25)
 @given(problem=tiny_problems())
-def test_the_best_anywhere_is_the_best_of_all(solver, problem):
-    check(problem, best_anywhere(problem, limits()[0]), least(problem, lambda _: True))
+def test_the_search_anywhere_is_the_best_of_all(solver, problem):
+    check(problem, search_anywhere(problem, limits()[0]), least(problem, lambda _: True))
 
 
 @settings(deadline=None, max_examples=25)
 @given(problem=tiny_problems())
 def test_the_best_contiguous_is_the_best_of_all_contiguous(solver, problem):
-    found = best_contiguous(problem, limits()[0])
+    found = search_contiguous(problem, limits()[0])
     check(problem, found, least(problem, lambda device: is_contiguous(problem, device)))
-    if np.isfinite(found.load_us):
+    if np.isfinite(found.objective_us):
         assert is_contiguous(problem, found.device)
 
 
@@ -151,7 +146,7 @@ def test_the_best_contiguous_is_the_best_of_all_contiguous(solver, problem):
 @given(planned=planned_problems())
 def test_loads_of_units_are_loads_of_their_ops(planned):
     problem, plan = on_own_chips(planned[0]), planned[1]
-    graph = hypergraph_of(problem)
+    graph = build_hypergraph(problem)
     device = np.zeros(problem.n_units, dtype=np.int64)
     device[problem.unit] = plan.device
     loads = loads_us(graph, device).sum(axis=1)
@@ -160,8 +155,8 @@ def test_loads_of_units_are_loads_of_their_ops(planned):
 
 @settings(deadline=None, max_examples=25)
 @given(problem=tiny_problems(), seed=st.integers(0, 9))
-def test_annealing_keeps_what_fits_and_only_gets_better(problem, seed):
-    graph = hypergraph_of(problem)
+def test_annealing_stays_within_memory_and_never_loses(problem, seed):
+    graph = build_hypergraph(problem)
     for placement in itertools.islice(placements(problem), 1):
         start = np.zeros(problem.n_units, dtype=np.int64)
         start[problem.unit] = placement
@@ -172,27 +167,27 @@ def test_annealing_keeps_what_fits_and_only_gets_better(problem, seed):
 
 
 def test_annealing_finds_the_non_contiguous_value_of_table_1(bert):
-    graph = hypergraph_of(bert)
+    graph = build_hypergraph(bert)
     start = np.zeros(bert.n_units, dtype=np.int64)
-    start[bert.unit] = split_exactly(bert).device
+    start[bert.unit] = partition_exactly(bert).device
     best = anneal(graph, start, never)
     assert round(max_load_us(bert, best[bert.unit]) / 1000, 2) == pytest.approx(54.21, rel=0.005)
 
 
-def test_what_is_told_on_the_way_only_gets_better(solver):
+def test_reports_only_get_better(solver):
     times = {f"op{i}": 3.0 + i % 5 for i in range(20)}
     edges = [(f"op{i}", f"op{i + 3}", 2) for i in range(17)]
     problem = Problem(profile_of(times, edges), cluster_of(3))
-    tells, heard = limits()
-    found = best_anywhere(problem, tells)
-    loads, bounds = [f.load_us for f in heard], [f.bound_us for f in heard]
+    limits_, reported = limits()
+    found = search_anywhere(problem, limits_)
+    loads, bounds = [f.objective_us for f in reported], [f.bound_us for f in reported]
     assert loads == sorted(loads, reverse=True)
     assert bounds == sorted(bounds)
-    assert found.load_us == loads[-1]
-    assert found.bound_us <= found.load_us
+    assert found.objective_us == loads[-1]
+    assert found.bound_us <= found.objective_us
 
 
-def test_cancelled_it_answers_with_the_split_it_began_with(bert):
-    found = best_anywhere(bert, Limits(60.0, lambda: True, lambda _: None))
-    assert found.load_us == pytest.approx(split_in_order(bert).load_us)
+def test_a_cancelled_search_returns_the_partition_it_began_with(bert):
+    found = search_anywhere(bert, Limits(60.0, lambda: True, lambda _: None))
+    assert found.objective_us == pytest.approx(partition_along_order(bert).load_us)
     assert not found.proven

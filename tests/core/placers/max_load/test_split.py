@@ -1,4 +1,4 @@
-"""Splits for pipelines: the paper's figures, cases by hand, and the search against trying all."""
+"""Partitions for pipelines: the paper's figures, cases by hand, and trying all of them."""
 
 import itertools
 from dataclasses import replace
@@ -13,23 +13,19 @@ from hypothesis import strategies as st
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import DoesNotFitError
 from enplace.machine import simulate
+from enplace.machine.loads import device_loads_us, max_load_us
 from enplace.placers import PlaceOptions, place
-from enplace.placers.max_load import (
-    LoadRule,
-    device_loads_us,
-    dp,
-    max_load_us,
-    split_exactly,
-    split_in_order,
-)
+from enplace.placers.max_load import dp
 from enplace.placers.max_load.contract import contract
-from enplace.placers.max_load.ideals import fewest_ideals, find_ideals
+from enplace.placers.max_load.dp import partition_along_order, partition_exactly
+from enplace.placers.max_load.ideals import bound_ideals, find_ideals
 from enplace.placing.options import load_values
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import read_dnn_partitioning
 from enplace.readers.registry import Content
 from enplace.readers.samples import samples
+from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.problem import Problem
 from problems import cluster_of, profile_of
@@ -43,22 +39,22 @@ def bert():
 
 
 def test_the_optimum_and_the_ideals_of_table_1(bert):
-    split = split_exactly(bert)
-    assert split.n_ideals == 2774
-    assert round(split.load_us / 1000, 2) == 65.30
-    assert max_load_us(bert, split.device) == pytest.approx(split.load_us, rel=1e-9)
-    assert split.bound_us == split.load_us
+    found = partition_exactly(bert)
+    assert found.n_ideals == 2774
+    assert round(found.load_us / 1000, 2) == 65.30
+    assert max_load_us(bert, found.device) == pytest.approx(found.load_us, rel=1e-9)
+    assert found.bound_us == found.load_us
 
 
-def test_with_too_many_ideals_the_best_of_some_orders_is_taken(bert):
-    split = split_exactly(bert, limit=100)
-    assert not split.optimal
-    assert split.bound_us < split.load_us
-    assert split.load_us >= split_exactly(bert).load_us
-    assert split.load_us <= split_in_order(bert).load_us
+def test_too_many_ideals_leave_the_best_of_some_orders(bert):
+    found = partition_exactly(bert, limit=100)
+    assert not found.optimal
+    assert found.bound_us < found.load_us
+    assert found.load_us >= partition_exactly(bert).load_us
+    assert found.load_us <= partition_along_order(bert).load_us
 
 
-def test_a_tensor_is_paid_once_by_its_maker_and_once_by_each_reader():
+def test_a_tensor_costs_its_maker_once_and_each_reader_once():
     profile = profile_of(
         {"a": 10, "b": 20, "c": 30, "d": 5}, [("a", "b", 3), ("a", "c", 3), ("a", "d", 3)]
     )
@@ -67,16 +63,16 @@ def test_a_tensor_is_paid_once_by_its_maker_and_once_by_each_reader():
     assert device_loads_us(problem, np.array([0, 0, 0, 0])).tolist() == [65, 0, 0]
 
 
-def test_a_chain_is_cut_where_the_halves_are_even_and_little_is_sent():
+def test_a_chain_is_cut_into_even_halves_where_little_is_sent():
     times = {"a": 10, "b": 10, "c": 10, "d": 10}
     profile = profile_of(times, [("a", "b", 1), ("b", "c", 5), ("c", "d", 1)])
-    split = split_exactly(Problem(profile, cluster_of(2, b0_us=0.0)))
-    assert split.device.tolist() == [0, 0, 1, 1]
-    assert split.load_us == 25
+    found = partition_exactly(Problem(profile, cluster_of(2, b0_us=0.0)))
+    assert found.device.tolist() == [0, 0, 1, 1]
+    assert found.load_us == 25
 
 
-def test_without_any_contiguous_split_the_plan_still_says_where_ops_go():
-    """The middle op needs a CPU, and what is around it may not be apart."""
+def test_a_plan_places_all_ops_even_if_no_contiguous_partition_exists():
+    """The middle op needs a CPU, and the ops around it must share a device."""
     profile = profile_of(
         {"a": 1, "c": 1},
         [("a", "b", 1), ("b", "c", 1)],
@@ -91,7 +87,7 @@ def test_without_any_contiguous_split_the_plan_still_says_where_ops_go():
 @pytest.mark.parametrize(
     "method", ["max-load-dp", "max-load-dpl", "max-load-ip", "max-load-ip-noncontiguous"]
 )
-def test_a_model_whose_ops_together_need_more_than_there_is_is_split_all_the_same(method):
+def test_a_model_whose_ops_together_exceed_memory_still_gets_a_partition(method):
     names = "abcdef"
     profile = profile_of(dict.fromkeys(names, 30.0), [(a, b, 10) for a, b in pairwise(names)])
     # Five tensors of 10 bytes, of which two are there at any time.
@@ -160,17 +156,17 @@ def best_of_all(problem):
 
 @settings(deadline=None, max_examples=60)
 @given(problem=small_problems())
-def test_the_search_finds_what_trying_all_finds(problem):
+def test_the_search_finds_the_best_of_all_partitions(problem):
     expected = best_of_all(problem)
-    split = split_exactly(problem)
-    assert split.load_us == pytest.approx(expected)
+    found = partition_exactly(problem)
+    assert found.load_us == pytest.approx(expected)
     if np.isfinite(expected):
-        assert max_load_us(problem, split.device) == pytest.approx(split.load_us)
-        assert split_in_order(problem).load_us >= split.load_us * (1 - 1e-9)
-        assert split_in_order(problem).bound_us <= split.load_us * (1 + 1e-9)
+        assert max_load_us(problem, found.device) == pytest.approx(found.load_us)
+        assert partition_along_order(problem).load_us >= found.load_us * (1 - 1e-9)
+        assert partition_along_order(problem).bound_us <= found.load_us * (1 + 1e-9)
 
 
-def beside(n_chains, length, **machine):
+def chains(n_chains, length, **machine):
     """Chains that have nothing to do with each other, each op of 10 bytes."""
     names = [[f"{c}/{i}" for i in range(length)] for c in range(n_chains)]
     edges = [(a, b, 1) for chain in names for a, b in itertools.pairwise(chain)]
@@ -179,8 +175,8 @@ def beside(n_chains, length, **machine):
     return Problem(profile, cluster_of(3, b0_us=0.0, **machine))
 
 
-def test_ideals_of_chains_are_the_product_of_their_own():
-    nodes = contract(beside(3, 30))
+def test_chains_have_the_product_of_their_ideals():
+    nodes = contract(chains(3, 30))
     assert find_ideals(90, nodes.source, nodes.target, 100_000).n_ideals == 31**3
     assert find_ideals(90, nodes.source, nodes.target, 31**3 - 1) is None
     assert find_ideals(90, nodes.source, nodes.target, 100_000, lambda: True) is None
@@ -188,28 +184,28 @@ def test_ideals_of_chains_are_the_product_of_their_own():
 
 @given(st.integers(1, 9), st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20))
 @settings(deadline=None)
-def test_no_graph_has_fewer_ideals_than_its_widest_level_tells(n_nodes, edges):
+def test_the_widest_level_bounds_the_number_of_ideals(n_nodes, edges):
     edges = sorted((a, b) for a, b in edges if a < b < n_nodes)
     source, target = np.array(edges, dtype=np.int64).reshape(-1, 2).T
     found = find_ideals(n_nodes, source, target, 1 << n_nodes)
-    assert 2 <= fewest_ideals(n_nodes, source, target) <= found.n_ideals
+    assert 2 <= bound_ideals(n_nodes, source, target) <= found.n_ideals
 
 
-def test_a_wide_graph_is_known_to_have_too_many_ideals_when_the_time_is_over():
+def test_a_wide_graph_has_too_many_ideals_even_without_time_to_count_them():
     profile = profile_of({f"op{i}": 1 for i in range(30)}, [])
-    split = split_exactly(Problem(profile, cluster_of(2)), stopped=lambda: True)
-    assert "there are more than" in split.note
+    found = partition_exactly(Problem(profile, cluster_of(2)), stopped=lambda: True)
+    assert "there are more than" in found.note
 
 
-def test_along_a_long_order_few_cuts_do_for_a_first_split(monkeypatch):
-    """There is one whatever the time, and with time it is as good as if all cuts were tried."""
-    problem = beside(2, 30)
-    best = split_in_order(problem)
+def test_a_long_order_gets_a_first_partition_from_few_cuts(monkeypatch):
+    """There is one however little time; given time, the result is as good as with all cuts."""
+    problem = chains(2, 30)
+    best = partition_along_order(problem)
     monkeypatch.setattr(dp, "FIRST_WORK", 500)
-    first = split_in_order(problem, stopped=lambda: True)
+    first = partition_along_order(problem, stopped=lambda: True)
     assert best.load_us < first.load_us < 1.5 * best.load_us
     assert max_load_us(problem, first.device) == first.load_us
-    assert split_in_order(problem).load_us == best.load_us
+    assert partition_along_order(problem).load_us == best.load_us
 
 
 @given(
@@ -217,7 +213,7 @@ def test_along_a_long_order_few_cuts_do_for_a_first_split(monkeypatch):
     st.integers(1, 2),
 )
 @settings(deadline=None, max_examples=30)
-def test_the_bound_without_a_search_is_below_every_split(times, n_gpus):
+def test_the_bound_without_a_search_is_below_every_partition(times, n_gpus):
     """Some ops run on one kind of device only: 0 here."""
     times = [(gpu, cpu) for gpu, cpu in times if gpu or cpu] or [(1, 1)]
     names = [f"op{i}" for i in range(len(times))]
@@ -226,34 +222,34 @@ def test_the_bound_without_a_search_is_below_every_split(times, n_gpus):
     problem = Problem(profile_of(gpu_us, [], cpu=cpu_us), cluster_of(n_gpus, cpu_lanes=1))
     places = [np.flatnonzero(np.isfinite(row)) for row in problem.time_us]
     least = min(max_load_us(problem, np.array(each)) for each in itertools.product(*places))
-    assert split_in_order(problem).bound_us <= least * (1 + 1e-9)
+    assert partition_along_order(problem).bound_us <= least * (1 + 1e-9)
 
 
-def test_a_graph_of_too_many_ideals_is_split_along_orders_and_the_plan_says_so():
+def test_a_plan_notes_that_only_orders_were_searched():
     options = PlaceOptions(time_limit_s=0.5)
-    plan = place(beside(40, 1, capacity_bytes=150), "max-load-dp", options=options).plan
+    plan = place(chains(40, 1, capacity_bytes=150), "max-load-dp", options=options).plan
     assert "linear orders" in plan.note
     assert not plan.proven
 
 
-def test_stopped_it_answers_with_the_best_so_far():
-    problem = beside(3, 20)
-    exact, said = split_exactly(problem), []
+def test_a_stopped_search_returns_the_best_so_far():
+    problem = chains(3, 20)
+    exact, checks = partition_exactly(problem), []
 
     def stopped():
-        said.append(None)
-        return len(said) > 62
+        checks.append(None)
+        return len(checks) > 62
 
-    split = split_exactly(problem, stopped=stopped)
-    assert exact.load_us <= split.load_us <= split_in_order(problem).load_us
-    assert not split.optimal
-    assert "stopped" in split.note
+    found = partition_exactly(problem, stopped=stopped)
+    assert exact.load_us <= found.load_us <= partition_along_order(problem).load_us
+    assert not found.optimal
+    assert "stopped" in found.note
 
 
 @settings(deadline=None, max_examples=60)
 @given(problem=small_problems())
-def test_a_plan_says_no_more_than_holds(problem):
-    """What a plan calls proven is the least there is, and what was found to fit still does."""
+def test_a_plan_claims_only_what_is_true(problem):
+    """A plan that claims a proof has the least load of all, and its placement fits."""
     least, size = best_of_all(problem), op_memory_bytes(problem)
     plan = place(problem, "max-load-dp", options=PlaceOptions(time_limit_s=20)).plan
     assert plan.bound_us <= plan.value_us
@@ -265,7 +261,7 @@ def test_a_plan_says_no_more_than_holds(problem):
         assert (held <= problem.cluster.capacity_bytes)[gpus].all()
 
 
-def test_pins_give_alike_devices_each_others_place():
+def test_pins_exchange_devices_that_are_alike():
     problem = Problem(
         profile_of({"a": 5, "b": 5}, [("a", "b", 1)]), cluster_of(2, b0_us=0.0), pins={0: 1}
     )
@@ -274,7 +270,7 @@ def test_pins_give_alike_devices_each_others_place():
     assert plan.proven
 
 
-def test_what_a_split_could_not_know_is_said():
+def test_a_plan_notes_pins_that_the_partition_disregarded():
     chain = profile_of({"a": 5, "b": 5, "c": 5}, [("a", "b", 1), ("b", "c", 1)])
     problem = Problem(chain, cluster_of(2, b0_us=0.0), pins={0: 0, 1: 1, 2: 0})
     plan = place(problem, "max-load-dp").plan
@@ -283,7 +279,7 @@ def test_what_a_split_could_not_know_is_said():
     assert "max-load-ip" in plan.note
 
 
-def test_of_unlike_devices_nothing_is_proven():
+def test_nothing_is_proven_for_unlike_devices():
     chain = profile_of({"a": 5, "b": 5}, [("a", "b", 1)])
     problem = Problem(chain, cluster_of(2, b0_us=0.0, speeds=(1.0, 0.25)))
     plan = place(problem, "max-load-dp").plan
@@ -303,7 +299,7 @@ THROUGHPUT_METHODS = ["max-load-dp", "max-load-dpl", "max-load-ip", "max-load-ip
 
 
 @pytest.mark.parametrize("method", THROUGHPUT_METHODS)
-def test_what_a_gpu_sends_costs_what_its_own_link_does(method):
+def test_a_gpu_sends_over_its_own_link(method):
     problem = chain_of_four(n_gpus=2, slower=(1.0, 100.0))
     assert device_loads_us(problem, np.array([0, 0, 1, 1])).tolist() == [20 + 1, 20 + 100, 0]
     plan = place(problem, method, options=PlaceOptions(time_limit_s=20)).plan
@@ -340,7 +336,7 @@ def with_links(cost_us):
         {(0, 1): (1000.0, 0.0), (1, 2): (500.0, 5e-4), (0, 2): (0.0, 1e-3)},
     ],
 )
-def test_without_a_cpu_links_that_differ_prevent_a_proof(method, cost_us):
+def test_unlike_links_without_a_cpu_prevent_a_proof(method, cost_us):
     problem = Problem(chain_of_four(n_gpus=2).profile, with_links(cost_us))
     objective = "latency" if "latency" in method else "throughput"
     plan = place(problem, method, options=PlaceOptions(objective=objective, time_limit_s=20)).plan
@@ -349,7 +345,7 @@ def test_without_a_cpu_links_that_differ_prevent_a_proof(method, cost_us):
 
 
 @pytest.mark.parametrize("method", ["max-load-dp", "max-load-dpl", "pipedream"])
-def test_what_is_pinned_to_a_device_that_would_take_turns_has_it_for_itself(method):
+def test_a_device_with_pinned_ops_is_no_replica(method):
     times = {"a": 10.0, "b": 1.0, "c": 1.0, "d": 30.0}
     profile = profile_of(times, [(a, b, 0) for a, b in pairwise("abcd")])
     rule = LoadRule(replicate=True)
@@ -365,8 +361,8 @@ def test_what_is_pinned_to_a_device_that_would_take_turns_has_it_for_itself(meth
 
 
 @pytest.mark.parametrize("solver", ["HiGHS", "CBC"])
-def test_nothing_false_is_proven_where_the_first_split_is_far_from_the_best(solver):
-    """A GPU is 10,000 times faster than the other, which the DP takes both for."""
+def test_a_proof_is_true_even_if_the_search_begins_far_from_the_best(solver):
+    """One GPU is 10,000 times slower; the DP takes both for the slow one."""
     names = "abcdef"
     times = {name: 90.0 + 7 * i for i, name in enumerate(names)}
     profile = profile_of(times, [(a, b, 3 + ord(b) % 5) for a, b in pairwise(names)])
@@ -408,7 +404,7 @@ def test_nothing_is_proven_of_stages_whose_backward_ops_are_not_contiguous():
 
 
 @pytest.mark.parametrize("method", ["max-load-dp", "max-load-ip", "max-load-ip-noncontiguous"])
-def test_that_nothing_fits_is_said(method):
+def test_a_plan_notes_that_nothing_fits(method):
     times = dict.fromkeys("abc", 5.0)
     profile = profile_of(times, [("a", "b", 1)], persistent=dict.fromkeys(times, 600))
     problem = Problem(profile, cluster_of(2, capacity_bytes=1000))
@@ -418,7 +414,7 @@ def test_that_nothing_fits_is_said(method):
 
 
 def test_free_ops_stay_where_they_fit():
-    """The weights take no time, but with the op that reads them they do not fit a GPU."""
+    """The weights take no time, but do not fit a GPU together with the op that reads them."""
     profile = profile_of(
         {"weights": 0, "dense": 5, "x": 5},
         [("weights", "dense", 0), ("dense", "x", 0)],
@@ -432,7 +428,7 @@ def test_free_ops_stay_where_they_fit():
         assert (held[:2] <= 8).all()
 
 
-def test_of_replicas_nothing_is_proven_where_links_between_gpus_differ():
+def test_nothing_is_proven_for_replicas_if_links_between_gpus_differ():
     profile = profile_of({"f": 20, "b": 20}, [("f", "b", 0)], persistent={"f": 200})
     profile = replace(profile, measured=Measurement(backward=[1]))
     flat = cluster_of(4, b0_us=0.0, cpu_lanes=1)
@@ -444,4 +440,4 @@ def test_of_replicas_nothing_is_proven_where_links_between_gpus_differ():
     options = PlaceOptions(values={"replicate": True})
     plan = place(problem, "max-load-dp", options=options).plan
     assert not plan.proven
-    assert "take turns" in plan.note
+    assert "replicas" in plan.note

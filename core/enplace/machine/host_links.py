@@ -1,0 +1,138 @@
+"""How long tensors take to the host's memory and between machines (Tarnawski et al. 2020).
+
+In the paper all tensors between devices go through the host's memory (section 3); those between
+machines also occupy each machine's network (appendix C.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from enplace.text import host_of
+from enplace.values.cluster import Cluster
+from enplace.values.problem import Problem
+from enplace.values.profile import CONTROL, FloatArray, IntArray
+
+SAME_MACHINE = 2.0
+"""Links within a machine move a megabyte at least so many times faster than those between machines.
+"""
+
+
+def send_us(problem: Problem) -> FloatArray:
+    """Time to move each tensor between a device and the host's memory; (n_tensors, n_devices).
+
+    An accelerator uses its fastest link to a CPU; on a machine without one, its fastest link to
+    another accelerator. 0 for CPUs: their tensors are in the host's memory already.
+    """
+    cluster = problem.cluster
+    us = np.zeros((problem.profile.n_tensors, cluster.n_devices))
+    for gpu in cluster.gpus:
+        ends = [device for device in cluster.cpus or cluster.gpus if device != gpu]
+        us[:, gpu] = _fastest_us(problem, [(gpu, end) for end in ends])
+    return us
+
+
+def network_us(problem: Problem) -> FloatArray:
+    """Time to move each tensor between a machine and any other; shape (n_tensors, n_machines).
+
+    By the fastest link between their accelerators. 0 if there is one machine.
+    """
+    machine = machine_of(problem.cluster)
+    gpus = np.array(problem.cluster.gpus, dtype=np.int64)
+    us = np.zeros((problem.profile.n_tensors, int(machine.max()) + 1))
+    for m in range(us.shape[1]):
+        here = machine[gpus] == m
+        us[:, m] = _fastest_us(problem, list(product(gpus[here].tolist(), gpus[~here].tolist())))
+    return us
+
+
+def _fastest_us(problem: Problem, links: Sequence[tuple[int, int]]) -> FloatArray:
+    """Time to move each tensor by the best of some links; shape (n_tensors,), 0 without any."""
+    tensors = np.zeros(problem.profile.n_tensors)
+    return np.min([_tensor_us(problem, *link) for link in links], axis=0) if links else tensors
+
+
+def _tensor_us(problem: Problem, a: int, b: int) -> FloatArray:
+    """Time to move each tensor between two devices, in the slower direction; (n_tensors,)."""
+    cluster, profile = problem.cluster, problem.profile
+    there, back = (
+        cluster.b0_us[link] + cluster.b1_us_per_byte[link] * profile.tensor_bytes
+        for link in ((a, b), (b, a))
+    )
+    return np.where(profile.tensor_output == CONTROL, 0.0, np.maximum(there, back))
+
+
+def machine_of(cluster: Cluster) -> IntArray:
+    """Number of the machine of each device; shape (n_devices,).
+
+    Devices of several hosts are named after them (``/job:worker/task:0/...``). A cluster without
+    such names does not list its machines, so links tell: if some links between accelerators are
+    :data:`SAME_MACHINE` times faster than the slowest, the slow ones are a network, and
+    accelerators joined by fast ones are one machine. CPUs are dealt out in order.
+    """
+    gpus, machine = cluster.gpus, np.zeros(cluster.n_devices, dtype=np.int64)
+    hosts = [host_of(device.name) for device in cluster.devices]
+    if all(hosts):
+        of_device: IntArray = np.unique(hosts, return_inverse=True)[1]
+        return of_device
+    between = _megabyte_us(cluster)[np.ix_(gpus, gpus)]
+    near = (between * SAME_MACHINE <= between.max()) & ~np.eye(len(gpus), dtype=bool)
+    if near.any():
+        n, machine[gpus] = connected_components(coo_array(near), directed=False)
+        machine[cluster.cpus] = np.arange(len(cluster.cpus)) * n // max(len(cluster.cpus), 1)
+    return machine
+
+
+def _megabyte_us(cluster: Cluster) -> FloatArray:
+    """Time to move a megabyte between devices, in the slower direction; (n_devices, n_devices)."""
+    cost_us = cluster.b0_us + 1e6 * cluster.b1_us_per_byte
+    slower: FloatArray = np.maximum(cost_us, cost_us.T)
+    return slower
+
+
+def has_one_link(cluster: Cluster, two_level: bool = False) -> bool:
+    """Whether the cost of a tensor for an accelerator depends on nothing but the accelerator.
+
+    It is so in the paper, where all tensors go through the host's memory, on hosts of several CPUs
+    whose links to an accelerator are alike, and on machines without a CPU whose accelerators have
+    equal links. With two levels, links between machines count separately, and the fastest of each
+    machine to every other must be equal.
+    """
+    if any(_has_several_links(cluster, gpu, two_level) for gpu in cluster.gpus):
+        return False
+    machines = set(machine_of(cluster)[cluster.gpus].tolist()) if two_level else set()
+    return not any(_has_several_networks(cluster, machine) for machine in machines)
+
+
+def _slower_links(cluster: Cluster) -> FloatArray:
+    """Both costs of each link in the slower direction; shape (n_devices, n_devices, 2)."""
+    links = np.stack([cluster.b0_us, cluster.b1_us_per_byte], axis=-1)
+    slower: FloatArray = np.maximum(links, links.swapaxes(0, 1))
+    return slower
+
+
+def _has_several_links(cluster: Cluster, gpu: int, two_level: bool) -> bool:
+    """Whether an accelerator's links to the host, or to other accelerators, differ."""
+    links, machine = _slower_links(cluster), machine_of(cluster)
+    ends = [
+        end
+        for end in cluster.cpus or cluster.gpus
+        if end != gpu and (machine[end] == machine[gpu] or not two_level)
+    ]
+    return len({tuple(links[gpu, end].tolist()) for end in ends}) > 1
+
+
+def _has_several_networks(cluster: Cluster, one: int) -> bool:
+    """Whether a machine's fastest links to the other machines differ."""
+    links, machine = _slower_links(cluster), machine_of(cluster)
+    here = [gpu for gpu in cluster.gpus if machine[gpu] == one]
+    fastest = [
+        min(tuple(links[a, b].tolist()) for a in here for b in cluster.gpus if machine[b] == m)
+        for m in set(machine[cluster.gpus].tolist()) - {one}
+    ]
+    return len(set(fastest)) > 1

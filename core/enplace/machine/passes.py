@@ -1,0 +1,58 @@
+"""Which pass of a training step each op belongs to."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from enplace.names.passes import BACKWARD, in_pass, named_backward
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray, Profile
+
+
+def backward_ops(problem: Problem) -> BoolArray:
+    """Ops of the backward pass; shape (n_ops,).
+
+    The input may list them; otherwise their scopes tell. All that depends on them is backward too:
+    no forward op waits for a backward one.
+    """
+    return _with_followers(problem.profile, named_backward(problem.profile))
+
+
+def optimiser_ops(problem: Problem) -> BoolArray:
+    """Ops that make new weights of the gradients, from clipping to the update; shape (n_ops,).
+
+    A sample does not pass through them: no other op waits for them within a step. The inputs of
+    2020, which list the backward ops, have none.
+    """
+    profile = problem.profile
+    if profile.measured.backward is not None:
+        return np.zeros(profile.n_ops, dtype=bool)
+    return backward_ops(problem) & ~in_pass(profile, BACKWARD)
+
+
+def _with_followers(profile: Profile, ops: BoolArray) -> BoolArray:
+    """Some ops and all that depend on them; shape (n_ops,)."""
+    found = ops.copy()
+    raise_along_edges(
+        profile.topological_order, profile.edge_ptr[profile.tensor_ptr], profile.edge_op, found
+    )
+    return found
+
+
+@njit(cache=True, nogil=True)
+def raise_along_edges(
+    order: IntArray, ptr: IntArray, target: IntArray, value: IntArray | BoolArray | FloatArray
+) -> None:  # pragma: no cover - compiled
+    """Raise the values of nodes, in place, until none falls along an edge.
+
+    Parameters
+    ----------
+    order : int array, shape (n,)
+        A topological order.
+    ptr, target : int arrays
+        Edges of each node lead to ``target[ptr[node] : ptr[node + 1]]``.
+    """
+    for node in order:
+        for edge in range(ptr[node], ptr[node + 1]):
+            value[target[edge]] = max(value[target[edge]], value[node])

@@ -1,0 +1,185 @@
+"""The stages of a pipeline: the share of each device, cut where the ops are not contiguous.
+
+After Tarnawski et al. 2020, sections 5.2 and 5.3. A device whose ops are not contiguous has several
+stages, one for each virtual device (Fig. 5b).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.machine.all_reduce import all_reduce_us
+from enplace.machine.host_links import send_us
+from enplace.machine.loads import COMPUTE, IN, OUT
+from enplace.machine.passes import optimiser_ops
+from enplace.machine.subgraphs import find_subgraphs
+from enplace.values.plan import Plan
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Ops that a device runs in one go for each microbatch.
+
+    Attributes
+    ----------
+    devices : tuple of int
+        One device, or several replicas that take microbatches in rotation.
+    backward : bool
+    ops : int array
+    in_us, compute_us, out_us : tuple of float
+        Time for each device to bring tensors in, to compute, and to send tensors out.
+    reduce_us : tuple of float
+        Time for each device to exchange gradients with the other replicas, after a microbatch.
+    after : tuple of int
+        Stages that have to be done before.
+    """
+
+    devices: tuple[int, ...]
+    backward: bool
+    ops: IntArray
+    in_us: tuple[float, ...]
+    compute_us: tuple[float, ...]
+    out_us: tuple[float, ...]
+    reduce_us: tuple[float, ...]
+    after: tuple[int, ...]
+
+
+def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -> tuple[Stage, ...]:
+    """Find the stages of a plan, in a topological order, forward ones first.
+
+    The optimiser's ops run with the last stage of their device. The parts of a device's stages add
+    up to its load: it pays once for a tensor that it brings in, in the first stage that needs it.
+
+    Parameters
+    ----------
+    backward : bool array, shape (n_ops,), optional
+        Ops that share no stage with the others; none by default.
+    """
+    separate = np.zeros(problem.profile.n_ops, dtype=bool) if backward is None else backward
+    stage, place, edges = _number_stages(problem, plan.device, separate)
+    on, is_backward = place // 2, place % 2 == 1
+    groups = {group[0]: group for group in plan.replicas}
+    part_us = _parts_of_devices_us(problem, plan, stage, on)
+    found = []
+    for s, d in enumerate(on.tolist()):
+        replicas = groups.get(d, (d,))
+        us = np.stack([part_us[replica][:, s] for replica in replicas], axis=1).tolist()
+        reduce_us = 0.0
+        if len(replicas) > 1 and s == np.flatnonzero(on == d)[-1]:
+            # Each replica exchanges gradients once for a microbatch of every one (appendix C.2).
+            reduce_us = len(replicas) * all_reduce_us(problem, plan.device, replicas)
+        found.append(
+            Stage(
+                replicas,
+                bool(is_backward[s]),
+                np.flatnonzero(stage == s),
+                tuple(us[IN]),
+                tuple(us[COMPUTE]),
+                tuple(us[OUT]),
+                (reduce_us,) * len(replicas),
+                tuple(edges[edges[:, 1] == s, 0].tolist()),
+            )
+        )
+    return tuple(found)
+
+
+def _number_stages(
+    problem: Problem, device: IntArray, separate: BoolArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Number the stages in a topological order.
+
+    Returns
+    -------
+    stage : int array, shape (n_ops,)
+    place : int array, shape (n_stages,)
+        Twice the device, plus one for stages of separate ops.
+    edges : int array, shape (n_edges, 2)
+        Pairs of stages of which the second reads what the first makes.
+    """
+    profile = problem.profile
+    on_path = ~optimiser_ops(problem)
+    found, stage = np.unique(
+        _stage_keys(problem, 2 * device + separate, on_path), return_inverse=True
+    )
+    place = found // profile.n_ops
+    edge = on_path[profile.edge_source] & on_path[profile.edge_op]
+    ends = [stage[profile.edge_source[edge]], stage[profile.edge_op[edge]]]
+    edges = np.unique(np.stack(ends, axis=1), axis=0)
+    edges = edges[edges[:, 0] != edges[:, 1]]
+    order = _order_stages(len(found), edges, place % 2 == 1)
+    number = np.argsort(order)
+    return number[stage], place[order], number[edges]
+
+
+def _stage_keys(problem: Problem, place: IntArray, on_path: BoolArray) -> IntArray:
+    """Key of the stage of each op: its place times n_ops, plus its subgraph; shape (n_ops,).
+
+    The optimiser's ops, which are not on the path of a sample, share the last key of their device.
+    """
+    n_ops, n_places = problem.profile.n_ops, 2 * problem.cluster.n_devices
+    subgraph = find_subgraphs(problem.profile, np.where(on_path, place, -1), n_places)
+    key, device = place * n_ops + subgraph, place // 2
+    for d in np.unique(device[~on_path]):
+        there = key[on_path & (device == d)]
+        key[~on_path & (device == d)] = there.max() if len(there) else (2 * d) * n_ops
+    return key
+
+
+def _order_stages(n: int, edges: IntArray, backward: BoolArray) -> IntArray:
+    """Order stages topologically: forward ones first, each as early as possible."""
+    depth = np.zeros(n, dtype=np.int64)
+    for _ in range(n):
+        before = depth.copy()
+        np.maximum.at(depth, edges[:, 1], depth[edges[:, 0]] + 1)
+        if np.array_equal(before, depth):
+            break
+    order: IntArray = np.lexsort((np.arange(n), depth, backward))
+    return order
+
+
+def _parts_of_devices_us(
+    problem: Problem, plan: Plan, stage: IntArray, on: IntArray
+) -> dict[int, FloatArray]:
+    """Time of the parts of each stage, for each device that may run it; shape (3, n_stages) each.
+
+    Replicas may differ in speed and links, so for each its ops are looked at as if placed on it.
+    """
+    part_us = dict.fromkeys(on.tolist(), _parts_us(problem, plan.device, stage, len(on)))
+    for first, *others in plan.replicas:
+        if first in part_us:
+            for replica in others:
+                there = np.where(plan.device == first, replica, plan.device)
+                part_us[replica] = _parts_us(problem, there, stage, len(on))
+    return part_us
+
+
+def _parts_us(problem: Problem, device: IntArray, stage: IntArray, n: int) -> FloatArray:
+    """Time of the parts of each stage, by :data:`COMPUTE`, ``IN`` and ``OUT``; shape (3, n)."""
+    in_us, out_us = _transfers_us(problem, device, stage, n)
+    work_us = problem.time_us[np.arange(problem.profile.n_ops), device]
+    parts = np.zeros((3, n))
+    parts[COMPUTE], parts[IN], parts[OUT] = np.bincount(stage, work_us, n), in_us, out_us
+    return parts
+
+
+def _transfers_us(
+    problem: Problem, device: IntArray, stage: IntArray, n_stages: int
+) -> tuple[FloatArray, FloatArray]:
+    """Time of the tensors that each stage brings in, and of those it sends out."""
+    profile, cost = problem.profile, send_us(problem)
+    tensor, reader = profile.edge_tensor, device[profile.edge_op]
+    home = device[profile.tensor_op][tensor]
+    out = np.unique(tensor[home != reader])
+    maker = profile.tensor_op[out]
+    out_us = np.bincount(stage[maker], cost[out, device[maker]], n_stages)
+    # The first stage of a device that reads a tensor brings it in.
+    brought = np.flatnonzero(home != reader)
+    brought = brought[np.argsort(stage[profile.edge_op[brought]], kind="stable")]
+    pair = tensor[brought] * problem.cluster.n_devices + reader[brought]
+    first = brought[np.unique(pair, return_index=True)[1]]
+    in_us = np.bincount(stage[profile.edge_op[first]], cost[tensor[first], reader[first]], n_stages)
+    return in_us.astype(np.float64), out_us.astype(np.float64)

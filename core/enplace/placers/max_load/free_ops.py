@@ -1,0 +1,42 @@
+"""From the placements of searches to those of plans: free ops, pins and units."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from enplace.machine.loads import max_load_us
+from enplace.placers.max_load.contract import excess_bytes
+from enplace.placers.max_load.passes import is_contiguous, unit_devices
+from enplace.placers.max_load.stages import Replicas
+from enplace.placing.settle import settle
+from enplace.values.load_rule import LoadRule
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import IntArray
+
+
+def find_allowed(problem: Problem, device: IntArray) -> BoolArray:
+    """Whether each unit is on one device, and may be there; shape (n_units,)."""
+    there = unit_devices(problem, device)
+    allowed = problem.unit_allowed[np.arange(problem.n_units), there]
+    np.logical_and.at(allowed, problem.unit, device == there[problem.unit])
+    return allowed
+
+
+def settle_free_ops(
+    problem: Problem, device: IntArray, rule: LoadRule, replicas: Replicas = ()
+) -> IntArray:
+    """Move free ops to their consumers, if that makes nothing worse.
+
+    Ops that break a constraint move at any cost.
+    """
+    found = settle(problem, device)
+    if not find_allowed(problem, device).all() or np.array_equal(found, device):
+        return found
+    load_us, before_us = (max_load_us(problem, there, rule, replicas) for there in (found, device))
+    # Cheapest first: the last one walks over all edges.
+    as_good = (
+        load_us <= before_us * (1 + 1e-9)
+        and excess_bytes(problem, found) <= excess_bytes(problem, device)
+        and (is_contiguous(problem, found) or not is_contiguous(problem, device))
+    )
+    return found if as_good else device

@@ -1,0 +1,183 @@
+"""Hyperedges: what the transfers of any set of ops cost, in sums that are quick to keep up to date.
+
+A tensor is a hyperedge between the node that makes it and those that read it. It costs a set of
+nodes S in two ways: S sends it out if it has the maker but not all readers, and brings it in if it
+has a reader but not the maker. With A, the maker and all readers, that is
+``[maker in S] - [A inside S]`` and ``[S touches A] - [maker in S]``. So each channel of the load is
+a sum over the nodes of S, plus one over the hyperedges that S touches, less one over those inside
+S. If all transfers count alike, the first sum is 0, and what is left is the cost of the hyperedges
+that S cuts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from enplace.machine.host_links import send_us
+from enplace.machine.loads import BACKWARD, FORWARD, IN, OUT
+from enplace.machine.passes import backward_ops
+from enplace.values.load_rule import USUAL, LoadRule
+from enplace.values.problem import BoolArray, Problem
+from enplace.values.profile import FloatArray, IntArray, Profile
+
+_Ends = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Hyperedges:
+    """The hyperedges between nodes, and what they cost in each channel of the load.
+
+    A channel is a resource in a pass: number ``pass * rule.n_resources + resource``.
+
+    Attributes
+    ----------
+    ptr, node : int arrays
+        Nodes of a hyperedge: ``node[ptr[i] : ptr[i + 1]]``.
+    touched_us, inside_us : float arrays, shape (n_prices, n_hyperedges, n_channels)
+        Cost for a set that has some of the nodes, and what a set saves that has them all.
+    own_us : float array, shape (n_prices, n_nodes, n_channels)
+        Cost of a node for a set that has it.
+    """
+
+    ptr: IntArray
+    node: IntArray
+    touched_us: FloatArray
+    inside_us: FloatArray
+    own_us: FloatArray
+
+    @property
+    def n_hyperedges(self) -> int:
+        return len(self.ptr) - 1
+
+    @property
+    def of_pin(self) -> IntArray:
+        """The hyperedge of each entry of ``node``."""
+        return np.repeat(np.arange(self.n_hyperedges), np.diff(self.ptr))
+
+    def by_node(self, n_nodes: int) -> tuple[IntArray, IntArray]:
+        """Hyperedges of each node, as offsets of shape (n_nodes + 1,) and their numbers."""
+        order = np.argsort(self.node, kind="stable")
+        return np.searchsorted(self.node[order], np.arange(n_nodes + 1)), self.of_pin[order]
+
+
+def find_cut_costs(problem: Problem, label: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """Find the hyperedges between labels of ops where all transfers count alike.
+
+    Returns
+    -------
+    ptr, label : int arrays
+    cost_us : float array, shape (n_hyperedges, n_accelerators)
+        Cost for an accelerator that has some of the labels but not all.
+    """
+    cost_us = send_us(problem)[:, problem.cluster.gpus]
+    found = build_hyperedges(problem, label, cost_us, USUAL)
+    return found.ptr, found.node, np.ascontiguousarray(found.touched_us[:, :, 0].T)
+
+
+def prices_us(problem: Problem) -> tuple[FloatArray, IntArray]:
+    """Cost of each tensor for an accelerator that sends or receives it, and who pays which price.
+
+    Returns
+    -------
+    float array, shape (n_tensors, n_prices)
+        One price if the links of all accelerators are alike, or else one for each.
+    int array, shape (n_devices,)
+        The price that a device pays; -1 for CPUs, which pay nothing.
+    """
+    gpus = problem.cluster.gpus
+    price = np.full(problem.cluster.n_devices, -1, dtype=np.int64)
+    cost_us = send_us(problem)[:, gpus]
+    one = (cost_us == cost_us[:, :1]).all()
+    price[gpus] = 0 if one else np.arange(len(gpus))
+    return (cost_us[:, :1] if one else cost_us), price
+
+
+def build_hyperedges(
+    problem: Problem, label: IntArray, cost_us: FloatArray, rule: LoadRule
+) -> Hyperedges:
+    """Build the hyperedges between labels of ops.
+
+    Parameters
+    ----------
+    label : int array, shape (n_ops,)
+        Node of each op.
+    cost_us : float array, shape (n_tensors, n_prices)
+    """
+    backward = backward_ops(problem)
+    n_prices, n_nodes = cost_us.shape[1], int(label.max()) + 1
+    sums = _Sums(rule, (n_prices, rule.n_passes * rule.n_resources), n_nodes)
+    for tensor in np.flatnonzero((cost_us > 0).any(axis=1)).tolist():
+        _add_tensor(sums, problem.profile, label, backward, tensor, cost_us[tensor])
+    return sums.hyperedges()
+
+
+@dataclass(eq=False)
+class _Sums:
+    """Costs of the hyperedges, by their sorted ends, and of single nodes."""
+
+    rule: LoadRule
+    shape: tuple[int, int]
+    n_nodes: int
+    touched_us: dict[_Ends, FloatArray] = field(init=False)
+    inside_us: dict[_Ends, FloatArray] = field(init=False)
+    own_us: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.touched_us = defaultdict(lambda: np.zeros(self.shape))
+        self.inside_us = defaultdict(lambda: np.zeros(self.shape))
+        self.own_us = np.zeros((self.n_nodes, *self.shape))
+
+    def channel(self, of: int, part: int) -> int:
+        return self.rule.pass_number(of) * self.rule.n_resources + self.rule.resource(part)
+
+    def touch(self, ends: set[int], channel: int, us: FloatArray) -> None:
+        """Charge sets that have some of the ends."""
+        if len(ends) == 1:
+            self.own_us[next(iter(ends)), :, channel] += us
+        else:
+            self.touched_us[tuple(sorted(ends))][:, channel] += us
+
+    def hyperedges(self) -> Hyperedges:
+        keys = list(dict.fromkeys([*self.touched_us, *self.inside_us]))
+        sizes = np.array([len(key) for key in keys], dtype=np.int64)
+        ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        flat = np.array([node for key in keys for node in key], dtype=np.int64)
+        touched, inside = (
+            np.array([us.get(key, np.zeros(self.shape)) for key in keys]).reshape(-1, *self.shape)
+            for us in (self.touched_us, self.inside_us)
+        )
+        by_price = (
+            np.ascontiguousarray(us.transpose(1, 0, 2)) for us in (touched, inside, self.own_us)
+        )
+        return Hyperedges(ptr, flat, *by_price)
+
+
+def _add_tensor(
+    sums: _Sums, profile: Profile, label: IntArray, backward: BoolArray, tensor: int, us: FloatArray
+) -> None:
+    """Add what a tensor costs those who send it and those who bring it in."""
+    readers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
+    op = profile.tensor_op[tensor]
+    maker = int(label[op])
+    ends = {maker, *label[readers].tolist()}
+    if len(ends) == 1:
+        return
+    out = sums.channel(int(backward[op]), OUT)
+    sums.inside_us[tuple(sorted(ends))][:, out] += us
+    into = sums.channel(FORWARD, IN)
+    if sums.rule.n_passes == 1:
+        sums.touch(ends, into, us)
+        if into != out:
+            sums.own_us[maker, :, into] -= us
+            sums.own_us[maker, :, out] += us
+        return
+    # Brought in for the forward ops, if there are any among the readers.
+    forward = {maker, *label[readers[~backward[readers]]].tolist()}
+    sums.touch(forward, into, us)
+    sums.touch(ends, sums.channel(BACKWARD, IN), us)
+    sums.touch(forward, sums.channel(BACKWARD, IN), -us)
+    sums.own_us[maker, :, into] -= us
+    sums.own_us[maker, :, out] += us

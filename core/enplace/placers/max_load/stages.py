@@ -1,0 +1,84 @@
+"""From the table of the dynamic program to stages, and from stages to devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from enplace.placers.max_load.ideals import Lattice
+from enplace.placers.max_load.table import Table
+from enplace.values.profile import IntArray
+
+Replicas = tuple[tuple[int, ...], ...]
+"""Groups of replicas; the ops of each group are placed on its first device."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Nodes that go to one device, or to several replicas."""
+
+    nodes: list[int]
+    gpus: int
+    cpus: int
+
+
+def walk_back(
+    table: Table, lattice: Lattice, devices: IntArray, cell: int, top: int = -1, bottom: int = 0
+) -> list[Stage]:
+    """List the stages of a cell from the first to the last, each the difference of two ideals."""
+    stages: list[Stage] = []
+    ideal, width = top % lattice.n_ideals, int(devices[1]) + 1
+    while ideal != bottom:
+        below, before = int(table.from_ideal[ideal, cell]), int(table.from_cell[ideal, cell])
+        used = divmod(cell - before, width)
+        stages.append(Stage(_nodes_between(lattice, below, ideal), *used))
+        ideal, cell = below, before
+    return stages[::-1]
+
+
+def _nodes_between(lattice: Lattice, below: int, above: int) -> list[int]:
+    """List the nodes of one ideal that are not in another, along a path between the two."""
+    came: dict[int, tuple[int, int]] = {}
+    layer = [below]
+    while above not in came:
+        following = []
+        for ideal in layer:
+            for edge in range(lattice.ptr[ideal], lattice.ptr[ideal + 1]):
+                reached = int(lattice.next_ideal[edge])
+                if reached not in came:
+                    came[reached] = (ideal, int(lattice.added[edge]))
+                    following.append(reached)
+        layer = following
+    nodes = []
+    while above != below:
+        above, node = came[above]
+        nodes.append(node)
+    return nodes
+
+
+def assign(
+    node: IntArray, parts: Sequence[tuple[list[Stage], IntArray, IntArray]]
+) -> tuple[IntArray, Replicas]:
+    """Give each stage the next free devices; return the device of each op, and the replicas.
+
+    Parameters
+    ----------
+    node : int array, shape (n_ops,)
+        Node of each op.
+    parts : sequence of (list of Stage, int array, int array)
+        Stages, and the accelerators and CPUs that they take in order.
+    """
+    of_node = np.zeros(int(node.max()) + 1, dtype=np.int64)
+    replicas: list[tuple[int, ...]] = []
+    for stages, *devices in parts:
+        used = [0, 0]
+        for stage in stages:
+            kind, n = (0, stage.gpus) if stage.gpus else (1, stage.cpus)
+            group = devices[kind][used[kind] : used[kind] + n]
+            used[kind] += n
+            of_node[stage.nodes] = group[0]
+            if n > 1:
+                replicas.append(tuple(group.tolist()))
+    return of_node[node], tuple(replicas)

@@ -1,0 +1,210 @@
+"""Pesto: coarsen, solve the ILP of :mod:`~enplace.placers.pesto.program`, expand the result.
+
+Where the paper leaves room, this is what we do:
+
+- Free solvers do not get past some 50 vertices in the time that a person waits. With Gurobi or
+  CPLEX the program has the paper's 200. With HiGHS it has :data:`FREE_TARGET`, which is too coarse
+  to place well. So half of the time goes to the graph of 200 vertices, on which the default method
+  looks for what the program would find there, and the better of the two is the plan. The same
+  happens where Gurobi or CPLEX is installed and finds nothing, mostly for want of a licence.
+- Vertices of hundreds of ops are left to TensorFlow's own scheduling (end of section 3.3).
+
+The plan's details hold the ILP's results, and its note puts them in words; the step time is the
+simulator's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from enplace.coarsen import expand, merge_batches
+from enplace.machine import simulate
+from enplace.placers.enplace.search import enplace
+from enplace.placers.heft import heft
+from enplace.placers.pesto.program import Program, write_program
+from enplace.placing.candidates import given_start
+from enplace.placing.incumbents import is_better, report
+from enplace.placing.moves import make_level
+from enplace.placing.moves.steps import nearest
+from enplace.placing.options import SOLVER, PlaceOptions, Progress
+from enplace.placing.registry import WARM_START, placer
+from enplace.placing.repair import relieve
+from enplace.solvers.milp import Answer, installed, keeps_to, solve_milp
+from enplace.text import ms
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
+from enplace.values.schedule import Schedule
+
+TARGET, FREE_TARGET = 200, 40
+"""Vertices of the coarse graph with a commercial solver (the paper's number), and with a free one.
+"""
+
+COMMERCIAL = ("Gurobi", "CPLEX")
+
+DEFAULT_S = 60.0
+"""Time for the solver where the person sets no limit; the paper took 24 to 51 minutes."""
+
+SEARCH_S = 20.0
+"""Most of it for the search on 200 vertices."""
+
+LARGE_VERTEX = 100
+"""TensorFlow schedules the ops itself if a vertex has at least so many."""
+
+
+@placer(
+    "pesto",
+    title="Pesto, integer program",
+    source="Pesto (Hafeez et al. 2021)",
+    capabilities=("memory", "heterogeneous", "channels", "anytime", WARM_START),
+    options=(SOLVER,),
+)
+def pesto(problem: Problem, options: PlaceOptions) -> Plan:
+    """Coarsen, solve the ILP from the best list schedule, and carry the result over to the ops.
+
+    A plan to go on from is the ILP's starting point, as nearly as the vertices allow, and the plan
+    to beat.
+    """
+    limit_s = DEFAULT_S if options.time_limit_s is None else options.time_limit_s
+    usual = next((name for name in COMMERCIAL if installed(name)), "HiGHS")
+    solver = options.solver_or(usual)
+    given = given_start(problem, options, "pesto")
+    best, note, details = _solve(problem, given, solver, limit_s, options)
+    # An installed solver may have no licence, or one too small for 200 vertices.
+    nothing = details["ilp_step_time_us"] is None and options.seconds < limit_s
+    if nothing and not options.choice(SOLVER) and solver in COMMERCIAL and not options.cancelled():
+        failed = note
+        best, note, details = _solve(problem, best, "HiGHS", limit_s, options)
+        note = f"{failed} {note}"
+    return replace(best.plan, note=note, details=details)
+
+
+def _solve(
+    problem: Problem, best: Schedule | None, solver: str, limit_s: float, options: PlaceOptions
+) -> tuple[Schedule, str, dict[str, Any]]:
+    """Find the best schedule by a solver, and with a free one the search; a note and details."""
+    free = solver not in COMMERCIAL
+    vertex = merge_batches(problem, FREE_TARGET if free else TARGET)
+    level = make_level(problem, vertex)
+    coarse = level.problem
+    starts = [heft(coarse, options.quiet)]
+    if best is not None:
+        starts.append(nearest(level, best.plan))
+    first = relieve(simulate(problem, _spread(problem, vertex, starts[0])), options)
+    if best is None or is_better(first, best):
+        best = first
+        report(best, options)
+    program = write_program(coarse)
+    searches = free and problem.profile.n_ops > coarse.profile.n_ops
+    answer = _solve_program(program, starts, solver, limit_s, searches, options)
+    note = _note(solver, coarse, answer)
+    if answer.values is not None:
+        best = _better(problem, best, program.plan(answer.values), vertex, options, solver)
+    if searches and not options.stopped:
+        until_s = min(limit_s, options.seconds + SEARCH_S)
+        best, more = _search(problem, best, replace(options, time_limit_s=until_s))
+        note += more
+    details = {
+        "solver": solver,
+        "solver_status": answer.status,
+        "vertices": coarse.profile.n_ops,
+        "variables": int(program.model.integral.sum()),
+        "rows": program.model.n_rows,
+        "ilp_step_time_us": answer.objective if math.isfinite(answer.objective) else None,
+        "ilp_bound_us": answer.bound if math.isfinite(answer.bound) else None,
+    }
+    return best, note, details
+
+
+def _solve_program(
+    program: Program,
+    starts: list[Plan],
+    solver: str,
+    limit_s: float,
+    searches: bool,
+    options: PlaceOptions,
+) -> Answer:
+    """Solve the ILP from the best of some plans, in half of the time if a search comes after it."""
+    n_vertices = program.problem.profile.n_ops
+    # The shortest that fits in the program, which counts memory its own way.
+    values = min(
+        map(program.values, starts),
+        key=lambda v: (not keeps_to(program.model, v), v[program.longest]),
+    )
+    left_s = max(0.0, limit_s - options.seconds)
+    program_s = max(left_s / 2, left_s - SEARCH_S) if searches else left_s
+
+    def report_answer(answer: Answer) -> None:
+        options.progress(
+            Progress(
+                options.seconds,
+                f"{solver} on {n_vertices} vertices: "
+                f"{answer.objective / 1e3:.1f} ms, not below {answer.bound / 1e3:.1f} ms",
+                fraction=min(1.0, options.seconds / limit_s),
+                engine=solver,
+            )
+        )
+
+    return solve_milp(
+        program.model, values, program_s, options.cancelled, report_answer, solver=solver
+    )
+
+
+def _note(solver: str, coarse: Problem, answer: Answer) -> str:
+    """Describe the result of the integer program for a person."""
+    note = f"The integer program on {coarse.profile.n_ops} vertices: "
+    why = f" ({answer.why})" if answer.why else ""
+    if answer.status == "optimal":
+        return f"{note}{ms(answer.objective)}, proven optimal by {solver}."
+    if answer.values is None:
+        in_time = " in its time" if answer.status == "stopped" else ""
+        return f"{note}{solver} found nothing{in_time}{why}."
+    if not math.isfinite(answer.bound):
+        return f"{note}{ms(answer.objective)} by {solver}, without a proof{why}."
+    return f"{note}{ms(answer.objective)}, proven not below {ms(answer.bound)} by {solver}{why}."
+
+
+def _search(problem: Problem, best: Schedule, options: PlaceOptions) -> tuple[Schedule, str]:
+    """Search the paper's vertices with the default method; return the better and a note."""
+    vertex = merge_batches(problem, TARGET)
+    level = make_level(problem, vertex)
+    coarse = level.problem
+    message = f"looking for a plan of {coarse.profile.n_ops} vertices"
+
+    def report_fraction(progress: Progress) -> None:
+        options.progress(Progress(options.seconds, message, fraction=progress.fraction))
+
+    start = nearest(level, best.plan)
+    plan = enplace(coarse, replace(options, progress=report_fraction, start=start))
+    found_us = simulate(coarse, plan).makespan_us
+    better = _better(problem, best, plan, vertex, options, "search on vertices")
+    note = f" Its {coarse.profile.n_ops} vertices, searched without a proof: {ms(found_us)}."
+    return better, note
+
+
+def _better(
+    problem: Problem,
+    best: Schedule,
+    plan: Plan,
+    vertex: IntArray,
+    options: PlaceOptions,
+    engine: str,
+) -> Schedule:
+    """Return the better of a schedule and that of a plan of the vertices."""
+    schedule = simulate(problem, _spread(problem, vertex, plan))
+    if not is_better(schedule, best):
+        return best
+    report(schedule, options, engine)
+    return schedule
+
+
+def _spread(problem: Problem, vertex: IntArray, plan: Plan) -> Plan:
+    """Carry a plan of the vertices over to the ops."""
+    spread = replace(expand(problem, vertex, plan), method="pesto", links="fifo")
+    if np.bincount(vertex).max() >= LARGE_VERTEX:
+        return replace(spread, policy="fifo")
+    return replace(spread, policy="strict")

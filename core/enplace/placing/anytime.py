@@ -1,0 +1,194 @@
+"""The incumbent of a search and its lower bound: kept, improved by a solver, and reported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from enplace.placing.options import PlaceOptions, Progress
+from enplace.solvers.milp import FAR_OFF, ROUNDING, Answer, solve_milp
+from enplace.solvers.model import Model
+from enplace.values.plan import Plan
+from enplace.values.profile import FloatArray, IntArray
+
+PROVEN_GAP = 1e-5
+"""Relative difference to the bound that counts as none: solvers round."""
+
+BETTER = 1e-9
+"""Share by which the objective has to fall, so that rounding errors do not count."""
+
+
+@dataclass(frozen=True, eq=False)
+class Incumbent:
+    """The best placement so far and what is known about it.
+
+    Attributes
+    ----------
+    device : int array, shape (n_ops,)
+    objective_us : float
+        inf if nothing that fits was found.
+    bound_us : float
+        No placement of the kind looked for has less.
+    why : str
+        A note about the solver; mostly empty.
+    subgraph : int array, shape (n_ops,), optional
+        Number of each op's subgraph in its pass of its accelerator, for the latency.
+    """
+
+    device: IntArray
+    objective_us: float
+    bound_us: float
+    why: str = ""
+    subgraph: IntArray | None = None
+
+    @property
+    def proven(self) -> bool:
+        """Whether no placement of this kind is better."""
+        found = bool(np.isfinite(self.objective_us))
+        return found and self.objective_us <= self.bound_us * (1 + PROVEN_GAP)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a search may take, and what it calls.
+
+    Attributes
+    ----------
+    seconds : float
+    cancelled : callable
+        Called often; once true, the search ends with what it has.
+    report : callable
+        Called with each better placement and bound.
+    """
+
+    seconds: float
+    cancelled: Callable[[], bool]
+    report: Callable[[Incumbent], None]
+
+    def stop_after(self, seconds: float) -> Callable[[], bool]:
+        """Return a check whether the search is cancelled or a time from now is over."""
+        deadline_s = time.monotonic() + seconds
+        return lambda: self.cancelled() or time.monotonic() > deadline_s
+
+
+class Incumbents:
+    """The incumbent of a search, which only gets better; each improvement is reported."""
+
+    def __init__(self, first: Incumbent, report: Callable[[Incumbent], None]) -> None:
+        self.best = first
+        self._report = report
+
+    def offer(
+        self, device: IntArray, objective_us: float, subgraph: IntArray | None = None
+    ) -> bool:
+        """Keep a placement if it is better; return whether it is."""
+        if objective_us >= self.best.objective_us * (1 - BETTER):
+            return False
+        self._keep(Incumbent(device, objective_us, self.best.bound_us, subgraph=subgraph))
+        return True
+
+    def raise_bound(self, bound_us: float) -> None:
+        """Keep a bound if it is better."""
+        bound_us = min(bound_us, self.best.objective_us)
+        if bound_us > self.best.bound_us:
+            self._keep(replace(self.best, bound_us=bound_us))
+
+    def _keep(self, found: Incumbent) -> None:
+        self.best = found
+        self._report(found)
+
+
+class Program(NamedTuple):
+    """An integer program that looks for a better incumbent.
+
+    Attributes
+    ----------
+    model : Model
+    start : float array, shape (n_variables,), or None
+        A solution to start from.
+    scale_us : float
+        Unit of time in the model.
+    offer : callable
+        Offers the placement of a solution to the incumbents.
+    """
+
+    model: Model
+    start: FloatArray | None
+    scale_us: float
+    offer: Callable[[FloatArray], None]
+
+
+def improve_by_program(
+    incumbents: Incumbents,
+    write: Callable[[], Program],
+    limits: Limits,
+    deadline_s: float,
+    solver: str,
+    take_others: Callable[[], None] = lambda: None,
+) -> Answer:
+    """Improve the incumbent with an integer program, written anew once its unit is far off.
+
+    Parameters
+    ----------
+    write : callable
+        Writes the program for the current incumbent.
+    deadline_s : float
+        When to stop, on the monotonic clock.
+    take_others : callable
+        Called often while the solver runs, to offer what other searches found.
+    """
+    while True:
+        program = write()
+
+        def stopped() -> bool:
+            take_others()
+            return limits.cancelled()
+
+        def take(answer: Answer, program: Program = program) -> None:
+            if answer.values is not None:
+                program.offer(answer.values)
+            incumbents.raise_bound((answer.bound - ROUNDING) * program.scale_us)
+
+        left_s = deadline_s - time.monotonic()
+        answer = solve_milp(program.model, program.start, left_s, stopped, take, solver=solver)
+        take(answer)
+        best = incumbents.best
+        far_off = program.scale_us > FAR_OFF * best.objective_us
+        if answer.status != "optimal" or best.proven or not far_off:
+            return answer
+
+
+def take_each(
+    results: Callable[[], Iterator[IntArray]], offer: Callable[[IntArray], object]
+) -> Callable[[], None]:
+    """Return a call that offers all results so far of work in the background."""
+
+    def take() -> None:
+        for result in results():
+            offer(result)
+
+    return take
+
+
+def report_plan(
+    options: PlaceOptions,
+    plan: Plan | None,
+    objective_us: float,
+    bound_us: float,
+    bound_by: str = "",
+) -> None:
+    """Tell the person about a better plan, or else a better bound and who proved it."""
+    options.progress(
+        Progress(
+            options.seconds,
+            "a better plan" if plan else "a better bound",
+            incumbent=plan,
+            objective_us=objective_us,
+            bound_us=bound_us,
+            bound_by="" if plan else bound_by,
+        )
+    )
