@@ -22,7 +22,7 @@ from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.machine.loads import max_load_us
 from enplace.placers import DEFAULT_METHOD, STEP_TIME, THROUGHPUT, PlaceOptions, place, placers
-from enplace.placers.max_load.contract import whole_lacking_bytes
+from enplace.placers.max_load.contract import excess_bytes
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
@@ -143,7 +143,7 @@ def _step(problem: Problem, plan: Plan) -> Cell:
 
 def _sample(problem: Problem, plan: Plan) -> Cell:
     load_us = max_load_us(problem, plan.device, replicas=plan.replicas)
-    return Cell(load_us / 1e3, whole_lacking_bytes(problem, plan.device) == 0)
+    return Cell(load_us / 1e3, excess_bytes(problem, plan.device) == 0)
 
 
 def _rank(cell: Cell) -> tuple[bool, float]:

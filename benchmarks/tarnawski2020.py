@@ -24,16 +24,13 @@ import numpy as np
 from benchmarks.report import title
 from enplace.cli.answer import table
 from enplace.coarsen.grouped import op_memory_bytes
+from enplace.machine.latency import latency_us
+from enplace.machine.loads import max_load_us
 from enplace.placers import LATENCY, THROUGHPUT, PlaceOptions, place, placers
-from enplace.placers.latency import best_latency, greedy_split, latency_us
-from enplace.placers.max_load import (
-    Limits,
-    best_anywhere,
-    best_contiguous,
-    max_load_us,
-    split_exactly,
-    split_in_order,
-)
+from enplace.placers.latency.search import place_greedily, search_latency
+from enplace.placers.max_load.dp import partition_along_order, partition_exactly
+from enplace.placers.max_load.search import search_anywhere, search_contiguous
+from enplace.placing.anytime import Limits
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import read_dnn_partitioning
@@ -134,35 +131,35 @@ def _row(name: str, paper: dict[str, Any], ours_ms: float, proof: str, took_s: f
 
 def _contiguous(given: _Input) -> _Found:
     problem = given.problem
-    split = split_exactly(problem)
+    split = partition_exactly(problem)
     _check(split.load_us, max_load_us(problem, split.device))
     return split.load_us / 1e3, f"{split.n_ideals:,} ideals"
 
 
 def _along_one_order(given: _Input) -> _Found:
     problem = given.problem
-    split = split_in_order(problem)
+    split = partition_along_order(problem)
     _check(split.load_us, max_load_us(problem, split.device))
     return split.load_us / 1e3, ""
 
 
 def _contiguous_ip(given: _Input) -> _Found:
     problem, seconds = given.problem, given.seconds
-    found = best_contiguous(problem, Limits(seconds, lambda: False, lambda _: None))
-    _check(found.load_us, max_load_us(problem, found.device))
-    return found.load_us / 1e3, _proof(found.load_us, found.bound_us)
+    found = search_contiguous(problem, Limits(seconds, lambda: False, lambda _: None))
+    _check(found.objective_us, max_load_us(problem, found.device))
+    return found.objective_us / 1e3, _proof(found.objective_us, found.bound_us)
 
 
 def _anywhere(given: _Input) -> _Found:
     problem, seconds = given.problem, given.seconds
-    found = best_anywhere(problem, Limits(seconds, lambda: False, lambda _: None))
-    _check(found.load_us, max_load_us(problem, found.device))
-    return found.load_us / 1e3, _proof(found.load_us, found.bound_us)
+    found = search_anywhere(problem, Limits(seconds, lambda: False, lambda _: None))
+    _check(found.objective_us, max_load_us(problem, found.device))
+    return found.objective_us / 1e3, _proof(found.objective_us, found.bound_us)
 
 
 def _greedy(given: _Input) -> _Found:
     problem = given.problem
-    return latency_us(problem, greedy_split(problem)) / 1e3, ""
+    return latency_us(problem, place_greedily(problem)) / 1e3, ""
 
 
 def _least_latency(pieces: int) -> _Solve:
@@ -170,9 +167,9 @@ def _least_latency(pieces: int) -> _Solve:
 
     def solve(given: _Input) -> _Found:
         problem, seconds = given.problem, given.seconds
-        found = best_latency(problem, Limits(seconds, lambda: False, lambda _: None), pieces)
-        _check(found.latency_us, latency_us(problem, found.device, found.piece))
-        return found.latency_us / 1e3, _proof(found.latency_us, found.bound_us)
+        found = search_latency(problem, Limits(seconds, lambda: False, lambda _: None), pieces)
+        _check(found.objective_us, latency_us(problem, found.device, found.subgraph))
+        return found.objective_us / 1e3, _proof(found.objective_us, found.bound_us)
 
     return solve
 

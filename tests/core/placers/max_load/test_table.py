@@ -1,0 +1,115 @@
+"""The kernels of the dynamic programs against the definitions that they compute."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from enplace.placers.max_load import dp, two_level
+from enplace.placers.max_load.ideals import find_ideals
+from enplace.placers.max_load.table import empty_table, fill
+from enplace.values.load_rule import LoadRule
+from enplace.values.measurement import Measurement
+from enplace.values.problem import Problem
+from problems import cluster_of, profile_of
+
+RULES = [LoadRule(), LoadRule("duplex", "gpipe"), LoadRule("overlap", "1f1b", replicate=True)]
+
+
+def draw_task(seed, rule):
+    """Seven ops, the last two of them backward, on two GPUs and a CPU."""
+    rng, names = np.random.default_rng(seed), "abcdefg"
+    size = {name: int(rng.integers(1, 9)) for name in names}
+    edges = [(a, b, size[a]) for a, b in itertools.combinations(names, 2) if rng.random() < 0.4]
+    profile = profile_of(
+        {name: int(rng.integers(1, 20)) for name in names},
+        edges,
+        cpu={name: int(rng.integers(1, 60)) for name in names},
+        persistent={name: int(rng.integers(1, 40)) for name in names},
+    )
+    profile = replace(profile, measured=Measurement(backward=[5, 6]))
+    machine = cluster_of(2, b0_us=0.0, cpu_lanes=1, capacity_bytes=120)
+    return dp.build_task(Problem(profile, machine), rule)
+
+
+def find_sets(lattice):
+    """The nodes of each ideal."""
+    sets = [frozenset()] * lattice.n_ideals
+    for ideal in range(lattice.n_ideals):
+        for edge in range(lattice.ptr[ideal], lattice.ptr[ideal + 1]):
+            sets[lattice.next_ideal[edge]] = sets[ideal] | {int(lattice.added[edge])}
+    return sets
+
+
+def channels_us(hyperedges, nodes):
+    """Time of the transfers of a set of nodes, by the definition of hyperedges."""
+    total = sum((hyperedges.own_us[0, node] for node in nodes), np.zeros(()))
+    for i in range(hyperedges.n_hyperedges):
+        ends = set(hyperedges.node[hyperedges.ptr[i] : hyperedges.ptr[i + 1]].tolist())
+        if ends & nodes:
+            total = total + hyperedges.touched_us[0, i]
+        if ends <= nodes:
+            total = total - hyperedges.inside_us[0, i]
+    return total
+
+
+def stage_loads_us(task, nodes):
+    """Load of a stage of some nodes in the last pass, by the accelerators and CPUs it takes."""
+    costs, rule, at = task.costs, task.rule, sorted(nodes)
+    channel = channels_us(task.nodes.hyperedges, nodes).reshape(rule.n_passes, -1)[-1].copy()
+    channel[0] += costs.gpu_us[at, -1].sum()
+    loads = {}
+    if costs.gpu_runs[at].all() and costs.memory_bytes[at].sum() <= costs.capacity_bytes:
+        for count in range(1, costs.most_replicas[0] + 1):
+            reduce_us = (count - 1) / count * costs.sync_us[at].sum()
+            own_us = channel.max() / count
+            loads[count, 0] = own_us + reduce_us if costs.sums_sync else max(own_us, reduce_us)
+    if costs.cpu_runs[at].all():
+        for count in range(1, costs.most_replicas[1] + 1):
+            loads[0, count] = costs.cpu_us[at, -1].sum() / count
+    return loads
+
+
+def best_of_all_pairs(task, sets):
+    """The table as the paper defines it, over all pairs of ideals; by (accelerators, CPUs) used."""
+    n_gpus, n_cpus = task.costs.devices.tolist()
+    best = np.full((len(sets), n_gpus + 1, n_cpus + 1), np.inf)
+    best[0, 0, 0] = 0.0
+    for low, high in itertools.product(range(len(sets)), repeat=2):
+        if not sets[low] < sets[high]:
+            continue
+        for (gpus, cpus), load_us in stage_loads_us(task, sets[high] - sets[low]).items():
+            before = best[low, : n_gpus + 1 - gpus, : n_cpus + 1 - cpus]
+            after = best[high, gpus:, cpus:]
+            np.minimum(after, np.maximum(before, load_us), out=after)
+    return best.reshape(len(sets), -1)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_table_is_that_of_all_pairs_of_ideals(rule, seed):
+    task = draw_task(seed, rule)
+    lattice = find_ideals(task.nodes.n_nodes, task.nodes.source, task.nodes.target, 10_000)
+    table = empty_table(lattice, task.costs.devices)
+    capable = np.ones(table.best_us.shape, dtype=bool)
+    limit_us = np.full(rule.n_passes, np.inf)
+    at = 0
+    while at < lattice.n_ideals:
+        at = fill(lattice, task.costs, limit_us, capable, table, at, 5)
+    np.testing.assert_allclose(table.best_us, best_of_all_pairs(task, find_sets(lattice)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_network_loads_are_those_of_the_nodes_between_two_ideals(seed):
+    task = draw_task(seed, LoadRule("duplex", "gpipe"))
+    lattice = find_ideals(task.nodes.n_nodes, task.nodes.source, task.nodes.target, 10_000)
+    sets, hyperedges = find_sets(lattice), task.nodes.hyperedges
+    base = lattice.n_ideals // 3
+    found = two_level._network_channels_us(lattice, task.costs.transfers, base)
+    for ideal, nodes in enumerate(sets):
+        if nodes > sets[base]:
+            expected = channels_us(hyperedges, nodes - sets[base])
+            np.testing.assert_allclose(found[ideal], expected, atol=1e-9)
+        elif nodes != sets[base]:
+            assert np.isinf(found[ideal]).all()
