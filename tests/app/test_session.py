@@ -2,6 +2,7 @@ import pytest
 
 from documents import add_plan, chain_document
 from enplace.errors import EnplaceError
+from enplace.readers import readers
 from enplace.writers import write_profile
 from enplace_studio import session
 from enplace_studio.document import Document
@@ -106,3 +107,12 @@ def test_nothing_is_left_behind_after_saving_or_closing(tmp_path):
     assert not list((tmp_path / "r").glob("*.enplace"))
     recovery.close()
     assert not list((tmp_path / "r").iterdir())
+
+
+def test_the_dialog_offers_what_has_a_reader():
+    offered = session.file_filter().split(";;")
+    assert offered[0] == "Profiles and projects (*.json *.json.gz *.enplace)"
+    assert [text.partition(" (")[0] for text in offered[1:-1]] == [
+        reader.title for reader in readers().values()
+    ]
+    assert offered[-1] == "All files (*)"
