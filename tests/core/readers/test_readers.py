@@ -100,7 +100,7 @@ def test_costs_count_where_sizes_do_not_go_with_them(tmp_path: Path, costs_and_s
         for i, (cost, size) in enumerate(costs_and_sizes)
     ]
     data = {"maxFPGAs": 2, "maxCPUs": 0, "nodes": nodes, "edges": edges}
-    with pytest.warns(EnplaceWarning, match="the costs count"):
+    with pytest.warns(EnplaceWarning, match="the costs are used"):
         profile = read(tmp_path, data)
     problem = Problem(profile, cluster_from("from-file", profile))
     sent_ms = [us / 1000 for us in send_us(problem)[:, 0].tolist()]
@@ -111,7 +111,7 @@ def test_costs_without_sizes_count_however_many_there_are(tmp_path: Path) -> Non
     nodes = [{"id": i, "fpgaLatency": 1, "cpuLatency": 9, "size": 1} for i in range(5_000)]
     edges = [{"sourceId": i, "destId": i + 1, "cost": 0.1234567} for i in range(4_999)]
     data = {"maxFPGAs": 2, "maxCPUs": 0, "nodes": nodes, "edges": edges}
-    with pytest.warns(EnplaceWarning, match="the costs count"):
+    with pytest.warns(EnplaceWarning, match="the costs are used"):
         profile = read(tmp_path, data)
     problem = Problem(profile, cluster_from("from-file", profile))
     assert send_us(problem)[:, :2] == pytest.approx(123.4567)
