@@ -56,9 +56,9 @@ def test_bytes_come_from_a_line_like_times():
 def test_a_model_that_does_not_follow_the_batch_size_is_refused():
     """Its data may have fewer samples, or the model may take its batch size from elsewhere."""
     graph = profile_of({"a": 1, "b": 1}, [("a", "b", 20)])
-    with pytest.raises(ProfileError, match="should hold 80 B and hold 20 B"):
+    with pytest.raises(ProfileError, match="should hold 80 B but hold 20 B"):
         estimate(graph, small_batches(10, 20), (1, 2), 8)
-    with pytest.raises(ProfileError, match="as much with a batch of 1 as with one of 2"):
+    with pytest.raises(ProfileError, match="as much memory with a batch of 1 as with one of 2"):
         estimate(graph, small_batches(20, 20), (1, 2), 8)
 
 

@@ -189,7 +189,7 @@ def test_only_a_plan_with_splits_may_drift():
     _, run = a_run(loss_difference=0.12)
     split = replace(run, plan=replace(run.plan, splits=(Split("a", "batch", 2),)))
     assert run.drift == ""
-    assert "differences grow with steps" in split.drift
+    assert "differences grow with every step" in split.drift
     assert replace(split, loss_difference=0.0).drift == ""
 
 
@@ -201,7 +201,7 @@ def test_a_plan_with_splits_is_as_planned_if_its_first_step_is():
     told = describe_run(split, "gpu:2")
     assert "first step differs by" in told
     assert "if only last bits of variables change" in told
-    assert "differences grow with steps" in told
+    assert "differences grow with every step" in told
     assert "changes no arithmetic" not in told
     wrong = replace(split, first_step_difference=0.01)
     assert not wrong.as_planned
