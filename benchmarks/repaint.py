@@ -25,9 +25,9 @@ from enplace.placers import place
 from enplace.readers.clusters import presets
 from enplace_studio.application import make_application
 from enplace_studio.document import Document, PlanEntry
-from enplace_studio.graph import GraphView
-from enplace_studio.state import first_state
-from enplace_studio.timeline import TimelineView
+from enplace_studio.graph.view import GraphView
+from enplace_studio.project import start_project
+from enplace_studio.timeline.view import TimelineView
 
 TARGET = "20 ms or less"
 SETTLE_S = 8.0
@@ -55,7 +55,7 @@ def main() -> None:
 
 def _document(cluster: str) -> Document:
     document = Document()
-    document.open(first_state(transformer_36k(), presets()[cluster]))
+    document.open(start_project(transformer_36k(), presets()[cluster]))
     problem = document.problem
     assert problem is not None
     plan = place(problem, "heft").plan
@@ -81,8 +81,8 @@ def _settle() -> None:
 
 def _measure(name: str, canvas: QWidget, document: Document) -> None:
     """Zoom in, pan, zoom out, then all that with a group selected."""
-    assert document.grouping is not None
-    for what, ops in (("", ()), (", a group selected", document.grouping.ops(10))):
+    assert document.project.grouping is not None
+    for what, ops in (("", ()), (", a group selected", document.project.grouping.ops(10))):
         document.select(ops)
         QTest.keyClick(canvas, Qt.Key.Key_0)
         _report(f"{name}, zoom{what}", canvas, [_wheel(120)] * 20 + [_wheel(-120)] * 20)

@@ -28,7 +28,7 @@ from enplace.placers import place
 from enplace.readers.clusters import presets
 from enplace_studio.application import make_application
 from enplace_studio.document import PlanEntry
-from enplace_studio.state import first_state
+from enplace_studio.project import start_project
 from enplace_studio.window import MainWindow
 
 BEAT_MS = 5
@@ -63,7 +63,7 @@ def main() -> None:
 
 def _open(window: MainWindow) -> None:
     document = window.document
-    document.open(first_state(transformer_36k(), presets()["celeritas"]))
+    document.open(start_project(transformer_36k(), presets()["celeritas"]))
     assert document.problem is not None
     plan = place(document.problem, "heft").plan
     document.add_plan(PlanEntry("HEFT", plan, simulate(document.problem, plan)))
@@ -75,9 +75,9 @@ def _drops(window: MainWindow, app: QApplication) -> None:
     spent_ms = []
     for drop in range(DROPS):
         assert document.problem is not None
-        assert document.grouping is not None
+        assert document.project.grouping is not None
         assert document.current is not None
-        ops = document.grouping.ops(2 + 3 * drop)
+        ops = document.project.grouping.ops(2 + 3 * drop)
         here = int(document.current.plan.device[ops[0]])
         document.select(ops)
         QTest.qWait(600)
@@ -92,7 +92,7 @@ def _drops(window: MainWindow, app: QApplication) -> None:
 def _solve(window: MainWindow) -> None:
     """The default method from the press of the button to its plan on screen, again and again."""
     window.header.set_time_limit(LIMIT_S)
-    stalls_ms = [_longest_stall_ms(window.solving.solve, SOLVE_S) for _ in range(SOLVES)]
+    stalls_ms = [_longest_stall_ms(window.studio.solving.solve, SOLVE_S) for _ in range(SOLVES)]
     middle, slowest = statistics.median(stalls_ms), max(stalls_ms)
     figure(
         "longest stall of a solve: median / slowest", f"{middle:.0f} / {slowest:.0f} ms", "50 ms"
@@ -101,7 +101,7 @@ def _solve(window: MainWindow) -> None:
 
 def _save(window: MainWindow, folder: Path) -> None:
     path = folder / "project.enplace"
-    stall_ms = _longest_stall_ms(lambda: window.files.save_to(path), 1)
+    stall_ms = _longest_stall_ms(lambda: window.studio.files.save_to(path), 1)
     figure("longest stall while saving", f"{stall_ms:.0f} ms", "50 ms or less")
 
 

@@ -35,8 +35,8 @@ with tempfile.TemporaryDirectory() as folder:
     times = {"window": since()}
 
     def opened():
-        window.files.open_sample(samples()[0])
-        QTimer.singleShot(0, answered)
+        window.document.opened.connect(lambda: QTimer.singleShot(0, answered))
+        window.studio.files.open_sample(samples()[0])
 
     def answered():
         window.repaint()

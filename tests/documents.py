@@ -10,7 +10,7 @@ from enplace.machine import simulate
 from enplace.values.cluster import Cluster
 from enplace.values.profile import Profile
 from enplace_studio.document import Document, PlanEntry
-from enplace_studio.state import first_state
+from enplace_studio.project import start_project
 from problems import cluster_of, plan_of, profile_of
 
 
@@ -26,7 +26,7 @@ def chain_document(**cluster: object) -> Document:
 def document_of(profile: Profile, cluster: Cluster, *places: dict[str, int]) -> Document:
     """A document with a plan for each op -> device; the first is shown."""
     document = Document()
-    document.open(first_state(profile, cluster))
+    document.open(start_project(profile, cluster))
     for number, devices in enumerate(places):
         add_plan(document, f"plan {number + 1}", devices, choose=number == 0)
     document.undo_stack.clear()

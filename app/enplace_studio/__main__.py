@@ -43,8 +43,8 @@ def main(argv: list[str] | None = None) -> int:
 def _begin(window: MainWindow, file: Path | None) -> None:
     window.solver.start()
     if file is not None:
-        window.files.open_path(file)
-    window.files.offer_recovery()
+        window.studio.files.open_path(file)
+    window.studio.files.offer_recovery()
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

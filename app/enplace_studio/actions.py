@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from PySide6.QtWidgets import QInputDialog
 
 from enplace.frameworks.registry import exporters
+from enplace_studio.about import show_about, show_tensorflow
 from enplace_studio.document import Document
-
-if TYPE_CHECKING:
-    from enplace_studio.window import MainWindow
+from enplace_studio.studio import Studio
+from enplace_studio.theme import theme
+from enplace_studio.view import View, ViewAction
+from enplace_studio.views import all_views
 
 MENUS = ("File", "Edit", "Plan", "View", "Help")
 DEVICE_KEYS = 8
@@ -32,7 +35,7 @@ class Action:
     keys : tuple of str
         Shortcuts as Qt writes them; the first is shown.
     run, enabled : callable
-        What it does to the window, and whether it can be done now.
+        What it does, and whether it can be done now.
     group : int
         Actions of one menu with the same number stand together.
     checked : callable, optional
@@ -45,63 +48,63 @@ class Action:
     title: str
     menu: str
     keys: tuple[str, ...]
-    run: Callable[[MainWindow], object]
-    enabled: Callable[[MainWindow], bool] = lambda window: True
+    run: Callable[[Studio], object]
+    enabled: Callable[[Studio], bool] = lambda studio: True
     group: int = 0
-    checked: Callable[[MainWindow], bool] | None = None
-    why_not: Callable[[MainWindow], str] | None = None
+    checked: Callable[[Studio], bool] | None = None
+    why_not: Callable[[Studio], str] | None = None
 
 
-def _open(window: MainWindow) -> bool:
-    return window.document.problem is not None
+def _open(studio: Studio) -> bool:
+    return studio.document.problem is not None
 
 
-def _planned(window: MainWindow) -> bool:
-    return window.document.current is not None
+def _planned(studio: Studio) -> bool:
+    return studio.document.current is not None
 
 
-def _selected(window: MainWindow) -> bool:
-    return _planned(window) and bool(window.document.selection)
+def _selected(studio: Studio) -> bool:
+    return _planned(studio) and bool(studio.document.selection)
 
 
-def _several(window: MainWindow) -> bool:
-    return _open(window) and len(window.document.selection) > 1
+def _several(studio: Studio) -> bool:
+    return _open(studio) and len(studio.document.selection) > 1
 
 
-def _solvable(window: MainWindow) -> bool:
-    idle = not window.solver.is_asked and not window.is_measuring
-    return _open(window) and bool(window.solver.methods) and idle
+def _solvable(studio: Studio) -> bool:
+    idle = not studio.solver.is_asked and not studio.is_measuring
+    return _open(studio) and bool(studio.solver.methods) and idle
 
 
-def _was_run(window: MainWindow) -> bool:
-    current = window.document.current
+def _was_run(studio: Studio) -> bool:
+    current = studio.document.current
     return current is not None and current.run is not None
 
 
-def _was_measured(window: MainWindow) -> bool:
-    problem = window.document.problem
+def _was_measured(studio: Studio) -> bool:
+    problem = studio.document.problem
     if problem is None:
         return False
     measured = problem.profile.measured
     return measured.step_time_us is not None or measured.evaluation is not None
 
 
-def _edit(change: Callable[[Document, Collection[int]], bool]) -> Callable[[MainWindow], bool]:
+def _edit(change: Callable[[Document, Collection[int]], bool]) -> Callable[[Studio], bool]:
     """An edit of the selected ops."""
-    return lambda window: change(window.document, window.document.selection)
+    return lambda studio: change(studio.document, studio.document.selection)
 
 
 def _device_action(number: int) -> Action:
-    def has_device(window: MainWindow) -> bool:
-        problem = window.document.problem
-        return _selected(window) and problem is not None and number < problem.cluster.n_devices
+    def has_device(studio: Studio) -> bool:
+        problem = studio.document.problem
+        return _selected(studio) and problem is not None and number < problem.cluster.n_devices
 
     return Action(
         f"place-{number + 1}",
         f"Pin selection to device {number + 1}",
         "",
         (str(number + 1),),
-        lambda window: window.document.place(window.document.selection, number),
+        lambda studio: studio.document.place(studio.document.selection, number),
         has_device,
     )
 
@@ -113,7 +116,7 @@ def _export_action(form: str) -> Action:
         title,
         "File",
         (),
-        lambda window: window.files.ask_export(form, suffix),
+        lambda studio: studio.files.ask_export(form, suffix),
         _planned,
         2,
     )
@@ -125,33 +128,64 @@ def _mode_action(mode: str, title: str) -> Action:
         title,
         "View",
         (),
-        lambda window: window.set_mode(mode),
+        lambda studio: studio.set_theme(mode),
         group=3,
-        checked=lambda window: window.theme_mode == mode,
+        checked=lambda studio: theme.mode == mode,
     )
 
 
+def _view_action(view: View, action: ViewAction) -> Action:
+    return Action(
+        action.id,
+        action.title,
+        action.menu,
+        action.keys,
+        lambda studio: action.run(studio.panes.views[view.id]),
+        _open,
+        action.group,
+    )
+
+
+def _select_all(studio: Studio) -> None:
+    problem = studio.document.problem
+    if problem is not None:
+        studio.document.select(range(problem.profile.n_ops))
+
+
+def _rename_plan(studio: Studio) -> None:
+    current = studio.document.current
+    if current is not None:
+        name, accepted = QInputDialog.getText(
+            studio.window, "Rename plan", "Name", text=current.name
+        )
+        if accepted:
+            studio.document.rename_plan(current, name)
+
+
+def _remove_plan(studio: Studio) -> None:
+    if studio.document.current is not None:
+        studio.document.remove_plan(studio.document.current)
+
+
 # fmt: off
-ACTIONS: tuple[Action, ...] = (
-    Action("open", "Open…", "File", ("Ctrl+O",), lambda w: w.files.ask_open()),
+_ACTIONS: tuple[Action, ...] = (
+    Action("open", "Open…", "File", ("Ctrl+O",), lambda s: s.files.ask_open()),
     Action("open-model", "Open a model…", "File", ("Ctrl+Shift+O",),
-           lambda w: w.measuring.open_model(), lambda w: not w.is_measuring),
-    Action("start", "Start page", "File", (), lambda w: w.files.close(), _open),
-    Action("save", "Save", "File", ("Ctrl+S",), lambda w: w.files.save(), _open, 1),
+           lambda s: s.measuring.open_model(), lambda s: not s.is_measuring),
+    Action("start", "Start page", "File", (), lambda s: s.files.close_project(), _open),
+    Action("save", "Save", "File", ("Ctrl+S",), lambda s: s.files.save(), _open, 1),
     Action("save-as", "Save as…", "File", ("Ctrl+Shift+S",),
-           lambda w: w.files.save_as(), _open, 1),
+           lambda s: s.files.save_as(), _open, 1),
     Action("import-plan", "Import plan.json…", "File", (),
-           lambda w: w.files.ask_import_plan(), _open, 2),
+           lambda s: s.files.ask_import_plan(), _open, 2),
     Action("export-plan", "Export plan.json…", "File", ("Ctrl+E",),
-           lambda w: w.files.ask_export_plan(), _planned, 2),
+           lambda s: s.files.ask_export_plan(), _planned, 2),
     *(_export_action(form) for form in EXPORTS),
-    Action("export-graph", "Export graph as SVG…", "File", (),
-           lambda w: w.export_graph(), _open, 2),
-    Action("quit", "Quit", "File", ("Ctrl+Q",), lambda w: w.close(), group=3),
-    Action("undo", "Undo", "Edit", ("Ctrl+Z",), lambda w: w.document.undo_stack.undo(),
-           lambda w: w.document.undo_stack.canUndo()),
+    Action("quit", "Quit", "File", ("Ctrl+Q",), lambda s: s.window.close(), group=3),
+    Action("undo", "Undo", "Edit", ("Ctrl+Z",), lambda s: s.document.undo_stack.undo(),
+           lambda s: s.document.undo_stack.canUndo()),
     Action("redo", "Redo", "Edit", ("Ctrl+Shift+Z", "Ctrl+Y"),
-           lambda w: w.document.undo_stack.redo(), lambda w: w.document.undo_stack.canRedo()),
+           lambda s: s.document.undo_stack.redo(), lambda s: s.document.undo_stack.canRedo()),
     Action("pin", "Pin selection where it is", "Edit", ("P",),
            _edit(Document.pin_here), _selected, 1),
     Action("unpin", "Unpin selection", "Edit", ("U",), _edit(Document.unpin), _selected, 1),
@@ -159,49 +193,59 @@ ACTIONS: tuple[Action, ...] = (
            _edit(Document.colocate), _several, 1),
     Action("separate", "Separate selection", "Edit", ("Shift+G",),
            _edit(Document.separate), _selected, 1),
-    Action("select-all", "Select all", "Edit", ("Ctrl+A",), lambda w: w.select_all(), _open, 2),
+    Action("select-all", "Select all", "Edit", ("Ctrl+A",), _select_all, _open, 2),
     Action("select-none", "Select nothing", "Edit", (),
-           lambda w: w.document.select(()), _selected, 2),
-    Action("search", "Search ops…", "Edit", ("Ctrl+F",), lambda w: w.search(), _open, 2),
-    Action("solve", "Solve", "Plan", ("Ctrl+Return",), lambda w: w.solving.solve(), _solvable),
+           lambda s: s.document.select(()), _selected, 2),
+    Action("solve", "Solve", "Plan", ("Ctrl+Return",), lambda s: s.solving.solve(), _solvable),
     Action("cancel", "Stop solving, keep the best", "Plan", ("Ctrl+.",),
-           lambda w: w.solver.cancel(), lambda w: w.solver.busy),
+           lambda s: s.solver.cancel(), lambda s: s.solver.busy),
     Action("compare", "Compare methods", "Plan", ("Ctrl+Shift+C",),
-           lambda w: w.solving.compare(), _solvable),
-    Action("rules", "Place by rules…", "Plan", (), lambda w: w.solving.ask_rules(), _solvable),
+           lambda s: s.solving.compare(), _solvable),
+    Action("rules", "Place by rules…", "Plan", (), lambda s: s.solving.ask_rules(), _solvable),
     Action("run", "Run on this machine…", "Plan", ("Ctrl+R",),
-           lambda w: w.measuring.run_current(), lambda w: not w.why_no_run(), 1,
-           why_not=lambda w: w.why_no_run()),
+           lambda s: s.measuring.run_current(), lambda s: not s.why_no_run(), 1,
+           why_not=lambda s: s.why_no_run()),
     Action("tune", "Tune on this machine…", "Plan", (),
-           lambda w: w.measuring.tune_current(), lambda w: not w.why_no_run(), 1,
-           why_not=lambda w: w.why_no_run()),
+           lambda s: s.measuring.tune_current(), lambda s: not s.why_no_run(), 1,
+           why_not=lambda s: s.why_no_run()),
     Action("cancel-run", "Cancel the measurement", "Plan", (),
-           lambda w: w.measuring.cancel(), lambda w: w.is_measuring, 1),
+           lambda s: s.measuring.cancel(), lambda s: s.is_measuring, 1),
     Action("take-costs", "Take measured costs", "Plan", (),
-           lambda w: w.measuring.take_costs(), _was_run, 1),
+           lambda s: s.measuring.take_costs(), _was_run, 1),
     Action("profile-page", "How it was measured…", "Plan", (),
-           lambda w: w.measuring.show_profile(), _was_measured, 1),
+           lambda s: s.measuring.show_profile(), _was_measured, 1),
     Action("cluster", "Choose cluster…", "Plan", ("Ctrl+L",),
-           lambda w: w.solving.choose_cluster(), _open, 2),
+           lambda s: s.solving.choose_cluster(), _open, 2),
     Action("edit-cluster", "Edit cluster…", "Plan", (),
-           lambda w: w.solving.edit_cluster(), _open, 2),
-    Action("rename-plan", "Rename plan…", "Plan", ("F2",), lambda w: w.ask_rename(), _planned, 3),
+           lambda s: s.solving.edit_cluster(), _open, 2),
+    Action("rename-plan", "Rename plan…", "Plan", ("F2",), _rename_plan, _planned, 3),
     Action("remove-plan", "Remove plan", "Plan", (),
-           lambda w: w.remove_plan(), _planned, 3),
-    Action("fit", "Fit to window", "View", ("0",), lambda w: w.call_view("fit"), _open, 1),
+           _remove_plan, _planned, 3),
+    Action("fit", "Fit to window", "View", ("0",), lambda s: s.panes.call("fit"), _open, 1),
     Action("focus", "Go to selection", "View", ("F",),
-           lambda w: w.call_view("focus_selection"), _selected, 1),
-    Action("reset-layout", "Reset layout", "View", (), lambda w: w.reset_layout(), group=2),
+           lambda s: s.panes.call("focus_selection"), _selected, 1),
+    Action("reset-layout", "Reset layout", "View", (), lambda s: s.panes.reset(), group=2),
     _mode_action("system", "Light or dark as the system"),
     _mode_action("light", "Light"),
     _mode_action("dark", "Dark"),
-    Action("palette", "Commands…", "Help", ("Ctrl+Shift+P",), lambda w: w.show_palette()),
-    Action("keys", "Keys", "Help", ("?",), lambda w: w.show_keys()),
-    Action("tensorflow", "TensorFlow…", "Help", (), lambda w: w.show_tensorflow(), group=1),
-    Action("about", "About Enplace", "Help", (), lambda w: w.show_about(), group=1),
+    Action("palette", "Commands…", "Help", ("Ctrl+Shift+P",), lambda s: s.palette_wanted.emit()),
+    Action("keys", "Keys", "Help", ("?",), lambda s: s.keys_wanted.emit()),
+    Action("tensorflow", "TensorFlow…", "Help", (),
+           lambda s: show_tensorflow(s.window), group=1),
+    Action("about", "About Enplace", "Help", (), lambda s: show_about(s.window), group=1),
     *(_device_action(number) for number in range(DEVICE_KEYS)),
 )
 # fmt: on
+
+
+def all_actions() -> tuple[Action, ...]:
+    """Every action, those of the views included, in the order of the menus."""
+    of_views = [_view_action(view, action) for view in all_views() for action in view.actions]
+    order = (*MENUS, "")
+    return tuple(
+        sorted((*_ACTIONS, *of_views), key=lambda spec: (order.index(spec.menu), spec.group))
+    )
+
 
 VIEW_KEYS = (
     ("W A S D", "Move and zoom the graph and the timeline"),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from queue import SimpleQueue
-
-from PySide6.QtCore import QObject, QThreadPool, QTimer, Signal
+from PySide6.QtCore import QObject, Signal
 
 from enplace.bounds import Proof, Proofs, lower_bound_us
 from enplace.values.plan import find_gap
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
-
-POLL_MS = 50
+from enplace_studio.background import Background
 
 
 class Bounds(QObject):
@@ -27,12 +24,8 @@ class Bounds(QObject):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._proofs = Proofs()
-        self._running = False
         self._next: Problem | None = None
-        # Threads see plain data only: Qt objects neither die nor are called in them.
-        self._found: SimpleQueue[tuple[Problem, Proof]] = SimpleQueue()
-        self._poll = QTimer(self, interval=POLL_MS)
-        self._poll.timeout.connect(self._take)
+        self._background = Background(self)
 
     def add(self, problem: Problem, proof: Proof) -> None:
         """Keep what a solver proved."""
@@ -53,19 +46,15 @@ class Bounds(QObject):
         return None if bound_us is None else find_gap(schedule.makespan_us, bound_us)
 
     def _start(self) -> None:
-        if self._running or self._next is None:
+        """Calculate the bound of the problem that was asked for last, one at a time."""
+        problem = self._next
+        if problem is None or self._background.is_busy:
             return
-        problem, found = self._next, self._found
-        self._running, self._next = True, None
-        self._poll.start()
-        QThreadPool.globalInstance().start(
-            lambda: found.put((problem, Proof(lower_bound_us(problem))))
+        self._next = None
+        self._background.start(
+            lambda: Proof(lower_bound_us(problem)), lambda proof: self._finish(problem, proof)
         )
 
-    def _take(self) -> None:
-        if self._found.empty():
-            return
-        self._poll.stop()
-        self._running = False
-        self.add(*self._found.get())
+    def _finish(self, problem: Problem, proof: Proof) -> None:
+        self.add(problem, proof)
         self._start()

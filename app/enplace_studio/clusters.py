@@ -1,43 +1,32 @@
-"""Choosing a cluster, and changing one in two tables."""
+"""Choosing a cluster."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QDialog,
     QFileDialog,
-    QHBoxLayout,
-    QHeaderView,
-    QLineEdit,
     QListWidget,
     QListWidgetItem,
-    QTableWidget,
-    QTableWidgetItem,
     QVBoxLayout,
     QWidget,
 )
 
-from enplace.disk import naming, parse_json, read_bytes, write_atomically
-from enplace.errors import ClusterError, EnplaceError
-from enplace.readers.clusters import cluster_from, cluster_from_json, presets
+from enplace.errors import EnplaceError
+from enplace.readers.clusters import (
+    cluster_from,
+    presets,
+)
 from enplace.values.cluster import Cluster
 from enplace.values.profile import Profile
-from enplace.writers.clusters import cluster_text, cluster_to_json
-from enplace_studio.messages import button
+from enplace_studio.cluster_editor import FILE_FILTER, ClusterEditor, read_cluster
+from enplace_studio.messages import button, dialog_buttons
 from enplace_studio.panel import label
-
-MIB = 2**20
-FILE_FILTER = "Clusters (*.json)"
-DEVICE_COLUMNS = ("Name", "Kind", "Memory, MiB", "Speed", "Lanes", "Chip")
-LINK_COLUMNS = ("From", "To", "Latency, µs", "Bandwidth, GB/s", "Channels")
 
 
 def cluster_title(cluster: Cluster) -> str:
@@ -75,19 +64,9 @@ class ClusterChooser(QDialog):
         layout = QVBoxLayout(self)
         layout.addWidget(self.list, 1)
         layout.addWidget(self._text)
-        layout.addLayout(self._buttons())
+        others = button("From a file…", self._from_file), button("Edit…", self._edit)
+        layout.addLayout(dialog_buttons(self, "Use this cluster", *others))
         self._fill(profile, current)
-
-    def _buttons(self) -> QHBoxLayout:
-        row = QHBoxLayout()
-        row.addWidget(button("From a file…", self._from_file))
-        row.addWidget(button("Edit…", self._edit))
-        row.addStretch()
-        row.addWidget(button("Cancel", self.reject))
-        use = button("Use this cluster", self.accept, kind="accent")
-        use.setDefault(True)
-        row.addWidget(use)
-        return row
 
     def _fill(self, profile: Profile, current: Cluster) -> None:
         known = presets()
@@ -158,222 +137,3 @@ def carried_cluster(profile: Profile) -> Cluster | None:
         return cluster_from("local", profile)
     except EnplaceError:
         return None
-
-
-def read_cluster(path: Path) -> Cluster:
-    """Read a cluster in the custom JSON format.
-
-    Raises
-    ------
-    EnplaceError
-        One line with the file, the place in it and the mend.
-    """
-    with naming(path):
-        return cluster_from_json(parse_json(read_bytes(path)))
-
-
-class ClusterEditor(QDialog):
-    """A table of devices and one of links; what is wrong is said at the bottom."""
-
-    def __init__(self, cluster: Cluster, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.setWindowTitle("Edit cluster")
-        self.resize(760, 640)
-        self.cluster = cluster
-        self.name, self.description = QLineEdit(), QLineEdit()
-        self.devices, self.links = _table(DEVICE_COLUMNS), _table(LINK_COLUMNS)
-        self._fault = label("", "bad")
-        self._fault.setWordWrap(True)
-        layout = QVBoxLayout(self)
-        names = QHBoxLayout()
-        names.addWidget(label("Name"))
-        names.addWidget(self.name, 1)
-        names.addWidget(label("Description"))
-        names.addWidget(self.description, 3)
-        layout.addLayout(names)
-        layout.addLayout(self._heading("Devices"))
-        layout.addWidget(self.devices, 2)
-        layout.addWidget(label("Links: one for every ordered pair of devices", "title"))
-        layout.addWidget(self.links, 3)
-        layout.addWidget(self._fault)
-        layout.addLayout(self._buttons())
-        self.show_cluster(cluster)
-
-    def _heading(self, title: str) -> QHBoxLayout:
-        row = QHBoxLayout()
-        row.addWidget(label(title, "title"))
-        row.addStretch()
-        row.addWidget(button("Add a device", self.add_device))
-        row.addWidget(button("Remove", self.remove_device))
-        return row
-
-    def _buttons(self) -> QHBoxLayout:
-        row = QHBoxLayout()
-        row.addWidget(button("Import JSON…", self._import))
-        row.addWidget(button("Export JSON…", self._export))
-        row.addStretch()
-        row.addWidget(button("Cancel", self.reject))
-        use = button("Use this cluster", self.accept, kind="accent")
-        use.setDefault(True)
-        row.addWidget(use)
-        return row
-
-    def show_cluster(self, cluster: Cluster) -> None:
-        """Fill the fields and tables."""
-        data = self._shown = cluster_to_json(cluster)
-        self.name.setText(data["name"])
-        self.description.setText(data["description"])
-        self.description.setCursorPosition(0)
-        _fill(self.devices, [_device_row(device) for device in data["devices"]])
-        _fill(self.links, [_link_row(link) for link in data["links"]])
-        self._fault.clear()
-
-    def read(self) -> Cluster:
-        """The cluster that the fields and tables describe.
-
-        Raises
-        ------
-        EnplaceError
-            Names the device or link and the mend.
-        """
-        # What was not touched keeps the digits that the table does not show.
-        exact_device = {tuple(_device_row(device)): device for device in self._shown["devices"]}
-        exact_link = {tuple(_link_row(link)): link for link in self._shown["links"]}
-        devices = [exact_device.get(tuple(r)) or _device_of(r) for r in _rows(self.devices)]
-        links = [exact_link.get(tuple(r)) or _link_of(r) for r in _rows(self.links)]
-        channels = dict.fromkeys(channel for link in links for channel in link["channels"])
-        return cluster_from_json(
-            {
-                "format": self._shown["format"],
-                "name": self.name.text().strip() or "custom",
-                "description": self.description.text().strip(),
-                "devices": devices,
-                "channels": list(channels),
-                "links": links,
-            }
-        )
-
-    def add_device(self) -> None:
-        """Add a copy of the last device, linked to each other one as its model is."""
-        rows, links = _rows(self.devices), _rows(self.links)
-        model = rows[-1]
-        kind = model[1]
-        taken = {row[0] for row in rows}
-        name = next(n for i in range(len(rows) + 1) if (n := f"{kind.upper()}:{i}") not in taken)
-        cost = links[0][2:4] if links else ["10", "25"]
-        for other in taken:
-            links += [[a, b, *cost, f"{a}->{b}"] for a, b in ((name, other), (other, name))]
-        _fill(self.devices, [*rows, [name, *model[1:]]])
-        _fill(self.links, links)
-        self.devices.selectRow(len(rows))
-        self.devices.scrollToBottom()
-
-    def remove_device(self) -> None:
-        """Remove the chosen device, or the last, and its links."""
-        rows = _rows(self.devices)
-        at = self.devices.currentRow()
-        gone = rows.pop(at if at >= 0 else -1)[0]
-        _fill(self.devices, rows)
-        _fill(self.links, [row for row in _rows(self.links) if gone not in row[:2]])
-
-    def accept(self) -> None:
-        try:
-            self.cluster = self.read()
-        except EnplaceError as error:
-            self._fault.setText(str(error))
-        else:
-            super().accept()
-
-    def _import(self) -> None:
-        name, _ = QFileDialog.getOpenFileName(self, "Import a cluster", "", FILE_FILTER)
-        if not name:
-            return
-        try:
-            self.show_cluster(read_cluster(Path(name)))
-        except EnplaceError as error:
-            self._fault.setText(str(error))
-
-    def _export(self) -> None:
-        suggested = f"{self.name.text() or 'cluster'}.json"
-        name, _ = QFileDialog.getSaveFileName(self, "Export the cluster", suggested, FILE_FILTER)
-        if not name:
-            return
-        try:
-            write_atomically(name, cluster_text(self.read()) + "\n")
-        except EnplaceError as error:
-            self._fault.setText(str(error))
-
-
-def _table(columns: Sequence[str]) -> QTableWidget:
-    table = QTableWidget(0, len(columns))
-    table.setHorizontalHeaderLabels(list(columns))
-    table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
-    table.verticalHeader().hide()
-    table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-    return table
-
-
-def _fill(table: QTableWidget, rows: Sequence[Sequence[str]]) -> None:
-    table.setRowCount(len(rows))
-    for number, row in enumerate(rows):
-        for column, text in enumerate(row):
-            table.setItem(number, column, QTableWidgetItem(text))
-
-
-def _rows(table: QTableWidget) -> list[list[str]]:
-    def text(row: int, column: int) -> str:
-        item = table.item(row, column)
-        return item.text().strip() if item else ""
-
-    columns = range(table.columnCount())
-    return [[text(row, column) for column in columns] for row in range(table.rowCount())]
-
-
-def _device_row(device: dict[str, Any]) -> list[str]:
-    memory, speed = f"{device['capacity_bytes'] / MIB:.12g}", f"{device['speed']:g}"
-    lanes, chip = str(device["lanes"]), device.get("chip", "")
-    return [device["name"], device["kind"], memory, speed, lanes, chip]
-
-
-def _device_of(row: Sequence[str]) -> dict[str, Any]:
-    name, kind, memory, speed, lanes, chip = row
-    where = f"device '{name}'"
-    return {
-        "name": name,
-        "kind": kind,
-        "capacity_bytes": round(_number(memory, where, "memory") * MIB),
-        "speed": _number(speed, where, "speed"),
-        "lanes": round(_number(lanes, where, "lanes")),
-        "chip": chip,
-    }
-
-
-def _link_row(link: dict[str, Any]) -> list[str]:
-    slowness = link["b1_us_per_byte"]
-    bandwidth = f"{1e-3 / slowness:.4g}" if slowness else "inf"
-    channels = "; ".join(link["channels"])
-    return [link["from"], link["to"], f"{link['b0_us']:.4g}", bandwidth, channels]
-
-
-def _link_of(row: Sequence[str]) -> dict[str, Any]:
-    source, target, latency, bandwidth, channels = row
-    where = f"link {source} to {target}"
-    gigabytes = _number(bandwidth, where, "bandwidth", high=math.inf)
-    return {
-        "from": source,
-        "to": target,
-        "b0_us": _number(latency, where, "latency", low=0),
-        "b1_us_per_byte": 1e-3 / gigabytes,
-        "channels": [name.strip() for name in channels.split(";") if name.strip()],
-    }
-
-
-def _number(text: str, where: str, what: str, low: float = 1e-9, high: float = 1e12) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not low <= value <= high:
-        least = "above 0" if low else "of 0 or more"
-        raise ClusterError(f"{where}: {what} must be a number {least}, not '{text}'")
-    return value

@@ -16,8 +16,10 @@ from enplace.errors import EnplaceError
 from enplace.readers.samples import samples
 from enplace.text import gap_text, ms, percent
 from enplace.values.plan import find_gap
+from enplace.writers import write_plan
 from enplace_studio.application import make_application
-from enplace_studio.document import Document, PlanEntry
+from enplace_studio.document import Document
+from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.window import MainWindow
 
 PATIENCE_MS, LOOK_MS, SETTLE_MS = 300_000, 20, 500
@@ -42,8 +44,8 @@ def run_demo(folder: Path) -> int:
         window.resize(*SIZE)
         window.show()
         faults: list[str] = []
-        window.files.failed.connect(faults.append)
-        window.solving.failed.connect(faults.append)
+        window.studio.files.failed.connect(faults.append)
+        window.studio.solving.failed.connect(faults.append)
         window.document.failed.connect(faults.append)
         try:
             _do_the_job(window)
@@ -61,38 +63,42 @@ def run_demo(folder: Path) -> int:
 
 def _do_the_job(window: MainWindow) -> None:
     document = window.document
-    window.files.open_sample(samples()[0])
+    window.studio.files.open_sample(samples()[0])
+    window.studio.files.wait()
     _wait_idle(window)
-    window.solving.solve()
+    window.studio.solving.solve()
     _wait_idle(window)
-    window.solving.compare()
+    window.studio.solving.compare()
     _wait_idle(window)
     fastest = min(document.plans, key=lambda entry: entry.schedule.makespan_us)
     document.choose_plan(fastest)
     ops, gpu = _gentlest_move(document)
     document.select(ops)
     document.place(ops, gpu)
-    window.solving.solve()
+    window.studio.solving.solve()
     _wait_idle(window)
 
 
 def _gentlest_move(document: Document) -> tuple[list[int], int]:
     """The group and the other GPU where moving it costs least, or gains most."""
-    assert document.problem is not None
-    assert document.grouping is not None
-    assert document.current is not None
-    gpus, device = document.problem.cluster.gpus, document.current.plan.device
-    groups = [
-        np.flatnonzero(document.grouping.group == group).tolist()
-        for group in range(len(document.grouping.names))
-    ]
+    project, schedule = document.project, document.schedule
+    if project is None or schedule is None:
+        raise EnplaceError("the demo found no plan")
+    gpus, device = project.problem.cluster.gpus, schedule.plan.device
+    groups = [project.grouping.ops(group).tolist() for group in range(project.grouping.n_groups)]
     moves = [(ops, gpu) for ops in groups for gpu in gpus if gpu != device[ops[0]]]
-    return min(moves, key=lambda move: document.preview(*move).delta_us)
+    return min(moves, key=lambda move: _delta_us(document, *move))
+
+
+def _delta_us(document: Document, ops: list[int], device: int) -> float:
+    preview = document.previews.get(ops, device)
+    return np.inf if preview is None else preview.delta_us
 
 
 def _wait_idle(window: MainWindow) -> None:
     """Let the window live until the solver has nothing left to do."""
     _wait(lambda: bool(window.solver.methods) and not window.solver.busy)
+    window.studio.solving.wait()
 
 
 def _wait(is_done: Callable[[], bool]) -> None:
@@ -105,8 +111,11 @@ def _wait(is_done: Callable[[], bool]) -> None:
 
 def _leave(window: MainWindow, folder: Path) -> None:
     document = window.document
-    window.files.export_plan(folder / "plan.json")
-    lines = [plan_line(document, entry) for entry in document.plans]
+    schedule = document.schedule
+    if schedule is not None:
+        write_plan(folder / "plan.json", schedule.problem, schedule.plan, schedule)
+    project = document.project
+    lines = [plan_line(project, entry) for entry in project.plans] if project else []
     write_atomically(folder / "comparison.txt", "\n".join(lines) + "\n")
     window.toast.hide()
     _let_pass(SETTLE_MS)
@@ -123,13 +132,13 @@ def _let_pass(milliseconds: int) -> None:
     loop.exec()
 
 
-def plan_line(document: Document, entry: PlanEntry) -> str:
+def plan_line(project: OpenProject, entry: PlanEntry) -> str:
     """One line on a plan: name, step time, gap, against the expert."""
-    against = document.against_expert(entry.schedule)
+    against = project.against_expert(entry.schedule)
     parts = [f"{entry.name:32}", f"{ms(entry.schedule.makespan_us):>10}"]
     gap = find_gap(entry.schedule.makespan_us, lower_bound_us(entry.schedule.problem))
     parts.append(f"gap {gap_text(gap, entry.schedule.fits):>7}")
-    if entry is document.expert:
+    if entry is project.expert:
         parts.append("reference")
     elif against is not None:
         parts.append(f"{percent(against, signed=True)} vs expert")

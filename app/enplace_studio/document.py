@@ -6,56 +6,30 @@ No widgets. Every request that changes the state is one step of undo with a titl
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
-from PySide6.QtCore import QObject, QThreadPool, QTimer, Signal
+from PySide6.QtCore import QObject, Signal
 from PySide6.QtGui import QUndoCommand, QUndoStack
 
 from enplace.errors import EnplaceError
 from enplace.frameworks.measured import MeasuredRun
-from enplace.names.groups import Grouping, group_ops, name_ops
-from enplace.text import count, device_label, ms
+from enplace.text import ms
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
-from enplace.values.profile import IntArray, Profile
+from enplace.values.profile import Profile
 from enplace.values.schedule import Schedule
-from enplace_studio import state as edits
+from enplace_studio import edits
 from enplace_studio.bounds import Bounds
-from enplace_studio.state import PlanEntry, State
+from enplace_studio.previews import Previews
+from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.requests import Requests
 
-__all__ = ["Document", "PlanEntry", "Preview"]
+__all__ = ["Document", "PlanEntry"]
 
 UNDO_LIMIT = 100
-PREVIEW_LIMIT = 64
-PREVIEW_POLL_MS = 8
-
-
-@dataclass(frozen=True, eq=False)
-class Preview:
-    """What placing some ops on a device would come to.
-
-    Attributes
-    ----------
-    step_us, delta_us : float
-        Step time then, and its change; inf where the ops may not run on the device.
-    peak_bytes : int array, shape (n_devices,)
-    why_not : str
-        Why the ops may not run there; empty where they may.
-    """
-
-    step_us: float
-    delta_us: float
-    peak_bytes: IntArray
-    fits: bool
-    why_not: str = ""
-
-
-_WorkedOut = tuple[State, tuple[frozenset[int], int], Preview]
 
 
 class Document(QObject):
@@ -71,8 +45,6 @@ class Document(QObject):
     """Another plan is current, or the current one has another schedule."""
     selection_changed = Signal()
     hover_changed = Signal()
-    previewed = Signal(object, int)
-    """The ops and the device of a :meth:`preview_soon` that can now be had at once."""
     file_changed = Signal()
     """``path``, ``modified`` or what can be undone changed."""
     noticed = Signal(str)
@@ -82,8 +54,8 @@ class Document(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._state: State | None = None
-        self.grouping: Grouping | None = None
+        self._project: OpenProject | None = None
+        self.requests = Requests(self)
         self.selection: frozenset[int] = frozenset()
         self.hovered: frozenset[int] = frozenset()
         self.path: Path | None = None
@@ -94,41 +66,27 @@ class Document(QObject):
         self.undo_stack.setUndoLimit(UNDO_LIMIT)
         self.undo_stack.indexChanged.connect(self.file_changed)
         self._saved = True
-        self._previews: dict[tuple[frozenset[int], int], Preview] = {}
-        # Threads see plain data only: Qt objects neither die nor are called in them.
-        self._worked_out: SimpleQueue[_WorkedOut] = SimpleQueue()
-        self._n_awaited = 0
-        self._awaiting = QTimer(self, interval=PREVIEW_POLL_MS)
-        self._awaiting.timeout.connect(self._take_previews)
+        self.previews = Previews(self)
 
     # What is open
 
     @property
-    def state(self) -> State | None:
-        return self._state
+    def project(self) -> OpenProject | None:
+        """All that is open, as one value."""
+        return self._project
 
     @property
     def problem(self) -> Problem | None:
         """Profile, cluster as scaled, pins and the other constraints."""
-        return self._state.problem if self._state else None
-
-    @property
-    def cluster(self) -> Cluster | None:
-        """The cluster before scaling."""
-        return self._state.cluster if self._state else None
-
-    @property
-    def scale(self) -> tuple[float, float]:
-        """Factors of compute and link speed."""
-        return (self._state.compute_scale, self._state.link_scale) if self._state else (1.0, 1.0)
+        return self._project.problem if self._project else None
 
     @property
     def plans(self) -> list[PlanEntry]:
-        return list(self._state.plans) if self._state else []
+        return list(self._project.plans) if self._project else []
 
     @property
     def current(self) -> PlanEntry | None:
-        return self._state.current if self._state else None
+        return self._project.current if self._project else None
 
     @property
     def schedule(self) -> Schedule | None:
@@ -136,52 +94,20 @@ class Document(QObject):
         return self.current.schedule if self.current else None
 
     @property
-    def baseline(self) -> Schedule | None:
-        """The schedule before the person's edits, drawn as a ghost."""
-        return self.current.origin.schedule if self.current and self.current.origin else None
-
-    @property
-    def expert(self) -> PlanEntry | None:
-        """What the other plans are compared with."""
-        return self._state.expert if self._state else None
-
-    @property
     def modified(self) -> bool:
         """Whether there is anything to save."""
-        return self._state is not None and not (self._saved and self.undo_stack.isClean())
-
-    def against_expert(self, schedule: Schedule) -> float | None:
-        """Change of step time against the expert plan, as a fraction; −0.2 is 20 % faster.
-
-        None without an expert plan that fits: what cannot run is no reference.
-        """
-        expert = self.expert.schedule if self.expert else None
-        if expert is None or expert.makespan_us == 0 or not expert.fits:
-            return None
-        return schedule.makespan_us / expert.makespan_us - 1
-
-    def describe(self, ops: Collection[int]) -> str:
-        """What a person calls these ops."""
-        if self.problem is None or self.grouping is None:
-            return count(len(ops), "op")
-        return name_ops(self.problem.profile, ops, self.grouping)
-
-    def device_label(self, device: int) -> str:
-        """What a person calls a device: ``GPU 0``."""
-        assert self.problem is not None
-        return device_label(self.problem.cluster.devices[device].name)
+        return self._project is not None and not (self._saved and self.undo_stack.isClean())
 
     # Opening and saving
 
     def open(
         self,
-        state: State | None,
+        project: OpenProject | None,
         path: Path | None = None,
         view: dict[str, Any] | None = None,
         saved: bool = True,
-        grouping: Grouping | None = None,
     ) -> None:
-        """Show another state, or nothing; forgets undo and selection.
+        """Show another project, or nothing; forgets undo and selection.
 
         Parameters
         ----------
@@ -189,22 +115,19 @@ class Document(QObject):
             The project file that "Save" writes.
         saved : bool
             False for work that no file holds, such as a recovered project.
-        grouping : Grouping, optional
-            The groups of its ops, where they are known already.
         """
-        self.grouping = grouping or (group_ops(state.problem.profile) if state else None)
-        self._state = state
+        self._project = project
         self.path, self.view, self._saved = path, view or {}, saved
         self.selection = self.hovered = frozenset()
-        self._previews.clear()
+        self.previews.follow(project)
         self.undo_stack.clear()
         self.opened.emit()
         self.file_changed.emit()
 
     def begin_with(self, entry: PlanEntry) -> None:
         """Show the first plan of what was just opened; not an edit, so there is nothing to undo."""
-        assert self._state is not None
-        self._show(edits.with_plan(self._state, entry, choose=True))
+        if self._project is not None:
+            self._show(edits.with_plan(self._project, entry, choose=True))
 
     def mark_saved(self, path: Path) -> None:
         """The state is in this file now."""
@@ -235,87 +158,93 @@ class Document(QObject):
 
     def place(self, ops: Collection[int], device: int, pin: bool = True) -> bool:
         """Run ops on a device; pin them there, or only move them."""
-        if not len(ops) or self._state is None:
+        if not len(ops) or self._project is None:
             return False
-        verb = "pin" if pin else "move"
+        what, where = self._project.describe(ops), self._project.device_label(device)
         return self._edit(
-            f"{verb} “{self.describe(ops)}” to {self.device_label(device)}",
-            lambda state: edits.place(state, ops, device, pin),
-            f"{'Pinned' if pin else 'Moved'} {self.describe(ops)} to {self.device_label(device)}",
+            f"{'pin' if pin else 'move'} “{what}” to {where}",
+            lambda project: edits.place(project, ops, device, pin),
+            f"{'Pinned' if pin else 'Moved'} {what} to {where}",
         )
 
     def pin_here(self, ops: Collection[int]) -> bool:
         """Pin ops to the devices the current plan gives them."""
-        return self._edit_ops("pin “{}”", lambda state: edits.pin_here(state, ops), ops)
+        return self._edit_ops("pin “{}”", lambda project: edits.pin_here(project, ops), ops)
 
     def unpin(self, ops: Collection[int]) -> bool:
-        return self._edit_ops("unpin “{}”", lambda state: edits.unpin(state, ops), ops)
+        return self._edit_ops("unpin “{}”", lambda project: edits.unpin(project, ops), ops)
 
     def forbid(self, ops: Collection[int], device: int) -> bool:
         """Keep ops off a device."""
-        if self.problem is None:
+        if self._project is None:
             return False
-        title = f"keep “{{}}” off {self.device_label(device)}"
-        return self._edit_ops(title, lambda state: edits.forbid(state, ops, device), ops)
+        title = f"keep “{{}}” off {self._project.device_label(device)}"
+        return self._edit_ops(title, lambda project: edits.forbid(project, ops, device), ops)
 
     def allow(self, ops: Collection[int], device: int) -> bool:
         """Take back a :meth:`forbid`."""
-        if self.problem is None:
+        if self._project is None:
             return False
-        title = f"allow “{{}}” on {self.device_label(device)}"
-        return self._edit_ops(title, lambda state: edits.allow(state, ops, device), ops)
+        title = f"allow “{{}}” on {self._project.device_label(device)}"
+        return self._edit_ops(title, lambda project: edits.allow(project, ops, device), ops)
 
     def colocate(self, ops: Collection[int]) -> bool:
         """Keep ops on one device from now on."""
-        return self._edit_ops("colocate “{}”", lambda state: edits.colocate(state, ops), ops)
+        return self._edit_ops("colocate “{}”", lambda project: edits.colocate(project, ops), ops)
 
     def separate(self, ops: Collection[int]) -> bool:
         """Take ops out of the groups that a person colocated."""
-        return self._edit_ops("separate “{}”", lambda state: edits.separate(state, ops), ops)
+        return self._edit_ops("separate “{}”", lambda project: edits.separate(project, ops), ops)
 
     def set_cluster(self, cluster: Cluster) -> bool:
         """Go to another cluster; plans it has no device for are left out."""
-        compute, links = self.scale
         return self._edit(
-            f"use {cluster.name}", lambda state: edits.set_cluster(state, cluster, compute, links)
+            f"use {cluster.name}",
+            lambda project: edits.set_cluster(project, cluster, *project.scale),
         )
 
-    def set_scale(self, compute: float, links: float) -> bool:
-        """Ask what other speeds of devices and links would come to; a drag is one step of undo."""
-        if self.scale == (compute, links):
+    def set_scale(self, compute: float, links: float, drag: int | None = None) -> bool:
+        """Scale the speeds of devices and links.
+
+        Parameters
+        ----------
+        drag : int, optional
+            Changes in a row with the same number are one step of undo.
+        """
+        if self._project is None or self._project.scale == (compute, links):
             return False
         return self._edit(
             "change speeds",
-            lambda state: edits.set_cluster(state, state.cluster, compute, links),
-            merge=True,
+            lambda project: edits.set_cluster(project, project.cluster, compute, links),
+            drag=drag,
         )
 
     def take_costs(self, entry: PlanEntry, profile: Profile) -> bool:
         """Go on with the costs that a plan's run measured; all plans are simulated again."""
         title = f"take the measured costs of “{entry.name}”"
         notice = "Took the measured costs"
-        return self._edit(title, lambda state: edits.set_profile(state, profile), notice)
+        return self._edit(title, lambda project: edits.set_profile(project, profile), notice)
 
     def set_run(self, plan: Plan, run: MeasuredRun) -> bool:
         """Keep what was measured when a plan of the list ran."""
         entry = next((entry for entry in self.plans if entry.plan is plan), None)
         return entry is not None and self._edit(
             f"measure “{entry.name}”",
-            lambda state: edits.swap_entry(state, entry, replace(entry, run=run)),
+            lambda project: edits.swap_entry(project, entry, replace(entry, run=run)),
         )
 
     def add_plan(self, entry: PlanEntry, choose: bool = True) -> bool:
         """Add a plan to the list; show it unless ``choose`` is false."""
 
-        def add(state: State) -> State:
-            named = edits.renamed(entry, edits.unused_name(state, entry.name))
-            return edits.with_plan(state, named, choose)
+        def add(project: OpenProject) -> OpenProject:
+            named = edits.renamed(entry, edits.unused_name(project, entry.name))
+            return edits.with_plan(project, named, choose)
 
         return self._edit(f"add plan “{entry.name}”", add)
 
     def remove_plan(self, entry: PlanEntry) -> bool:
         return self._edit(
-            f"remove plan “{entry.name}”", lambda state: edits.without_plan(state, entry)
+            f"remove plan “{entry.name}”", lambda project: edits.without_plan(project, entry)
         )
 
     def rename_plan(self, entry: PlanEntry, name: str) -> bool:
@@ -324,67 +253,32 @@ class Document(QObject):
             return False
         return self._edit(
             f"rename plan “{entry.name}”",
-            lambda state: edits.swap_entry(state, entry, edits.renamed(entry, name)),
+            lambda project: edits.swap_entry(project, entry, edits.renamed(entry, name)),
         )
 
     def choose_plan(self, entry: PlanEntry) -> bool:
         """Show another plan of the list."""
         if entry is self.current:
             return False
-        return self._edit(f"show “{entry.name}”", lambda state: edits.choosing(state, entry))
-
-    # What would be
-
-    def preview(self, ops: Collection[int], device: int) -> Preview:
-        """Step time and memory if these ops ran on a device; changes nothing."""
-        key = (frozenset(ops), device)
-        if key not in self._previews:
-            assert self._state is not None
-            self._keep_preview(self._state, key, _preview_of(self._state, *key))
-        return self._previews[key]
-
-    def preview_soon(self, ops: Collection[int], device: int) -> None:
-        """Work a preview out beside the window; :attr:`previewed` follows, unless the plan changed.
-
-        The window simulates nothing itself that nobody is waiting for.
-        """
-        state, key = self._state, (frozenset(ops), device)
-        assert state is not None
-        if key in self._previews:
-            self.previewed.emit(*key)
-        else:
-            self._n_awaited += 1
-            self._awaiting.start()
-            results = self._worked_out
-            QThreadPool.globalInstance().start(
-                lambda: results.put((state, key, _preview_of(state, *key)))
-            )
-
-    def _take_previews(self) -> None:
-        while not self._worked_out.empty():
-            self._n_awaited -= 1
-            self._keep_preview(*self._worked_out.get())
-        if not self._n_awaited:
-            self._awaiting.stop()
-
-    def _keep_preview(
-        self, state: State, key: tuple[frozenset[int], int], preview: Preview
-    ) -> None:
-        if state is self._state:
-            if len(self._previews) >= PREVIEW_LIMIT:
-                self._previews.clear()
-            self._previews[key] = preview
-            self.previewed.emit(*key)
+        return self._edit(f"show “{entry.name}”", lambda project: edits.choosing(project, entry))
 
     # Undo
 
-    def _edit_ops(self, title: str, change: Callable[[State], State], ops: Collection[int]) -> bool:
-        return bool(len(ops)) and self._edit(title.replace("{}", self.describe(ops)), change)
+    def _edit_ops(
+        self, title: str, change: Callable[[OpenProject], OpenProject], ops: Collection[int]
+    ) -> bool:
+        if not len(ops) or self._project is None:
+            return False
+        return self._edit(title.replace("{}", self._project.describe(ops)), change)
 
     def _edit(
-        self, title: str, change: Callable[[State], State], notice: str = "", merge: bool = False
+        self,
+        title: str,
+        change: Callable[[OpenProject], OpenProject],
+        notice: str = "",
+        drag: int | None = None,
     ) -> bool:
-        old = self._state
+        old = self._project
         if old is None:
             return False
         try:
@@ -394,42 +288,42 @@ class Document(QObject):
             return False
         if new is old:
             return False
-        self.undo_stack.push(_Change(self, old, new, title, merge))
+        self.undo_stack.push(_Change(self, old, new, title, drag))
         if notice and old.current and new.current:
             delta_us = new.current.schedule.makespan_us - old.current.schedule.makespan_us
             self.noticed.emit(f"{notice}: {ms(delta_us, signed=True)}")
         return True
 
-    def _show(self, new: State) -> None:
-        old, self._state = self._state, new
-        assert old is not None
-        self._previews.clear()
-        if new.problem.splits != old.problem.splits:
+    def _show(self, new: OpenProject) -> None:
+        old, self._project = self._project, new
+        self.previews.follow(new)
+        if old is None or new.problem.splits != old.problem.splits:
             # A graph with other ops: all that is known of single ops is about the old ones.
-            self.grouping = group_ops(new.problem.profile)
             self.selection = self.hovered = frozenset()
             self.opened.emit()
-        if new.problem is not old.problem:
+        if old is None or new.problem is not old.problem:
             self.problem_changed.emit()
-        if new.plans != old.plans:
+        if old is None or new.plans != old.plans:
             self.plans_changed.emit()
-        if new.current is not old.current:
+        if old is None or new.current is not old.current:
             self.current_changed.emit()
 
 
 class _Change(QUndoCommand):
     """From one state to another; both are kept."""
 
-    def __init__(self, document: Document, old: State, new: State, title: str, merge: bool) -> None:
+    def __init__(
+        self, document: Document, old: OpenProject, new: OpenProject, title: str, drag: int | None
+    ) -> None:
         super().__init__(title)
-        self._document, self._old, self._new = document, old, new
-        self._id = 1 if merge else -1
+        self._document, self._old, self._new, self._drag = document, old, new, drag
 
     def id(self) -> int:
-        return self._id
+        return -1 if self._drag is None else 1
 
     def mergeWith(self, other: QUndoCommand) -> bool:
-        assert isinstance(other, _Change)
+        if not isinstance(other, _Change) or other._drag != self._drag:
+            return False
         self._new = other._new
         return True
 
@@ -438,14 +332,3 @@ class _Change(QUndoCommand):
 
     def undo(self) -> None:
         self._document._show(self._old)
-
-
-def _preview_of(state: State, ops: frozenset[int], device: int) -> Preview:
-    assert state.current is not None
-    before = state.current.schedule
-    try:
-        after = edits.moved_schedule(state, ops, device)
-    except EnplaceError as error:
-        return Preview(np.inf, np.inf, before.peak_bytes, False, str(error))
-    step_us = after.makespan_us
-    return Preview(step_us, step_us - before.makespan_us, after.peak_bytes, after.fits)

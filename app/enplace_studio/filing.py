@@ -1,8 +1,11 @@
-"""Opening, saving, importing and exporting, with the questions that belong to them."""
+"""Opening, saving, importing and exporting, with the questions that belong to them.
+
+Files are read and written in threads; the window goes on taking input meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QDateTime, QLocale, Signal
@@ -10,22 +13,27 @@ from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError
-from enplace.names.groups import Grouping
+from enplace.frameworks.registry import exporters
 from enplace.readers import PlanFile, complete_plan, read_plan, read_project
 from enplace.readers.clusters import cluster_from
 from enplace.readers.samples import Sample, samples
 from enplace.text import count
 from enplace.values.profile import Profile
-from enplace.writers import write_plan
+from enplace.writers import write_plan, write_project
 from enplace_studio import session
-from enplace_studio.aside import aside
+from enplace_studio.background import Background
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.machine import is_model
+from enplace_studio.project import start_project
 from enplace_studio.session import Opened, RecentFiles, Recovery
 
 PLAN_FILTER = "Plans (*.json)"
 
 _Button = QMessageBox.StandardButton
+
+
+def _do_nothing() -> None:
+    pass
 
 
 class Filing(QWidget):
@@ -45,97 +53,119 @@ class Filing(QWidget):
         super().__init__(parent)
         self.hide()
         self._document, self.recent, self._recovery = document, recent, recovery
+        self._opening, self._background = Background(self), Background(self)
+        document.requests.export_plan.connect(self.ask_export_plan)
+        document.requests.write_file.connect(self.ask_write)
+
+    def wait(self) -> None:
+        """Block until everything is read and written."""
+        while self._opening.is_busy or self._background.is_busy:
+            self._opening.wait()
+            self._background.wait()
+
+    def _fail(self, error: EnplaceError) -> None:
+        self.failed.emit(str(error))
 
     # Opening
 
-    def open_sample(self, sample: Sample) -> bool:
+    def open_sample(self, sample: Sample) -> None:
         """Open a bundled sample on its own cluster."""
 
         def read() -> Opened:
-            opened = session.open_file(sample.path)
-            profile = opened.state.problem.profile
-            return Opened(session.first_state(profile, cluster_from(sample.cluster, profile)))
+            profile = session.open_file(sample.path).project.problem.profile
+            return Opened(start_project(profile, cluster_from(sample.cluster, profile)))
 
-        return self._open(read)
+        self._open(read)
 
-    def open_path(self, path: Path) -> bool:
+    def open_path(self, path: Path) -> None:
         """Open any readable file; a bundled sample opens on its own cluster."""
         if is_model(path):
             self.model_named.emit(path)
-            return False
+            return
         for sample in samples():
             if sample.path == path.resolve():
-                return self.open_sample(sample)
-        opened = self._open(lambda: session.open_file(path))
-        if opened:
-            self.recent.add(path)
-        return opened
+                self.open_sample(sample)
+                return
+        self._open(lambda: session.open_file(path), then=lambda: self.recent.add(path))
 
-    def open_profile(self, profile: Profile) -> bool:
-        """Open what was just measured; no file holds it yet."""
-        return self._open(lambda: session.open_profile(profile), saved=False)
+    def open_profile(self, profile: Profile, then: Callable[[], object] = _do_nothing) -> None:
+        """Open what was just measured, which no file holds yet; then call ``then``."""
+        self._open(lambda: session.open_profile(profile), saved=False, then=then)
 
-    def _open(self, read: Callable[[], Opened], saved: bool = True) -> bool:
-        if not self.may_leave():
-            return False
+    def _open(
+        self,
+        read: Callable[[], Opened],
+        saved: bool = True,
+        then: Callable[[], object] = _do_nothing,
+    ) -> None:
+        """Read in a thread, then show; a later call takes the place of an earlier one."""
+        if not self.may_leave(lambda: self._open(read, saved, then)):
+            return
+        before = self._document.project
 
-        def work() -> tuple[Opened, Grouping]:
-            opened = read()
-            return opened, opened.grouping
+        def show(opened: Opened) -> None:
+            changed = self._document.project is not before
+            if changed and not self.may_leave(lambda: show(opened)):
+                return
+            self._document.open(opened.project, opened.path, opened.view, saved)
+            then()
 
-        try:
-            opened, grouping = aside(work)
-        except EnplaceError as error:
-            self.failed.emit(str(error))
-            return False
-        self._document.open(opened.state, opened.path, opened.view, saved, grouping)
-        return True
+        self._opening.forget()
+        self._opening.start(read, show, self._fail)
 
-    def close(self) -> bool:
-        """Back to the start page."""
-        leaving = self.may_leave()
-        if leaving:
+    def close_project(self) -> None:
+        """Go back to the start page."""
+        if self.may_leave(self.close_project):
             self._document.open(None)
-        return leaving
 
     def ask_open(self) -> None:
         name, _ = QFileDialog.getOpenFileName(self.window(), "Open", "", session.file_filter())
         if name:
             self.open_path(Path(name))
 
+    # After a crash
+
     def offer_recovery(self) -> None:
-        """After a crash: ask whether to go on with what was unsaved."""
-        for path in self._recovery.leftovers():
+        """Ask whether to go on with work that a crash left unsaved."""
+        left = self._recovery.leftovers()
+        self._background.start(
+            lambda: [(path, _model_in(path)) for path in left], self._ask_to_recover
+        )
+
+    def _ask_to_recover(self, found: Sequence[tuple[Path, str]]) -> None:
+        """Ask about one copy after the other, until the person opens one or cancels."""
+        for path, model in found:
             changed = QDateTime.fromSecsSinceEpoch(int(path.stat().st_mtime))
             when = QLocale.system().toString(changed, QLocale.FormatType.ShortFormat)
             answer = QMessageBox.question(
                 self.window(),
                 "Unsaved work found",
-                f"Enplace ended without saving{_model_in(path)}, last changed {when}. "
+                f"Enplace ended without saving {model}, last changed {when}. "
                 f"Open the work it kept, or discard it?",
                 _Button.Open | _Button.Discard | _Button.Cancel,
                 _Button.Open,
             )
             if answer == _Button.Cancel:  # asks again at the next start
                 return
-            accepted = answer == _Button.Open
-            if accepted and not self._recover(path):
+            if answer == _Button.Open:
+                self._recover(path)
                 return
             path.unlink(missing_ok=True)
-            if accepted:
-                return
 
-    def _recover(self, path: Path) -> bool:
+    def _recover(self, path: Path) -> None:
         def read() -> Opened:
             opened = session.open_file(path)
-            return Opened(opened.state, None, opened.view)
+            return Opened(opened.project, None, opened.view)
 
-        return self._open(read, saved=False)
+        self._open(read, saved=False, then=lambda: path.unlink(missing_ok=True))
 
     # Saving
 
-    def may_leave(self) -> bool:
-        """Whether unsaved work is saved, or the person gives it up."""
+    def may_leave(self, again: Callable[[], object]) -> bool:
+        """Whether nothing is unsaved, or the person gives it up.
+
+        If the person saves it, ``again`` is called once it is saved.
+        """
         if not self._document.modified:
             return True
         answer = QMessageBox.question(
@@ -145,89 +175,108 @@ class Filing(QWidget):
             _Button.Save | _Button.Discard | _Button.Cancel,
             _Button.Save,
         )
-        return self.save() if answer == _Button.Save else answer == _Button.Discard
+        if answer == _Button.Save:
+            self.save(again)
+        return answer == _Button.Discard
 
-    def save(self) -> bool:
-        """Write the project; asks for a name where it has none yet."""
+    def save(self, then: Callable[[], object] = _do_nothing) -> None:
+        """Write the project, then call ``then``; asks for a name where it has none yet."""
         path = self._document.path
-        return self.save_to(path) if path else self.save_as()
+        if path:
+            self.save_to(path, then)
+        else:
+            self.save_as(then)
 
-    def save_as(self) -> bool:
+    def save_as(self, then: Callable[[], object] = _do_nothing) -> None:
         name = self._ask_save("Save the project", ".enplace", "Projects (*.enplace)")
-        return bool(name) and self.save_to(Path(name))
+        if name:
+            self.save_to(Path(name), then)
 
-    def save_to(self, path: Path) -> bool:
-        """Write the project to a file."""
-        try:
-            session.save(self._document, path)
-        except EnplaceError as error:
-            self.failed.emit(str(error))
-            return False
-        self.recent.add(path)
-        self.done.emit(f"Saved {path.name}")
-        return True
+    def save_to(self, path: Path, then: Callable[[], object] = _do_nothing) -> None:
+        """Write the project to a file, then call ``then``."""
+        opened = self._document.project
+        if opened is None:
+            return
+        project = session.to_project(opened, self._document.view)
+
+        def finish(_: object) -> None:
+            if self._document.project is opened:  # else it has changed since
+                self._document.mark_saved(path)
+            self.recent.add(path)
+            self.done.emit(f"Saved {path.name}")
+            then()
+
+        self._background.start(lambda: write_project(path, project), finish, self._fail)
 
     def _ask_save(self, title: str, suffix: str, file_filter: str) -> str:
-        assert self._document.problem is not None
-        suggested = self._document.problem.profile.name.replace("/", "-") + suffix
+        problem = self._document.problem
+        suggested = (problem.profile.name.replace("/", "-") if problem else "") + suffix
         name, _ = QFileDialog.getSaveFileName(self.window(), title, suggested, file_filter)
         return name if not name or Path(name).suffix else name + suffix
 
-    # Plans
+    # Exporting
 
     def ask_export_plan(self, entry: PlanEntry | None = None) -> None:
-        """Ask where to write a plan of the list, or the current one."""
-        self.ask_write("Export the plan", ".plan.json", lambda path: self.export_plan(path, entry))
-
-    def export_plan(self, path: Path, entry: PlanEntry | None = None) -> None:
-        """Write ``plan.json`` for teammates and training scripts."""
+        """Ask where to write a plan of the list, or the current one, for teammates and scripts."""
         entry = entry or self._document.current
-        assert entry is not None
-        plan, schedule = entry.plan, entry.schedule
-        aside(lambda: write_plan(path, schedule.problem, plan, schedule))
+        if entry is not None:
+            plan, schedule = entry.plan, entry.schedule
+            self.ask_write(
+                "Export the plan",
+                ".plan.json",
+                lambda path: write_plan(path, schedule.problem, plan, schedule),
+            )
 
     def ask_export(self, form: str, suffix: str) -> None:
-        """Write the current schedule for another program or another person."""
-        from enplace.frameworks.registry import exporters
+        """Ask where to write the current schedule, for another program or another person."""
+        schedule, exporter = self._document.schedule, exporters()[form]
+        if schedule is not None:
+            self.ask_write(
+                "Export", suffix, lambda path: write_atomically(path, exporter.write(schedule))
+            )
 
-        def export(path: Path) -> None:
-            schedule = self._document.schedule
-            assert schedule is not None
-            aside(lambda: write_atomically(path, exporters()[form].write(schedule)))
-
-        self.ask_write("Export", suffix, export)
-
-    def ask_write(self, title: str, suffix: str, write: Callable[[Path], None]) -> None:
-        """Ask for a file's name and write it."""
+    def ask_write(self, title: str, suffix: str, write: Callable[[Path], object]) -> None:
+        """Ask for a file's name and write it in a thread."""
         name = self._ask_save(title, suffix, f"(*{suffix})")
-        if not name:
-            return
-        try:
-            write(Path(name))
-        except EnplaceError as error:
-            self.failed.emit(str(error))
-        else:
-            self.done.emit(f"Wrote {Path(name).name}")
+        if name:
+            path = Path(name)
+            told = f"Wrote {path.name}"
+            self._background.start(lambda: write(path), lambda _: self.done.emit(told), self._fail)
+
+    # Importing a plan
 
     def ask_import_plan(self) -> None:
         name, _ = QFileDialog.getOpenFileName(self.window(), "Import a plan", "", PLAN_FILTER)
         if name:
             self.import_plan(Path(name))
 
-    def import_plan(self, path: Path) -> bool:
+    def import_plan(self, path: Path) -> None:
         """Add the plan of a file; ask what to do where it was made for another graph."""
-        state = self._document.state
-        assert state is not None
-        try:
-            found = aside(lambda: read_plan(path, state.model))
-            if (found.missing or found.unknown) and not self._accept_mismatch(path, found):
-                return False
-            plan = aside(lambda: complete_plan(found.problem, found))
-            entry = session.entry_for(found.problem, path.stem, plan, path.name)
-        except EnplaceError as error:
-            self.failed.emit(str(error))
-            return False
-        return self._document.add_plan(entry)
+        project = self._document.project
+        if project is not None:
+            self._background.start(
+                lambda: read_plan(path, project.model),
+                lambda found: self._complete(path, found),
+                self._fail,
+            )
+
+    def _complete(self, path: Path, found: PlanFile) -> None:
+        """Place what the file leaves out, if the person wants that, and add the plan."""
+        if (found.missing or found.unknown) and not self._accept_mismatch(path, found):
+            return
+
+        def make() -> PlanEntry:
+            plan = complete_plan(found.problem, found)
+            return session.entry_for(found.problem, path.stem, plan, path.name)
+
+        self._background.start(make, self._add_plan, self._fail)
+
+    def _add_plan(self, entry: PlanEntry) -> None:
+        """Add an imported plan, unless another model is open by now."""
+        project = self._document.project
+        profile = entry.schedule.problem.profile
+        if project is not None and (entry.plan.splits or profile is project.model.profile):
+            self._document.add_plan(entry)
 
     def _accept_mismatch(self, path: Path, found: PlanFile) -> bool:
         box = QMessageBox(self.window())
@@ -237,7 +286,7 @@ class Filing(QWidget):
             f"{count(len(found.unknown), 'op')} that it does not have."
         )
         box.setInformativeText(
-            "Place only the missing ops, beside their neighbours, and keep the rest?"
+            "Place only the missing ops, next to their neighbours, and keep the rest?"
         )
         lines = [f"not placed: {name}" for name in found.missing]
         box.setDetailedText("\n".join([*lines, *(f"not in the model: {n}" for n in found.unknown)]))
@@ -248,8 +297,8 @@ class Filing(QWidget):
 
 
 def _model_in(path: Path) -> str:
-    """The model of a project, for a sentence; nothing where the file is damaged."""
+    """The model of a project, for a sentence that also works where the file is damaged."""
     try:
-        return f" “{aside(lambda: read_project(path)).profile.name}”"
+        return f"“{read_project(path).profile.name}”"
     except EnplaceError:
-        return " its work"
+        return "its work"

@@ -151,20 +151,20 @@ class Header(QWidget):
         super().resizeEvent(event)
         narrow = self.width() < NARROW_PX * theme.scale
         self.run_button.setText(RUN_SHORT if narrow else RUN)
-        if self._document.cluster is not None:
-            self._show_cluster(self._document.cluster)
+        if self._document.project is not None:
+            self._show_cluster(self._document.project.cluster)
 
     def refresh(self) -> None:
         """Show what is open and what the solver does."""
-        problem = self._document.problem
-        if problem is None or self._document.grouping is None:
+        project = self._document.project
+        if project is None:
             return
-        profile, groups = problem.profile, len(self._document.grouping.names)
+        problem, groups = project.problem, len(project.grouping.names)
+        profile = problem.profile
         self._name.setText(model_title(profile.name))
         self._name.setToolTip(plain_tip(profile.name))
         self._size.set_text(f"{count(profile.n_ops, 'op')} in {count(groups, 'group')}")
-        assert self._document.cluster is not None
-        self._show_cluster(self._document.cluster)
+        self._show_cluster(project.cluster)
         self._show_method()
         self._show_methods(problem)
         self._show_solve(bool(problem.pins))

@@ -10,7 +10,15 @@ from pathlib import Path
 from types import TracebackType
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
-from PySide6.QtWidgets import QApplication, QFrame, QHBoxLayout, QMessageBox, QPushButton, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QDialog,
+    QFrame,
+    QHBoxLayout,
+    QMessageBox,
+    QPushButton,
+    QWidget,
+)
 
 from enplace.text import shortened
 from enplace_studio.panel import label
@@ -32,6 +40,19 @@ def button(
     if clicked is not None:
         made.clicked.connect(lambda: clicked())
     return made
+
+
+def dialog_buttons(dialog: QDialog, accept: str, *others: QPushButton) -> QHBoxLayout:
+    """The last row of a dialog: other buttons on the left, Cancel and the default on the right."""
+    row = QHBoxLayout()
+    for other in others:
+        row.addWidget(other)
+    row.addStretch()
+    row.addWidget(button("Cancel", dialog.reject))
+    default = button(accept, dialog.accept, kind="accent")
+    default.setDefault(True)
+    row.addWidget(default)
+    return row
 
 
 class Banner(QFrame):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QObject, Qt
-from PySide6.QtGui import QAction, QKeyEvent, QKeySequence
+from PySide6.QtGui import QKeyEvent, QKeySequence
 from PySide6.QtWidgets import (
     QDialog,
     QGridLayout,
@@ -14,7 +14,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from enplace_studio.actions import ACTIONS, VIEW_KEYS
+from enplace_studio.actions import VIEW_KEYS
+from enplace_studio.menus import Menus
 from enplace_studio.panel import label
 
 
@@ -26,11 +27,11 @@ def native_keys(keys: str) -> str:
 class Palette(QDialog):
     """Type a few letters, press Enter: runs any action that can be done now."""
 
-    def __init__(self, actions: dict[str, QAction], parent: QWidget) -> None:
+    def __init__(self, menus: Menus, parent: QWidget) -> None:
         super().__init__(parent)
         self.setWindowTitle("Commands")
         self.setMinimumSize(460, 360)
-        self._actions = actions
+        self._menus = menus
         self.field = QLineEdit(placeholderText="Type a command")
         self.field.textChanged.connect(self._filter)
         self.field.installEventFilter(self)
@@ -55,8 +56,8 @@ class Palette(QDialog):
 
     def _filter(self, text: str) -> None:
         self.list.clear()
-        for spec in ACTIONS:
-            action = self._actions[spec.id]
+        for spec in self._menus.specs:
+            action = self._menus.by_id[spec.id]
             title = action.text().replace("&", "").rstrip("…")
             if action.isEnabled() and spec.id != "palette" and matches(text, title):
                 keys = f"    {native_keys(spec.keys[0])}" if spec.keys else ""
@@ -68,7 +69,7 @@ class Palette(QDialog):
         item = self.list.currentItem()
         if item is not None:
             self.accept()
-            self._actions[item.data(Qt.ItemDataRole.UserRole)].trigger()
+            self._menus.by_id[item.data(Qt.ItemDataRole.UserRole)].trigger()
 
 
 def matches(typed: str, title: str) -> bool:
@@ -79,12 +80,12 @@ def matches(typed: str, title: str) -> bool:
 class KeySheet(QDialog):
     """Every key on one page."""
 
-    def __init__(self, parent: QWidget) -> None:
+    def __init__(self, menus: Menus, parent: QWidget) -> None:
         super().__init__(parent)
         self.setWindowTitle("Keys")
         lines = [
             (" or ".join(map(native_keys, spec.keys)), spec.title.rstrip("…"))
-            for spec in ACTIONS
+            for spec in menus.specs
             if spec.keys and not spec.id.startswith("place-")
         ]
         lines += [("1 … 8", "Pin selection to a device"), *VIEW_KEYS]

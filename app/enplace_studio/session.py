@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from PySide6.QtCore import QLockFile, QObject, QSettings, QThreadPool, QTimer
 
 from enplace.errors import EnplaceError, PlanError
 from enplace.machine import simulate
-from enplace.names.groups import Grouping, group_ops
+from enplace.names.groups import group_ops
 from enplace.readers import Project, read_profile, read_project, readers
 from enplace.readers.clusters import cluster_from, presets
 from enplace.values.cluster import Cluster
@@ -23,10 +22,9 @@ from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.splits import Split, split_profile
 from enplace.writers import write_project
-from enplace_studio.aside import aside
 from enplace_studio.document import Document
 from enplace_studio.kept_runs import run_from_json, run_to_json
-from enplace_studio.state import PlanEntry, State, first_state
+from enplace_studio.project import OpenProject, PlanEntry, start_project
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +55,9 @@ class Opened:
         What the views remember.
     """
 
-    state: State
+    project: OpenProject
     path: Path | None = None
     view: dict[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def grouping(self) -> Grouping:
-        """The groups that are shown."""
-        return group_ops(self.state.problem.profile)
 
 
 def open_file(path: Path, cluster: Cluster | None = None) -> Opened:
@@ -98,7 +91,7 @@ def open_profile(profile: Profile, cluster: Cluster | None = None) -> Opened:
     ProblemError
         If the profile cannot run on the cluster.
     """
-    return Opened(first_state(profile, cluster or _usual_cluster(profile)))
+    return Opened(start_project(profile, cluster or _usual_cluster(profile)))
 
 
 def _usual_cluster(profile: Profile) -> Cluster:
@@ -134,8 +127,11 @@ def _open_project(project: Project, path: Path) -> Opened:
     at = shell.get("current")
     current = entries[at] if isinstance(at, int) and 0 <= at < len(entries) else None
     graphs: dict[tuple[Split, ...], Problem] = {(): model} if project.splits else {}
-    state = State(problem, project.cluster, compute, links, tuple(entries), current, graphs)
-    return Opened(state, path, view)
+    grouping = group_ops(problem.profile)
+    opened = OpenProject(
+        problem, project.cluster, grouping, compute, links, tuple(entries), current, graphs
+    )
+    return Opened(opened, path, view)
 
 
 def _scales(value: Any) -> tuple[float, float]:
@@ -185,23 +181,23 @@ def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEn
         return PlanEntry(name, plan, simulate(free, plan), note)
 
 
-def to_project(state: State, view: Mapping[str, Any]) -> Project:
-    """Make the project to save from a state."""
-    numbers = {entry: number for number, entry in enumerate(state.plans)}
+def to_project(opened: OpenProject, view: Mapping[str, Any]) -> Project:
+    """Make the project to save."""
+    numbers = {entry: number for number, entry in enumerate(opened.plans)}
     shell = {
-        "scale": [state.compute_scale, state.link_scale],
-        "current": numbers.get(state.current) if state.current else None,
-        "plans": [_details(entry, numbers) for entry in state.plans],
+        "scale": [opened.compute_scale, opened.link_scale],
+        "current": numbers.get(opened.current) if opened.current else None,
+        "plans": [_details(entry, numbers) for entry in opened.plans],
     }
     return Project(
-        state.model.profile,
-        state.cluster,
-        state.problem.pins,
-        state.problem.together,
-        state.problem.forbidden,
-        tuple((entry.name, entry.plan) for entry in state.plans),
+        opened.model.profile,
+        opened.cluster,
+        opened.problem.pins,
+        opened.problem.together,
+        opened.problem.forbidden,
+        tuple((entry.name, entry.plan) for entry in opened.plans),
         {**view, "studio": shell},
-        state.problem.splits,
+        opened.problem.splits,
     )
 
 
@@ -209,22 +205,6 @@ def _details(entry: PlanEntry, numbers: Mapping[PlanEntry, int]) -> dict[str, An
     """The details of a row besides its plan."""
     details = {"note": entry.note, "origin": numbers.get(entry.origin) if entry.origin else None}
     return details | ({"run": run_to_json(entry.run)} if entry.run else {})
-
-
-def save(document: Document, path: Path) -> None:
-    """Write the document's project.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be written.
-    """
-    state = document.state
-    assert state is not None
-    project = to_project(state, document.view)
-    aside(lambda: write_project(path, project))
-    if document.state is state:  # a solver's plan may have come meanwhile
-        document.mark_saved(path)
 
 
 class RecentFiles:
@@ -267,11 +247,11 @@ class Recovery(QObject):
 
     def write(self) -> None:
         """Write the copy in the background, or remove it where nothing is unsaved."""
-        state = self._document.state
-        if state is None or not self._document.modified:
+        opened = self._document.project
+        if opened is None or not self._document.modified:
             self._pool.start(self._remove)
         else:
-            project = to_project(state, self._document.view)
+            project = to_project(opened, self._document.view)
             self._pool.start(lambda: self._write(project))
 
     def _write(self, project: Project) -> None:

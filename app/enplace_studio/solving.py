@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from enplace.errors import EnplaceError
@@ -19,7 +19,7 @@ from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
-from enplace_studio.aside import aside
+from enplace_studio.background import Background
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.header import EXPERT, Header, short_title, values_text, why_not_for
 from enplace_studio.jobs import Job, Solver
@@ -44,7 +44,6 @@ class Solving(QWidget):
 
     done = Signal(str)
     failed = Signal(str)
-    _simulated = Signal(object, object)
 
     def __init__(self, document: Document, solver: Solver, header: Header, parent: QWidget) -> None:
         super().__init__(parent)
@@ -52,11 +51,16 @@ class Solving(QWidget):
         self._document, self._solver, self._header = document, solver, header
         header.option_refused.connect(self.failed)
         document.opened.connect(self._on_opened)
+        document.requests.renew_plan.connect(self.renew)
+        document.requests.polish_plan.connect(self.polish)
         solver.proven.connect(document.bounds.add)
         solver.solved.connect(self._on_solved)
         solver.failed.connect(self._on_failed)
-        # Simulating and drawing a large plan in one turn would be felt.
-        self._simulated.connect(self._add, Qt.ConnectionType.QueuedConnection)
+        self._background = Background(self)
+
+    def wait(self) -> None:
+        """Block until every plan that was found is in the list."""
+        self._background.wait()
 
     def solve_or_cancel(self) -> None:
         if self._solver.is_asked:
@@ -87,7 +91,8 @@ class Solving(QWidget):
     def place_by_rules(self, path: Path) -> None:
         """Have the expert place by a person's rules, which override its own."""
         problem = self._document.problem
-        assert problem is not None
+        if problem is None:
+            return
         try:
             read_rules(str(path), problem)
         except EnplaceError as error:
@@ -174,17 +179,20 @@ class Solving(QWidget):
     def _on_solved(self, job: Job, plan: Plan) -> None:
         if self._is_stale(job) or self._is_fruitless(job, plan):
             return
-        try:
-            schedule = aside(lambda: _full_schedule(job.problem, plan))
-        except EnplaceError as error:
-            self.failed.emit(str(error))
-            return
+        self._background.start(
+            lambda: _full_schedule(job.problem, plan),
+            lambda schedule: self._add(job, plan, schedule),
+            lambda error: self.failed.emit(str(error)),
+        )
+
+    def _entry(self, job: Job, plan: Plan, schedule: Schedule) -> PlanEntry:
+        """The row of a plan, with a note of how it was made."""
         name, note = entry_name(self._solver.title(job.method), bool(job.problem.pins))
         if job.start is not None:
             note = "polished"
         elif job.values:
             note = values_text(job.values)
-        self._simulated.emit(job, PlanEntry(name, plan, schedule, note))
+        return PlanEntry(name, plan, schedule, note)
 
     def _is_stale(self, job: Job) -> bool:
         """Whether the problem is another by now; says so."""
@@ -205,9 +213,10 @@ class Solving(QWidget):
                 return True
         return False
 
-    def _add(self, job: Job, entry: PlanEntry) -> None:
+    def _add(self, job: Job, plan: Plan, schedule: Schedule) -> None:
         if self._is_stale(job):
             return
+        entry = self._entry(job, plan, schedule)
         if self._document.plans or job.method != FIRST_METHOD:
             self._document.add_plan(entry, job.choose)
             if job.choose and self._document.current:
@@ -217,9 +226,10 @@ class Solving(QWidget):
 
     def _tell(self, entry: PlanEntry) -> None:
         """Say what was found, against the expert where there is one."""
-        change = None
-        if entry.plan.value_us is None and entry is not self._document.expert:
-            change = self._document.against_expert(entry.schedule)
+        change, project = None, self._document.project
+        is_expert = project is not None and entry is project.expert
+        if project is not None and entry.plan.value_us is None and not is_expert:
+            change = project.against_expert(entry.schedule)
         against = "" if change is None else f", {percent(change, signed=True)} vs expert"
         self.done.emit(f"{entry.name}: {headline(entry.plan, entry.schedule)}{against}")
 
@@ -232,29 +242,30 @@ class Solving(QWidget):
     def choose_cluster(self) -> None:
         from enplace_studio.clusters import ClusterChooser
 
-        document = self._document
-        assert document.problem is not None
-        assert document.cluster is not None
-        chooser = ClusterChooser(document.problem.profile, document.cluster, self.window())
+        project = self._document.project
+        if project is None:
+            return
+        chooser = ClusterChooser(project.problem.profile, project.cluster, self.window())
         if chooser.exec() and chooser.chosen is not None:
             self.use_cluster(chooser.chosen)
 
     def edit_cluster(self) -> None:
-        from enplace_studio.clusters import ClusterEditor
+        from enplace_studio.cluster_editor import ClusterEditor
 
-        assert self._document.cluster is not None
-        editor = ClusterEditor(self._document.cluster, self.window())
+        project = self._document.project
+        if project is None:
+            return
+        editor = ClusterEditor(project.cluster, self.window())
         if editor.exec():
             self.use_cluster(editor.cluster)
 
     def use_cluster(self, cluster: Cluster) -> None:
         """Go to another cluster; without an expert's plan there, ask for one."""
-        document = self._document
-        if document.set_cluster(cluster) and document.expert is None:
-            assert document.problem is not None
+        changed, project = self._document.set_cluster(cluster), self._document.project
+        if changed and project is not None and project.expert is None:
             self._solver.cancel()
-            alone = not document.plans
-            self._solver.solve(document.problem, [FIRST_METHOD], choose=alone, asked=False)
+            alone = not project.plans
+            self._solver.solve(project.problem, [FIRST_METHOD], choose=alone, asked=False)
 
 
 def _full_schedule(problem: Problem, plan: Plan) -> Schedule:

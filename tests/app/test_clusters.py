@@ -7,7 +7,8 @@ from PySide6.QtWidgets import QFileDialog
 
 from enplace.readers.clusters import presets
 from enplace.writers.clusters import cluster_to_json
-from enplace_studio.clusters import ClusterChooser, ClusterEditor, cluster_title
+from enplace_studio.cluster_editor import ClusterEditor
+from enplace_studio.clusters import ClusterChooser, cluster_title
 from problems import cluster_of, profile_of
 
 

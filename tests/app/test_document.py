@@ -90,7 +90,7 @@ def test_the_first_edit_keeps_the_plan_it_came_from_and_the_next_do_not_add_more
     document.place([2], 0)
     document.place([1], 1)
     assert [entry.name for entry in document.plans] == ["plan 1", "plan 1, edited", "all on one"]
-    assert document.baseline is document.plans[0].schedule
+    assert document.project.baseline is document.plans[0].schedule
 
 
 def test_the_ghost_follows_a_new_name_and_another_speed(document):
@@ -98,7 +98,7 @@ def test_the_ghost_follows_a_new_name_and_another_speed(document):
     document.rename_plan(document.plans[0], "renamed")
     document.set_scale(2.0, 1.0)
     assert document.current.origin is document.plans[0]
-    assert document.baseline.problem.cluster is document.problem.cluster
+    assert document.project.baseline.problem.cluster is document.problem.cluster
 
 
 def test_moving_without_a_pin_takes_an_older_pin_away(document):
@@ -136,7 +136,7 @@ def test_an_op_goes_nowhere_it_cannot_run(qtbot):
 
 def test_preview_says_what_placing_would_come_to_and_changes_nothing(document):
     before = snapshot(document)
-    preview = document.preview([2], 0)
+    preview = document.previews.get([2], 0)
     assert (preview.step_us, preview.delta_us) == (30, -21)
     assert snapshot(document) == before
     document.place([2], 0)
@@ -146,12 +146,12 @@ def test_preview_says_what_placing_would_come_to_and_changes_nothing(document):
 
 def test_preview_disregards_the_pins_of_what_would_move(document):
     document.pin_here([2])
-    assert document.preview([2], 0).step_us == 30
+    assert document.previews.get([2], 0).step_us == 30
 
 
 def test_preview_of_the_impossible_says_why():
     document = document_of(profile_of({"a": 10}), cluster_of(1, cpu_lanes=1), {"a": 0})
-    preview = document.preview([0], 1)
+    preview = document.previews.get([0], 1)
     assert not preview.fits
     assert "cannot run" in preview.why_not
 
@@ -171,15 +171,26 @@ def test_scaling_replays_every_plan(document):
 
 def test_one_drag_of_a_slider_is_one_step_of_undo(document):
     for factor in (1.5, 2.0, 4.0):
-        document.set_scale(factor, 1.0)
+        document.set_scale(factor, 1.0, drag=1)
     document.undo_stack.undo()
-    assert document.scale == (1.0, 1.0)
+    assert document.project.scale == (1.0, 1.0)
+
+
+def test_two_drags_of_a_slider_are_two_steps_of_undo(document):
+    for drag, factor in ((1, 1.5), (1, 2.0), (2, 3.0), (2, 4.0)):
+        document.set_scale(factor, 1.0, drag=drag)
+    document.undo_stack.undo()
+    assert document.project.scale == (2.0, 1.0)
+    document.undo_stack.undo()
+    assert document.project.scale == (1.0, 1.0)
+    document.undo_stack.redo()
+    assert document.project.scale == (2.0, 1.0)
 
 
 def test_the_expert_is_the_reference(document):
     add_plan(document, "Expert", {"a": 0, "b": 0, "c": 0}, method="expert")
-    assert document.expert.name == "Expert"
-    assert document.against_expert(document.expert.schedule) == 0
+    assert document.project.expert.name == "Expert"
+    assert document.project.against_expert(document.project.expert.schedule) == 0
 
 
 def test_names_of_plans_stay_apart(document):

@@ -9,7 +9,7 @@ from enplace.values.problem import Problem
 from enplace_studio.document import Document
 from enplace_studio.header import Header, warnings_for
 from enplace_studio.jobs import Method, Solver
-from enplace_studio.state import first_state
+from enplace_studio.project import start_project
 from problems import cluster_of, profile_of
 
 
@@ -63,11 +63,11 @@ def test_the_menu_shows_the_warning_behind_the_source_and_greys_nothing(qtbot):
     qtbot.addWidget(header)
     solver.methods = {"m": Method("m", "M", "A paper", ("step-time",), ("memory",), "")}
     solver.methods_changed.emit()
-    document.open(first_state(chain(), cluster_of(2, speeds=(1.0, 0.5))))
+    document.open(start_project(chain(), cluster_of(2, speeds=(1.0, 0.5))))
     action = next(a for a in header.method_menu.actions() if a.text() == "M")
     assert action.isEnabled()
     assert "A paper\nIt takes all GPUs for alike, and yours differ." in action.toolTip()
-    document.open(first_state(chain(), cluster_of(2)))
+    document.open(start_project(chain(), cluster_of(2)))
     assert "alike" not in action.toolTip()
 
 

@@ -3,18 +3,23 @@ import pytest
 from documents import add_plan, chain_document
 from enplace.errors import EnplaceError
 from enplace.readers import readers
-from enplace.writers import write_profile
+from enplace.writers import write_profile, write_project
 from enplace_studio import session
 from enplace_studio.document import Document
 from enplace_studio.session import Recovery
 from problems import profile_of
 
 
+def save(document, path):
+    write_project(path, session.to_project(document.project, document.view))
+    document.mark_saved(path)
+
+
 def opened_again(document, path):
-    session.save(document, path)
+    save(document, path)
     opened = session.open_file(path)
     again = Document()
-    again.open(opened.state, opened.path, opened.view)
+    again.open(opened.project, opened.path, opened.view)
     return again
 
 
@@ -30,12 +35,15 @@ def test_a_project_opens_as_it_was_saved(tmp_path):
     assert again.problem.pins == document.problem.pins
     assert again.problem.together == document.problem.together
     assert again.problem.forbidden == document.problem.forbidden
-    assert (again.cluster, again.scale) == (document.cluster, document.scale)
+    assert (again.project.cluster, again.project.scale) == (
+        document.project.cluster,
+        document.project.scale,
+    )
     assert [e.name for e in again.plans] == [e.name for e in document.plans]
     assert [e.note for e in again.plans] == [e.note for e in document.plans]
     assert again.current.name == "mine"
     assert again.schedule.makespan_us == document.schedule.makespan_us
-    assert again.baseline.makespan_us == document.baseline.makespan_us
+    assert again.project.baseline.makespan_us == document.project.baseline.makespan_us
     assert again.view == {"graph": {"open": ["lstm 0"]}}
 
 
@@ -43,7 +51,7 @@ def test_saving_makes_the_document_clean_and_an_undo_makes_it_unsaved(tmp_path):
     document = chain_document()
     document.place([2], 0)
     assert document.modified
-    session.save(document, tmp_path / "p.enplace")
+    save(document, tmp_path / "p.enplace")
     assert not document.modified
     document.undo_stack.undo()
     assert document.modified
@@ -62,7 +70,7 @@ def test_a_plain_profile_opens_without_plans_and_is_never_overwritten(tmp_path):
     write_profile(path, profile_of({"a": 1}))
     opened = session.open_file(path)
     assert opened.path is None
-    assert not opened.state.plans
+    assert not opened.project.plans
 
 
 def test_an_unreadable_file_is_one_sentence(tmp_path):
@@ -85,7 +93,7 @@ def test_a_crash_leaves_a_copy_that_the_next_start_finds(tmp_path):
     crashed._lock.unlock()  # what the system does when a process ends
     found = Recovery(Document(), tmp_path).leftovers()
     assert len(found) == 1
-    assert session.open_file(found[0]).state.problem.pins == {2: 0}
+    assert session.open_file(found[0]).project.problem.pins == {2: 0}
 
 
 def test_the_copy_of_a_studio_that_runs_is_not_offered(tmp_path):
@@ -102,7 +110,7 @@ def test_nothing_is_left_behind_after_saving_or_closing(tmp_path):
     document.place([2], 0)
     recovery = Recovery(document, tmp_path / "r")
     write_now(recovery)
-    session.save(document, tmp_path / "p.enplace")
+    save(document, tmp_path / "p.enplace")
     write_now(recovery)
     assert not list((tmp_path / "r").glob("*.enplace"))
     recovery.close()

@@ -13,12 +13,13 @@ from enplace.placers import place
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import make_profile
 from enplace.values.splits import Split
+from enplace.writers import write_project
 from enplace_studio import session
 from enplace_studio.document import PlanEntry
 from enplace_studio.header import why_not_for
-from enplace_studio.inspector import InspectorView
 from enplace_studio.inspector.facts import split_facts
 from enplace_studio.inspector.splits import SplitTable
+from enplace_studio.inspector.view import InspectorView
 from enplace_studio.inspector.widgets import Line
 from enplace_studio.plans.facts import why_stale
 from problems import cluster_of
@@ -63,7 +64,7 @@ def test_choosing_it_shows_its_graph_and_choosing_another_the_model(document):
     assert why_stale(model, split) == ""
     assert document.choose_plan(split)
     assert document.problem is split.schedule.problem
-    assert len(document.grouping.group) == document.problem.profile.n_ops > 4
+    assert len(document.project.grouping.group) == document.problem.profile.n_ops > 4
     assert document.choose_plan(whole)
     assert document.problem is model
     document.undo_stack.undo()
@@ -79,7 +80,7 @@ def test_its_parts_can_be_moved_by_hand(document):
     assert document.place([part], there)
     assert document.current.plan.device[part] == there
     assert document.current.plan.splits == split.plan.splits
-    assert document.baseline is split.schedule
+    assert document.project.baseline is split.schedule
 
 
 def test_going_to_another_cluster_takes_it_along(document):
@@ -87,7 +88,7 @@ def test_going_to_another_cluster_takes_it_along(document):
     document.choose_plan(split)
     assert document.set_cluster(replace(cluster_of(3, b1_us_per_byte=1e-5), name="three"))
     assert [len(entry.plan.splits) > 0 for entry in document.plans] == [False, True]
-    assert document.state.model.cluster.n_devices == 3
+    assert document.project.model.cluster.n_devices == 3
     assert document.choose_plan(document.plans[0])
     assert document.problem.cluster.n_devices == 3
 
@@ -95,12 +96,12 @@ def test_going_to_another_cluster_takes_it_along(document):
 def test_a_project_keeps_it(document, tmp_path):
     _, split = document.plans
     document.choose_plan(split)
-    session.save(document, tmp_path / "p.enplace")
-    state = session.open_file(tmp_path / "p.enplace").state
-    assert state.problem.splits == split.plan.splits
-    assert state.current.schedule.makespan_us == split.schedule.makespan_us
-    assert state.model.profile.n_ops == 4
-    assert state.plans[0].schedule.problem.splits == ()
+    write_project(tmp_path / "p.enplace", session.to_project(document.project, document.view))
+    project = session.open_file(tmp_path / "p.enplace").project
+    assert project.problem.splits == split.plan.splits
+    assert project.current.schedule.makespan_us == split.schedule.makespan_us
+    assert project.model.profile.n_ops == 4
+    assert project.plans[0].schedule.problem.splits == ()
 
 
 def test_the_inspector_lists_the_splits(document, opener):
@@ -147,7 +148,7 @@ def test_all_splits_can_be_opened_in_a_table(document, opener):
 
 
 def test_a_part_that_is_split_again_counts_with_its_own_parts(document):
-    model = document.state.model
+    model = document.project.model
     splits = (Split("conv", "batch", 2), Split("conv/split/part_1", "batch", 2))
     problem = split_problem(model, splits)
     schedule = simulate(problem, place(problem, "heft").plan)

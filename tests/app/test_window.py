@@ -1,4 +1,5 @@
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -13,13 +14,14 @@ from enplace.readers import read_plan
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.writers import write_plan
-from enplace_studio.actions import ACTIONS, EXPORTS
+from enplace_studio.actions import EXPORTS, all_actions
 from enplace_studio.document import PlanEntry
 from enplace_studio.graph.canvas import Canvas
 from enplace_studio.jobs import Job, Method, Report
-from enplace_studio.state import first_state
+from enplace_studio.project import start_project
 from enplace_studio.theme import theme
 from enplace_studio.timeline.canvas import TimelineCanvas
+from enplace_studio.whatif.view import value_at
 from enplace_studio.window import MainWindow
 from problems import cluster_of, plan_of, profile_of
 
@@ -55,10 +57,10 @@ def window(make_window):
     """A window with a plan to look at; its solver process is never started."""
     made = make_window()
     profile = profile_of({"a": 10, "b": 10, "c": 10}, [("a", "b", 8), ("b", "c", 20)])
-    state = first_state(profile, cluster_of(2))
+    state = start_project(profile, cluster_of(2))
     plan = plan_of(state.problem, {"a": 0, "b": 0, "c": 1})
     entry = PlanEntry("first", plan, simulate(state.problem, plan))
-    from enplace_studio.state import with_plan
+    from enplace_studio.project import with_plan
 
     made.document.open(with_plan(state, entry, choose=True))
     return made
@@ -70,7 +72,26 @@ def press(window, key, modifier=Qt.KeyboardModifier.NoModifier):
 
 
 def trigger(window, name):
-    window.actions_by_id[name].trigger()
+    window.menus.by_id[name].trigger()
+    window.studio.files.wait()
+
+
+@contextmanager
+def solving(window, qtbot):
+    """Wait until the solver is idle and its plans are in the list."""
+    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+        yield
+    window.studio.solving.wait()
+
+
+def open_path(window, path):
+    window.studio.files.open_path(path)
+    window.studio.files.wait()
+
+
+def import_plan(window, path):
+    window.studio.files.import_plan(path)
+    window.studio.files.wait()
 
 
 def answer(monkeypatch, button):
@@ -97,7 +118,7 @@ def test_a_sample_opens_with_the_experts_plan_as_reference(make_window, qtbot):
     card = next(card for card in window.start_page.cards if card.sample.name == "vgg-19")
     QTest.mouseClick(card, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: window.document.current is not None, timeout=PATIENCE_MS)
-    assert window.document.current is window.document.expert
+    assert window.document.current is window.document.project.expert
     assert not window.document.modified
     assert window.status_line.step.text().startswith("Predicted step ")
 
@@ -105,38 +126,38 @@ def test_a_sample_opens_with_the_experts_plan_as_reference(make_window, qtbot):
 def test_a_sample_named_by_its_path_opens_on_its_own_cluster(make_window):
     window = make_window()
     sample = next(sample for sample in samples() if sample.name == "bert-3-training")
-    assert window.files.open_path(sample.path)
-    assert window.document.cluster.name not in presets()
-    assert window.recent.paths() == []
+    open_path(window, sample.path)
+    assert window.document.project.cluster.name not in presets()
+    assert window.studio.recent.paths() == []
 
 
 def test_solve_and_compare_add_rows_and_solve_shows_its_plan(make_window, qtbot):
     window = make_window()
-    window.document.open(first_state(profile_of({"a": 10, "b": 10}), cluster_of(2)))
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    window.document.open(start_project(profile_of({"a": 10, "b": 10}), cluster_of(2)))
+    with solving(window, qtbot):
         pass
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with solving(window, qtbot):
         window.header.solve_button.click()
         assert window.header.solve_button.text() == "Stop, keep the best"
     solved = window.document.current
     assert solved.plan.method == window.solver.default_method
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with solving(window, qtbot):
         window.header.compare_button.click()
     assert window.document.current is solved
     methods = [entry.plan.method for entry in window.document.plans]
-    assert set(methods) == set(window.solving.compared_methods())
+    assert set(methods) == set(window.studio.solving.compared_methods())
     assert len(set(methods)) == len(methods)
 
 
 def test_solve_need_not_wait_for_the_experts_plan(make_window, qtbot):
     window = make_window()
-    window.document.open(first_state(profile_of({"a": 10, "b": 10}), cluster_of(2)))
+    window.document.open(start_project(profile_of({"a": 10, "b": 10}), cluster_of(2)))
     assert window.solver.busy
     qtbot.waitUntil(lambda: bool(window.solver.methods), timeout=PATIENCE_MS)
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
-        window.solving.solve()
+    with solving(window, qtbot):
+        window.studio.solving.solve()
         assert window.header.solve_button.text() == "Stop, keep the best"
-    assert window.document.plans[0] is window.document.expert
+    assert window.document.plans[0] is window.document.project.expert
     assert window.document.current.plan.method == window.solver.default_method
 
 
@@ -144,12 +165,12 @@ def test_the_experts_plan_does_not_take_the_place_of_one_opened_meanwhile(
     make_window, qtbot, tmp_path
 ):
     window = make_window()
-    state = first_state(profile_of({"a": 10, "b": 10}), cluster_of(2))
+    state = start_project(profile_of({"a": 10, "b": 10}), cluster_of(2))
     plan = plan_of(state.problem, {"a": 1, "b": 0})
     write_plan(tmp_path / "mine.json", state.problem, plan, simulate(state.problem, plan))
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with solving(window, qtbot):
         window.document.open(state)
-        assert window.files.import_plan(tmp_path / "mine.json")
+        import_plan(window, tmp_path / "mine.json")
     assert {entry.plan.method for entry in window.document.plans} == {plan.method, "expert"}
     assert window.document.current.plan.method == plan.method
 
@@ -157,39 +178,39 @@ def test_the_experts_plan_does_not_take_the_place_of_one_opened_meanwhile(
 def test_the_expert_places_as_the_person_says(make_window, qtbot, tmp_path):
     window = make_window()
     profile = profile_of({"l_1/a": 10, "l_2/b": 10, "l_2/c": 10}, [("l_1/a", "l_2/b", 8)])
-    window.document.open(first_state(profile, cluster_of(2)))
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    window.document.open(start_project(profile, cluster_of(2)))
+    with solving(window, qtbot):
         pass
     rules = tmp_path / "mine.rules"
     rules.write_text("l_1/.* -> GPU:1")
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
-        window.solving.place_by_rules(rules)
+    with solving(window, qtbot):
+        window.studio.solving.place_by_rules(rules)
     assert window.document.current.plan.device[0] == 1
     assert window.document.current.note == "by rules"
-    assert window.document.plans[0] is window.document.expert
+    assert window.document.plans[0] is window.document.project.expert
     window.header.set_method("expert")
     window.header.option_actions["family", "layers"].trigger()
     assert window.header.method_button.text() == "Expert, layers  ▾"
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with solving(window, qtbot):
         window.header.solve_button.click()
     assert window.document.current.plan.details["family"] == "layers"
     rules.write_text("nonesuch -> GPU:1")
-    with qtbot.waitSignal(window.solving.failed) as said:
-        window.solving.place_by_rules(rules)
+    with qtbot.waitSignal(window.studio.solving.failed) as said:
+        window.studio.solving.place_by_rules(rules)
     assert "mine.rules: line 1" in said.args[0]
 
 
 def test_baechis_methods_go_by_the_memory_rule_that_a_person_chooses(make_window, qtbot):
     window = make_window()
     profile = profile_of(dict.fromkeys("abcd", 10), [("a", "b", 300), ("b", "c", 300)])
-    window.document.open(first_state(profile, cluster_of(2, capacity_bytes=700)))
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    window.document.open(start_project(profile, cluster_of(2, capacity_bytes=700)))
+    with solving(window, qtbot):
         pass
     window.header.set_method("m-sct")
     window.header.option_actions["memory-rule", "sums"].trigger()
     assert window.header.method == "m-sct"
     assert window.header.method_button.text() == "m-sct, sums  ▾"
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with solving(window, qtbot):
         window.header.solve_button.click()
     assert window.document.current.note == "sums"
     window.header.set_method("heft")
@@ -200,18 +221,18 @@ def test_baechis_methods_go_by_the_memory_rule_that_a_person_chooses(make_window
 def test_loads_of_a_pipeline_count_as_a_person_chooses(make_window, qtbot):
     window = make_window()
     profile = profile_of(dict.fromkeys("ab", 10), [("a", "b", 4)])
-    window.document.open(first_state(profile, cluster_of(2, b0_us=0.0)))
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    window.document.open(start_project(profile, cluster_of(2, b0_us=0.0)))
+    with solving(window, qtbot):
         pass
     header = window.header
     header.set_method("max-load-dp")
     header.option_actions["load", "overlap"].trigger()
     assert header.method_button.text() == "Max-load DP, overlap  ▾"
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with solving(window, qtbot):
         header.solve_button.click()
     split = window.document.current
     assert (split.plan.value_us, split.note) == (10.0, "overlap")
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with solving(window, qtbot):
         header.compare_button.click()
     for_pipelines = [e for e in window.document.plans if e.plan.objective == "throughput"]
     assert len(for_pipelines) > 5
@@ -219,12 +240,12 @@ def test_loads_of_a_pipeline_count_as_a_person_chooses(make_window, qtbot):
     header.option_actions["load", "sum"].trigger()
     header.option_actions["replicate", True].trigger()
     assert header.method_button.text() == "Max-load DP, replicate  ▾"
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with solving(window, qtbot):
         header.solve_button.click()
     assert window.document.current.plan.replicas == ((0, 1),)
     assert window.document.current.plan.value_us == 10.0
     rows = len(window.document.plans)
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with solving(window, qtbot):
         header.compare_button.click()
     found = window.document.plans[rows:]
     assert "max-load-dp" not in {entry.plan.method for entry in found}
@@ -237,8 +258,8 @@ def test_loads_of_a_pipeline_count_as_a_person_chooses(make_window, qtbot):
 
 def test_what_is_asked_of_a_solver_at_work_is_refused_with_the_reason(window, qtbot):
     window.solver.job = Job(1, window.document.problem, "enplace", 10.0, choose=True)
-    with qtbot.waitSignal(window.solving.failed) as said:
-        window.solving.polish(window.document.current.plan)
+    with qtbot.waitSignal(window.studio.solving.failed) as said:
+        window.studio.solving.polish(window.document.current.plan)
     window.solver.job = None
     assert "at work" in said.args[0]
 
@@ -248,9 +269,9 @@ def test_methods_of_other_aims_are_in_menus_of_their_own_and_compared_among_them
 ):
     window = make_window()
     window.document.open(
-        first_state(profile_of({"a": 10, "b": 10}, [("a", "b", 8)]), cluster_of(2))
+        start_project(profile_of({"a": 10, "b": 10}, [("a", "b", 8)]), cluster_of(2))
     )
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with solving(window, qtbot):
         pass
     menus = {action.text(): action.menu() for action in window.header.method_menu.actions()}
     pipelines = [action.text() for action in menus["Highest pipeline throughput"].actions()]
@@ -258,36 +279,38 @@ def test_methods_of_other_aims_are_in_menus_of_their_own_and_compared_among_them
     assert "Enplace" in menus
     assert "Enplace" not in pipelines
     window.header.set_method("max-load-dp")
-    assert {"max-load-dpl", "pipedream"} <= set(window.solving.compared_methods())
-    assert "enplace" not in window.solving.compared_methods()
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    assert {"max-load-dpl", "pipedream"} <= set(window.studio.solving.compared_methods())
+    assert "enplace" not in window.studio.solving.compared_methods()
+    with solving(window, qtbot):
         window.header.solve_button.click()
     found = window.document.current.plan
     assert found.objective == "throughput"
     assert found.value_us > 0
-    timeline = window.views["timeline"]
+    timeline = window.panes.views["timeline"]
     assert timeline.pages.currentWidget() is timeline.pipeline
 
 
 def test_a_baseline_solves_for_the_objective_it_is_asked_for(make_window, qtbot):
     window = make_window()
     window.document.open(
-        first_state(profile_of({"a": 10, "b": 10}, [("a", "b", 8)]), cluster_of(2))
+        start_project(profile_of({"a": 10, "b": 10}, [("a", "b", 8)]), cluster_of(2))
     )
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with solving(window, qtbot):
         pass
-    expert = window.document.expert
+    expert = window.document.project.expert
     window.header.set_method("expert", objective="throughput")
     assert window.header.method_button.text() == "Expert, pipeline  ▾"
-    assert {"expert", "local-search", "pipedream"} <= set(window.solving.compared_methods())
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    assert {"expert", "local-search", "pipedream"} <= set(window.studio.solving.compared_methods())
+    with solving(window, qtbot):
         window.header.solve_button.click()
     found = window.document.current
     assert (found.plan.method, found.plan.objective) == ("expert", "throughput")
     assert found.plan.value_us > 0
-    assert window.document.expert is expert, "steps are compared with the plan made for steps"
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
-        window.solving.renew(found)
+    assert window.document.project.expert is expert, (
+        "steps are compared with the plan made for steps"
+    )
+    with solving(window, qtbot):
+        window.studio.solving.renew(found)
     assert window.document.current is not found
     assert window.document.current.plan.objective == "throughput"
 
@@ -363,7 +386,9 @@ def test_closing_can_save(window, monkeypatch, tmp_path):
     window.document.place([2], 0)
     answer(monkeypatch, BUTTON.Save)
     name_file(monkeypatch, tmp_path / "mine")
-    assert window.close()
+    assert not window.close()
+    window.studio.files.wait()
+    assert not window.isVisible()
     assert (tmp_path / "mine.enplace").exists()
 
 
@@ -375,11 +400,12 @@ def test_a_saved_project_opens_again_from_the_recent_files(
     trigger(window, "save")
     window.close()
     again = make_window()
-    assert again.recent.paths() == [tmp_path / "mine.enplace"]
+    assert again.studio.recent.paths() == [tmp_path / "mine.enplace"]
     menu = next(m for m in again.menuBar().findChildren(QMenu) if m.title() == "Open recent")
-    again._fill_recent(menu)
+    again.menus.fill_recent()
     assert [action.text() for action in menu.actions()] == ["mine.enplace"]
     menu.actions()[0].trigger()
+    again.studio.files.wait()
     assert again.document.path == tmp_path / "mine.enplace"
     assert again.document.problem.pins == {2: 0}
 
@@ -387,7 +413,7 @@ def test_a_saved_project_opens_again_from_the_recent_files(
 def test_a_file_that_cannot_be_read_is_explained_and_the_window_stays(window, tmp_path):
     bad = tmp_path / "bad.json"
     bad.write_text("{")
-    assert not window.files.open_path(bad)
+    open_path(window, bad)
     assert "bad.json" in window.banner.text
     assert window.document.current.name == "first"
 
@@ -400,15 +426,16 @@ def test_every_export_writes_a_file(window, monkeypatch, tmp_path, form):
     assert written.stat().st_size > 0
 
 
-def test_an_exported_plan_comes_back(window, tmp_path):
-    window.files.export_plan(tmp_path / "plan.json")
-    assert window.files.import_plan(tmp_path / "plan.json")
+def test_an_exported_plan_comes_back(window, monkeypatch, tmp_path):
+    name_file(monkeypatch, tmp_path / "plan.json")
+    trigger(window, "export-plan")
+    import_plan(window, tmp_path / "plan.json")
     first, second = window.document.plans
     assert first.schedule.makespan_us == second.schedule.makespan_us
 
 
 def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeypatch, tmp_path):
-    other = first_state(profile_of({"a": 1, "b": 1, "gone": 1}), cluster_of(2)).problem
+    other = start_project(profile_of({"a": 1, "b": 1, "gone": 1}), cluster_of(2)).problem
     plan = plan_of(other, {"a": 1, "b": 1, "gone": 0})
     write_plan(tmp_path / "plan.json", other, plan, simulate(other, plan))
     asked = []
@@ -427,7 +454,7 @@ def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeyp
         "clickedButton",
         lambda box: next(b for b in box.buttons() if "Place" in b.text()),
     )
-    assert window.files.import_plan(tmp_path / "plan.json")
+    import_plan(window, tmp_path / "plan.json")
     assert "not placed: c" in asked[0]
     assert "not in the model: gone" in asked[0]
     assert window.document.current.plan.device.tolist() == [1, 1, 1]
@@ -436,36 +463,51 @@ def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeyp
 
 def test_another_cluster_is_one_step_of_undo(window, monkeypatch):
     monkeypatch.setattr(window.solver, "solve", lambda *_, **__: None)
-    window.solving.use_cluster(presets()["cpu-2"])
+    window.studio.solving.use_cluster(presets()["cpu-2"])
     assert "runs only on a gpu" in window.banner.text
-    window.solving.use_cluster(presets()["pesto"])
+    window.studio.solving.use_cluster(presets()["pesto"])
     assert "V100" in window.header.cluster_button.text()
     window.document.undo_stack.undo()
-    assert window.document.cluster.name == "hand"
+    assert window.document.project.cluster.name == "hand"
+
+
+def test_two_drags_of_a_what_if_slider_are_two_steps_of_undo(window, qtbot):
+    slider = window.panes.views["whatif"]._compute
+    for positions in ((3, 6, 8), (12, 16)):
+        slider.setSliderDown(True)
+        for position in positions:
+            slider.setValue(position)
+            qtbot.waitUntil(lambda at=position: window.document.project.scale[0] == value_at(at))
+        slider.setSliderDown(False)
+    assert window.document.undo_stack.count() == 2
+    window.document.undo_stack.undo()
+    assert window.document.project.scale == (2.0, 1.0)
+    window.document.undo_stack.undo()
+    assert window.document.project.scale == (1.0, 1.0)
 
 
 def test_what_if_sliders_scale_the_cluster(window, qtbot):
-    slider = window.views["whatif"]._compute
+    slider = window.panes.views["whatif"]._compute
     slider.setValue(8)
-    qtbot.waitUntil(lambda: window.document.scale == (2.0, 1.0))
+    qtbot.waitUntil(lambda: window.document.project.scale == (2.0, 1.0))
     assert window.document.schedule.op_finish_us[0] == 5
-    window.views["whatif"].reset()
+    window.panes.views["whatif"].reset()
     assert slider.value() == 0
 
 
 def test_panes_close_and_come_back_and_the_next_start_remembers(window, make_window, monkeypatch):
-    window.docks["memory"].toggleViewAction().trigger()
-    assert not window.docks["memory"].isVisible()
-    state = window.document.state
+    window.panes.docks["memory"].toggleViewAction().trigger()
+    assert not window.panes.docks["memory"].isVisible()
+    state = window.document.project
     answer(monkeypatch, BUTTON.Discard)
     window.close()
     again = make_window()
     again.document.open(state)
-    again._arrange_docks()
-    assert not again.docks["memory"].isVisible()
-    assert again.docks["plans"].isVisible()
+    again.panes.restore()
+    assert not again.panes.docks["memory"].isVisible()
+    assert again.panes.docks["plans"].isVisible()
     trigger(again, "reset-layout")
-    assert again.docks["memory"].isVisible()
+    assert again.panes.docks["memory"].isVisible()
 
 
 def test_the_theme_is_remembered(window, make_window):
@@ -477,8 +519,8 @@ def test_the_theme_is_remembered(window, make_window):
 
 
 def test_every_action_has_its_own_id_and_keys():
-    ids = [spec.id for spec in ACTIONS]
-    keys = [key for spec in ACTIONS for key in spec.keys]
+    ids = [spec.id for spec in all_actions()]
+    keys = [key for spec in all_actions() for key in spec.keys]
     assert len(set(ids)) == len(ids)
     assert len(set(keys)) == len(keys)
 
@@ -487,7 +529,7 @@ def test_the_palette_runs_what_is_typed(window, qtbot):
     from enplace_studio.palette import Palette
 
     window.document.select([0])
-    palette = Palette(window.actions_by_id, window)
+    palette = Palette(window.menus, window)
     qtbot.addWidget(palette)
     QTest.keyClicks(palette.field, "pin where")
     QTest.keyClick(palette.field, Qt.Key.Key_Return)
@@ -499,7 +541,7 @@ def test_the_key_sheet_names_every_shortcut(window, qtbot):
 
     from enplace_studio.palette import KeySheet
 
-    sheet = KeySheet(window)
+    sheet = KeySheet(window.menus, window)
     qtbot.addWidget(sheet)
     shown = {label.text() for label in sheet.findChildren(QLabel)}
     assert {"Pin selection where it is", "P", "Ctrl+Shift+P", "Search ops"} <= shown
@@ -519,12 +561,13 @@ def test_an_unexpected_fault_is_told_calmly_and_the_studio_stays(window, monkeyp
 
 def test_a_crashed_session_is_offered_and_opens_as_unsaved(window, make_window, monkeypatch):
     window.document.place([2], 0)
-    window.recovery.write()
-    window.recovery._pool.waitForDone()
-    window.recovery._lock.unlock()  # what the system does when a process ends
+    window.studio.recovery.write()
+    window.studio.recovery._pool.waitForDone()
+    window.studio.recovery._lock.unlock()  # what the system does when a process ends
     again = make_window()
     asked = answer(monkeypatch, BUTTON.Open)
-    again.files.offer_recovery()
+    again.studio.files.offer_recovery()
+    again.studio.files.wait()
     assert f"“{window.document.problem.profile.name}”, last changed" in asked[0]
     assert again.document.problem.pins == {2: 0}
     assert again.document.modified
@@ -553,14 +596,14 @@ def test_plans_are_renamed_and_removed(window, monkeypatch):
 
 
 def test_panes_closed_by_hand_stay_closed_past_the_start_page(window, monkeypatch):
-    state = window.document.state
-    window.docks["whatif"].toggleViewAction().trigger()
+    state = window.document.project
+    window.panes.docks["whatif"].toggleViewAction().trigger()
     answer(monkeypatch, BUTTON.Discard)
     trigger(window, "start")
-    assert not window.docks["plans"].isVisible()
+    assert not window.panes.docks["plans"].isVisible()
     window.document.open(state)
-    assert window.docks["plans"].isVisible()
-    assert not window.docks["whatif"].isVisible()
+    assert window.panes.docks["plans"].isVisible()
+    assert not window.panes.docks["whatif"].isVisible()
 
 
 def test_a_running_search_shows_its_best_plan_against_the_expert(window, qtbot):
@@ -603,15 +646,17 @@ def test_a_search_that_has_ended_is_shown_until_the_next_or_another_model(window
     assert live.curve.isVisible()
     live.grab()
     assert (live.name.text(), live.step.text()) == ("Enplace has ended", "90.0 ms")
-    window.document.open(wide_document(n_ops=20).state)
+    window.document.open(wide_document(n_ops=20).project)
     assert not live.isVisible()
 
 
 def test_a_plan_is_polished_from_its_menu(window, monkeypatch):
     asked = []
     monkeypatch.setattr(window.solver, "solve", lambda *args, **more: asked.append((args, more)))
-    card = window.views["plans"].cards[0]
-    (polish,) = [a for a in window.views["plans"].menu_of(card).actions() if "Polish" in a.text()]
+    card = window.panes.views["plans"].cards[0]
+    (polish,) = [
+        a for a in window.panes.views["plans"].menu_of(card).actions() if "Polish" in a.text()
+    ]
     polish.trigger()
     ((problem, methods, limit_s, _), more) = asked[0]
     assert problem is window.document.problem
@@ -622,12 +667,12 @@ def test_a_plan_is_polished_from_its_menu(window, monkeypatch):
 
 def test_a_polish_that_finds_nothing_better_says_so_and_adds_no_row(make_window, qtbot):
     window = make_window()
-    window.document.open(first_state(profile_of({"a": 10, "b": 10}), cluster_of(2)))
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    window.document.open(start_project(profile_of({"a": 10, "b": 10}), cluster_of(2)))
+    with solving(window, qtbot):
         window.header.solve_button.click()
     before, best = window.document.plans, window.document.current
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
-        window.solving.polish(best.plan)
+    with solving(window, qtbot):
+        window.studio.solving.polish(best.plan)
     assert window.document.plans == before
     assert window.document.current is best
     assert f"Nothing better than “{best.name}” was found in " in window.toast.text
@@ -637,7 +682,7 @@ def test_a_polish_that_finds_something_better_adds_a_row(window, qtbot):
     first = window.document.current
     better = replace(first.plan, method="enplace", device=0 * first.plan.device)
     job = Job(1, window.document.problem, "enplace", 30.0, True, start=first.plan)
-    with qtbot.waitSignal(window.solving.done):
+    with qtbot.waitSignal(window.studio.solving.done):
         window.solver.solved.emit(job, better)
     assert [entry.note for entry in window.document.plans] == ["", "polished"]
 
@@ -646,7 +691,7 @@ def test_a_plan_to_go_on_from_that_has_no_row_any_more_gets_one_again(window, qt
     first = window.document.current
     window.document.remove_plan(first)
     job = Job(1, window.document.problem, "enplace", 30.0, True, start=first.plan)
-    with qtbot.waitSignal(window.solving.done):
+    with qtbot.waitSignal(window.studio.solving.done):
         window.solver.solved.emit(job, first.plan)
     assert [entry.plan for entry in window.document.plans] == [first.plan]
 
@@ -682,7 +727,8 @@ def test_a_plan_of_the_list_is_exported_from_its_menu(window, monkeypatch, tmp_p
     window.document.place([0], 1)
     assert window.document.current is not first
     name_file(monkeypatch, tmp_path / "first.plan.json")
-    window.views["plans"].export_requested.emit(first)
+    window.document.requests.export_plan.emit(first)
+    window.studio.files.wait()
     found = read_plan(tmp_path / "first.plan.json", first.schedule.problem)
     assert found.plan.device.tolist() == first.plan.device.tolist()
 
@@ -704,16 +750,16 @@ def test_well_known_models_have_the_name_that_people_use(name, title):
 
 def test_a_plan_made_before_a_pin_is_brought_up_to_date(make_window, qtbot):
     window = make_window()
-    window.document.open(first_state(profile_of({"a": 10, "b": 10}), cluster_of(2)))
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    window.document.open(start_project(profile_of({"a": 10, "b": 10}), cluster_of(2)))
+    with solving(window, qtbot):
         pass
     expert = window.document.current
     window.document.place([0], 1 - int(expert.plan.device[0]))
-    plans = window.views["plans"]
+    plans = window.panes.views["plans"]
     plans.rebuild()
     card = next(card for card in plans.cards if card.entry is expert)
     action = next(a for a in plans.menu_of(card).actions() if a.text() == "Bring up to date")
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with solving(window, qtbot):
         action.trigger()
     assert window.document.current.plan.method == "expert"
     assert window.document.current.schedule.problem is window.document.problem

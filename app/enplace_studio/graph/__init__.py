@@ -1,5 +1,13 @@
-"""The graph pane: groups as cards, coloured by the device they run on."""
+"""The graph: groups as cards, coloured by the device they run on."""
 
-from enplace_studio.graph.view import GraphView
+from enplace_studio.view import View, ViewAction
 
-__all__ = ["GraphView"]
+VIEW = View(
+    "graph",
+    "Graph",
+    "enplace_studio.graph.view",
+    actions=(
+        ViewAction("search", "Search ops…", "Edit", ("Ctrl+F",), lambda v: v.start_search(), 2),
+        ViewAction("export-graph", "Export graph as SVG…", "File", (), lambda v: v.ask_export(), 2),
+    ),
+)

@@ -20,9 +20,6 @@ class Camera:
     def to_scene(self, point: QPointF) -> QPointF:
         return self.corner + point / self.scale
 
-    def to_view(self, point: QPointF) -> QPointF:
-        return (point - self.corner) * self.scale
-
     def transform(self) -> QTransform:
         """From scene to widget."""
         moved = QTransform.fromScale(self.scale, self.scale)

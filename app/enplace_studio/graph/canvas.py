@@ -6,21 +6,20 @@ from collections.abc import Iterable
 
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSizeF, Qt, Signal
 from PySide6.QtGui import (
-    QColor,
     QFocusEvent,
     QHelpEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
-    QPen,
     QResizeEvent,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QApplication, QToolTip, QWidget
+from PySide6.QtWidgets import QToolTip, QWidget
 
-from enplace.text import count, ms, percent, size
+from enplace_studio.dragging import EXTEND, RubberBand, is_drag
 from enplace_studio.graph.camera import MARGIN, READABLE, Camera
+from enplace_studio.graph.card_texts import describe_card
 from enplace_studio.graph.model import GraphModel
 from enplace_studio.graph.paint import paint_scene
 from enplace_studio.graph.scene import Scene
@@ -28,7 +27,6 @@ from enplace_studio.theme import theme
 
 ZOOM_STEP = 1.2
 PAN_STEP = 60.0
-_EXTEND = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier
 _PAN_KEYS = {
     Qt.Key.Key_W: QPointF(0, -PAN_STEP),
     Qt.Key.Key_A: QPointF(-PAN_STEP, 0),
@@ -46,7 +44,6 @@ _ARROWS = {
 class Canvas(QWidget):
     """Paints the model's scene and turns mouse and keys into requests."""
 
-    menu_wanted = Signal(QPoint)
     resized = Signal()
     looked = Signal()
     """Another part of the scene is in view."""
@@ -68,7 +65,7 @@ class Canvas(QWidget):
         self._pressed: QPoint | None = None
         self._pressed_card: int | None = None
         self._panning: QPoint | None = None
-        self._band: QRectF | None = None
+        self._band: RubberBand | None = None
         self._dragging = False
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -149,11 +146,7 @@ class Canvas(QWidget):
         paint_scene(painter, scene, marks, self.visible())
         if self._band is not None:
             painter.resetTransform()
-            fill = QColor(theme.tokens.accent)
-            fill.setAlphaF(0.12)
-            painter.setPen(QPen(theme.tokens.accent, 1))
-            painter.setBrush(fill)
-            painter.drawRect(self._band)
+            self._band.paint(painter)
 
     def _paint_empty(self, painter: QPainter) -> None:
         painter.setFont(theme.font(12))
@@ -192,9 +185,9 @@ class Canvas(QWidget):
         for group, rect in enumerate(scene.rects):
             step = rect.center() - here
             ahead = QPointF.dotProduct(step, direction)
-            aside = abs(step.x() * direction.y() + step.y() * direction.x())
+            sideways = abs(step.x() * direction.y() + step.y() * direction.x())
             if ahead > 1 and group != self.current:
-                ranked.append((ahead + 3 * aside, group))
+                ranked.append((ahead + 3 * sideways, group))
         return min(ranked)[1] if ranked else None
 
     # Mouse
@@ -206,7 +199,7 @@ class Canvas(QWidget):
         elif event.button() == Qt.MouseButton.LeftButton and self.scene is not None:
             self._pressed = pos
             self._pressed_card = self.card_at(event.position())
-            self._press_card(bool(event.modifiers() & _EXTEND))
+            self._press_card(bool(event.modifiers() & EXTEND))
 
     def _press_card(self, extend: bool) -> None:
         card = self._pressed_card
@@ -224,22 +217,18 @@ class Canvas(QWidget):
             self._look()
         elif self._dragging:
             self.drag_moved.emit(event.globalPosition().toPoint())
-        elif self._pressed is not None and self._is_far(pos):
-            self._begin_gesture(event)
+        elif self._pressed is not None:
+            if self._band is not None or is_drag(QPointF(pos - self._pressed)):
+                self._begin_gesture(self._pressed, event)
         else:
             card = self.card_at(event.position())
             self.document.hover(self.scene.ops([card]) if card is not None and self.scene else [])
 
-    def _is_far(self, pos: QPoint) -> bool:
-        assert self._pressed is not None
-        far = (pos - self._pressed).manhattanLength() >= QApplication.startDragDistance()
-        return self._band is not None or far
-
-    def _begin_gesture(self, event: QMouseEvent) -> None:
+    def _begin_gesture(self, pressed: QPoint, event: QMouseEvent) -> None:
         """Pick the selected cards up, or stretch a rubber band."""
-        assert self._pressed is not None
         if self._pressed_card is None:
-            self._band = QRectF(QPointF(self._pressed), event.position()).normalized()
+            self._band = self._band or RubberBand(QPointF(pressed))
+            self._band.stretch(event.position())
             self.update()
         elif not event.modifiers() & Qt.KeyboardModifier.ControlModifier:
             self._dragging = True
@@ -253,14 +242,14 @@ class Canvas(QWidget):
             self._finish_gesture(event)
 
     def _finish_gesture(self, event: QMouseEvent) -> None:
-        card, band, extend = self._pressed_card, self._band, bool(event.modifiers() & _EXTEND)
+        card, band, extend = self._pressed_card, self._band, bool(event.modifiers() & EXTEND)
         dragged = self._dragging
         self._end_gesture()
         if dragged:
             only_move = bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier)
             self.drag_ended.emit(event.globalPosition().toPoint(), only_move)
         elif band is not None and self.scene is not None:
-            area = self.camera.transform().inverted()[0].mapRect(band)
+            area = self.camera.transform().inverted()[0].mapRect(band.area)
             self.select(self.scene.cards_in(area), extend)
         elif not extend:
             self.select([] if card is None else [card])
@@ -306,7 +295,7 @@ class Canvas(QWidget):
     # Keys
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        key, extend = Qt.Key(event.key()), bool(event.modifiers() & _EXTEND)
+        key, extend = Qt.Key(event.key()), bool(event.modifiers() & EXTEND)
         if key in _ARROWS:
             group = self._neighbour(_ARROWS[key])
             if group is not None:
@@ -378,29 +367,9 @@ class Canvas(QWidget):
 
     def tip(self, group: int) -> str:
         """The whole name of a card, and its numbers."""
-        scene, problem = self.scene, self.document.problem
-        assert scene is not None
-        assert problem is not None
-        facts = scene.facts
-        lines = [
-            scene.level.grouping.names[group],
-            f"{count(int(facts.n_ops[group]), 'op')} · {ms(facts.time_us[group])}",
-            f"{size(int(facts.persistent_bytes[group]))} of weights · "
-            f"{size(int(facts.output_bytes[group]))} of outputs",
-        ]
-        names = [
-            self.document.device_label(device) + (f" {percent(share)}" if share < 1 else "")
-            for device, share in enumerate(facts.share[group].tolist())
-            if share
-        ]
-        lines.append(f"on {', '.join(names)}" if names else "not placed yet")
-        if facts.n_stages[group]:
-            stage, n_more = facts.stages[facts.stage[group]], facts.n_stages[group] - 1
-            way = f", {stage.way}" if stage.way else ""
-            more = f"; and {count(int(n_more), 'more stage')}" if n_more else ""
-            lines.append(f"stage {stage.number}: {stage.where}{way}{more}")
-        if facts.n_pinned[group]:
-            lines.append(f"{facts.n_pinned[group]} of {facts.n_ops[group]} ops pinned")
-        if self.model.matches is not None and self.model.matches.get(group):
-            lines.append(f"{count(self.model.matches[group], 'op')} found")
-        return "\n".join(lines)
+        scene, project = self.scene, self.document.project
+        if scene is None or project is None:
+            return ""
+        n_found = (self.model.matches or {}).get(group, 0)
+        names = [project.device_label(device) for device in range(scene.facts.share.shape[1])]
+        return "\n".join(describe_card(scene, group, names, n_found))

@@ -93,10 +93,6 @@ class DeviceBar(QWidget):
         self._meanings = meanings
         self._lay_out()
 
-    def chip_rect(self, device: int) -> QRect:
-        """Where a device's chip is; empty if it has none."""
-        return next((rect for rect, item in self._placed if item.device == device), QRect())
-
     def device_at(self, global_pos: QPoint) -> int | None:
         """The device whose chip is at a point of the screen."""
         return self._device_at(self.mapFromGlobal(global_pos))
@@ -112,12 +108,13 @@ class DeviceBar(QWidget):
     # What it shows
 
     def _items(self, whole: bool) -> list[_Item]:
-        """The chips, with all that is said on them where they are ``whole``; then the rest."""
-        problem = self.document.problem
-        if problem is None:
+        """The chips, with all their meanings where ``whole``; then the rest of the legend."""
+        project = self.document.project
+        if project is None:
             return []
-        devices = range(problem.cluster.n_devices)
-        items = [self._chip(device, whole) for device in devices[:MOST_CHIPS]]
+        devices = range(project.problem.cluster.n_devices)
+        names = [project.device_label(device) for device in devices[:MOST_CHIPS]]
+        items = [self._chip(device, name, whole) for device, name in enumerate(names)]
         if len(devices) > MOST_CHIPS:
             items.append(_Item((_Run(f"and {len(devices) - MOST_CHIPS} more in the menu"),)))
         items += [
@@ -129,18 +126,17 @@ class DeviceBar(QWidget):
             items.append(_Item((_Run("crosses devices", theme.tokens.bad, dashed=True),)))
         return items
 
-    def _chip(self, device: int, whole: bool) -> _Item:
-        name = self.document.device_label(device)
-        said = [one for one in self._meanings if one.device == device]
-        if said and whole:
-            runs = [_Run(one.text, one.color, one.hatched) for one in said]
+    def _chip(self, device: int, name: str, whole: bool) -> _Item:
+        meanings = [one for one in self._meanings if one.device == device]
+        if meanings and whole:
+            runs = [_Run(one.text, one.color, one.hatched) for one in meanings]
             return _Item((_Run(name), *runs), device)
         return _Item((_Run(name, theme.device_color(device)),), device)
 
     def _hint(self) -> str:
         """How to overrule a placement; only keys that do something are named."""
-        assert self.document.problem is not None
-        keys = min(self.document.problem.cluster.n_devices, _MOST_KEYS)
+        problem = self.document.problem
+        keys = min(problem.cluster.n_devices, _MOST_KEYS) if problem is not None else 0
         return f"drag a group onto a device, or press 1 … {keys}" if keys > 1 else ""
 
     def _lay_out(self) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from PySide6.QtCore import QObject, QPoint, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
-from enplace.text import ms, size
 from enplace_studio.document import Document
+from enplace_studio.dragging import Drop, describe_drop
 from enplace_studio.graph.devices import DeviceBar
 from enplace_studio.theme import theme
 
@@ -26,10 +24,6 @@ class PlaceDrag(QObject):
         self.ghost = Ghost(parent)
         self._ops: list[int] = []
 
-    @property
-    def active(self) -> bool:
-        return bool(self._ops)
-
     def begin(self, ops: list[int], pos: QPoint) -> None:
         """Pick ops up at a point of the screen."""
         self._ops = ops
@@ -41,10 +35,13 @@ class PlaceDrag(QObject):
         """Follow the pointer; over a chip, say what the drop would come to."""
         device = self.bar.device_at(pos)
         self.bar.show_drag(True, device)
-        text, good = ("drop on a device above", True) if device is None else self.preview(device)
-        color = theme.tokens.dim if good else theme.tokens.bad
-        title = (self.document.describe(self._ops), theme.tokens.text)
-        self.ghost.follow(pos, [title, *((line, color) for line in text.split("\n"))])
+        drop = Drop("drop on a device above", True)
+        if device is not None:
+            drop = describe_drop(self.document, self._ops, device)
+        color = theme.tokens.dim if drop.is_good else theme.tokens.bad
+        project = self.document.project
+        title = (project.describe(self._ops) if project else "", theme.tokens.text)
+        self.ghost.follow(pos, [title, *((line, color) for line in drop.text.split("\n"))])
 
     def drop(self, pos: QPoint, pin: bool) -> None:
         """Let go: place on the device under the pointer, if there is one."""
@@ -59,24 +56,6 @@ class PlaceDrag(QObject):
         self.ghost.hide()
         self.bar.show_drag(False)
 
-    def preview(self, device: int) -> tuple[str, bool]:
-        """Change in step time and the device's peak memory, and whether it all fits."""
-        document, problem = self.document, self.document.problem
-        assert problem is not None
-        name = document.device_label(device)
-        if document.current is None:
-            return f"{name}: there is no plan yet, press Solve first", False
-        seen = document.preview(self._ops, device)
-        if not math.isfinite(seen.step_us):
-            return f"may not run on {name}", False
-        room = problem.cluster.capacity_bytes
-        full = [d for d in range(len(room)) if seen.peak_bytes[d] > room[d]]
-        shown = device if device in full or not full else full[0]
-        label = document.device_label(shown)
-        memory = f"{label}: {size(seen.peak_bytes[shown])} of {size(room[shown])} at the peak"
-        step = f"on {name}: {ms(seen.delta_us, signed=True)}, step {ms(seen.step_us)}"
-        return f"{step}\n{memory}" + (", does not fit" if full else ""), not full
-
 
 class Ghost(QWidget):
     """A card that follows the pointer."""
@@ -90,7 +69,7 @@ class Ghost(QWidget):
         self.hide()
 
     def follow(self, global_pos: QPoint, lines: list[tuple[str, QColor]]) -> None:
-        """Stand beside a point of the screen with these lines."""
+        """Move next to a point of the screen and show these lines."""
         self._pos, self.lines = global_pos, lines
         metrics = QFontMetricsF(theme.font(12, QFont.Weight.DemiBold))
         wide = max(metrics.horizontalAdvance(text) for text, _ in self.lines) + 2 * _PAD + 8

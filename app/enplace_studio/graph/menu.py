@@ -9,22 +9,27 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QMenu, QWidget
 
 from enplace_studio.document import Document
+from enplace_studio.project import OpenProject
 
 KEYS = 8  # devices that a number key stands for
 
 
 def place_menu(
-    document: Document, parent: QWidget, open_card: Callable[[], object] | None = None
+    document: Document,
+    project: OpenProject,
+    parent: QWidget,
+    open_card: Callable[[], object] | None = None,
 ) -> QMenu:
     """Menu for the selection; ``open_card`` opens the card under the pointer."""
     ops = sorted(document.selection)
     menu = QMenu(parent)
     menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
     place, forbid = menu.addMenu("Place on"), menu.addMenu("Forbid on")
-    assert document.problem is not None
-    for device in range(document.problem.cluster.n_devices):
-        _add_place(place, document, ops, device)
-        _add_forbid(forbid, document, ops, device)
+    for device in range(project.problem.cluster.n_devices):
+        name = project.device_label(device)
+        _add_place(place, document, name, ops, device)
+        kept_off = all((op, device) in project.problem.forbidden for op in ops)
+        _add_forbid(forbid, document, name, ops, device, kept_off)
     menu.addSeparator()
     _add(menu, "Pin here\tP", lambda: document.pin_here(ops))
     _add(menu, "Unpin\tU", lambda: document.unpin(ops))
@@ -42,16 +47,16 @@ def _add(menu: QMenu, text: str, do: Callable[[], object]) -> QAction:
     return action
 
 
-def _add_place(menu: QMenu, document: Document, ops: list[int], device: int) -> None:
+def _add_place(menu: QMenu, document: Document, name: str, ops: list[int], device: int) -> None:
     key = f"\t{device + 1}" if device < KEYS else ""
-    _add(menu, document.device_label(device) + key, lambda: document.place(ops, device))
+    _add(menu, name + key, lambda: document.place(ops, device))
 
 
-def _add_forbid(menu: QMenu, document: Document, ops: list[int], device: int) -> None:
+def _add_forbid(
+    menu: QMenu, document: Document, name: str, ops: list[int], device: int, kept_off: bool
+) -> None:
     """A tick where the selection is kept off the device; choosing it again allows it."""
-    assert document.problem is not None
-    kept_off = all((op, device) in document.problem.forbidden for op in ops)
     change = document.allow if kept_off else document.forbid
-    action = _add(menu, document.device_label(device), lambda: change(ops, device))
+    action = _add(menu, name, lambda: change(ops, device))
     action.setCheckable(True)
     action.setChecked(kept_off)

@@ -9,7 +9,7 @@ from enplace.names.groups import Grouping, subgroups
 from enplace.values.problem import THROUGHPUT
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
-from enplace_studio.aside import aside
+from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.graph import layout
 from enplace_studio.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode
@@ -45,10 +45,12 @@ class GraphModel(QObject):
         self._query = ("", "")
         self._dot = DotProcess(self)
         self._staged: tuple[Profile, IntArray, PlanStages] | None = None
-        # Once all that changed has told so, as the window goes on drawing meanwhile.
+        self._background = Background(self)
+        # After all signals of one change, which would each ask for the stages.
         self._staging = QTimer(self, interval=0, singleShot=True)
         self._staging.timeout.connect(self._find_stages)
         document.opened.connect(self.reset)
+        document.current_changed.connect(self._background.forget)
         for signal in (document.problem_changed, document.current_changed, theme.changed):
             signal.connect(self._forget_scene)
         self.reset()
@@ -61,8 +63,10 @@ class GraphModel(QObject):
 
     def reset(self) -> None:
         """Show the whole model."""
-        grouping = self.document.grouping
-        self.levels = [self._level("All groups", grouping)] if grouping else []
+        project = self.document.project
+        self.levels = []
+        if project is not None:
+            self.levels = [make_level("All groups", project.problem.profile, project.grouping)]
         self._enter()
 
     def open(self, group: int) -> bool:
@@ -74,7 +78,7 @@ class GraphModel(QObject):
         if len(ops) < 2:
             return False
         inside = subgroups(problem.profile, ops)
-        self.levels.append(self._level(level.grouping.names[group], inside))
+        self.levels.append(make_level(level.grouping.names[group], problem.profile, inside))
         self._enter()
         return True
 
@@ -90,10 +94,6 @@ class GraphModel(QObject):
             return False
         self.go_to(len(self.levels) - 2)
         return True
-
-    def _level(self, title: str, grouping: Grouping) -> Level:
-        assert self.document.problem is not None
-        return Level(title, grouping, group_edges(self.document.problem.profile, grouping))
 
     def _enter(self) -> None:
         self.find(*self._query)
@@ -161,12 +161,18 @@ class GraphModel(QObject):
             self._forget_scene()
 
     def _find_stages(self) -> None:
-        """Find the stages of the current plan beside the window, and show them."""
+        """Find the stages of the current plan in a thread, and show them."""
         schedule = self.document.schedule
-        if schedule is not None and self._stages(schedule) is None:
-            found = aside(lambda: plan_stages(schedule))
+        self._background.forget()
+        if schedule is None or self._stages(schedule) is not None:
+            self._forget_scene()
+            return
+
+        def show(found: PlanStages) -> None:
             self._staged = (schedule.problem.profile, schedule.plan.device, found)
-        self._forget_scene()
+            self._forget_scene()
+
+        self._background.start(lambda: plan_stages(schedule), show)
 
     def _stages(self, schedule: Schedule) -> PlanStages | None:
         """The stages of a plan, if they have been found; other speeds do not change them."""
@@ -199,7 +205,7 @@ class GraphModel(QObject):
         wanted, stages = self.mode.title, None
         if self.mode is BY_STAGE and schedule is not None:
             stages = self._stages(schedule)
-            if stages is None:
+            if stages is None and not self._background.is_busy:
                 self._staging.start()
         facts = make_facts(
             problem,
@@ -248,3 +254,8 @@ class GraphModel(QObject):
             ops = matching_ops(problem, current.plan if current else None, query, field)
             self.matches = matching_groups(level.grouping, ops, query, field)
         self.changed.emit()
+
+
+def make_level(title: str, profile: Profile, grouping: Grouping) -> Level:
+    """A level of a grouping, with the edges between its groups."""
+    return Level(title, grouping, group_edges(profile, grouping))

@@ -19,12 +19,18 @@ from enplace_studio.graph.menu import place_menu
 from enplace_studio.graph.minimap import Minimap
 from enplace_studio.graph.model import GraphModel
 from enplace_studio.graph.search import SearchBar
+from enplace_studio.jobs import Solver
 from enplace_studio.panel import Panel, label
 from enplace_studio.theme import theme
 
 _TYPICAL_SCALE = 0.8
 _MINIMAP_ROOM = QSize(560, 360)
 _FEW_CARDS = 12
+
+
+def make_view(document: Document, solver: Solver) -> GraphView:
+    """Make the pane; it needs no solver."""
+    return GraphView(document)
 
 
 class GraphView(Panel):
@@ -216,9 +222,15 @@ class GraphView(Panel):
         card = self.canvas.card_at(self.canvas.mapFromGlobal(event.globalPos()))
         if card is not None and card not in self.model.marks(None).selected:
             self.canvas.select([card])
-        if self.document.selection:
+        project = self.document.project
+        if self.document.selection and project is not None:
             open_card = None if card is None else lambda: self.model.open(card)
-            place_menu(self.document, self, open_card).popup(event.globalPos())
+            place_menu(self.document, project, self, open_card).popup(event.globalPos())
+
+    def ask_export(self) -> None:
+        """Ask where to write the picture."""
+        write = self.document.requests.write_file
+        write.emit("Export the graph", ".svg", self.export_picture)
 
     def export_picture(self, path: Path) -> None:
         """Write the whole picture with its legend: SVG or PNG, by the file's name."""

@@ -1,5 +1,14 @@
-"""The inspector: what is selected, what it costs, and where it may go."""
+"""The inspector: what the selected ops cost, and where they may run."""
 
-from enplace_studio.inspector.view import InspectorView
+from PySide6.QtCore import Qt
 
-__all__ = ["InspectorView"]
+from enplace_studio.view import View
+
+VIEW = View(
+    "inspector",
+    "Inspector",
+    "enplace_studio.inspector.view",
+    Qt.DockWidgetArea.RightDockWidgetArea,
+    width=330,
+    height=380,
+)

@@ -29,13 +29,20 @@ from enplace_studio.inspector.facts import (
 from enplace_studio.inspector.splits import SplitTable
 from enplace_studio.inspector.where import DeviceGrid
 from enplace_studio.inspector.widgets import Line
+from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Column, Panel, label, paragraph, plain_tip
+from enplace_studio.project import OpenProject
 
 MOST_SPLITS = 6
 
 Action = tuple[str, str, bool, Callable[[], object]]
 """Text, tooltip, whether it makes sense now, and what it does."""
+
+
+def make_view(document: Document, solver: Solver) -> InspectorView:
+    """Make the pane; it needs no solver."""
+    return InspectorView(document)
 
 
 class InspectorView(Panel):
@@ -66,21 +73,22 @@ class InspectorView(Panel):
         """Show the document's selection."""
         self.where, self.sentence, self.buttons = None, None, {}
         self._contents = self._column.fill()
-        problem = self._document.problem
+        project = self._document.project
         ops = np.array(sorted(self._document.selection), dtype=np.int64)
-        if problem is None or not len(ops):
-            self.set_title("Selection")
-            self._add_teaching(problem)
-        else:
-            self.set_title(self._document.describe(ops.tolist()))
-            self._add_selection(problem, ops)
-
-    def _add_teaching(self, problem: Problem | None) -> None:
-        """Nothing is selected: what the plan is, and what can be done."""
-        current = self._document.current
-        if problem is None:
+        if project is not None and len(ops):
+            self.set_title(project.describe(ops.tolist()))
+            self._add_selection(project, ops)
+            return
+        self.set_title("Selection")
+        if project is None:
             self._add_text("Open a model, or start from a sample.")
-        elif current is None:
+        else:
+            self._add_teaching(project)
+
+    def _add_teaching(self, project: OpenProject) -> None:
+        """Nothing is selected: what the plan is, and what can be done."""
+        current = project.current
+        if current is None:
             self._add_text(
                 "There is no plan yet. Press Solve, and Enplace decides which device runs each op."
             )
@@ -94,9 +102,8 @@ class InspectorView(Panel):
                 "Drag them to another device, or press its number, and the step time answers at "
                 "once."
             )
-            if current.plan.splits and self._document.state is not None:
-                model = self._document.state.model.profile
-                self._add_splits(split_facts(model, current.schedule))
+            if current.plan.splits:
+                self._add_splits(split_facts(project.model.profile, current.schedule))
 
     def _add_splits(self, found: list[SplitFact]) -> None:
         """The longest of the ops that the plan splits, and a way to all of them."""
@@ -113,22 +120,22 @@ class InspectorView(Panel):
         self.buttons["splits"] = every
         self._contents.addWidget(every, 0, Qt.AlignmentFlag.AlignLeft)
 
-    def _add_selection(self, problem: Problem, ops: IntArray) -> None:
-        schedule = self._document.schedule
+    def _add_selection(self, project: OpenProject, ops: IntArray) -> None:
+        problem, schedule = project.problem, self._document.schedule
         self._add_text(totals(problem, schedule, ops))
         self._add_heading("Where")
-        self.where = DeviceGrid(self._document, ops)
+        self.where = DeviceGrid(self._document, project, ops)
         self.where.chosen.connect(self._place)
         self._contents.addWidget(self.where)
         self.sentence = self._add_text(place_sentence(problem, schedule, ops))
         self._add_actions(self._actions(problem, ops))
         if len(ops) == 1:
             self._add_lines("This op", op_facts(problem, schedule, int(ops[0])))
-        current = self._document.current
+        current = project.current
         if current is not None and current.run is not None:
             facts = measured_facts(current.schedule, current.run, ops)
             self._add_lines("Measured on this machine", facts)
-        tensors = largest_outgoing(problem, self._document.grouping, ops)
+        tensors = largest_outgoing(problem, project.grouping, ops)
         if tensors:
             self._add_heading("Largest tensors")
         for tensor in tensors:

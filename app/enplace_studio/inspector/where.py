@@ -13,6 +13,8 @@ from enplace_studio.document import Document
 from enplace_studio.inspector.facts import where
 from enplace_studio.inspector.widgets import DeviceButton
 from enplace_studio.panel import plain_tip
+from enplace_studio.previews import Preview
+from enplace_studio.project import OpenProject
 
 PREVIEW_DELAY_MS = 120
 _MOST_WIDE = 9
@@ -26,12 +28,17 @@ class DeviceGrid(QWidget):
     chosen = Signal(int)
     """A device that the person picked."""
 
-    def __init__(self, document: Document, ops: IntArray, parent: QWidget | None = None) -> None:
+    def __init__(
+        self,
+        document: Document,
+        project: OpenProject,
+        ops: IntArray,
+        parent: QWidget | None = None,
+    ) -> None:
         super().__init__(parent)
-        self._document, self._ops = document, ops
+        self._document, self._project, self._ops = document, project, ops
         self._selection = frozenset(ops.tolist())
-        assert document.problem is not None
-        n_devices = document.problem.cluster.n_devices
+        n_devices = project.problem.cluster.n_devices
         compact = n_devices > _MOST_WIDE
         columns = 4 if compact else 2
         grid = QGridLayout(self)
@@ -44,12 +51,12 @@ class DeviceGrid(QWidget):
         self._timer = QTimer(self, singleShot=True, interval=PREVIEW_DELAY_MS)
         self._timer.timeout.connect(self._preview_next)
         self._waiting = [b.device for b in self.buttons if not b.isChecked()]
-        document.previewed.connect(self._show_preview)
+        document.previews.ready.connect(self._show_preview)
         if document.current is not None and self._waiting:
             self._timer.start()
 
     def _make_button(self, device: int, compact: bool) -> DeviceButton:
-        button = DeviceButton(device, self._document.device_label(device), compact)
+        button = DeviceButton(device, self._project.device_label(device), compact)
         button.clicked.connect(partial(self.chosen.emit, device))
         button.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         button.customContextMenuRequested.connect(partial(self._open_menu, button))
@@ -66,14 +73,13 @@ class DeviceGrid(QWidget):
     def _preview_next(self) -> None:
         """Have one device tried out; its answer asks for the next."""
         if self._waiting and self._document.current is not None:
-            self._document.preview_soon(self._selection, self._waiting.pop(0))
+            self._document.previews.start(self._selection, self._waiting.pop(0))
 
-    def _show_preview(self, ops: frozenset[int], device: int) -> None:
+    def _show_preview(self, ops: frozenset[int], device: int, preview: Preview) -> None:
         button = self.buttons[device]
         if ops != self._selection or button.isChecked():
             return
         self._preview_next()
-        preview = self._document.preview(ops, device)
         if preview.why_not:
             button.setEnabled(False)
             button.set_note("not here")
@@ -100,8 +106,8 @@ class DeviceGrid(QWidget):
         move = menu.addAction(f"Move to {name} without a pin")
         move.setEnabled(button.isEnabled())
         move.triggered.connect(lambda: document.place(ops, device, pin=False))
-        assert document.problem is not None
-        if any((op, device) in document.problem.forbidden for op in ops):
+        problem = document.problem
+        if problem is not None and any((op, device) in problem.forbidden for op in ops):
             allow = menu.addAction(f"Allow {name} again")
             allow.triggered.connect(lambda: document.allow(ops, device))
         else:

@@ -1,5 +1,13 @@
-"""Memory: how full each device gets, when, and with what."""
+"""Memory of each device against its capacity, and over time."""
 
-from enplace_studio.memory.view import MemoryView
+from PySide6.QtCore import Qt
 
-__all__ = ["MemoryView"]
+from enplace_studio.view import View
+
+VIEW = View(
+    "memory",
+    "Memory",
+    "enplace_studio.memory.view",
+    Qt.DockWidgetArea.RightDockWidgetArea,
+    height=290,
+)

@@ -6,11 +6,18 @@ import numpy as np
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
+from enplace.text import device_label
 from enplace_studio.document import Document
+from enplace_studio.jobs import Solver
 from enplace_studio.memory.bar import DeviceMemory
 from enplace_studio.panel import Column, Panel, paragraph
 
 LEGEND = "weights and optimiser · activations · received, from dark to light; dashed: capacity"
+
+
+def make_view(document: Document, solver: Solver) -> MemoryView:
+    """Make the pane; it needs no solver."""
+    return MemoryView(document)
 
 
 class MemoryView(Panel):
@@ -40,6 +47,7 @@ class MemoryView(Panel):
             for widget in self.devices:
                 column.addWidget(widget)
             column.addWidget(paragraph(LEGEND))
+            devices = schedule.problem.cluster.devices
             if idle := np.flatnonzero(schedule.peak_bytes == 0).tolist():
-                names = ", ".join(self._document.device_label(device) for device in idle)
+                names = ", ".join(device_label(devices[device].name) for device in idle)
                 column.addWidget(paragraph(f"not used: {names}"))

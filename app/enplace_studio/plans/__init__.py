@@ -1,5 +1,9 @@
-"""The list of plans, and two of them side by side."""
+"""The list of plans, and two of them compared."""
 
-from enplace_studio.plans.view import PlansView
+from PySide6.QtCore import Qt
 
-__all__ = ["PlansView"]
+from enplace_studio.view import View
+
+VIEW = View(
+    "plans", "Plans", "enplace_studio.plans.view", Qt.DockWidgetArea.LeftDockWidgetArea, width=262
+)

@@ -7,28 +7,34 @@ from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, Q
 from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
 from enplace.text import ms, percent, size
-from enplace_studio.document import Document, PlanEntry
+from enplace_studio.bounds import Bounds
 from enplace_studio.panel import plain_tip
 from enplace_studio.plans.facts import headline, sent_bytes, standing, tooltip, why_stale
+from enplace_studio.project import OpenProject, PlanEntry
 from enplace_studio.theme import theme
 
 
 class PlanCard(QAbstractButton):
     """Name and step time above, gap and standing against the expert below; checked if current."""
 
-    def __init__(self, document: Document, entry: PlanEntry, parent: QWidget | None = None) -> None:
+    def __init__(
+        self,
+        project: OpenProject,
+        bounds: Bounds,
+        entry: PlanEntry,
+        parent: QWidget | None = None,
+    ) -> None:
         super().__init__(parent)
         self.entry = entry
         self.is_compared = False
         self.setCheckable(True)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)  # may shrink
-        self.setChecked(entry is document.current)
-        self.setToolTip(plain_tip(tooltip(document, entry)))
-        self._gap = document.bounds.gap(entry.schedule)
+        self.setChecked(entry is project.current)
+        self.setToolTip(plain_tip(tooltip(project, bounds, entry)))
+        self._gap = bounds.gap(entry.schedule)
         self.step = headline(entry.plan, entry.schedule)
-        self.standing, self._standing_role = standing(document, entry)
-        problem = document.problem
-        self.stale = why_stale(problem, entry) if problem is not None else ""
+        self.standing, self._standing_role = standing(project, entry)
+        self.stale = why_stale(project.problem, entry)
         self.setText(f"{entry.name}, {self.step}, {self.notes[0]}, {self.standing}")
         self.setAccessibleName(self.text())
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)

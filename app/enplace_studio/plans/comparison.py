@@ -6,9 +6,10 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QGridLayout, QPushButton, QWidget
 
 from enplace.text import elide_middle
-from enplace_studio.document import Document, PlanEntry
+from enplace_studio.bounds import Bounds
 from enplace_studio.panel import label
 from enplace_studio.plans.facts import compare
+from enplace_studio.project import OpenProject, PlanEntry
 
 _NAME_LENGTH = 16
 
@@ -20,13 +21,14 @@ class Comparison(QFrame):
 
     def __init__(
         self,
-        document: Document,
+        project: OpenProject,
+        bounds: Bounds,
         first: PlanEntry,
         second: PlanEntry,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
-        self.differences = compare(document, first, second)
+        self.differences = compare(project, bounds, first, second)
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 4, 0, 0)
         self._grid.setHorizontalSpacing(10)

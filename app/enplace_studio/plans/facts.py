@@ -11,8 +11,9 @@ from enplace.text import count, device_label, gap_text, ms, percent, size
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
-from enplace_studio.document import Document, PlanEntry
+from enplace_studio.bounds import Bounds
 from enplace_studio.prediction import compared
+from enplace_studio.project import OpenProject, PlanEntry
 
 MOST_MEMORY_LINES = 4
 """More devices than these are summed up in one line of a comparison."""
@@ -29,7 +30,7 @@ def headline(plan: Plan, schedule: Schedule) -> str:
     return ms(plan.value_us) + PER[plan.objective]
 
 
-def standing(document: Document, entry: PlanEntry) -> tuple[str, str]:
+def standing(project: OpenProject, entry: PlanEntry) -> tuple[str, str]:
     """How good a plan is, and the role of a label that says so.
 
     A step time stands against the expert's; a time per sample or query against what is proven.
@@ -39,15 +40,15 @@ def standing(document: Document, entry: PlanEntry) -> tuple[str, str]:
         if entry.plan.proven:
             return "proven best", "good"
         return (f"gap {percent(gap)}" if gap is not None else ""), "dim"
-    change = document.against_expert(entry.schedule)
-    if entry is document.expert and entry.schedule.fits:
+    change = project.against_expert(entry.schedule)
+    if entry is project.expert and entry.schedule.fits:
         return "reference", "dim"
     if change is None:
         return "", "dim"
     role = "good" if change < -5e-4 else "bad" if change > 5e-4 else "dim"
-    if role == "good" and entry.run is not None and document.expert is not None:
+    if role == "good" and entry.run is not None and project.expert is not None:
         # What was measured may have refuted the gain.
-        shorter = entry.run.step_time_us < document.expert.schedule.makespan_us
+        shorter = entry.run.step_time_us < project.expert.schedule.makespan_us
         role = "good" if shorter else "dim"
     return f"{percent(change, signed=True)} vs expert", role
 
@@ -80,14 +81,14 @@ def sent_bytes(schedule: Schedule) -> int:
     return int(schedule.transfer_bytes.sum())
 
 
-def tooltip(document: Document, entry: PlanEntry) -> str:
+def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
     """A plan in full, one fact a line."""
     schedule = entry.schedule
     transfers = count(len(schedule.transfer_tensor), "transfer")
     lines = [
         entry.name + (f" ({entry.note})" if entry.note else ""),
         *_objective_lines(entry.plan),
-        f"step time {ms(schedule.makespan_us)}{_proof(document, schedule)}",
+        f"step time {ms(schedule.makespan_us)}{_proof(bounds, schedule)}",
         f"{transfers}, {size(sent_bytes(schedule))} in all",
         f"peak memory: {peak_text(schedule) or 'next to nothing'}",
     ]
@@ -100,14 +101,14 @@ def tooltip(document: Document, entry: PlanEntry) -> str:
         worst = int(np.argmax(over))
         name = device_label(schedule.problem.cluster.devices[worst].name)
         lines.append(f"does not fit: {name} needs {size(int(over[worst]))} more")
-    if document.problem is not None and (why := why_stale(document.problem, entry)):
+    if why := why_stale(project.problem, entry):
         lines.append(f"made {why}" if "pins" in why else why)
         lines.append("right-click and choose “Bring up to date” to run its method again")
     return "\n".join(lines)
 
 
-def _proof(document: Document, schedule: Schedule) -> str:
-    bound_us = document.bounds.find_us(schedule.problem)
+def _proof(bounds: Bounds, schedule: Schedule) -> str:
+    bound_us = bounds.find_us(schedule.problem)
     return "" if bound_us is None else f", proven not below {ms(bound_us)}"
 
 
@@ -128,7 +129,9 @@ class Difference:
     better: int | None = None
 
 
-def compare(document: Document, first: PlanEntry, second: PlanEntry) -> list[Difference]:
+def compare(
+    project: OpenProject, bounds: Bounds, first: PlanEntry, second: PlanEntry
+) -> list[Difference]:
     """Two plans side by side, the most telling first."""
     both = (first.schedule, second.schedule)
     steps = [schedule.makespan_us for schedule in both]
@@ -136,8 +139,8 @@ def compare(document: Document, first: PlanEntry, second: PlanEntry) -> list[Dif
     lines = [
         _line("step time", [ms(step) for step in steps], steps),
         *_measured_lines(first, second),
-        _line("against expert", [_against(document, entry) for entry in (first, second)]),
-        _line("gap to the bound", [gap_text(document.bounds.gap(s), s.fits) for s in both]),
+        _line("against expert", [_against(project, entry) for entry in (first, second)]),
+        _line("gap to the bound", [gap_text(bounds.gap(s), s.fits) for s in both]),
         _line("transfers", [f"{len(schedule.transfer_tensor):,}" for schedule in both]),
         _line("sent", [size(sent_bytes(schedule)) for schedule in both]),
         _line("time sending", [ms(time) for time in spent]),
@@ -159,8 +162,8 @@ def _measured_lines(first: PlanEntry, second: PlanEntry) -> list[Difference]:
     return [_line("measured", texts, steps if len(steps) == 2 else None)]
 
 
-def _against(document: Document, entry: PlanEntry) -> str:
-    return standing(document, entry)[0].removesuffix(" vs expert") or "–"
+def _against(project: OpenProject, entry: PlanEntry) -> str:
+    return standing(project, entry)[0].removesuffix(" vs expert") or "–"
 
 
 def _memory_lines(both: tuple[Schedule, Schedule]) -> list[Difference]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
@@ -28,9 +28,6 @@ MARK_PX = 6.0
 
 class LiveCard(QFrame):
     """What the solver has found so far; while it is idle, what its last search found."""
-
-    going_on_requested = Signal(object)
-    """A :class:`Plan` of a search that has ended, from which the person wants to look on."""
 
     def __init__(self, document: Document, solver: Solver, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -96,7 +93,8 @@ class LiveCard(QFrame):
 
     def _ask_to_go_on(self) -> None:
         if self._solver.last_search is not None:
-            self.going_on_requested.emit(self._solver.last_search.report.incumbent)
+            plan = self._solver.last_search.report.incumbent
+            self._document.requests.polish_plan.emit(plan)
 
     def _show(self, search: Search, doing: str) -> None:
         job, report = search.job, search.report
@@ -117,7 +115,8 @@ class LiveCard(QFrame):
 
     def _expert_us(self, job: Job) -> float | None:
         """What the expert's plan takes, where that can be compared with what is looked for."""
-        expert = self._document.expert
+        project = self._document.project
+        expert = project.expert if project is not None else None
         alike = self._solver.aim(job.method, job.objective) == STEP_TIME
         return expert.schedule.makespan_us if expert is not None and alike else None
 

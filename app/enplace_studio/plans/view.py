@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtCore import QPoint, Qt, QTimer
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QApplication,
@@ -17,9 +17,21 @@ from PySide6.QtWidgets import (
 
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 from enplace_studio.document import Document, PlanEntry
+from enplace_studio.jobs import Solver
 from enplace_studio.panel import Column, Panel, paragraph
 from enplace_studio.plans.card import PlanCard
 from enplace_studio.plans.comparison import Comparison
+from enplace_studio.plans.live import LiveCard
+from enplace_studio.plans.measured import ResultCard
+from enplace_studio.project import OpenProject
+
+
+def make_view(document: Document, solver: Solver) -> PlansView:
+    """Make the pane with the search on top of the list, and the measured run below it."""
+    view = PlansView(document)
+    view.add_on_top(LiveCard(document, solver))
+    view.add_below(ResultCard(document))
+    return view
 
 
 def _rank(entry: PlanEntry) -> tuple[int, float]:
@@ -31,13 +43,6 @@ def _rank(entry: PlanEntry) -> tuple[int, float]:
 
 class PlansView(Panel):
     """All plans, fastest first; a click shows one, Ctrl and a click compares with the current."""
-
-    export_requested = Signal(object)
-    """A :class:`PlanEntry` that the person wants to save as a file."""
-    renewal_requested = Signal(object)
-    """A :class:`PlanEntry` whose method should run again, on the problem as it is now."""
-    polish_requested = Signal(object)
-    """A :class:`Plan` from which to look for a better one."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Plans", parent=parent)
@@ -65,8 +70,9 @@ class PlansView(Panel):
         """Show the document's plans."""
         focused = next((card.entry.name for card in self.cards if card.hasFocus()), None)
         column = self._column.fill()
-        entries = sorted(self._document.plans, key=_rank)
-        self.cards = [self._make_card(entry) for entry in entries]
+        project = self._document.project
+        entries = sorted(project.plans, key=_rank) if project is not None else []
+        self.cards = [self._make_card(project, entry) for entry in entries if project]
         for card in self.cards:
             column.addWidget(card)
         if not entries:
@@ -78,8 +84,8 @@ class PlansView(Panel):
             if card.entry.name == focused:
                 card.setFocus()
 
-    def _make_card(self, entry: PlanEntry) -> PlanCard:
-        card = PlanCard(self._document, entry)
+    def _make_card(self, project: OpenProject, entry: PlanEntry) -> PlanCard:
+        card = PlanCard(project, self._document.bounds, entry)
         card.clicked.connect(partial(self._clicked, entry))
         card.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         card.customContextMenuRequested.connect(partial(self._open_menu, card))
@@ -120,12 +126,12 @@ class PlansView(Panel):
             self.comparison.setParent(None)
             self.comparison.deleteLater()
             self.comparison = None
-        current = self._document.current
+        project, current = self._document.project, self._document.current
         other = next((e for e in self._document.plans if e.name == self._against), None)
         for card in self.cards:
             card.mark_compared(card.entry is other and other is not current)
-        if current is not None and other is not None and other is not current:
-            self.comparison = Comparison(self._document, current, other)
+        if project and current and other and other is not current:
+            self.comparison = Comparison(project, self._document.bounds, current, other)
             self.comparison.closed.connect(self._close_comparison)
             self.body.addWidget(self.comparison)
 
@@ -143,16 +149,20 @@ class PlansView(Panel):
             ("Rename", partial(self.edit_name, card)),
             ("Duplicate", partial(document.add_plan, entry)),
             ("Remove", partial(document.remove_plan, entry)),
-            ("Export plan.json…", partial(self.export_requested.emit, entry)),
+            ("Export plan.json…", partial(document.requests.export_plan.emit, entry)),
         ]
         if document.problem is not None and entry.plan.splits == document.problem.splits:
-            actions.insert(0, ("Polish for 30 s", partial(self.polish_requested.emit, entry.plan)))
+            actions.insert(
+                0, ("Polish for 30 s", partial(document.requests.polish_plan.emit, entry.plan))
+            )
         if document.current is not None and entry is not document.current:
             shown = document.current.name.replace("&", "&&")  # no mnemonic
             compare = f"Compare with “{shown}”"
             actions.insert(0, (compare, partial(self.compare_with, entry)))
         if card.stale:
-            actions.insert(0, ("Bring up to date", partial(self.renewal_requested.emit, entry)))
+            actions.insert(
+                0, ("Bring up to date", partial(document.requests.renew_plan.emit, entry))
+            )
         for title, run in actions:
             menu.addAction(title).triggered.connect(lambda _, run=run: run())
         return menu

@@ -14,7 +14,7 @@ from enplace.errors import EnplaceError
 from enplace.frameworks import tuning_process
 from enplace.frameworks.devices import devices_for
 from enplace.frameworks.jobs import profile_job, run_job
-from enplace.frameworks.measured import run_from, with_measured_costs
+from enplace.frameworks.measured import MeasuredRun, run_from, with_measured_costs
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.trust import folder_of, is_trusted, needs_trust, trust
 from enplace.frameworks.tuning_process import tune_job
@@ -26,10 +26,11 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace_studio import session
-from enplace_studio.aside import aside
+from enplace_studio.background import Background
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.filing import Filing
 from enplace_studio.machine import model_source, why_no_run
+from enplace_studio.project import OpenProject
 from enplace_studio.tensorflow.devices import devices_title
 from enplace_studio.tensorflow.dialogs import (
     RUN,
@@ -38,6 +39,7 @@ from enplace_studio.tensorflow.dialogs import (
     RunQuestion,
     TrustQuestion,
 )
+from enplace_studio.tensorflow.facts import simulated_step_us
 from enplace_studio.tensorflow.job import WorkerJob
 from enplace_studio.tensorflow.open_model import OpenModel, ProfileRequest
 from enplace_studio.tensorflow.strip import JobStrip
@@ -54,14 +56,15 @@ class _Task:
     ----------
     title, failed : str
         What the strip says while it runs, and the heading where it failed.
-    finish : callable
-        Takes the worker's answer.
+    read, finish : callable
+        The first turns the worker's answer into a value, in a thread; the second takes the value.
     """
 
     title: str
     failed: str
     messages: tuple[Message, ...]
-    finish: Callable[[Message], None]
+    read: Callable[[Message], Any]
+    finish: Callable[[Any], None]
     program: Program
 
 
@@ -80,6 +83,7 @@ class Measuring(QWidget):
         super().__init__(parent)
         self.hide()
         self._document, self._files = document, files
+        self._background = Background(self)
         self.strip = JobStrip()
         self.job: WorkerJob | None = None
 
@@ -131,13 +135,13 @@ class Measuring(QWidget):
                 profile_job(
                     source, request.devices, request.steps, request.warm_ups, request.batch_sizes
                 ),
-                lambda message: self._profiled(request, message),
+                lambda message: _with_source(codecs.profile_from(message), request),
+                lambda profile: self._profiled(request, profile),
                 source.framework.worker,
             )
         )
 
-    def _profiled(self, request: ProfileRequest, message: Message) -> None:
-        profile = aside(lambda: _with_source(codecs.profile_from(message), request))
+    def _profiled(self, request: ProfileRequest, profile: Profile) -> None:
         if self._document.modified:  # no question out of nowhere
             title = f"The profile of {request.source.name} is ready"
             self.strip.offer(title, lambda: self._open(profile, request.source))
@@ -145,17 +149,27 @@ class Measuring(QWidget):
             self._open(profile, request.source)
 
     def _open(self, profile: Profile, source: Source) -> None:
-        if self._files.open_profile(profile):
+        def finish() -> None:
             self.strip.clear()
             if source.kind != "module":
                 self._files.recent.add(Path(source.path))
 
+        self._files.open_profile(profile, finish)
+
     def show_profile(self) -> None:
         """How the open profile was measured, and how well."""
-        from enplace_studio.tensorflow.profile_page import ProfilePage
+        problem = self._document.problem
+        if problem is not None:
+            profile = problem.profile
+            self._background.start(
+                lambda: simulated_step_us(profile),
+                lambda step_us: self._show_page(profile, step_us),
+            )
 
-        assert self._document.problem is not None
-        ProfilePage(self._document.problem.profile, self.window()).exec()
+    def _show_page(self, profile: Profile, step_us: float | None) -> None:
+        from enplace_studio.tensorflow.profile_page import ProfilePage  # its plots load slowly
+
+        ProfilePage(profile, step_us, self.window()).exec()
 
     # Running
 
@@ -168,77 +182,65 @@ class Measuring(QWidget):
         self._ask(TUNE)
 
     def _ask(self, what: str) -> None:
-        entry, cluster = self._document.current, self._document.cluster
-        data = model_source(self._document)
-        if entry is None or cluster is None or data is None or why_no_run(self._document):
+        project, data = self._document.project, model_source(self._document)
+        entry = self._document.current
+        if project is None or entry is None or data is None or why_no_run(self._document):
             return
         try:
             source = source_from_json(dict(data))
         except EnplaceError as error:
             self.failed.emit(str(error))
             return
-        where, remark = devices_title(cluster), self._remark()
+        where, remark = devices_title(project.cluster), _remark(project)
         question = RunQuestion(entry.name, source.command, where, remark, self.window(), what)
         if question.exec() and self._trusted(source, "run the plan"):
             steps, order = question.steps.value(), question.order.isChecked()
-            (self._run if what == RUN else self._tune)(entry, source, steps, order)
+            here = self._here(project, entry)
+            if here is not None:
+                (self._run if what == RUN else self._tune)(entry, here, source, steps, order)
 
-    def _remark(self) -> str:
-        """What makes the run something else than the plan was made for."""
-        document = self._document
-        assert document.cluster is not None
-        assert document.problem is not None
-        measured_on = document.problem.profile.measured.cluster
-        if measured_on is None or measured_on.name == document.cluster.name:
-            return ""
-        return (
-            f"The plan was made for {document.cluster.name}. Here it runs on what this machine "
-            "has, so times will differ."
-        )
-
-    def _run(self, entry: PlanEntry, source: Source, steps: int, order: bool) -> None:
-        if (here := self._here(entry)) is None:
-            return
+    def _run(
+        self, entry: PlanEntry, here: tuple[Problem, str], source: Source, steps: int, order: bool
+    ) -> None:
         problem, devices = here
         self._start(
             _Task(
                 f"Running “{entry.name}”",
                 f"“{entry.name}” could not be run",
                 run_job(source, devices, steps, order, problem, entry.plan),
-                lambda message: self._ran(entry.plan, problem, message),
+                lambda message: run_from(message, problem),
+                lambda run: self._ran(entry.plan, run),
                 source.framework.worker,
             )
         )
 
-    def _tune(self, entry: PlanEntry, source: Source, steps: int, order: bool) -> None:
-        if (here := self._here(entry)) is None:
-            return
+    def _tune(
+        self, entry: PlanEntry, here: tuple[Problem, str], source: Source, steps: int, order: bool
+    ) -> None:
         problem, devices = here
         self._start(
             _Task(
                 f"Tuning “{entry.name}”",
                 f"“{entry.name}” could not be tuned",
                 tune_job(source, devices, steps, order, ROUNDS, problem, entry.plan),
-                lambda message: self._tuned(entry, problem, message),
+                lambda message: (run_from(message, problem), message.details["rounds"]),
+                lambda tuned: self._tuned(entry, *tuned),
                 tuning_process.PROGRAM,
             )
         )
 
-    def _here(self, entry: PlanEntry) -> tuple[Problem, str] | None:
+    def _here(self, project: OpenProject, entry: PlanEntry) -> tuple[Problem, str] | None:
         """A plan's problem on the open cluster and its devices; None, and why, without any."""
-        cluster = self._document.cluster
-        assert cluster is not None
-        problem = replace(entry.schedule.problem, cluster=cluster)
+        problem = replace(entry.schedule.problem, cluster=project.cluster)
         try:
-            return problem, devices_for(cluster, problem.profile.measured)
+            return problem, devices_for(project.cluster, problem.profile.measured)
         except EnplaceError as error:
             self.failed.emit(str(error))
             return None
 
-    def _tuned(self, entry: PlanEntry, problem: Problem, message: Message) -> None:
-        rounds = message.details["rounds"]
-        run = aside(lambda: run_from(message, problem))
-        self.strip.clear()
+    def _tuned(
+        self, entry: PlanEntry, run: MeasuredRun, rounds: Sequence[Mapping[str, Any]]
+    ) -> None:
         if self._document.problem is None or entry not in self._document.plans:
             self.done.emit("The plan that was tuned is not open any more; nothing has changed")
             return
@@ -253,9 +255,7 @@ class Measuring(QWidget):
             f"Tuned: a step takes {ms(best)}; with “{entry.name}” it took {ms(first)} just before"
         )
 
-    def _ran(self, plan: Plan, problem: Problem, message: Message) -> None:
-        run = aside(lambda: run_from(message, problem))
-        self.strip.clear()
+    def _ran(self, plan: Plan, run: MeasuredRun) -> None:
         if self._document.set_run(plan, run):
             self.done.emit(f"A step takes {ms(run.step_time_us)} on this machine")
         else:
@@ -310,10 +310,11 @@ class Measuring(QWidget):
 
     def _on_done(self, task: _Task, message: Message) -> None:
         self._forget_job()
-        try:
-            task.finish(message)
-        except EnplaceError as error:
-            self.failed.emit(str(error))
+        self._background.start(
+            lambda: task.read(message),
+            task.finish,
+            lambda error: self.failed.emit(str(error)),
+        )
 
     def _on_failed(self, task: _Task, why: str, last_lines: str) -> None:
         self._forget_job()
@@ -323,6 +324,17 @@ class Measuring(QWidget):
     def _on_cancelled(self, task: _Task) -> None:
         self._forget_job()
         self.done.emit(f"{task.title}: cancelled")
+
+
+def _remark(project: OpenProject) -> str:
+    """How this machine differs from the one that the plan was made for; empty if it does not."""
+    measured_on = project.problem.profile.measured.cluster
+    if measured_on is None or measured_on.name == project.cluster.name:
+        return ""
+    return (
+        f"The plan was made for {project.cluster.name}. Here it runs on what this machine has, so "
+        "times will differ."
+    )
 
 
 def _what_runs(source: Source) -> str:

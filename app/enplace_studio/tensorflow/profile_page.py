@@ -8,7 +8,6 @@ from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QW
 from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
 from enplace.text import count, percent
 from enplace.values.profile import Profile
-from enplace_studio.aside import aside
 from enplace_studio.header import model_title
 from enplace_studio.inspector.widgets import Line
 from enplace_studio.messages import button
@@ -25,11 +24,10 @@ FACTS_A_ROW = 4
 class ProfilePage(QDialog):
     """Facts above, two plots below them."""
 
-    def __init__(self, profile: Profile, parent: QWidget) -> None:
+    def __init__(self, profile: Profile, simulated_us: float | None, parent: QWidget) -> None:
         super().__init__(parent)
         self.setWindowTitle("How it was measured")
         self.resize(*(round(length * theme.scale) for length in SIZE))
-        simulated_us = aside(lambda: facts.simulated_step_us(profile))
         self.lines = facts.step_facts(profile, simulated_us)
         self.deviations, self.links = facts.deviations(profile), link_fits(profile)
         self.about_presets = about_presets(profile)

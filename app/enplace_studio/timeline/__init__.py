@@ -1,5 +1,13 @@
 """The timeline: when every op and transfer runs."""
 
-from enplace_studio.timeline.view import TimelineView
+from PySide6.QtCore import Qt
 
-__all__ = ["TimelineView"]
+from enplace_studio.view import View
+
+VIEW = View(
+    "timeline",
+    "Timeline",
+    "enplace_studio.timeline.view",
+    Qt.DockWidgetArea.BottomDockWidgetArea,
+    height=216,
+)

@@ -18,10 +18,16 @@ from enplace.frameworks.measured import MeasuredRun
 from enplace.text import ms, percent
 from enplace.values.problem import THROUGHPUT
 from enplace_studio.document import Document, PlanEntry
+from enplace_studio.jobs import Solver
 from enplace_studio.panel import Panel, label, plain_tip
 from enplace_studio.prediction import step_error
 from enplace_studio.timeline.canvas import TimelineCanvas
 from enplace_studio.timeline.pipeline import PipelineView
+
+
+def make_view(document: Document, solver: Solver) -> TimelineView:
+    """Make the pane; it needs no solver."""
+    return TimelineView(document)
 
 
 class TimelineView(Panel):
@@ -45,7 +51,7 @@ class TimelineView(Panel):
         self.step_button, self.pipeline_button = self._make_switch()
         self.canvas.summary_changed.connect(self._show_summary)
         self.canvas.extent_changed.connect(self._show_extent)
-        self.pipeline.told.connect(self._show_legend)
+        self.pipeline.facts_changed.connect(self._show_legend)
         document.opened.connect(self._show_legend)
         document.current_changed.connect(self._show_legend)
         document.current_changed.connect(self._follow_objective)
@@ -95,11 +101,12 @@ class TimelineView(Panel):
         if self.pages.currentWidget() is self.pipeline:
             self.set_legend(self.pipeline.facts)
             return
-        schedule, baseline = self._document.schedule, self._document.baseline
-        if schedule is None or self._document.current is None:
+        project = self._document.project
+        if project is None or project.current is None:
             self.set_legend("")
             return
-        step, run = ms(schedule.makespan_us), self._document.current.run
+        schedule, baseline = project.current.schedule, project.baseline
+        step, run = ms(schedule.makespan_us), project.current.run
         if run is not None:
             off = step_error(schedule, run)
             shown = "" if off is None else f" ({percent(off, signed=True)})"
@@ -115,15 +122,15 @@ class TimelineView(Panel):
 
     def _show_extent(self) -> None:
         """The scroll bar follows the canvas."""
-        extra = self.canvas.content_px - self.canvas.room_px
+        extra = self.canvas.lanes.content_px - self.canvas.lanes.visible_px
         self._bar.setVisible(extra > 0)
         self._bar.setRange(0, max(extra, 0))
-        self._bar.setPageStep(max(self.canvas.room_px, 1))
-        self._bar.setValue(round(self.canvas.scroll_px))
+        self._bar.setPageStep(max(self.canvas.lanes.visible_px, 1))
+        self._bar.setValue(round(self.canvas.lanes.scroll_px))
 
     def _scroll(self, value: int) -> None:
-        if value != round(self.canvas.scroll_px):
-            self.canvas.scroll_rows(value - self.canvas.scroll_px)
+        if value != round(self.canvas.lanes.scroll_px):
+            self.canvas.scroll_rows(value - self.canvas.lanes.scroll_px)
 
 
 def _traced(run: MeasuredRun) -> str:

@@ -22,7 +22,7 @@ def test_the_largest_tensors_come_first_and_say_where_they_go():
         [("net/a", "net/x", 10), ("net/b", "net/x", 30), ("net/a", "net/b", 10)],
     )
     document = document_of(profile, cluster_of(1), {"net/a": 0, "net/b": 0, "net/x": 0})
-    found = largest_outgoing(document.problem, document.grouping, ops(0, 1))
+    found = largest_outgoing(document.problem, document.project.grouping, ops(0, 1))
     assert [(tensor.name, tensor.bytes) for tensor in found] == [("b", 30), ("a", 10)]
     assert found[0].op_name == "net/b"
     assert found[0].goes_to
@@ -33,7 +33,7 @@ def test_tensors_of_one_name_are_told_apart():
         {"t0/cell": 1, "t1/cell": 1, "end": 1}, [("t0/cell", "end", 9), ("t1/cell", "end", 8)]
     )
     document = document_of(profile, cluster_of(1), {"t0/cell": 0, "t1/cell": 0, "end": 0})
-    found = largest_outgoing(document.problem, document.grouping, ops(0, 1))
+    found = largest_outgoing(document.problem, document.project.grouping, ops(0, 1))
     assert [tensor.name for tensor in found] == ["t0/cell", "t1/cell"]
 
 

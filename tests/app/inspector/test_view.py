@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QLabel
 
 from documents import chain_document, document_of
 from enplace_studio.document import Document
-from enplace_studio.inspector import InspectorView
+from enplace_studio.inspector.view import InspectorView
 from problems import cluster_of, profile_of
 
 LEFT = Qt.MouseButton.LeftButton
@@ -80,7 +80,7 @@ def test_an_answer_about_an_earlier_plan_is_dropped(open_view, qtbot):
     document = chain_document()
     view = open_view(document)
     select(view, document, [1], qtbot)
-    document.preview_soon([1], 1)
+    document.previews.start([1], 1)
     document.place([1], 1)
     qtbot.waitUntil(lambda: view.where.buttons[0].note == "+0.012 ms")
     assert view.where.buttons[1].note == ""

@@ -3,7 +3,7 @@ from PySide6.QtCore import QPointF
 
 from documents import chain_document, document_of
 from enplace_studio.document import Document
-from enplace_studio.memory import MemoryView
+from enplace_studio.memory.view import MemoryView
 from problems import cluster_of, profile_of
 
 

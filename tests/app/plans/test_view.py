@@ -8,8 +8,8 @@ from PySide6.QtWidgets import QLineEdit
 from documents import add_plan, document_of
 from enplace.values.problem import THROUGHPUT
 from enplace_studio.document import Document
-from enplace_studio.plans import PlansView
 from enplace_studio.plans.facts import compare, standing, tooltip, why_stale
+from enplace_studio.plans.view import PlansView
 from problems import cluster_of, profile_of
 
 LEFT = Qt.MouseButton.LeftButton
@@ -54,7 +54,7 @@ def test_a_card_says_what_a_plan_is_worth(open_view):
     card = card_of(open_view(document), "both")
     assert (card.step, card.standing) == ("0.010 ms", "−50.0 % vs expert")
     assert card.notes[0] == "gap 0.0 %"
-    assert standing(document, document.expert) == ("reference", "dim")
+    assert standing(document.project, document.project.expert) == ("reference", "dim")
 
 
 def test_a_plan_for_a_pipeline_stands_below_with_its_own_number(open_view):
@@ -86,7 +86,7 @@ def test_a_note_of_the_method_is_in_the_tooltip(open_view):
     document = three_plans()
     entry = document.plans[-1]
     noted = replace(entry, plan=replace(entry.plan, note="Linear orders only."))
-    assert "Linear orders only." in tooltip(document, noted)
+    assert "Linear orders only." in tooltip(document.project, document.bounds, noted)
 
 
 def test_a_plan_that_does_not_fit_says_so(open_view):
@@ -94,7 +94,9 @@ def test_a_plan_that_does_not_fit_says_so(open_view):
     document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 0})
     card = open_view(document).cards[0]
     assert card.notes[0] == "does not fit"
-    assert "does not fit: GPU 0 needs 20 B more" in tooltip(document, card.entry)
+    assert "does not fit: GPU 0 needs 20 B more" in tooltip(
+        document.project, document.bounds, card.entry
+    )
 
 
 def test_a_click_shows_a_plan(open_view, qtbot):
@@ -131,7 +133,7 @@ def test_a_comparison_follows_the_shown_plan_and_closes(open_view, qtbot):
     document = three_plans()
     view = open_view(document)
     view.compare_with(card_of(view, "both").entry)
-    document.choose_plan(document.expert)
+    document.choose_plan(document.project.expert)
     qtbot.waitUntil(lambda: view.comparison.differences[1].values == ("reference", "−50.0 %"))
     view.compare_with(card_of(view, "both").entry)
     assert view.comparison is None
@@ -141,7 +143,10 @@ def test_transfers_are_compared():
     profile = profile_of({"a": 10, "b": 10}, [("a", "b", 50)])
     document = document_of(profile, cluster_of(2), {"a": 0, "b": 1}, {"a": 0, "b": 0})
     first, second = document.plans
-    lines = {line.label: line.values for line in compare(document, first, second)}
+    lines = {
+        line.label: line.values
+        for line in compare(document.project, document.bounds, first, second)
+    }
     assert lines["transfers"] == ("1", "0")
     assert lines["sent"] == ("50 B", "0 B")
     assert lines["time sending"] == ("0.051 ms", "0 ms")
@@ -165,7 +170,7 @@ def test_the_menu_duplicates_removes_and_exports(open_view, qtbot):
     document = three_plans()
     view = open_view(document)
     actions = {a.text(): a for a in view.menu_of(card_of(view, "both")).actions()}
-    with qtbot.waitSignal(view.export_requested) as exported:
+    with qtbot.waitSignal(document.requests.export_plan) as exported:
         actions["Export plan.json…"].trigger()
     assert exported.args[0].name == "both"
     actions["Duplicate"].trigger()
@@ -179,7 +184,7 @@ def test_a_plan_that_breaks_a_pin_is_marked(open_view, qtbot):
     document = three_plans()
     view = open_view(document)
     document.pin_here([0])
-    expert = document.expert
+    expert = document.project.expert
     assert why_stale(document.problem, expert) == "without your pins"
     assert why_stale(document.problem, document.current) == ""
     qtbot.waitUntil(lambda: card_of(view, "expert").notes[0] == "without your pins")
@@ -196,7 +201,7 @@ def test_a_plan_that_does_not_fit_is_no_reference():
     document = document_of(profile, cluster_of(2, capacity_bytes=1000), {"a": 0, "b": 0})
     add_plan(document, "spread", {"a": 0, "b": 1})
     expert = replace(document.plans[0], plan=replace(document.plans[0].plan, method="expert"))
-    document.open(replace(document.state, plans=(expert, document.plans[1])))
-    assert document.expert is not None
-    assert standing(document, document.expert) == ("", "dim")
-    assert standing(document, document.plans[1]) == ("", "dim")
+    document.open(replace(document.project, plans=(expert, document.plans[1])))
+    assert document.project.expert is not None
+    assert standing(document.project, document.project.expert) == ("", "dim")
+    assert standing(document.project, document.plans[1]) == ("", "dim")

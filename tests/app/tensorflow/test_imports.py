@@ -17,10 +17,11 @@ folder = Path(tempfile.mkdtemp())
 window = MainWindow(QSettings(str(folder / "s.ini"), QSettings.Format.IniFormat), folder / "r")
 window.solver.solve = lambda *_, **__: None
 window.show()
-window.files.open_sample(samples()[0])
+window.studio.files.open_sample(samples()[0])
+window.studio.files.wait()
 app.processEvents()
 print(*sys.modules)
-window.measuring
+window.studio.measuring
 import enplace_studio.tensorflow.profile_page
 print(*sys.modules)
 """

@@ -11,11 +11,11 @@ from enplace.frameworks.source import ADD_TENSORFLOW, source_of
 from enplace.values.splits import Split
 from enplace_studio import machine
 from enplace_studio.kept_runs import run_from_json, run_to_json
+from enplace_studio.plans.measured import ResultCard, facts_of
 from enplace_studio.prediction import total_times
 from enplace_studio.session import entry_for, open_file
 from enplace_studio.tensorflow.dialogs import FailureReport, RunQuestion, TrustQuestion
 from enplace_studio.tensorflow.open_model import OpenModel
-from enplace_studio.tensorflow.result import facts_of
 from problems import plan_of
 
 PATIENCE_MS = 20_000
@@ -41,7 +41,8 @@ def opened(window, fake, model, asked):
     source = source_of(str(model("mine.py"))).to_json()
     profile = fake.profile()
     measured = replace(profile.measured, source=source, devices="cpu:2")
-    window.files.open_profile(replace(profile, measured=measured))
+    window.studio.files.open_profile(replace(profile, measured=measured))
+    window.studio.files.wait()
     return window
 
 
@@ -55,22 +56,22 @@ def ran(opened, fake):
 
 def test_a_script_is_profiled_and_its_profile_opens(window, asked, model, qtbot):
     with qtbot.waitSignal(window.document.opened, timeout=PATIENCE_MS):
-        window.files.open_path(model("mine.py"))
+        window.studio.files.open_path(model("mine.py"))
     assert kinds(asked) == [OpenModel, TrustQuestion]
     profile = window.document.problem.profile
     assert profile.name == "mine"
     assert profile.measured.source["path"] == str(model("mine.py"))
     assert profile.measured.devices == "cpu:2"
-    assert window.document.cluster.name == "2 logical CPUs"
+    assert window.document.project.cluster.name == "2 logical CPUs"
     assert window.document.modified
-    assert window.recent.paths() == [model("mine.py")]
-    assert not window.measuring.strip.isVisible()
+    assert window.studio.recent.paths() == [model("mine.py")]
+    assert not window.studio.measuring.strip.isVisible()
 
 
 def test_the_trust_question_names_folder_and_code_and_is_asked_once(window, asked, model):
     for name in ("deaf.py", "crash.py"):
-        window.measuring.open_model(model(name))
-        window.measuring.close_job()
+        window.studio.measuring.open_model(model(name))
+        window.studio.measuring.close_job()
     (question,) = [dialog for dialog in asked if isinstance(dialog, TrustQuestion)]
     shown = " ".join(found.text() for found in question.findChildren(QLabel))
     assert str(model("deaf.py").parent)[-20:] in shown
@@ -78,8 +79,8 @@ def test_the_trust_question_names_folder_and_code_and_is_asked_once(window, aske
 
 
 def test_nothing_runs_in_a_folder_that_is_not_trusted(window, model, asked, distrusting):
-    window.measuring.open_model(model("mine.py"))
-    assert not window.is_measuring
+    window.studio.measuring.open_model(model("mine.py"))
+    assert not window.studio.is_measuring
 
 
 def test_a_dropped_script_asks_how_to_profile_it(window, model, asked, qtbot, distrusting):
@@ -94,12 +95,12 @@ def test_a_dropped_script_asks_how_to_profile_it(window, model, asked, qtbot, di
 
 def test_unsaved_work_is_not_interrupted_by_a_profile_that_is_ready(opened, model, qtbot):
     before = opened.document.problem
-    strip = opened.measuring.strip
-    opened.measuring.open_model(model("mine.py"))
+    strip = opened.studio.measuring.strip
+    opened.studio.measuring.open_model(model("mine.py"))
     qtbot.waitUntil(strip.open_button.isVisible, timeout=PATIENCE_MS)
     assert opened.document.problem is before
     assert "ready" in strip.title.text()
-    opened.measuring.open_model(model("mine.py"))
+    opened.studio.measuring.open_model(model("mine.py"))
     assert "is ready" in opened.banner.text
     strip.cancel_button.click()
     assert not strip.isVisible()
@@ -108,7 +109,7 @@ def test_unsaved_work_is_not_interrupted_by_a_profile_that_is_ready(opened, mode
 
 def test_a_crash_is_reported_and_start_again_works(window, model, asked, qtbot):
     with qtbot.waitSignal(window.document.opened, timeout=PATIENCE_MS):
-        window.measuring.open_model(model("again.py"))
+        window.studio.measuring.open_model(model("again.py"))
     report = asked[-1]
     assert isinstance(report, FailureReport)
     assert "SIGSEGV" in report.why
@@ -116,15 +117,15 @@ def test_a_crash_is_reported_and_start_again_works(window, model, asked, qtbot):
 
 
 def test_cancel_is_heard_and_the_window_is_as_before(window, model, asked, qtbot):
-    window.measuring.open_model(model("deaf.py"))
-    assert window.is_measuring
-    strip = window.measuring.strip
+    window.studio.measuring.open_model(model("deaf.py"))
+    assert window.studio.is_measuring
+    strip = window.studio.measuring.strip
     assert strip.isVisible()
     assert not window.header.run_button.isEnabled()
-    with qtbot.waitSignal(window.measuring.changed, timeout=1000):
+    with qtbot.waitSignal(window.studio.measuring.changed, timeout=1000):
         strip.cancel_button.click()
     assert not strip.isVisible()
-    assert not window.is_measuring
+    assert not window.studio.is_measuring
     assert "cancelled" in window.toast.text
 
 
@@ -132,8 +133,8 @@ def test_cancel_is_heard_and_the_window_is_as_before(window, model, asked, qtbot
 def test_closing_the_window_asks_and_ends_the_worker(
     window, model, asked, monkeypatch, choice, closes
 ):
-    window.measuring.open_model(model("deaf.py"))
-    job = window.measuring.job
+    window.studio.measuring.open_model(model("deaf.py"))
+    job = window.studio.measuring.job
     assert job.pid
     monkeypatch.setattr(QMessageBox, "question", lambda *_: choice)
     assert window.close() is closes
@@ -142,11 +143,11 @@ def test_closing_the_window_asks_and_ends_the_worker(
 
 def test_while_something_is_measured_nothing_is_solved(opened, model, asked):
     opened.solver.methods = {"expert": None}
-    opened.measuring.open_model(model("deaf.py"))
-    assert not opened.actions_by_id["solve"].isEnabled()
+    opened.studio.measuring.open_model(model("deaf.py"))
+    assert not opened.menus.by_id["solve"].isEnabled()
     assert not opened.header.solve_button.isEnabled()
     assert "disturb" in opened.header.solve_button.toolTip()
-    opened.measuring.close_job()
+    opened.studio.measuring.close_job()
     opened.solver.methods = {}
 
 
@@ -157,7 +158,7 @@ def test_a_plan_needs_the_model_it_was_made_for(opened):
     assert "no plan" in opened.header.run_button.toolTip()
     add_plan(opened)
     assert opened.header.run_button.isEnabled()
-    assert opened.actions_by_id["run"].isEnabled()
+    assert opened.menus.by_id["run"].isEnabled()
 
 
 def test_without_tensorflow_the_tooltip_says_how_to_add_it(opened, monkeypatch):
@@ -165,14 +166,14 @@ def test_without_tensorflow_the_tooltip_says_how_to_add_it(opened, monkeypatch):
     add_plan(opened)
     assert not opened.header.run_button.isEnabled()
     assert ADD_TENSORFLOW in opened.header.run_button.toolTip()
-    assert ADD_TENSORFLOW in opened.actions_by_id["run"].toolTip()
+    assert ADD_TENSORFLOW in opened.menus.by_id["run"].toolTip()
 
 
 def test_a_profile_from_elsewhere_says_that_its_model_is_not_known(window):
-    from enplace_studio.state import first_state
+    from enplace_studio.project import start_project
     from problems import cluster_of, profile_of
 
-    window.document.open(first_state(profile_of({"a": 10, "b": 10, "c": 1}), cluster_of(2)))
+    window.document.open(start_project(profile_of({"a": 10, "b": 10, "c": 1}), cluster_of(2)))
     add_plan(window)
     assert "does not say which model" in window.header.run_button.toolTip()
 
@@ -194,7 +195,7 @@ def test_a_damaged_source_is_explained(opened):
     add_plan(opened)
     opened.header.run_button.click()
     assert "spell" in opened.banner.text
-    assert not opened.is_measuring
+    assert not opened.studio.is_measuring
 
 
 # Running
@@ -215,11 +216,11 @@ def test_the_button_runs_the_plan_and_keeps_what_was_measured(opened, asked, qtb
 def test_a_measurement_is_undone(ran):
     ran.document.undo_stack.undo()
     assert ran.document.current.run is None
-    assert not ran.views["result"].isVisible()
+    assert not ran.findChild(ResultCard).isVisible()
 
 
 def test_the_timeline_shows_the_run_below_the_plan_in_the_same_scale(ran):
-    canvas = ran.views["timeline"].canvas
+    canvas = ran.panes.views["timeline"].canvas
     planned, measured = canvas.rows[:2]
     assert (planned.title, measured.title) == ("CPU 0", "CPU 0 measured")
     assert measured.note == "prediction −20.0 %"
@@ -231,7 +232,7 @@ def test_the_timeline_shows_the_run_below_the_plan_in_the_same_scale(ran):
 
 @pytest.mark.parametrize("times_faster", [0.5, 1.0, 3.0])
 def test_the_time_axis_covers_the_plan_and_the_traced_step_whichever_is_longer(ran, times_faster):
-    run, canvas = ran.document.current.run, ran.views["timeline"].canvas
+    run, canvas = ran.document.current.run, ran.panes.views["timeline"].canvas
     moved = {n: getattr(run, n) / times_faster for n in ("op_start_us", "op_finish_us")}
     ran.document.set_run(ran.document.current.plan, replace(run, **moved))
     assert canvas.scale.is_fit
@@ -240,7 +241,7 @@ def test_the_time_axis_covers_the_plan_and_the_traced_step_whichever_is_longer(r
 
 
 def test_the_legend_says_whether_the_traced_step_was_slower_or_faster(ran):
-    run, timeline = ran.document.current.run, ran.views["timeline"]
+    run, timeline = ran.document.current.run, ran.panes.views["timeline"]
 
     def legend(step_us):
         steps_us = np.full(3, float(step_us))
@@ -252,7 +253,7 @@ def test_the_legend_says_whether_the_traced_step_was_slower_or_faster(ran):
 
 
 def test_the_card_says_what_the_run_proves(ran):
-    card = ran.views["result"]
+    card = ran.findChild(ResultCard)
     assert card.isVisible()
     assert card.step.text() == "3.8 ms"
     assert card.off.text() == "predicted 3.0 ms, 20.0 % too short"
@@ -265,7 +266,7 @@ def test_the_card_says_what_the_run_proves(ran):
 
 
 def test_the_card_warns_where_logical_cpus_share_a_machine(ran):
-    card = ran.views["result"]
+    card = ran.findChild(ResultCard)
     assert not card.caveat.isVisible()
     apart = replace(ran.document.current.plan, device=np.array([0, 1, 1]))
     run = replace(ran.document.current.run, plan=apart)
@@ -278,7 +279,7 @@ def test_the_card_says_that_the_order_was_left_to_tensorflow_and_what_did_not_ru
     left_out = {"count": 2, "reasons": {"a constant": 2}, "ops": ["x", "y"]}
     run = replace(ran.document.current.run, facts={"ordered": False, "not_run": left_out})
     ran.document.set_run(ran.document.current.plan, run)
-    labels = ran.views["result"].facts.findChildren(QLabel)
+    labels = ran.findChild(ResultCard).facts.findChildren(QLabel)
     assert "TensorFlow’s own" in [found.text() for found in labels]
     assert "did not run as ops: 2 a constant" in labels[0].toolTip()
 
@@ -306,7 +307,7 @@ def test_the_inspector_compares_each_op(ran, qtbot):
     from enplace_studio.inspector.widgets import Line
 
     ran.document.select([1])
-    inspector = ran.views["inspector"]
+    inspector = ran.panes.views["inspector"]
 
     def values():
         return {line.left: line.right for line in inspector.findChildren(Line)}
@@ -328,11 +329,11 @@ def test_measured_costs_are_taken_in_and_given_back(ran):
     add_plan(ran, "second")
     first = ran.document.plans[0]
     ran.document.choose_plan(first)
-    ran.views["result"].take_button.click()
+    ran.findChild(ResultCard).take_button.click()
     assert ran.document.schedule.makespan_us == MEASURED_US
     assert [e.schedule.makespan_us for e in ran.document.plans] == [MEASURED_US] * 2
     assert ran.document.current.run is not None
-    assert ran.views["result"].off.text() == "predicted 3.8 ms, exactly so"
+    assert ran.findChild(ResultCard).off.text() == "predicted 3.8 ms, exactly so"
     assert "Took the measured costs" in ran.toast.text
     ran.document.undo_stack.undo()
     assert [e.schedule.makespan_us for e in ran.document.plans] == [PREDICTED_US] * 2
@@ -348,7 +349,7 @@ def test_the_measurement_of_a_plan_that_is_gone_is_left_out(opened, qtbot):
     entry = add_plan(opened)
     opened.header.run_button.click()
     opened.document.remove_plan(entry)
-    with qtbot.waitSignal(opened.measuring.done, timeout=PATIENCE_MS):
+    with qtbot.waitSignal(opened.studio.measuring.done, timeout=PATIENCE_MS):
         pass
     assert "not open any more" in opened.toast.text
     assert opened.document.plans == []
@@ -364,14 +365,15 @@ def test_a_run_that_fails_leaves_the_plan_and_says_why(opened, model, asked, qtb
     qtbot.waitUntil(lambda: isinstance(asked[-1], FailureReport), timeout=PATIENCE_MS)
     assert "exit status 3" in asked[-1].why
     assert opened.document.current.run is None
-    assert not opened.is_measuring
+    assert not opened.studio.is_measuring
 
 
 def test_a_run_is_saved_with_the_project_and_comes_back(ran, tmp_path):
     before = ran.document.current.run
     path = tmp_path / "mine.enplace"
-    assert ran.files.save_to(path)
-    after = open_file(path).state.current.run
+    ran.studio.files.save_to(path)
+    ran.studio.files.wait()
+    after = open_file(path).project.current.run
     assert after.step_time_us == before.step_time_us
     for name in ("op_time_us", "op_start_us", "op_finish_us", "op_device"):
         np.testing.assert_array_equal(getattr(after, name), getattr(before, name))

@@ -9,7 +9,7 @@ from enplace.readers.clusters import presets
 from enplace.values.measurement import Deviation, Evaluation, MeasuredLink, Measurement
 from enplace_studio.inspector.widgets import Line
 from enplace_studio.panel import Column
-from enplace_studio.tensorflow.facts import deviations, step_facts
+from enplace_studio.tensorflow.facts import deviations, simulated_step_us, step_facts
 from enplace_studio.tensorflow.plots import DeviationPlot, LinkPlot
 from enplace_studio.tensorflow.profile_page import ProfilePage
 from enplace_studio.theme import theme
@@ -47,7 +47,7 @@ def page(qtbot):
     def open_page(profile):
         parent = QWidget()
         qtbot.addWidget(parent)
-        made = ProfilePage(profile, parent)
+        made = ProfilePage(profile, simulated_step_us(profile), parent)
         made.parent_kept = parent
         return made
 

@@ -37,7 +37,8 @@ def planned(window, fake, model, asked):
         source = source_of(str(model(name))).to_json()
         profile = fake.profile()
         measured = replace(profile.measured, source=source, devices="cpu:2")
-        window.files.open_profile(replace(profile, measured=measured))
+        window.studio.files.open_profile(replace(profile, measured=measured))
+        window.studio.files.wait()
         problem = window.document.problem
         window.document.add_plan(entry_for(problem, "mine", plan_of(problem, devices)))
         return window
@@ -47,9 +48,9 @@ def planned(window, fake, model, asked):
 
 def test_a_plan_that_cannot_be_bettered_keeps_its_measurement(planned, qtbot, asked):
     window = planned("mine.py", {"a": 0, "b": 0, "c": 0})
-    with qtbot.waitSignal(window.measuring.done, timeout=PATIENCE_MS) as done:
-        window.measuring.tune_current()
-        assert window.measuring.strip.title.text() == "Tuning “mine”"
+    with qtbot.waitSignal(window.studio.measuring.done, timeout=PATIENCE_MS) as done:
+        window.studio.measuring.tune_current()
+        assert window.studio.measuring.strip.title.text() == "Tuning “mine”"
     assert "fastest plan found" in done.args[0]
     assert [entry.name for entry in window.document.plans] == ["mine"]
     assert window.document.current.run is not None
@@ -59,8 +60,8 @@ def test_a_plan_that_cannot_be_bettered_keeps_its_measurement(planned, qtbot, as
 def test_a_faster_plan_is_added_and_shown(planned, qtbot):
     """The fake model is a chain; the worker's answers make transfers cost, so one device wins."""
     window = planned("relay.py", {"a": 0, "b": 1, "c": 0})
-    with qtbot.waitSignal(window.measuring.done, timeout=PATIENCE_MS) as done:
-        window.measuring.tune_current()
+    with qtbot.waitSignal(window.studio.measuring.done, timeout=PATIENCE_MS) as done:
+        window.studio.measuring.tune_current()
     assert done.args[0].startswith("Tuned: a step takes")
     current = window.document.current
     assert current.name == "mine, tuned"
@@ -71,8 +72,8 @@ def test_a_faster_plan_is_added_and_shown(planned, qtbot):
 
 def test_a_faster_plan_that_does_not_run_as_planned_is_not_added(planned, qtbot):
     window = planned("stray.py", {"a": 0, "b": 1, "c": 0})
-    with qtbot.waitSignal(window.measuring.done, timeout=PATIENCE_MS) as done:
-        window.measuring.tune_current()
+    with qtbot.waitSignal(window.studio.measuring.done, timeout=PATIENCE_MS) as done:
+        window.studio.measuring.tune_current()
     assert "did not run as planned and is rolled back" in done.args[0]
     assert [entry.name for entry in window.document.plans] == ["mine"]
     assert window.document.current.run is not None
@@ -80,19 +81,21 @@ def test_a_faster_plan_that_does_not_run_as_planned_is_not_added(planned, qtbot)
 
 def test_a_crash_while_tuning_is_reported_and_changes_nothing(planned, qtbot, asked):
     window = planned("crash.py", {"a": 0, "b": 0, "c": 0})
-    window.measuring.tune_current()
+    window.studio.measuring.tune_current()
     qtbot.waitUntil(
         lambda: any(isinstance(dialog, FailureReport) for dialog in asked), timeout=PATIENCE_MS
     )
-    window.measuring.cancel()
-    qtbot.waitUntil(lambda: not window.measuring.busy, timeout=PATIENCE_MS)
+    window.studio.measuring.cancel()
+    qtbot.waitUntil(lambda: not window.studio.measuring.busy, timeout=PATIENCE_MS)
     assert window.document.current.run is None
 
 
 def test_cancel_ends_it_within_a_second(planned, qtbot):
     window = planned("deaf.py", {"a": 0, "b": 0, "c": 0})
-    window.measuring.tune_current()
-    qtbot.waitUntil(lambda: window.measuring.job.text.split()[0].isdigit(), timeout=PATIENCE_MS)
-    with qtbot.waitSignal(window.measuring.done, timeout=1500) as done:
-        window.measuring.cancel()
+    window.studio.measuring.tune_current()
+    qtbot.waitUntil(
+        lambda: window.studio.measuring.job.text.split()[0].isdigit(), timeout=PATIENCE_MS
+    )
+    with qtbot.waitSignal(window.studio.measuring.done, timeout=1500) as done:
+        window.studio.measuring.cancel()
     assert "cancelled" in done.args[0]

@@ -15,8 +15,9 @@ from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace_studio.document import PlanEntry
 from enplace_studio.theme import theme
-from enplace_studio.timeline import TimelineView
+from enplace_studio.timeline.view import TimelineView
 from problems import cluster_of, profile_of
+from threads import finish_work
 
 CHAIN = [("a", "b", 1), ("b", "c", 1), ("c", "d", 1)]
 
@@ -31,6 +32,8 @@ def opened(opener):
         plan = Plan(np.array(device), np.arange(4), "max-load-dp", objective=objective)
         view = opener(TimelineView, document, 900, 260)
         document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
+        QTest.qWait(1)
+        finish_work(view)
         QTest.qWait(1)
         return view
 
@@ -51,14 +54,16 @@ def test_a_plan_for_a_step_shows_as_a_step_and_a_click_shows_its_pipeline(opened
     view = opened([0, 0, 1, 1], objective="step-time")
     assert view.pages.currentWidget() is not view.pipeline
     view.pipeline_button.click()
+    finish_work(view)
     assert view.pipeline.canvas.pipeline is not None
     view.step_button.click()
     assert "W A S D" in view.legend
 
 
-def test_more_samples_are_played_when_asked_for(opened):
+def test_more_samples_are_simulated_when_asked_for(opened):
     view = opened([0, 0, 1, 1])
     view.pipeline.samples.setValue(3)
+    finish_work(view)
     assert view.pipeline.canvas.pipeline.n_microbatches == 3
 
 
@@ -104,7 +109,7 @@ def test_a_pipeline_slower_than_its_busiest_device_says_why(opened, monkeypatch)
     assert "busiest device has 0.023 ms" in message.text()
 
 
-def test_a_plan_for_gpipe_is_played_as_gpipe_does_it(opener):
+def test_a_plan_for_gpipe_is_simulated_as_gpipe(opener):
     profile = profile_of({"a": 10, "gradients/a": 20}, [("a", "gradients/a", 1)])
     document = document_of(profile, cluster_of(2))
     view = opener(TimelineView, document, 900, 260)
@@ -114,14 +119,16 @@ def test_a_plan_for_gpipe_is_played_as_gpipe_does_it(opener):
         plan = Plan(np.array([0, 0]), np.arange(2), "max-load-dp", **made_for)
         document.add_plan(PlanEntry(pipeline, plan, simulate(document.problem, plan)))
         QTest.qWait(1)
+        finish_work(view)
         assert view.pipeline.canvas.pipeline.kind == pipeline
     view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("gpipe"))
     view.pipeline.refresh()
+    finish_work(view)
     assert view.pipeline.canvas.pipeline.kind == "gpipe"
 
 
-def played_by_gpipe(opener, times, edges, device):
-    """The timeline of a split over free links, as GPipe plays it."""
+def simulated_as_gpipe(opener, times, edges, device):
+    """The timeline of a split over free links, simulated as GPipe."""
     document = document_of(profile_of(times, edges), cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
     view = opener(TimelineView, document, 900, 260)
     plan = Plan(np.array(device), np.arange(len(device)), "max-load-dp")
@@ -129,6 +136,7 @@ def played_by_gpipe(opener, times, edges, device):
     view.pipeline_button.click()
     view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("gpipe"))
     view.pipeline.refresh()
+    finish_work(view)
     return view
 
 
@@ -136,18 +144,19 @@ def test_gpipe_says_what_the_busiest_device_does_in_each_pass(opener):
     """Their largest loads add up to the headline; those of one device need not."""
     times = {"a": 10, "b": 20, "gradients/b": 30, "gradients/a": 40}
     edges = [("a", "b", 1), ("b", "gradients/b", 1), ("gradients/b", "gradients/a", 1)]
-    view = played_by_gpipe(opener, times, edges, [0, 1, 1, 0])
+    view = simulated_as_gpipe(opener, times, edges, [0, 1, 1, 0])
     assert "0.060 ms a sample once full" in view.legend
     assert "forward 0.020 ms, backward 0.040 ms" in view.pipeline.message.text()
     view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("1f1b"))
     view.pipeline.refresh()
+    finish_work(view)
     assert "backward" not in view.pipeline.message.text()
 
 
 def test_gpipe_faster_than_its_loads_says_why(opener):
     times = {"a": 10, "b": 50, "gradients/a": 40}
     edges = [("a", "b", 1), ("a", "gradients/a", 1)]
-    view = played_by_gpipe(opener, times, edges, [0, 1, 0])
+    view = simulated_as_gpipe(opener, times, edges, [0, 1, 0])
     assert "0.050 ms a sample once full" in view.legend
     assert "add up to 0.090 ms; it takes less" in view.pipeline.message.text()
 
@@ -169,6 +178,8 @@ def trained_on(opener, n_devices, width, height):
     plan = Plan(device, np.arange(2 * n_devices), "max-load-dp", objective="throughput")
     view = opener(TimelineView, document, width, height)
     document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
+    QTest.qWait(1)
+    finish_work(view)
     QTest.qWait(1)
     return view
 
@@ -198,14 +209,14 @@ def test_more_devices_than_have_room_are_scrolled_to(opener):
     assert view.pipeline.canvas.visibleRegion().contains(last.center())
 
 
-def test_a_long_message_keeps_all_its_lines_and_covers_no_row(opened):
+def test_a_long_message_keeps_all_its_lines_and_covers_no_row(opened, qtbot):
     view = opened([0, 1, 0, 1])
     page = view.pipeline
     page.message.setText("Each device takes its part of the stages in a fixed order. " * 4)
     view.resize(view.minimumSizeHint().width(), 100)
-    QTest.qWait(1)
-    assert page.message.height() >= page.message.heightForWidth(page.message.width())
-    assert place_in(view, page.message).bottom() < place_in(view, page.rows).top()
+    message = page.message
+    qtbot.waitUntil(lambda: message.height() >= message.heightForWidth(message.width()))
+    qtbot.waitUntil(lambda: place_in(view, message).bottom() < place_in(view, page.rows).top())
 
 
 @pytest.mark.parametrize("dark", [False, True])

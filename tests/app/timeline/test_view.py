@@ -8,8 +8,8 @@ from PySide6.QtWidgets import QApplication, QToolTip
 from documents import chain_document, document_of, wide_document
 from enplace_studio.document import Document
 from enplace_studio.theme import theme
-from enplace_studio.timeline import TimelineView
 from enplace_studio.timeline.paint import mix, shades
+from enplace_studio.timeline.view import TimelineView
 from problems import cluster_of, profile_of
 
 LEFT = Qt.MouseButton.LeftButton
@@ -28,17 +28,17 @@ def open_view(opener):
 def bar_of(view: TimelineView, op: int) -> QPoint:
     """The middle of an op's bar."""
     canvas = view.canvas
-    for index, row in enumerate(canvas.rows):
+    for index, row in enumerate(canvas.lanes.rows):
         if row.is_device and op in row.number:
             bar = int(np.flatnonzero(row.number == op)[0])
             time = (row.start_us[bar] + row.finish_us[bar]) / 2
-            area = canvas.row_area(index)
-            return QPoint(round(area.left() + canvas.scale.x(time)), round(area.center().y()))
+            area = canvas.lanes.row_area(index)
+            return QPoint(round(area.left() + canvas.lanes.scale.x(time)), round(area.center().y()))
     raise AssertionError(f"op {op} has no bar")
 
 
 def lane_of(view: TimelineView, device: int, x: int) -> QPoint:
-    return QPoint(x, round(view.canvas.lanes_of(device)[0].center().y()))
+    return QPoint(x, round(view.canvas.lanes.lanes_of(device)[0].center().y()))
 
 
 def drag(view: TimelineView, start: QPoint, end: QPoint, keys=NONE, release=True) -> None:
@@ -95,8 +95,8 @@ def test_the_lane_below_a_drag_says_what_it_would_come_to(open_view):
     start = bar_of(view, 1)
     drag(view, start, lane_of(view, 1, start.x()), release=False)
     # a's 8 bytes would cross instead of b's 20: 12 µs less.
-    assert view.canvas._gesture.text().startswith("GPU 1   −0.012 ms")
-    assert not view.canvas._gesture.is_bad
+    assert view.canvas._gesture.drop.text.startswith("on GPU 1: −0.012 ms")
+    assert view.canvas._gesture.drop.is_good
     view.canvas.grab()
     QTest.keyClick(view.canvas, Qt.Key.Key_Escape)
 
@@ -110,8 +110,10 @@ def test_a_drag_over_capacity_says_by_how_much(open_view):
     start = bar_of(view, 1)
     drag(view, start, lane_of(view, 1, start.x()), release=False)
     # Two times 60 bytes of variables and both tensors would share GPU 1.
-    assert view.canvas._gesture.text().endswith("does not fit: GPU 1 48 B over")
-    assert view.canvas._gesture.is_bad
+    assert view.canvas._gesture.drop.text.endswith(
+        "GPU 1: 148 B of 100 B at the peak, does not fit"
+    )
+    assert not view.canvas._gesture.drop.is_good
     QTest.keyClick(view.canvas, Qt.Key.Key_Escape)
 
 
@@ -124,7 +126,7 @@ def test_a_lane_that_cannot_take_the_op_says_so_and_refuses_it(open_view):
     start = bar_of(view, 0)
     end = lane_of(view, 1, start.x())
     drag(view, start, end, release=False)
-    assert view.canvas._gesture.text() == "CPU 0: not possible"
+    assert view.canvas._gesture.drop.text == "may not run on CPU 0"
     QTest.mouseRelease(view.canvas, LEFT, NONE, end)
     assert document.current.plan.device.tolist() == [0, 0, 1]
     assert len(refused) == 1
@@ -137,8 +139,8 @@ def test_a_click_selects_the_op_and_a_click_beside_drops_it(open_view):
     assert document.selection == {2}
     QTest.mouseClick(view.canvas, LEFT, SHIFT, bar_of(view, 0))
     assert document.selection == {0, 2}
-    beside = lane_of(view, 0, round(view.canvas.row_area(0).right()) - 4)
-    QTest.mouseClick(view.canvas, LEFT, NONE, beside)
+    between = lane_of(view, 0, round(view.canvas.lanes.row_area(0).right()) - 4)
+    QTest.mouseClick(view.canvas, LEFT, NONE, between)
     assert document.selection == frozenset()
 
 
@@ -148,7 +150,7 @@ def test_a_double_click_selects_the_group(open_view):
     op = int(np.argmax(document.schedule.op_finish_us - document.schedule.op_start_us))
     QTest.mouseDClick(view.canvas, LEFT, NONE, bar_of(view, op))
     clicked = next(iter(document.selection))
-    group = document.grouping.group
+    group = document.project.grouping.group
     assert document.selection == set(np.flatnonzero(group == group[clicked]).tolist())
 
 
@@ -171,24 +173,24 @@ def test_dragging_along_a_lane_bands_instead_of_moving(open_view):
 def test_the_tooltip_is_that_of_the_bar_below(open_view):
     view = open_view(chain_document())
     assert view.canvas.tip_at(QPointF(bar_of(view, 2))).startswith("c\n")
-    channel = view.canvas.row_area(1)
-    middle = QPointF(channel.left() + view.canvas.scale.x(30), channel.center().y())
+    channel = view.canvas.lanes.row_area(1)
+    middle = QPointF(channel.left() + view.canvas.lanes.scale.x(30), channel.center().y())
     assert view.canvas.tip_at(middle).startswith("20 B of b")
     assert view.canvas.tip_at(QPointF(1, 1)) == ""
 
 
 def test_keys_zoom_pan_and_fit(open_view):
     canvas = open_view(wide_document()).canvas
-    whole = canvas.scale
+    whole = canvas.lanes.scale
     QTest.keyClick(canvas, Qt.Key.Key_W)
-    assert canvas.scale.us_per_px < whole.us_per_px
-    before = canvas.scale.start_us
+    assert canvas.lanes.scale.us_per_px < whole.us_per_px
+    before = canvas.lanes.scale.start_us
     QTest.keyClick(canvas, Qt.Key.Key_D)
-    assert canvas.scale.start_us > before
+    assert canvas.lanes.scale.start_us > before
     QTest.keyClick(canvas, Qt.Key.Key_A)
-    assert canvas.scale.start_us == pytest.approx(before)
+    assert canvas.lanes.scale.start_us == pytest.approx(before)
     QTest.keyClick(canvas, Qt.Key.Key_0)
-    assert canvas.scale == whole
+    assert canvas.lanes.scale == whole
 
 
 def test_f_shows_the_selection(open_view):
@@ -197,18 +199,18 @@ def test_f_shows_the_selection(open_view):
     document.select([200])
     QTest.keyClick(canvas, Qt.Key.Key_F)
     schedule = document.schedule
-    assert canvas.scale.start_us <= schedule.op_start_us[200]
-    assert canvas.scale.stop_us >= schedule.op_finish_us[200]
-    assert canvas.scale.stop_us - canvas.scale.start_us < 2 * (
+    assert canvas.lanes.scale.start_us <= schedule.op_start_us[200]
+    assert canvas.lanes.scale.stop_us >= schedule.op_finish_us[200]
+    assert canvas.lanes.scale.stop_us - canvas.lanes.scale.start_us < 2 * (
         schedule.op_finish_us[200] - schedule.op_start_us[200]
     )
 
 
 def test_a_click_on_the_axis_sets_the_marker_and_another_takes_it_away(open_view):
     canvas = open_view(chain_document()).canvas
-    axis = QPoint(round(canvas.row_area(0).left() + canvas.scale.x(20)), 4)
+    axis = QPoint(round(canvas.lanes.row_area(0).left() + canvas.lanes.scale.x(20)), 4)
     QTest.mouseClick(canvas, LEFT, NONE, axis)
-    assert canvas.marker_us == pytest.approx(20, abs=canvas.scale.us_per_px)
+    assert canvas.marker_us == pytest.approx(20, abs=canvas.lanes.scale.us_per_px)
     QTest.mouseClick(canvas, LEFT, NONE, axis)
     assert canvas.marker_us is None
 
@@ -226,9 +228,9 @@ def test_a_ghost_stays_after_an_edit(open_view):
     view = open_view(document)
     document.place([1], 1)
     assert "−0.012 ms since your edits" in view.legend
-    assert set(view.canvas._ghosts) == {0, 1}
+    assert set(view.canvas.picture.ghosts) == {0, 1}
     document.undo_stack.undo()
-    assert view.canvas._ghosts == {}
+    assert view.canvas.picture.ghosts == {}
 
 
 def test_a_column_of_the_picture_is_as_dark_as_it_is_busy(open_view):
@@ -236,11 +238,11 @@ def test_a_column_of_the_picture_is_as_dark_as_it_is_busy(open_view):
     document = wide_document(n_ops=300)
     view = open_view(document, width=400)
     canvas = view.canvas
-    canvas.trace = None
+    canvas.picture.trace = None
     canvas._path_timer.stop()
     picture: QImage = canvas.grab().toImage()
-    row, area = canvas.rows[0], canvas.row_area(0)
-    edges = canvas.edges_us()
+    row, area = canvas.lanes.rows[0], canvas.lanes.row_area(0)
+    edges = canvas.lanes.edges_us()
     y = round(area.center().y())
     for column in range(5, len(edges) - 1, 37):
         left, right = edges[column], edges[column + 1]
@@ -261,7 +263,7 @@ def covered(start, finish, left, right) -> float:
 
 def on_gap(canvas, row, column: int) -> bool:
     """Whether a hairline between wide bars is drawn in this column."""
-    ends = canvas.scale.xs(row.finish_us)
+    ends = canvas.lanes.scale.xs(row.finish_us)
     return bool((np.abs(ends - 0.5 - column) <= 1.5).any())
 
 
@@ -269,9 +271,9 @@ def test_many_rows_scroll(open_view):
     document = wide_document(n_gpus=5)
     view = open_view(document, height=150)
     canvas = view.canvas
-    assert canvas.content_px > canvas.room_px
+    assert canvas.lanes.content_px > canvas.lanes.visible_px
     canvas.scroll_rows(10_000)
-    last = canvas.row_area(len(canvas.rows) - 1)
+    last = canvas.lanes.row_area(len(canvas.lanes.rows) - 1)
     assert last.bottom() <= canvas.height()
 
 
@@ -293,7 +295,7 @@ def test_it_draws_in_both_themes_at_every_size(open_view, dark, size):
 def test_nothing_open_says_what_will_appear(open_view):
     view = open_view(Document())
     view.grab()
-    assert view.canvas.rows == []
+    assert view.canvas.lanes.rows == []
 
 
 def test_a_name_that_looks_like_html_is_shown_as_it_is(open_view, monkeypatch):

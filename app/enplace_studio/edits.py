@@ -1,93 +1,23 @@
-"""What is open, as one immutable value, and the edits a person can make to it. No Qt.
-
-An edit is a function from a state to a state; undo keeps the old one.
-"""
+"""The edits a person can make: functions from a project to a project. No Qt."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from enplace.errors import EnplaceError, PlanError
-from enplace.frameworks.measured import MeasuredRun
 from enplace.machine import simulate
+from enplace.names.groups import group_ops
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
-from enplace.values.problem import STEP_TIME, Problem
+from enplace.values.problem import Problem
 from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
-from enplace.values.splits import Split, split_profile
-
-
-@dataclass(frozen=True, eq=False)
-class PlanEntry:
-    """A row of the list of plans.
-
-    Attributes
-    ----------
-    name, note : str
-        What a person calls it, and a few words beside it.
-    origin : PlanEntry or None
-        The plan this one was edited from; its schedule is drawn as a ghost.
-    run : MeasuredRun or None
-        What was measured when the plan ran on this machine.
-    """
-
-    name: str
-    plan: Plan
-    schedule: Schedule
-    note: str = ""
-    origin: PlanEntry | None = None
-    run: MeasuredRun | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """A problem and its plans.
-
-    Attributes
-    ----------
-    problem : Problem
-        With the cluster as scaled.
-    cluster : Cluster
-        Before scaling by ``compute_scale`` and ``link_scale``.
-    graphs : mapping
-        The problems of the graphs that are not shown, by their splits: a plan that splits ops has a
-        graph of its own, which is shown with it.
-    """
-
-    problem: Problem
-    cluster: Cluster
-    compute_scale: float = 1.0
-    link_scale: float = 1.0
-    plans: tuple[PlanEntry, ...] = ()
-    current: PlanEntry | None = None
-    graphs: Mapping[tuple[Split, ...], Problem] = field(default_factory=dict)
-
-    @property
-    def model(self) -> Problem:
-        """The problem of the graph without splits."""
-        return self.graphs.get((), self.problem)
-
-    @property
-    def expert(self) -> PlanEntry | None:
-        """The unedited expert plan of a step, which the others are compared with."""
-        experts = (e for e in self.plans if e.plan.method == "expert" and not e.origin)
-        return next((e for e in experts if e.plan.objective == STEP_TIME), None)
-
-
-def first_state(profile: Profile, cluster: Cluster) -> State:
-    """A profile just opened, without plans.
-
-    Raises
-    ------
-    ProblemError
-        If the profile cannot run on the cluster.
-    """
-    return State(Problem(profile, cluster), cluster)
+from enplace.values.splits import split_profile
+from enplace_studio.project import OpenProject, PlanEntry
 
 
 def unit_ops(problem: Problem, ops: Collection[int]) -> IntArray:
@@ -130,13 +60,13 @@ def repair(problem: Problem, plan: Plan) -> Plan:
 
 
 def constrain(
-    state: State,
+    project: OpenProject,
     *,
     pins: Mapping[int, int] | None = None,
     together: tuple[tuple[int, ...], ...] | None = None,
     forbidden: frozenset[tuple[int, int]] | None = None,
     plan: Plan | None = None,
-) -> State:
+) -> OpenProject:
     """Change constraints, and the current plan with them where it breaks one.
 
     Parameters
@@ -151,7 +81,7 @@ def constrain(
     ProblemError
         If the constraints contradict each other.
     """
-    old = state.problem
+    old = project.problem
     changed = not (pins is None and together is None and forbidden is None)
     problem = old
     if changed:
@@ -161,45 +91,45 @@ def constrain(
             together=old.together if together is None else together,
             forbidden=old.forbidden if forbidden is None else forbidden,
         )
-    state = replace(state, problem=problem)
-    if state.current is None:
-        return state
-    return _with_plan(state, repair(problem, plan or state.current.plan))
+    project = replace(project, problem=problem)
+    if project.current is None:
+        return project
+    return _with_plan(project, repair(problem, plan or project.current.plan))
 
 
-def _with_plan(state: State, plan: Plan) -> State:
+def _with_plan(project: OpenProject, plan: Plan) -> OpenProject:
     """Show an edited plan: beside the one it comes from, or in the place of an earlier edit."""
-    current = state.current
+    current = project.current
     assert current is not None
     if np.array_equal(plan.device, current.plan.device):
-        return state
-    schedule = simulate(state.problem, plan)
+        return project
+    schedule = simulate(project.problem, plan)
     if current.origin is not None:
         edited = replace(current, plan=plan, schedule=schedule, run=None)
-        return swap_entry(state, current, edited)
-    name = unused_name(state, f"{current.name}, edited")
+        return swap_entry(project, current, edited)
+    name = unused_name(project, f"{current.name}, edited")
     entry = PlanEntry(name, plan, schedule, "edited by hand", origin=current)
-    at = state.plans.index(current) + 1
-    return replace(state, plans=(*state.plans[:at], entry, *state.plans[at:]), current=entry)
+    at = project.plans.index(current) + 1
+    return replace(project, plans=(*project.plans[:at], entry, *project.plans[at:]), current=entry)
 
 
-def swap_entry(state: State, old: PlanEntry, new: PlanEntry) -> State:
+def swap_entry(project: OpenProject, old: PlanEntry, new: PlanEntry) -> OpenProject:
     """Put one entry in the place of another, also as the origin of its edits."""
-    swapped = {entry: replace(entry, origin=new) for entry in state.plans if entry.origin is old}
+    swapped = {entry: replace(entry, origin=new) for entry in project.plans if entry.origin is old}
     swapped[old] = new
-    plans = tuple(swapped.get(entry, entry) for entry in state.plans)
-    current = swapped.get(state.current, state.current) if state.current else None
-    return replace(state, plans=plans, current=current)
+    plans = tuple(swapped.get(entry, entry) for entry in project.plans)
+    current = swapped.get(project.current, project.current) if project.current else None
+    return replace(project, plans=plans, current=current)
 
 
-def unused_name(state: State, name: str) -> str:
+def unused_name(project: OpenProject, name: str) -> str:
     """The name, with a number behind it where another plan has it already."""
-    taken = {entry.name for entry in state.plans}
+    taken = {entry.name for entry in project.plans}
     numbers = range(2, len(taken) + 3)
     return next(n for n in (name, *(f"{name} {i}" for i in numbers)) if n not in taken)
 
 
-def place(state: State, ops: Collection[int], device: int, pin: bool) -> State:
+def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) -> OpenProject:
     """Run ops, and those that must share their device, on a device; pin them or only move them.
 
     Raises
@@ -207,69 +137,81 @@ def place(state: State, ops: Collection[int], device: int, pin: bool) -> State:
     ProblemError
         If an op cannot or must not run there.
     """
-    if state.current is None:
+    if project.current is None:
         raise PlanError("there is no plan to change yet; press Solve first")
-    whole = unit_ops(state.problem, ops)
+    whole = unit_ops(project.problem, ops)
     moving = set(whole.tolist())
-    pins = {op: d for op, d in state.problem.pins.items() if op not in moving}
+    pins = {op: d for op, d in project.problem.pins.items() if op not in moving}
     if pin:
         pins.update(dict.fromkeys(map(int, ops), device))
-    moved = move(state.current.plan, whole, device)
-    after = constrain(state, pins=None if pins == dict(state.problem.pins) else pins, plan=moved)
+    moved = move(project.current.plan, whole, device)
+    after = constrain(
+        project, pins=None if pins == dict(project.problem.pins) else pins, plan=moved
+    )
     assert after.current is not None
     if (after.current.plan.device[whole] != device).any():
-        name = state.problem.profile.op_names[int(whole[0])]
-        label = state.problem.cluster.devices[device].name
+        name = project.problem.profile.op_names[int(whole[0])]
+        label = project.problem.cluster.devices[device].name
         raise PlanError(f"op '{name}' may not run on {label}; choose another device")
     return after
 
 
-def pin_here(state: State, ops: Collection[int]) -> State:
+def pin_here(project: OpenProject, ops: Collection[int]) -> OpenProject:
     """Pin ops to the devices the current plan gives them."""
-    if state.current is None:
+    if project.current is None:
         raise PlanError("there is no plan to pin to yet; press Solve first")
-    device = state.current.plan.device
-    return constrain(state, pins={**state.problem.pins, **{int(op): int(device[op]) for op in ops}})
+    device = project.current.plan.device
+    return constrain(
+        project, pins={**project.problem.pins, **{int(op): int(device[op]) for op in ops}}
+    )
 
 
-def unpin(state: State, ops: Collection[int]) -> State:
+def unpin(project: OpenProject, ops: Collection[int]) -> OpenProject:
     """Let a placer decide about these ops, and those that must share their device, again."""
-    free = set(unit_ops(state.problem, ops).tolist())
-    pins = {op: device for op, device in state.problem.pins.items() if op not in free}
-    return state if len(pins) == len(state.problem.pins) else constrain(state, pins=pins)
+    free = set(unit_ops(project.problem, ops).tolist())
+    pins = {op: device for op, device in project.problem.pins.items() if op not in free}
+    return project if len(pins) == len(project.problem.pins) else constrain(project, pins=pins)
 
 
-def forbid(state: State, ops: Collection[int], device: int) -> State:
+def forbid(project: OpenProject, ops: Collection[int], device: int) -> OpenProject:
     """Keep ops off a device."""
-    return constrain(state, forbidden=state.problem.forbidden | {(int(op), device) for op in ops})
+    return constrain(
+        project, forbidden=project.problem.forbidden | {(int(op), device) for op in ops}
+    )
 
 
-def allow(state: State, ops: Collection[int], device: int) -> State:
+def allow(project: OpenProject, ops: Collection[int], device: int) -> OpenProject:
     """Let ops use a device again that was forbidden."""
-    forbidden = state.problem.forbidden - {(int(op), device) for op in ops}
-    return state if forbidden == state.problem.forbidden else constrain(state, forbidden=forbidden)
+    forbidden = project.problem.forbidden - {(int(op), device) for op in ops}
+    return (
+        project
+        if forbidden == project.problem.forbidden
+        else constrain(project, forbidden=forbidden)
+    )
 
 
-def colocate(state: State, ops: Collection[int]) -> State:
+def colocate(project: OpenProject, ops: Collection[int]) -> OpenProject:
     """Keep ops on one device from now on."""
     if len(ops) < 2:
         raise EnplaceError("colocating takes at least two ops; select more of them")
-    return constrain(state, together=(*state.problem.together, tuple(sorted(map(int, ops)))))
+    return constrain(project, together=(*project.problem.together, tuple(sorted(map(int, ops)))))
 
 
-def separate(state: State, ops: Collection[int]) -> State:
+def separate(project: OpenProject, ops: Collection[int]) -> OpenProject:
     """Take ops out of the groups that a person colocated."""
     leaving = set(map(int, ops))
-    kept = (tuple(op for op in group if op not in leaving) for group in state.problem.together)
+    kept = (tuple(op for op in group if op not in leaving) for group in project.problem.together)
     together = tuple(group for group in kept if len(group) > 1)
-    if together == state.problem.together:
+    if together == project.problem.together:
         raise EnplaceError(
             "these ops were not colocated by hand; the profile's own groups cannot be separated"
         )
-    return constrain(state, together=together)
+    return constrain(project, together=together)
 
 
-def set_cluster(state: State, cluster: Cluster, compute: float, links: float) -> State:
+def set_cluster(
+    project: OpenProject, cluster: Cluster, compute: float, links: float
+) -> OpenProject:
     """Go to another cluster or scale; plans and constraints that it has no device for are left out.
 
     Raises
@@ -278,8 +220,8 @@ def set_cluster(state: State, cluster: Cluster, compute: float, links: float) ->
         If the profile cannot run there.
     """
     scaled = cluster.scaled(compute, links)
-    problem = _on_cluster(state.problem, scaled)
-    return _played_again(replace(state, cluster=cluster), problem, compute, links)
+    problem = _on_cluster(project.problem, scaled)
+    return _simulate_all(replace(project, cluster=cluster), problem, compute, links)
 
 
 def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
@@ -293,7 +235,7 @@ def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
     )
 
 
-def set_profile(state: State, profile: Profile) -> State:
+def set_profile(project: OpenProject, profile: Profile) -> OpenProject:
     """Take other costs of the same graph; plans that they rule out are left out.
 
     Raises
@@ -303,31 +245,41 @@ def set_profile(state: State, profile: Profile) -> State:
     PlanError
         If ops are split: what their parts took does not tell what they take whole.
     """
-    if state.problem.splits:
+    if project.problem.splits:
         raise PlanError(
             "costs of split ops cannot be taken back to the model; run a plan without splits"
         )
-    problem = replace(state.problem, profile=profile)
-    return _played_again(state, problem, state.compute_scale, state.link_scale)
+    problem = replace(project.problem, profile=profile)
+    return _simulate_all(project, problem, project.compute_scale, project.link_scale)
 
 
-def _played_again(state: State, problem: Problem, compute: float, links: float) -> State:
-    """The state with another problem; its plans are simulated on that."""
+def _simulate_all(
+    project: OpenProject, problem: Problem, compute: float, links: float
+) -> OpenProject:
+    """Go to another problem and simulate every plan on it."""
     moved: dict[PlanEntry, PlanEntry | None] = {}
-    for entry in state.plans:  # an origin stands before its edit
-        moved[entry] = _played(entry, problem, moved)
-    current = moved.get(state.current) if state.current else None
+    for entry in project.plans:  # an origin stands before its edit
+        moved[entry] = _simulate_entry(entry, problem, moved)
+    current = moved.get(project.current) if project.current else None
     plans = tuple(entry for entry in moved.values() if entry)
     graphs = {
         splits: _on_cluster(other, problem.cluster)
-        for splits, other in state.graphs.items()
+        for splits, other in project.graphs.items()
         if problem.splits or splits  # the model's own costs may be others now
     }
-    again = State(problem, state.cluster, compute, links, plans, current, graphs)
+    again = replace(
+        project,
+        problem=problem,
+        compute_scale=compute,
+        link_scale=links,
+        plans=plans,
+        current=current,
+        graphs=graphs,
+    )
     return again if current or not plans else choosing(again, plans[0])
 
 
-def _played(
+def _simulate_entry(
     entry: PlanEntry, problem: Problem, moved: Mapping[PlanEntry, PlanEntry | None]
 ) -> PlanEntry | None:
     """The plan with other costs, under the constraints it was made under; None if it cannot be."""
@@ -341,7 +293,7 @@ def _played(
         return None
     origin = entry.origin
     if origin is not None:
-        origin = moved[origin] if origin in moved else _played(origin, problem, moved)
+        origin = moved[origin] if origin in moved else _simulate_entry(origin, problem, moved)
     run = entry.run if _same_names(old.cluster, problem.cluster) else None
     return replace(entry, schedule=schedule, origin=origin, run=run)
 
@@ -357,19 +309,19 @@ def _same_names(one: Cluster, other: Cluster) -> bool:
     return [d.name for d in one.devices] == [d.name for d in other.devices]
 
 
-def with_plan(state: State, entry: PlanEntry, choose: bool) -> State:
+def with_plan(project: OpenProject, entry: PlanEntry, choose: bool) -> OpenProject:
     """Add a row, and show it."""
-    more = replace(state, plans=(*state.plans, entry))
-    return choosing(more, entry) if choose or state.current is None else more
+    more = replace(project, plans=(*project.plans, entry))
+    return choosing(more, entry) if choose or project.current is None else more
 
 
-def without_plan(state: State, entry: PlanEntry) -> State:
+def without_plan(project: OpenProject, entry: PlanEntry) -> OpenProject:
     """Take a row away; its neighbour is shown in its place."""
-    at = state.plans.index(entry)
-    plans = state.plans[:at] + state.plans[at + 1 :]
-    if state.current is not entry:
-        return replace(state, plans=plans)
-    left = replace(state, plans=plans, current=None)
+    at = project.plans.index(entry)
+    plans = project.plans[:at] + project.plans[at + 1 :]
+    if project.current is not entry:
+        return replace(project, plans=plans)
+    left = replace(project, plans=plans, current=None)
     return choosing(left, plans[max(0, at - 1)]) if plans else left
 
 
@@ -378,27 +330,28 @@ def renamed(entry: PlanEntry, name: str) -> PlanEntry:
     return replace(entry, name=name)
 
 
-def choosing(state: State, entry: PlanEntry) -> State:
+def choosing(project: OpenProject, entry: PlanEntry) -> OpenProject:
     """Show another row, and the graph that its plan is for."""
-    shown, splits = state.problem, entry.plan.splits
+    shown, splits = project.problem, entry.plan.splits
     if splits == shown.splits:
-        return replace(state, current=entry)
-    graphs = {**state.graphs, shown.splits: shown}
+        return replace(project, current=entry)
+    graphs = {**project.graphs, shown.splits: shown}
     problem = graphs.pop(splits, entry.schedule.problem)
-    return replace(state, current=entry, problem=problem, graphs=graphs)
+    # All that is known of single ops is about the old graph.
+    grouping = group_ops(problem.profile)
+    return replace(project, current=entry, problem=problem, graphs=graphs, grouping=grouping)
 
 
-def moved_schedule(state: State, ops: Collection[int], device: int) -> Schedule:
-    """The schedule if ops ran on a device, whatever is pinned.
+def moved_schedule(problem: Problem, plan: Plan, ops: Collection[int], device: int) -> Schedule:
+    """Simulate a plan with ops on another device, whatever is pinned.
 
     Raises
     ------
     EnplaceError
         If an op cannot run there or is kept off it.
     """
-    assert state.current is not None
-    free = unpinned(state.problem)
-    return simulate(free, move(repair(free, state.current.plan), unit_ops(free, ops), device))
+    free = unpinned(problem)
+    return simulate(free, move(repair(free, plan), unit_ops(free, ops), device))
 
 
 @lru_cache(maxsize=2)

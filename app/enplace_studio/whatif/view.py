@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QSlider
 
 from enplace.text import factor
 from enplace_studio.document import Document
+from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Panel, label
 
@@ -15,12 +16,18 @@ LARGEST = 8.0
 SETTLE_MS = 40
 
 
+def make_view(document: Document, solver: Solver) -> WhatIfView:
+    """Make the pane; it needs no solver."""
+    return WhatIfView(document)
+
+
 class WhatIfView(Panel):
     """Scales the cluster of the document; every number follows."""
 
     def __init__(self, document: Document) -> None:
         super().__init__("What if")
         self._document = document
+        self._drag = 0
         self._compute, self._compute_text = self._row("Compute speed")
         self._links, self._links_text = self._row("Link speed")
         self.reset_button = button("Back to 1 ×", self.reset, kind="link")
@@ -43,7 +50,8 @@ class WhatIfView(Panel):
         slider.setRange(-STEPS, STEPS)
         slider.setAccessibleName(title)
         slider.setPageStep(STEPS // 3)
-        slider.valueChanged.connect(self._on_moved)
+        slider.sliderPressed.connect(self._begin_drag)
+        slider.valueChanged.connect(lambda: self._on_moved(slider))
         self.body.addLayout(line)
         self.body.addWidget(slider)
         return slider, value
@@ -54,16 +62,22 @@ class WhatIfView(Panel):
 
     def refresh(self) -> None:
         """Show the document's factors."""
-        compute, links = self._document.scale
+        project = self._document.project
+        compute, links = project.scale if project is not None else (1.0, 1.0)
         for slider, value in ((self._compute, compute), (self._links, links)):
             slider.blockSignals(True)
             slider.setValue(position_of(value))
-            slider.setEnabled(self._document.problem is not None)
+            slider.setEnabled(project is not None)
             slider.blockSignals(False)
         self._show_texts()
         self.reset_button.setVisible((compute, links) != (1.0, 1.0))
 
-    def _on_moved(self) -> None:
+    def _begin_drag(self) -> None:
+        self._drag += 1
+
+    def _on_moved(self, slider: QSlider) -> None:
+        if not slider.isSliderDown() and not self._settle.isActive():
+            self._begin_drag()  # by a key or the wheel
         self._show_texts()
         self._settle.start()
 
@@ -72,7 +86,8 @@ class WhatIfView(Panel):
         self._links_text.setText(factor(value_at(self._links.value())))
 
     def _apply(self) -> None:
-        self._document.set_scale(value_at(self._compute.value()), value_at(self._links.value()))
+        compute, links = value_at(self._compute.value()), value_at(self._links.value())
+        self._document.set_scale(compute, links, self._drag)
 
 
 def value_at(position: int) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
 from enplace.frameworks.measured import MeasuredRun
@@ -34,23 +34,24 @@ class Fact:
 class ResultCard(QFrame):
     """Hidden where the current plan has not been run."""
 
-    costs_wanted = Signal()
-    again_wanted = Signal()
-
     def __init__(self, document: Document) -> None:
         super().__init__()
         self.setProperty("card", True)
         self._document = document
         self.step, self.off = label("", "number"), label("", "dim")
         self.caveat = paragraph("")
-        self.take_button = button("Take measured costs", self.costs_wanted.emit)
+        self.take_button = button(
+            "Take measured costs", lambda: document.requests.run_action.emit("take-costs")
+        )
         self.take_button.setToolTip(
             plain_tip(
                 "Use what each op took here as its cost from now on. All plans are simulated "
                 "again; Undo takes it back."
             )
         )
-        self.again_button = button("Run again", self.again_wanted.emit, kind="link")
+        self.again_button = button(
+            "Run again", lambda: document.requests.run_action.emit("run"), kind="link"
+        )
         self.facts = QWidget()
         self._lay_out()
         document.current_changed.connect(self.refresh)

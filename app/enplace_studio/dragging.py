@@ -1,0 +1,72 @@
+"""What the graph and the timeline share of selecting and dragging with the mouse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QPainter, QPen
+from PySide6.QtWidgets import QApplication
+
+from enplace.text import ms, size
+from enplace_studio.document import Document
+from enplace_studio.theme import theme
+
+EXTEND = Qt.KeyboardModifier.ShiftModifier | Qt.KeyboardModifier.ControlModifier
+"""With one of these keys a selection grows."""
+
+_BAND_ALPHA = 0.13
+
+
+def is_drag(way: QPointF) -> bool:
+    """Whether the mouse has moved far enough since it was pressed to mean a drag."""
+    return way.manhattanLength() >= QApplication.startDragDistance()
+
+
+class RubberBand:
+    """A rectangle from where the mouse was pressed to where it is."""
+
+    def __init__(self, start: QPointF) -> None:
+        self._start = start
+        self.area = QRectF(start, start)
+
+    def stretch(self, at: QPointF) -> None:
+        """Follow the pointer."""
+        self.area = QRectF(self._start, at).normalized()
+
+    def paint(self, painter: QPainter) -> None:
+        fill = QColor(theme.tokens.accent)
+        fill.setAlphaF(_BAND_ALPHA)
+        painter.setPen(QPen(theme.tokens.accent, 1))
+        painter.setBrush(fill)
+        painter.drawRect(self.area)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """What letting go of dragged ops would come to, in words, and whether it can and fits."""
+
+    text: str
+    is_good: bool
+
+
+def describe_drop(document: Document, ops: Collection[int], device: int) -> Drop:
+    """Change in step time and peak memory if the ops were dropped on a device."""
+    project, preview = document.project, document.previews.get(ops, device)
+    if project is None:
+        return Drop("", False)
+    name = project.device_label(device)
+    if preview is None:
+        return Drop(f"{name}: there is no plan yet, press Solve first", False)
+    if not math.isfinite(preview.step_us):
+        return Drop(f"may not run on {name}", False)
+    capacity_bytes = project.problem.cluster.capacity_bytes
+    full = np.flatnonzero(preview.peak_bytes > capacity_bytes).tolist()
+    shown = device if device in full or not full else full[0]
+    peak, capacity = size(int(preview.peak_bytes[shown])), size(int(capacity_bytes[shown]))
+    step = f"on {name}: {ms(preview.delta_us, signed=True)}, step {ms(preview.step_us)}"
+    memory = f"{project.device_label(shown)}: {peak} of {capacity} at the peak"
+    return Drop(f"{step}\n{memory}" + (", does not fit" if full else ""), not full)

@@ -1,0 +1,157 @@
+"""The views of the window: made when a model first opens, shown in the middle and in docks."""
+
+from __future__ import annotations
+
+import zlib
+
+from PySide6.QtCore import QByteArray, QObject, QSettings, Qt, QTimer, Signal
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QWidget
+
+from enplace_studio.docks import Dock
+from enplace_studio.document import Document
+from enplace_studio.jobs import Solver
+from enplace_studio.view import View
+from enplace_studio.views import all_views
+
+PRELOAD_MS = 200
+_LAYOUT_KEY = "window/state"
+_WIDTH, _HEIGHT = Qt.Orientation.Horizontal, Qt.Orientation.Vertical
+
+
+class Panes(QObject):
+    """Makes the views, and remembers how the person arranges them.
+
+    Attributes
+    ----------
+    views : dict of str to QWidget
+        The widgets by the id of their view; empty until a model is open.
+    docks : dict of str to Dock
+        The panes around the middle.
+    """
+
+    built = Signal()
+    """The views and their docks are there."""
+
+    def __init__(
+        self,
+        window: QMainWindow,
+        middle: QStackedWidget,
+        settings: QSettings,
+        document: Document,
+        solver: Solver,
+    ) -> None:
+        super().__init__(window)
+        self._window, self._middle, self._settings = window, middle, settings
+        self._document, self._solver = document, solver
+        self._table = all_views()
+        self._not_loaded = list(self._table)
+        self._docked = [view for view in self._table if view.area is not None]
+        self._open_docks = {view.id for view in self._docked}
+        self.views: dict[str, QWidget] = {}
+        self.docks: dict[str, Dock] = {}
+        QTimer.singleShot(PRELOAD_MS, self, self._preload)
+
+    # Making them
+
+    def _preload(self) -> None:
+        """Import one view each time the window is idle, so that the first model opens sooner."""
+        if self._not_loaded:
+            self._not_loaded.pop(0).load()
+            QTimer.singleShot(0, self, self._preload)
+
+    def build(self) -> None:
+        """Make all views, unless they are there already."""
+        if self.views:
+            return
+        self._not_loaded = []
+        for view in self._table:
+            widget = self.views[view.id] = view.make(self._document, self._solver)
+            if view.area is None:
+                self._middle.addWidget(widget)
+            else:
+                dock = self.docks[view.id] = Dock(view.id, view.title, widget)
+                self._window.addDockWidget(view.area, dock)
+        self.built.emit()
+        # Sizes hold once the panes have been laid out.
+        QTimer.singleShot(0, self, self.restore)
+
+    @property
+    def toggles(self) -> list[QAction]:
+        """One action for each dock that shows or hides it."""
+        return [dock.toggleViewAction() for dock in self.docks.values()]
+
+    # Showing them
+
+    @property
+    def middle_view(self) -> QWidget | None:
+        """The view in the middle, once it is made."""
+        ids = [view.id for view in self._table if view.area is None]
+        return self.views.get(ids[0]) if ids else None
+
+    def show_views(self) -> None:
+        """Show the middle view, and the docks that the person has not closed."""
+        self.build()
+        middle = self.middle_view
+        if middle is not None:
+            self._middle.setCurrentWidget(middle)
+            middle.setFocus()
+        for name in self._open_docks:
+            self.docks[name].show()
+
+    def hide_docks(self) -> None:
+        """Hide every dock: without a model they have nothing to show."""
+        for dock in self.docks.values():
+            dock.hide()
+
+    def call(self, method: str) -> None:
+        """Call a method of the view that has the focus, or else of the view in the middle."""
+        widget: QWidget | None = QApplication.focusWidget()
+        while widget is not None and not hasattr(widget, method):
+            widget = widget.parentWidget()
+        target = widget or self.middle_view
+        if target is not None and hasattr(target, method):
+            getattr(target, method)()
+
+    # Their arrangement
+
+    @property
+    def _version(self) -> int:
+        """Of saved layouts: one that was saved with other views does not apply."""
+        known = repr([(view.id, str(view.area)) for view in self._docked])
+        return zlib.crc32(known.encode()) & 0x7FFFFFFF
+
+    def remember(self) -> None:
+        """Save the arrangement; call it while a model is open."""
+        if self._middle.currentWidget() is self.middle_view and self.docks:
+            shown = {name for name, dock in self.docks.items() if not dock.isHidden()}
+            self._open_docks = shown
+            self._settings.setValue(_LAYOUT_KEY, self._window.saveState(self._version))
+
+    def restore(self) -> None:
+        """Arrange the docks as the person left them, or else as at first."""
+        self._resize()
+        state = self._settings.value(_LAYOUT_KEY)
+        if isinstance(state, QByteArray):
+            self._window.restoreState(state, self._version)
+
+    def reset(self) -> None:
+        """Put the docks where they were at first."""
+        for view in self._docked:
+            if view.area is not None and (dock := self.docks.get(view.id)):
+                dock.setFloating(False)
+                self._window.addDockWidget(view.area, dock)
+                dock.setVisible(self._document.problem is not None)
+        self._resize()
+
+    def _resize(self) -> None:
+        """Give every dock its preferred size."""
+        self._resize_along(_WIDTH, [(view, view.width) for view in self._docked])
+        for area in dict.fromkeys(view.area for view in self._docked):
+            in_area = [(view, view.height) for view in self._docked if view.area == area]
+            self._resize_along(_HEIGHT, in_area)
+
+    def _resize_along(self, side: Qt.Orientation, wanted: list[tuple[View, int | None]]) -> None:
+        sizes = {self.docks[v.id]: px for v, px in wanted if px is not None and v.id in self.docks}
+        if sizes:
+            self._window.resizeDocks(list(sizes), list(sizes.values()), side)

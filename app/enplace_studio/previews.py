@@ -1,0 +1,101 @@
+"""What placing ops elsewhere would come to, worked out without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from PySide6.QtCore import QObject, Signal
+
+from enplace.errors import EnplaceError
+from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
+from enplace.values.schedule import Schedule
+from enplace_studio.background import Background
+from enplace_studio.edits import moved_schedule
+from enplace_studio.project import OpenProject
+
+LIMIT = 64
+"""Previews that are kept of one project."""
+
+_Key = tuple[frozenset[int], int]
+
+
+@dataclass(frozen=True, eq=False)
+class Preview:
+    """What placing some ops on a device would come to.
+
+    Attributes
+    ----------
+    step_us, delta_us : float
+        Step time then, and its change; inf where the ops may not run on the device.
+    peak_bytes : int array, shape (n_devices,)
+    why_not : str
+        Why the ops may not run there; empty where they may.
+    """
+
+    step_us: float
+    delta_us: float
+    peak_bytes: IntArray
+    fits: bool
+    why_not: str = ""
+
+
+class Previews(QObject):
+    """The previews of the project that is open."""
+
+    ready = Signal(object, int, object)
+    """The ops, the device and the :class:`Preview` that :meth:`start` asked for."""
+
+    def __init__(self, parent: QObject) -> None:
+        super().__init__(parent)
+        self._project: OpenProject | None = None
+        self._known: dict[_Key, Preview] = {}
+        self._background = Background(self)
+
+    def follow(self, project: OpenProject | None) -> None:
+        """Work on this project from now on."""
+        self._project = project
+        self._known.clear()
+        self._background.forget()
+
+    def get(self, ops: Collection[int], device: int) -> Preview | None:
+        """Step time and memory if these ops ran on a device; None without a plan."""
+        key = (frozenset(ops), device)
+        if (
+            key not in self._known
+            and self._project is not None
+            and self._project.current is not None
+        ):
+            schedule = self._project.current.schedule
+            self._keep(key, find_preview(self._project.problem, schedule, *key))
+        return self._known.get(key)
+
+    def start(self, ops: Collection[int], device: int) -> None:
+        """Work a preview out in a thread; :attr:`ready` follows, unless the project changes."""
+        project, key = self._project, (frozenset(ops), device)
+        if key in self._known:
+            self.ready.emit(*key, self._known[key])
+        elif project is not None and project.current is not None:
+            problem, schedule = project.problem, project.current.schedule
+            self._background.start(
+                lambda: find_preview(problem, schedule, *key),
+                lambda preview: self._keep(key, preview),
+            )
+
+    def _keep(self, key: _Key, preview: Preview) -> None:
+        if len(self._known) >= LIMIT:
+            self._known.clear()
+        self._known[key] = preview
+        self.ready.emit(*key, preview)
+
+
+def find_preview(problem: Problem, before: Schedule, ops: frozenset[int], device: int) -> Preview:
+    """Simulate the plan of a schedule with ops on another device."""
+    try:
+        after = moved_schedule(problem, before.plan, ops, device)
+    except EnplaceError as error:
+        return Preview(np.inf, np.inf, before.peak_bytes, False, str(error))
+    step_us = after.makespan_us
+    return Preview(step_us, step_us - before.makespan_us, after.peak_bytes, after.fits)

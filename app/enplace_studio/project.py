@@ -1,0 +1,115 @@
+"""What is open, as one immutable value. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from enplace.frameworks.measured import MeasuredRun
+from enplace.names.groups import Grouping, group_ops, name_ops
+from enplace.text import device_label
+from enplace.values.cluster import Cluster
+from enplace.values.plan import Plan
+from enplace.values.problem import STEP_TIME, Problem
+from enplace.values.profile import Profile
+from enplace.values.schedule import Schedule
+from enplace.values.splits import Split
+
+
+@dataclass(frozen=True, eq=False)
+class PlanEntry:
+    """A row of the list of plans.
+
+    Attributes
+    ----------
+    name, note : str
+        What a person calls it, and a few words about how it was made.
+    origin : PlanEntry or None
+        The plan this one was edited from; its schedule is drawn as a ghost.
+    run : MeasuredRun or None
+        What was measured when the plan ran on this machine.
+    """
+
+    name: str
+    plan: Plan
+    schedule: Schedule
+    note: str = ""
+    origin: PlanEntry | None = None
+    run: MeasuredRun | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OpenProject:
+    """A problem and its plans.
+
+    Attributes
+    ----------
+    problem : Problem
+        With the cluster as scaled.
+    cluster : Cluster
+        Before scaling by ``compute_scale`` and ``link_scale``.
+    grouping : Grouping
+        The groups of ops that a person sees.
+    graphs : mapping
+        The problems of the graphs that are not shown, by their splits: a plan that splits ops has a
+        graph of its own, which is shown with it.
+    """
+
+    problem: Problem
+    cluster: Cluster
+    grouping: Grouping
+    compute_scale: float = 1.0
+    link_scale: float = 1.0
+    plans: tuple[PlanEntry, ...] = ()
+    current: PlanEntry | None = None
+    graphs: Mapping[tuple[Split, ...], Problem] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Problem:
+        """The problem of the graph without splits."""
+        return self.graphs.get((), self.problem)
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Factors of compute and link speed."""
+        return self.compute_scale, self.link_scale
+
+    @property
+    def baseline(self) -> Schedule | None:
+        """The schedule before the person's edits, drawn as a ghost."""
+        return self.current.origin.schedule if self.current and self.current.origin else None
+
+    @property
+    def expert(self) -> PlanEntry | None:
+        """The unedited expert plan of a step, which the others are compared with."""
+        experts = (e for e in self.plans if e.plan.method == "expert" and not e.origin)
+        return next((e for e in experts if e.plan.objective == STEP_TIME), None)
+
+    def against_expert(self, schedule: Schedule) -> float | None:
+        """Change of step time against the expert plan, as a fraction; −0.2 is 20 % faster.
+
+        None without an expert plan that fits: a plan that cannot run is no reference.
+        """
+        expert = self.expert.schedule if self.expert else None
+        if expert is None or expert.makespan_us == 0 or not expert.fits:
+            return None
+        return schedule.makespan_us / expert.makespan_us - 1
+
+    def describe(self, ops: Collection[int]) -> str:
+        """What a person calls these ops."""
+        return name_ops(self.problem.profile, ops, self.grouping)
+
+    def device_label(self, device: int) -> str:
+        """What a person calls a device: ``GPU 0``."""
+        return device_label(self.problem.cluster.devices[device].name)
+
+
+def start_project(profile: Profile, cluster: Cluster) -> OpenProject:
+    """A profile just opened, without plans.
+
+    Raises
+    ------
+    ProblemError
+        If the profile cannot run on the cluster.
+    """
+    return OpenProject(Problem(profile, cluster), cluster, group_ops(profile))

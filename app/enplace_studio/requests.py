@@ -1,0 +1,20 @@
+"""What views ask of the rest of the studio; the part that can do it listens."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject, Signal
+
+
+class Requests(QObject):
+    """Signals that a view emits and never connects to."""
+
+    export_plan = Signal(object)
+    """A :class:`PlanEntry` that the person wants to save as a file."""
+    renew_plan = Signal(object)
+    """A :class:`PlanEntry` whose method should run again, on the problem as it is now."""
+    polish_plan = Signal(object)
+    """A :class:`Plan` from which to look for a better one."""
+    write_file = Signal(str, str, object)
+    """Title of the dialog, suffix, and a function that writes to the chosen path."""
+    run_action = Signal(str)
+    """The id of an action."""

@@ -1,0 +1,155 @@
+"""The parts of one window that actions work on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QObject, QSettings, Signal
+from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
+
+from enplace_studio.document import Document
+from enplace_studio.filing import Filing
+from enplace_studio.header import Header
+from enplace_studio.jobs import Solver
+from enplace_studio.machine import why_no_run
+from enplace_studio.panes import Panes
+from enplace_studio.session import RecentFiles, Recovery
+from enplace_studio.solving import Solving
+from enplace_studio.theme import MODES, theme
+
+if TYPE_CHECKING:
+    from enplace_studio.tensorflow.measuring import Measuring
+
+
+class Studio(QObject):
+    """The document, and the parts that open, solve, measure and show it.
+
+    Signals ``done`` and ``failed`` carry one line for the person.
+
+    Parameters
+    ----------
+    window : QMainWindow
+        The parent of dialogs and docks.
+    middle : QStackedWidget
+        Where the view in the middle is shown.
+    settings : QSettings
+        Where the layout, the theme, the method and recent files are remembered.
+    recovery_folder : Path
+        Where unsaved work is kept against a crash.
+    """
+
+    done = Signal(str)
+    failed = Signal(str)
+    changed = Signal()
+    """Other actions may be possible now."""
+    palette_wanted = Signal()
+    keys_wanted = Signal()
+    """The list of all commands, or of all keys, should be shown."""
+    measuring_made = Signal(QWidget)
+    """The strip that shows a measurement; it belongs above the views."""
+
+    def __init__(
+        self,
+        window: QMainWindow,
+        middle: QStackedWidget,
+        settings: QSettings,
+        recovery_folder: Path,
+    ) -> None:
+        super().__init__(window)
+        self.window, self.settings = window, settings
+        self.document, self.solver = Document(window), Solver(window)
+        self.recent = RecentFiles(settings)
+        self.recovery = Recovery(self.document, recovery_folder)
+        self.header = Header(self.document, self.solver)
+        self.files = Filing(self.document, self.recent, self.recovery, window)
+        self.solving = Solving(self.document, self.solver, self.header, window)
+        self.panes = Panes(window, middle, settings, self.document, self.solver)
+        self._measuring: Measuring | None = None
+        self._solver_was = (False, False)
+        self._connect()
+        self._restore()
+
+    def _connect(self) -> None:
+        document, solver = self.document, self.solver
+        for part in (self.files, self.solving):
+            part.done.connect(self.done)
+            part.failed.connect(self.failed)
+        document.failed.connect(self.failed)
+        for signal in (
+            document.opened, document.current_changed, document.selection_changed,
+            document.file_changed, solver.idle, solver.methods_changed,
+        ):  # fmt: skip
+            signal.connect(self.changed)
+        solver.changed.connect(self._on_solver_changed)
+        self.files.model_named.connect(lambda path: self.measuring.open_model(path))
+
+    def _on_solver_changed(self) -> None:
+        """Pass on that the solver started or ended, but not its progress."""
+        now = self.solver.busy, self.solver.is_asked
+        if now != self._solver_was:
+            self._solver_was = now
+            self.changed.emit()
+
+    # Measuring
+
+    @property
+    def measuring(self) -> Measuring:
+        """What profiles and runs models; its code is imported when it is first used."""
+        if self._measuring is None:
+            from enplace_studio.tensorflow.measuring import Measuring
+
+            self._measuring = made = Measuring(self.document, self.files, self.window)
+            made.done.connect(self.done)
+            made.failed.connect(self.failed)
+            made.changed.connect(self.changed)
+            self.measuring_made.emit(made.strip)
+        return self._measuring
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether a worker profiles a model or runs a plan."""
+        return self._measuring is not None and self._measuring.busy
+
+    def why_no_run(self) -> str:
+        """Why the current plan cannot run on this machine now; empty if it can."""
+        if self.is_measuring:
+            return "A measurement is running. Wait until it ends, or cancel it."
+        if self.solver.busy:
+            return "The solver is at work and would disturb the measurement. Wait, or stop it."
+        return why_no_run(self.document)
+
+    # Settings
+
+    def _restore(self) -> None:
+        mode = self.settings.value("theme", "system")
+        theme.set_mode(mode if mode in MODES else "system")
+        method, objective = (str(self.settings.value(key, "")) for key in ("method", "objective"))
+        self.header.set_method(method, objective=objective)
+
+    def set_theme(self, mode: str) -> None:
+        """Switch to light, dark, or whatever the system uses, and remember it."""
+        self.settings.setValue("theme", mode)
+        theme.set_mode(mode)
+        self.changed.emit()
+
+    # The end
+
+    def may_close(self) -> bool:
+        """Whether nothing is unsaved or under way, or the person gives it up.
+
+        If the person saves it, the window closes once it is saved.
+        """
+        if not self.files.may_leave(self.window.close):
+            return False
+        return self._measuring is None or self._measuring.may_leave()
+
+    def close(self) -> None:
+        """Remember the settings, and end every process."""
+        self.panes.remember()
+        self.settings.setValue("method", self.header.method)
+        self.settings.setValue("objective", self.header.objective)
+        if self._measuring is not None:
+            self._measuring.close_job()
+        self.solver.close()
+        self.recovery.close()

@@ -1,0 +1,74 @@
+"""The view protocol: what a folder says of its view, so that the window can show it.
+
+A view is a folder whose ``__init__`` holds a :class:`View` named ``VIEW``, and a module in it with
+a function ``make_view(document, solver)``. One line in :mod:`enplace_studio.views` registers it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QWidget
+
+from enplace_studio.document import Document
+from enplace_studio.jobs import Solver
+
+
+@dataclass(frozen=True)
+class ViewAction:
+    """Something a person can do with a view while a model is open.
+
+    Attributes
+    ----------
+    menu : str
+        One of :data:`enplace_studio.actions.MENUS`.
+    keys : tuple of str
+        Shortcuts as Qt writes them; the first is shown.
+    run : callable
+        Takes the view's widget.
+    group : int
+        Actions of one menu with the same number stand together.
+    """
+
+    id: str
+    title: str
+    menu: str
+    keys: tuple[str, ...]
+    run: Callable[[Any], object]
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class View:
+    """A view as the window needs to know it.
+
+    Attributes
+    ----------
+    module : str
+        The module with ``make_view``; imported when the first model opens, not before.
+    area : Qt.DockWidgetArea or None
+        Where it docks at first; None for the one view in the middle.
+    width, height : int or None
+        Preferred size in pixels; None leaves a side to the window.
+    """
+
+    id: str
+    title: str
+    module: str
+    area: Qt.DockWidgetArea | None = None
+    width: int | None = None
+    height: int | None = None
+    actions: tuple[ViewAction, ...] = ()
+
+    def load(self) -> Any:
+        """Import the module with its widget."""
+        return importlib.import_module(self.module)
+
+    def make(self, document: Document, solver: Solver) -> QWidget:
+        """Make the widget, which reads the document and sends requests to it."""
+        widget: QWidget = self.load().make_view(document, solver)
+        return widget

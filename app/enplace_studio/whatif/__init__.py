@@ -1,0 +1,13 @@
+"""What if compute or links were faster."""
+
+from PySide6.QtCore import Qt
+
+from enplace_studio.view import View
+
+VIEW = View(
+    "whatif",
+    "What if",
+    "enplace_studio.whatif.view",
+    Qt.DockWidgetArea.RightDockWidgetArea,
+    height=140,
+)

@@ -1,0 +1,93 @@
+"""One folder and one line make a view."""
+
+import sys
+from types import ModuleType
+
+import pytest
+from PySide6.QtCore import QSettings, Qt
+from PySide6.QtWidgets import QLabel, QMessageBox
+
+from documents import chain_document
+from enplace_studio import views
+from enplace_studio.palette import Palette
+from enplace_studio.theme import theme
+from enplace_studio.view import View, ViewAction
+from enplace_studio.window import MainWindow
+
+FOLDER = "view_of_a_test"
+
+
+class NotesView(QLabel):
+    """Counts the ops of the document."""
+
+    def __init__(self, document):
+        super().__init__()
+        self.asked = False
+        document.opened.connect(lambda: self.setText(f"{document.problem.profile.n_ops} ops"))
+        self.setText(f"{document.problem.profile.n_ops} ops")
+
+    def ask(self):
+        self.asked = True
+
+
+@pytest.fixture
+def folder(monkeypatch):
+    """The folder of a view: what its ``__init__`` and its module would hold."""
+    package, module = ModuleType(FOLDER), ModuleType(f"{FOLDER}.view")
+    action = ViewAction("ask-notes", "Ask the notes", "Edit", ("Ctrl+J",), lambda v: v.ask(), 2)
+    area = Qt.DockWidgetArea.RightDockWidgetArea
+    package.VIEW = View("notes", "Notes", f"{FOLDER}.view", area, height=150, actions=(action,))
+    module.make_view = lambda document, solver: NotesView(document)
+    monkeypatch.setitem(sys.modules, FOLDER, package)
+    monkeypatch.setitem(sys.modules, f"{FOLDER}.view", module)
+    return FOLDER
+
+
+@pytest.fixture
+def window(qapp, tmp_path, monkeypatch, folder):
+    """A window where one line more is in the table."""
+    monkeypatch.setattr(views, "FOLDERS", [*views.FOLDERS, folder])
+    theme.set_mode("light")
+    settings = QSettings(str(tmp_path / "studio.ini"), QSettings.Format.IniFormat)
+    made = MainWindow(settings, tmp_path / "recovery")
+    monkeypatch.setattr(made.solver, "solve", lambda *_, **__: None)
+    made.show()
+    made.document.open(chain_document().project)
+    yield made
+    monkeypatch.setattr(QMessageBox, "question", lambda *_: QMessageBox.StandardButton.Discard)
+    made.close()
+    made.deleteLater()
+
+
+def menu_of(window, title):
+    return next(a.menu() for a in window.menuBar().actions() if a.text() == title)
+
+
+def test_the_view_is_shown_in_its_dock(window):
+    dock = window.panes.docks["notes"]
+    assert dock.isVisible()
+    assert window.dockWidgetArea(dock) == Qt.DockWidgetArea.RightDockWidgetArea
+    assert window.panes.views["notes"].text() == "3 ops"
+
+
+def test_the_view_menu_shows_and_hides_it(window):
+    toggle = next(a for a in menu_of(window, "View").actions() if a.text() == "Notes")
+    toggle.trigger()
+    assert not window.panes.docks["notes"].isVisible()
+
+
+def test_its_action_is_in_the_menu_and_in_the_palette(window, qtbot):
+    assert "Ask the notes" in [a.text() for a in menu_of(window, "Edit").actions()]
+    palette = Palette(window.menus, window)
+    qtbot.addWidget(palette)
+    palette.field.setText("ask notes")
+    assert palette.list.count() == 1
+    assert "Ctrl+J" in palette.list.item(0).text()
+    palette.list.itemActivated.emit(palette.list.item(0))
+    assert window.panes.views["notes"].asked
+
+
+def test_a_layout_saved_without_the_view_does_not_apply(window, monkeypatch):
+    with_it = window.panes._version
+    monkeypatch.setattr(window.panes, "_docked", window.panes._docked[:-1])
+    assert window.panes._version != with_it

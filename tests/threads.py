@@ -1,0 +1,12 @@
+"""How the tests of the studio wait for its threads."""
+
+from PySide6.QtCore import QObject
+
+from enplace_studio.background import Background
+
+
+def finish_work(owner: QObject) -> None:
+    """Block until the threads of an object and its children have delivered their results."""
+    while busy := [work for work in owner.findChildren(Background) if work.is_busy]:
+        for work in busy:
+            work.wait()
