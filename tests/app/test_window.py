@@ -60,7 +60,7 @@ def window(make_window):
     state = start_project(profile, cluster_of(2))
     plan = plan_of(state.problem, {"a": 0, "b": 0, "c": 1})
     entry = PlanEntry("first", plan, simulate(state.problem, plan))
-    from enplace_studio.project import with_plan
+    from enplace_studio.edits import with_plan
 
     made.document.open(with_plan(state, entry, choose=True))
     return made
