@@ -258,4 +258,4 @@ VIEW_KEYS = (
     ("Ctrl + click a plan", "Compare it with the current one"),
     ("Drag onto a device", "Move and pin; with Shift only move"),
 )
-"""What views do themselves; shown beside the actions."""
+"""Keys that views handle themselves; shown with those of the actions."""

@@ -1,4 +1,4 @@
-"""The application object and the window as a person's account has them."""
+"""The application, and the window with the settings of this account."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLLECT_MS = 1000
 
 
 def make_application() -> QApplication:
-    """The application, dressed; the one that runs already if there is one."""
+    """Make the application with its style, or return the one that is running."""
     running = QApplication.instance()
     if isinstance(running, QApplication):
         return running

@@ -40,14 +40,14 @@ def read_cluster(path: Path) -> Cluster:
     Raises
     ------
     EnplaceError
-        One line with the file, the place in it and the mend.
+        One line with the file, the place in it, and how to mend it.
     """
     with naming(path):
         return cluster_from_json(parse_json(read_bytes(path)))
 
 
 class ClusterEditor(QDialog):
-    """A table of devices and one of links; what is wrong is said at the bottom."""
+    """A table of devices and one of links; errors appear at the bottom."""
 
     def __init__(self, cluster: Cluster, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -98,7 +98,7 @@ class ClusterEditor(QDialog):
         Raises
         ------
         EnplaceError
-            Names the device or link and the mend.
+            Names the device or link, and how to mend it.
         """
         # What was not touched keeps the digits that the table does not show.
         exact_device = {tuple(_device_row(device)): device for device in self._shown["devices"]}
@@ -118,7 +118,7 @@ class ClusterEditor(QDialog):
         )
 
     def add_device(self) -> None:
-        """Add a copy of the last device, linked to each other one as its model is."""
+        """Add a copy of the last device, with links to all others."""
         rows, links = _rows(self.devices), _rows(self.links)
         model = rows[-1]
         kind = model[1]

@@ -37,7 +37,7 @@ def cluster_title(cluster: Cluster) -> str:
 
 
 def family(cluster: Cluster) -> str:
-    """Under which heading a preset stands."""
+    """The heading of a preset in the list."""
     if "paper" in cluster.description:
         return "Testbeds of the papers"
     if all(device.kind == "cpu" for device in cluster.devices):

@@ -1,4 +1,4 @@
-"""The main job from end to end without a display: what `make run` does where there is none."""
+"""The main job from end to end, off-screen: what `make run` does without a display."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _leave(window: MainWindow, folder: Path) -> None:
 
 
 def _let_pass(milliseconds: int) -> None:
-    """Let the window live for a while."""
+    """Run the event loop for a while."""
     loop = QEventLoop()
     QTimer.singleShot(milliseconds, loop.quit)
     loop.exec()

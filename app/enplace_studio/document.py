@@ -1,6 +1,6 @@
-"""What is open in the studio: state, selection, undo. Views read it and send requests to it.
+"""The open project with its selection and undo. Views read it and send requests to it.
 
-No widgets. Every request that changes the state is one step of undo with a title a person reads.
+No widgets. Every request that changes the project is one step of undo, with a title.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ class Document(QObject):
         self.file_changed.emit()
 
     def begin_with(self, entry: PlanEntry) -> None:
-        """Show the first plan of what was just opened; not an edit, so there is nothing to undo."""
+        """Show the first plan of a project that was just opened, which is no edit to undo."""
         if self._project is not None:
             self._show(edits.with_plan(self._project, entry, choose=True))
 
     def mark_saved(self, path: Path) -> None:
-        """The state is in this file now."""
+        """Remember that the project is saved in this file."""
         self.path, self._saved = path, True
         self.undo_stack.setClean()  # silent where there was nothing to undo
         self.file_changed.emit()

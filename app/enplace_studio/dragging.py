@@ -1,4 +1,4 @@
-"""What the graph and the timeline share of selecting and dragging with the mouse."""
+"""Selecting and dragging with the mouse, as the graph and the timeline share it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RubberBand:
 
 @dataclass(frozen=True)
 class Drop:
-    """What letting go of dragged ops would come to, in words, and whether it can and fits."""
+    """The effect of dropping ops, in words; good if they may run there and all memory fits."""
 
     text: str
     is_good: bool

@@ -98,7 +98,7 @@ def constrain(
 
 
 def _with_plan(project: OpenProject, plan: Plan) -> OpenProject:
-    """Show an edited plan: beside the one it comes from, or in the place of an earlier edit."""
+    """Show an edited plan: after its origin in the list, or in the place of an earlier edit."""
     current = project.current
     assert current is not None
     if np.array_equal(plan.device, current.plan.device):
@@ -123,7 +123,7 @@ def swap_entry(project: OpenProject, old: PlanEntry, new: PlanEntry) -> OpenProj
 
 
 def unused_name(project: OpenProject, name: str) -> str:
-    """The name, with a number behind it where another plan has it already."""
+    """The name, followed by a number if another plan has it."""
     taken = {entry.name for entry in project.plans}
     numbers = range(2, len(taken) + 3)
     return next(n for n in (name, *(f"{name} {i}" for i in numbers)) if n not in taken)
@@ -181,7 +181,7 @@ def forbid(project: OpenProject, ops: Collection[int], device: int) -> OpenProje
 
 
 def allow(project: OpenProject, ops: Collection[int], device: int) -> OpenProject:
-    """Let ops use a device again that was forbidden."""
+    """Let ops use a forbidden device again."""
     forbidden = project.problem.forbidden - {(int(op), device) for op in ops}
     return (
         project
@@ -236,14 +236,14 @@ def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
 
 
 def set_profile(project: OpenProject, profile: Profile) -> OpenProject:
-    """Take other costs of the same graph; plans that they rule out are left out.
+    """Replace the costs; plans that they rule out are left out.
 
     Raises
     ------
     ProblemError
         If the profile cannot run on the cluster.
     PlanError
-        If ops are split: what their parts took does not tell what they take whole.
+        If ops are split: the times of the parts say nothing about the whole op.
     """
     if project.problem.splits:
         raise PlanError(

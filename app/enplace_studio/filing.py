@@ -37,7 +37,7 @@ def _do_nothing() -> None:
 
 
 class Filing(QWidget):
-    """What the window does with files; a widget only so that its dialogs have a parent.
+    """Opens and writes files; a widget only so that its dialogs have a parent.
 
     Signals ``done`` and ``failed`` carry one line for the person.
     """
@@ -240,8 +240,9 @@ class Filing(QWidget):
         name = self._ask_save(title, suffix, f"(*{suffix})")
         if name:
             path = Path(name)
-            told = f"Wrote {path.name}"
-            self._background.start(lambda: write(path), lambda _: self.done.emit(told), self._fail)
+            self._background.start(
+                lambda: write(path), lambda _: self.done.emit(f"Wrote {path.name}"), self._fail
+            )
 
     # Importing a plan
 

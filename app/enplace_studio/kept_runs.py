@@ -1,4 +1,4 @@
-"""Measured runs as a project file keeps them: plain JSON beside the plans."""
+"""Measured runs as a project file keeps them: plain JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGITS = 3
 
 
 def run_to_json(run: MeasuredRun) -> dict[str, Any]:
-    """All of a run but what the project holds anyway: its profile and its plan."""
+    """Write a run without its profile and its plan, which the project holds anyway."""
     message = run_message(run)
     arrays = {name: _plain(array) for name, array in message.arrays.items() if name not in _OF_PLAN}
     figures = {name: _known(value) for name, value in message.details["run"].items()}
@@ -28,7 +28,7 @@ def run_to_json(run: MeasuredRun) -> dict[str, Any]:
 
 
 def run_from_json(data: Any, problem: Problem, plan: Plan) -> MeasuredRun | None:
-    """The run of a plan; None for what is damaged or belongs to other ops."""
+    """Read the run of a plan; None where it is damaged or belongs to other ops."""
     try:
         arrays = {name: _array(values) for name, values in data["arrays"].items()}
         arrays |= {name: getattr(plan, name) for name in _OF_PLAN}

@@ -1,4 +1,4 @@
-"""What TensorFlow could do here, told without importing any of it."""
+"""Whether TensorFlow can be used here, found out without importing it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MODEL_SUFFIXES = (".py", ".keras", ".h5", ".hdf5", ".meta", ".pb", ".pbtxt")
 
 
 def has_tensorflow() -> bool:
-    """Whether TensorFlow is installed beside the studio; looks only, without importing it."""
+    """Whether TensorFlow is installed; looks it up without importing it."""
     return importlib.util.find_spec("tensorflow") is not None
 
 
 def tensorflow_state() -> str:
     """The same as a sentence."""
-    return f"TensorFlow is {'' if has_tensorflow() else 'not '}installed beside the studio."
+    return f"TensorFlow is {'' if has_tensorflow() else 'not '}installed with the studio."
 
 
 def is_model(path: Path) -> bool:
@@ -37,7 +37,7 @@ def model_source(document: Document) -> Mapping[str, Any] | None:
 
 
 def why_no_run(document: Document) -> str:
-    """Why the current plan cannot run on this machine, and the mend; empty if it can."""
+    """Why the current plan cannot run on this machine, and how to mend that; empty if it can."""
     source = model_source(document)
     if document.current is None:
         return "There is no plan to run yet. Press Solve first."
@@ -53,7 +53,7 @@ def why_no_run(document: Document) -> str:
         )
     if not has_tensorflow():
         return (
-            "TensorFlow is not installed beside the studio. "
+            "TensorFlow is not installed with the studio. "
             f"To add it, run {ADD_TENSORFLOW} and start the studio again."
         )
     path = Path(str(source["path"]))

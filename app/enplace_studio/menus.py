@@ -69,7 +69,7 @@ class Menus(QObject):
             self._view_menu.insertAction(self._before_panes, action)
 
     def fill_recent(self) -> None:
-        """List the files that were open lately."""
+        """List the recently opened files."""
         self.recent_menu.clear()
         paths = self._studio.recent.paths()
         for path in paths:

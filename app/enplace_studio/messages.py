@@ -1,4 +1,4 @@
-"""The one place where the studio says what went wrong, and where it says what was done."""
+"""Messages of the studio: errors in the banner, news in the toast."""
 
 from __future__ import annotations
 
@@ -120,19 +120,19 @@ class Toast(QFrame):
     def _settle(self) -> None:
         parent = self.parentWidget()
         assert parent is not None
-        room = parent.size()
+        free = parent.size()
         self._text.setWordWrap(False)
         self.adjustSize()
-        if self.width() > room.width() - 2 * MARGIN:
+        if self.width() > free.width() - 2 * MARGIN:
             self._text.setWordWrap(True)
-            width = room.width() - 2 * MARGIN
+            width = free.width() - 2 * MARGIN
             self.resize(width, self.heightForWidth(width))
-        x = (room.width() - self.width()) // 2
-        self.move(max(MARGIN, x), room.height() - self.height() - MARGIN)
+        x = (free.width() - self.width()) // 2
+        self.move(max(MARGIN, x), free.height() - self.height() - MARGIN)
 
 
 def install_excepthook(log_file: Path) -> None:
-    """From now on, a fault of the program is logged and told calmly, and the studio stays up."""
+    """Log every fault of the program and report it in a box; the studio stays up."""
     showing = False
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -146,14 +146,14 @@ def install_excepthook(log_file: Path) -> None:
             return
         showing = True
         try:
-            _tell_fault(details, log_file)
+            _show_fault(details, log_file)
         finally:
             showing = False
 
     sys.excepthook = hook
 
 
-def _tell_fault(details: str, log_file: Path) -> None:
+def _show_fault(details: str, log_file: Path) -> None:
     box = QMessageBox(QApplication.activeWindow())
     box.setIcon(QMessageBox.Icon.NoIcon)
     box.setWindowTitle("Something went wrong")

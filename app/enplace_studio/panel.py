@@ -52,7 +52,7 @@ class Panel(QFrame):
 
     @property
     def legend(self) -> str:
-        """The whole legend, also where there is no room for it."""
+        """The whole legend, even where it is shown elided."""
         return self._legend.whole
 
     def set_legend(self, legend: str) -> None:
@@ -60,7 +60,7 @@ class Panel(QFrame):
 
 
 class ElidedLabel(QLabel):
-    """A text that gives way: it ends in an ellipsis where there is too little room."""
+    """A text that shrinks: it ends in an ellipsis where it does not fit."""
 
     def __init__(self, role: str = "") -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def paragraph(text: str) -> QLabel:
 
 
 class Column(QScrollArea):
-    """Widgets below each other that scroll where they do not fit; made anew with :meth:`fill`."""
+    """Widgets below each other that scroll where they do not fit; :meth:`fill` replaces them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Column(QScrollArea):
         self.viewport().setAutoFillBackground(False)
 
     def fill(self, spacing: int = 8) -> QVBoxLayout:
-        """Throw the contents away and return where new ones go; they stay scrolled as far."""
+        """Remove the contents and return the layout for new ones; the scroll position stays."""
         contents, scrolled = QWidget(), self.verticalScrollBar().value()
         column = QVBoxLayout(contents)
         column.setContentsMargins(0, 0, 4, 0)  # clear of the scroll bar
@@ -152,7 +152,7 @@ def number_field(low: int, high: int, value: int) -> QSpinBox:
 
 
 class Form(QFormLayout):
-    """Names on the left, fields as wide as there is room on the right."""
+    """Names on the left, fields as wide as possible on the right."""
 
     def __init__(self) -> None:
         super().__init__()

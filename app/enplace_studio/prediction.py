@@ -1,4 +1,4 @@
-"""How far a prediction is off what was measured."""
+"""Predictions compared with measurements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def device_times(schedule: Schedule, run: MeasuredRun, device: int) -> tuple[flo
 
 
 def step_error(schedule: Schedule, run: MeasuredRun) -> float | None:
-    """How far the predicted step is off the measured one."""
+    """The predicted step against the measured one, as a fraction."""
     return prediction_error(schedule.makespan_us, run.step_time_us)
 
 

@@ -1,4 +1,4 @@
-"""What placing ops elsewhere would come to, worked out without changing anything."""
+"""Previews: the effect of placing ops elsewhere, without changing anything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Key = tuple[frozenset[int], int]
 
 @dataclass(frozen=True, eq=False)
 class Preview:
-    """What placing some ops on a device would come to.
+    """The effect of placing some ops on a device.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Previews(QObject):
         return self._known.get(key)
 
     def start(self, ops: Collection[int], device: int) -> None:
-        """Work a preview out in a thread; :attr:`ready` follows, unless the project changes."""
+        """Simulate in a thread; :attr:`ready` follows, unless the project changes."""
         project, key = self._project, (frozenset(ops), device)
         if key in self._known:
             self.ready.emit(*key, self._known[key])

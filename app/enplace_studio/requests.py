@@ -1,4 +1,4 @@
-"""What views ask of the rest of the studio; the part that can do it listens."""
+"""Requests of views to the rest of the studio; the part that can do it listens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of the studio: opening, saving, and the copy that survives a crash."""
+"""Files of the studio: opening, projects, recent files, and the copy that survives a crash."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def file_filter() -> str:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """The content of a file that was opened.
+    """The contents of a file.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ def _with_details(entries: list[PlanEntry], details: Any) -> list[PlanEntry]:
 
 
 def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEntry:
-    """A row for a plan; one made before the present constraints is simulated without them.
+    """Make the row of a plan; one that breaks the present constraints is simulated without them.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEn
 
 
 def to_project(opened: OpenProject, view: Mapping[str, Any]) -> Project:
-    """Make the project to save."""
+    """Make the project that a file holds."""
     numbers = {entry: number for number, entry in enumerate(opened.plans)}
     shell = {
         "scale": [opened.compute_scale, opened.link_scale],
@@ -202,13 +202,13 @@ def to_project(opened: OpenProject, view: Mapping[str, Any]) -> Project:
 
 
 def _details(entry: PlanEntry, numbers: Mapping[PlanEntry, int]) -> dict[str, Any]:
-    """The details of a row besides its plan."""
+    """The facts of a row that its plan does not hold."""
     details = {"note": entry.note, "origin": numbers.get(entry.origin) if entry.origin else None}
     return details | ({"run": run_to_json(entry.run)} if entry.run else {})
 
 
 class RecentFiles:
-    """Files that were open lately, newest first, in the settings."""
+    """Recently opened files, newest first, kept in the settings."""
 
     def __init__(self, settings: QSettings) -> None:
         self._settings = settings
@@ -228,7 +228,7 @@ class RecentFiles:
 class Recovery(QObject):
     """Keeps a copy of unsaved work on disk, and finds what a crash left.
 
-    Each running studio holds a lock beside its copy; a copy without a lock is a crash's.
+    Each running studio holds a lock next to its copy; a copy without a lock was left by a crash.
     """
 
     def __init__(self, document: Document, folder: Path) -> None:
@@ -236,7 +236,7 @@ class Recovery(QObject):
         folder.mkdir(parents=True, exist_ok=True)
         self._document, self._folder = document, folder
         self._file = folder / f"{os.getpid()}-{id(self):x}.enplace"
-        self._lock = _lock_beside(self._file)
+        self._lock = _lock_of(self._file)
         self._lock.tryLock(0)
         self._pool = QThreadPool(self)
         self._pool.setMaxThreadCount(1)
@@ -270,21 +270,21 @@ class Recovery(QObject):
         return sorted(left, key=lambda path: path.stat().st_mtime, reverse=True)
 
     def close(self) -> None:
-        """The work is saved or given up: leave nothing behind."""
+        """Remove the copy: the work is saved or given up."""
         self._timer.stop()
         self._pool.waitForDone()
         self._remove()
         self._lock.unlock()
 
 
-def _lock_beside(path: Path) -> QLockFile:
+def _lock_of(path: Path) -> QLockFile:
     lock = QLockFile(f"{path}.lock")
     lock.setStaleLockTime(0)  # however old, it holds while its process lives
     return lock
 
 
 def _is_abandoned(path: Path) -> bool:
-    lock = _lock_beside(path)
+    lock = _lock_of(path)
     free = lock.tryLock(0)
     if free:
         lock.unlock()

@@ -1,4 +1,4 @@
-"""What the window shows when nothing is open: samples, recent files, and what can be opened."""
+"""The page that is shown while nothing is open: samples, recent files, and buttons to open more."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class StartPage(QScrollArea):
             "Press Solve, look at the plan, move what you know better, solve around it, export it.",
             "It opens Enplace profiles and projects (.enplace), profiles as JSON, GPU profiles "
             "(.json.gz) and operator graphs of Tarnawski et al. 2020 (.json).",
-            "With TensorFlow beside it, it profiles your own model too: a training script, a Keras "
+            "With TensorFlow installed, it profiles your own model too: a training script, a Keras "
             "model, a SavedModel. Drop it here.",
         ):
             shown = label(line, "dim")
@@ -91,7 +91,7 @@ class StartPage(QScrollArea):
         return grid
 
     def show_recent(self, paths: Iterable[Path]) -> None:
-        """List the files that were open lately."""
+        """List the recently opened files."""
         while (item := self._recent.takeAt(0)) is not None:
             if widget := item.widget():
                 widget.deleteLater()

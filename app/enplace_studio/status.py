@@ -1,4 +1,4 @@
-"""The line at the bottom: the predicted step, what is unsaved, what the solver does."""
+"""The line at the bottom: predicted step, unsaved change, solver."""
 
 from __future__ import annotations
 

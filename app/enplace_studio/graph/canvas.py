@@ -260,7 +260,7 @@ class Canvas(QWidget):
         self.update()
 
     def cancel_gesture(self) -> bool:
-        """Give up a drag or a rubber band; says whether there was one."""
+        """Cancel a drag or a rubber band; return whether there was one."""
         if not self._dragging and self._band is None:
             return False
         if self._dragging:
@@ -307,7 +307,7 @@ class Canvas(QWidget):
             super().keyPressEvent(event)
 
     def _act(self, key: Qt.Key, modifiers: Qt.KeyboardModifier) -> bool:
-        """Do what a key stands for; says whether it stands for anything."""
+        """Do what a key means; return whether it means anything."""
         middle = QPointF(self.rect().center())
         if Qt.Key.Key_1 <= key <= Qt.Key.Key_8:
             self._place(key - Qt.Key.Key_1)

@@ -1,4 +1,4 @@
-"""What the tooltip of a card says."""
+"""The tooltip of a card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the colour of a card means, and the words that say so."""
+"""The colours of cards, and the legend that explains them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Stripes = tuple[tuple[QColor, float], ...]
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a colour means, there or where it is ``hatched``.
+    """One entry of a legend: a colour, solid or ``hatched``, and its meaning.
 
     Attributes
     ----------
     device : int or None
-        The device on whose chip it is said; None for a place of its own.
+        The device whose chip carries it; None for an entry of its own.
     tip : str
-        In more words, for the chip's tip.
+        A longer text for the tooltip.
     """
 
     color: QColor
@@ -45,14 +45,14 @@ Legend = list[Meaning]
 
 @dataclass(frozen=True)
 class Look:
-    """How one card is coloured, and what it says below its name.
+    """The colours of a card, and the text below its name.
 
     Attributes
     ----------
     notes : tuple of str
-        The first that has room stands beside the line.
+        The first that fits is drawn at the right of the line.
     short : str
-        Instead of the line where none has; empty for the line all the same.
+        Replaces the line where none fits; empty to keep the line.
     """
 
     stripes: Stripes
@@ -81,7 +81,7 @@ def _by_device(facts: Facts) -> list[Look]:
 
 
 def _short_ms(time_us: float) -> str:
-    """Milliseconds in few digits; a card has no room for more."""
+    """Milliseconds with few digits, as a card is narrow."""
     return "< 0.01 ms" if 0 < time_us < _SHORTEST_US else ms(time_us)
 
 
@@ -129,7 +129,7 @@ def _by_contiguity(facts: Facts) -> list[Look]:
 
 
 def _by_stage(facts: Facts) -> list[Look]:
-    """By device where the stages are not known."""
+    """Colour by stage, or by device where the stages are not known."""
     looks = _by_device(facts)
     for group, (stage, n) in enumerate(
         zip(facts.stage.tolist(), facts.n_stages.tolist(), strict=True)
@@ -190,7 +190,7 @@ def _critical_legend(facts: Facts) -> Legend:
 def _contiguity_legend(facts: Facts) -> Legend:
     further = count(int(facts.n_further.sum()), "op")
     return [
-        Meaning(theme.tokens.bad, f"{further} in further pieces of a device"),
+        Meaning(theme.tokens.bad, f"{further} in further subgraphs of a device"),
         Meaning(theme.tokens.faint, "in the first piece"),
     ]
 

@@ -61,7 +61,7 @@ class _Item:
         return theme.font(12, weight)
 
     def widths(self) -> list[int]:
-        """What each run needs; a device's name is elided where it is very long."""
+        """Width of each run; a very long device name is elided."""
         metrics = QFontMetricsF(self.font)
         texts = [int(metrics.horizontalAdvance(run.text)) + 2 for run in self.runs]
         most = _WIDEST if self.device is not None else max(texts)
@@ -71,7 +71,7 @@ class _Item:
 
 
 class DeviceBar(QWidget):
-    """Chips with names in the devices' colours, then what else the picture means."""
+    """Chips with names in the devices' colours, then the rest of the legend."""
 
     clicked = Signal(int)
 
@@ -89,7 +89,7 @@ class DeviceBar(QWidget):
         self._lay_out()
 
     def set_meanings(self, meanings: Legend) -> None:
-        """Say what other colours mean."""
+        """Set the legend of the other colours."""
         self._meanings = meanings
         self._lay_out()
 
@@ -134,13 +134,13 @@ class DeviceBar(QWidget):
         return _Item((_Run(name, theme.device_color(device)),), device)
 
     def _hint(self) -> str:
-        """How to overrule a placement; only keys that do something are named."""
+        """A hint on how to overrule a placement; it names only keys that do something."""
         problem = self.document.problem
         keys = min(problem.cluster.n_devices, _MOST_KEYS) if problem is not None else 0
         return f"drag a group onto a device, or press 1 … {keys}" if keys > 1 else ""
 
     def _lay_out(self) -> None:
-        """Flow the items over as few lines as will do; names alone if whole chips need too many."""
+        """Flow the items over few lines, with names alone if whole chips need too many."""
         self._placed = self._flow(self._items(whole=True))
         if self._height > _MOST_LINES * (_H + _LINE_GAP):
             self._placed = self._flow(self._items(whole=False))
@@ -152,7 +152,7 @@ class DeviceBar(QWidget):
         return self._placed[-1][0].bottom() + 1 if self._placed else _H
 
     def _flow(self, items: list[_Item]) -> list[tuple[QRect, _Item]]:
-        """The hint comes last, if it still has room on its line."""
+        """Place items from left to right; the hint comes last, if it still fits on the line."""
         left = top = 0
         placed = []
         hint = _Item((_Run(self._hint()),)) if items else None
@@ -248,7 +248,7 @@ class DeviceBar(QWidget):
         return super().event(event)
 
     def tip_at(self, pos: QPoint) -> str:
-        """What there is to say of the device whose chip is there."""
+        """The tooltip of the chip at a point."""
         device, problem = self._device_at(pos), self.document.problem
         if device is None or problem is None:
             return ""

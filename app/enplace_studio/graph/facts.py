@@ -1,4 +1,4 @@
-"""What the cards and edges of the graph have to say; arrays, no Qt."""
+"""The numbers behind the cards and edges of the graph: arrays, no Qt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORK_KINDS = (
 
 @dataclass(frozen=True, eq=False)
 class GroupEdges:
-    """What flows between groups: one edge for each ordered pair that exchanges tensors.
+    """Edges between groups: one for each ordered pair that exchanges tensors.
 
     Attributes
     ----------
@@ -84,16 +84,16 @@ def _pairs(profile: Profile, grouping: Grouping, wanted: BoolArray) -> tuple[Int
 
 @dataclass(frozen=True)
 class StageFact:
-    """A stage of the pipeline, as the timeline's page has it.
+    """A stage of the pipeline, numbered as in the timeline.
 
     Attributes
     ----------
     number : int
         From 1.
     devices : tuple of int
-        Its device; several that take turns with the samples.
+        Its device; several where it has replicas.
     where, way : str
-        Their names, and its pass; no pass where the model is not trained.
+        Names of the devices, and the pass; empty for a model that is not trained.
     """
 
     number: int
@@ -112,7 +112,7 @@ class PlanStages:
 
 
 def plan_stages(schedule: Schedule) -> PlanStages:
-    """The stages of a plan, backward ones apart where the model is trained.
+    """Find the stages of a plan; forward and backward are apart where the model is trained.
 
     For 36,000 ops that takes about 0.1 s.
     """
@@ -130,7 +130,7 @@ def plan_stages(schedule: Schedule) -> PlanStages:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """The numbers of each group; all arrays have shape (n_groups,) unless said otherwise.
+    """The numbers of each group; all arrays have shape (n_groups,) unless noted.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class Facts:
     critical_us : float array
         Time that the group spends on the critical path, where it was asked for.
     n_further : int array
-        Ops in further pieces of their device, where that was asked for: what depends on the first
+        Ops in further subgraphs of their device, on request: what depends on the first
         piece left the device and came back, so the device's part is not contiguous.
     work : int array
         Which of :data:`WORK_KINDS` takes most of its time.
@@ -186,7 +186,7 @@ def make_facts(
     with_pieces: bool = False,
     stages: PlanStages | None = None,
 ) -> Facts:
-    """Sum up ops by group; path, pieces and stages only where wanted, as they take longest."""
+    """Sum ops up by group; path, subgraphs and stages only on request, as they take long."""
     profile, n = problem.profile, grouping.n_groups
     grouped = np.flatnonzero(grouping.group >= 0)
     group = grouping.group[grouped]
@@ -255,7 +255,7 @@ def _critical(grouping: Grouping, schedule: Schedule | None) -> FloatArray:
 
 
 def _further(schedule: Schedule | None, profile: Profile) -> BoolArray:
-    """Which ops are in further pieces of the pass of their device; shape (n_ops,)."""
+    """Find ops in further subgraphs of their device in the same pass; shape (n_ops,)."""
     if schedule is None:
         return np.zeros(profile.n_ops, dtype=bool)
     problem, device = schedule.problem, schedule.plan.device

@@ -1,4 +1,4 @@
-"""Where the cards stand: rows of like parts where there are such, layers along the edges elsewhere.
+"""Positions of the cards: rows of similar parts where there are any, layers along the edges else.
 
 Plain arithmetic in pixels at scale 1, no Qt.
 """
@@ -26,7 +26,7 @@ WIDEST_CARD_W = 128.0
 WIDE_CARD_W = 132.0
 LAYER_GAP = 40.0
 TIGHTER = 1.15
-"""How much wider than the room a row may be that would otherwise be cut in two."""
+"""A row may be this much wider than the canvas before it is cut in two."""
 
 _MANY_LINES = 8
 _LEAST_COLUMNS = 4
@@ -89,7 +89,7 @@ def grid(grouping: Grouping, room: float) -> Arrangement:
     """A line for every row, like labels below each other; single cards share lines.
 
     Where rows are short and there are many, what is derived from the model (gradients and
-    updates) stands at the right, beside what it is derived from.
+    updates) stands on the right, next to the part it is derived from.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def grid(grouping: Grouping, room: float) -> Arrangement:
     half = _columns_in(room / 2)
     mostly_short = sum(len(line.columns) > half for line in lines if line.title) <= 1
     if len(lines) > _MANY_LINES and mostly_short and derived > _DERIVED_SHARE * grouping.n_groups:
-        return _Stack(grouping, _beside_what_they_derive_from(grouping), room).arrangement()
+        return _Stack(grouping, _next_to_their_origin(grouping), room).arrangement()
     return _Stack(grouping, [([line],) for line in lines], room).arrangement()
 
 
@@ -113,7 +113,7 @@ def reading(grouping: Grouping, room: float) -> Arrangement:
         x=(at % columns).astype(np.float64) * (WIDE_CARD_W + GAP),
         y=(at // columns).astype(np.float64) * (CARD_H + TIGHT_ROW_GAP),
         width=np.full(grouping.n_groups, WIDE_CARD_W),
-        texts=telling_texts(grouping),
+        texts=unique_texts(grouping),
     )
 
 
@@ -133,8 +133,8 @@ _Band = tuple[Sequence[_Line], ...]
 """Lines that begin at the same height, lane by lane."""
 
 
-def _beside_what_they_derive_from(grouping: Grouping) -> list[_Band]:
-    """Two lanes: the model's own rows, and beside each the rows derived from it."""
+def _next_to_their_origin(grouping: Grouping) -> list[_Band]:
+    """Two lanes: the model's own rows on the left, the rows derived from each on the right."""
     derived = [" of " in row for row in grouping.rows]
     own = _lines(grouping, [g for g, is_derived in enumerate(derived) if not is_derived])
     band_of = {
@@ -143,11 +143,11 @@ def _beside_what_they_derive_from(grouping: Grouping) -> list[_Band]:
         for group in line.columns
         if group is not None
     }
-    beside: list[list[int]] = [[] for _ in range(len(own) + 1)]
+    by_band: list[list[int]] = [[] for _ in range(len(own) + 1)]
     for group, row in enumerate(grouping.rows):
         if derived[group]:
-            beside[band_of.get(row.partition(" of ")[2], len(own))].append(group)
-    lines = [_singles_last(_lines(grouping, groups)) for groups in beside]
+            by_band[band_of.get(row.partition(" of ")[2], len(own))].append(group)
+    lines = [_singles_last(_lines(grouping, groups)) for groups in by_band]
     mains: list[list[_Line]] = [*([line] for line in own), []]
     return list(zip(mains, lines, strict=True))
 
@@ -219,7 +219,7 @@ def _label_key(label: str) -> tuple[str, tuple[int, ...]]:
 
 
 class _Stack:
-    """Puts bands of lines below each other, each line cut into pieces that fit its lane."""
+    """Stacks bands of lines; each line is cut to fit its lane."""
 
     def __init__(self, grouping: Grouping, bands: Sequence[_Band], room: float) -> None:
         n, n_lanes = grouping.n_groups, len(bands[0])
@@ -266,7 +266,7 @@ class _Stack:
         return [[(place % self.columns, 1, group) for place, group in some] for _, some in lines]
 
     def _singles(self, line: _Line, left: float) -> list[_Piece]:
-        """Cards of one, two or three columns, as their texts need."""
+        """Cards that span one, two or three columns, as their texts need."""
         pieces: list[_Piece] = [[]]
         column, most = 0, max(self.columns, _LEAST_COLUMNS)
         if left:
@@ -284,7 +284,7 @@ class _Stack:
 
 
 def _row_texts(grouping: Grouping, card_w: float) -> tuple[list[str], dict[str, tuple[str, ...]]]:
-    """Labels; only their numbers in rows that have little room and whose title says the words.
+    """Labels; only their numbers in narrow rows whose title already has the words.
 
     Returns
     -------
@@ -328,7 +328,7 @@ def _short_title(title: str) -> str:
 
 
 def layers_of(n: int, edges: GroupEdges) -> IntArray:
-    """Longest path from a source to each node; edges that close a circle of groups do not count."""
+    """Longest path from a source to each node; edges that close a cycle of groups do not count."""
     layer = np.zeros(n, dtype=np.int64)
     forward = edges.source < edges.target
     source, target = edges.source[forward], edges.target[forward]
@@ -353,7 +353,7 @@ def layered(grouping: Grouping, edges: GroupEdges) -> Arrangement:
         x=place * (WIDE_CARD_W + GAP) - (place * (WIDE_CARD_W + GAP)).min(),
         y=layer.astype(np.float64) * (CARD_H + LAYER_GAP),
         width=np.full(n, WIDE_CARD_W),
-        texts=telling_texts(grouping),
+        texts=unique_texts(grouping),
     )
 
 
@@ -378,12 +378,12 @@ def from_centres(grouping: Grouping, x: FloatArray, y: FloatArray) -> Arrangemen
         x=left - left.min(),
         y=top - top.min(),
         width=np.full(grouping.n_groups, WIDE_CARD_W),
-        texts=telling_texts(grouping),
+        texts=unique_texts(grouping),
     )
 
 
-def telling_texts(grouping: Grouping) -> tuple[str, ...]:
-    """Labels, with as much of the row before them as tells them apart."""
+def unique_texts(grouping: Grouping) -> tuple[str, ...]:
+    """Labels, each after as much of its row as makes it unique."""
     texts = list(grouping.labels)
     for depth in range(1, 4):
         doubles = {t for t in texts if texts.count(t) > 1 or PART.match(t)}

@@ -1,4 +1,4 @@
-"""What can be done with the selected ops."""
+"""The menu of the selected ops."""
 
 from __future__ import annotations
 

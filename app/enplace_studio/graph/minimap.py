@@ -1,4 +1,4 @@
-"""The whole scene in a corner, and which part of it is in view."""
+"""The minimap: the whole scene in a corner, with a frame around the part in view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the graph pane shows at the moment; built when it is first asked for after a change."""
+"""The state of the graph pane; its scene is built when it is first asked for after a change."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DOT_LIMIT = 250  # cards beyond which Graphviz takes longer than a person likes 
 
 
 class GraphModel(QObject):
-    """The opened levels, where their cards stand, the colour mode and what was searched for."""
+    """The opened levels, the positions of their cards, the colour mode and the search."""
 
     changed = Signal()
     """Something looks different."""
     arranged = Signal()
-    """Cards stand elsewhere: show them anew."""
+    """The cards have moved: fit them again."""
     level_changed = Signal()
     """Another level is open."""
 
@@ -41,7 +41,7 @@ class GraphModel(QObject):
         self.matches: dict[int, int] | None = None
         self._arrangement: layout.Arrangement | None = None
         self._scene: Scene | None = None
-        self._room = 800.0
+        self._width = 800.0
         self._query = ("", "")
         self._dot = DotProcess(self)
         self._staged: tuple[Profile, IntArray, PlanStages] | None = None
@@ -100,12 +100,12 @@ class GraphModel(QObject):
         self._arrange()
         self.level_changed.emit()
 
-    # Where the cards stand
+    # Positions of the cards
 
-    def set_room(self, width: float) -> None:
-        """Fill another width."""
-        if width != self._room:
-            self._room = width
+    def set_width(self, width: float) -> None:
+        """Arrange the cards for another width."""
+        if width != self._width:
+            self._width = width
             if self.level is not None and self._in_lines(self.level):
                 self._arrange()
 
@@ -119,9 +119,9 @@ class GraphModel(QObject):
         if level is None:
             self._show()
         elif layout.is_regular(level.grouping):
-            self._show(layout.grid(level.grouping, self._room))
+            self._show(layout.grid(level.grouping, self._width))
         elif layout.is_chain(level.grouping, level.edges):
-            self._show(layout.reading(level.grouping, self._room))
+            self._show(layout.reading(level.grouping, self._width))
         elif level.grouping.n_groups > DOT_LIMIT:
             self._show(layout.layered(level.grouping, level.edges))
         else:
@@ -145,7 +145,7 @@ class GraphModel(QObject):
 
     @property
     def mode(self) -> Mode:
-        """What the person chose; before, stages for a plan made for a pipeline, else devices."""
+        """The person's choice; before one, stages for a pipeline's plan and devices for others."""
         if self._chosen is not None:
             return self._chosen
         current = self.document.current
@@ -153,7 +153,7 @@ class GraphModel(QObject):
         return BY_STAGE if is_pipeline else BY_DEVICE
 
     def set_mode(self, number: int) -> None:
-        """Give colours another meaning from now on: one of :data:`MODES`."""
+        """Choose what the colours mean: one of :data:`MODES`, by number."""
         self._chosen = MODES[number]
         if self.mode is BY_STAGE:
             self._find_stages()
@@ -217,7 +217,7 @@ class GraphModel(QObject):
         )
         return make_scene(level, arrangement, facts, self.mode.looks, cut)
 
-    # What is singled out
+    # Selection and search
 
     def marks(self, current: int | None) -> Marks:
         """Selected, hovered and found cards."""
@@ -245,7 +245,7 @@ class GraphModel(QObject):
         return np.bincount(groups[groups >= 0], minlength=level.grouping.n_groups)
 
     def find(self, query: str, field: str) -> None:
-        """Single out the groups that match; all of them where the query is empty."""
+        """Highlight the groups that match; none where the query is empty."""
         self._query = (query, field)
         problem, level = self.document.problem, self.level
         self.matches = None

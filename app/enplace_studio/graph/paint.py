@@ -31,7 +31,7 @@ _LONG_ALPHA = 0.32
 
 @dataclass(frozen=True)
 class Marks:
-    """What a person has singled out at the moment, by group."""
+    """Groups that are selected, hovered or found."""
 
     selected: frozenset[int] = frozenset()
     partly: frozenset[int] = frozenset()

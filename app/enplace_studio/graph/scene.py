@@ -98,15 +98,15 @@ def quiet_edges(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
     fan = np.bincount(edges.source, minlength=n), np.bincount(edges.target, minlength=n)
     hub = (fan[0][edges.source] > _HUB) | (fan[1][edges.target] > _HUB)
     small = edges.bytes < _SMALLEST_SHARE * edges.bytes.max(initial=0)
-    beside = _are_beside(arrangement, edges)
-    shown = np.flatnonzero(~(hub | small) & ~beside)
+    neighbours = _are_neighbours(arrangement, edges)
+    shown = np.flatnonzero(~(hub | small) & ~neighbours)
     largest = shown[np.argsort(-edges.bytes[shown], kind="stable")][: int(EDGES_PER_CARD * n)]
-    quiet = ~beside
+    quiet = ~neighbours
     quiet[largest] = False
     return quiet
 
 
-def _are_beside(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
+def _are_neighbours(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
     """Edges to the next card of the same line."""
     x, y, width = arrangement.x, arrangement.y, arrangement.width
     gap = np.abs(x[edges.target] - x[edges.source])

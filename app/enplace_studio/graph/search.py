@@ -46,7 +46,7 @@ def matching_ops(problem: Problem, plan: Plan | None, query: str, field: str) ->
 
 
 def matching_groups(grouping: Grouping, ops: BoolArray, query: str, field: str) -> dict[int, int]:
-    """Groups that hold such ops or are called so, and how many of such ops each holds."""
+    """Groups that hold matching ops or whose own name matches, with the matching ops of each."""
     hits = np.bincount(grouping.group[ops & (grouping.group >= 0)], minlength=grouping.n_groups)
     named = field in ("anything", "scope")
     return {

@@ -24,7 +24,7 @@ from enplace_studio.panel import Panel, label
 from enplace_studio.theme import theme
 
 _TYPICAL_SCALE = 0.8
-_MINIMAP_ROOM = QSize(560, 360)
+_MINIMAP_NEEDS = QSize(560, 360)
 _FEW_CARDS = 12
 
 
@@ -96,7 +96,7 @@ class GraphView(Panel):
         return button
 
     def set_mode(self, number: int) -> None:
-        """Give colours another meaning: one of ``colours.MODES``."""
+        """Choose what the colours mean: one of ``colours.MODES``, by number."""
         self.model.set_mode(number)
         self._show_meanings()
 
@@ -139,7 +139,7 @@ class GraphView(Panel):
         elif not self.model.back():
             self.document.select([])
 
-    # What the window's actions ask for
+    # Actions
 
     def fit(self) -> None:
         """Show all cards."""
@@ -157,7 +157,7 @@ class GraphView(Panel):
         self._place_overlays()
 
     def end_search(self) -> None:
-        """Hide the search bar; everything looks as before."""
+        """Hide the search bar and the highlights."""
         self.search.hide()
         self.model.find("", "")
         self.canvas.setFocus()
@@ -187,9 +187,9 @@ class GraphView(Panel):
     # Placing what lies above the canvas
 
     def _fill(self) -> None:
-        """Use the canvas as it is now, unless the person looks at something else."""
+        """Fit the cards to the canvas, unless the person has moved or zoomed."""
         untouched = self.canvas.untouched
-        self.model.set_room(self.canvas.width() / _TYPICAL_SCALE)
+        self.model.set_width(self.canvas.width() / _TYPICAL_SCALE)
         if untouched:
             self.canvas.fit(READABLE)
             self.canvas.untouched = True
@@ -199,7 +199,7 @@ class GraphView(Panel):
         area = self.canvas.rect()
         self.search.move(area.right() - self.search.width() - 4, 4)
         scene = self.model.scene
-        fits = area.width() >= _MINIMAP_ROOM.width() and area.height() >= _MINIMAP_ROOM.height()
+        fits = area.width() >= _MINIMAP_NEEDS.width() and area.height() >= _MINIMAP_NEEDS.height()
         if scene is None or not fits:
             self.minimap.hide()
             return

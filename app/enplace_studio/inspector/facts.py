@@ -1,4 +1,4 @@
-"""What there is to say about selected ops."""
+"""Facts about selected ops, as texts."""
 
 from __future__ import annotations
 
@@ -141,21 +141,23 @@ def _weights_bytes(model: Profile, op: int) -> int:
 
 def place_sentence(problem: Problem, schedule: Schedule | None, ops: IntArray) -> str:
     """Where a divided selection is, and whether it is pinned, colocated or kept off a device."""
-    said = [_pin_sentence(problem, ops)]
+    sentences = [_pin_sentence(problem, ops)]
     names = [device_label(device.name) for device in problem.cluster.devices]
     counts = where(schedule, ops) if schedule is not None else np.zeros(1, dtype=np.int64)
     if np.count_nonzero(counts) > 1:
         parts = [f"{counts[d]:,} on {names[d]}" for d in np.flatnonzero(counts).tolist()]
-        said.insert(0, f"{', '.join(parts)}.")
+        sentences.insert(0, f"{', '.join(parts)}.")
     unit = np.unique(problem.unit[ops])
     others = int(np.isin(problem.unit, unit).sum()) - len(ops)
     if others:
-        said.append(f"Shares its device with {count(others, 'other op')}, which would move along.")
+        sentences.append(
+            f"Shares its device with {count(others, 'other op')}, which would move along."
+        )
     chosen = set(ops.tolist())
     kept_off = sorted({device for op, device in problem.forbidden if op in chosen})
     if kept_off:
-        said.append(f"Kept off {', '.join(names[device] for device in kept_off)}.")
-    return " ".join(said)
+        sentences.append(f"Kept off {', '.join(names[device] for device in kept_off)}.")
+    return " ".join(sentences)
 
 
 def _pin_sentence(problem: Problem, ops: IntArray) -> str:

@@ -86,7 +86,7 @@ class InspectorView(Panel):
             self._add_teaching(project)
 
     def _add_teaching(self, project: OpenProject) -> None:
-        """Nothing is selected: what the plan is, and what can be done."""
+        """Say what the plan is and what a person can do: nothing is selected."""
         current = project.current
         if current is None:
             self._add_text(
@@ -106,7 +106,7 @@ class InspectorView(Panel):
                 self._add_splits(split_facts(project.model.profile, current.schedule))
 
     def _add_splits(self, found: list[SplitFact]) -> None:
-        """The longest of the ops that the plan splits, and a way to all of them."""
+        """Show the longest ops that the plan splits, and a button for all of them."""
         self._add_heading(count(len(found), "split op"))
         for fact in found[:MOST_SPLITS]:
             value = f"{ms(fact.time_us)}  →  {fact.how}"

@@ -71,7 +71,7 @@ class DeviceGrid(QWidget):
                 button.setChecked(n_here == len(self._ops))
 
     def _preview_next(self) -> None:
-        """Have one device tried out; its answer asks for the next."""
+        """Start the preview of one device; its result starts the next."""
         if self._waiting and self._document.current is not None:
             self._document.previews.start(self._selection, self._waiting.pop(0))
 

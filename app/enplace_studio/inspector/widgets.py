@@ -87,7 +87,7 @@ class DeviceButton(QAbstractButton):
         theme.changed.connect(self.update)
 
     def set_note(self, note: str, role: str = "dim") -> None:
-        """What stands behind the name: a change of step time, or how many ops are there."""
+        """Set the text behind the name: a change of step time, or the number of ops there."""
         self.note, self._role = note, role
         self.setAccessibleName(f"{self.text()} {note}")
         self.update()

@@ -216,7 +216,7 @@ class DeviceMemory(QWidget):
         return super().event(event)
 
     def tip_at(self, at: QPointF) -> str:
-        """Over the curve what lives at that moment; over the bar what fills it at the peak."""
+        """The tensors alive at a moment of the curve, or at the peak over the bar."""
         if not self.is_compact and self.curve_area.contains(at):
             return self._tip_of_moment(self.time_at(at.x()))
         split = self.split

@@ -1,4 +1,4 @@
-"""What a device's memory holds at a moment."""
+"""The contents of a device's memory at a moment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST = 5
 
 
 @dataclass(frozen=True)
-class Split:
+class PeakParts:
     """Memory of a device at its peak; the parts add up to the peak.
 
     ``activation_bytes`` are outputs of the device's own ops and what ops need while they run.
@@ -29,13 +29,13 @@ class Split:
         return self.weights_bytes + self.activation_bytes + self.received_bytes
 
 
-def split_at_peak(schedule: Schedule, device: int) -> Split:
-    """What fills a device when it is fullest."""
+def split_at_peak(schedule: Schedule, device: int) -> PeakParts:
+    """Split the peak memory of a device into its parts."""
     curve = schedule.memory[device]
     peak = int(np.argmax(curve.bytes))
     received = int(curve.sent_bytes[peak])
     rest = int(curve.bytes[peak]) - received - curve.weights_bytes
-    return Split(float(curve.time_us[peak]), curve.weights_bytes, rest, received)
+    return PeakParts(float(curve.time_us[peak]), curve.weights_bytes, rest, received)
 
 
 @dataclass(frozen=True)

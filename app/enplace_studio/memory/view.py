@@ -30,7 +30,7 @@ class MemoryView(Panel):
         self._column = Column()
         self.body.addWidget(self._column, 1)
         document.opened.connect(self.rebuild)
-        # A turn later than the other views, so that no turn with a new plan gets long.
+        # After the other views, so that the window stays responsive when a plan changes.
         document.current_changed.connect(self.rebuild, Qt.ConnectionType.QueuedConnection)
         self.rebuild()
 

@@ -15,7 +15,7 @@ _NAME_LENGTH = 16
 
 
 class Comparison(QFrame):
-    """A small table: one column a plan, one line a fact."""
+    """A small table: one column for each plan, one line for each fact."""
 
     closed = Signal()
 

@@ -1,4 +1,4 @@
-"""What there is to say about a plan, and about two of them."""
+"""Facts about a plan, and about two of them, as texts."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def sent_bytes(schedule: Schedule) -> int:
 
 
 def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
-    """A plan in full, one fact a line."""
+    """Describe a plan in full, one fact on each line."""
     schedule = entry.schedule
     transfers = count(len(schedule.transfer_tensor), "transfer")
     lines = [

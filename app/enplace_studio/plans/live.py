@@ -20,14 +20,14 @@ from enplace_studio.theme import theme
 SHOW_AFTER_S = 0.3
 """A method that ends sooner needs no card."""
 HEADROOM = 0.12
-"""Free room of the curve above the highest and below the lowest line."""
+"""Free space of the curve above the highest and below the lowest line."""
 MARKS = "○●◆■"
-"""What stands for the parts of a search, in the order in which they first find something."""
+"""Marks of the parts of a search, in the order in which they first find something."""
 MARK_PX = 6.0
 
 
 class LiveCard(QFrame):
-    """What the solver has found so far; while it is idle, what its last search found."""
+    """The best plan of the running search; while the solver is idle, of the last one."""
 
     def __init__(self, document: Document, solver: Solver, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -85,7 +85,7 @@ class LiveCard(QFrame):
             self.hide()
 
     def _can_go_on(self, search: Search, problem: Problem) -> bool:
-        """Whether what it found is a plan for the step time of the graph and cluster as shown."""
+        """Whether it found a plan for the step time, on the graph and cluster that are open."""
         job, plan = search.job, search.report.incumbent
         aim = self._solver.aim(job.method, job.objective)
         same = job.problem.cluster is problem.cluster
@@ -114,7 +114,7 @@ class LiveCard(QFrame):
         self.show()
 
     def _expert_us(self, job: Job) -> float | None:
-        """What the expert's plan takes, where that can be compared with what is looked for."""
+        """Step time of the expert's plan, if the search is for step times too."""
         project = self._document.project
         expert = project.expert if project is not None else None
         alike = self._solver.aim(job.method, job.objective) == STEP_TIME
@@ -136,7 +136,7 @@ class LiveCard(QFrame):
         self.standing.setText(f"{percent(change, signed=True)} vs expert")
 
     def _show_share(self, job: Job, report: Report) -> None:
-        """How much of its time is spent; a bar that only moves where nobody knows."""
+        """Show how much of its time is spent; the bar only moves where that is not known."""
         self.bar.show()
         share = report.fraction
         if self._solver.searches(job.method) and job.time_limit_s:
@@ -157,7 +157,7 @@ def _same_model(search: Search, problem: Problem) -> bool:
 
 
 def bound_line(report: Report) -> str:
-    """What is proven, and by whom: ``proven not below 8 ms by ◆ CP-SAT``."""
+    """The proven bound, and what proved it: ``proven not below 8 ms by ◆ CP-SAT``."""
     if report.bound_us is None:
         return ""
     prover = report.provers[-1]
@@ -166,7 +166,7 @@ def bound_line(report: Report) -> str:
 
 
 def engines_line(report: Report, start: Plan | None = None) -> str:
-    """How far each part of a search came: ``found by ○ list schedules 9 ms → ● blocks 8 ms``.
+    """The best plan of each part of a search: ``found by ○ list schedules 9 ms → ● blocks 8 ms``.
 
     What begins with a plan that was there does not find it: ``from ○ the plan given 9 ms → ...``.
     """
@@ -259,7 +259,7 @@ class FallingCurve(QWidget):
         marks: tuple[str, ...],
         history: tuple[tuple[float, float], ...],
     ) -> None:
-        """Marks at the steps of a line, as far as there is room between them."""
+        """Draw marks at the steps of a line, unless they would overlap."""
         painter.setPen(QPen(colour, 1))
         shown: dict[str, float] = {}
         for mark, (at_s, us) in zip(marks, history, strict=True):

@@ -1,4 +1,4 @@
-"""What was measured when the current plan ran, beside what was predicted."""
+"""The measured run of the current plan, compared with its prediction."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ResultCard(QFrame):
         self.step.setText(ms(current.run.step_time_us))
         error = step_error(current.schedule, current.run)
         set_role(self.off, "good" if error is not None and abs(error) <= CLOSE else "dim")
-        self.off.setText(said_of_prediction(current.schedule, error))
+        self.off.setText(describe_prediction(current.schedule, error))
         self.caveat.setText(current.run.caveat)
         self.caveat.setVisible(bool(current.run.caveat))
         self._show(facts_of(current.run))
@@ -117,18 +117,18 @@ def _table(facts: list[Fact]) -> QWidget:
     return made
 
 
-def said_of_prediction(schedule: Schedule, error: float | None) -> str:
+def describe_prediction(schedule: Schedule, error: float | None) -> str:
     """``predicted 148.9 ms, 1.5 % too short``."""
     shown = f"predicted {ms(schedule.makespan_us)}"
     if error is None:
         return shown
     if abs(error) < 5e-4:
-        return f"{shown}, exactly so"
+        return f"{shown}, exactly right"
     return f"{shown}, {percent(abs(error))} too {'short' if error < 0 else 'long'}"
 
 
 def facts_of(run: MeasuredRun) -> list[Fact]:
-    """What a run proves and how it compares, one line each."""
+    """Facts about a run, one line each."""
     lines = [
         Fact(
             "ops on their device",
@@ -165,7 +165,7 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
 
 
 def _result_facts(run: MeasuredRun) -> list[Fact]:
-    """How far the result is from that without a plan."""
+    """How far the result is from the result without a plan."""
     role = "bad" if run.changes_result else "good"
     if not (run.differs and run.rounds):
         tip = "Against the same steps without a plan, on the same batches"
@@ -181,13 +181,13 @@ def _result_facts(run: MeasuredRun) -> list[Fact]:
 
 
 def _reasons(run: MeasuredRun, key: str, what: str) -> list[str]:
-    """How many ops something befell, and why, where the run says so."""
-    told = run.facts.get(key)
-    reasons = told.get("reasons") if isinstance(told, Mapping) else None
+    """Numbers of ops by reason, where the run gives reasons."""
+    found = run.facts.get(key)
+    reasons = found.get("reasons") if isinstance(found, Mapping) else None
     if not isinstance(reasons, Mapping) or not reasons:
         return []
-    said = "; ".join(f"{number:,} {reason}" for reason, number in reasons.items())
-    return [f"{what}: {said}"]
+    texts = "; ".join(f"{number:,} {reason}" for reason, number in reasons.items())
+    return [f"{what}: {texts}"]
 
 
 def difference(value: float) -> str:

@@ -52,7 +52,7 @@ class PlansView(Panel):
         self.comparison: Comparison | None = None
         self._column = Column()
         self.body.addWidget(self._column, 1)
-        # Several signals follow one edit; the list is made anew once.
+        # Several signals follow one edit; the list is rebuilt once.
         self._later = QTimer(self, singleShot=True, interval=0)
         self._later.timeout.connect(self.rebuild)
         document.opened.connect(self._forget_comparison)
@@ -108,12 +108,12 @@ class PlansView(Panel):
     # Comparing
 
     def compare_with(self, entry: PlanEntry) -> None:
-        """Show the current plan beside another; the same again closes the comparison."""
+        """Compare the current plan with another; the same one again closes the comparison."""
         self._against = None if entry.name == self._against else entry.name
         self._show_comparison()
 
     def _forget_comparison(self) -> None:
-        """Another model is open; a plan of the same name there is another plan."""
+        """Forget the other plan: another model is open."""
         self._against = None
 
     def _close_comparison(self) -> None:
@@ -141,7 +141,7 @@ class PlansView(Panel):
         self.menu_of(card).popup(card.mapToGlobal(at))
 
     def menu_of(self, card: PlanCard) -> QMenu:
-        """What can be done with a plan."""
+        """The menu of a plan."""
         entry, document = card.entry, self._document
         menu = QMenu(card)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)

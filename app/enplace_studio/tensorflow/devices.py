@@ -16,7 +16,7 @@ _FILE = "A cluster file with hosts…"
 
 
 def usual_devices() -> dict[str, str]:
-    """Texts that name devices and what a person calls them, likeliest first."""
+    """Names of devices for the worker, and their titles, likeliest first."""
     return {**_GPUS, **_CPUS} if devices.usual_devices() in _GPUS else {**_CPUS, **_GPUS}
 
 
@@ -52,7 +52,7 @@ class DeviceChoice(QComboBox):
 
 
 def devices_title(cluster: Cluster) -> str:
-    """The devices that a plan for a cluster needs, as a person says it."""
+    """The title of the devices that a plan for a cluster needs."""
     if any(name.startswith("/job:") for name in cluster.index):
         return f"{count(cluster.n_devices, 'device')} on several hosts"
     if n_gpus := sum(device.kind == "gpu" for device in cluster.devices):

@@ -85,7 +85,7 @@ class TrustQuestion(Question):
 
 
 class FailureReport(Question):
-    """Why a worker ended, the last it wrote, and a way to start again."""
+    """Why a worker ended, its last lines, and a button to start again."""
 
     def __init__(self, doing: str, why: str, last_lines: str, parent: QWidget) -> None:
         super().__init__("It did not work", doing, "Start again", "Close", parent)
@@ -122,7 +122,7 @@ _WHAT_HAPPENS = {
 
 
 class RunQuestion(Question):
-    """How long to run a plan, and whether to keep its order.
+    """Asks how long to run a plan, and whether to keep its order.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a profile says about its own measurement."""
+"""Facts about how a profile was measured, as texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the window does with TensorFlow: opens models, profiles them, runs plans, takes costs."""
+"""Work for TensorFlow: open and profile models, run and tune plans, take measured costs."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ class Measuring(QWidget):
         first, best = rounds[0]["step_time_us"], run.step_time_us
         if not any(each["kept"] for each in rounds[1:]):
             self._document.set_run(entry.plan, run)
-            self.done.emit(_said_of_none_kept(entry.name, best, rounds))
+            self.done.emit(_describe_none_kept(entry.name, best, rounds))
             return
         tuned = session.entry_for(self._document.problem, f"{entry.name}, tuned", run.plan)
         self._document.add_plan(replace(tuned, run=run))
@@ -276,7 +276,7 @@ class Measuring(QWidget):
     # Jobs
 
     def _trusted(self, source: Source, purpose: str) -> bool:
-        """Whether a model's code may run; asks where nobody knows yet."""
+        """Whether a model's code may run; asks the person if that is not known."""
         if not needs_trust(source) or is_trusted(source.path):
             return True
         folder = folder_of(source)
@@ -343,19 +343,19 @@ def _what_runs(source: Source) -> str:
     return f"loads {Path(source.path).name}, which can hold code of its own"
 
 
-def _said_of_none_kept(name: str, step_time_us: float, rounds: Sequence[Mapping[str, Any]]) -> str:
-    """What tuning tells where no new plan was kept."""
+def _describe_none_kept(name: str, step_time_us: float, rounds: Sequence[Mapping[str, Any]]) -> str:
+    """The result of a tuning that kept no new plan."""
     first, *new = rounds
     if not first["as_planned"]:
         return f"“{name}” did not run as planned, and no plan was found that did; see Measured here"
-    said = f"“{name}” is the fastest plan found: {ms(step_time_us)}."
+    fastest = f"“{name}” is the fastest plan found: {ms(step_time_us)}."
     if not all(each["as_planned"] for each in new):
-        return f"{said} A new one did not run as planned and is rolled back."
-    return f"{said} The new one measured no faster and is dropped." if new else said
+        return f"{fastest} A new one did not run as planned and is rolled back."
+    return f"{fastest} The new one measured no faster and is dropped." if new else fastest
 
 
 def _with_source(profile: Profile, request: ProfileRequest) -> Profile:
-    """The profile, saying where it comes from."""
+    """The profile with its source and devices."""
     measured = profile.measured
     source = measured.source or request.source.to_json()
     devices = measured.devices or request.devices

@@ -53,7 +53,7 @@ WHAT_HAPPENS = {
     "taken out of it and profiled.",
     "module": "A training module. It runs, unchanged, until its first training steps; those are "
     "taken out of it and profiled.",
-    "keras": "A Keras model. It is trained on made-up batches of the shape it wants.",
+    "keras": "A Keras model. It is trained on random batches of the shape it wants.",
     "saved-model": "A SavedModel. Its signature is profiled; with a loss, a training step of it.",
     "tf1": "A TensorFlow 1 graph. Its training op is profiled, or else its last ops.",
     "trace": "A recorded trace. It holds the measurements already; nothing runs.",
@@ -67,10 +67,10 @@ FIELDS = {
     "tf1": ("batch_size",),
     "trace": (),
 }
-"""What there is to say about a model of each kind."""
+"""The options of each kind of model."""
 
-UNSAID = {"keras": "the model’s own", "saved-model": "none: inference only"}
-"""What happens where no loss is given."""
+WITHOUT_LOSS = {"keras": "the model’s own", "saved-model": "none: inference only"}
+"""The loss where none is given."""
 
 _TEACHING = (
     "A training script (.py), a Keras model (.keras, .h5), a SavedModel’s folder, a TensorFlow 1 "
@@ -113,8 +113,8 @@ class OpenModel(QDialog):
         self.heading = label("Profile it", "title")
         self.heading.setContentsMargins(0, 8, 0, 0)
         self.hint = paragraph(
-            "Several small batch sizes, such as 8, 16, 32, tell what a batch needs that does not "
-            "fit one device. In a script’s arguments, {batch} stands for the size."
+            "Several small batch sizes, such as 8, 16, 32, show what a batch would need that "
+            "does not fit on one device. In a script’s arguments, {batch} stands for the size."
         )
         self.form = Form()
         self._lay_out()
@@ -194,7 +194,7 @@ class OpenModel(QDialog):
         return str(Path(self.path.text()).parent) if self.path.text() else ""
 
     def _look(self) -> None:
-        """Tell the kind of what is chosen, and ask for what belongs to it."""
+        """Show the kind of the chosen model, and the options of that kind."""
         source, why = self._source({})
         kind = source.kind if source else ""
         set_role(self.what, "bad" if why else "dim")
@@ -205,7 +205,7 @@ class OpenModel(QDialog):
         for field in (self.loss, self.optimizer):
             typed = field.lineEdit()
             assert typed is not None
-            typed.setPlaceholderText(UNSAID.get(kind, ""))
+            typed.setPlaceholderText(WITHOUT_LOSS.get(kind, ""))
         self._show_measuring(kind)
         self.profile_button.setText("Open" if kind == "trace" else "Profile")
         self.profile_button.setEnabled(source is not None and has_tensorflow())
@@ -220,7 +220,7 @@ class OpenModel(QDialog):
             self.form.setRowVisible(field, shown)
 
     def _source(self, options: dict[str, object]) -> tuple[Source | None, str]:
-        """What is named, or why it is no model; neither while nothing is."""
+        """The chosen model, or why it is none; neither while the field is empty."""
         text = self.path.text().strip()
         if not text:
             return None, ""

@@ -84,8 +84,8 @@ class ProfilePage(QDialog):
     def _link_panel(self) -> Panel:
         panel = Panel("What transfers cost")
         if not self.links:
-            said = self.about_presets or "No links were measured."
-            panel.body.addWidget(paragraph(f"{said} Plans use the links of the chosen cluster."))
+            reason = self.about_presets or "No links were measured."
+            panel.body.addWidget(paragraph(f"{reason} Plans use the links of the chosen cluster."))
             panel.body.addStretch()
             return panel
         panel.set_legend("dots: measured · line: latency + bytes / bandwidth")

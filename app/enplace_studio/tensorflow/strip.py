@@ -22,7 +22,7 @@ class JobStrip(QFrame):
         self.setProperty("card", True)
         self._job: WorkerJob | None = None
         self._accept: Callable[[], None] = self.clear
-        self.title, self.said = label("", "title"), ElidedLabel("dim")
+        self.title, self.progress = label("", "title"), ElidedLabel("dim")
         self.elapsed = label("", "dim")
         self.bar = QProgressBar(textVisible=False)
         self.bar.setAccessibleName("Progress")
@@ -31,7 +31,7 @@ class JobStrip(QFrame):
         texts = QHBoxLayout()
         texts.setSpacing(10)
         texts.addWidget(self.title)
-        texts.addWidget(self.said, 1)
+        texts.addWidget(self.progress, 1)
         texts.addStretch()
         texts.addWidget(self.elapsed)
         left = QVBoxLayout()
@@ -54,10 +54,10 @@ class JobStrip(QFrame):
         self._refresh()
 
     def offer(self, title: str, accept: Callable[[], None]) -> None:
-        """Say that a result is there, and wait until the person wants to see it."""
+        """Offer a result, and wait until the person opens or discards it."""
         self._job, self._accept = None, accept
         self._show(title, "Discard", offers=True)
-        self.said.set_text("")
+        self.progress.set_text("")
         self.elapsed.setText("")
 
     def _show(self, title: str, leave: str, offers: bool) -> None:
@@ -82,7 +82,7 @@ class JobStrip(QFrame):
     def _refresh(self) -> None:
         if (job := self._job) is None:
             return
-        self.said.set_text(job.text)
+        self.progress.set_text(job.text)
         self.elapsed.setText(seconds(job.seconds))
         self.bar.setRange(0, 0 if job.fraction is None else BAR_STEPS)
         if job.fraction is not None:

@@ -61,7 +61,7 @@ class TimelineCanvas(QWidget):
     """
 
     summary_changed = Signal(str)
-    """What the step time consists of, worked out a moment after the schedule changed."""
+    """The parts of the step time, found a moment after the schedule changed."""
     extent_changed = Signal()
     """The rows need another height, or scrolled."""
 
@@ -290,7 +290,7 @@ class TimelineCanvas(QWidget):
         return super().event(event)
 
     def tip_at(self, at: QPointF) -> str:
-        """What is below the pointer, in words."""
+        """The tooltip at a point."""
         found, index = self.lanes.bar_at(at), self.lanes.row_at(at)
         if self.picture is None or index is None:
             return ""
@@ -302,7 +302,7 @@ class TimelineCanvas(QWidget):
         return self._describe(schedule, row, found[1])
 
     def _describe(self, schedule: Schedule, row: Row, number: int) -> str:
-        """What a bar is."""
+        """The tooltip of a bar."""
         run = self.document.current.run if self.document.current else None
         if row.measured and run is not None:
             return describe_measured(schedule, run, number)

@@ -1,4 +1,4 @@
-"""What dragging on the timeline does: a gesture moves, finishes, or is dropped."""
+"""Gestures on the timeline: each moves, then finishes or is dropped."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Band:
 
 
 class Move:
-    """Bars dragged to another device's lane; the lane shows what that would come to."""
+    """Bars dragged to another device's lane; the lane shows what that would change."""
 
     def __init__(self, document: Document, lanes: Lanes, schedule: Schedule, at: QPointF) -> None:
         self._document, self._lanes, self._at = document, lanes, at
@@ -112,7 +112,7 @@ class Move:
         self._paint_text(painter, area, color)
 
     def _paint_text(self, painter: QPainter, area: QRectF, color: QColor) -> None:
-        """What dropping here would come to, next to the pointer."""
+        """Write what a drop would change, next to the pointer."""
         tokens, font = theme.tokens, theme.font(12)
         text = QFontMetricsF(font).boundingRect(area, 0, self.drop.text)
         box = QRectF(0, 0, text.width() + 20, text.height() + 10)

@@ -169,7 +169,7 @@ def row_title(row: Row) -> str:
 
 
 def find_gutter(rows: Sequence[Row], width: int) -> Gutter:
-    """Room for the titles and notes of some rows on a canvas of some width."""
+    """Find the widths of the titles and notes, on a canvas of some width."""
     titles = QFontMetricsF(theme.font(12, QFont.Weight.DemiBold))
     notes = QFontMetricsF(theme.font(11))
     title = max((titles.horizontalAdvance(row_title(row)) for row in rows), default=0)

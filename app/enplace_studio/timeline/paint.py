@@ -146,7 +146,7 @@ def draw_labels(
     area: QRectF,
     selection: Collection[int],
 ) -> None:
-    """Names of ops in the bars that have room for one; all but the selected bars may be dimmed."""
+    """Write names of ops into bars that are wide enough; all but the selected may be dimmed."""
     room = (row.finish_us[wide] - row.start_us[wide]) / scale.us_per_px
     labelled = wide[room >= LABEL_PX][:_DENSEST_LABELS]
     font = theme.font(11)
@@ -170,7 +170,7 @@ def draw_labels(
 
 
 LEAST_LETTERS = 6
-"""Less of a name than this tells nothing."""
+"""Less of a name than this is useless."""
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""What the timeline shows of a schedule, and how all of it is painted."""
+"""The picture of a schedule on the timeline, and how it is painted."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def selected_curves(
 
 
 def paint_empty(painter: QPainter, area: QRectF) -> None:
-    """Say what will be here."""
+    """Say what will appear here."""
     painter.setFont(theme.font(12))
     painter.setPen(theme.tokens.dim)
     text = "Open a model and press Solve: each device's ops appear here over time."

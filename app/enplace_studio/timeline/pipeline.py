@@ -21,7 +21,7 @@ from enplace_studio.background import Background
 from enplace_studio.document import Document
 from enplace_studio.panel import Column, label, number_field, paragraph, plain_tip
 from enplace_studio.theme import theme
-from enplace_studio.timeline.pipeline_canvas import ROW_PX, PipelineCanvas, later_pieces
+from enplace_studio.timeline.pipeline_canvas import ROW_PX, PipelineCanvas, further_stages
 
 TRAINING = {"1f1b": "Training, 1F1B (PipeDream)", "gpipe": "Training, GPipe"}
 INFERENCE = {"inference": "Inference"}
@@ -41,7 +41,7 @@ LEGEND = "left: a sample's compute, in, out · right: samples, backward hatched,
 LEGEND_TIP = (
     "Bars on the left: what each device computes, brings in and sends out for one sample.\n"
     "On the right: what it does when. Numbers are samples; forward is solid, backward hatched, "
-    "transfers are thin; what is outlined is a further piece of its device."
+    "transfers are thin; an outline marks a further subgraph of its device."
 )
 
 
@@ -51,7 +51,7 @@ class PipelineView(QWidget):
     Attributes
     ----------
     facts : str
-        What there is to say of it, in one line; ``facts_changed`` is emitted when it changes.
+        Facts about it, in one line; ``facts_changed`` is emitted when it changes.
     """
 
     facts_changed = Signal()
@@ -66,8 +66,8 @@ class PipelineView(QWidget):
         self.kind.setAccessibleName("Kind of pipeline")
         self.samples = number_field(1, MOST_SAMPLES, SAMPLES)
         self.samples.setAccessibleName("Samples in the pipeline")
-        self.later_button = QPushButton("Select the further pieces")
-        self.later_button.setToolTip(
+        self.further_button = QPushButton("Select the further subgraphs")
+        self.further_button.setToolTip(
             "Select the ops that make a device's part not contiguous: what depends on them leaves "
             "the device and comes back"
         )
@@ -79,7 +79,7 @@ class PipelineView(QWidget):
         self._lay_out()
         self.kind.activated.connect(self.refresh)
         self.samples.valueChanged.connect(self.refresh)
-        self.later_button.clicked.connect(self._select_later)
+        self.further_button.clicked.connect(self._select_further)
         document.opened.connect(self._fill_kinds)
         document.current_changed.connect(self._follow_plan)
         self._fill_kinds()
@@ -91,7 +91,7 @@ class PipelineView(QWidget):
         controls.addWidget(self.samples)
         controls.addWidget(label("samples", "dim"))
         controls.addStretch(1)
-        controls.addWidget(self.later_button)
+        controls.addWidget(self.further_button)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(8)
@@ -113,7 +113,7 @@ class PipelineView(QWidget):
         self.refresh()
 
     def _follow_plan(self) -> None:
-        """A plan made for GPipe is played as GPipe does it, until the person asks otherwise."""
+        """Simulate a plan made for GPipe as GPipe, until the person chooses otherwise."""
         schedule = self._document.schedule
         if schedule is not None and schedule.plan.load_rule is not None:
             kind = self.kind.findData(planned_rule(schedule.plan).pipeline)
@@ -153,12 +153,12 @@ class PipelineView(QWidget):
         self.message.setText(why)
         self.message.show()
         self._tell("")
-        self.later_button.hide()
+        self.further_button.hide()
         self.legend.hide()
         self._draw(None, None)
 
     def _show(self, schedule: Schedule, found: PipelineSchedule) -> None:
-        later = later_pieces(found)
+        further = further_stages(found)
         parts = [
             f"{ms(found.time_per_sample_us)} a sample once full",
             f"{count(found.n_microbatches, 'sample')} in {ms(found.makespan_us)}",
@@ -166,14 +166,14 @@ class PipelineView(QWidget):
         if found.kind != "inference":
             parts.append(f"at most {max(found.in_flight)} in flight")
         names = [device_label(device.name) for device in schedule.problem.cluster.devices]
-        broken = {device for stage in later for device in found.stages[stage].devices}
+        broken = {device for stage in further for device in found.stages[stage].devices}
         self._tell("   ·   ".join(parts))
-        self.later_button.setVisible(bool(later))
-        said = [gpipe_loads(schedule) if found.kind == "gpipe" else ""]
-        said.append(why_not_the_load(schedule, found))
+        self.further_button.setVisible(bool(further))
+        texts = [gpipe_loads(schedule) if found.kind == "gpipe" else ""]
+        texts.append(why_not_the_load(schedule, found))
         if broken:
-            said.append(f"Not contiguous: {', '.join(names[d] for d in sorted(broken))}.")
-        self.message.setText(" ".join(filter(None, said)))
+            texts.append(f"Not contiguous: {', '.join(names[d] for d in sorted(broken))}.")
+        self.message.setText(" ".join(filter(None, texts)))
         self.message.setVisible(bool(self.message.text()))
         self.legend.show()
         self._draw(schedule, found)
@@ -198,10 +198,10 @@ class PipelineView(QWidget):
         self.facts = facts
         self.facts_changed.emit()
 
-    def _select_later(self) -> None:
+    def _select_further(self) -> None:
         found = self.canvas.pipeline
         if found is not None:
-            ops = [found.stages[stage].ops for stage in later_pieces(found)]
+            ops = [found.stages[stage].ops for stage in further_stages(found)]
             self._document.select(np.concatenate(ops).tolist())
 
 
@@ -223,7 +223,7 @@ def gpipe_loads(schedule: Schedule) -> str:
 
 
 def why_not_the_load(schedule: Schedule, found: PipelineSchedule) -> str:
-    """Why a full pipeline is not as fast as its loads say; empty where it is."""
+    """Explain why a full pipeline is not as fast as its loads; empty where it is."""
     plan = schedule.plan
     pipeline = "gpipe" if found.kind == "gpipe" else "1f1b"
     rule = replace(planned_rule(plan), pipeline=pipeline)

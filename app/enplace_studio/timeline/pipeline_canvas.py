@@ -34,7 +34,7 @@ ROW_PX, TALLEST_ROW_PX = 20, 52
 """The least and the greatest height of a row."""
 TRANSFER_PX, HATCH_PX = 5, 5
 NUMBER_PX, HATCHED_NUMBER_PX = 13, 20
-"""Stages at least so wide have their sample's number on them; hatching must show beside it."""
+"""Stages at least so wide show their sample's number; hatching must stay visible around it."""
 
 
 class PipelineCanvas(QWidget):
@@ -48,17 +48,17 @@ class PipelineCanvas(QWidget):
         self._rows: list[int] = []
         self._parts_us: FloatArray = np.zeros((0, 3))
         self._loads_us: FloatArray = np.zeros(0)
-        self._later: set[int] = set()
+        self._further: set[int] = set()
         theme.changed.connect(self.update)
 
     def show_pipeline(self, schedule: Schedule | None, pipeline: PipelineSchedule | None) -> None:
         """Draw this from now on; nothing without a pipeline."""
         self.schedule, self.pipeline = schedule, pipeline
-        self._rows, self._later = [], set()
+        self._rows, self._further = [], set()
         if schedule is not None and pipeline is not None:
             used = {device for stage in pipeline.stages for device in stage.devices}
             self._rows = sorted(used)
-            self._later = set(later_pieces(pipeline))
+            self._further = set(further_stages(pipeline))
             problem, plan = schedule.problem, schedule.plan
             self._parts_us = _parts_us(problem, plan)
             self._loads_us = device_loads_us(
@@ -128,15 +128,15 @@ class PipelineCanvas(QWidget):
         painter.setFont(theme.font(11))
         text = ms(float(self._loads_us[device]))
         text_px = QFontMetricsF(painter.font()).horizontalAdvance("1,000.0 ms") + 6
-        room = LOAD_PX * theme.scale - text_px
+        bars_px = LOAD_PX * theme.scale - text_px
         left, most_us = area.right(), max(float(self._parts_us.sum(axis=1).max()), 1e-9)
         for part in (COMPUTE, IN, OUT):
-            width = float(parts_us[part]) / most_us * room
+            width = float(parts_us[part]) / most_us * bars_px
             bar = QRectF(left, lane.center().y() - 5, width, 10)
             painter.fillRect(bar, _shade(device, PART_STRENGTHS[part]))
             left += width
         painter.setPen(tokens.dim)
-        where = QRectF(area.right() + room, lane.top(), text_px, lane.height())
+        where = QRectF(area.right() + bars_px, lane.top(), text_px, lane.height())
         painter.drawText(where, middle | Qt.AlignmentFlag.AlignRight, text)
 
     def _paint_slot(self, painter: QPainter, slot: Slot) -> None:
@@ -149,14 +149,14 @@ class PipelineCanvas(QWidget):
         painter.fillRect(inside, color)
         if slot.backward:
             paint_hatching(painter, inside, theme.tokens.lane, HATCH_PX)
-        if slot.stage in self._later and box.width() > 3:
+        if slot.stage in self._further and box.width() > 3:
             painter.setPen(QPen(theme.tokens.text, 1))
             painter.drawRect(box.adjusted(0.5, 0.5, -1.5, -0.5))
         if box.width() >= (HATCHED_NUMBER_PX if slot.backward else NUMBER_PX) * theme.scale:
             self._paint_number(painter, box, str(slot.microbatch + 1), color)
 
     def _paint_number(self, painter: QPainter, box: QRectF, number: str, color: QColor) -> None:
-        """In the middle of a box, on a plate that keeps the hatching off it."""
+        """Write a number in the middle of a box, on a plate without hatching."""
         painter.setFont(theme.font(10))
         metrics = QFontMetricsF(painter.font())
         plate = QRectF(0, 0, metrics.horizontalAdvance(number) + 4, metrics.height())
@@ -175,17 +175,17 @@ class PipelineCanvas(QWidget):
         return super().event(event)
 
     def tip_at(self, at: QPointF) -> str:
-        """What is done there, or what a device's load is made of."""
+        """The slot at a point, or the parts of a device's load."""
         if self.pipeline is None or self.schedule is None:
             return ""
         devices = self.schedule.problem.cluster.devices
         for slot in self._slots():
             if self.box(slot).contains(at):
                 way = "backward" if slot.backward else "forward"
-                piece = " (a further piece)" if slot.stage in self._later else ""
+                which = " (a further subgraph)" if slot.stage in self._further else ""
                 stage = self.pipeline.stages[slot.stage]
                 return (
-                    f"sample {slot.microbatch + 1}, stage {slot.stage + 1}{piece}, {way}: "
+                    f"sample {slot.microbatch + 1}, stage {slot.stage + 1}{which}, {way}: "
                     f"{device_label(devices[slot.device].name)} {PART_NAMES[slot.part]} for "
                     f"{ms(slot.finish_us - slot.start_us)}, from {ms(slot.start_us)}\n"
                     f"{count(len(stage.ops), 'op')}"
@@ -205,7 +205,7 @@ class PipelineCanvas(QWidget):
 def _parts_us(problem: Problem, plan: Plan) -> FloatArray:
     """Compute, in and out of each device for one sample; shape (n_devices, 3).
 
-    What devices that take turns send each other of the gradients is sent out.
+    The gradients that replicas exchange count as sent out.
     """
     loads: FloatArray = shared_parts_us(problem, plan.device, plan.replicas).sum(axis=1)
     for group in plan.replicas:
@@ -217,13 +217,13 @@ def _shade(device: int, strength: float) -> QColor:
     return blend(theme.device_color(device), theme.tokens.panel, strength)
 
 
-def later_pieces(found: PipelineSchedule) -> list[int]:
+def further_stages(found: PipelineSchedule) -> list[int]:
     """Stages whose device has another one before them in the same pass."""
     seen: set[tuple[int, bool]] = set()
-    later = []
+    further = []
     for number, stage in enumerate(found.stages):
         place = stage.devices[0], stage.backward
         if place in seen:
-            later.append(number)
+            further.append(number)
         seen.add(place)
-    return later
+    return further

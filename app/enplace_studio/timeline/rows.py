@@ -37,7 +37,7 @@ class Row:
     Attributes
     ----------
     title, note : str
-        What stands before the row: "GPU 0" and "91 % busy", or "0 → 1" and "3.1 GB".
+        The texts before the row: "GPU 0" and "91 % busy", or "0 → 1" and "3.1 GB".
     device : int
         Device number; of a row of transfers, -1.
     thin : bool
@@ -52,7 +52,7 @@ class Row:
     measured : bool
         Whether it shows what was measured, not what is planned.
     tip : str
-        What there is to say about the row as a whole.
+        The tooltip of the row as a whole.
     """
 
     title: str
@@ -279,7 +279,7 @@ class Place:
 
 
 def arrange(rows: Sequence[Row], height_px: int, scale: float = 1.0) -> list[Place]:
-    """Rows below each other: as high as there is room for, within limits; then one scrolls.
+    """Stack rows: as high as the canvas allows, within limits; beyond that it scrolls.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from enplace.values.profile import FloatArray
 
 MIN_US_PER_PX = 0.001
 MARGIN = 1.02
-"""The whole step is shown with a little room behind it."""
+"""The whole step is shown with a little space after it."""
 
 
 @dataclass(frozen=True)

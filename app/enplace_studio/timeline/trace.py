@@ -40,7 +40,7 @@ def trace_path(path: CriticalPath, rows: Sequence[Row]) -> Trace:
 
 
 def summary(path: CriticalPath) -> str:
-    """What the step time consists of, in one line."""
+    """The parts of the step time, in one line."""
     return (
         f"critical path   compute {ms(path.compute_us)} · transfers {ms(path.transfer_us)} · "
         f"waiting {ms(path.waiting_us)}"

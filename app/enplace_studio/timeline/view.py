@@ -70,9 +70,9 @@ class TimelineView(Panel):
         return page
 
     def _make_switch(self) -> tuple[QPushButton, QPushButton]:
-        """Two buttons beside the title: one step, or many samples at once."""
+        """Two buttons next to the title: one step, or many samples at once."""
         made = QPushButton("One step"), QPushButton("Pipeline")
-        tips = "What one step does when", "What many samples do at once, one behind the other"
+        tips = "When each op of one step runs", "Many samples at once, one after the other"
         group = QButtonGroup(self)
         for at, (button, tip) in enumerate(zip(made, tips, strict=True)):
             button.setCheckable(True)

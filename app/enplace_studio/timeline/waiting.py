@@ -1,4 +1,4 @@
-"""What a bar of the timeline is, and why it did not start earlier, in words."""
+"""Texts about a bar of the timeline: its op or transfer, and why it did not start earlier."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def describe_op(schedule: Schedule, op: int) -> str:
             elide_middle(profile.op_names[op], NAME_LENGTH),
             f"{profile.op_types[op]} on {_device(schedule, int(schedule.plan.device[op]))}",
             f"{ms(finish - start)}, starting at {start / 1000:,.3f} ms",
-            why_then(schedule, op),
+            describe_start(schedule, op),
         ]
     )
 
 
 def describe_measured(schedule: Schedule, run: MeasuredRun, op: int) -> str:
-    """What was measured of an op, beside what was predicted."""
+    """Describe the measured run of an op, compared with the prediction."""
     profile = schedule.problem.profile
     start, finish = float(run.op_start_us[op]), float(run.op_finish_us[op])
     lines = [
@@ -46,7 +46,7 @@ def describe_measured(schedule: Schedule, run: MeasuredRun, op: int) -> str:
 
 
 def describe_gap(schedule: Schedule, row: Row, time_us: float) -> str:
-    """How long a device stands idle around a moment, and what it waits for."""
+    """Describe how long a device is idle around a moment, and the op it waits for."""
     since_us, next_bar = row.gap_at(time_us)
     until_us = schedule.makespan_us if next_bar is None else float(row.start_us[next_bar])
     if time_us > schedule.makespan_us or until_us <= since_us:
@@ -56,11 +56,11 @@ def describe_gap(schedule: Schedule, row: Row, time_us: float) -> str:
         return f"{idle}, to the end of the step"
     op = int(row.number[next_bar])
     name = elide_middle(schedule.problem.profile.op_names[op], NAME_LENGTH)
-    return f"{idle}, until {name}\n{why_then(schedule, op)}"
+    return f"{idle}, until {name}\n{describe_start(schedule, op)}"
 
 
 def describe_transfer(schedule: Schedule, transfer: int) -> str:
-    """What is sent, between whom, when, and how long it waited for its channel."""
+    """Describe a transfer: size, ends, times, and how long it waited for its channel."""
     profile = schedule.problem.profile
     tensor = int(schedule.transfer_tensor[transfer])
     producer = int(profile.tensor_op[tensor])
@@ -82,8 +82,8 @@ def describe_transfer(schedule: Schedule, transfer: int) -> str:
     )
 
 
-def why_then(schedule: Schedule, op: int) -> str:
-    """A sentence on what an op started after: its last input, or the op before it on its lane."""
+def describe_start(schedule: Schedule, op: int) -> str:
+    """Say what an op started after: its last input, or the op before it on its lane."""
     start = float(schedule.op_start_us[op])
     free_us, before = _lane_free(schedule, op)
     ready_us, producer, transfer = _last_input(schedule, op)
@@ -124,7 +124,7 @@ def _lane_free(schedule: Schedule, op: int) -> tuple[float, int | None]:
 
 
 def _last_input(schedule: Schedule, op: int) -> tuple[float, int | None, int | None]:
-    """When the last input was there, who made it, and the transfer that brought it, if any."""
+    """When the last input arrived, its producer, and its transfer, if there is one."""
     profile = schedule.problem.profile
     here = int(schedule.plan.device[op])
     ready, source, brought = 0.0, None, None

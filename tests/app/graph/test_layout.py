@@ -96,7 +96,7 @@ def test_a_chain_is_read_like_text():
 def test_equal_labels_are_told_apart_by_their_scope():
     names = [f"{scope}/{part}/op{i}" for scope in "abcd" for part in ("x", "y") for i in range(9)]
     profile = profile_of(dict.fromkeys(names, 1.0))
-    texts = layout.telling_texts(subgroups(profile, range(profile.n_ops), 8))
+    texts = layout.unique_texts(subgroups(profile, range(profile.n_ops), 8))
     assert "a / x" in texts
     assert len(set(texts)) == 8
 

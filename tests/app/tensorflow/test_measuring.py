@@ -333,7 +333,7 @@ def test_measured_costs_are_taken_in_and_given_back(ran):
     assert ran.document.schedule.makespan_us == MEASURED_US
     assert [e.schedule.makespan_us for e in ran.document.plans] == [MEASURED_US] * 2
     assert ran.document.current.run is not None
-    assert ran.findChild(ResultCard).off.text() == "predicted 3.8 ms, exactly so"
+    assert ran.findChild(ResultCard).off.text() == "predicted 3.8 ms, exactly right"
     assert "Took the measured costs" in ran.toast.text
     ran.document.undo_stack.undo()
     assert [e.schedule.makespan_us for e in ran.document.plans] == [PREDICTED_US] * 2

@@ -47,7 +47,7 @@ def test_a_plan_for_a_pipeline_shows_as_one(opened):
     assert [len(stage.ops) for stage in found.stages] == [2, 2]
     assert found.n_microbatches == 8
     assert "0.021 ms a sample once full" in view.legend
-    assert not view.pipeline.later_button.isVisible()
+    assert not view.pipeline.further_button.isVisible()
 
 
 def test_a_plan_for_a_step_shows_as_a_step_and_a_click_shows_its_pipeline(opened):
@@ -70,7 +70,7 @@ def test_more_samples_are_simulated_when_asked_for(opened):
 def test_further_pieces_are_named_and_selected(opened):
     view = opened([0, 1, 0, 1])
     assert "Not contiguous: GPU 0, GPU 1." in view.pipeline.message.text()
-    view.pipeline.later_button.click()
+    view.pipeline.further_button.click()
     assert view.pipeline._document.selection == {2, 3}
 
 
