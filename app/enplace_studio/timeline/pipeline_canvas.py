@@ -7,11 +7,11 @@ from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QToolTip, QWidget
 
+from enplace.machine.all_reduce import all_reduce_us
 from enplace.machine.loads import (
     COMPUTE,
     IN,
     OUT,
-    all_reduce_us,
     device_loads_us,
     shared_parts_us,
 )

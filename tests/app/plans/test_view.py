@@ -11,6 +11,7 @@ from enplace_studio.document import Document
 from enplace_studio.plans.facts import compare, standing, tooltip, why_stale
 from enplace_studio.plans.view import PlansView
 from problems import cluster_of, profile_of
+from threads import finish_work
 
 LEFT = Qt.MouseButton.LeftButton
 NONE = Qt.KeyboardModifier.NoModifier
@@ -30,7 +31,10 @@ def three_plans() -> Document:
 @pytest.fixture
 def open_view(opener):
     def open_it(document, width=260, height=420):
-        return opener(PlansView, document, width, height)
+        view = opener(PlansView, document, width, height)
+        finish_work(document)  # the bounds, which the cards show
+        view.rebuild()
+        return view
 
     return open_it
 

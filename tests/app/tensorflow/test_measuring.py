@@ -221,12 +221,12 @@ def test_a_measurement_is_undone(ran):
 
 def test_the_timeline_shows_the_run_below_the_plan_in_the_same_scale(ran):
     canvas = ran.panes.views["timeline"].canvas
-    planned, measured = canvas.rows[:2]
+    planned, measured = canvas.lanes.rows[:2]
     assert (planned.title, measured.title) == ("CPU 0", "CPU 0 measured")
     assert measured.note == "prediction −20.0 %"
-    assert canvas.places[1].top > canvas.places[0].bottom
-    assert canvas.scale.end_us >= MEASURED_US
-    ends = [canvas.scale.x(row.finish_us.max()) for row in (planned, measured)]
+    assert canvas.lanes.places[1].top > canvas.lanes.places[0].bottom
+    assert canvas.lanes.scale.end_us >= MEASURED_US
+    ends = [canvas.lanes.scale.x(row.finish_us.max()) for row in (planned, measured)]
     assert ends[1] / ends[0] == pytest.approx(MEASURED_US / PREDICTED_US)
 
 
@@ -235,9 +235,9 @@ def test_the_time_axis_covers_the_plan_and_the_traced_step_whichever_is_longer(r
     run, canvas = ran.document.current.run, ran.panes.views["timeline"].canvas
     moved = {n: getattr(run, n) / times_faster for n in ("op_start_us", "op_finish_us")}
     ran.document.set_run(ran.document.current.plan, replace(run, **moved))
-    assert canvas.scale.is_fit
+    assert canvas.lanes.scale.is_fit
     longest_us = max(PREDICTED_US, MEASURED_US / times_faster)
-    assert canvas.scale.stop_us == pytest.approx(1.02 * longest_us)
+    assert canvas.lanes.scale.stop_us == pytest.approx(1.02 * longest_us)
 
 
 def test_the_legend_says_whether_the_traced_step_was_slower_or_faster(ran):
