@@ -33,6 +33,7 @@ def open_view(opener):
     def open_it(document, width=260, height=420):
         view = opener(PlansView, document, width, height)
         finish_work(document)  # the bounds, which the cards show
+        view._later.stop()
         view.rebuild()
         return view
 
