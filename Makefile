@@ -15,11 +15,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
 run: $(VENV)/.installed-run
+	$(compile_kernels)
 ifeq ($(DISPLAY)$(WAYLAND_DISPLAY),)
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m enplace_studio --offscreen-demo $(DEMO)
 else
 	$(BIN)/python -m enplace_studio $(SAMPLE)
 endif
+
+# The kernels of the default method, once after installation; later, this takes a few seconds.
+define compile_kernels
+@echo "Compiling; once after installation, this takes a minute"
+$(BIN)/enplace compile
+endef
 
 define check_the_code
 $(BIN)/ruff check
@@ -31,6 +38,7 @@ endef
 test: PACKAGE_LISTS += packaging/debian-test.txt
 test: $(VENV)/.installed-test
 	$(check_the_code)
+	$(compile_kernels)
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-lint

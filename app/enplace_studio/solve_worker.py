@@ -11,7 +11,7 @@ from typing import Any
 
 from enplace.errors import EnplaceError
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, Progress, place, placers
-from enplace.placers.enplace.search import compile_loops
+from enplace.placers.enplace.kernels import load_all_kernels
 from enplace.processes import codecs
 from enplace.processes.main import Connection
 from enplace.processes.wire import Message
@@ -30,7 +30,8 @@ def serve(connection: Connection) -> Message:
         target=_sort, args=(connection, inbox, cancelled), name="cancels", daemon=True
     ).start()
     connection.send(Message("hello", {"default": DEFAULT_METHOD, "methods": _methods()}))
-    compile_loops()  # before the first person waits for them
+    # Before the first person waits for them; the first plans appear while the rest compiles.
+    threading.Thread(target=load_all_kernels, args=[_ignore], name="kernels", daemon=True).start()
     profile: Profile | None = None
     while True:
         message = inbox.get()
@@ -38,6 +39,10 @@ def serve(connection: Connection) -> Message:
             profile = codecs.profile_from(message)
         elif profile is not None:
             _solve(profile, message, cancelled, connection.send)
+
+
+def _ignore(message: str) -> None:
+    pass
 
 
 def _sort(connection: Connection, inbox: queue.SimpleQueue[Message], cancelled: set[int]) -> None:

@@ -90,7 +90,7 @@ def test_ops_for_one_kind_of_device_have_their_times():
 
 def test_the_time_that_it_leaves_goes_to_the_search(monkeypatch):
     """It ends at once here, and something is left to gain."""
-    monkeypatch.setattr("enplace.placers.enplace.search.solve_cp", lambda *_: iter(()))
+    monkeypatch.setattr("enplace.placers.enplace.exact.solve_cp", lambda *_: iter(()))
     problem = Problem(line([3.0, 5.0, 7.0, 2.0, 4.0], [(0, 3, 9), (1, 4, 9)]), gpus(2))
     result = place(problem, "enplace", options=PlaceOptions(time_limit_s=1.0))
     assert result.gap > 0
@@ -108,7 +108,7 @@ def test_a_gap_that_the_cheap_bound_leaves_is_closed():
 
 def test_without_the_solver_the_search_goes_on_without_it(monkeypatch):
     missing = iter([cp.CpAnswer(0.0, status="missing", why="No module named 'ortools'")])
-    monkeypatch.setattr("enplace.placers.enplace.search.solve_cp", lambda *_: missing)
+    monkeypatch.setattr("enplace.placers.enplace.exact.solve_cp", lambda *_: missing)
     problem = Problem(line([2.0] * 5, []), gpus(2))
     place(problem, "enplace")  # compiles what it needs, without a time limit
     monkeypatch.setattr("enplace.placers.enplace.search.EXACT_SHARE", 0.05)

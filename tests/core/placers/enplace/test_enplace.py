@@ -14,7 +14,6 @@ from tests.problems import cluster_of, profile_of
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place, placers
-from enplace.placers.enplace.search import STARTS
 from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
@@ -160,7 +159,7 @@ import sys, warnings
 from numba.core.dispatcher import Dispatcher
 from enplace.readers.clusters import presets
 from enplace.placers import PlaceOptions, place
-from enplace.placers.enplace.search import compile_loops
+from enplace.placers.enplace.kernels import load_all_kernels
 from enplace.readers import read_profile
 from enplace.values.problem import Problem
 from enplace.values.profile import make_profile
@@ -172,7 +171,7 @@ def compiled():
     return {(loop.__name__, str(kinds)) for loop in loops for kinds in loop.signatures}
 
 warnings.simplefilter("ignore")
-compile_loops()
+load_all_kernels(lambda message: None)
 known = compiled()
 for sample in samples():
     problem = Problem(read_profile(sample.path), presets()["celeritas"])
@@ -198,14 +197,15 @@ def test_nothing_is_compiled_while_the_time_limit_runs():
     assert new.strip() == "[]"
 
 
-def test_a_method_that_fails_is_left_out_and_said(monkeypatch):
-    """Its linear program needs HiGHS, which may be missing."""
+def test_a_method_that_fails_is_left_out_and_named(monkeypatch):
+    """The linear program of m-sct needs HiGHS, which may be missing."""
     problem = Problem(line([3.0, 4.0, 5.0], [(0, 2, 1), (1, 2, 1)]), gpus(2))
 
     def fails(problem, options):
-        raise EnplaceError("m-sct: HiGHS is missing")
+        raise EnplaceError("HiGHS is missing")
 
-    monkeypatch.setattr("enplace.placers.enplace.search.STARTS", (fails, *STARTS))
+    known = placers() | {"m-sct": replace(placers()["m-sct"], run=fails)}
+    monkeypatch.setattr("enplace.placers.enplace.methods.placers", lambda: known)
     plan = place(problem, "enplace").plan
     assert simulate(problem, plan).makespan_us <= 12
-    assert plan.note == "Left out: fails (m-sct: HiGHS is missing)."
+    assert plan.note == "Left out: m-sct (HiGHS is missing)."

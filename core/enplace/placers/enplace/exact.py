@@ -1,0 +1,69 @@
+"""The exact part of the search: CP-SAT on small problems (:mod:`enplace.solvers.cp`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from enplace.bounds import Proof
+from enplace.placers.enplace.incumbent import POLICIES, Incumbent
+from enplace.placing.options import PlaceOptions, Progress
+from enplace.solvers.cp import solve_cp
+
+ENGINE = "CP-SAT"
+"""The name of this part of the search."""
+
+THREADS = 2
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of the exact part.
+
+    Attributes
+    ----------
+    nothing_fits : bool
+        Whether it is proven that no plan fits in memory.
+    left_out : tuple of str
+        Why CP-SAT gave no answer, if it gave none.
+    """
+
+    nothing_fits: bool = False
+    left_out: tuple[str, ...] = ()
+
+
+def prove(incumbent: Incumbent, options: PlaceOptions) -> Verdict:
+    """Let CP-SAT look for a better plan and a higher bound for the rest of the time.
+
+    Does nothing without a time limit, or if nothing is left to gain.
+    """
+    limit_s = options.time_limit_s
+    if limit_s is None or options.stopped or incumbent.is_optimal:
+        return Verdict()
+
+    def stopped() -> bool:
+        return options.stopped or incumbent.is_optimal
+
+    problem, left_s = incumbent.problem, limit_s - options.seconds
+    bound_us = options.proofs.find(problem).bound_us
+    nothing_fits = False
+    left_out: list[str] = []
+    for found in solve_cp(problem, incumbent.schedule, bound_us, left_s, stopped, THREADS):
+        options.proofs.add(problem, Proof(found.bound_us, ENGINE))
+        nothing_fits |= found.status == "infeasible" and not incumbent.schedule.fits
+        if found.why:
+            left_out.append(f"{ENGINE} ({found.why})")
+        options.progress(
+            Progress(
+                options.seconds,
+                found.why or "looking for a proof",
+                fraction=min(1.0, options.seconds / limit_s),
+                bound_us=found.bound_us,
+                engine=ENGINE,
+                bound_by=ENGINE,
+            )
+        )
+        if found.plan is not None:
+            plan = found.plan
+            plans = (replace(plan, policy=policy, links=links) for policy, links in POLICIES)
+            incumbent.try_plans(plans, ENGINE)
+    return Verdict(nothing_fits, tuple(left_out))

@@ -1,0 +1,275 @@
+"""Compile the kernels of this method before their first use, once after installation.
+
+numba compiles a kernel when it first runs on a machine, and holds a lock over the whole process
+meanwhile. So the work is cut into steps. This process takes them from the first on, in the order in
+which the search needs them; another process takes them from the last on and leaves what it compiles
+in numba's cache on disk. Where everything is in that cache, a step takes a moment and no other
+process is started.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba.core import event
+
+from enplace.coarsen import merge_batches, merge_chains
+from enplace.errors import EnplaceError
+from enplace.machine import simulate
+from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
+from enplace.placing.moves import make_level
+from enplace.placing.moves.steps import State, blocks_step, going, windows_step
+from enplace.placing.options import PlaceOptions, Progress
+from enplace.processes.worker import safe_environment
+from enplace.readers.clusters import presets
+from enplace.values.problem import Problem
+from enplace.values.profile import make_profile
+
+Step = Callable[[Problem], object]
+Report = Callable[[str], None]
+
+TICK_S = 0.1
+"""Time between two looks at what the other process has done."""
+
+SIMULATE, MERGES, BLOCKS, WINDOWS = "simulate", "merges", "blocks", "windows"
+
+
+def _simulate(problem: Problem) -> None:
+    simulate(problem, run_method(STARTS[0], problem, PlaceOptions()))
+
+
+def _merge(problem: Problem) -> None:
+    merge_chains(problem)
+    merge_batches(problem, problem.profile.n_ops // 2, critical=True)
+
+
+def _move_blocks(problem: Problem) -> None:
+    for links in ("priority", "fifo"):
+        blocks_step(links)(_first_state(problem), 0, 1.0, going())
+
+
+def _anneal_windows(problem: Problem) -> None:
+    windows_step(_first_state(problem), 0, 1.0, going())
+
+
+def _first_state(problem: Problem) -> State:
+    """All ops on the first device, in their own order."""
+    level = make_level(problem, np.arange(problem.profile.n_ops))
+    order = level.problem.profile.topological_order.copy()
+    return State(level, order, np.zeros(len(order), dtype=np.int64))
+
+
+def _run(name: str) -> Step:
+    return lambda problem: run_method(name, problem, PlaceOptions())
+
+
+STEPS: dict[str, Step] = {
+    SIMULATE: _simulate,
+    **{name: _run(name) for name in STARTS},
+    LP_START: _run(LP_START),
+    **{name: _run(name) for name in SEARCHES},
+    MERGES: _merge,
+    BLOCKS: _move_blocks,
+    WINDOWS: _anneal_windows,
+}
+"""What each step runs, on a problem so small that only compiling takes time.
+
+Keys are the parts of the search that must not start before their step is done.
+"""
+
+
+@cache
+def small_problem() -> Problem:
+    """Twenty ops: no quick method solves them to the end, and every kernel has something to do."""
+    n, draw = 20, np.random.default_rng(0)
+    target = np.repeat(np.arange(2, n), 2)
+    source = np.maximum(target - draw.integers(1, 9, len(target)), 0)
+    profile = make_profile(
+        "to compile with",
+        op_names=[f"op_{i}" for i in range(n)],
+        op_types=["MatMul"] * n,
+        scopes=[""] * n,
+        time_us=np.column_stack([draw.uniform(5, 50, n), draw.uniform(50, 90, n)]),
+        persistent_bytes=draw.integers(1, 99, n),
+        temporary_bytes=draw.integers(1, 99, n),
+        colocation=["a", "a", "b", "b", *[""] * (n - 4)],
+        edge_source=source,
+        edge_output=[0] * len(target),
+        edge_op=target,
+        edge_bytes=draw.integers(1, 1 << 20, n)[source],
+    )
+    return Problem(profile, presets()["pesto"])
+
+
+def load_kernels(step: str, options: PlaceOptions) -> None:
+    """Have the kernels of a step ready, and report to the options if they must be compiled first.
+
+    The stopwatch of the run stands still meanwhile.
+
+    Raises
+    ------
+    CancelledError
+        If the person cancelled while the other process compiled.
+    """
+
+    def report(message: str) -> None:
+        options.check_cancelled()
+        options.progress(Progress(options.seconds, message))
+
+    with options.stopwatch.paused():
+        _compilation.load(step, report)
+
+
+def load_all_kernels(report: Report) -> None:
+    """Have all kernels of this method ready; reports nothing if none must be compiled."""
+    for step in STEPS:
+        _compilation.load(step, report)
+
+
+def compile_for_another_process(folder: str) -> None:
+    """Take steps from the last on until none is left or the process that asked is gone."""
+    parent, claims = os.getppid(), _Claims(Path(folder))
+    for step in reversed(STEPS):
+        if os.getppid() != parent:
+            return
+        if claims.claim(step):
+            _run_step(step)
+            claims.finish(step)
+
+
+def _run_step(step: str) -> None:
+    with suppress(EnplaceError):  # a method that cannot run here needs no kernels
+        STEPS[step](small_problem())
+
+
+class _Claims:
+    """Which steps are taken and which are done, as files that two processes see."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def claim(self, step: str) -> bool:
+        """Take a step; false if the other process was faster."""
+        try:
+            (self.folder / step).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def finish(self, step: str) -> None:
+        (self.folder / f"{step}.done").touch()
+
+    def is_finished(self, step: str) -> bool:
+        return (self.folder / f"{step}.done").exists()
+
+
+class _Compilation(event.Listener):
+    """The steps that this process has loaded, and the other process while it compiles."""
+
+    def __init__(self) -> None:
+        self.loaded: set[str] = set()
+        self.lock = threading.Lock()
+        self.folder: tempfile.TemporaryDirectory[str] | None = None
+        self.claims: _Claims | None = None
+        self.helper: subprocess.Popen[bytes] | None = None
+        self.report: Report | None = None
+        event.register("numba:compile", self)
+
+    def load(self, step: str, report: Report) -> None:
+        if step in self.loaded:
+            return
+        while not self.lock.acquire(timeout=TICK_S):
+            report(self._message())  # another thread of this process loads
+        try:
+            self._load(step, report)
+        finally:
+            self.lock.release()
+
+    def _load(self, step: str, report: Report) -> None:
+        if step in self.loaded:
+            return
+        if self.claims is not None:
+            report(self._message())
+            if not self.claims.claim(step):
+                self._wait_for_helper(step, report)
+        self.report = report
+        try:
+            _run_step(step)
+        finally:
+            self.report = None
+        self.loaded.add(step)
+        if self.claims is not None:
+            self.claims.finish(step)
+        if len(self.loaded) == len(STEPS):
+            self._end_helper()
+
+    def on_start(self, event: event.Event) -> None:
+        """Start the other process when the first kernel must be compiled."""
+        kernel: Any = event.data["dispatcher"].py_func
+        if self.report is None or self.claims is not None:
+            return
+        if not kernel.__module__.startswith("enplace."):
+            return
+        self.folder = tempfile.TemporaryDirectory(prefix="enplace-", ignore_cleanup_errors=True)
+        self.claims = _Claims(Path(self.folder.name))
+        atexit.register(self._end_helper)
+        for step in STEPS:
+            self.claims.claim(step)
+            if step not in self.loaded:
+                break  # the step that this kernel belongs to
+            self.claims.finish(step)
+        if len(os.sched_getaffinity(0)) > 1:
+            self.helper = _start_helper(self.folder.name)
+        self.report(self._message())
+
+    def on_end(self, event: event.Event) -> None:
+        pass
+
+    def _wait_for_helper(self, step: str, report: Report) -> None:
+        """Wait for a step that the other process has taken, unless that process has failed."""
+        assert self.claims is not None
+        while not self.claims.is_finished(step) and self._helper_runs():
+            threading.Event().wait(TICK_S)
+            report(self._message())
+
+    def _helper_runs(self) -> bool:
+        return self.helper is not None and self.helper.poll() is None
+
+    def _message(self) -> str:
+        claims = self.claims
+        done = self.loaded if claims is None else filter(claims.is_finished, STEPS)
+        return f"Compiling, once after installation: {len(list(done))} of {len(STEPS)}"
+
+    def _end_helper(self) -> None:
+        """Stop the other process: all steps are loaded, or this process ends."""
+        if self.helper is not None:
+            self.helper.kill()
+            self.helper.wait()
+        if self.folder is not None:
+            self.folder.cleanup()
+        self.folder, self.claims, self.helper = None, None, None
+
+
+def _start_helper(folder: str) -> subprocess.Popen[bytes]:
+    start = f"import sys, {__name__} as kernels; kernels.compile_for_another_process(sys.argv[1])"
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", start, folder],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=safe_environment(),
+    )
+
+
+_compilation = _Compilation()

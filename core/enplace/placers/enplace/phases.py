@@ -1,0 +1,301 @@
+"""The annealing part of the search: two threads, in phases.
+
+After each phase, the thread that lags behind goes on from the other's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+
+import numpy as np
+
+from enplace.coarsen import merge_batches, merge_chains
+from enplace.placers.enplace.incumbent import Incumbent
+from enplace.placers.enplace.kernels import BLOCKS, MERGES, WINDOWS, load_kernels
+from enplace.placing.moves import Level, make_level
+from enplace.placing.moves.steps import (
+    State,
+    Step,
+    blocks_step,
+    by_key,
+    elsewhere_step,
+    going,
+    played,
+    restarting,
+    scattered,
+    state_of,
+    windows_step,
+)
+from enplace.placing.options import PlaceOptions, Progress
+from enplace.values.plan import Plan
+from enplace.values.problem import BoolArray
+
+OWN_ORDER = 0.02
+"""Blocks are moved in a plan's own order if that is so much shorter than the order of ranks."""
+
+FINE = 16_000
+"""Most ops of the graph while blocks are moved; windows always use the finest."""
+
+THREADS = 2
+
+PHASES, BLOCK_PHASES = (0.35, 0.45, 0.55, 0.7, 0.85, 1.0), 3
+"""Share of the time at which each phase ends, and how many of them move blocks only. In the first,
+the threads start from other plans than the best as well."""
+
+FEWEST_STEPS, MOST_STEPS, STEPPED_OPS = 5, 40, 4000
+"""Steps that a thread takes in a phase without a time limit: as many as go over so many ops
+together, within these limits."""
+
+SCATTERED = 16
+"""Random placements that a phase starts from as well while nothing fits."""
+
+THRESHOLD = 0.003
+"""How much worse than the current plan a move of a block may be at first in each phase."""
+
+LINKS = ("priority", "fifo")
+"""How channels serve while blocks are moved, for each thread."""
+
+NEAR = 0.02
+"""How much longer the second thread's schedule may be for it to go its own way, with channels that
+serve first come, first served, or with windows."""
+
+REPORT_S = 0.2
+"""Time between two looks at what the threads have found."""
+
+
+class PhasedSearch:
+    """Moves blocks, then anneals windows, from the best list schedule.
+
+    Parameters
+    ----------
+    incumbent : Incumbent
+        Where the search starts, and what it improves.
+    plans : tuple of Plan
+        Other plans to start from.
+    options : PlaceOptions
+    share : float
+        Share of the time left that the phases take.
+    is_small : bool
+        Whether the problem is small enough for random restarts.
+    """
+
+    def __init__(
+        self,
+        incumbent: Incumbent,
+        plans: tuple[Plan, ...],
+        options: PlaceOptions,
+        *,
+        share: float,
+        is_small: bool,
+    ) -> None:
+        self.incumbent, self.plans, self.options = incumbent, plans, options
+        self.problem, self.is_small = incumbent.problem, is_small
+        self.n_phases = 0
+        self._start_clock(share)
+
+    def run(self) -> None:
+        """Go through the phases until they are over, or time is."""
+        for _ in self._phases():
+            if self.options.stopped:
+                break
+
+    def restart(self) -> None:
+        """Anneal windows of ever new placements, op by op, for the rest of the time, if limited."""
+        if self.options.time_limit_s is None or self.options.stopped:
+            return
+        self._start_clock(1.0)
+        level = make_level(self.problem, np.arange(self.problem.profile.n_ops))
+        start = self._replay(state_of(level, self.incumbent.schedule.plan))
+        self._run_phase([start, start], [elsewhere_step, elsewhere_step], 1.0)
+
+    def _start_clock(self, share: float) -> None:
+        limit_s = self.options.time_limit_s
+        self.began_s = self.options.seconds
+        self.search_s = None if limit_s is None else share * max(limit_s - self.began_s, 1e-9)
+
+    def _phases(self) -> Iterator[None]:
+        """Run the phases; yields wherever a large graph takes a while to prepare."""
+        yield
+        load_kernels(MERGES, self.options)
+        finest = self._finest_level()
+        load_kernels(BLOCKS, self.options)
+        states: list[State] = []
+        for end in PHASES[:BLOCK_PHASES]:
+            yield
+            level = self._level_for_blocks(finest)
+            yield
+            states = self._move_blocks(level, end, states, self.plans if end == PHASES[0] else ())
+        yield
+        load_kernels(WINDOWS, self.options)
+        states = self._states_on(finest, states)
+        by_blocks = self._best_for_blocks(states, LINKS[0])
+        by_windows = min((self._replay(state) for state in states), key=by_key)
+        blocks = blocks_step(LINKS[0], THRESHOLD)
+        for end in PHASES[BLOCK_PHASES:]:
+            yield
+            if by_blocks.key >= by_windows.key:
+                second = elsewhere_step if self.is_small else windows_step
+                found = self._run_phase([by_windows] * THREADS, [windows_step, second], end)
+                by_windows = min(found, key=by_key)
+            elif _is_near(by_windows, by_blocks):
+                steps = [blocks, windows_step]
+                by_blocks, by_windows = self._run_phase([by_blocks, by_windows], steps, end)
+            else:
+                found = self._run_phase([by_blocks] * THREADS, [blocks] * THREADS, end)
+                by_blocks = min(found, key=by_key)
+
+    def _states_on(self, level: Level, states: list[State]) -> list[State]:
+        """List the best schedule so far, and those of the states that are on a level."""
+        best = state_of(level, self.incumbent.schedule.plan)
+        return [best, *(state for state in states if state.level is level)]
+
+    def _move_blocks(
+        self, level: Level, end: float, states: list[State], others: tuple[Plan, ...]
+    ) -> list[State]:
+        """Move blocks of the best schedule so far; of other plans, where that gains nothing."""
+        links, starts = list(LINKS), self._states_on(level, states)
+        states = [self._best_for_blocks(starts, serve) for serve in LINKS]
+        if not _is_near(states[1], states[0]):
+            states[1], links[1] = states[0], links[0]
+        first, scatters = self.options.seed + self.n_phases * SCATTERED, self._scatters()
+        seeds = range(first, first + SCATTERED * scatters)
+        steps = [
+            restarting(
+                blocks_step(serve, THRESHOLD),
+                [
+                    state,
+                    *(scattered(state, seed) for seed in seeds[thread::THREADS]),
+                    *(state_of(level, plan) for plan in others[thread::THREADS]),
+                ],
+            )
+            for thread, (serve, state) in enumerate(zip(links, states, strict=True))
+        ]
+        return self._run_phase(states, steps, end)
+
+    def _scatters(self) -> bool:
+        """Whether to start from random placements too: nothing fits, and few ops are to move."""
+        return self.is_small and not self.incumbent.schedule.fits
+
+    def _finest_level(self) -> Level:
+        """Merge chains, unless memory is short or the best schedule so far splits some."""
+        chain = merge_chains(self.problem)
+        best = self.incumbent.schedule
+        level, device = make_level(self.problem, chain), best.plan.device
+        if best.fits and (level.device_of(device)[level.group] == device).all():
+            return level
+        return make_level(self.problem, np.arange(len(chain)))
+
+    def _level_for_blocks(self, finest: Level) -> Level:
+        """Return the finest level; of a large graph, one merged along the best schedule so far."""
+        if finest.problem.profile.n_ops <= FINE:
+            return finest
+        device = self.incumbent.schedule.plan.device
+        groups = merge_batches(self.problem, FINE, critical=True, device=device)
+        return make_level(self.problem, groups)
+
+    def _best_for_blocks(self, states: list[State], links: str) -> State:
+        """Return the best state for moves of blocks to start from.
+
+        Moves go further in the order of ranks, unless a state's own is much better.
+        """
+        measure = blocks_step(links, rounds=0)
+        ranked, in_order = (
+            min(
+                (
+                    measure(State(s.level, s.order, s.device, ranked=by_ranks), 0, 1.0, going())
+                    for s in states
+                ),
+                key=by_key,
+            )
+            for by_ranks in (True, False)
+        )
+        limit = ranked.lacking_bytes, ranked.makespan_us * (1 - OWN_ORDER)
+        return in_order if in_order.key < limit else ranked
+
+    def _replay(self, state: State) -> State:
+        """Return a state in the better order for windows: its own, or that of a simulation."""
+        again = replace(state, order=played(state.level, state.device, state.order))
+        return min(
+            (windows_step(one, 0, 1.0, going(), n_windows=0) for one in (state, again)), key=by_key
+        )
+
+    def _run_phase(self, states: list[State], steps: list[Step], end: float) -> list[State]:
+        """Let each thread take steps from its state until a share of the time is over."""
+        if self.options.stopped or self.incumbent.is_optimal:
+            return states
+        stop, found = going(), list(states)
+        with ThreadPoolExecutor(THREADS) as pool:
+            running = [
+                pool.submit(self._take_steps, thread, steps[thread], found, stop, end)
+                for thread in range(THREADS)
+            ]
+            try:
+                self._watch(running, found, stop, end)
+            finally:
+                stop[0] = True
+        for future in running:
+            future.result()
+        self.n_phases += 1
+        for state in found:
+            if not self.options.cancelled():
+                self.incumbent.try_state(state)
+        return found
+
+    def _take_steps(
+        self, thread: int, step: Step, found: list[State], stop: BoolArray, end: float
+    ) -> None:
+        """Improve one thread's state step by step."""
+        started = self._spent
+        has_limit, most = self.options.time_limit_s is not None, self.options.rounds
+        if most is None and not has_limit:
+            n_ops = found[thread].level.problem.profile.n_ops
+            most = min(max(FEWEST_STEPS, STEPPED_OPS // n_ops), MOST_STEPS)
+        taken = 0
+        while not stop[0] and (most is None or taken < most):
+            taken += 1
+            seed = (self.options.seed + (self.n_phases * THREADS + thread << 16) + taken) % 2**32
+            share = (self._spent - started) / max(end - started, 1e-9) if has_limit else 1.0
+            found[thread] = step(found[thread], seed, share, stop)
+
+    def _watch(
+        self, running: list[Future[None]], found: list[State], stop: BoolArray, end: float
+    ) -> None:
+        """Try what the threads find as plans until the phase is over."""
+        best_keys = [state.key for state in found]
+        reported_s = self.options.seconds
+        while not all(future.done() for future in running):
+            left_s = REPORT_S if self.search_s is None else (end - self._spent) * self.search_s
+            wait_s = min(REPORT_S, max(left_s, 0.0))
+            wait([future for future in running if not future.done()], wait_s)
+            if self.options.cancelled() or self._is_over(end) or self.incumbent.is_optimal:
+                stop[0] = True
+                return
+            if self.options.time_limit_s is None:
+                continue
+            for thread, state in enumerate(found):
+                if state.key < best_keys[thread]:
+                    best_keys[thread] = state.key
+                    self.incumbent.try_state(state)
+            if self.options.seconds - reported_s >= REPORT_S:
+                reported_s = self.options.seconds
+                fraction = min(1.0, self._spent)
+                self.options.progress(
+                    Progress(reported_s, "looking for a better plan", fraction=fraction)
+                )
+
+    @property
+    def _spent(self) -> float:
+        """Share of the time for annealing that is over; 0 without a limit."""
+        if self.search_s is None:
+            return 0.0
+        return (self.options.seconds - self.began_s) / self.search_s
+
+    def _is_over(self, end: float) -> bool:
+        return self.search_s is not None and self._spent >= end
+
+
+def _is_near(state: State, other: State) -> bool:
+    """Whether a state is hardly worse than another."""
+    return state.key <= (other.lacking_bytes, other.makespan_us * (1 + NEAR))
