@@ -1,0 +1,104 @@
+"""Compiling ahead: two processes share the steps, and a person sees how far they are."""
+
+from types import SimpleNamespace
+
+import pytest
+from numba.core import event
+
+from enplace.machine import simulate
+from enplace.placers.enplace import kernels
+
+
+def compile_one(problem):
+    """Report to numba's listeners that a kernel of ours is compiled."""
+    with event.trigger_event(
+        "numba:compile", data={"dispatcher": SimpleNamespace(py_func=simulate)}
+    ):
+        pass
+
+
+def load_nothing(problem):
+    """Find every kernel in the cache."""
+
+
+class Helper:
+    """A process that has ended, or been killed."""
+
+    def poll(self):
+        return 0
+
+    def kill(self):
+        pass
+
+    def wait(self):
+        pass
+
+
+@pytest.fixture
+def compilation():
+    made = kernels._Compilation()
+    yield made
+    event.unregister("numba:compile", made)
+
+
+@pytest.fixture
+def helpers(monkeypatch):
+    """Folders of the processes that were started; each has done the last step."""
+    started = []
+
+    def start(folder):
+        claims = kernels._Claims(kernels.Path(folder))
+        last = list(kernels.STEPS)[-1]
+        assert claims.claim(last)
+        claims.finish(last)
+        started.append(folder)
+        return Helper()
+
+    monkeypatch.setattr(kernels, "_start_helper", start)
+    monkeypatch.setattr(kernels.os, "sched_getaffinity", lambda pid: {0, 1})
+    return started
+
+
+def test_only_one_process_takes_a_step(tmp_path):
+    one, other = kernels._Claims(tmp_path), kernels._Claims(tmp_path)
+    assert one.claim("simulate")
+    assert not other.claim("simulate")
+    assert not other.is_finished("simulate")
+    one.finish("simulate")
+    assert other.is_finished("simulate")
+
+
+def test_where_everything_is_compiled_nothing_is_started_or_reported(
+    monkeypatch, compilation, helpers
+):
+    monkeypatch.setattr(kernels, "STEPS", {"first": load_nothing, "second": load_nothing})
+    reports = []
+    for step in kernels.STEPS:
+        compilation.load(step, reports.append)
+    assert (reports, helpers) == ([], [])
+
+
+def test_the_first_kernel_to_compile_starts_one_helper(monkeypatch, compilation, helpers):
+    steps = {
+        "first": load_nothing,
+        "second": compile_one,
+        "third": compile_one,
+        "last": compile_one,
+    }
+    monkeypatch.setattr(kernels, "STEPS", steps)
+    reports = []
+    for step in steps:
+        compilation.load(step, reports.append)
+    assert len(helpers) == 1
+    shown = [f"Compiling, once after installation: {done} of 4" for done in (2, 3, 4)]
+    assert list(dict.fromkeys(reports)) == shown
+
+
+def test_a_step_that_a_dead_helper_took_is_compiled_here(monkeypatch, compilation, helpers):
+    ran = []
+    steps = {"first": compile_one, "second": lambda problem: ran.append(problem)}
+    monkeypatch.setattr(kernels, "STEPS", steps)
+    monkeypatch.setattr(kernels._Claims, "finish", lambda self, step: None)
+    for step in steps:
+        compilation.load(step, lambda message: None)
+    assert len(ran) == 1
