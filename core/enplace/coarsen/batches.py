@@ -1,4 +1,4 @@
-"""Coarsening by batches of edge merges: Pesto's, and one that minds the critical path.
+"""Coarsening by batches of edge merges: Pesto's rule, and one that spares the critical path.
 
 Section 3.3 of the paper; the second variant is ours.
 
@@ -33,8 +33,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import GroupedGraph, group_graph, mean_link
+from enplace.values.arrays import FloatArray, IntArray, csr_offsets, inverse, topological_order
 from enplace.values.problem import Problem
-from enplace.values.profile import FloatArray, IntArray
 
 MEMORY_SHARE = 0.25
 """Most memory of a vertex, as a share of the smallest GPU's."""
@@ -46,7 +46,7 @@ TIED_SHARE = 4.0
 """Most work of vertices that must share a device, in terms of the most work of one."""
 
 MERGED_A_ROUND = 0.12
-"""Share of the vertices that the critical-path-aware variant merges before it looks anew."""
+"""Share of the vertices that the critical-path-aware variant merges in one batch."""
 
 STRETCH = 0.02
 """How much that variant lets a merged vertex stretch the longest path beyond its limit."""
@@ -151,7 +151,7 @@ def _to_graph(problem: Problem, grouped: GroupedGraph, device: IntArray | None) 
 
 
 def _ties(problem: Problem, vertex: IntArray) -> IntArray:
-    """Number of what each vertex shares a device with; shape (n_vertices,)."""
+    """Number of the set that each vertex shares a device with; shape (n_vertices,)."""
     n = int(vertex.max()) + 1
     size = n + problem.n_units
     links = coo_array((np.ones(len(vertex)), (vertex, n + problem.unit)), shape=(size, size))
@@ -196,9 +196,9 @@ def _one_batch(
     """Root of each vertex after one batch of merges; a vertex that is not merged is its own."""
     n = len(graph.work_us)
     order = _topological(n, graph.source, graph.target)
-    out_ptr = np.searchsorted(graph.source, np.arange(n + 1))
+    out_ptr = csr_offsets(graph.source, n)
     by_target = np.argsort(graph.target, kind="stable")
-    in_ptr = np.searchsorted(graph.target[by_target], np.arange(n + 1))
+    in_ptr = csr_offsets(graph.target[by_target], n)
     producers = graph.source[by_target]
     height = _heights(order, in_ptr, producers)
     work = graph.work_us
@@ -249,11 +249,9 @@ def _pack(graph: _Graph, target: int, work_cap: float, memory_cap: int) -> IntAr
     n = len(graph.work_us)
     order = _topological(n, graph.source, graph.target)
     by_target = np.argsort(graph.target, kind="stable")
-    in_ptr = np.searchsorted(graph.target[by_target], np.arange(n + 1))
+    in_ptr = csr_offsets(graph.target[by_target], n)
     height = _heights(order, in_ptr, graph.source[by_target])
-    place = np.empty(n, dtype=np.int64)
-    place[order] = np.arange(n)
-    by_height = np.lexsort((place, graph.device_set, height))
+    by_height = np.lexsort((inverse(order), graph.device_set, height))
     return _fill(
         by_height,
         height,
@@ -323,7 +321,7 @@ def _join(
     work_cap: float,
     memory_cap: int,
 ) -> bool:  # pragma: no cover - compiled
-    """Tie what two vertices are tied to, unless that is too much for one device."""
+    """Join the ties of two vertices, unless that is too much for one device."""
     while above[one] != one:
         above[one] = above[above[one]]
         one = above[one]
@@ -346,29 +344,8 @@ def _join(
 def _topological(n: int, source: IntArray, target: IntArray) -> IntArray:
     """Kahn's order; shorter than ``n`` if there is a cycle."""
     by_source = np.argsort(source, kind="stable")
-    out_ptr = np.searchsorted(source[by_source], np.arange(n + 1))
-    return _kahn(n, out_ptr, target[by_source])
-
-
-@njit(cache=True, nogil=True)
-def _kahn(n: int, out_ptr: IntArray, target: IntArray) -> IntArray:  # pragma: no cover - compiled
-    waiting = np.zeros(n, dtype=np.int64)
-    for edge in range(len(target)):
-        waiting[target[edge]] += 1
-    order, filled = np.empty(n, dtype=np.int64), 0
-    for node in range(n):
-        if waiting[node] == 0:
-            order[filled] = node
-            filled += 1
-    head = 0
-    while head < filled:
-        for edge in range(out_ptr[order[head]], out_ptr[order[head] + 1]):
-            waiting[target[edge]] -= 1
-            if waiting[target[edge]] == 0:
-                order[filled] = target[edge]
-                filled += 1
-        head += 1
-    return order[:filled]
+    out_ptr = csr_offsets(source[by_source], n)
+    return topological_order(n, out_ptr, target[by_source])
 
 
 @njit(cache=True, nogil=True)

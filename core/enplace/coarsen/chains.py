@@ -10,8 +10,8 @@ from scipy.sparse.csgraph import connected_components
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import IntArray
 
-ROOM = 0.25
-"""Most of the smallest device's memory that ops of merged chains may hold together."""
+MEMORY_SHARE = 0.25
+"""Most memory that the ops of merged chains may hold, as a share of the smallest device's."""
 
 
 def merge_chains(problem: Problem) -> IntArray:
@@ -21,7 +21,7 @@ def merge_chains(problem: Problem) -> IntArray:
     that takes no time joins its only consumer. Groups of the first kind are entered only at their
     root, those of the second left only there, so that contracting either closes no cycle; the
     second are found after the first are contracted. Only ops that may use the same devices join,
-    and only where the variables of all that then share a device leave room for others there.
+    and only where the variables of all that then share a device are not too large.
 
     Returns
     -------
@@ -39,17 +39,17 @@ def merge_chains(problem: Problem) -> IntArray:
         profile.edge_source,
         profile.edge_op,
     )
-    return _with_room(problem, group)
+    return _split_large(problem, group)
 
 
-def _with_room(problem: Problem, group: IntArray) -> IntArray:
-    """The groups, but ops by themselves where groups, with all colocated, hold too much."""
+def _split_large(problem: Problem, group: IntArray) -> IntArray:
+    """Take groups apart that hold too much together with all that is colocated with them."""
     n_groups = int(group.max()) + 1
     n = n_groups + problem.n_units
     ends = group, n_groups + problem.unit
     _, part = connected_components(coo_array((np.ones(len(group)), ends), shape=(n, n)), False)
     held_bytes = np.bincount(part[group], weights=problem.profile.persistent_bytes, minlength=n)
-    full = (held_bytes > ROOM * problem.cluster.capacity_bytes.min())[part[group]]
+    full = (held_bytes > MEMORY_SHARE * problem.cluster.capacity_bytes.min())[part[group]]
     apart = np.where(full, n_groups + np.arange(len(group)), group)
     found: IntArray = np.unique(apart, return_inverse=True)[1]
     return found

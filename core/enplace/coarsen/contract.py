@@ -7,19 +7,20 @@ from numba import njit
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from enplace.values.arrays import IntArray, csr_offsets, inverse
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
-from enplace.values.profile import CONTROL, IntArray, Profile, make_profile
+from enplace.values.profile import CONTROL, Profile, make_profile
 
 
 def contract(problem: Problem, group: IntArray) -> Problem:
     """Make a problem in which each group is one op.
 
-    A group takes the time and the variables of its ops together. Tensors that leave it stay what
-    they are, so that each is still sent once; those that do not are memory it needs while it runs.
-    It may be where all its ops may be, and shares a device with every group that has a part of one
-    of its placement units.
+    A group takes the time and the variables of all its ops. Tensors that leave it stay as they
+    are, so that each is still sent once; the others are memory that it needs while it runs. It may
+    be where all its ops may be, and shares a device with every group that has ops of one of its
+    placement units.
 
     Parameters
     ----------
@@ -33,8 +34,8 @@ def contract(problem: Problem, group: IntArray) -> Problem:
     """
     profile, cluster = problem.profile, problem.cluster
     n = int(group.max()) + 1
-    order = np.lexsort((_natural_position(problem), group))
-    first = order[np.searchsorted(group[order], np.arange(n))]
+    order = np.lexsort((inverse(problem.profile.topological_order), group))
+    first = order[csr_offsets(group[order], n)[:-1]]
     time_us = np.zeros((n, profile.time_us.shape[1]))
     np.add.at(time_us, group, profile.time_us)
     source, target = group[profile.edge_source], group[profile.edge_op]
@@ -64,7 +65,7 @@ def contract(problem: Problem, group: IntArray) -> Problem:
 
 
 def _backward_groups(profile: Profile, group: IntArray) -> Measurement:
-    """What an input of 2020 says of its backward ops, of groups; nothing of other profiles."""
+    """Groups with backward ops, where an input of 2020 names these; nothing for other profiles."""
     backward = profile.measured.backward
     if backward is None:
         return Measurement()
@@ -72,24 +73,17 @@ def _backward_groups(profile: Profile, group: IntArray) -> Measurement:
 
 
 def expand(problem: Problem, group: IntArray, plan: Plan) -> Plan:
-    """Give a plan of the contracted problem back to the ops: a group's ops run one after another.
+    """Turn a plan of the contracted problem into one of the ops, each group's in a row.
 
     Parameters
     ----------
     problem : Problem
-        The one that was contracted by ``group``.
+        The problem that was contracted by ``group``.
     """
-    order = np.lexsort((_natural_position(problem), plan.position[group]))
-    position = np.empty(len(order), dtype=np.int64)
-    position[order] = np.arange(len(order))
-    return Plan(plan.device[group], position, plan.method, policy=plan.policy, links=plan.links)
-
-
-def _natural_position(problem: Problem) -> IntArray:
-    order = problem.profile.topological_order
-    position = np.empty(len(order), dtype=np.int64)
-    position[order] = np.arange(len(order))
-    return position
+    order = np.lexsort((inverse(problem.profile.topological_order), plan.position[group]))
+    return Plan(
+        plan.device[group], inverse(order), plan.method, policy=plan.policy, links=plan.links
+    )
 
 
 def _sums(values: IntArray, group: IntArray, n: int) -> IntArray:
@@ -109,7 +103,7 @@ def _together(problem: Problem, group: IntArray, n: int) -> list[str]:
 
 
 def _peak_inside(problem: Problem, group: IntArray, order: IntArray) -> IntArray:
-    """Most bytes that a group needs beside its variables and the tensors that leave it."""
+    """Most bytes that a group needs besides its variables and the tensors that leave it."""
     profile = problem.profile
     return _peaks(
         order,
@@ -132,7 +126,7 @@ def _peaks(
     edge_ptr: IntArray,
     edge_op: IntArray,
 ) -> IntArray:  # pragma: no cover - compiled
-    """Play each group's ops in turn; a tensor that stays inside dies with its last use."""
+    """Run each group's ops in order; a tensor that stays inside dies with its last use."""
     n_ops = len(order)
     place = np.empty(n_ops, np.int64)
     for i in range(n_ops):

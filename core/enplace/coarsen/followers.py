@@ -1,4 +1,4 @@
-"""Followers: constants and variables that should simply be where they are used.
+"""Followers: constants and variables that belong where they are used.
 
 A TensorFlow graph holds hundreds of ops without inputs that take no time: Const, Shape of a
 constant, VariableV2 and its read. Placed alone they would all look equally good everywhere, and a
@@ -15,7 +15,7 @@ from enplace.values.profile import IntArray
 
 
 def find_leaders(problem: Problem, position: IntArray) -> IntArray:
-    """Name for each op the op it should be placed with.
+    """Find the op that each op should be placed with.
 
     An op is *free* if it takes no time on any device and all its producers are free. A free op
     follows the leader of that consumer whose leader comes first in ``position``, if every device

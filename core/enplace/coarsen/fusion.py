@@ -18,8 +18,15 @@ from numba import njit
 
 from enplace.coarsen.followers import find_leaders
 from enplace.coarsen.grouped import GroupedGraph, group_graph, mean_link
+from enplace.values.arrays import (
+    FloatArray,
+    IntArray,
+    csr_offsets,
+    inverse,
+    topological_order,
+    upward_rank,
+)
 from enplace.values.problem import Problem
-from enplace.values.profile import FloatArray, IntArray
 
 RANGE = 200
 """R of the paper: the most nodes in a cluster."""
@@ -36,10 +43,9 @@ def fuse(problem: Problem, *, reach: int = RANGE, memory_share: float = MEMORY_S
     int array, shape (n_ops,)
         Cluster of each op, numbered along CPD-TOPO; no edge leads to a smaller number.
     """
-    topological = np.empty(problem.profile.n_ops, dtype=np.int64)
-    topological[problem.profile.topological_order] = np.arange(problem.profile.n_ops)
-    leader = find_leaders(problem, topological)
-    rank = np.unique(topological[leader], return_inverse=True)[1]
+    position = inverse(problem.profile.topological_order)
+    leader = find_leaders(problem, position)
+    rank = np.unique(position[leader], return_inverse=True)[1]
     graph = group_graph(problem, rank)
     cost = graph.edge_us(*mean_link(problem.cluster))
     order = cpd_topo(graph, cost)
@@ -60,7 +66,7 @@ def cpd_topo(graph: GroupedGraph, cost_us: FloatArray) -> IntArray:
         Transfer time c of each edge.
     """
     n, w = graph.n_groups, shortest_time_us(graph)
-    out_ptr = np.searchsorted(graph.source, np.arange(n + 1))
+    out_ptr = csr_offsets(graph.source, n)
     return _cpd_topo(n, out_ptr, graph.target, w, cost_us)
 
 
@@ -76,11 +82,10 @@ def breakpoints(
         ``limit_bytes`` in each, single nodes excepted.
     """
     n = graph.n_groups
-    position = np.empty(n, dtype=np.int64)
-    position[order] = np.arange(n)
+    position = inverse(order)
     source, target = position[graph.source], position[graph.target]
     by_target = np.argsort(target, kind="stable")
-    in_ptr = np.searchsorted(target[by_target], np.arange(n + 1))
+    in_ptr = csr_offsets(target[by_target], n)
     out_cost = np.bincount(source, weights=cost_us, minlength=n).astype(np.float64)
     previous = _cut(
         in_ptr,
@@ -106,47 +111,23 @@ def shortest_time_us(graph: GroupedGraph) -> FloatArray:
 
 
 @njit(cache=True, nogil=True)
-def _kahn(n: int, out_ptr: IntArray, target: IntArray) -> IntArray:  # pragma: no cover - compiled
-    waiting = np.zeros(n, dtype=np.int64)
-    for edge in range(len(target)):
-        waiting[target[edge]] += 1
-    order, filled = np.empty(n, dtype=np.int64), 0
-    for node in range(n):
-        if waiting[node] == 0:
-            order[filled] = node
-            filled += 1
-    for head in range(n):
-        node = order[head]
-        for edge in range(out_ptr[node], out_ptr[node + 1]):
-            waiting[target[edge]] -= 1
-            if waiting[target[edge]] == 0:
-                order[filled] = target[edge]
-                filled += 1
-    return order
-
-
-@njit(cache=True, nogil=True)
 def _critical_path_lengths(
     order: IntArray, out_ptr: IntArray, target: IntArray, w: FloatArray, c: FloatArray
 ) -> FloatArray:  # pragma: no cover - compiled
     """Return cpath = tlevel + blevel of each node (equations 2 and 3)."""
-    top, bottom = np.zeros(len(w)), np.zeros(len(w))
+    top = np.zeros(len(w))
     for node in order:
         for edge in range(out_ptr[node], out_ptr[node + 1]):
             child = target[edge]
             top[child] = max(top[child], top[node] + w[node] + c[edge])
-    for node in order[::-1]:
-        for edge in range(out_ptr[node], out_ptr[node + 1]):
-            bottom[node] = max(bottom[node], bottom[target[edge]] + c[edge])
-        bottom[node] += w[node]
-    return top + bottom
+    return top + upward_rank(order, out_ptr, target, w, c)
 
 
 @njit(cache=True, nogil=True)
 def _cpd_topo(
     n: int, out_ptr: IntArray, target: IntArray, w: FloatArray, c: FloatArray
 ) -> IntArray:  # pragma: no cover - compiled
-    kahn = _kahn(n, out_ptr, target)
+    kahn = topological_order(n, out_ptr, target)
     cpath = _critical_path_lengths(kahn, out_ptr, target, w, c)
     waiting = np.zeros(n, dtype=np.int64)
     for edge in range(len(target)):

@@ -43,7 +43,7 @@ class GroupedGraph:
         return len(self.memory_bytes)
 
     def edge_us(self, b0_us: float, b1_us_per_byte: float) -> FloatArray:
-        """What it takes to send each edge's tensors over one link; shape (n_edges,)."""
+        """Time to send each edge's tensors over one link; shape (n_edges,)."""
         return self.tensors * b0_us + self.edge_bytes * b1_us_per_byte
 
 
@@ -79,7 +79,7 @@ def group_graph(problem: Problem, group: IntArray) -> GroupedGraph:
 def op_memory_bytes(problem: Problem) -> IntArray:
     """Variables and outputs of each op, the crude sum the papers use; shape (n_ops,).
 
-    As if all were there at once: Tarnawski et al. 2020, Celeritas and Baechi count so.
+    As if all were there at once; so count Tarnawski et al. 2020, Celeritas and Baechi.
     """
     profile = problem.profile
     total = profile.persistent_bytes.copy()

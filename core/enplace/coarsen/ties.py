@@ -1,4 +1,4 @@
-"""Ties: edges too heavy to cut, and what hangs together by them."""
+"""Ties: edges too heavy to cut, and the ops that they join."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tie_heavy_edges(problem: Problem, ratio: float, share: float) -> IntArray:
     ratio : float
         How much longer than its ops a transfer must take; 0 for any time.
     share : float
-        Largest compute time of what is joined, as a share of the whole graph's.
+        Most compute time of ops that are joined, as a share of the whole graph's.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def tie_heavy_edges(problem: Problem, ratio: float, share: float) -> IntArray:
 def _join(
     left: IntArray, right: IntArray, work_us: FloatArray, allowed: BoolArray, limit_us: float
 ) -> IntArray:  # pragma: no cover - compiled
-    """Union-find over pairs of units in turn, skipping what would grow too large."""
+    """Union-find over pairs of units, skipping those that would grow too large."""
     parent = np.arange(len(work_us))
     for i in range(len(left)):
         a, b = _root(parent, left[i]), _root(parent, right[i])

@@ -1,4 +1,4 @@
-"""The simulator: runs a plan on the machine model and reports when everything happens."""
+"""The machine model: simulate a plan, and find what its step time consists of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from enplace.errors import DeadlockError
 from enplace.machine.critical_path import CriticalPath, critical_path
 from enplace.machine.kernel import run
 from enplace.machine.layout import build_machine
-from enplace.values.plan import Plan, check_plan
+from enplace.machine.placement import lay_out
+from enplace.values.plan import LINK_POLICIES, POLICIES, Plan, check_plan
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
@@ -35,9 +36,16 @@ def simulate(problem: Problem, plan: Plan) -> Schedule:
     """
     problem = split_problem(problem, plan.splits)
     check_plan(problem, plan)
-    machine = build_machine(problem, plan)
-    times = run(machine)
-    if times.finished < problem.profile.n_ops:
+    machine = build_machine(problem)
+    placement = lay_out(
+        machine,
+        plan.device.astype(np.int64),
+        plan.position.astype(np.int64),
+        POLICIES.index(plan.policy),
+        LINK_POLICIES.index(plan.links),
+    )
+    times = run(machine, placement)
+    if times.n_finished < problem.profile.n_ops:
         raise DeadlockError(_describe_deadlock(problem, plan, times.waiting))
     return Schedule(
         problem=problem,
@@ -45,8 +53,8 @@ def simulate(problem: Problem, plan: Plan) -> Schedule:
         op_start_us=times.start_us,
         op_finish_us=times.finish_us,
         op_lane=times.lane,
-        transfer_tensor=machine.transfer_tensor,
-        transfer_to=machine.transfer_to,
+        transfer_tensor=placement.transfers.tensor,
+        transfer_to=placement.transfers.target,
         transfer_start_us=times.sent_start_us,
         transfer_finish_us=times.sent_finish_us,
     )
@@ -67,6 +75,5 @@ def _describe_deadlock(problem: Problem, plan: Plan, waiting: IntArray) -> str:
     where = problem.cluster.devices[plan.device[op]].name
     return (
         f"the plan's order deadlocks: op '{profile.op_names[op]}' on {where} waits for {cause}, "
-        f"which "
-        f"comes later in the order; use policy 'priority' or an order that follows the graph"
+        f"which comes later in the order; use policy 'priority' or an order that follows the graph"
     )

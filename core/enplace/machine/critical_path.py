@@ -1,4 +1,4 @@
-"""The critical path of a schedule: what its step time consists of."""
+"""The critical path of a schedule: the ops and transfers that make up its step time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from enplace.values.profile import FloatArray, IntArray
+from enplace.values.arrays import FloatArray, IntArray, csr_offsets
 from enplace.values.schedule import Schedule
 
 NOTHING = -1
@@ -29,7 +29,7 @@ class CriticalPath:
     start_us, finish_us : float array, shape (n_steps,)
         When it runs.
     waiting_us : float
-        What no single op or transfer explains (an order that held a free lane back).
+        Time that no op or transfer on the path explains (an order that kept a lane idle).
     """
 
     is_transfer: NDArray[np.bool_]
@@ -48,7 +48,7 @@ class CriticalPath:
 
 
 def critical_path(schedule: Schedule) -> CriticalPath:
-    """Walk back from the op that ends last to what it waited for."""
+    """Walk back from the op that ends last, always to the op or transfer that it waited for."""
     profile, cluster = schedule.problem.profile, schedule.problem.cluster
     by_tensor = np.argsort(schedule.transfer_tensor, kind="stable")
     codes = _walk_back(
@@ -60,7 +60,7 @@ def critical_path(schedule: Schedule) -> CriticalPath:
         profile.in_ptr,
         profile.edge_tensor[profile.in_edges],
         profile.tensor_op,
-        np.searchsorted(schedule.transfer_tensor[by_tensor], np.arange(profile.n_tensors + 1)),
+        csr_offsets(schedule.transfer_tensor[by_tensor], profile.n_tensors),
         by_tensor,
         schedule.transfer_tensor,
         schedule.transfer_to,

@@ -7,8 +7,7 @@ says the same in plain Python; the tests hold the two together to the last bit.
 Time advances in rounds; there may be several at one instant. In a round (1) what ends now ends:
 ops by number, then transfers by number; (2) devices with a free lane start ready ops: those that
 take no time first, and only in a round that has none of them the others; (3) transfers that wait
-for a free channel start. Arrays come one by one, not in a tuple: numba counts references at every
-access to one.
+for a free channel start.
 """
 
 from __future__ import annotations
@@ -18,55 +17,24 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from enplace.values.problem import BoolArray
-from enplace.values.profile import FloatArray, IntArray
-
-PRIORITY, STRICT, FIFO = range(3)
-LINK_FIFO, LINK_PRIORITY, LINK_ORDERED = range(3)
-
-
-class Machine(NamedTuple):
-    """What the loop reads: graph, plan and cluster as flat arrays.
-
-    ``owner`` is the device whose lanes a device uses: its own, or the first of its chip. Ready ops
-    wait in one heap for each owner, from ``heap_ptr[owner]`` on.
-
-    Transfers are known beforehand: transfer ``x`` sends ``transfer_tensor[x]`` to
-    ``transfer_to[x]``; those of tensor ``t`` are ``transfer_ptr[t] : transfer_ptr[t + 1]``.
-    ``transfer_rank`` orders them by the position of their first consumer and ``ranked_transfer``
-    is its inverse; ``channel_queue`` holds the transfers of each channel by rank. These three are
-    empty where links are first come, first served.
-    """
-
-    device: IntArray
-    position: IntArray
-    duration_us: FloatArray
-    in_degree: IntArray
-    lanes: IntArray
-    owner: IntArray
-    heap_ptr: IntArray
-    tensor_ptr: IntArray
-    edge_ptr: IntArray
-    edge_op: IntArray
-    transfer_ptr: IntArray
-    transfer_tensor: IntArray
-    transfer_to: IntArray
-    transfer_us: FloatArray
-    transfer_link: IntArray
-    route_ptr: IntArray
-    route: IntArray
-    device_ptr: IntArray
-    device_queue: IntArray
-    transfer_rank: IntArray
-    ranked_transfer: IntArray
-    channel_ptr: IntArray
-    channel_queue: IntArray
-    policy: int
-    links: int
+from enplace.machine.compiling import loop, step
+from enplace.machine.layout import Machine
+from enplace.machine.placement import (
+    FIFO,
+    LINK_FIFO,
+    LINK_ORDERED,
+    LINK_PRIORITY,
+    STRICT,
+    Placement,
+)
+from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
 
 class Times(NamedTuple):
-    """What the loop finds out; ``finished`` below n_ops means that the order deadlocks."""
+    """When ops and transfers run; ``n_finished`` below n_ops means that the order deadlocks.
+
+    ``waiting`` is how many inputs of each op have not come.
+    """
 
     start_us: FloatArray
     finish_us: FloatArray
@@ -74,10 +42,363 @@ class Times(NamedTuple):
     sent_start_us: FloatArray
     sent_finish_us: FloatArray
     waiting: IntArray
-    finished: int
+    n_finished: int
+
+
+class _State(NamedTuple):
+    """What the loop writes beside the times.
+
+    Attributes
+    ----------
+    ready, ready_size : int arrays, shapes (n_ops,) and (n_devices,)
+        Heaps of the keys of ready ops, one for each chip; where devices follow their lists,
+        ``ready_size`` is how far each has come.
+    op_of_key : int array, shape (n_ops,)
+    free_lanes, lane_busy : arrays, shapes (n_devices,) and (n_lanes,)
+    channel_free_us : float array, shape (n_channels,)
+    queue, queue_size : int arrays
+        Heaps of the ranks of waiting transfers, one for each channel; where channels follow a
+        given order, ``queue_size`` is how far each has come.
+    requested : bool array, shape (n_transfers,)
+        Whether the tensor has been made.
+    awake : bool array, shape (n_channels,)
+        Channels whose next transfer may have become free to start since they were looked at.
+    waker_ptr, waker : int arrays
+        For each channel, the first channels of all links that pass it.
+    event_us, event_code : arrays, shape (n_ops + n_transfers,)
+        Heap of what will end: ops by number, then transfers.
+    counts : int array
+        The numbers named below.
+    """
+
+    ready: IntArray
+    ready_size: IntArray
+    op_of_key: IntArray
+    free_lanes: IntArray
+    lane_busy: BoolArray
+    channel_free_us: FloatArray
+    queue: IntArray
+    queue_size: IntArray
+    requested: BoolArray
+    awake: BoolArray
+    waker_ptr: IntArray
+    waker: IntArray
+    event_us: FloatArray
+    event_code: IntArray
+    counts: IntArray
+
+
+EVENTS, WAITING, KEYS, CHANGED = range(4)
+"""Places in ``counts``: events in the heap, transfers that wait, keys given out, and whether a
+channel may have something to start."""
 
 
 @njit(cache=True, nogil=True)
+def run(machine: Machine, placement: Placement) -> Times:  # pragma: no cover - compiled
+    """Simulate a plan to its end, or to where its order deadlocks."""
+    n_ops, n_transfers = len(placement.device), len(placement.transfers.tensor)
+    state = _begin(machine, placement)
+    times = Times(
+        np.zeros(n_ops), np.zeros(n_ops), np.zeros(n_ops, np.int64),
+        np.zeros(n_transfers), np.zeros(n_transfers), np.diff(machine.in_ptr), 0,
+    )  # fmt: skip
+    n_finished = _run(machine, placement, times, state)
+    return Times(
+        times.start_us, times.finish_us, times.lane, times.sent_start_us, times.sent_finish_us,
+        times.waiting, n_finished,
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def _begin(machine: Machine, placement: Placement) -> _State:  # pragma: no cover - compiled
+    n_ops, n_devices = len(placement.device), len(machine.lanes)
+    n_transfers, n_channels = len(placement.transfers.tensor), machine.n_channels
+    waker_ptr, waker = _wakers(machine)
+    return _State(
+        ready=np.empty(n_ops, np.int64),
+        ready_size=np.zeros(n_devices, np.int64),
+        op_of_key=np.empty(n_ops, np.int64),
+        free_lanes=machine.lanes.copy(),
+        lane_busy=np.zeros(machine.lanes.sum(), np.bool_),
+        channel_free_us=np.zeros(n_channels),
+        queue=np.empty(len(placement.channel_queue), np.int64),
+        queue_size=np.zeros(n_channels, np.int64),
+        requested=np.zeros(n_transfers, np.bool_),
+        awake=np.zeros(n_channels, np.bool_),
+        waker_ptr=waker_ptr,
+        waker=waker,
+        event_us=np.empty(n_ops + n_transfers),
+        event_code=np.empty(n_ops + n_transfers, np.int64),
+        counts=np.zeros(4, np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _wakers(machine: Machine) -> tuple[IntArray, IntArray]:  # pragma: no cover - compiled
+    """For each channel, the first channels of all links that pass it; as CSR."""
+    route_ptr, route = machine.route_ptr, machine.route
+    ptr = np.zeros(machine.n_channels + 1, np.int64)
+    for channel in route:
+        ptr[channel + 1] += 1
+    ptr = np.cumsum(ptr)
+    waker, filled = np.empty(len(route), np.int64), ptr.copy()
+    for link in range(len(route_ptr) - 1):
+        for hop in range(route_ptr[link], route_ptr[link + 1]):
+            waker[filled[route[hop]]] = route[route_ptr[link]]
+            filled[route[hop]] += 1
+    return ptr, waker
+
+
+@loop
+def _run(m: Machine, p: Placement, t: Times, s: _State) -> int:  # pragma: no cover - compiled
+    """Run until nothing is left to end; return how many ops have."""
+    n_ops, n_finished = len(p.device), 0
+    for op in range(n_ops):
+        if t.waiting[op] == 0:
+            _make_ready(m, p, s, op)
+    now = 0.0
+    while True:
+        instant = _start_ops(m, p, t, s, now)
+        if not instant:
+            if s.counts[WAITING] > 0 and s.counts[CHANGED]:
+                _start_transfers(m, p, t, s, now)
+            s.counts[CHANGED] = 0
+        if s.counts[EVENTS] == 0:
+            return n_finished
+        now = s.event_us[0]
+        while s.counts[EVENTS] > 0 and s.event_us[0] == now:
+            code = _pop_event(s.event_us, s.event_code, s.counts[EVENTS])
+            s.counts[EVENTS] -= 1
+            if code < n_ops:
+                _end_op(m, p, t, s, code, now)
+                n_finished += 1
+            else:
+                _end_transfer(m, p, t, s, code - n_ops)
+
+
+@step
+def _start_ops(
+    m: Machine, p: Placement, t: Times, s: _State, now: float
+) -> bool:  # pragma: no cover - compiled
+    """Start ops on all free lanes; return whether any of them takes no time.
+
+    Those that take time start in a second pass, and only if the first started nothing.
+    """
+    instant = False
+    for second in range(2):
+        if instant or (second == 1 and p.policy == STRICT):
+            break
+        for device in range(len(m.lanes)):
+            while s.free_lanes[m.lane_owner[device]] > 0:
+                op = _next_op(p, t, s, device, second == 1)
+                if op < 0:
+                    break
+                _start_op(m, p, t, s, op, now)
+                instant |= p.duration_us[op] == 0.0
+    return instant
+
+
+@step
+def _next_op(
+    p: Placement, t: Times, s: _State, device: int, any_op: bool
+) -> int:  # pragma: no cover - compiled
+    """Take the op that a device starts next, or -1: one without duration, or if asked any."""
+    op = -1
+    if p.policy == STRICT:
+        at = p.device_ptr[device] + s.ready_size[device]
+        if at < p.device_ptr[device + 1] and t.waiting[p.device_queue[at]] == 0:
+            op = p.device_queue[at]
+            s.ready_size[device] += 1
+    elif s.ready_size[device] > 0 and (any_op or s.ready[p.heap_ptr[device]] < 0):
+        key = _pop(s.ready, p.heap_ptr[device], s.ready_size[device])
+        s.ready_size[device] -= 1
+        op = s.op_of_key[key if key >= 0 else key + len(p.device)]
+    return op
+
+
+@step
+def _start_op(
+    m: Machine, p: Placement, t: Times, s: _State, op: int, now: float
+) -> None:  # pragma: no cover - compiled
+    device = p.device[op]
+    lane = 0
+    while s.lane_busy[m.lane_ptr[device] + lane]:
+        lane += 1
+    t.lane[op] = lane
+    t.start_us[op] = now
+    t.finish_us[op] = now + p.duration_us[op]
+    if p.duration_us[op] > 0.0:
+        s.lane_busy[m.lane_ptr[device] + lane] = True
+        s.free_lanes[m.lane_owner[device]] -= 1
+    _push_event(s.event_us, s.event_code, s.counts[EVENTS], t.finish_us[op], op)
+    s.counts[EVENTS] += 1
+
+
+@step
+def _end_op(
+    m: Machine, p: Placement, t: Times, s: _State, op: int, now: float
+) -> None:  # pragma: no cover - compiled
+    device = p.device[op]
+    if p.duration_us[op] > 0.0:
+        s.lane_busy[m.lane_ptr[device] + t.lane[op]] = False
+        s.free_lanes[m.lane_owner[device]] += 1
+    for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
+        _deliver(m, p, t, s, tensor, device)
+        for transfer in range(p.transfers.ptr[tensor], p.transfers.ptr[tensor + 1]):
+            _request(m, p, t, s, transfer, now)
+
+
+@step
+def _end_transfer(
+    m: Machine, p: Placement, t: Times, s: _State, transfer: int
+) -> None:  # pragma: no cover - compiled
+    if s.counts[WAITING] > 0:
+        s.counts[CHANGED] = 1
+        _wake(m, s, p.transfers.link[transfer])
+    _deliver(m, p, t, s, p.transfers.tensor[transfer], p.transfers.target[transfer])
+
+
+@step
+def _deliver(
+    m: Machine, p: Placement, t: Times, s: _State, tensor: int, device: int
+) -> None:  # pragma: no cover - compiled
+    """Let the consumers on a device know that a tensor is there."""
+    for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
+        consumer = m.edge_op[edge]
+        if p.device[consumer] == device:
+            t.waiting[consumer] -= 1
+            if t.waiting[consumer] == 0:
+                _make_ready(m, p, s, consumer)
+
+
+@step
+def _make_ready(m: Machine, p: Placement, s: _State, op: int) -> None:  # pragma: no cover
+    """Queue an op whose inputs are all there; keys of ops that take no time are negative."""
+    if p.policy != STRICT:
+        key = p.position[op]
+        if p.policy == FIFO:
+            key = s.counts[KEYS]
+            s.counts[KEYS] += 1
+        s.op_of_key[key] = op
+        if p.duration_us[op] == 0.0:
+            key -= len(p.device)
+        chip = m.lane_owner[p.device[op]]
+        _push(s.ready, p.heap_ptr[chip], s.ready_size[chip], key)
+        s.ready_size[chip] += 1
+
+
+@step
+def _request(
+    m: Machine, p: Placement, t: Times, s: _State, transfer: int, now: float
+) -> None:  # pragma: no cover - compiled
+    """Queue a transfer of a tensor that was just made; first come, first served, it is sent."""
+    link = p.transfers.link[transfer]
+    if p.links == LINK_FIFO:
+        start = now
+        for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):
+            start = max(start, s.channel_free_us[m.route[hop]])
+        _send(m, p, t, s, transfer, start)
+    else:
+        channel = m.route[m.route_ptr[link]]
+        if p.links == LINK_PRIORITY:
+            base, size = p.channel_ptr[channel], s.queue_size[channel]
+            _push(s.queue, base, size, p.rank[transfer])
+            s.queue_size[channel] += 1
+        else:
+            s.requested[transfer] = True
+        s.awake[channel] = True
+        s.counts[CHANGED] = 1
+        s.counts[WAITING] += 1
+
+
+@step
+def _send(
+    m: Machine, p: Placement, t: Times, s: _State, transfer: int, start: float
+) -> None:  # pragma: no cover - compiled
+    """Occupy all channels of a transfer's link."""
+    link = p.transfers.link[transfer]
+    end = start + p.transfers.duration_us[transfer]
+    t.sent_start_us[transfer], t.sent_finish_us[transfer] = start, end
+    for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):
+        s.channel_free_us[m.route[hop]] = end
+    _push_event(s.event_us, s.event_code, s.counts[EVENTS], end, len(p.device) + transfer)
+    s.counts[EVENTS] += 1
+
+
+@step
+def _start_transfers(
+    m: Machine, p: Placement, t: Times, s: _State, now: float
+) -> None:  # pragma: no cover - compiled
+    """Start what channels carry next, until none of them has anything that may start."""
+    progress = True
+    while progress:
+        progress = False
+        for channel in range(m.n_channels):
+            if not s.awake[channel]:
+                continue
+            s.awake[channel] = False
+            transfer = _next_transfer(p, s, channel)
+            if transfer < 0 or not _may_start(m, p, s, transfer, now):
+                continue
+            _send(m, p, t, s, transfer, now)
+            _leave_queues(m, p, s, transfer, channel)
+            if t.sent_finish_us[transfer] == now:  # if only by rounding
+                _wake(m, s, p.transfers.link[transfer])
+            s.counts[WAITING] -= 1
+            progress = s.counts[WAITING] > 0
+
+
+@step
+def _next_transfer(p: Placement, s: _State, channel: int) -> int:  # pragma: no cover - compiled
+    """Find the transfer that a channel carries next; -1 while that is not known."""
+    base, transfer = p.channel_ptr[channel], -1
+    if p.links == LINK_PRIORITY:
+        if s.queue_size[channel] > 0:
+            transfer = p.ranked[s.queue[base]]
+    elif base + s.queue_size[channel] < p.channel_ptr[channel + 1]:
+        following = p.channel_queue[base + s.queue_size[channel]]
+        if s.requested[following]:
+            transfer = following
+    return transfer
+
+
+@step
+def _may_start(
+    m: Machine, p: Placement, s: _State, transfer: int, now: float
+) -> bool:  # pragma: no cover - compiled
+    """Whether all channels of a transfer's link are free, and it is the next on each."""
+    link, may = p.transfers.link[transfer], True
+    for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):
+        may &= s.channel_free_us[m.route[hop]] <= now
+        if p.links == LINK_ORDERED:
+            may &= _next_transfer(p, s, m.route[hop]) == transfer
+    return may
+
+
+@step
+def _leave_queues(
+    m: Machine, p: Placement, s: _State, transfer: int, channel: int
+) -> None:  # pragma: no cover - compiled
+    """Take a transfer that starts off the queue of its first channel, or of all if ordered."""
+    if p.links == LINK_PRIORITY:
+        _pop(s.queue, p.channel_ptr[channel], s.queue_size[channel])
+        s.queue_size[channel] -= 1
+    else:
+        link = p.transfers.link[transfer]
+        for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):
+            s.queue_size[m.route[hop]] += 1
+
+
+@step
+def _wake(m: Machine, s: _State, link: int) -> None:  # pragma: no cover - compiled
+    """Have all channels looked at whose next transfer may have waited for one of a link's."""
+    for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):
+        channel = m.route[hop]
+        for at in range(s.waker_ptr[channel], s.waker_ptr[channel + 1]):
+            s.awake[s.waker[at]] = True
+
+
+@loop
 def _push(heap: IntArray, base: int, size: int, key: int) -> None:  # pragma: no cover - compiled
     at = size
     while at > 0:
@@ -89,7 +410,7 @@ def _push(heap: IntArray, base: int, size: int, key: int) -> None:  # pragma: no
     heap[base + at] = key
 
 
-@njit(cache=True, nogil=True)
+@loop
 def _pop(heap: IntArray, base: int, size: int) -> int:  # pragma: no cover - compiled
     top = heap[base]
     size -= 1
@@ -109,7 +430,7 @@ def _pop(heap: IntArray, base: int, size: int) -> int:  # pragma: no cover - com
     return int(top)
 
 
-@njit(cache=True, nogil=True)
+@loop
 def _push_event(
     times: FloatArray, codes: IntArray, size: int, time: float, code: int
 ) -> None:  # pragma: no cover - compiled
@@ -123,7 +444,7 @@ def _push_event(
     times[at], codes[at] = time, code
 
 
-@njit(cache=True, nogil=True)
+@loop
 def _pop_event(times: FloatArray, codes: IntArray, size: int) -> int:  # pragma: no cover - compiled
     top = codes[0]
     size -= 1
@@ -145,263 +466,3 @@ def _pop_event(times: FloatArray, codes: IntArray, size: int) -> int:  # pragma:
         at = child
     times[at], codes[at] = time, code
     return int(top)
-
-
-@njit(cache=True, nogil=True)
-def _make_ready(
-    op: int,
-    policy: int,
-    device: IntArray,
-    position: IntArray,
-    duration_us: FloatArray,
-    owner: IntArray,
-    heap_ptr: IntArray,
-    ready: IntArray,
-    ready_size: IntArray,
-    op_of_key: IntArray,
-    n_keys: IntArray,
-) -> None:  # pragma: no cover - compiled
-    """Queue an op whose inputs are all there; keys of ops that take no time are negative."""
-    if policy == STRICT:
-        return
-    key = position[op]
-    if policy == FIFO:
-        key = n_keys[0]
-        n_keys[0] += 1
-    op_of_key[key] = op
-    if duration_us[op] == 0.0:
-        key -= len(device)
-    chip = owner[device[op]]
-    _push(ready, heap_ptr[chip], ready_size[chip], key)
-    ready_size[chip] += 1
-
-
-@njit(cache=True, nogil=True)
-def _next_transfer(
-    channel: int,
-    links: int,
-    channel_ptr: IntArray,
-    channel_queue: IntArray,
-    ranked_transfer: IntArray,
-    queue: IntArray,
-    queue_size: IntArray,
-    requested: IntArray,
-) -> int:  # pragma: no cover - compiled
-    """The transfer that a channel carries next, or -1 while that is not known."""
-    base = channel_ptr[channel]
-    if links == LINK_PRIORITY:
-        return int(ranked_transfer[queue[base]]) if queue_size[channel] > 0 else -1
-    if base + queue_size[channel] == channel_ptr[channel + 1]:
-        return -1
-    transfer = channel_queue[base + queue_size[channel]]
-    return int(transfer) if requested[transfer] else -1
-
-
-@njit(cache=True, nogil=True)
-def _wakers(
-    n_channels: int, route_ptr: IntArray, route: IntArray
-) -> tuple[IntArray, IntArray]:  # pragma: no cover - compiled
-    """For each channel, the first channels of all links that pass it; as CSR."""
-    ptr = np.zeros(n_channels + 1, np.int64)
-    for channel in route:
-        ptr[channel + 1] += 1
-    ptr = np.cumsum(ptr)
-    waker, filled = np.empty(len(route), np.int64), ptr.copy()
-    for link in range(len(route_ptr) - 1):
-        for at in range(route_ptr[link], route_ptr[link + 1]):
-            waker[filled[route[at]]] = route[route_ptr[link]]
-            filled[route[at]] += 1
-    return ptr, waker
-
-
-@njit(cache=True, nogil=True)
-def _wake(
-    awake: BoolArray,
-    link: int,
-    route_ptr: IntArray,
-    route: IntArray,
-    waker_ptr: IntArray,
-    waker: IntArray,
-) -> None:  # pragma: no cover - compiled
-    """Have all channels looked at whose next transfer may have waited for one of a link's."""
-    for at in range(route_ptr[link], route_ptr[link + 1]):
-        for to in range(waker_ptr[route[at]], waker_ptr[route[at] + 1]):
-            awake[waker[to]] = True
-
-
-@njit(cache=True, nogil=True)
-def _run(  # type: ignore[no-untyped-def]
-    device, position, duration_us, waiting, lanes, owner, heap_ptr, tensor_ptr, edge_ptr, edge_op,
-    transfer_ptr, transfer_tensor, transfer_to, transfer_us, transfer_link, route_ptr, route,
-    device_ptr, device_queue, transfer_rank, ranked_transfer, channel_ptr, channel_queue,
-    policy, links, start_us, finish_us, lane, sent_start_us, sent_finish_us,
-):  # fmt: skip  # pragma: no cover - compiled
-    n, n_transfers, n_channels = len(device), len(transfer_tensor), len(channel_ptr) - 1
-    ready, op_of_key = np.empty(n, np.int64), np.empty(n, np.int64)
-    ready_size = np.zeros(len(lanes), np.int64)
-    n_keys = np.zeros(1, np.int64)
-    free_lanes = lanes.copy()
-    lane_ptr = np.zeros(len(lanes) + 1, np.int64)
-    lane_ptr[1:] = np.cumsum(lanes)
-    lane_busy = np.zeros(lane_ptr[-1], np.bool_)
-    channel_free_us = np.zeros(n_channels)
-    queue, queue_size = np.empty(len(channel_queue), np.int64), np.zeros(n_channels, np.int64)
-    requested = np.zeros(n_transfers, np.int64)
-    event_us, event_code = np.empty(n + n_transfers), np.empty(n + n_transfers, np.int64)
-    n_events, n_waiting, finished = 0, 0, 0
-    # Channels whose next transfer may have become free to start since they were last looked at.
-    waker_ptr, waker = _wakers(n_channels, route_ptr, route)
-    awake, changed = np.zeros(n_channels, np.bool_), False
-    now = 0.0
-
-    for op in range(n):
-        if waiting[op] == 0:
-            _make_ready(op, policy, device, position, duration_us, owner, heap_ptr, ready,
-                        ready_size, op_of_key, n_keys)  # fmt: skip
-    while True:
-        # (2) start ops; the second pass, for ops that take time, only if the first started none
-        instant = False
-        for others in range(2):
-            if instant or (others and policy == STRICT):
-                break
-            for d in range(len(lanes)):
-                chip = owner[d]
-                while free_lanes[chip] > 0:
-                    if policy == STRICT:
-                        at = device_ptr[d] + ready_size[d]
-                        if at == device_ptr[d + 1] or waiting[device_queue[at]] > 0:
-                            break
-                        op = device_queue[at]
-                        ready_size[d] += 1
-                    else:
-                        if ready_size[d] == 0 or (not others and ready[heap_ptr[d]] >= 0):
-                            break
-                        key = _pop(ready, heap_ptr[d], ready_size[d])
-                        ready_size[d] -= 1
-                        op = op_of_key[key if key >= 0 else key + n]
-                    free = 0
-                    while lane_busy[lane_ptr[chip] + free]:
-                        free += 1
-                    lane[op] = free
-                    start_us[op] = now
-                    finish_us[op] = now + duration_us[op]
-                    if duration_us[op] == 0.0:
-                        instant = True
-                    else:
-                        lane_busy[lane_ptr[chip] + free] = True
-                        free_lanes[chip] -= 1
-                    _push_event(event_us, event_code, n_events, finish_us[op], op)
-                    n_events += 1
-        # (3) start transfers that wait for a channel
-        progress = n_waiting > 0 and changed and not instant
-        changed = changed and instant
-        while progress:
-            progress = False
-            for channel in range(n_channels):
-                if not awake[channel]:
-                    continue
-                awake[channel] = False
-                if links == LINK_PRIORITY and queue_size[channel] == 0:
-                    continue
-                transfer = _next_transfer(
-                    channel, links, channel_ptr, channel_queue,
-                    ranked_transfer, queue, queue_size, requested,
-                )  # fmt: skip
-                if transfer < 0:
-                    continue
-                link = transfer_link[transfer]
-                may_start = True
-                for at in range(route_ptr[link], route_ptr[link + 1]):
-                    may_start &= channel_free_us[route[at]] <= now
-                    if links == LINK_ORDERED:
-                        turn = _next_transfer(
-                            route[at], links, channel_ptr, channel_queue,
-                            ranked_transfer, queue, queue_size, requested,
-                        )  # fmt: skip
-                        may_start &= turn == transfer
-                if not may_start:
-                    continue
-                if links == LINK_PRIORITY:
-                    _pop(queue, channel_ptr[channel], queue_size[channel])
-                    queue_size[channel] -= 1
-                sent_start_us[transfer] = now
-                sent_finish_us[transfer] = now + transfer_us[transfer]
-                for at in range(route_ptr[link], route_ptr[link + 1]):
-                    channel_free_us[route[at]] = sent_finish_us[transfer]
-                    if links == LINK_ORDERED:
-                        queue_size[route[at]] += 1
-                if sent_finish_us[transfer] == now:  # if only by rounding
-                    _wake(awake, link, route_ptr, route, waker_ptr, waker)
-                _push_event(event_us, event_code, n_events, sent_finish_us[transfer], n + transfer)
-                n_events += 1
-                n_waiting -= 1
-                progress = n_waiting > 0
-        if n_events == 0:
-            return finished
-        # (1) of the next round: everything that ends at the next instant
-        now = event_us[0]
-        while n_events > 0 and event_us[0] == now:
-            code = _pop_event(event_us, event_code, n_events)
-            n_events -= 1
-            if code >= n:
-                if n_waiting > 0:
-                    changed = True
-                    _wake(awake, transfer_link[code - n], route_ptr, route, waker_ptr, waker)
-                first, last = transfer_tensor[code - n], transfer_tensor[code - n] + 1
-                where = transfer_to[code - n]
-            else:
-                first, last, where = tensor_ptr[code], tensor_ptr[code + 1], device[code]
-                finished += 1
-                if duration_us[code] > 0.0:
-                    lane_busy[lane_ptr[owner[where]] + lane[code]] = False
-                    free_lanes[owner[where]] += 1
-            for tensor in range(first, last):
-                for edge in range(edge_ptr[tensor], edge_ptr[tensor + 1]):
-                    op = edge_op[edge]
-                    if device[op] == where:
-                        waiting[op] -= 1
-                        if waiting[op] == 0:
-                            _make_ready(op, policy, device, position, duration_us, owner, heap_ptr,
-                                        ready, ready_size, op_of_key, n_keys)  # fmt: skip
-                if code >= n:
-                    continue
-                for transfer in range(transfer_ptr[tensor], transfer_ptr[tensor + 1]):
-                    link = transfer_link[transfer]
-                    if links == LINK_FIFO:
-                        start = now
-                        for at in range(route_ptr[link], route_ptr[link + 1]):
-                            start = max(start, channel_free_us[route[at]])
-                        sent_start_us[transfer] = start
-                        sent_finish_us[transfer] = start + transfer_us[transfer]
-                        for at in range(route_ptr[link], route_ptr[link + 1]):
-                            channel_free_us[route[at]] = sent_finish_us[transfer]
-                        _push_event(event_us, event_code, n_events, sent_finish_us[transfer],
-                                    n + transfer)  # fmt: skip
-                        n_events += 1
-                    elif links == LINK_PRIORITY:
-                        channel = route[route_ptr[link]]
-                        _push(
-                            queue,
-                            channel_ptr[channel],
-                            queue_size[channel],
-                            transfer_rank[transfer],
-                        )
-                        queue_size[channel] += 1
-                        awake[channel] = changed = True
-                        n_waiting += 1
-                    else:
-                        requested[transfer] = 1
-                        awake[route[route_ptr[link]]] = changed = True
-                        n_waiting += 1
-
-
-def run(m: Machine) -> Times:
-    """Play a plan to its end, or to where its order deadlocks."""
-    n, n_transfers = len(m.device), len(m.transfer_tensor)
-    waiting = m.in_degree.copy()
-    start_us, finish_us, lane = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
-    sent_start_us, sent_finish_us = np.zeros(n_transfers), np.zeros(n_transfers)
-    finished = _run(
-        *m._replace(in_degree=waiting), start_us, finish_us, lane, sent_start_us, sent_finish_us
-    )
-    return Times(start_us, finish_us, lane, sent_start_us, sent_finish_us, waiting, finished)

@@ -1,4 +1,4 @@
-"""The simulator in plain Python: slow, short, and the judge of the compiled one."""
+"""The simulator in plain Python: slow and short; tests compare the compiled one to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Trace:
 
 
 def simulate_slowly(problem: Problem, plan: Plan) -> Trace:
-    """Play a plan event by event; stops early where the order deadlocks."""
+    """Simulate a plan event by event; stops early where the order deadlocks."""
     return _Loop(problem, plan).run()
 
 
@@ -112,7 +112,7 @@ class _Loop:
         heapq.heappush(self.ready[self.device[op]][self.duration[op] == 0], (first, op))
 
     def start_ops(self, now: float) -> bool:
-        """Start what devices choose; true if an op that takes no time was among it."""
+        """Start the ops that devices choose; true if one of them takes no time."""
         devices = range(len(self.lists))
         if self.plan.policy == "strict":
             return sum(self.run_down_list(d, now) for d in devices) > 0
@@ -201,7 +201,7 @@ class _Loop:
 
     def may_start(self, transfer: tuple[int, int], now: float) -> bool:
         free = all(self.channel_free[c] <= now for c in self.channels(transfer))
-        in_turn = self.plan.links == "priority" or all(
+        is_next = self.plan.links == "priority" or all(
             self.next_of(c) == transfer for c in self.channels(transfer)
         )
-        return free and in_turn
+        return free and is_next

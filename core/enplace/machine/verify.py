@@ -1,7 +1,7 @@
 """An independent check of a schedule against the machine model, in plain and slow Python.
 
-Nothing here is shared with the simulator: the rules are written down a second time, from the
-machine model alone, so that the two can be held against each other.
+Nothing here is shared with the simulator: the rules are written a second time, from the machine
+model alone, so that the two can be compared.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class _Check:
                 yield f"{self.name(op)} starts at {start}, its inputs come at {ready}"
 
     def dispatch(self) -> Iterator[str]:
-        """No lane stands still while an op waits, and the right op goes first."""
+        """No lane is idle while an op waits, and the right op goes first."""
         by_chip, by_device = defaultdict(list), defaultdict(list)
         for op in sorted(range(len(self.device)), key=lambda op: self.position[op]):
             by_chip[self.chip[op]].append(op)
@@ -212,7 +212,8 @@ class _Check:
                 lane_time = (self.start[op] - ready) * lanes
                 if busy.between(ready, self.start[op]) < lane_time - slack:
                     yield (
-                        f"{self.name(op)} waits from {ready} to {self.start[op]} beside a free lane"
+                        f"{self.name(op)} waits from {ready} to {self.start[op]} "
+                        f"while a lane is free"
                     )
 
     def _in_order(self, ops: list[int]) -> Generator[str, None, list[float]]:
@@ -238,7 +239,7 @@ class _Check:
                 yield f"{self.name(op)} starts while {self.name(waiting[0][1])} should go first"
 
     def _urgency(self, op: int) -> tuple[bool, float]:
-        """What takes no time goes first; then by position, or first come first served."""
+        """Ops that take no time go first; then by position, or first come, first served."""
         takes_time = self.finish[op] > self.start[op]
         if self.schedule.plan.policy == "priority":
             return takes_time, self.position[op]
@@ -246,9 +247,9 @@ class _Check:
         return takes_time, round(self.ready(op) / (2 * self.close))
 
     def link_order(self) -> Iterator[str]:
-        """No channel stands still while a transfer waits, and first in goes first out.
+        """No channel is idle while a transfer waits, and the first in is the first out.
 
-        Links of several channels are only asked that nothing overtakes what was free to go.
+        On links of several channels, only overtaking a transfer that could have started is a fault.
         """
         keys = sorted(self.sent, key=lambda key: self.sent[key][0])
         by_channel = defaultdict(list)
@@ -270,7 +271,7 @@ class _Check:
         for key in queue:
             asked, start = self.requested(key), self.sent[key][0]
             if busy.between(asked, start) < start - asked - self.close * (len(queue) + 1):
-                yield f"{self.named(key)} waits from {asked} to {start} beside a free channel"
+                yield f"{self.named(key)} waits from {asked} to {start} while a channel is free"
 
     def _overtaking(
         self,

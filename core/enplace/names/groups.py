@@ -20,7 +20,8 @@ from enplace.names.paths import OpIndex, index_ops
 from enplace.names.scope_tree import build_tree
 from enplace.names.titles import Path, leaf, title
 from enplace.text import count
-from enplace.values.profile import IntArray, Profile
+from enplace.values.arrays import IntArray, csr_offsets
+from enplace.values.profile import Profile
 
 PART = re.compile(r"\d+: ")
 """How the label of a part without a name of its own begins; eliding it must keep the number."""
@@ -66,7 +67,7 @@ class Grouping:
     @cached_property
     def _ptr(self) -> IntArray:
         sorted_group = self.group[self._sorted_ops]
-        return np.searchsorted(sorted_group, np.arange(self.n_groups + 1)).astype(np.int64)
+        return csr_offsets(sorted_group, self.n_groups)
 
     def ops(self, group: int) -> IntArray:
         """The ops of a group, lowest first."""

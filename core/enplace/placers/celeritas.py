@@ -16,7 +16,7 @@ room, this is what we do:
 - The first cluster has no previous device; it goes to the first of those where it starts first.
 - CPUs are no candidates while there is a GPU; ops that need one go there on their own.
 - The paper leaves the order of ops to TensorFlow; we take the best of a few.
-- What is too much in the simulated step moves to devices with room, in the same order.
+- Ops that exceed memory in the simulated step move to devices with free memory, in that order.
 - Ops whose unit was decided earlier, or may not be where their cluster goes, leave their cluster.
 """
 
@@ -26,16 +26,14 @@ import numpy as np
 from numba import njit
 
 from enplace.coarsen import GroupedGraph, cpd_topo, fuse, group_graph, mean_link
-from enplace.placing.candidates import arranged, best_of
 from enplace.placing.capacity import Claims, claim, claims_of, needed_bytes
+from enplace.placing.in_order import place_in_order, settle_clusters
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import placer
-from enplace.placing.repair import relieve
-from enplace.placing.settle import position_by, settle
 from enplace.placing.slots import all_free_from, empty_slots, free_from, occupy
-from enplace.values.plan import Plan, inverse
+from enplace.values.arrays import FloatArray, IntArray, csr_offsets
+from enplace.values.plan import Plan
 from enplace.values.problem import Problem
-from enplace.values.profile import FloatArray, IntArray
 
 _SOURCE = "Celeritas (Xu et al. 2022)"
 
@@ -43,12 +41,7 @@ _SOURCE = "Celeritas (Xu et al. 2022)"
 @placer("order-place", title="Order-Place, Celeritas", source=_SOURCE, capabilities=("memory",))
 def order_place(problem: Problem, options: PlaceOptions) -> Plan:
     """Fill one GPU to its limit with clusters in CPD-TOPO order, then the next."""
-    group = fuse(problem)
-    options.check_cancelled()
-    graph = group_graph(problem, group)
-    order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
-    device = fill_in_order(claims_of(problem, group), order, np.array(problem.cluster.gpus))
-    return _finish(problem, group, order, device, "order-place", options)
+    return place_in_order(problem, "order-place", options)
 
 
 @placer("celeritas", title="Celeritas", source=_SOURCE, capabilities=("memory", "heterogeneous"))
@@ -59,39 +52,7 @@ def celeritas(problem: Problem, options: PlaceOptions) -> Plan:
     graph = group_graph(problem, group)
     order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
     device = adjust(problem, graph, order)
-    return _finish(problem, group, order, device, "celeritas", options)
-
-
-def _finish(
-    problem: Problem,
-    group: IntArray,
-    order: IntArray,
-    device: IntArray,
-    method: str,
-    options: PlaceOptions,
-) -> Plan:
-    """Carry the clusters' devices over to the ops."""
-    position = position_by(problem, inverse(order)[group].astype(np.float64))
-    placed = settle(problem, device[group], position)
-    best = best_of(problem, arranged(problem, placed, position, method), options)
-    return relieve(best, options).plan
-
-
-def fill_in_order(claims: Claims, order: IntArray, gpus: IntArray) -> IntArray:
-    """Device of each cluster, placed in turn; the fullest device is left behind for good.
-
-    Once the last device is full too, the one with the most memory left takes the next cluster.
-    """
-    current = 0
-    device = np.empty(len(order), dtype=np.int64)
-    for cluster in order.tolist():
-        size = needed_bytes(claims, cluster)
-        while current < len(gpus) and size > claims.room_bytes[gpus[current]]:
-            current += 1
-        roomiest = gpus[np.argmax(claims.room_bytes[gpus])]
-        device[cluster] = gpus[current] if current < len(gpus) else roomiest
-        claim(claims, cluster, device[cluster])
-    return device
+    return settle_clusters(problem, group, order, device, "celeritas", options)
 
 
 def adjust(problem: Problem, graph: GroupedGraph, order: IntArray) -> IntArray:
@@ -113,7 +74,7 @@ def adjust(problem: Problem, graph: GroupedGraph, order: IntArray) -> IntArray:
         np.where(np.isfinite(graph.time_us), graph.time_us, 0.0),
         claims_of(problem, graph.group),
         back_cost,
-        np.searchsorted(graph.target[by_target], np.arange(n + 1)),
+        csr_offsets(graph.target[by_target], n),
         graph.source[by_target],
         graph.tensors[by_target],
         graph.edge_bytes[by_target],
@@ -149,12 +110,12 @@ def _adjust(
         est = np.full(n_devices, np.inf)
         needed = needed_bytes(claims, node)
         for d in gpus:
-            if claims.room_bytes[d] >= needed:
+            if claims.free_bytes[d] >= needed:
                 ready = 0.0
                 for i in range(end - first):
                     ready = max(ready, finish[in_source[first + i]] + cost[i, d])
                 est[d] = free_from(slots, d, ready, time_us[node, d])
-        last = _pick(est, gpus, claims.room_bytes, last, back_cost_us[node])
+        last = _pick(est, gpus, claims.free_bytes, last, back_cost_us[node])
         claim(claims, node, last)
         ready = 0.0
         for i in range(end - first):
@@ -175,12 +136,12 @@ def _adjust(
 
 @njit(cache=True, nogil=True)
 def _pick(
-    est_us: FloatArray, gpus: IntArray, room_bytes: IntArray, last: int, back_cost_us: float
+    est_us: FloatArray, gpus: IntArray, free_bytes: IntArray, last: int, back_cost_us: float
 ) -> int:  # pragma: no cover - compiled
-    """Lines 11 to 18 of Algorithm 2: stay unless another device wins more than back_cost."""
+    """Lines 11 to 18 of Algorithm 2: stay unless another device gains more than back_cost."""
     earliest = int(np.argmin(est_us))
     if np.isinf(est_us[earliest]):
-        return int(gpus[np.argmax(room_bytes[gpus])])
+        return int(gpus[np.argmax(free_bytes[gpus])])
     if last < 0 or est_us[last] - est_us[earliest] > back_cost_us:
         return earliest
     return last

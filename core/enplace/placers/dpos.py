@@ -125,7 +125,7 @@ def path_devices(problem: Problem, path: IntArray, memory_share: float) -> IntAr
         Device of each unit on the path, -1 for all others.
     """
     claims = claims_of(problem, np.arange(problem.profile.n_ops))
-    room = claims.room_bytes - ((1 - memory_share) * problem.cluster.capacity_bytes).astype(
+    room = claims.free_bytes - ((1 - memory_share) * problem.cluster.capacity_bytes).astype(
         np.int64
     )
     unit_device = np.full(problem.n_units, -1, dtype=np.int64)

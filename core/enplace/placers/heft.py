@@ -11,8 +11,8 @@ earliest. Beyond the paper, as the machine model demands:
 - The mean transfer of the ranks is over the pairs of GPUs, which carry nearly all of them.
 - A device counts as full when its variables plus the highest running estimate of live tensors
   exceed its memory. The estimate frees a tensor once its last consumer is placed. An op for which
-  all devices are full goes where the least is lacking. If the simulated step does not fit all the
-  same, the work is done again with less memory to go by.
+  all devices are full goes where the excess is least. If the simulated step still does not fit,
+  ops are placed again for less memory.
 - Taking one op at a time, HEFT does not see that a weight matrix, or a sum of gradients, will draw
   many later ops to its device. So it is also run with heavy edges tied, and with ranks that count
   no transfers; the plan whose simulated step is shortest wins.
@@ -34,8 +34,8 @@ from enplace.placing.list_schedule import (
     begin,
     by_finish,
     count_memory,
+    estimated_excess_bytes,
     inlined,
-    lacking_bytes,
     lane_start,
     prepare,
     ready_us,
@@ -152,15 +152,15 @@ def _list_schedule(work: Work, state: State) -> None:  # pragma: no cover - comp
 def _choose(
     work: Work, state: State, lanes: Slots, channels: Slots, op: int, inputs: IntArray
 ) -> int:  # pragma: no cover - compiled
-    """Find the device with room where an op ends earliest, or the one with the most room."""
+    """Find the device where an op fits and ends earliest, or where the excess is least."""
     unit, best, best_key = work.unit[op], -1, (0, np.inf)
     for device in range(len(work.capacity_bytes)):
         if not work.allowed[unit, device] or state.unit_device[unit] not in (-1, device):
             continue
         ready = ready_us(work, state, channels, inputs, device)
         start, _ = lane_start(work, lanes, op, device, ready)
-        lacking = lacking_bytes(work, state, op, inputs, device)
-        key = (lacking, start + work.time_us[op, device])
+        excess = estimated_excess_bytes(work, state, op, inputs, device)
+        key = (excess, start + work.time_us[op, device])
         if best < 0 or key < best_key:
             best, best_key = device, key
     return best

@@ -2,10 +2,10 @@
 
 A proposal moves one group of ops (:mod:`enplace.placing.group_search`) to another device, both
 drawn evenly. It is accepted with the Metropolis probability min(1, exp(beta * (current -
-proposed))), scores being what the simulator says. The expert's plan is tried first, so that none is
-worse. The chain begins with the expert's placement, as nearly as the groups allow, or with all on
-one GPU, whichever is shorter; and anew from a random one where it has not improved for half of the
-time that it has run.
+proposed))), scores being simulated step times. The expert's plan is tried first, so that the result
+is never worse. The chain begins with the expert's placement, as nearly as the groups allow, or with
+all on one GPU, whichever is shorter. Where it has not improved for half of the time that it has
+run, it starts again from a random placement.
 """
 
 import numpy as np
@@ -33,7 +33,7 @@ LEAST_SHARE = 0.1
     options=(ROUNDS,),
 )
 def mcmc(problem: Problem, options: PlaceOptions) -> Plan:
-    """Walk by chance, mostly downhill, until the time limit or for a fixed number of rounds."""
+    """Walk at random, mostly downhill, until the time limit or for a fixed number of rounds."""
     search, draw = Search(problem, "mcmc", options), np.random.default_rng(options.seed)
     first = expert(problem, options.quiet)
     search.offer(first)

@@ -34,9 +34,9 @@ from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import EVERY, placer
 from enplace.placing.repair import relieve
 from enplace.placing.settle import natural_position, settle
+from enplace.values.arrays import FloatArray, IntArray, csr_offsets
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
-from enplace.values.profile import FloatArray, IntArray
 
 METIS_IMBALANCE = 30
 """METIS's ufactor: by how many thousandths a part may exceed its share."""
@@ -148,7 +148,7 @@ def weighted_graph(problem: Problem, *, by_memory: bool = False) -> tuple[IntArr
     gpus = problem.cluster.gpus
     of_gpu = problem.cluster.capacity_bytes if by_memory else problem.cluster.speed
     return node, Weighted(
-        ptr=np.searchsorted(key // grouped.n_groups, np.arange(grouped.n_groups + 1)),
+        ptr=csr_offsets(key // grouped.n_groups, grouped.n_groups),
         neighbour=key % grouped.n_groups,
         node_weight=_whole(size.astype(np.float64)),
         edge_weight=_whole(weight.astype(np.float64)),

@@ -1,12 +1,13 @@
 """Reinforcement learning in the manner of Mirhoseini et al. (ICLR 2018): a grouper and a placer.
 
 The grouper assigns nodes to blocks from their features, the placer blocks to devices; both are
-drawn from softmax policies, and trained together by REINFORCE. The reward is what the simulator
-says, with a penalty for lacking memory, so a sample takes milliseconds where the paper runs a step.
+drawn from softmax policies, and trained together by REINFORCE. The reward is the
+simulated step time, with a penalty for exceeding memory, so a sample takes milliseconds where the
+paper runs a step.
 Where we are simpler than the paper:
 
 - Nodes are groups of ops from Celeritas's fusion (:mod:`enplace.placing.group_search`), not ops.
-- The grouper is one linear layer on what :func:`features` tells. The placer is a table of logits
+- The grouper is one linear layer on :func:`features`. The placer is a table of logits
   for each block and device, not a recurrent network: it learns one graph and has nothing to carry
   over to another.
 """
@@ -24,10 +25,10 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 BLOCKS = 32
-"""How many blocks the grouper knows."""
+"""How many blocks the grouper has."""
 
 WAVES = 8
-"""Features that tell where in the order a node is, as cosines of ever more periods."""
+"""Features that encode a node's place in the order, as cosines of more and more periods."""
 
 BATCH = 10
 """Placements drawn for one step of the gradient."""
@@ -71,13 +72,13 @@ def rl(problem: Problem, options: PlaceOptions) -> Plan:
         for i in range(BATCH):
             if search.is_over():
                 return search.plan()
-            weight += RATE * gain[i] * known.T @ surprise(to_block, blocks[i]) / len(known)
-            logit += RATE * gain[i] * surprise(to_gpu, gpus[i])
+            weight += RATE * gain[i] * known.T @ log_gradient(to_block, blocks[i]) / len(known)
+            logit += RATE * gain[i] * log_gradient(to_gpu, gpus[i])
     return search.plan()
 
 
 def features(problem: Problem, graph: GroupedGraph) -> FloatArray:
-    """What the grouper knows of each node; shape (n_groups, n_features), each from 0 to 1 or so.
+    """Features of each node for the grouper; shape (n_groups, n_features), each from 0 to 1 or so.
 
     Its time, memory, and transfers in and out, as shares of the largest, and where in the order it
     is: groups are numbered along the graph.
@@ -109,8 +110,8 @@ def sample(probability: FloatArray, draw: np.random.Generator) -> IntArray:
     return column
 
 
-def surprise(probability: FloatArray, chosen: IntArray) -> FloatArray:
-    """Gradient of the log-probability of what was chosen, by the scores of each row."""
+def log_gradient(probability: FloatArray, chosen: IntArray) -> FloatArray:
+    """Gradient of the chosen columns' log-probability by the scores of each row."""
     gradient = -probability
     gradient[np.arange(len(chosen)), chosen] += 1
     return gradient

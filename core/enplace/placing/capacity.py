@@ -1,6 +1,6 @@
-"""Room on the devices where placement units go as wholes.
+"""Free memory of the devices where placement units go as wholes.
 
-The first op of a unit that is placed decides for all of them, and at once takes the memory of all
+The first op of a unit to be placed decides for all of them and takes the memory of all at once
 (Celeritas, section 6.1, after Baechi). Units that may be on one device only have taken theirs
 before anything is placed.
 """
@@ -13,12 +13,12 @@ import numpy as np
 from numba import njit
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.values.problem import BoolArray, Problem
-from enplace.values.profile import IntArray
+from enplace.values.arrays import BoolArray, IntArray, csr_offsets
+from enplace.values.problem import Problem
 
 
 class Claims(NamedTuple):
-    """What placing a node, a set of ops, takes from a device.
+    """The memory that nodes, sets of ops, take from the devices they are placed on.
 
     Attributes
     ----------
@@ -27,20 +27,20 @@ class Claims(NamedTuple):
     unit_bytes : int array, shape (n_units,)
         Variables and outputs of all ops of a unit, wherever they are.
     undecided : bool array, shape (n_units,)
-        Units that have no device yet; changes as nodes are placed.
-    room_bytes : int array, shape (n_devices,)
-        What the decided units leave of each device's memory; changes likewise.
+        Units that have no device yet; updated as nodes are placed.
+    free_bytes : int array, shape (n_devices,)
+        Memory of each device that the decided units leave free; updated likewise.
     """
 
     ptr: IntArray
     unit: IntArray
     unit_bytes: IntArray
     undecided: BoolArray
-    room_bytes: IntArray
+    free_bytes: IntArray
 
 
 def claims_of(problem: Problem, node: IntArray) -> Claims:
-    """Claims before anything is placed.
+    """List the claims of all nodes before anything is placed.
 
     Parameters
     ----------
@@ -51,20 +51,20 @@ def claims_of(problem: Problem, node: IntArray) -> Claims:
     unit_bytes = np.zeros(problem.n_units, dtype=np.int64)
     np.add.at(unit_bytes, problem.unit, op_memory_bytes(problem))
     pinned = problem.unit_allowed.sum(axis=1) == 1
-    room = problem.cluster.capacity_bytes.copy()
-    np.subtract.at(room, np.argmax(problem.unit_allowed[pinned], axis=1), unit_bytes[pinned])
+    free = problem.cluster.capacity_bytes.copy()
+    np.subtract.at(free, np.argmax(problem.unit_allowed[pinned], axis=1), unit_bytes[pinned])
     return Claims(
-        ptr=np.searchsorted(key // problem.n_units, np.arange(int(node.max()) + 2)),
+        ptr=csr_offsets(key // problem.n_units, int(node.max()) + 1),
         unit=key % problem.n_units,
         unit_bytes=unit_bytes,
         undecided=~pinned,
-        room_bytes=room,
+        free_bytes=free,
     )
 
 
 @njit(cache=True, nogil=True)
 def needed_bytes(claims: Claims, node: int) -> int:  # pragma: no cover - compiled
-    """What a node takes from the device it goes to."""
+    """Return the memory that a node takes from the device it goes to."""
     total = 0
     for unit in claims.unit[claims.ptr[node] : claims.ptr[node + 1]]:
         if claims.undecided[unit]:
@@ -74,6 +74,6 @@ def needed_bytes(claims: Claims, node: int) -> int:  # pragma: no cover - compil
 
 @njit(cache=True, nogil=True)
 def claim(claims: Claims, node: int, device: int) -> None:  # pragma: no cover - compiled
-    """Place a node, and with it all of its units that are still free to go anywhere."""
-    claims.room_bytes[device] -= needed_bytes(claims, node)
+    """Place a node, and with it all of its units that have no device yet."""
+    claims.free_bytes[device] -= needed_bytes(claims, node)
     claims.undecided[claims.unit[claims.ptr[node] : claims.ptr[node + 1]]] = False

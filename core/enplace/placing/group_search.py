@@ -1,9 +1,9 @@
-"""What the searches share: groups of ops that move together, their score, and the best so far.
+"""Searches over groups of ops that move together: their score, and the best plan so far.
 
-Groups come from Celeritas's fusion and are placed on GPUs; what may not run there goes elsewhere by
-itself. Candidates are scored on a coarse graph, whose nodes are what always goes to one device
-(:func:`find_nodes`), in the order of the upward ranks under each one's own placement. One that is
-the best so far is played on the graph of all ops as well, and only that makes it the plan.
+Groups come from Celeritas's fusion and are placed on GPUs; ops that cannot run there go elsewhere
+by themselves. Candidates are scored on a coarse graph whose nodes are the ops that always share a
+device (:func:`find_nodes`), in the order of the upward ranks under each one's own placement. The
+best so far is then simulated on the graph of all ops, and only that makes it the plan.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from numba import njit
 from enplace.coarsen import fuse
 from enplace.errors import ProblemError
 from enplace.machine import simulate
-from enplace.machine.kernel import LINK_PRIORITY
-from enplace.placers.celeritas import order_place
+from enplace.machine.memory import excess_bytes
+from enplace.machine.placement import LINK_PRIORITY
+from enplace.machine.timing import new_timing, simulate_priority
+from enplace.placing.in_order import place_in_order
 from enplace.placing.incumbents import gap_of, is_better, report
-from enplace.placing.moves import dispatch, lacking_bytes, make_level
+from enplace.placing.moves import make_level
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.repair import relieve
 from enplace.placing.settle import by_placed_rank, deciding_op, device_by_wish
@@ -29,16 +31,16 @@ from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 
 REACH = 50
-"""Most nodes in a group: fewer than Celeritas takes, for a search can place more than it."""
+"""Most nodes in a group: fewer than in Celeritas, as a search can place more groups."""
 
 ROUNDS = 1500
 """Candidates scored when neither a time limit nor a number of rounds is given."""
 
-TELL_S = 0.2
-"""Time between two words on how far the search is."""
+REPORT_S = 0.2
+"""Time between two reports of progress."""
 
 MEMORY_PENALTY = 10.0
-"""Weight of the memory that is lacking, as a share of all there is, beside the step time."""
+"""Weight of the bytes that exceed memory, as a share of all memory, against the step time."""
 
 FILLED = "Nothing that the search tried fits in memory, so this is the plan of order-place"
 
@@ -67,12 +69,13 @@ class Search:
             self._level = make_level(
                 problem, find_nodes(problem.profile, self.group, together[problem.unit])
             )
-        except ProblemError:  # no device has room for all that one group decides for
+        except ProblemError:  # the ops that one group decides for fit on no device
             self._level = make_level(problem, np.arange(problem.profile.n_ops))
         first = np.unique(self._level.group, return_index=True)[1]
         unit = problem.unit[first]
+        self._timing = new_timing(self._level.machine)
         self._decider, self._goes = unit_decider[unit], unit_goes[unit]
-        self._method, self._tried, self._told = method, 0, options.seconds
+        self._method, self._tried, self._reported = method, 0, options.seconds
         self._least = np.inf
 
     @property
@@ -110,9 +113,11 @@ class Search:
             report(schedule, self.options)
 
     def score(self, device: IntArray) -> float:
-        """Step time in µs, more if memory lacks, of groups on devices; shape (n_groups,).
+        """Step time in µs of the coarse graph, with a penalty for exceeding memory.
 
-        Both are those of the coarse graph.
+        Parameters
+        ----------
+        device : int array, shape (n_groups,)
         """
         placed = self._goes[np.arange(len(self._goes)), device[self._decider]]
         found = self._coarse_us(placed)
@@ -122,48 +127,32 @@ class Search:
             op_device = placed[self._level.group]
             order = by_placed_rank(self.problem, op_device)
             self.offer(Plan(op_device, order, self._method, links="priority"))
-        elif self.options.seconds - self._told > TELL_S:
-            self._tell()
+        elif self.options.seconds - self._reported > REPORT_S:
+            self._report_progress()
         return found
 
     def _coarse_us(self, device: IntArray) -> float:
         """Score of the coarse graph's nodes on devices."""
-        coarse, graph = self._level.problem, self._level.graph
-        cluster, profile = coarse.cluster, coarse.profile
+        coarse, machine = self._level.problem, self._level.machine
         position = by_placed_rank(coarse, device)
-        shape = (profile.n_tensors, cluster.n_devices)
-        start_us, finish_us = np.zeros(profile.n_ops), np.zeros(profile.n_ops)
-        arrival_us, sent_us = np.empty(shape), np.empty(shape)
-        step_us = dispatch(
-            graph,
-            cluster.lanes,
-            cluster.lane_owner,
-            np.diff(profile.in_ptr),
-            device,
-            position,
-            LINK_PRIORITY,
-            finish_us,
-            start_us,
-            arrival_us,
-            sent_us,
-        )
-        lacking = lacking_bytes(graph, device, finish_us, arrival_us, sent_us)
-        # Not of the host's memory, beside which no GPU would seem to lack much.
-        room = cluster.capacity_bytes[self.gpus].sum()
-        return float(step_us * (1 + MEMORY_PENALTY * lacking / room))
+        step_us = simulate_priority(machine, device, position, LINK_PRIORITY, self._timing)
+        excess = excess_bytes(machine, device, self._timing)
+        # Without the host's memory, against which any excess of a GPU would look small.
+        capacity = coarse.cluster.capacity_bytes[self.gpus].sum()
+        return float(step_us * (1 + MEMORY_PENALTY * excess / capacity))
 
     def plan(self) -> Plan:
-        """The best plan found, relieved if it does not fit.
+        """Return the best plan found, relieved if it does not fit.
 
-        Where memory is so tight that this does not help, what fills one GPU after the other may:
-        it has the fewest copies of tensors.
+        Where memory is so tight that this does not help, filling one GPU after the other may: that
+        keeps the fewest copies of tensors.
         """
         assert self.best is not None, "a search scores at least one placement"
         found = relieve(self.best, self.options)
         if found.fits:
             return found.plan
-        in_order = order_place(self.problem, replace(self.options.quiet, time_limit_s=None))
-        plan = in_order.under_name(self._method).with_notes(FILLED)
+        unhurried = replace(self.options.quiet, time_limit_s=None)
+        plan = place_in_order(self.problem, self._method, unhurried).with_notes(FILLED)
         filled = simulate(self.problem, plan)
         if not filled.fits:
             return found.plan
@@ -171,20 +160,20 @@ class Search:
         return plan
 
     def random(self, draw: np.random.Generator) -> IntArray:
-        """Devices of all groups by chance; shape (n_groups,)."""
+        """Devices of all groups, drawn at random; shape (n_groups,)."""
         return draw.choice(self.gpus, self.n_groups)
 
-    def _tell(self) -> None:
-        self._told = self.options.seconds
+    def _report_progress(self) -> None:
+        self._reported = self.options.seconds
         message = f"{self._tried:,} plans tried"
-        self.options.progress(Progress(self._told, message, min(self.share_spent, 1.0)))
+        self.options.progress(Progress(self._reported, message, min(self.share_spent, 1.0)))
 
 
 def find_nodes(profile: Profile, group: IntArray, together: IntArray) -> IntArray:
-    """Nodes of the coarse graph: ops of one group that are on one device wherever groups go.
+    """Find the nodes of the coarse graph: ops of one group that always share a device.
 
-    Within a group they are told apart by how often a way to them changes between ops that are
-    together and others, so that no cycle closes.
+    Within a group, nodes differ in how often a path to them changes between ops that are together
+    and others, so that no cycle closes.
 
     Parameters
     ----------
@@ -224,7 +213,7 @@ def _changes(
     group: IntArray,
     together: IntArray,
 ) -> IntArray:  # pragma: no cover - compiled
-    """Most changes of ``together`` on a way to each op within its group."""
+    """Most changes of ``together`` on a path to each op within its group."""
     changes = np.zeros(len(order), np.int64)
     for op in order:
         for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):

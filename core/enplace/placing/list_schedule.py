@@ -1,7 +1,8 @@
-"""A schedule under construction: what the list schedulers share.
+"""A schedule under construction, as all list schedulers build it.
 
-Ops are placed one after another; each placement sends the inputs that are not there yet, and takes
-a slot on the device and memory from it. Which op comes next and where it goes, each method decides.
+Ops are placed one after another. Placing one sends the inputs that are not on its device yet, and
+takes a slot on the device and some of its memory. Each method decides which op comes next and where
+it goes.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from numba import njit
 from enplace.coarsen import find_leaders
 from enplace.placing.options import Option
 from enplace.placing.slots import Slots, all_free_from, free_from, occupy
+from enplace.values.arrays import FloatArray, IntArray, csr_offsets
 from enplace.values.problem import BoolArray, Problem
-from enplace.values.profile import FloatArray, IntArray
 
 MAKERS, SUMS = "makers", "sums"
 MEMORY_RULE = Option(
@@ -28,11 +29,15 @@ MEMORY_RULE = Option(
 )
 
 inlined = njit(nogil=True, inline="always")
-"""A call that passes the tuples below counts every array's references; inlining saves a third."""
+"""Passing the tuples below counts every array's references; inlining saves a third of the time."""
 
 
 class Work(NamedTuple):
-    """What the kernel reads: the leaders in order, their followers, the graph and the machine."""
+    """The problem as list schedulers see it: leaders in order, their followers, and the machine.
+
+    Its own flat layout, because memory may be counted by another rule and units may be coarser, and
+    because every further array costs time in each call.
+    """
 
     order: IntArray
     follower: IntArray
@@ -60,7 +65,7 @@ class Work(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the kernel knows so far; ``-1`` stands for a unit not placed, a tensor not sent."""
+    """The schedule so far; -1 stands for a unit that is not placed, a tensor that is not sent."""
 
     unit_device: IntArray
     start_us: FloatArray
@@ -96,7 +101,7 @@ def prepare(
     np.add.at(output_bytes, profile.tensor_op, profile.held_bytes)
     temporary_bytes, held_bytes = profile.temporary_bytes, profile.held_bytes
     copy_bytes = np.zeros_like(held_bytes) if memory_rule else held_bytes
-    # Followers run at once: their outputs lie there from the start, like variables.
+    # Followers run at once: their outputs are there from the start, like variables.
     stay_bytes = profile.persistent_bytes + np.where(follows, output_bytes, 0)
     if memory_rule == SUMS:
         stay_bytes = profile.persistent_bytes + output_bytes + temporary_bytes
@@ -109,9 +114,9 @@ def prepare(
     return Work(
         order=order[~follows[order]],
         follower=follower,
-        follower_ptr=np.searchsorted(leader[follower], np.arange(profile.n_ops + 1)),
+        follower_ptr=csr_offsets(leader[follower], profile.n_ops),
         time_us=problem.time_us,
-        unit=unit.copy(),  # not read-only: loops are compiled anew for each kind of array
+        unit=unit.copy(),  # writable: numba compiles anew for read-only arrays
         allowed=unit_allowed,
         in_ptr=profile.in_ptr,
         in_tensor=profile.edge_tensor[profile.in_edges],
@@ -134,7 +139,7 @@ def prepare(
 
 
 def begin(problem: Problem, work: Work) -> State:
-    """Know nothing yet, but that units which may be on one device only are there."""
+    """Place nothing but the units that may be on one device only."""
     n_devices = problem.cluster.n_devices
     pinned = work.allowed.sum(axis=1) == 1
     unit_device = np.where(pinned, np.argmax(work.allowed, axis=1), -1)
@@ -157,7 +162,7 @@ def begin(problem: Problem, work: Work) -> State:
 def by_finish(
     work: Work, state: State, tensors: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
-    """Sort tensors by when they are made, in place of a list too short for anything cleverer."""
+    """Sort tensors by when they are made, by insertion: an op has few inputs."""
     tensors = tensors.copy()
     for i in range(1, len(tensors)):
         tensor, k = tensors[i], i
@@ -173,7 +178,7 @@ def by_finish(
 def ready_us(
     work: Work, state: State, channels: Slots, inputs: IntArray, device: int
 ) -> float:  # pragma: no cover - compiled
-    """Tell when all inputs are on a device; those not yet sent go one after another."""
+    """Return when all inputs are on a device; those not sent yet go one after another."""
     ready, n_devices = 0.0, len(work.capacity_bytes)
     state.channel_ready_us[:] = 0.0
     for tensor in inputs:
@@ -187,7 +192,7 @@ def ready_us(
             pair = origin * n_devices + device
             links = work.route[work.route_ptr[pair] : work.route_ptr[pair + 1]]
             there = max(state.finish_us[producer], state.channel_ready_us[links].max())
-            duration = send_us(work, tensor, origin, device)
+            duration = transfer_us(work, tensor, origin, device)
             there = all_free_from(channels, links, there, duration) + duration
             state.channel_ready_us[links] = there
         ready = max(ready, there)
@@ -207,7 +212,7 @@ def send(
             continue
         pair = origin * n_devices + device
         links = work.route[work.route_ptr[pair] : work.route_ptr[pair + 1]]
-        duration = send_us(work, tensor, origin, device)
+        duration = transfer_us(work, tensor, origin, device)
         start = all_free_from(channels, links, state.finish_us[producer], duration)
         for channel in links:
             channels = occupy(channels, channel, start, start + duration)
@@ -217,10 +222,10 @@ def send(
 
 
 @inlined
-def send_us(
+def transfer_us(
     work: Work, tensor: int, origin: int, device: int
 ) -> float:  # pragma: no cover - compiled
-    """Duration of a transfer."""
+    """Duration of a transfer, as in :func:`enplace.machine.layout.transfer_us`."""
     rate = work.b1_us_per_byte[origin, device]
     return float(work.b0_us[origin, device] + rate * work.tensor_bytes[tensor])
 
@@ -250,10 +255,10 @@ def settle_units(work: Work, state: State, op: int, device: int) -> None:  # pra
 
 
 @inlined
-def lacking_bytes(
+def estimated_excess_bytes(
     work: Work, state: State, op: int, inputs: IntArray, device: int
 ) -> int:  # pragma: no cover - compiled
-    """Estimate how overfull a device would be with an op and its followers; 0 if they fit."""
+    """Estimate by how much a device exceeds its memory with an op and its followers."""
     weights, last = state.weights[device], -1
     for member in work.follower[work.follower_ptr[op] : work.follower_ptr[op + 1]]:
         if state.unit_device[work.unit[member]] < 0 and work.unit[member] != last:

@@ -135,7 +135,7 @@ def _move_blocks(schedule: Schedule, by_ranks: bool, options: PlaceOptions) -> P
     state = replace(state_of(level, plan), ranked=by_ranks)
     for number in range(BLOCK_ROUNDS):
         state = step(state, options.seed + number, 1.0, going())
-        if state.lacking_bytes == 0 or options.stopped:
+        if state.excess_bytes == 0 or options.stopped:
             break
     found = level.plan(state.order, state.device, plan.policy, plan.links)
     return replace(plan, device=found.device, position=found.position)

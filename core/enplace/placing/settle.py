@@ -6,8 +6,10 @@ import numpy as np
 from numba import njit
 
 from enplace.coarsen import find_leaders, mean_link
+from enplace.machine import ranks
+from enplace.machine.layout import build_machine
 from enplace.machine.passes import raise_along_edges
-from enplace.values.plan import inverse
+from enplace.values.arrays import inverse, upward_rank
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -106,12 +108,8 @@ def mean_rank_us(problem: Problem, link_weight: float = 1.0) -> FloatArray:
 
 def placed_rank_us(problem: Problem, device: IntArray) -> FloatArray:
     """Upward rank under a placement: true times, and only transfers that take place."""
-    profile, cluster = problem.profile, problem.cluster
-    work = problem.time_us[np.arange(profile.n_ops), device]
-    a, b = device[profile.edge_source], device[profile.edge_op]
-    size = profile.tensor_bytes[profile.edge_tensor]
-    cost = np.where(a == b, 0.0, cluster.b0_us[a, b] + cluster.b1_us_per_byte[a, b] * size)
-    return upward_rank_us(problem, work, cost)
+    rank_us: FloatArray = ranks.placed_rank_us(build_machine(problem), device.astype(np.int64))
+    return rank_us
 
 
 def by_placed_rank(problem: Problem, device: IntArray) -> IntArray:
@@ -122,28 +120,7 @@ def by_placed_rank(problem: Problem, device: IntArray) -> IntArray:
 def upward_rank_us(problem: Problem, work_us: FloatArray, edge_us: FloatArray) -> FloatArray:
     """Longest path from each op to the end, its own work included; shape (n_ops,)."""
     profile = problem.profile
-    return _upward_rank(
-        profile.topological_order,
-        profile.tensor_ptr,
-        profile.edge_ptr,
-        profile.edge_op,
-        work_us,
-        edge_us,
+    rank_us: FloatArray = upward_rank(
+        profile.topological_order, profile.out_ptr, profile.edge_op, work_us, edge_us
     )
-
-
-@njit(cache=True, nogil=True)
-def _upward_rank(
-    order: IntArray,
-    tensor_ptr: IntArray,
-    edge_ptr: IntArray,
-    edge_op: IntArray,
-    work_us: FloatArray,
-    edge_us: FloatArray,
-) -> FloatArray:  # pragma: no cover - compiled
-    rank = np.zeros(len(work_us))
-    for op in order[::-1]:
-        for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
-            rank[op] = max(rank[op], edge_us[edge] + rank[edge_op[edge]])
-        rank[op] += work_us[op]
-    return rank
+    return rank_us

@@ -1,7 +1,7 @@
-"""Free slots of resources: device lanes and channels, for placers that insert work into gaps.
+"""Free slots of lanes and channels, for placers that insert work into gaps.
 
-A resource's busy time is a sorted list of intervals, those that touch merged into one, so that the
-lists stay short however many ops were placed.
+The busy time of each is a sorted list of intervals. Intervals that touch are merged, so that the
+lists stay short however many ops have been placed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numba import njit
 
 from enplace.values.profile import FloatArray, IntArray
 
-_FIRST_ROOM = 64
+_FIRST_WIDTH = 64
 
 
 class Slots(NamedTuple):
@@ -27,7 +27,7 @@ class Slots(NamedTuple):
 @njit(cache=True, nogil=True)
 def empty_slots(n_resources: int) -> Slots:  # pragma: no cover - compiled
     """Make resources that are never busy."""
-    begin = np.zeros((n_resources, _FIRST_ROOM))
+    begin = np.zeros((n_resources, _FIRST_WIDTH))
     return Slots(begin, np.zeros_like(begin), np.zeros(n_resources, dtype=np.int64))
 
 
@@ -37,7 +37,7 @@ def free_from(
 ) -> float:  # pragma: no cover - compiled
     """Earliest time from ``ready`` on at which resource r is free for ``duration``.
 
-    What takes no time needs no slot.
+    An op that takes no time needs no slot.
     """
     if duration <= 0:
         return ready

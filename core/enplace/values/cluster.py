@@ -1,4 +1,4 @@
-"""The cluster: devices, channels, and what a transfer between two devices costs."""
+"""The cluster: devices, channels, and the cost of a transfer between two devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TypeVar
 import numpy as np
 
 from enplace.errors import ClusterError
-from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME, FloatArray, IntArray
+from enplace.values.arrays import FloatArray, IntArray
+from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME
 
 MAX_DEVICES = 256
 
@@ -41,7 +42,8 @@ class Device:
     lanes : int
         How many ops may run at once; 1 for GPUs.
     chip : str
-        Devices that name the same chip share its lanes: logical GPUs of one GPU take turns. Empty
+        Devices that name the same chip share its lanes: only one logical GPU of a GPU
+        runs at a time. Empty
         for a device with lanes of its own.
     """
 
@@ -71,7 +73,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Link:
-    """What it takes to send a tensor from one device to another: b0 + b1 * bytes.
+    """The cost of sending a tensor from one device to another: b0 + b1 * bytes.
 
     Attributes
     ----------
@@ -176,6 +178,10 @@ class Cluster:
         """Inverse bandwidth of each ordered pair, shape (n_devices, n_devices)."""
         return self._matrix("b1_us_per_byte")
 
+    def transfer_us(self, n_bytes: IntArray, source: IntArray, target: IntArray) -> FloatArray:
+        """Duration of transfers, b0 + b1 * bytes, of any shape."""
+        return self.b0_us[source, target] + self.b1_us_per_byte[source, target] * n_bytes
+
     def _matrix(self, field: str) -> FloatArray:
         matrix = np.zeros((self.n_devices, self.n_devices))
         for link in self.links:
@@ -236,7 +242,7 @@ class Cluster:
 
     @property
     def cpus(self) -> list[int]:
-        """Numbers of the devices beside :attr:`gpus`."""
+        """Numbers of all devices that are not among :attr:`gpus`."""
         return [d for d in range(self.n_devices) if d not in self.gpus]
 
     def scaled(self, compute: float = 1.0, links: float = 1.0) -> Cluster:

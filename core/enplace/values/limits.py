@@ -1,12 +1,6 @@
-"""Array types, kinds of devices, and the largest values that a file may hold."""
+"""Kinds of devices, and the largest values that a file may hold."""
 
 from __future__ import annotations
-
-import numpy as np
-from numpy.typing import NDArray
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 KINDS = ("gpu", "cpu")
 """Device kinds, in the order of the columns of ``Profile.time_us``."""

@@ -1,4 +1,4 @@
-"""Memory over time: who holds which tensor how long, and what that adds up to."""
+"""Memory over time: how long each device holds each tensor, and the sums."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
+from enplace.values.arrays import FloatArray, IntArray, csr_offsets
 from enplace.values.problem import Problem
-from enplace.values.profile import FloatArray, IntArray, Profile
+from enplace.values.profile import Profile
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,7 @@ def tensor_lives(
         device,
         op_finish_us,
         own_end,
-        np.searchsorted(transfer_tensor[order], np.arange(profile.n_tensors + 1)),
+        csr_offsets(transfer_tensor[order], profile.n_tensors),
         order,
         transfer_to,
         sent_end,
@@ -106,7 +107,7 @@ def _last_uses(
     transfer_to: IntArray,
     sent_end: FloatArray,
 ) -> None:  # pragma: no cover - compiled
-    """Raise the ends of the copies to the ends of the consumers beside them, in place."""
+    """Raise the ends of the copies to the ends of the consumers on their devices, in place."""
     for tensor in range(len(tensor_op)):
         home = device[tensor_op[tensor]]
         for edge in range(edge_ptr[tensor], edge_ptr[tensor + 1]):
@@ -159,9 +160,9 @@ def memory_curves(
 
 
 def one_device_peak_bytes(problem: Problem) -> int:
-    """What one device would hold at most if all ops ran there in the graph's own order.
+    """Peak memory of one device if all ops ran there in the graph's own order.
 
-    The peak of the simulated step, without a simulator that has to be compiled first.
+    The same as that of the simulated step, without waiting for the simulator to be compiled.
     """
     profile = problem.profile
     order = profile.topological_order

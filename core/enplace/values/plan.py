@@ -217,10 +217,3 @@ def _why_wrong(problem: Problem, plan: Plan, op: int) -> str:
                 f"{names[plan.device[other]]}; move both to one device"
             )
     return f"{where}, but an op colocated with it may not run there; move both to another device"
-
-
-def inverse(order: IntArray) -> IntArray:
-    """Position of each number in a permutation."""
-    position = np.empty(len(order), dtype=np.int64)
-    position[order] = np.arange(len(order))
-    return position

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -19,11 +18,10 @@ from enplace.errors import (
     UnplaceableOpError,
 )
 from enplace.text import count, size
+from enplace.values.arrays import BoolArray as BoolArray
 from enplace.values.cluster import Cluster
 from enplace.values.profile import KINDS, FloatArray, IntArray, Profile
 from enplace.values.splits import Split, part_names, split_profile
-
-BoolArray = NDArray[np.bool_]
 
 STEP_TIME, THROUGHPUT, LATENCY = "step-time", "throughput", "latency"
 """Objectives: the makespan of one step, the time per sample of a pipeline, and the latency of

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from enplace.errors import (
@@ -23,15 +22,8 @@ from enplace.errors import (
     TensorMismatchError,
 )
 from enplace.text import UNPRINTABLE
-from enplace.values.limits import (
-    KINDS,
-    MAX_BYTES,
-    MAX_NAME,
-    MAX_TIME_US,
-    MAX_TOTAL_BYTES,
-    FloatArray,
-    IntArray,
-)
+from enplace.values.arrays import FloatArray, IntArray, csr_offsets, topological_order
+from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME, MAX_TIME_US, MAX_TOTAL_BYTES
 from enplace.values.measurement import Measurement
 
 __all__ = [
@@ -131,12 +123,17 @@ class Profile:
     @cached_property
     def tensor_ptr(self) -> IntArray:
         """Tensors of op ``u`` are ``tensor_ptr[u] : tensor_ptr[u + 1]``; shape (n_ops + 1,)."""
-        return _pointers(self.tensor_op, self.n_ops)
+        return csr_offsets(self.tensor_op, self.n_ops)
 
     @cached_property
     def edge_ptr(self) -> IntArray:
         """Edges of tensor ``t`` are ``edge_ptr[t] : edge_ptr[t + 1]``; shape (n_tensors + 1,)."""
-        return _pointers(self.edge_tensor, self.n_tensors)
+        return csr_offsets(self.edge_tensor, self.n_tensors)
+
+    @cached_property
+    def out_ptr(self) -> IntArray:
+        """Edges that leave op ``u`` are ``out_ptr[u] : out_ptr[u + 1]``; shape (n_ops + 1,)."""
+        return self.edge_ptr[self.tensor_ptr]
 
     @cached_property
     def held_bytes(self) -> IntArray:
@@ -163,12 +160,12 @@ class Profile:
     @cached_property
     def in_ptr(self) -> IntArray:
         """Offsets into :attr:`in_edges`; shape (n_ops + 1,)."""
-        return _pointers(np.sort(self.edge_op), self.n_ops)
+        return csr_offsets(np.sort(self.edge_op), self.n_ops)
 
     @cached_property
     def topological_order(self) -> IntArray:
         """Kahn order, first in first out, lowest op first; shorter than n_ops only if cyclic."""
-        return _kahn(self.n_ops, self.tensor_ptr, self.edge_ptr, self.edge_op)
+        return topological_order(self.n_ops, self.out_ptr, self.edge_op)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -252,36 +249,6 @@ def make_profile(
         edge_op=target[keep],
         measured=measured or Measurement(),
     )
-
-
-def _pointers(sorted_owner: IntArray, n: int) -> IntArray:
-    return np.searchsorted(sorted_owner, np.arange(n + 1)).astype(np.int64)
-
-
-@njit(cache=True, nogil=True)
-def _kahn(
-    n_ops: int, tensor_ptr: IntArray, edge_ptr: IntArray, edge_op: IntArray
-) -> IntArray:  # pragma: no cover - compiled
-    waiting = np.zeros(n_ops, dtype=np.int64)
-    for edge in range(len(edge_op)):
-        waiting[edge_op[edge]] += 1
-    order = np.empty(n_ops, dtype=np.int64)
-    filled = 0
-    for op in range(n_ops):
-        if waiting[op] == 0:
-            order[filled] = op
-            filled += 1
-    head = 0
-    while head < filled:
-        op = order[head]
-        head += 1
-        for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
-            consumer = edge_op[edge]
-            waiting[consumer] -= 1
-            if waiting[consumer] == 0:
-                order[filled] = consumer
-                filled += 1
-    return order[:filled]
 
 
 def _check_lengths(profile: Profile) -> None:

@@ -95,7 +95,7 @@ def test_two_ops_at_once(schedule):
 
 
 def test_an_idle_lane(schedule):
-    assert says(with_op(schedule, 4, start=81.0, finish=86.0), "beside a free lane")
+    assert says(with_op(schedule, 4, start=81.0, finish=86.0), "while a lane is free")
 
 
 def test_the_wrong_op_first(schedule):
@@ -124,7 +124,7 @@ def test_a_transfer_before_its_tensor(schedule):
 
 
 def test_a_transfer_that_dawdles(schedule):
-    assert says(with_transfer(schedule, 1, 52.0, 64.0), "beside a free channel")
+    assert says(with_transfer(schedule, 1, 52.0, 64.0), "while a channel is free")
 
 
 def test_a_lane_that_does_not_exist(schedule):

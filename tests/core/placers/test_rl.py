@@ -6,7 +6,7 @@ from tests.core.placers.problems import gpus, line
 
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
-from enplace.placers.rl import sample, softmax, surprise
+from enplace.placers.rl import log_gradient, sample, softmax
 from enplace.placing.group_search import ROUNDS, Search
 from enplace.values.problem import Problem
 
@@ -18,7 +18,7 @@ def test_the_gradient_is_that_of_the_log_probability():
     def log_probability(score):
         return np.log(softmax(score)[np.arange(3), chosen]).sum()
 
-    found = surprise(softmax(score), chosen)
+    found = log_gradient(softmax(score), chosen)
     for row, column in np.ndindex(score.shape):
         moved = score.copy()
         moved[row, column] += step

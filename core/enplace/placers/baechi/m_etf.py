@@ -10,9 +10,9 @@ the first of equals. Favourite children, if there are any, make it m-sct: see
   links all pass one channel per device has Baechi's half-duplex devices.
 - Free ops (constants, variables) are placed with the first op that needs them, and the first op of
   a placement unit decides for all.
-- Outputs are freed with their last consumer, as in Baechi. A device without room for an op is out
-  for it; once all are, it goes where the least is lacking. If the simulated step does not fit, the
-  work is done again with less memory to go by.
+- Outputs are freed with their last consumer, as in Baechi. A device where an op does not fit is out
+  for it; once all are, it goes where the excess is least. If the simulated step does not fit, ops
+  are placed again for less memory.
 - Baechi leaves the order of ops to TensorFlow; we take the better of two.
 """
 
@@ -34,8 +34,8 @@ from enplace.placing.list_schedule import (
     begin,
     by_finish,
     count_memory,
+    estimated_excess_bytes,
     inlined,
-    lacking_bytes,
     prepare,
     ready_us,
     send,
@@ -74,8 +74,8 @@ def m_etf(problem: Problem, options: PlaceOptions) -> Plan:
 Heaps = list[list[tuple[float, int]]]
 
 
-class Turn(NamedTuple):
-    """What the kernel knows beyond :class:`State`: who is ready, and when devices are free.
+class Dispatch(NamedTuple):
+    """Which ops are ready and when devices are free: the state beyond :class:`State`.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Turn(NamedTuple):
     favourite : int array, shape (n_ops,)
         Favourite child of each op, or -1.
     last : int array, shape (n_devices,)
-        What a device ran last, or -1.
+        The op that each device ran last, or -1.
     wake_us : float array, shape (n_devices,)
         Until when a device waits for a favourite child; inf if it does not.
     """
@@ -119,7 +119,7 @@ def earliest_first(
     favourite : int array, shape (n_ops,)
         The consumer that an op's device waits for, or -1.
     options : PlaceOptions
-        Their memory rule is gone by; asked now and then whether the person has cancelled.
+        Their memory rule applies, and cancelling them stops the search.
     memory_share : float
         How much of each device's memory may be used.
 
@@ -147,7 +147,7 @@ def earliest_first(
     rank = np.full(profile.n_ops, -1, dtype=np.int64)
     rank[work.order] = np.arange(len(work.order))
     leads = rank >= 0
-    turn = Turn(
+    going = Dispatch(
         rank=rank,
         missing=np.bincount(profile.edge_op[leads[profile.edge_source]], minlength=profile.n_ops),
         out_ptr=profile.edge_ptr[profile.tensor_ptr],
@@ -162,7 +162,7 @@ def earliest_first(
     stop = np.zeros(1, dtype=bool)
     # Where favourites are waited for, a large graph takes seconds.
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(_earliest_first, work, state, turn, stop)
+        running = pool.submit(_earliest_first, work, state, going, stop)
         try:
             while not wait([running], LOOK_S).done:
                 options.check_cancelled()
@@ -182,14 +182,14 @@ def _gpus_first(problem: Problem) -> BoolArray:
     return allowed
 
 
-# A device has two heaps. `waiting` holds (time, rank) of ops whose inputs are there no earlier than
-# that; `arrived` holds ranks of those whose time has come. Both may hold what is placed by now, and
-# channels may have filled up since: only what comes to the top is looked at again.
+# A device has two heaps. `waiting` holds (time, rank) of ops whose inputs arrive no earlier than
+# that; `arrived` holds ranks of those whose time has come. Both may hold ops that are placed by
+# now, and channels may have filled up since: an op is checked again when it comes to the top.
 
 
 @njit(cache=True, nogil=True)
 def _earliest_first(
-    work: Work, state: State, turn: Turn, stop: BoolArray
+    work: Work, state: State, going: Dispatch, stop: BoolArray
 ) -> None:  # pragma: no cover - compiled
     """Place one op after another until none is left or ``stop[0]`` is set."""
     n_devices, now, left = len(work.capacity_bytes), 0.0, len(work.order)
@@ -198,46 +198,46 @@ def _earliest_first(
     arrived = [[0][:0] for _ in range(n_devices)]
     running = [(0.0, 0)][:0]
     for op in work.order:
-        if turn.missing[op] == 0:
-            _offer(work, state, turn, channels, waiting, op, now)
+        if going.missing[op] == 0:
+            _offer(work, state, going, channels, waiting, op, now)
     while left > 0 and not stop[0]:
         while len(running) > 0 and running[0][0] <= now:
             _, done = heappop(running)
-            for consumer in turn.out_op[turn.out_ptr[done] : turn.out_ptr[done + 1]]:
-                turn.missing[consumer] -= 1
-                if turn.missing[consumer] == 0 and turn.rank[consumer] >= 0:  # no follower
-                    _offer(work, state, turn, channels, waiting, consumer, now)
+            for consumer in going.out_op[going.out_ptr[done] : going.out_ptr[done + 1]]:
+                going.missing[consumer] -= 1
+                if going.missing[consumer] == 0 and going.rank[consumer] >= 0:  # no follower
+                    _offer(work, state, going, channels, waiting, consumer, now)
         op, device = -1, -1
         for d in range(n_devices):
-            if _lane_of(work, turn, d)[0] > now:
+            if _lane_of(work, going, d)[0] > now:
                 continue
             while len(waiting[d]) > 0 and waiting[d][0][0] <= now:
                 heappush(arrived[d], heappop(waiting[d])[1])
-            found, stuck = _next_op(work, state, turn, channels, waiting[d], arrived[d], d, now)
-            if found >= 0 and (op < 0 or turn.rank[found] < turn.rank[op]):
+            found, stuck = _next_op(work, state, going, channels, waiting[d], arrived[d], d, now)
+            if found >= 0 and (op < 0 or going.rank[found] < going.rank[op]):
                 op, device = found, d
             if stuck:
-                op, device = found, _roomiest(work, state, found)
+                op, device = found, _least_exceeded(work, state, found)
                 break
         if op >= 0:
-            channels, finish = _run(work, state, turn, channels, waiting, op, device, now)
+            channels, finish = _run(work, state, going, channels, waiting, op, device, now)
             heappush(running, (finish, op))
             left -= 1
             continue
         now = running[0][0] if len(running) > 0 else np.inf
         for d in range(n_devices):
-            free = _lane_of(work, turn, d)[0]
-            now = min(now, max(free, turn.wake_us[d]))
+            free = _lane_of(work, going, d)[0]
+            now = min(now, max(free, going.wake_us[d]))
             if len(waiting[d]) > 0:
                 now = min(now, max(free, waiting[d][0][0]))
 
 
 @inlined
-def _lane_of(work: Work, turn: Turn, device: int) -> tuple[float, int]:  # pragma: no cover
+def _lane_of(work: Work, going: Dispatch, device: int) -> tuple[float, int]:  # pragma: no cover
     """When a device is free, and which of its lanes is first."""
     first = work.lane_ptr[device]
-    lane = first + np.argmin(turn.lane_free_us[first : work.lane_ptr[device + 1]])
-    return turn.lane_free_us[lane], lane
+    lane = first + np.argmin(going.lane_free_us[first : work.lane_ptr[device + 1]])
+    return going.lane_free_us[lane], lane
 
 
 @inlined
@@ -249,54 +249,54 @@ def _inputs(work: Work, state: State, op: int) -> IntArray:  # pragma: no cover 
 def _input_us(
     work: Work, state: State, channels: Slots, op: int, device: int
 ) -> float:  # pragma: no cover - compiled
-    """Tell when the inputs of an op could be on a device, as the channels stand."""
+    """Return when the inputs of an op could be on a device, as the channels are now."""
     return float(ready_us(work, state, channels, _inputs(work, state, op), device))
 
 
 @njit(cache=True, nogil=True)
 def _offer(
-    work: Work, state: State, turn: Turn, channels: Slots, waiting: Heaps, op: int, now: float
+    work: Work, state: State, going: Dispatch, channels: Slots, waiting: Heaps, op: int, now: float
 ) -> None:  # pragma: no cover - compiled
-    """Let every device know of an op that is ready.
+    """Offer a ready op to every device that it may go to.
 
-    A free op may have drawn its unit to a CPU, where the unit by itself would not have gone.
+    A free op may have taken its unit to a CPU, where the unit would not have gone by itself.
     """
     unit = work.unit[op]
     there = state.unit_device[unit]
     for device in range(len(work.capacity_bytes)):
         if device == there or (there < 0 and work.allowed[unit, device]):
-            turn.offered[op, device] = True
+            going.offered[op, device] = True
             ready = max(now, _input_us(work, state, channels, op, device))
-            heappush(waiting[device], (ready, turn.rank[op]))
+            heappush(waiting[device], (ready, going.rank[op]))
 
 
 @inlined
 def _is_open(
-    work: Work, state: State, turn: Turn, op: int, device: int
+    work: Work, state: State, going: Dispatch, op: int, device: int
 ) -> bool:  # pragma: no cover
-    """Whether a ready op may still go to a device, as far as is known."""
+    """Whether a ready op may still go to a device."""
     there = state.unit_device[work.unit[op]] in (-1, device)
-    return there and turn.offered[op, device] and not turn.placed[op]
+    return there and going.offered[op, device] and not going.placed[op]
 
 
 @njit(cache=True, nogil=True)
 def _next_op(
     work: Work,
     state: State,
-    turn: Turn,
+    going: Dispatch,
     channels: Slots,
     waiting: list[tuple[float, int]],
     arrived: list[int],
     device: int,
     now: float,
 ) -> tuple[int, bool]:  # pragma: no cover - compiled
-    """Find what a free device starts now, or -1; true with an op for which no device has room."""
-    turn.wake_us[device] = np.inf
-    child = turn.favourite[turn.last[device]] if turn.last[device] >= 0 else -1
-    if child >= 0 and _is_awaited(work, state, turn, channels, child, device, now):
+    """Find the op that a free device starts now, or -1; true with an op that fits nowhere."""
+    going.wake_us[device] = np.inf
+    child = going.favourite[going.last[device]] if going.last[device] >= 0 else -1
+    if child >= 0 and _is_awaited(work, state, going, channels, child, device, now):
         here = max(now, _input_us(work, state, channels, child, device))
-        urgent, turn.wake_us[device] = _urgent_op(
-            work, state, turn, channels, arrived, device, now, here
+        urgent, going.wake_us[device] = _urgent_op(
+            work, state, going, channels, arrived, device, now, here
         )
         if urgent >= 0:
             return urgent, False
@@ -305,36 +305,36 @@ def _next_op(
         return -1, False
     while len(arrived) > 0:
         op = work.order[arrived[0]]
-        if _is_open(work, state, turn, op, device):
+        if _is_open(work, state, going, op, device):
             ready = _input_us(work, state, channels, op, device)
-            lacking = lacking_bytes(work, state, op, _inputs(work, state, op), device)
-            if ready <= now and lacking == 0:
+            excess = estimated_excess_bytes(work, state, op, _inputs(work, state, op), device)
+            if ready <= now and excess == 0:
                 return op, False
             if ready > now:
-                heappush(waiting, (ready, turn.rank[op]))
+                heappush(waiting, (ready, going.rank[op]))
             else:
-                turn.offered[op, device] = False
+                going.offered[op, device] = False
         else:
-            turn.offered[op, device] = False
+            going.offered[op, device] = False
         heappop(arrived)
-        if not turn.placed[op] and not turn.offered[op].any():
+        if not going.placed[op] and not going.offered[op].any():
             return op, True
     return -1, False
 
 
 @njit(cache=True, nogil=True)
 def _is_awaited(
-    work: Work, state: State, turn: Turn, channels: Slots, child: int, device: int, now: float
+    work: Work, state: State, going: Dispatch, channels: Slots, child: int, device: int, now: float
 ) -> bool:  # pragma: no cover - compiled
-    """Whether a favourite child is ready, has room on this device and starts first here."""
-    if turn.missing[child] > 0 or not _is_open(work, state, turn, child, device):
+    """Whether a favourite child is ready, fits on this device and can start first here."""
+    if going.missing[child] > 0 or not _is_open(work, state, going, child, device):
         return False
-    if lacking_bytes(work, state, child, _inputs(work, state, child), device) > 0:
+    if estimated_excess_bytes(work, state, child, _inputs(work, state, child), device) > 0:
         return False
     here = max(now, _input_us(work, state, channels, child, device))
     for other in range(len(work.capacity_bytes)):
-        if other != device and _is_open(work, state, turn, child, other):
-            free = max(now, _lane_of(work, turn, other)[0])
+        if other != device and _is_open(work, state, going, child, other):
+            free = max(now, _lane_of(work, going, other)[0])
             if max(free, _input_us(work, state, channels, child, other)) < here:
                 return False
     return True
@@ -344,7 +344,7 @@ def _is_awaited(
 def _urgent_op(
     work: Work,
     state: State,
-    turn: Turn,
+    going: Dispatch,
     channels: Slots,
     arrived: list[int],
     device: int,
@@ -353,22 +353,22 @@ def _urgent_op(
 ) -> tuple[int, float]:  # pragma: no cover - compiled
     """Find the first op in Kahn's order that could start now wherever it may go, or else -1.
 
-    Also tell when one will be able to, at the latest ``until``.
+    Also return when the next one will be able to, at the latest ``until``.
     """
     best, soonest = -1, until
     for rank in arrived:
         op = work.order[rank]
-        if not _is_open(work, state, turn, op, device):
+        if not _is_open(work, state, going, op, device):
             continue
         urgent_from = now
         for other in range(len(work.capacity_bytes)):
-            if _is_open(work, state, turn, op, other):
-                urgent_from = max(urgent_from, _lane_of(work, turn, other)[0])
+            if _is_open(work, state, going, op, other):
+                urgent_from = max(urgent_from, _lane_of(work, going, other)[0])
         for other in range(len(work.capacity_bytes)):
-            if urgent_from <= soonest and _is_open(work, state, turn, op, other):
+            if urgent_from <= soonest and _is_open(work, state, going, op, other):
                 there = _input_us(work, state, channels, op, other)
                 urgent_from = max(urgent_from, there)
-        if lacking_bytes(work, state, op, _inputs(work, state, op), device) > 0:
+        if estimated_excess_bytes(work, state, op, _inputs(work, state, op), device) > 0:
             continue
         if urgent_from <= now and (best < 0 or rank < best):
             best = rank
@@ -378,16 +378,16 @@ def _urgent_op(
 
 
 @njit(cache=True, nogil=True)
-def _roomiest(work: Work, state: State, op: int) -> int:  # pragma: no cover - compiled
-    """Find the device that lacks the least memory for an op."""
+def _least_exceeded(work: Work, state: State, op: int) -> int:  # pragma: no cover - compiled
+    """Find the device that exceeds its memory least with an op."""
     unit, best, least = work.unit[op], -1, 0
     if state.unit_device[unit] >= 0:
         return int(state.unit_device[unit])
     for device in range(len(work.capacity_bytes)):
         if work.allowed[unit, device]:
-            lacking = lacking_bytes(work, state, op, _inputs(work, state, op), device)
-            if best < 0 or lacking < least:
-                best, least = device, lacking
+            excess = estimated_excess_bytes(work, state, op, _inputs(work, state, op), device)
+            if best < 0 or excess < least:
+                best, least = device, excess
     return best
 
 
@@ -395,7 +395,7 @@ def _roomiest(work: Work, state: State, op: int) -> int:  # pragma: no cover - c
 def _run(
     work: Work,
     state: State,
-    turn: Turn,
+    going: Dispatch,
     channels: Slots,
     waiting: Heaps,
     op: int,
@@ -413,21 +413,21 @@ def _run(
             state.weights[device] += work.unit_bytes[unit]
     missing_here = state.arrival_us[:, device][inputs] < 0
     channels = send(work, state, channels, inputs, device)
-    free, lane = _lane_of(work, turn, device)
+    free, lane = _lane_of(work, going, device)
     start = max(now, free, ready_us(work, state, channels, inputs, device))
     finish = start + work.time_us[op, device]
     state.start_us[op], state.finish_us[op] = start, finish
-    turn.lane_free_us[lane] = finish
-    turn.placed[op], turn.last[device] = True, op
+    going.lane_free_us[lane] = finish
+    going.placed[op], going.last[device] = True, op
     count_memory(work, state, op, inputs, device)
-    # A tensor sent for one consumer may be there for the next sooner than that had hoped for.
+    # A tensor sent for one consumer may be there sooner than another had expected.
     for tensor in inputs[missing_here]:
         if state.arrival_us[tensor, device] < 0:
             continue
         producer = work.tensor_op[tensor]
-        for consumer in turn.out_op[turn.out_ptr[producer] : turn.out_ptr[producer + 1]]:
-            ready = turn.missing[consumer] == 0 and turn.rank[consumer] >= 0
-            if ready and _is_open(work, state, turn, consumer, device):
+        for consumer in going.out_op[going.out_ptr[producer] : going.out_ptr[producer + 1]]:
+            ready = going.missing[consumer] == 0 and going.rank[consumer] >= 0
+            if ready and _is_open(work, state, going, consumer, device):
                 sooner = max(now, _input_us(work, state, channels, consumer, device))
-                heappush(waiting[device], (sooner, turn.rank[consumer]))
+                heappush(waiting[device], (sooner, going.rank[consumer]))
     return channels, finish

@@ -37,11 +37,11 @@ def fill(problem: Problem, position: IntArray) -> IntArray:
     share = int(memory.sum()) // len(gpus) + int(team_bytes.max())
     # What pins have taken counts towards a device's share.
     capacity = problem.cluster.capacity_bytes
-    claims.room_bytes[:] -= np.maximum(capacity - share, 0)
+    claims.free_bytes[:] -= np.maximum(capacity - share, 0)
     wish = np.empty(len(memory), dtype=np.int64)
     current = 0
     for op in np.argsort(position).tolist():
-        full = needed_bytes(claims, op) > claims.room_bytes[gpus[current]]
+        full = needed_bytes(claims, op) > claims.free_bytes[gpus[current]]
         if full and current < len(gpus) - 1:
             current += 1
         wish[op] = gpus[current]

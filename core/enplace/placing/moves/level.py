@@ -1,4 +1,4 @@
-"""A level: the problem with some ops merged, laid out for the searches, and the way back."""
+"""A level: the problem with some ops merged, as the searches see it, and the way back."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from enplace.coarsen import contract, expand
-from enplace.machine.search_layout import Graph, make_graph
+from enplace.machine.layout import Machine, build_machine
 from enplace.names.passes import split_pass
+from enplace.placing.moves.blocks import Blocks
+from enplace.values.arrays import inverse
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -23,11 +25,11 @@ class Level:
     Attributes
     ----------
     fine : Problem
-        What is to be solved.
+        The problem to be solved.
     group : int array, shape (fine.profile.n_ops,)
         Which op of ``problem`` each op belongs to.
     problem : Problem
-        What is searched.
+        The problem of the groups, on which the search works.
     """
 
     fine: Problem
@@ -35,15 +37,12 @@ class Level:
     problem: Problem
 
     @cached_property
-    def graph(self) -> Graph:
-        return make_graph(self.problem)
+    def machine(self) -> Machine:
+        return build_machine(self.problem)
 
     @cached_property
-    def blocks(self) -> tuple[IntArray, IntArray]:
-        """Units of every scope, of every depth, each pass alone and all together; as CSR.
-
-        The smallest come first.
-        """
+    def blocks(self) -> Blocks:
+        """Units of every scope, of every depth, each pass alone and all passes together."""
         members: dict[tuple[str, str], set[int]] = defaultdict(set)
         for unit, scope in zip(
             self.problem.unit.tolist(), self.problem.profile.scopes, strict=True
@@ -59,10 +58,10 @@ class Level:
             key=lambda units: (len(units), units),
         )
         ptr = np.cumsum([0] + [len(units) for units in found]).astype(np.int64)
-        return ptr, np.array([unit for units in found for unit in units], dtype=np.int64)
+        return Blocks(ptr, np.array([unit for units in found for unit in units], dtype=np.int64))
 
     def device_of(self, device: IntArray) -> IntArray:
-        """Where each unit goes if most of its work in a placement of all ops decides.
+        """Device of each group's unit: where a placement of all ops has most of the unit's work.
 
         Parameters
         ----------
@@ -81,9 +80,7 @@ class Level:
 
     def plan(self, order: IntArray, device: IntArray, policy: str, links: str) -> Plan:
         """Plan of all ops from an order and a placement of the groups."""
-        position = np.empty(len(order), dtype=np.int64)
-        position[order] = np.arange(len(order))
-        plan = Plan(device.copy(), position, "enplace", policy=policy, links=links)
+        plan = Plan(device.copy(), inverse(order), "enplace", policy=policy, links=links)
         return expand(self.fine, self.group, plan)
 
 

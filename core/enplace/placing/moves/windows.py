@@ -1,35 +1,111 @@
-"""Windowed annealing: placement and order of a few dozen ops at a time, the rest standing still.
+"""Windowed annealing: placement and order of a few dozen ops at a time, the rest unchanged.
 
-The state is a placement and one order of all ops (see :func:`enplace.machine.search_layout.play`).
-A window is a run of consecutive ops. What came before it is frozen; what comes after counts through
-its tails, the time from each op to the end of the schedule. Inside, simulated annealing moves one
-unit, a connected cluster, or an op in the order. The outcome is kept if the whole schedule, played
+The state is a placement and one order of all ops (:mod:`enplace.placing.moves.order`). A window is
+a run of consecutive ops. What comes before it stays as it is; what comes after counts through its
+tails, the time from each op to the end of the schedule. Inside, simulated annealing moves one unit,
+a connected cluster, or an op in the order. The outcome is kept if the whole schedule, simulated
 anew, is no longer than before and fits in memory.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
-from enplace.machine.search_layout import Graph, first_free, lacking_bytes, play, send, tails
-from enplace.values.problem import BoolArray
-from enplace.values.profile import IntArray
+from enplace.machine.compiling import allocating, loop, step
+from enplace.machine.layout import Machine
+from enplace.machine.memory import excess_bytes
+from enplace.placing.moves.order import (
+    Progress,
+    Tails,
+    find_tails,
+    first_free,
+    new_progress,
+    new_tails,
+    send,
+    simulate_order,
+)
+from enplace.values.arrays import BoolArray, FloatArray, IntArray
+
+SHIFTS, SINGLES = 0.4, 0.7
+"""Of the moves, the share that shift an op in the order; and with those that move one unit."""
+
+MOST_IN_CLUSTER = 12
+
+
+class Annealing(NamedTuple):
+    """How windows are annealed.
+
+    Attributes
+    ----------
+    width, stride : int
+        Ops in a window, and from one window to the next.
+    rounds : int
+        Moves tried in each window.
+    hot, cold : float
+        First and last temperature, in terms of the mean time of the window's ops.
+    spread : float
+        Weight of the mean over the devices beside that of the last to end.
+    """
+
+    width: int
+    stride: int
+    rounds: int
+    hot: float
+    cold: float
+    spread: float
+
+
+class _Window(NamedTuple):
+    """What annealing a window writes.
+
+    Attributes
+    ----------
+    order, best_order, best_device : int arrays, shape (width,)
+        The window's ops in their current and in their best order, and where the latter are.
+    position : int array, shape (n_ops,)
+        Place of each op in the order of all.
+    cluster, was_device : int arrays, shape (width,)
+        Ops that move together, and where they were.
+    in_cluster : int array, shape (n_ops,)
+        The number of the latest cluster that has the op.
+    lane_free_us, channel_free_us, last_start_us : float arrays
+        As in :class:`Progress`, while the window's ops are simulated.
+    late_us, late_of : arrays, shape (n_tensors, n_devices)
+        When a tensor arrives, if ``late_of`` is the number of the current trial.
+    counts : int array, shape (2,)
+        Numbers of the current trial and of the latest cluster.
+    """
+
+    order: IntArray
+    best_order: IntArray
+    best_device: IntArray
+    position: IntArray
+    cluster: IntArray
+    was_device: IntArray
+    in_cluster: IntArray
+    lane_free_us: FloatArray
+    channel_free_us: FloatArray
+    last_start_us: FloatArray
+    late_us: FloatArray
+    late_of: IntArray
+    counts: IntArray
+
+
+TRIALS, CLUSTERS = range(2)
+"""Places in ``_Window.counts``."""
 
 
 @njit(cache=True, nogil=True)
 def sweep(
-    g: Graph,
+    machine: Machine,
     order: IntArray,
     device: IntArray,
     first: int,
-    width: int,
-    stride: int,
     n_windows: int,
-    rounds: int,
-    hot: float,
-    cold: float,
-    spread: float,
+    annealing: Annealing,
     draw: np.random.Generator,
     stop: BoolArray,
 ) -> tuple[float, int]:  # pragma: no cover - compiled
@@ -39,246 +115,323 @@ def sweep(
     ----------
     order, device : int arrays, shape (n_ops,), changed in place
         A topological order and a placement.
-    width, stride : int
-        Ops in a window, and from one window to the next.
-    n_windows, rounds : int
-        How many windows, and moves tried in each.
     stop : bool array, shape (1,)
         Once true, the current window is the last.
 
     Returns
     -------
     float, int
-        The makespan of what is left in ``order`` and ``device``, in µs, and the bytes it lacks.
+        The makespan of what is left in ``order`` and ``device``, in µs, and by how many bytes it
+        exceeds memory.
     """
-    n_ops, n_devices = len(order), len(g.lane_ptr)
-    n_tensors = len(g.tensor_op)
-    time_us, unit, unit_ptr, member, allowed = g.time_us, g.unit, g.unit_ptr, g.member, g.allowed
-    tensor_ptr, edge_ptr, edge_op = g.tensor_ptr, g.edge_ptr, g.edge_op
-    in_ptr, in_tensor, tensor_op = g.in_ptr, g.in_tensor, g.tensor_op
-    lane_ptr, lane_end = g.lane_ptr, g.lane_end
-    n_lanes = lane_end.max()
-    finish, arrival = np.empty(n_ops), np.full((n_tensors, n_devices), -1.0)
-    sent = np.empty((n_tensors, n_devices))
-    lane_free, channel_free = np.empty(n_lanes), np.empty(g.n_channels)
-    lane_now, channel_now = np.empty(n_lanes), np.empty(g.n_channels)
-    head, lane_tail, channel_tail = np.empty(n_ops), np.empty(n_lanes), np.empty(g.n_channels)
-    late, late_of = np.empty((n_tensors, n_devices)), np.full((n_tensors, n_devices), -1)
-    position = np.empty(n_ops, np.int64)
-    for at in range(n_ops):
-        position[order[at]] = at
-    last_start, last_now = np.empty(n_devices), np.empty(n_devices)
-    makespan = play(
-        g, order, n_ops, device, finish, arrival, sent, lane_free, channel_free, last_start
-    )
-    lacking = lacking_bytes(g, device, finish, arrival, sent)
+    n_ops = len(order)
+    width = min(annealing.width, n_ops)
+    window = _new_window(machine, width)
+    before, tails = new_progress(machine), new_tails(machine)
+    makespan = simulate_order(machine, order, n_ops, device, before)
+    excess = excess_bytes(machine, device, before.timing)
     kept_order, kept_device = order.copy(), device.copy()
-    width = min(width, n_ops)
-    w_order, best_order = np.empty(width, np.int64), np.empty(width, np.int64)
-    cluster, in_cluster = np.empty(width, np.int64), np.full(n_ops, -1)
-    was, was_device = np.empty(width, np.int64), np.empty(width, np.int64)
-    best_device = np.empty(width, np.int64)
-    turn, grown = 0, 0
-
     for number in range(n_windows):
         if stop[0]:
             break
-        a = (first + number * stride) % max(1, n_ops - width // 2)
-        b = min(n_ops, a + width)
-        w = b - a
-        play(g, order, a, device, finish, arrival, sent, lane_free, channel_free, last_start)
-        tails(g, order, b, device, head, lane_tail, channel_tail)
-        mean = 0.0
-        for i in range(w):
-            w_order[i] = order[a + i]
-            mean += time_us[w_order[i], device[w_order[i]]]
-        mean = max(mean / w, 1e-9)
-        for i in range(w):
-            best_device[i] = device[w_order[i]]
-        best_order[:w] = w_order[:w]
-        current = best = np.inf
-        cooling = (cold / hot) ** (1.0 / max(1, rounds))
-        temperature = hot * mean
-        for attempt in range(rounds + 1):
-            # Change something; attempt 0 only measures what there is.
-            n_moved, shifted_from, shifted_to = 0, -1, -1
-            if attempt > 0:
-                temperature *= cooling
-                i = int(draw.integers(0, w))
-                op = w_order[i]
-                kind = draw.random()
-                if kind < 0.4:
-                    low, high = 0, w - 1
-                    for k in range(in_ptr[op], in_ptr[op + 1]):
-                        p = position[tensor_op[in_tensor[k]]] - a
-                        if p >= low:
-                            low = p + 1
-                    for k in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
-                        p = position[edge_op[k]] - a
-                        if p <= high:
-                            high = p - 1
-                    if high <= low:
-                        continue
-                    j = low + int(draw.integers(0, high - low + 1))
-                    if j == i:
-                        continue
-                    shifted_from, shifted_to = i, j
-                    step = 1 if j > i else -1
-                    k = i
-                    while k != j:
-                        w_order[k] = w_order[k + step]
-                        position[w_order[k]] = a + k
-                        k += step
-                    w_order[j] = op
-                    position[op] = a + j
-                else:
-                    d = device[op]
-                    to = int(draw.integers(0, n_devices))
-                    if to == d:
-                        continue
-                    limit = 1 if kind < 0.7 else int(draw.integers(1, 13))
-                    grown += 1
-                    cluster[0] = op
-                    in_cluster[op] = grown
-                    n_cluster, at = 1, 0
-                    while at < n_cluster and n_cluster < limit:
-                        node = cluster[at]
-                        at += 1
-                        for k in range(in_ptr[node], in_ptr[node + 1]):
-                            near = tensor_op[in_tensor[k]]
-                            if (
-                                n_cluster < limit and a <= position[near] < b
-                                and in_cluster[near] != grown and device[near] == d
-                            ):  # fmt: skip
-                                in_cluster[near] = grown
-                                cluster[n_cluster] = near
-                                n_cluster += 1
-                        for k in range(edge_ptr[tensor_ptr[node]], edge_ptr[tensor_ptr[node + 1]]):
-                            near = edge_op[k]
-                            if (
-                                n_cluster < limit and a <= position[near] < b
-                                and in_cluster[near] != grown and device[near] == d
-                            ):  # fmt: skip
-                                in_cluster[near] = grown
-                                cluster[n_cluster] = near
-                                n_cluster += 1
-                    movable = True
-                    for k in range(n_cluster):
-                        u = unit[cluster[k]]
-                        movable &= allowed[u, to]
-                        for m in range(unit_ptr[u], unit_ptr[u + 1]):
-                            other = member[m]
-                            if position[other] < a or position[other] >= b:
-                                movable = False
-                            elif in_cluster[other] != grown:
-                                if n_cluster == width:
-                                    movable = False
-                                else:
-                                    in_cluster[other] = grown
-                                    cluster[n_cluster] = other
-                                    n_cluster += 1
-                    if not movable:
-                        continue
-                    for k in range(n_cluster):
-                        was[k], was_device[k] = cluster[k], device[cluster[k]]
-                        device[cluster[k]] = to
-                    n_moved = n_cluster
-            # Play the window.
-            turn += 1
-            lane_now[:] = lane_free
-            channel_now[:] = channel_free
-            last_now[:] = last_start
-            longest = 0.0
-            for i in range(w):
-                op = w_order[i]
-                d = device[op]
-                ready = last_now[d]
-                for k in range(in_ptr[op], in_ptr[op + 1]):
-                    tensor = in_tensor[k]
-                    maker = tensor_op[tensor]
-                    home = device[maker]
-                    if home == d:
-                        there = finish[maker]
-                    elif late_of[tensor, d] == turn:
-                        there = late[tensor, d]
-                    elif position[maker] < a and arrival[tensor, d] >= 0.0:
-                        there = arrival[tensor, d]
-                    else:
-                        there = send(g, tensor, home, d, finish[maker], channel_now)[1]
-                        late[tensor, d], late_of[tensor, d] = there, turn
-                    ready = max(ready, there)
-                lane = first_free(lane_now, lane_ptr[d], lane_end[d])
-                begin = max(ready, lane_now[lane])
-                done = begin + time_us[op, d]
-                last_now[d] = begin
-                lane_now[lane] = done
-                finish[op] = done
-                for tensor in range(tensor_ptr[op], tensor_ptr[op + 1]):
-                    for edge in range(edge_ptr[tensor], edge_ptr[tensor + 1]):
-                        user = edge_op[edge]
-                        to = device[user]
-                        there = done
-                        if to != d:
-                            if late_of[tensor, to] != turn:
-                                late[tensor, to] = send(g, tensor, d, to, done, channel_now)[1]
-                                late_of[tensor, to] = turn
-                            there = late[tensor, to]
-                        if position[user] >= b:
-                            longest = max(longest, there + head[user])
-            mean_end = 0.0
-            for d in range(n_devices):
-                end = lane_now[lane_ptr[d]] + lane_tail[lane_ptr[d]]
-                longest = max(longest, end)
-                mean_end += end
-            for channel in range(len(channel_now)):
-                longest = max(longest, channel_now[channel] + channel_tail[channel])
-            energy = longest + spread * mean_end / n_devices
-            if (
-                energy <= current
-                or draw.random() < np.exp((current - energy) / temperature)
-            ):  # fmt: skip
-                current = energy
-                if energy < best - 1e-9:
-                    best = energy
-                    best_order[:w] = w_order[:w]
-                    for i in range(w):
-                        best_device[i] = device[w_order[i]]
-                continue
-            # Undo.
-            if shifted_from >= 0:
-                op = w_order[shifted_to]
-                step = 1 if shifted_from > shifted_to else -1
-                k = shifted_to
-                while k != shifted_from:
-                    w_order[k] = w_order[k + step]
-                    position[w_order[k]] = a + k
-                    k += step
-                w_order[shifted_from] = op
-                position[op] = a + shifted_from
-            for k in range(n_moved):
-                device[was[k]] = was_device[k]
-        for i in range(w):
-            order[a + i] = best_order[i]
-            device[best_order[i]] = best_device[i]
-        found = play(
-            g, order, n_ops, device, finish, arrival, sent, lane_free, channel_free, last_start
-        )
-        if g.shares_channels and found <= makespan:
-            # What shares a channel is sent as it is made: only in that order is the play true.
-            order[:] = order[np.argsort(finish[order], kind="mergesort")]
-            found = play(
-                g, order, n_ops, device, finish, arrival, sent, lane_free, channel_free, last_start
-            )
-        lacks = lacking
-        if found <= makespan or lacking > 0:
-            lacks = lacking_bytes(g, device, finish, arrival, sent)
-        if lacks < lacking or (lacks == lacking and found <= makespan):
-            makespan, lacking = found, lacks
-            kept_order[:] = order
-            kept_device[:] = device
-        else:
-            order[:] = kept_order
-            device[:] = kept_device
         for at in range(n_ops):
-            position[order[at]] = at
-    return makespan, lacking
+            window.position[order[at]] = at
+        begin = (first + number * annealing.stride) % max(1, n_ops - width // 2)
+        end = min(n_ops, begin + width)
+        simulate_order(machine, order, begin, device, before)
+        find_tails(machine, order, end, device, tails)
+        _copy(order[begin:end], window.order, end - begin)
+        _anneal(machine, before, tails, window, device, begin, end, annealing, draw)
+        for i in range(end - begin):
+            order[begin + i] = window.best_order[i]
+            device[window.best_order[i]] = window.best_device[i]
+        found = _simulate_whole(machine, order, device, before, makespan)
+        found_excess = excess
+        if found <= makespan or excess > 0:
+            found_excess = excess_bytes(machine, device, before.timing)
+        if found_excess < excess or (found_excess == excess and found <= makespan):
+            makespan, excess = found, found_excess
+            _copy(order, kept_order, n_ops)
+            _copy(device, kept_device, n_ops)
+        else:
+            _copy(kept_order, order, n_ops)
+            _copy(kept_device, device, n_ops)
+    return makespan, excess
+
+
+@njit(cache=True, nogil=True)
+def _new_window(machine: Machine, width: int) -> _Window:  # pragma: no cover - compiled
+    n_ops, shape = len(machine.time_us), (len(machine.tensor_op), len(machine.lanes))
+    return _Window(
+        order=np.empty(width, np.int64),
+        best_order=np.empty(width, np.int64),
+        best_device=np.empty(width, np.int64),
+        position=np.empty(n_ops, np.int64),
+        cluster=np.empty(width, np.int64),
+        was_device=np.empty(width, np.int64),
+        in_cluster=np.full(n_ops, -1),
+        lane_free_us=np.empty(machine.lane_end.max()),
+        channel_free_us=np.empty(machine.n_channels),
+        last_start_us=np.empty(len(machine.lanes)),
+        late_us=np.empty(shape),
+        late_of=np.full(shape, -1),
+        counts=np.zeros(2, np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _simulate_whole(
+    machine: Machine, order: IntArray, device: IntArray, progress: Progress, makespan: float
+) -> float:  # pragma: no cover - compiled
+    """Simulate all ops; the order may change where that makes the simulation true.
+
+    What shares a channel is sent as it is made: only in that order is :func:`simulate_order` the
+    simulator.
+    """
+    found = simulate_order(machine, order, len(order), device, progress)
+    if machine.shares_channels and found <= makespan:
+        by_end = order[np.argsort(progress.timing.finish_us[order], kind="mergesort")]
+        _copy(by_end, order, len(order))
+        found = simulate_order(machine, order, len(order), device, progress)
+    return float(found)
+
+
+@loop
+def _copy(
+    source: FloatArray | IntArray, target: FloatArray | IntArray, n: int
+) -> None:  # pragma: no cover - compiled
+    """Copy the first entries; assigning a slice compiles for seconds, and allocates."""
+    for i in range(n):
+        target[i] = source[i]
+
+
+@loop
+def _anneal(
+    m: Machine,
+    before: Progress,
+    tails: Tails,
+    w: _Window,
+    device: IntArray,
+    begin: int,
+    end: int,
+    annealing: Annealing,
+    draw: np.random.Generator,
+) -> None:  # pragma: no cover - compiled
+    """Anneal the ops at ``begin`` to ``end``; leave the best order and devices in the window."""
+    width, n_devices = end - begin, len(m.lanes)
+    mean = 0.0
+    for i in range(width):
+        mean += m.time_us[w.order[i], device[w.order[i]]]
+    temperature = annealing.hot * max(mean / width, 1e-9)
+    cooling = (annealing.cold / annealing.hot) ** (1.0 / max(1, annealing.rounds))
+    current = best = np.inf
+    for attempt in range(annealing.rounds + 1):  # attempt 0 only measures what there is
+        source = target = -1
+        n_moved = 0
+        if attempt > 0:
+            temperature *= cooling
+            i = _draw_below(draw, width)
+            kind = draw.random()
+            if kind < SHIFTS:
+                source, target = i, _new_place(m, w, i, begin, width, draw)
+                if target == source:
+                    continue
+                _shift(w, source, target, begin)
+            else:
+                to = _draw_below(draw, n_devices)
+                if to == device[w.order[i]]:
+                    continue
+                limit = 1 if kind < SINGLES else 1 + _draw_below(draw, MOST_IN_CLUSTER)
+                n_moved = _grow_cluster(m, w, device, w.order[i], limit, begin, end)
+                n_moved = _add_units(m, w, n_moved, to, begin, end)
+                if n_moved == 0:
+                    continue
+                for k in range(n_moved):
+                    w.was_device[k] = device[w.cluster[k]]
+                    device[w.cluster[k]] = to
+        longest, mean_end = _simulate_window(m, before, tails, w, device, begin, end)
+        energy = longest + annealing.spread * mean_end / n_devices
+        if energy <= current or draw.random() < np.exp((current - energy) / temperature):
+            current = energy
+            if energy < best - 1e-9:
+                best = energy
+                for i in range(width):
+                    w.best_order[i], w.best_device[i] = w.order[i], device[w.order[i]]
+            continue
+        if source >= 0:
+            _shift(w, target, source, begin)
+        for k in range(n_moved):
+            device[w.cluster[k]] = w.was_device[k]
+
+
+@allocating
+def _draw_below(draw: np.random.Generator, n: int) -> int:  # pragma: no cover - compiled
+    return int(draw.integers(0, n))
+
+
+@step
+def _new_place(
+    m: Machine, w: _Window, i: int, begin: int, width: int, draw: np.random.Generator
+) -> int:  # pragma: no cover - compiled
+    """Draw another place in the window for an op, after its producers and before its consumers.
+
+    The place it has, if there is no other or that is drawn.
+    """
+    op, low, high = w.order[i], 0, width - 1
+    for k in range(m.in_ptr[op], m.in_ptr[op + 1]):
+        low = max(low, w.position[m.tensor_op[m.in_tensor[k]]] - begin + 1)
+    for k in range(m.out_ptr[op], m.out_ptr[op + 1]):
+        high = min(high, w.position[m.edge_op[k]] - begin - 1)
+    place = i
+    if high > low:
+        place = low + _draw_below(draw, high - low + 1)
+    return place
+
+
+@step
+def _shift(w: _Window, source: int, target: int, begin: int) -> None:  # pragma: no cover - compiled
+    """Move the op at one place of the window to another; those between move up."""
+    op = w.order[source]
+    by = 1 if target > source else -1
+    k = source
+    while k != target:
+        w.order[k] = w.order[k + by]
+        w.position[w.order[k]] = begin + k
+        k += by
+    w.order[target] = op
+    w.position[op] = begin + target
+
+
+@step
+def _grow_cluster(
+    m: Machine, w: _Window, device: IntArray, op: int, limit: int, begin: int, end: int
+) -> int:  # pragma: no cover - compiled
+    """Choose up to ``limit`` ops around one, connected on its device; return how many."""
+    w.counts[CLUSTERS] += 1
+    w.cluster[0] = op
+    w.in_cluster[op] = w.counts[CLUSTERS]
+    n, at = 1, 0
+    while at < n and n < limit:
+        node = w.cluster[at]
+        at += 1
+        for k in range(m.in_ptr[node], m.in_ptr[node + 1]):
+            near = m.tensor_op[m.in_tensor[k]]
+            if n < limit and device[near] == device[op] and _is_new(w, near, begin, end):
+                n = _add(w, near, n)
+        for k in range(m.out_ptr[node], m.out_ptr[node + 1]):
+            near = m.edge_op[k]
+            if n < limit and device[near] == device[op] and _is_new(w, near, begin, end):
+                n = _add(w, near, n)
+    return n
+
+
+@step
+def _is_new(w: _Window, op: int, begin: int, end: int) -> bool:  # pragma: no cover - compiled
+    """Whether an op is in the window and not yet in the cluster."""
+    inside = begin <= w.position[op] < end
+    return bool(inside and w.in_cluster[op] != w.counts[CLUSTERS])
+
+
+@step
+def _add(w: _Window, op: int, n: int) -> int:  # pragma: no cover - compiled
+    w.in_cluster[op] = w.counts[CLUSTERS]
+    w.cluster[n] = op
+    return n + 1
+
+
+@step
+def _add_units(
+    m: Machine, w: _Window, n: int, to: int, begin: int, end: int
+) -> int:  # pragma: no cover - compiled
+    """Add to a cluster of ``n`` ops all that share a device with them; return how many it has.
+
+    0 if the cluster may not move to the device ``to``, or reaches beyond the window.
+    """
+    movable = True
+    for k in range(n):
+        unit = m.unit[w.cluster[k]]
+        movable &= m.allowed[unit, to]
+        for i in range(m.unit_ptr[unit], m.unit_ptr[unit + 1]):
+            other = m.member[i]
+            if w.position[other] < begin or w.position[other] >= end:
+                movable = False
+            elif w.in_cluster[other] != w.counts[CLUSTERS]:
+                if n == len(w.cluster):
+                    movable = False
+                else:
+                    n = _add(w, other, n)
+    return n if movable else 0
+
+
+@step
+def _simulate_window(
+    m: Machine,
+    before: Progress,
+    tails: Tails,
+    w: _Window,
+    device: IntArray,
+    begin: int,
+    end: int,
+) -> tuple[float, float]:  # pragma: no cover - compiled
+    """Simulate the window's ops; return the makespan, and the sum of the devices' ends."""
+    w.counts[TRIALS] += 1
+    _copy(before.lane_free_us, w.lane_free_us, len(w.lane_free_us))
+    _copy(before.channel_free_us, w.channel_free_us, len(w.channel_free_us))
+    _copy(before.last_start_us, w.last_start_us, len(w.last_start_us))
+    finish_us = before.timing.finish_us
+    longest = 0.0
+    for i in range(end - begin):
+        op = w.order[i]
+        d = device[op]
+        ready = w.last_start_us[d]
+        for k in range(m.in_ptr[op], m.in_ptr[op + 1]):
+            ready = max(ready, _arrival_us(m, before, w, device, m.in_tensor[k], d, begin))
+        lane = first_free(w.lane_free_us, m.lane_ptr[d], m.lane_end[d])
+        start = max(ready, w.lane_free_us[lane])
+        done = start + m.time_us[op, d]
+        w.last_start_us[d] = start
+        w.lane_free_us[lane] = done
+        finish_us[op] = done
+        for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
+            for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
+                user = m.edge_op[edge]
+                there = done
+                if device[user] != d:
+                    there = _late_us(m, w, tensor, d, device[user], done)
+                if w.position[user] >= end:
+                    longest = max(longest, there + tails.op_us[user])
+    sum_of_ends = 0.0
+    for d in range(len(m.lanes)):
+        lane = m.lane_ptr[d]
+        longest = max(longest, w.lane_free_us[lane] + tails.lane_us[lane])
+        sum_of_ends += w.lane_free_us[lane] + tails.lane_us[lane]
+    for channel in range(m.n_channels):
+        longest = max(longest, w.channel_free_us[channel] + tails.channel_us[channel])
+    return longest, sum_of_ends
+
+
+@step
+def _arrival_us(
+    m: Machine, before: Progress, w: _Window, device: IntArray, tensor: int, d: int, begin: int
+) -> float:  # pragma: no cover - compiled
+    """When an input of the window is on a device; it is sent there if it was not."""
+    maker = m.tensor_op[tensor]
+    there = before.timing.finish_us[maker]
+    if device[maker] != d:
+        sent = w.late_of[tensor, d] != w.counts[TRIALS] and w.position[maker] < begin
+        if sent and before.timing.arrival_us[tensor, d] >= 0.0:
+            there = before.timing.arrival_us[tensor, d]
+        else:
+            there = _late_us(m, w, tensor, device[maker], d, there)
+    return float(there)
+
+
+@step
+def _late_us(
+    m: Machine, w: _Window, tensor: int, home: int, to: int, made_us: float
+) -> float:  # pragma: no cover - compiled
+    """When a tensor arrives in this trial; it is sent when that is asked for the first time."""
+    if w.late_of[tensor, to] != w.counts[TRIALS]:
+        w.late_us[tensor, to] = send(m, tensor, home, to, made_us, w.channel_free_us)[1]
+        w.late_of[tensor, to] = w.counts[TRIALS]
+    return float(w.late_us[tensor, to])

@@ -10,33 +10,33 @@ from tests.problems import cluster_of, plan_of, planned_problems, profile_of
 
 from enplace.errors import DoesNotFitError
 from enplace.machine import simulate
-from enplace.machine.search_layout import lacking_bytes, make_graph, play, tails
-from enplace.placing.incumbents import excess_bytes as lacking_of
-from enplace.placing.moves import make_level, move_blocks, sweep
+from enplace.machine.layout import build_machine
+from enplace.machine.memory import excess_bytes
+from enplace.machine.timing import new_timing
+from enplace.placing.incumbents import excess_bytes as excess_of
+from enplace.placing.moves import Accepting, Annealing, make_level, move_blocks, sweep
+from enplace.placing.moves.order import find_tails, new_progress, new_tails, simulate_order
 from enplace.placing.moves.steps import PATIENCE, State, going, restarting
-from enplace.values.plan import LINK_POLICIES, Plan, inverse
+from enplace.values.arrays import inverse
+from enplace.values.plan import LINK_POLICIES, Plan
 from enplace.values.problem import Problem
 
 quick = settings(deadline=None, max_examples=100)
 
 
-def played(problem, order, device):
-    """What ``play`` says: makespan, finish times, and the bytes that are lacking."""
-    graph = make_graph(problem)
-    n_ops, n_devices = problem.profile.n_ops, problem.cluster.n_devices
-    finish = np.zeros(n_ops)
-    arrival = np.full((problem.profile.n_tensors, n_devices), -1.0)
-    sent = arrival.copy()
-    lanes, channels = np.zeros(graph.lane_end.max()), np.zeros(graph.n_channels)
-    last = play(
-        graph, order, n_ops, device, finish, arrival, sent, lanes, channels, np.zeros(n_devices)
-    )
-    return last, finish, lacking_bytes(graph, device, finish, arrival, sent)
+def simulated(problem, order, device):
+    """Makespan, finish times and excess memory, as ``simulate_order`` finds them."""
+    machine = build_machine(problem)
+    progress = new_progress(machine)
+    makespan = simulate_order(machine, order, len(order), device, progress)
+    return (
+        makespan, progress.timing.finish_us, excess_bytes(machine, device, progress.timing)
+    )  # fmt: skip
 
 
 @quick
 @given(planned=planned_problems())
-def test_a_play_is_the_simulator_where_channels_and_chips_are_not_shared(planned):
+def test_an_order_gives_the_simulators_schedule_where_channels_and_chips_are_not_shared(planned):
     problem, plan = planned
     cluster = cluster_of(3, cpu_lanes=1, speeds=(1.0, 0.5, 2.0))
     problem = Problem(problem.profile, cluster)
@@ -44,14 +44,14 @@ def test_a_play_is_the_simulator_where_channels_and_chips_are_not_shared(planned
     device = units[problem.unit]
     order = np.arange(problem.profile.n_ops)
     schedule = simulate(problem, Plan(device.copy(), order.copy(), "x", "strict", "fifo"))
-    last, finish, _ = played(problem, order, device)
+    last, finish, _ = simulated(problem, order, device)
     assert last == pytest.approx(schedule.makespan_us)
     assert finish == pytest.approx(schedule.op_finish_us)
 
 
 @quick
 @given(planned=planned_problems())
-def test_what_lacks_is_what_the_schedule_lacks(planned):
+def test_the_excess_is_that_of_the_schedules_memory_curves(planned):
     problem, plan = planned
     tight = replace(
         problem.cluster,
@@ -62,13 +62,13 @@ def test_what_lacks_is_what_the_schedule_lacks(planned):
     except DoesNotFitError:
         return
     schedule = simulate(problem, plan)
-    graph = make_graph(problem)
-    arrival = np.full((problem.profile.n_tensors, tight.n_devices), -1.0)
-    sent = arrival.copy()
-    arrival[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_finish_us
-    sent[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_start_us
-    lacking = lacking_bytes(graph, plan.device, schedule.op_finish_us.copy(), arrival, sent)
-    assert lacking == np.maximum(schedule.peak_bytes - tight.capacity_bytes, 0).sum()
+    machine = build_machine(problem)
+    timing = new_timing(machine)
+    timing.finish_us[:] = schedule.op_finish_us
+    timing.sent_us[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_start_us
+    timing.arrival_us[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_finish_us
+    excess = excess_bytes(machine, np.array(plan.device), timing)
+    assert excess == np.maximum(schedule.peak_bytes - tight.capacity_bytes, 0).sum()
 
 
 @quick
@@ -79,13 +79,12 @@ def test_the_longest_tail_is_the_whole_schedule(planned):
     problem = Problem(problem.profile, cluster_of(2))
     units = np.arange(problem.n_units) % 2
     device, order = units[problem.unit], np.arange(problem.profile.n_ops)
-    graph = make_graph(problem)
-    head = np.zeros(len(order))
-    lane_tail, channel_tail = np.zeros(graph.lane_end.max()), np.zeros(graph.n_channels)
-    tails(graph, order, 0, device, head, lane_tail, channel_tail)
-    last, finish, _ = played(problem, order, device)
+    machine = build_machine(problem)
+    tails = new_tails(machine)
+    find_tails(machine, order, 0, device, tails)
+    last, finish, _ = simulated(problem, order, device)
     start = finish - problem.time_us[order, device]
-    assert (start + head).max() == pytest.approx(last)
+    assert (start + tails.op_us).max() == pytest.approx(last)
 
 
 @quick
@@ -93,13 +92,13 @@ def test_the_longest_tail_is_the_whole_schedule(planned):
 def test_windows_never_make_a_schedule_longer(planned):
     problem, plan = planned
     order, device = np.arange(problem.profile.n_ops), plan.device.copy()
-    before, _, lacked = played(problem, order, device)
+    before, _, lacked = simulated(problem, order, device)
     makespan, lacks = sweep(
-        make_graph(problem), order, device, 0, 6, 3, 6, 50, 1.0, 0.05, 0.2,
+        build_machine(problem), order, device, 0, 6, Annealing(6, 3, 50, 1.0, 0.05, 0.2),
         np.random.default_rng(1), np.zeros(1, dtype=bool),
     )  # fmt: skip
     assert (lacks, makespan) <= (lacked, before * (1 + 1e-12))
-    assert makespan == pytest.approx(played(problem, order, device)[0])
+    assert makespan == pytest.approx(simulated(problem, order, device)[0])
     assert problem.unit_allowed[problem.unit, device].all()
     assert all(len(set(device[problem.unit == u].tolist())) == 1 for u in range(problem.n_units))
     profile, position = problem.profile, np.argsort(order)
@@ -118,20 +117,18 @@ def test_windows_move_a_chain_to_the_idle_device():
     problem, plan = two_chains()
     order, device = np.argsort(plan.position), plan.device.copy()
     makespan, _ = sweep(
-        make_graph(problem), order, device, 0, 12, 6, 5, 2000, 1.0, 0.05, 0.2,
+        build_machine(problem), order, device, 0, 5, Annealing(12, 6, 2000, 1.0, 0.05, 0.2),
         np.random.default_rng(0), np.zeros(1, dtype=bool),
     )  # fmt: skip
     assert makespan == 60.0
 
 
 def blocks(problem, order, device, links, ranked, rounds):
-    """What ``move_blocks`` makes of an order and a placement, which it changes."""
+    """Run ``move_blocks``, which changes the order and the placement."""
     level = make_level(problem, np.arange(problem.profile.n_ops))
     return move_blocks(
-        level.graph, problem.cluster.lanes, problem.cluster.lane_owner,
-        np.diff(problem.profile.in_ptr), problem.profile.topological_order, *level.blocks,
-        order, device, links, ranked, rounds, 0.0, np.random.default_rng(0),
-        np.zeros(1, dtype=bool),
+        level.machine, level.blocks, order, device, Accepting(links, ranked, rounds, 0.0),
+        np.random.default_rng(0), np.zeros(1, dtype=bool),
     )  # fmt: skip
 
 
@@ -160,7 +157,7 @@ def test_blocks_in_a_plans_own_order_begin_with_its_schedule_and_only_get_better
     schedule = simulate(problem, plan)
     order, device = np.argsort(plan.position), plan.device.copy()
     makespan, lacking = blocks(problem, order, device, LINK_POLICIES.index(links), False, rounds)
-    before = (lacking_of(schedule), schedule.makespan_us * (1 + 1e-9))
+    before = (excess_of(schedule), schedule.makespan_us * (1 + 1e-9))
     assert (lacking, makespan) <= before
     if rounds == 0:
         assert makespan == pytest.approx(schedule.makespan_us)

@@ -1,0 +1,87 @@
+"""Flat arrays: offsets, permutations, and orders of a graph given by its edges."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+def inverse(order: IntArray) -> IntArray:
+    """Position of each number in a permutation."""
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    return position
+
+
+def csr_offsets(sorted_owner: IntArray, n_owners: int) -> IntArray:
+    """Offsets of a list that is sorted by owner (compressed sparse rows).
+
+    Returns
+    -------
+    int array, shape (n_owners + 1,)
+        The entries of owner ``i`` are ``offsets[i] : offsets[i + 1]``.
+    """
+    return np.searchsorted(sorted_owner, np.arange(n_owners + 1)).astype(np.int64)
+
+
+@njit(cache=True, nogil=True)
+def topological_order(
+    n_nodes: int, out_ptr: IntArray, target: IntArray
+) -> IntArray:  # pragma: no cover - compiled
+    """Kahn's order, first in, first out, the lowest node first.
+
+    Parameters
+    ----------
+    out_ptr, target : int arrays, shapes (n_nodes + 1,) and (n_edges,)
+        The edges of node ``i`` lead to ``target[out_ptr[i] : out_ptr[i + 1]]``.
+
+    Returns
+    -------
+    int array
+        All nodes, or only those that do not come after a cycle.
+    """
+    waiting = np.zeros(n_nodes, dtype=np.int64)
+    for edge in range(len(target)):
+        waiting[target[edge]] += 1
+    order = np.empty(n_nodes, dtype=np.int64)
+    filled = 0
+    for node in range(n_nodes):
+        if waiting[node] == 0:
+            order[filled] = node
+            filled += 1
+    head = 0
+    while head < filled:
+        node = order[head]
+        head += 1
+        for edge in range(out_ptr[node], out_ptr[node + 1]):
+            waiting[target[edge]] -= 1
+            if waiting[target[edge]] == 0:
+                order[filled] = target[edge]
+                filled += 1
+    return order[:filled]
+
+
+@njit(cache=True, nogil=True)
+def upward_rank(
+    order: IntArray, out_ptr: IntArray, target: IntArray, work: FloatArray, cost: FloatArray
+) -> FloatArray:  # pragma: no cover - compiled
+    """Longest path from each node to the end, its own work included; shape (n_nodes,).
+
+    Parameters
+    ----------
+    order : int array, shape (n_nodes,)
+        Topological. ``out_ptr`` and ``target`` are those of :func:`topological_order`.
+    work, cost : float arrays, shapes (n_nodes,) and (n_edges,)
+        Length of each node and of each edge.
+    """
+    rank = np.zeros(len(work))
+    for node in order[::-1]:
+        for edge in range(out_ptr[node], out_ptr[node + 1]):
+            rank[node] = max(rank[node], cost[edge] + rank[target[edge]])
+        rank[node] += work[node]
+    return rank
