@@ -1,4 +1,4 @@
-"""When each op can start at the earliest, whatever the plan, compiled; ``bounds.py`` says why."""
+"""Earliest start of each op under any plan, compiled; ``step_time.py`` proves it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from heapq import heappop, heappush
 import numpy as np
 from numba import njit
 
-from enplace.values.profile import FloatArray, IntArray
+from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
 NEAR, PATIENCE, FAR, FORKS = 16, 64, 100, 6
-"""Ancestors looked at for each head; for an op with several producers, how many more after the last
-one that helped, how many as long as one may help, and how many of them as forks."""
+"""Ancestors examined for each head; for an op with several producers, how many more after the last
+one that raised it, how many while one still may, and how many of them as forks."""
 
 
 @njit(cache=True, nogil=True)
@@ -38,10 +38,10 @@ def earliest_starts(
         Producers of op ``v`` are ``producer[in_ptr[v] : in_ptr[v + 1]]``, one for each edge; the
         arrays of edges are in the same order.
     send_us, sure_us, bus_us : float arrays, shape (n_edges,)
-        What each edge costs if its ends are apart; what it costs at least; and how long it then
-        occupies the channel that the devices of ``bus_set`` share.
+        Cost of each edge if its ends are apart; its cost in any case; and how long it then occupies
+        the channel that the devices of ``bus_set`` share.
     weighted_us, most : float arrays, shapes (n_sets, n_ops) and (n_sets,)
-        Work as each set of devices counts it, and the most that one chip counts.
+        Work weighted for each set of devices, and the largest weight of one chip.
     bus_set : int
         The set of like chips whose links all pass one channel, or -1.
     """
@@ -50,8 +50,8 @@ def earliest_starts(
     for i in range(n):
         place[order[i]] = i
     head = np.zeros(n)
-    # Of an ancestor: the way from its end to the start of v at least, and if it is not on v's
-    # device; how long it then occupies the bus; how many ops between need it.
+    # For each ancestor of v: the least time from its end to the start of v, in any case and if it
+    # is not on v's device; how long it then occupies the bus; how many ops in between need it.
     work, leave, leave_bus = np.empty(n), np.empty(n), np.empty(n)
     uses = np.zeros(n, np.int64)
     seen = np.full(n, -1)
@@ -79,7 +79,7 @@ def earliest_starts(
         joined_us[:], away_us[:], alone_us = 0.0, np.inf, 0.0
         left, count, n_later, tries = PATIENCE if joins else NEAR, 0, 0, 0
         while len(waiting) > 0 and left > 0:
-            x = heappop(waiting)[2]  # the latest: all between it and v has been looked at
+            x = heappop(waiting)[2]  # the latest: all ops between it and v have been examined
             end = head[x] + time_us[x]
             if end + leave[x] > base and count < NEAR:
                 bound_here[count], key[count] = x, -end - leave[x]
@@ -119,28 +119,57 @@ def earliest_starts(
                 work[y], leave[y] = max(work[y], sure_us[e] + through), max(leave[y], leaving)
                 leave_bus[y] = max(leave_bus[y], min(bus_us[e], leave_bus[x]))
                 uses[y] += 1
-        rank = np.argsort(key[:count])
-        earliest, bound = np.inf, base
-        together[:count] = False
-        for i in range(count + 1):
-            following = -key[rank[i]] if i < count else 0.0
-            earliest = min(earliest, max(bound, following))
-            if following <= bound:
-                break
-            together[rank[i]] = True
-            total, way = 0.0, np.inf
-            for k in range(count):  # the latest head first
-                if together[k]:
-                    x = bound_here[k]
-                    total, way = total + time_us[x], min(way, work[x])
-                    bound = max(bound, head[x] + total / lanes[v] + way)
-        head[v] = max(base, earliest)
+        head[v] = _start_after(
+            base, bound_here[:count], key[:count], together, head, time_us, work, lanes[v]
+        )  # fmt: skip
     return head
 
 
 @njit(cache=True, nogil=True)
+def _start_after(
+    base: float,
+    near: IntArray,
+    key: FloatArray,
+    together: BoolArray,
+    head: FloatArray,
+    time_us: FloatArray,
+    work: FloatArray,
+    n_lanes: int,
+) -> float:  # pragma: no cover - compiled
+    """Find the smallest start of v that agrees with itself.
+
+    If v starts before ``-key`` of an ancestor, that ancestor is on v's device, and runs one after
+    another with all others of which that is true.
+
+    Parameters
+    ----------
+    base : float
+        What is known of the start otherwise.
+    near, key : arrays, shape (n_near,)
+        Ancestors of v, the latest head first.
+    together : bool array, written
+    """
+    rank = np.argsort(key)
+    earliest, bound = np.inf, base
+    together[: len(key)] = False
+    for i in range(len(key) + 1):
+        following = -key[rank[i]] if i < len(key) else 0.0
+        earliest = min(earliest, max(bound, following))
+        if following <= bound:
+            break
+        together[rank[i]] = True
+        total, way = 0.0, np.inf
+        for k in range(len(near)):
+            if together[k]:
+                x = near[k]
+                total, way = total + time_us[x], min(way, work[x])
+                bound = max(bound, head[x] + total / n_lanes + way)
+    return max(base, earliest)
+
+
+@njit(cache=True, nogil=True)
 def _shared_us(work_us: float, most: float, away_us: float) -> float:  # pragma: no cover - compiled
-    """Least time for work that chips share, of which all but one have so much less time."""
+    """Least time for work that chips share, if all but one of them lose ``away_us``."""
     alone_us = work_us / most
     return alone_us if most == 1.0 else min(alone_us, work_us + (1.0 - most) * away_us)
 
@@ -166,7 +195,7 @@ def _between(
     most: FloatArray,
     bus_set: int,
 ) -> float:  # pragma: no cover - compiled
-    """Time from the end of ``u`` to the start of v at least, for the ops between them.
+    """Find the least time from the end of ``u`` to the start of v, for the ops between them.
 
     ``later`` has ancestors of v, the last first; ``fork[x]`` becomes ``number`` where x needs u.
     For such ops, ``until`` is the time from the end of u to their end at least, ``enter`` that to

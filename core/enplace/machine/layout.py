@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
@@ -111,10 +111,19 @@ def _shares_channels(problem: Problem) -> bool:
     return len(senders) > len({channel for channel, _ in senders})
 
 
+class LinkCosts(Protocol):
+    """What transfers cost between each two devices: a machine, or a layout with these fields."""
+
+    @property
+    def b0_us(self) -> FloatArray: ...
+    @property
+    def b1_us_per_byte(self) -> FloatArray: ...
+
+
 @njit(nogil=True, inline="always")
 def transfer_us(
-    machine: Machine, n_bytes: int, source: int, target: int
+    costs: LinkCosts, n_bytes: int, source: int, target: int
 ) -> float:  # pragma: no cover - compiled
     """Duration of a transfer; :meth:`Cluster.transfer_us` for kernels."""
-    b0_us, b1_us_per_byte = machine.b0_us[source, target], machine.b1_us_per_byte[source, target]
+    b0_us, b1_us_per_byte = costs.b0_us[source, target], costs.b1_us_per_byte[source, target]
     return float(b0_us + b1_us_per_byte * n_bytes)

@@ -91,13 +91,13 @@ def max_edge_us(problem: Problem) -> FloatArray:
     profile, cluster = problem.profile, problem.cluster
     size = profile.tensor_bytes[profile.edge_tensor]
     largest = np.zeros(profile.n_edges)
-    links = {
-        (cluster.b0_us[a, b], cluster.b1_us_per_byte[a, b])
+    links = {  # one pair of devices for each kind of link
+        (cluster.b0_us[a, b], cluster.b1_us_per_byte[a, b]): (a, b)
         for a in cluster.gpus
         for b in cluster.gpus
     }
-    for b0, b1 in links:
-        np.maximum(largest, b0 + b1 * size, out=largest)
+    for a, b in links.values():
+        np.maximum(largest, cluster.transfer_us(size, a, b), out=largest)
     return largest
 
 
@@ -125,15 +125,16 @@ def path_devices(problem: Problem, path: IntArray, memory_share: float) -> IntAr
         Device of each unit on the path, -1 for all others.
     """
     claims = claims_of(problem, np.arange(problem.profile.n_ops))
-    room = claims.free_bytes - ((1 - memory_share) * problem.cluster.capacity_bytes).astype(
-        np.int64
-    )
+    kept_bytes = ((1 - memory_share) * problem.cluster.capacity_bytes).astype(np.int64)
+    free_bytes = claims.free_bytes - kept_bytes
     unit_device = np.full(problem.n_units, -1, dtype=np.int64)
     left = list(problem.cluster.gpus)
     while left:
         # Units that are pinned have their device; those that were taken are on the path no more.
         open_ops = path[(claims.undecided & (unit_device < 0))[problem.unit[path]]]
-        taken = {d: _taken(problem, open_ops, d, claims.unit_bytes, int(room[d])) for d in left}
+        taken = {
+            d: _taken(problem, open_ops, d, claims.unit_bytes, int(free_bytes[d])) for d in left
+        }
         able = [d for d in left if taken[d].any()]
         if not able:
             break
@@ -144,7 +145,7 @@ def path_devices(problem: Problem, path: IntArray, memory_share: float) -> IntAr
 
 
 def _taken(
-    problem: Problem, ops: IntArray, device: int, unit_bytes: IntArray, room_bytes: int
+    problem: Problem, ops: IntArray, device: int, unit_bytes: IntArray, free_bytes: int
 ) -> BoolArray:
     """Which ops a device takes before it is full; those it may not run are left out."""
     unit = problem.unit[ops]
@@ -152,6 +153,6 @@ def _taken(
     _, first = np.unique(unit, return_index=True)
     needed = np.zeros(len(ops), dtype=np.int64)
     needed[first] = unit_bytes[unit[first]]
-    fits = np.cumsum(np.where(allowed, needed, 0)) <= room_bytes
+    fits = np.cumsum(np.where(allowed, needed, 0)) <= free_bytes
     taken: BoolArray = allowed & fits
     return taken

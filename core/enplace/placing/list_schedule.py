@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from enplace.coarsen import find_leaders
+from enplace.machine.layout import transfer_us
 from enplace.placing.options import Option
 from enplace.placing.slots import Slots, all_free_from, free_from, occupy
 from enplace.values.arrays import FloatArray, IntArray, csr_offsets
@@ -192,7 +193,7 @@ def ready_us(
             pair = origin * n_devices + device
             links = work.route[work.route_ptr[pair] : work.route_ptr[pair + 1]]
             there = max(state.finish_us[producer], state.channel_ready_us[links].max())
-            duration = transfer_us(work, tensor, origin, device)
+            duration = transfer_us(work, work.tensor_bytes[tensor], origin, device)
             there = all_free_from(channels, links, there, duration) + duration
             state.channel_ready_us[links] = there
         ready = max(ready, there)
@@ -212,22 +213,13 @@ def send(
             continue
         pair = origin * n_devices + device
         links = work.route[work.route_ptr[pair] : work.route_ptr[pair + 1]]
-        duration = transfer_us(work, tensor, origin, device)
+        duration = transfer_us(work, work.tensor_bytes[tensor], origin, device)
         start = all_free_from(channels, links, state.finish_us[producer], duration)
         for channel in links:
             channels = occupy(channels, channel, start, start + duration)
         state.arrival_us[tensor, device] = start + duration
         state.live[device] += work.copy_bytes[tensor]
     return channels
-
-
-@inlined
-def transfer_us(
-    work: Work, tensor: int, origin: int, device: int
-) -> float:  # pragma: no cover - compiled
-    """Duration of a transfer, as in :func:`enplace.machine.layout.transfer_us`."""
-    rate = work.b1_us_per_byte[origin, device]
-    return float(work.b0_us[origin, device] + rate * work.tensor_bytes[tensor])
 
 
 @inlined

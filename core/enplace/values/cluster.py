@@ -178,9 +178,14 @@ class Cluster:
         """Inverse bandwidth of each ordered pair, shape (n_devices, n_devices)."""
         return self._matrix("b1_us_per_byte")
 
-    def transfer_us(self, n_bytes: IntArray, source: IntArray, target: IntArray) -> FloatArray:
+    def transfer_us(
+        self, n_bytes: IntArray, source: int | IntArray, target: int | IntArray
+    ) -> FloatArray:
         """Duration of transfers, b0 + b1 * bytes, of any shape."""
-        return self.b0_us[source, target] + self.b1_us_per_byte[source, target] * n_bytes
+        duration_us: FloatArray = (
+            self.b0_us[source, target] + self.b1_us_per_byte[source, target] * n_bytes
+        )
+        return duration_us
 
     def _matrix(self, field: str) -> FloatArray:
         matrix = np.zeros((self.n_devices, self.n_devices))

@@ -8,8 +8,9 @@ from tests.core.placers.problems import gpus, line, problems
 from enplace.coarsen import cpd_topo, group_graph, mean_link
 from enplace.machine import simulate
 from enplace.placers import place
-from enplace.placers.celeritas import adjust, fill_in_order
+from enplace.placers.celeritas import adjust
 from enplace.placing.capacity import claims_of
+from enplace.placing.in_order import fill_in_order
 from enplace.values.problem import Problem
 
 
@@ -28,12 +29,12 @@ def reference_adjust(problem, graph, order):
     cluster, devices = problem.cluster, problem.cluster.gpus
     busy = {d: [] for d in devices}
     unit_bytes = np.bincount(problem.unit, weights=graph.memory_bytes).astype(int).tolist()
-    room = {d: int(cluster.capacity_bytes[d]) for d in range(cluster.n_devices)}
+    free = {d: int(cluster.capacity_bytes[d]) for d in range(cluster.n_devices)}
     decided = set()
     for unit, allowed in enumerate(problem.unit_allowed):
         if allowed.sum() == 1:
             decided.add(unit)
-            room[int(np.argmax(allowed))] -= unit_bytes[unit]
+            free[int(np.argmax(allowed))] -= unit_bytes[unit]
     mean, device, finish, last = mean_link(cluster), {}, {}, None
     edges = list(zip(graph.source, graph.target, graph.tensors, graph.edge_bytes, strict=True))
 
@@ -59,11 +60,11 @@ def reference_adjust(problem, graph, order):
             ready = max(
                 (finish[a] + send_us(n, s, device[a], d) for a, n, s in inputs), default=0.0
             )
-            has_room = room[d] >= needed
-            est[d] = slot([d], ready, time_us(node, d)) if has_room else np.inf
+            fits = free[d] >= needed
+            est[d] = slot([d], ready, time_us(node, d)) if fits else np.inf
         best = min(devices, key=lambda d: est[d])
         if np.isinf(est[best]):
-            last = max(devices, key=lambda d: room[d])
+            last = max(devices, key=lambda d: free[d])
         elif last is None or est[last] - est[best] > back:
             last = best
         ready = 0.0
@@ -79,7 +80,7 @@ def reference_adjust(problem, graph, order):
         begin = slot([last], ready, time_us(node, last))
         device[node], finish[node] = last, begin + time_us(node, last)
         busy[last] += [(begin, finish[node])] if finish[node] > begin else []
-        room[last] -= needed
+        free[last] -= needed
         decided.add(unit)
     return [device[node] for node in range(graph.n_groups)]
 
@@ -108,7 +109,7 @@ def filled(sizes, capacities):
     """Devices that Order-Place gives to nodes of these sizes, one after another."""
     problem = Problem(line([1.0] * len(sizes), [], persistent=sizes), gpus(len(capacities)))
     claims = claims_of(problem, np.arange(len(sizes)))
-    claims.room_bytes[:] = capacities
+    claims.free_bytes[:] = capacities
     return fill_in_order(claims, np.arange(len(sizes)), np.arange(len(capacities))).tolist()
 
 
@@ -123,7 +124,7 @@ def test_order_place_never_returns_to_a_device():
 @pytest.mark.parametrize("method", ["celeritas", "order-place", "m-topo", "heft"])
 @pytest.mark.parametrize("constraint", ["group", "pin"])
 def test_memory_of_what_must_share_a_device_is_taken_at_once(method, constraint):
-    """The rest of a group, or what is pinned, comes later and finds its room kept."""
+    """The rest of a group, or what is pinned, comes later, and memory was kept for it."""
     group = ["g", "", "g"] if constraint == "group" else ["", "", ""]
     profile = line([10.0] * 3, [(0, 1, 0), (1, 2, 0)], persistent=[100, 800, 500], colocation=group)
     pins = {2: 0} if constraint == "pin" else {}

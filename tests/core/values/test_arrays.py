@@ -1,0 +1,54 @@
+"""Helpers on flat arrays, against networkx and by hand."""
+
+import networkx as nx
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enplace.values.arrays import csr_offsets, inverse, topological_order, upward_rank
+
+quick = settings(deadline=None, max_examples=50)
+
+
+@st.composite
+def dags(draw):
+    """Edges of a graph whose nodes are numbered at random, sorted by source."""
+    n = draw(st.integers(1, 8))
+    name = np.random.default_rng(draw(st.integers(0, 99))).permutation(n)
+    pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda e: e[0] < e[1])
+    edges = draw(st.sets(pairs, max_size=12)) if n > 1 else set()
+    ends = np.array(sorted((name[a], name[b]) for a, b in edges), dtype=np.int64).reshape(-1, 2)
+    return n, csr_offsets(ends[:, 0], n), np.ascontiguousarray(ends[:, 1]), ends
+
+
+def test_the_inverse_of_an_order_is_the_position_of_each():
+    assert inverse(np.array([2, 0, 1])).tolist() == [1, 2, 0]
+
+
+def test_offsets_find_the_entries_of_each_owner():
+    assert csr_offsets(np.array([0, 0, 2]), 4).tolist() == [0, 2, 2, 3, 3]
+
+
+@quick
+@given(dag=dags())
+def test_an_order_is_topological_and_ranks_are_the_longest_paths(dag):
+    n, out_ptr, target, ends = dag
+    order = topological_order(n, out_ptr, target)
+    position = inverse(order)
+    assert sorted(order.tolist()) == list(range(n))
+    assert (position[ends[:, 0]] < position[ends[:, 1]]).all()
+    work, cost = np.arange(1.0, n + 1), np.arange(len(target)) / 8
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(n), weight=0.0)
+    for (source, to), us in zip(ends.tolist(), cost.tolist(), strict=True):
+        graph.add_edge(source, to, weight=us + work[to])
+    ranks = upward_rank(order, out_ptr, target, work, cost)
+    for node in range(n):
+        below = graph.subgraph({node} | nx.descendants(graph, node))
+        assert ranks[node] == work[node] + nx.dag_longest_path_length(below)
+
+
+def test_what_follows_a_cycle_is_left_out_of_the_order():
+    # 0 -> 1, 1 -> 2, 2 -> 1, 2 -> 3
+    order = topological_order(4, np.array([0, 1, 2, 4, 4]), np.array([1, 2, 1, 3]))
+    assert order.tolist() == [0]
