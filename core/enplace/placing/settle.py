@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from enplace.coarsen import find_leaders, mean_link
 from enplace.machine import ranks

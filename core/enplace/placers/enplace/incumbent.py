@@ -11,7 +11,8 @@ from enplace.placing.incumbents import gap_of, is_better, report
 from enplace.placing.moves.steps import BLOCKS, State
 from enplace.placing.options import PlaceOptions
 from enplace.placing.settle import by_placed_rank
-from enplace.values.plan import Plan, inverse
+from enplace.values.arrays import inverse
+from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 

@@ -22,7 +22,7 @@ from enplace.placing.moves.steps import (
     by_key,
     elsewhere_step,
     going,
-    played,
+    order_by_start,
     restarting,
     scattered,
     state_of,
@@ -211,12 +211,12 @@ class PhasedSearch:
             )
             for by_ranks in (True, False)
         )
-        limit = ranked.lacking_bytes, ranked.makespan_us * (1 - OWN_ORDER)
+        limit = ranked.excess_bytes, ranked.makespan_us * (1 - OWN_ORDER)
         return in_order if in_order.key < limit else ranked
 
     def _replay(self, state: State) -> State:
         """Return a state in the better order for windows: its own, or that of a simulation."""
-        again = replace(state, order=played(state.level, state.device, state.order))
+        again = replace(state, order=order_by_start(state.level, state.device, state.order))
         return min(
             (windows_step(one, 0, 1.0, going(), n_windows=0) for one in (state, again)), key=by_key
         )
@@ -298,4 +298,4 @@ class PhasedSearch:
 
 def _is_near(state: State, other: State) -> bool:
     """Whether a state is hardly worse than another."""
-    return state.key <= (other.lacking_bytes, other.makespan_us * (1 + NEAR))
+    return state.key <= (other.excess_bytes, other.makespan_us * (1 + NEAR))

@@ -23,7 +23,8 @@ import numpy as np
 
 from enplace.coarsen import GroupedGraph, group_graph
 from enplace.solvers.model import Model, ModelBuilder
-from enplace.values.plan import Plan, inverse
+from enplace.values.arrays import inverse
+from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
