@@ -108,7 +108,7 @@ def test_an_absurd_tensor_is_refused(size: int) -> None:
 
 
 def test_edges_of_one_tensor_must_agree_about_its_bytes() -> None:
-    with pytest.raises(TensorMismatchError, match="op 'a', output 0: its edges say 8 and 9 bytes"):
+    with pytest.raises(TensorMismatchError, match="op 'a', output 0: its edges give 8 and 9 bytes"):
         make([(0, 0, 1, 8), (0, 0, 2, 9)])
 
 
