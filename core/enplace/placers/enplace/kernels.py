@@ -216,9 +216,9 @@ class _Compilation(event.Listener):
 
     def on_start(self, event: event.Event) -> None:
         """Start the other process when the first kernel must be compiled."""
-        kernel: Any = event.data["dispatcher"].py_func
         if self.report is None or self.claims is not None:
             return
+        kernel: Any = event.data["dispatcher"].py_func
         if not kernel.__module__.startswith("enplace."):
             return
         self.folder = tempfile.TemporaryDirectory(prefix="enplace-", ignore_cleanup_errors=True)
