@@ -52,15 +52,19 @@ def main() -> NoReturn:
 class _Output(io.FileIO):
     """Standard output. Once nobody reads it, as in ``enplace methods | head -1``, we end quietly.
 
-    SIGPIPE would do so, too, but for every pipe: one to a solver that has ended must not end us.
+    SIGPIPE would do so too, but for every pipe, and a pipe to a solver that has ended must not end
+    us. After any failure to write, output goes nowhere: Python writes out its buffer once more at
+    exit.
     """
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # for what is in the buffer
-            raise SystemExit(128 + signal.SIGPIPE) from None
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            if isinstance(error, BrokenPipeError):
+                raise SystemExit(128 + signal.SIGPIPE) from None
+            raise
 
 
 def _text_output(stream: TextIO) -> TextIO:

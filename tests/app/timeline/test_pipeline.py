@@ -26,10 +26,10 @@ CHAIN = [("a", "b", 1), ("b", "c", 1), ("c", "d", 1)]
 def opened(opener):
     """A view on a chain of four ops, with a plan that was made for a pipeline."""
 
-    def open_it(device, objective="throughput"):
+    def open_it(device, objective="throughput", **fields):
         profile = profile_of(dict.fromkeys("abcd", 10), CHAIN)
         document = document_of(profile, cluster_of(2, b0_us=1.0, b1_us_per_byte=0.0))
-        plan = Plan(np.array(device), np.arange(4), "max-load-dp", objective=objective)
+        plan = Plan(np.array(device), np.arange(4), "max-load-dp", objective=objective, **fields)
         view = opener(TimelineView, document, 900, 260)
         document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
         QTest.qWait(1)
@@ -86,8 +86,8 @@ def test_the_pointer_is_told_what_is_done_there(opened):
 
 
 def test_a_load_counts_as_it_did_when_the_plan_was_made(opened):
-    facts = {"time_per_sample_us": 20.0, "load": {"transfers": "overlap"}}
-    canvas = opened([0, 0, 1, 1], facts).pipeline.canvas
+    made = {"value_us": 20.0, "load_rule": LoadRule(transfers="overlap")}
+    canvas = opened([0, 0, 1, 1], **made).pipeline.canvas
     load = canvas.tip_at(canvas.lane(1).topLeft() + QPointF(-9, 9))
     assert load.startswith("GPU 1, for one sample: 0.020 ms")
 

@@ -96,7 +96,7 @@ def test_without_the_studio_one_line_says_how_to_get_it(enplace, monkeypatch):
 def test_the_studio_opens_on_the_file(enplace, folder, monkeypatch):
     calls = []
 
-    def start(words):
+    def start(words, env):
         calls.append(words[1:])
         return subprocess.CompletedProcess(words, 0)
 

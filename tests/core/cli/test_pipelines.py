@@ -89,7 +89,7 @@ def test_a_plan_is_played_as_a_pipeline(enplace, folder):
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        (("--pipeline", "1f1b"), "no backward pass; play it as 'inference'"),
+        (("--pipeline", "1f1b"), "no backward pass; simulate it as 'inference'"),
         (("--pipeline", "inference", "--trace", "t.json"), "leave out --pipeline"),
         (("--pipeline", "inference", "--microbatches", "0"), "0 is not in the range"),
         (("--load", "overlap"), "add --pipeline"),

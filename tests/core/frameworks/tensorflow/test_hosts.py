@@ -114,7 +114,7 @@ def test_transfers_are_measured_and_servers_end_with_whoever_needed_them(tmp_pat
         cluster, measured = transfers.measure_transfers(devices, target, lambda *_: None)
         raise EnplaceError("enough")
     assert not servers()
-    assert [(each["from"], each["to"]) for each in measured] == [
+    assert [(link.source, link.target) for link in measured] == [
         (devices.cluster.devices[a].name, devices.cluster.devices[b].name)
         for a, b in ((0, 1), (1, 0))
     ]
