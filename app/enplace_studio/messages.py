@@ -32,7 +32,7 @@ MARGIN = 18
 def button(
     text: str, clicked: Callable[[], object] | None = None, *, kind: str = ""
 ) -> QPushButton:
-    """A button; ``kind`` is empty, ``accent``, ``link`` or ``quiet``."""
+    """Make a button; ``kind`` is empty, ``accent``, ``link`` or ``quiet``."""
     made = QPushButton(text)
     made.setCursor(Qt.CursorShape.PointingHandCursor)
     if kind:
@@ -43,7 +43,7 @@ def button(
 
 
 def dialog_buttons(dialog: QDialog, accept: str, *others: QPushButton) -> QHBoxLayout:
-    """The last row of a dialog: other buttons on the left, Cancel and the default on the right."""
+    """Make the last row of a dialog: other buttons left, Cancel and the default right."""
     row = QHBoxLayout()
     for other in others:
         row.addWidget(other)
@@ -56,7 +56,7 @@ def dialog_buttons(dialog: QDialog, accept: str, *others: QPushButton) -> QHBoxL
 
 
 class Banner(QFrame):
-    """An error, above the panes, until it is closed or something succeeds."""
+    """An error above the panes, shown until it is closed or something succeeds."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -82,7 +82,7 @@ class Banner(QFrame):
 
 
 class Toast(QFrame):
-    """A line about what was just done, with a way back, for a few seconds."""
+    """A line about what was just done, shown for a few seconds, with Undo if possible."""
 
     def __init__(self, parent: QWidget, undo: Callable[[], object]) -> None:
         super().__init__(parent)
@@ -132,7 +132,7 @@ class Toast(QFrame):
 
 
 def install_excepthook(log_file: Path) -> None:
-    """Log every fault of the program and report it in a box; the studio stays up."""
+    """Log every unexpected exception and report it in a box; the studio keeps running."""
     showing = False
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -1,6 +1,6 @@
-"""From a model as it is to a measured run of a plan, typed as a person would.
+"""From an unchanged model to a measured run of a plan, with the commands that a user types.
 
-TensorFlow runs where it always does, in processes of its own, on two logical CPUs.
+TensorFlow runs in worker processes, as always, on two logical CPUs.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The README's tour of the command line, run as a person would type it."""
+"""The README's tour of the command line, run as written."""
 
 import json
 import re

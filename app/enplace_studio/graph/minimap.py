@@ -1,4 +1,4 @@
-"""The minimap: the whole scene in a corner, with a frame around the part in view."""
+"""The minimap: the whole scene in a corner, with a frame around the visible part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HATCH_PX = 4
 
 
 class Minimap(QWidget):
-    """Press or drag in it to look somewhere else."""
+    """A small picture of the scene; click or drag in it to move the view."""
 
     looked_at = Signal(QPointF)
 
@@ -28,7 +28,7 @@ class Minimap(QWidget):
         self._view = QRectF()
 
     def show_scene(self, scene: Scene, view: QRectF) -> None:
-        """Draw a scene, with a frame around what is in view."""
+        """Draw a scene, with a frame around the visible part."""
         self._scene, self._view = scene, view
         bounds = scene.bounds
         scale = min(

@@ -37,7 +37,7 @@ from enplace_studio.project import OpenProject
 MOST_SPLITS = 6
 
 Action = tuple[str, str, bool, Callable[[], object]]
-"""Text, tooltip, whether it makes sense now, and what it does."""
+"""Text, tooltip, whether it is enabled, and the function it calls."""
 
 
 def make_view(document: Document, solver: Solver) -> InspectorView:
@@ -46,7 +46,7 @@ def make_view(document: Document, solver: Solver) -> InspectorView:
 
 
 class InspectorView(Panel):
-    """The selected ops: what they cost, where they are, where they may go, what they send."""
+    """The selected ops: their costs, devices, allowed devices and outgoing tensors."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Selection", parent=parent)
@@ -57,7 +57,7 @@ class InspectorView(Panel):
         self._column = Column()
         self.body.addWidget(self._column, 1)
         self._contents = self._column.fill()
-        # A click replaces the button that was clicked; that must not happen within the click.
+        # A click replaces the clicked button, so rebuilding must wait until the click is over.
         self._later = QTimer(self, singleShot=True, interval=0)
         self._later.timeout.connect(self.rebuild)
         for changed in (
@@ -70,7 +70,7 @@ class InspectorView(Panel):
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Show the document's selection."""
+        """Show the selection of the document."""
         self.where, self.sentence, self.buttons = None, None, {}
         self._contents = self._column.fill()
         project = self._document.project
@@ -110,7 +110,7 @@ class InspectorView(Panel):
         self._add_heading(count(len(found), "split op"))
         for fact in found[:MOST_SPLITS]:
             value = f"{ms(fact.time_us)}  →  {fact.how}"
-            # The end of a name says which op of which layer it is; it has a line for itself.
+            # The end of a name identifies op and layer, so the name has a line of its own.
             end = Qt.TextElideMode.ElideLeft
             self._contents.addWidget(Line(fact.op, "", fact.op, elide=end))
             self._contents.addWidget(Line("", value, f"{fact.op}: {value}"))

@@ -1,4 +1,4 @@
-"""One plan of the list."""
+"""The card of one plan in the list."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PlanCard(QAbstractButton):
 
     @property
     def notes(self) -> list[str]:
-        """What the second line may say, most important first; it shows what there is room for."""
+        """Texts for the second line, most important first; it shows as many as fit."""
         schedule = self.entry.schedule
         first = [f"gap {percent(self._gap)}"] if schedule.fits and self._gap is not None else []
         if self.entry.plan.value_us is not None:
@@ -71,12 +71,12 @@ class PlanCard(QAbstractButton):
         return QSize(round(150 * theme.scale), self.sizeHint().height())
 
     def mark_compared(self, compared: bool) -> None:
-        """Show that the current plan is compared with this one."""
+        """Mark this plan as the one the current plan is compared with."""
         self.is_compared = compared
         self.update()
 
     def nextCheckState(self) -> None:
-        """Which plan is shown follows from the document, not from the click."""
+        """Do nothing: the document, not the click, decides which plan is shown."""
 
     # Drawing
 
@@ -132,7 +132,7 @@ class PlanCard(QAbstractButton):
 
     @staticmethod
     def _right(painter: QPainter, area: QRectF, text: str, font: QFont, color: QColor) -> float:
-        """Draw at the right edge; what is left for the left."""
+        """Draw at the right edge; return the width left over."""
         painter.setFont(font)
         painter.setPen(color)
         align = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter

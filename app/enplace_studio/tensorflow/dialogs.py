@@ -65,7 +65,7 @@ class Question(QDialog):
 
 
 class TrustQuestion(Question):
-    """Asks, once for each folder, whether what is in it may run."""
+    """Asks, once for each folder, whether its code may run."""
 
     def __init__(self, what: str, folder: Path, parent: QWidget) -> None:
         super().__init__(
@@ -89,7 +89,7 @@ class FailureReport(Question):
 
     def __init__(self, doing: str, why: str, last_lines: str, parent: QWidget) -> None:
         super().__init__("It did not work", doing, "Start again", "Close", parent)
-        # A sentence begins with a capital letter, but a file's name is as it is.
+        # A sentence begins with a capital letter, but a file name keeps its case.
         starts_with_file = "." in why.split(" ", 1)[0]
         begun = why if starts_with_file else why[:1].upper() + why[1:]
         self.why = begun + ("" if why.endswith(".") else ".")
@@ -122,7 +122,7 @@ _WHAT_HAPPENS = {
 
 
 class RunQuestion(Question):
-    """Asks how long to run a plan, and whether to keep its order.
+    """Asks how many steps to run a plan for, and whether to keep its order.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A plan as a pipeline: many samples on their way through the devices, and each device's load."""
+"""A plan as a pipeline: many samples passing through the devices, and each device's load."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ TRAINING = {"1f1b": "Training, 1F1B (PipeDream)", "gpipe": "Training, GPipe"}
 INFERENCE = {"inference": "Inference"}
 
 SLOWER = 1.02
-"""A full pipeline that takes so much longer than its busiest device needs a word on why."""
+"""A full pipeline slower than its busiest device by this factor gets an explanation."""
 
 MOST_STAGES = 250
-"""A plan with more stages hops to and fro too often to be looked at, or used, as a pipeline."""
+"""A plan with more stages changes devices too often to show or use as a pipeline."""
 
 SAMPLES, MOST_SAMPLES = 8, 64
 
 ROWS_SEEN = 9
-"""Of more rows than these, some may have to be scrolled to."""
+"""Largest number of rows that are sure to be visible without scrolling."""
 
 LEGEND = "left: a sample's compute, in, out · right: samples, backward hatched, transfers thin"
 LEGEND_TIP = (
@@ -46,12 +46,12 @@ LEGEND_TIP = (
 
 
 class PipelineView(QWidget):
-    """The schedule of a pipeline, which kind and how many samples.
+    """The schedule of a pipeline, with its kind and number of samples.
 
     Attributes
     ----------
     facts : str
-        Facts about it, in one line; ``facts_changed`` is emitted when it changes.
+        One line of facts; ``facts_changed`` is emitted when it changes.
     """
 
     facts_changed = Signal()
@@ -113,7 +113,7 @@ class PipelineView(QWidget):
         self.refresh()
 
     def _follow_plan(self) -> None:
-        """Simulate a plan made for GPipe as GPipe, until the person chooses otherwise."""
+        """Simulate a plan made for GPipe as GPipe, until the user chooses otherwise."""
         schedule = self._document.schedule
         if schedule is not None and schedule.plan.load_rule is not None:
             kind = self.kind.findData(planned_rule(schedule.plan).pipeline)
@@ -122,7 +122,7 @@ class PipelineView(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Simulate the current plan as a pipeline, if it is visible and not shown already."""
+        """Simulate the current plan as a pipeline, if visible and not already shown."""
         schedule = self._document.schedule
         wanted = (schedule, self.kind.currentData(), self.samples.value())
         if not self.isVisible() or wanted == self._shown:
@@ -140,7 +140,7 @@ class PipelineView(QWidget):
         )
 
     def _show_found(self, schedule: Schedule, found: PipelineSchedule | int) -> None:
-        """Show a pipeline, or the number of its stages where they are too many."""
+        """Show a pipeline, or just the number of its stages if there are too many."""
         if isinstance(found, int):
             self._show_nothing(
                 f"As a pipeline, this plan would have {count(found, 'stage')}: its ops move back "
@@ -186,7 +186,7 @@ class PipelineView(QWidget):
         self._share_height()
 
     def _share_height(self) -> None:
-        """Texts keep all their lines, which layouts forget in docks; a message costs rows."""
+        """Reserve the full height of the texts, which layouts in docks ignore, and fit the rows."""
         for text in (self.message, self.legend):
             text.setMinimumHeight(max(0, text.heightForWidth(self.width())))
         most = round(ROWS_SEEN * ROW_PX * theme.scale)
@@ -206,7 +206,7 @@ class PipelineView(QWidget):
 
 
 def _simulated(schedule: Schedule, kind: str, n: int) -> PipelineSchedule | int:
-    """The pipeline of a plan, or how many stages it would have if they are too many."""
+    """Simulate a plan as a pipeline; if it has too many stages, return their number."""
     problem, plan = schedule.problem, schedule.plan
     n_stages = len(stages_of(problem, plan))
     if n_stages > MOST_STAGES:
@@ -215,7 +215,7 @@ def _simulated(schedule: Schedule, kind: str, n: int) -> PipelineSchedule | int:
 
 
 def gpipe_loads(schedule: Schedule) -> str:
-    """The largest load of each pass, which add up to the time of a sample in GPipe's pipeline."""
+    """Describe the largest load of each pass; they add up to GPipe's time per sample."""
     plan = schedule.plan
     rule = replace(planned_rule(plan), pipeline="gpipe")
     forward_us, backward_us = busiest_us(schedule.problem, plan.device, rule, plan.replicas)
@@ -223,7 +223,7 @@ def gpipe_loads(schedule: Schedule) -> str:
 
 
 def why_not_the_load(schedule: Schedule, found: PipelineSchedule) -> str:
-    """Explain why a full pipeline is not as fast as its loads; empty where it is."""
+    """Explain why a full pipeline is not as fast as its loads; empty if it is."""
     plan = schedule.plan
     pipeline = "gpipe" if found.kind == "gpipe" else "1f1b"
     rule = replace(planned_rule(plan), pipeline=pipeline)

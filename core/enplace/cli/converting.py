@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Format(click.ParamType):  # type: ignore[type-arg]
-    """The name of an exporter; the registry is read only when it is needed."""
+    """The name of an exporter; the registry is read only when needed."""
 
     name = "format"
 
@@ -74,7 +74,7 @@ class _FormatOption(click.Option):
     help="Cluster of that plan; it must have the devices the ops ran on.",
 )
 def import_(input_file: str, output: str | None, plan_file: str | None, cluster: str) -> Answer:
-    """Turn INPUT, any readable graph with costs, into a profile."""
+    """Turn INPUT, any graph with costs that Enplace can read, into a profile."""
     from enplace.readers import read_profile
     from enplace.writers import write_profile
 
@@ -106,7 +106,7 @@ def _write_recorded(profile: Profile, cluster: str, plan_file: str) -> None:
 
 
 def profile_numbers(profile: Profile) -> dict[str, Any]:
-    """The figures of a profile, as plain data."""
+    """Return the figures of a profile, as plain data."""
     return {
         "name": profile.name,
         "fingerprint": profile.fingerprint,
@@ -119,7 +119,7 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
 
 
 def describe_profile(profile: Profile) -> str:
-    """The same figures as a sentence."""
+    """Return the figures of a profile as a sentence."""
     parts = [
         count(profile.n_ops, "op"),
         count(profile.n_edges, "edge"),
@@ -140,6 +140,7 @@ def describe_profile(profile: Profile) -> str:
     cls=_FormatOption,
     type=_Format(),
     required=True,
+    help="What to write.",  # the help text lists the exporters instead
 )
 @click.option("-o", "--output", type=FILE, required=True, metavar="OUT", help="File to write.")
 @cluster_option(required=False, default="the one the plan was made for")
@@ -147,7 +148,7 @@ def describe_profile(profile: Profile) -> str:
     "--complete", is_flag=True, help="Place ops missing in the plan next to their neighbours."
 )
 def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
-    """Write PLAN for another program or another person."""
+    """Write PLAN for another program or for people."""
     from enplace.disk import write_atomically
     from enplace.frameworks.registry import exporters
     from enplace.machine import simulate

@@ -22,7 +22,7 @@ LINK_POLICIES = click.Choice(["fifo", "priority", "ordered"])
 
 
 class PositiveType(click.ParamType):  # type: ignore[type-arg]
-    """A finite number above zero."""
+    """A finite number greater than zero."""
 
     name = "number"
 
@@ -61,7 +61,7 @@ class MethodType(click.ParamType):  # type: ignore[type-arg]
 
 
 class MethodsType(MethodType):
-    """Names of placers with commas between them."""
+    """Names of placers, separated by commas."""
 
     name = "methods"
 
@@ -74,7 +74,7 @@ class MethodsType(MethodType):
 
 
 class PresetType(click.ParamType):  # type: ignore[type-arg]
-    """The name of a cluster that ships with Enplace."""
+    """The name of a preset cluster."""
 
     name = "preset"
     words: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ solver_options: Decorator
 
 
 def all_of(*options: Decorator) -> Decorator:
-    """Several options as one decorator."""
+    """Combine several options in one decorator."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -266,16 +266,16 @@ SPELLINGS = {
         "memory-rule",
     )
 }
-"""Flags that spell ``--option NAME=VALUE``; static, because importing the placers takes a while."""
+"""Flags that spell ``--option NAME=VALUE``; fixed here, as importing the placers is slow."""
 
 
 def take_values(given: dict[str, Any]) -> dict[str, Value]:
-    """Take the placer's own options out of what was given, in either spelling.
+    """Take the placer's own options, in either spelling, out of those given.
 
     Raises
     ------
     EnplaceError
-        If a text is not NAME=VALUE.
+        If a text is not of the form NAME=VALUE.
     """
     spelt = {name: given.pop(flag) for flag, name in SPELLINGS.items()}
     values: dict[str, Value] = {name: value for name, value in spelt.items() if value}

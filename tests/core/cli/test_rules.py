@@ -1,4 +1,4 @@
-"""``place --rules`` and ``--family``: a person's own strategy, and slips of the pen in it."""
+"""``place --rules`` and ``--family``: strategies that a user writes, and mistakes in them."""
 
 import json
 
@@ -10,7 +10,7 @@ from enplace.readers import read_plan_alone
 PLACE = ("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
 
 
-def test_the_first_rule_that_matches_decides(enplace, folder):
+def test_the_first_matching_rule_decides(enplace, folder):
     (folder / "rules.txt").write_text(
         "# the encoder's middle\n\nlayer_1/ -> GPU:1\nencoder/.* -> 0\nloss->gpu:1\n"
     )
@@ -45,7 +45,7 @@ def test_a_bad_file_is_one_clear_line(enplace, folder, text, said):
 
 
 @pytest.mark.parametrize("option", ["--rules", "--cluster", "--start"])
-def test_a_folder_in_the_place_of_a_file_is_named_once(enplace, folder, option):
+def test_a_folder_instead_of_a_file_is_refused_in_one_line(enplace, folder, option):
     (folder / "mine.json").mkdir()
     done = enplace(*PLACE, option, "mine.json")
     assert done.status == 2
@@ -117,13 +117,13 @@ def test_a_line_above_takes_out_what_cannot_follow_and_pins_go_first(enplace, fo
     }
 
 
-def test_a_file_that_is_no_text_or_not_there(enplace, folder):
+def test_a_binary_or_missing_rules_file_is_refused(enplace, folder):
     (folder / "rules.txt").write_bytes(b"\xff\xfe\x00")
     assert "rules.txt: not a text" in enplace(*PLACE, "--rules", "rules.txt").err
     assert enplace(*PLACE, "--rules", "none.txt").status == 2
 
 
-def test_the_family_can_be_named_and_is_for_the_expert_alone(enplace, folder):
+def test_the_family_option_belongs_to_the_expert_only(enplace, folder):
     assert enplace(*PLACE, "--family", "layers").status == 0
     assert json.loads((folder / "plan.json").read_text())["facts"]["family"] == "layers"
     done = enplace(*PLACE, "--family", "layers", "--method", "heft")

@@ -124,7 +124,7 @@ def test_what_rows_do_not_hold_stays_as_it_was_calibrated():
 
 
 def on_cpus(devices=("CPU:0", "CPU:1"), **changes):
-    """A run of two ops on two logical CPUs."""
+    """Return a run of two ops on two logical CPUs."""
     profile = profile_of({}, cpu={"a": 10, "b": 20})
     cluster = cluster_of(2)
     made = (replace(d, name=n, kind="cpu") for d, n in zip(cluster.devices, devices, strict=True))
@@ -133,7 +133,7 @@ def on_cpus(devices=("CPU:0", "CPU:1"), **changes):
     return a_run(profile=profile, plan=plan, cluster=cluster)[1]
 
 
-def test_only_logical_cpus_that_run_at_once_make_a_prediction_short():
+def test_logical_cpus_that_run_at_once_have_a_caveat():
     assert "share caches, memory" in on_cpus().caveat
     assert on_cpus(chip="CPU").caveat == ""
     assert a_run()[1].caveat == ""
@@ -146,23 +146,23 @@ TASKS = ("/job:worker/task:0", "/job:worker/task:1")
 
 
 def on_hosts(*addresses):
-    """A run of two ops on two hosts, or, without addresses, on two processes started here."""
+    """Return a run of two ops on two hosts; without addresses, on two local processes."""
     run = on_cpus([f"{task}/device:CPU:0" for task in TASKS])
     served = tuple(zip(TASKS, addresses, strict=True)) if addresses else ()
     return replace(run, cluster=replace(run.cluster, hosts=served))
 
 
 @pytest.mark.parametrize("addresses", [(), ("127.0.0.1:2222", "127.0.0.1:2223")])
-def test_hosts_that_are_processes_of_one_machine_share_its_cores(addresses):
+def test_hosts_on_one_machine_have_a_caveat(addresses):
     assert "processes of one machine" in on_hosts(*addresses).caveat
     assert "Logical CPUs" not in on_hosts(*addresses).caveat
 
 
-def test_hosts_that_are_machines_share_nothing():
+def test_hosts_on_separate_machines_have_no_caveat():
     assert on_hosts("a.lab:2222", "b.lab:2222").caveat == ""
 
 
-def test_two_logical_cpus_of_one_host_are_logical_cpus():
+def test_logical_cpus_of_one_host_have_their_caveat():
     run = on_cpus([f"{TASKS[0]}/device:CPU:{number}" for number in range(2)])
     assert "Logical CPUs share caches" in run.caveat
 
@@ -208,7 +208,7 @@ def test_a_plan_with_splits_is_as_planned_if_its_first_step_is():
     assert "by more than rounding" in describe_run(wrong, "gpu:2")
 
 
-def test_hosts_may_round_too_but_change_no_more_than_that():
+def test_separate_hosts_may_differ_by_rounding_only():
     exact = replace(
         on_cpus([f"{task}/device:CPU:0" for task in TASKS]),
         loss_difference=0.0,

@@ -1,4 +1,4 @@
-"""Pipelines and queries by a solver that errs: the plan in hand stays, and why is told."""
+"""If a solver fails or gives a wrong answer, the plan found so far is kept and the reason noted."""
 
 from dataclasses import replace
 

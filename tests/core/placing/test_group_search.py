@@ -1,4 +1,4 @@
-"""Local search and MCMC: what each promises of where it stops."""
+"""Local search and MCMC: the guarantees about their results."""
 
 import itertools
 
@@ -82,14 +82,14 @@ def test_one_gpu_needs_no_search(method):
     assert len(tried) == 1
 
 
-def test_a_group_begins_where_most_of_its_ops_are():
+def test_a_group_starts_on_the_device_of_most_of_its_ops():
     group, device = np.array([0, 0, 0, 1, 1]), np.array([1, 1, 0, 2, 0])
     assert majority(group, device, np.array([0, 1])).tolist() == [1, 0]
 
 
 @settings(deadline=None, max_examples=100)
 @given(problems(), st.integers(0, 99))
-def test_a_placement_of_groups_is_played_as_every_placer_would_settle_it(problem, seed):
+def test_a_placement_of_groups_is_settled_like_any_other(problem, seed):
     search = Search(problem, "mcmc", PlaceOptions())
     device = search.random(np.random.default_rng(seed))
     search.score(device)
@@ -115,7 +115,7 @@ def test_mcmc_is_never_worse_than_the_expert():
 
 
 @pytest.mark.parametrize("objective", [STEP_TIME, THROUGHPUT])
-def test_local_search_says_how_many_descents_it_completed(objective):
+def test_local_search_notes_how_many_descents_it_completed(objective):
     short = PlaceOptions(time_limit_s=1e-9, seed=3, objective=objective)
     assert place(tight(), "local-search", options=short).plan.note == "0 of 10 descents completed"
     assert not place(tight(), "local-search", options=PlaceOptions(objective=objective)).plan.note

@@ -1,4 +1,4 @@
-"""Workers that behave in every bad way, seen from the process that started them."""
+"""Workers that misbehave, seen from the process that started them."""
 
 import os
 import select
@@ -27,7 +27,7 @@ SPEAK = """
 
 
 def work(code, messages=JOB, speak=SPEAK, **options):
-    """Do a job in a process that runs some Python."""
+    """Do a job in a worker that runs some Python code."""
     script = f"{textwrap.dedent(speak)}\n{textwrap.dedent(code)}"
     return do_job(Program((sys.executable, "-c", script), "test"), messages, **options)
 
@@ -40,7 +40,7 @@ def fails(code, **options) -> WorkerError:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, or does so at once."""
+    """Return whether a process has ended or is about to."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -81,7 +81,7 @@ def test_messages_arrive_whole_however_they_are_cut():
     assert done.details == {"n": 3}
 
 
-def test_what_a_script_prints_is_never_taken_for_a_message():
+def test_output_of_a_script_is_never_taken_for_a_message():
     done = work(
         """
         for i in range(2000):
@@ -93,7 +93,7 @@ def test_what_a_script_prints_is_never_taken_for_a_message():
     assert done.do == "done"
 
 
-def test_a_job_larger_than_any_pipe_arrives_while_the_process_is_noisy():
+def test_a_large_job_arrives_even_if_the_worker_prints_a_lot():
     big = Message("profile", {"source": {}, "names": "x" * (8 << 20)})
     done = work(
         "send('done', n=len(job.details['names']))",
@@ -109,7 +109,7 @@ def test_noise_before_the_first_message_is_shown_as_what_it_is():
     assert "Welcome to this machine" in str(error)
 
 
-def test_an_error_of_the_input_keeps_its_kind():
+def test_an_input_error_keeps_its_type():
     with pytest.raises(CostError, match=r"^op 'a' takes NaN; profile again$"):
         work("send('failed', why=\"op 'a' takes NaN; profile again\", kind='CostError')")
     with pytest.raises(DoesNotFitError):
@@ -157,13 +157,13 @@ def test_the_last_lines_before_a_crash_are_kept():
     assert error.details == {"last_lines": ["about to go wrong"]}
 
 
-def test_a_process_that_closes_its_end_is_not_waited_for():
+def test_a_worker_that_closes_its_output_is_ended():
     began = time.monotonic()
     fails("out.close(); time.sleep(60)")
     assert time.monotonic() - began < 10
 
 
-def test_a_child_that_outlives_the_process_keeps_nobody_waiting(tmp_path):
+def test_children_that_outlive_a_worker_are_ended(tmp_path):
     code = f"""
         if (pid := os.fork()) == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -178,7 +178,7 @@ def test_a_child_that_outlives_the_process_keeps_nobody_waiting(tmp_path):
 @pytest.mark.parametrize(
     "stubborn", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"], ids=["willing", "stubborn"]
 )
-def test_cancelling_ends_the_process_and_its_children_within_a_second(stubborn):
+def test_cancelling_ends_a_worker_and_its_children_within_a_second(stubborn):
     pids, asked = [], []
 
     def cancelled() -> bool:
@@ -200,7 +200,7 @@ def test_cancelling_ends_the_process_and_its_children_within_a_second(stubborn):
     assert all(map(is_gone, pids))
 
 
-def test_an_interrupt_ends_the_process():
+def test_an_interrupt_ends_the_worker():
     pids = []
 
     def interrupt(message, fraction):
@@ -212,8 +212,8 @@ def test_an_interrupt_ends_the_process():
     assert is_gone(pids[0])
 
 
-def test_a_process_that_never_reads_its_job_ends_nobody_else():
-    """Under the signal settings of the command line, where writing to nobody ends a process."""
+def test_a_worker_that_never_reads_its_job_does_not_end_the_command():
+    """SIGPIPE has its default action, as on the command line."""
     before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         big = Message("profile", {"source": {}, "names": "x" * (8 << 20)})
@@ -223,16 +223,16 @@ def test_a_process_that_never_reads_its_job_ends_nobody_else():
     assert "exit status 4" in str(error)
 
 
-def test_an_unknown_signal_still_has_a_number():
+def test_an_unknown_signal_is_reported_by_number():
     assert "signal 250" in why_it_ended(Program((), "test"), -250, "")
 
 
-def test_errors_of_the_protocol_are_errors_a_person_can_read():
+def test_protocol_errors_are_enplace_errors():
     assert issubclass(WireError, EnplaceError)
     assert issubclass(WorkerError, EnplaceError)
 
 
-def test_no_file_stays_open():
+def test_no_file_is_left_open():
     def count() -> int:
         return len(os.listdir("/proc/self/fd"))
 
@@ -243,6 +243,6 @@ def test_no_file_stays_open():
     assert count() == before
 
 
-def test_a_process_that_gives_up_is_quoted():
+def test_a_worker_that_gives_up_is_quoted():
     why = "the server of /job:worker/task:1 does not answer any more"
     assert why_it_ended(Program((), "test"), 1, f"noise\nenplace: {why}") == why

@@ -1,4 +1,4 @@
-"""Saved Keras models, trained on made-up batches as ``model.fit`` would."""
+"""Saved Keras models, trained on sample batches as ``model.fit`` would."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from enplace.frameworks.tensorflow.step import LoadError, Step
 
 
 def load_keras(source: Source) -> Step:
-    """The training step of a saved Keras model.
+    """Extract the training step of a saved Keras model.
 
-    Loss and optimiser are those of the source, or else those that the model was saved with.
+    Loss and optimiser are those of the source, else those that the model was saved with.
 
     Raises
     ------
     LoadError
-        If the file is no Keras model, or says too little to train it.
+        If the file is not a Keras model, or does not say enough to train it.
     """
     recorder = Recorder(source.name, lambda: source.path)
     with plain_keras(recorder.saw_xla), recorder.hooked():
@@ -52,7 +52,7 @@ def _read(source: Source) -> Any:
 
 
 def _compile(model: Any, source: Source) -> list[str]:
-    """Give the model its loss and optimiser; the name of the loss of each output."""
+    """Give the model its loss and optimiser; return the name of each output's loss."""
     if source.loss:
         try:
             model.compile(source.optimizer, source.loss)
@@ -64,7 +64,7 @@ def _compile(model: Any, source: Source) -> list[str]:
             f"--loss mean_squared_error --optimizer adam"
         )
     if Path(source.path).suffix != ".keras" and not source.loss:
-        # Keras takes the optimiser of an HDF5 file for one of no variables.
+        # An optimiser from an HDF5 file is built for a model without variables.
         optimizer = model.optimizer.from_config(model.optimizer.get_config())
         model.compile(optimizer, model.loss)
     return [_loss_name(loss) for loss in tf.nest.flatten(model.loss)]
@@ -75,7 +75,7 @@ def _loss_name(loss: Any) -> str:
 
 
 def _dataset(model: Any, losses: list[str], source: Source) -> tf.data.Dataset:
-    """Made-up batches of the shape that the model wants."""
+    """Make sample batches of the shape that the model takes."""
     if not getattr(model, "inputs", None):
         raise LoadError(
             f"{source.path}: the model does not say the shape of its inputs; open the script that "

@@ -1,4 +1,4 @@
-"""The cases in which a result is less than a person would expect, and the notes that say so."""
+"""Cases in which a result is worse than one would expect, and the notes about them."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ NONE_IN_TIME = "no partition that fits was found in the time there was"
 
 
 def find_unlike(problem: Problem, rule: LoadRule) -> str:
-    """Say how devices of a kind, or their links, differ in a way that matters; "" if they do not.
+    """Describe a relevant difference between devices of a kind, or their links; "" if none.
 
-    The dynamic programs take all devices of a kind to be alike.
+    The dynamic programs assume that all devices of a kind are alike.
     """
     cluster = problem.cluster
     prices, _ = prices_us(problem)
@@ -63,13 +63,13 @@ def find_unlike(problem: Problem, rule: LoadRule) -> str:
 
 
 def simplify(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
-    """Turn a problem into one on the paper's machines.
+    """Convert a problem to the paper's machines.
 
     Returns
     -------
     tuple[Problem, str]
-        The problem, with GPUs large enough for a partition, and a note; "" if it is the same. What
-        is optimal for a problem that was changed need not be so for the original.
+        The problem, with GPUs large enough for a partition, and a note; "" if it is unchanged. An
+        optimum of a changed problem need not be one of the original.
     """
     problem, about_memory = with_larger_gpus(problem)
     about_links = "" if has_one_link(problem.cluster, rule.two_level) else SEVERAL_LINKS
@@ -78,7 +78,7 @@ def simplify(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
 
 
 def explain_failure(problem: Problem, device: IntArray) -> str:
-    """Say why a placement was made without a partition to follow."""
+    """Explain why a placement does not follow a partition."""
     if excess_bytes(problem, device):
         return "nothing that fits the memory was found, and this does not either"
     return "no partition that keeps to the pins, colocation and memory was found"
