@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from PySide6.QtCore import QObject, Qt, QThreadPool, QTimer
-from PySide6.QtWidgets import QWidget
 
 from enplace.errors import EnplaceError
 
@@ -63,7 +62,7 @@ class Background(QObject):
 
     def __init__(self, owner: QObject) -> None:
         super().__init__(owner)
-        self._widget = owner if isinstance(owner, QWidget) else None
+        self._owner = owner
         self._tasks: deque[_Task] = deque()
         self._timer = QTimer(self, interval=POLL_MS)
         self._timer.timeout.connect(self._deliver)
@@ -110,9 +109,11 @@ class Background(QObject):
             self._show_cursor()
 
     def _show_cursor(self) -> None:
-        if self._widget is None:
+        if not self._owner.isWidgetType():
             return
+        window: Any = self._owner
+        window = window.window()
         if self._tasks:
-            self._widget.window().setCursor(Qt.CursorShape.BusyCursor)
+            window.setCursor(Qt.CursorShape.BusyCursor)
         else:
-            self._widget.window().unsetCursor()
+            window.unsetCursor()

@@ -60,7 +60,7 @@ def test_the_bound_is_below_a_plan_that_just_fits(problem, method):
         reject()  # A device that the plan does not use is too small for an op that must be there.
     fitting = simulate(tight, plan)
     assert fitting.fits
-    found = list(solve_cp(tight, known, 5.0, lambda: False))
+    found = list(solve_cp(tight, known, lower_bound_us(tight), 5.0, lambda: False))
     assert found[-1].status in ("optimal", "stopped")
     assert found[-1].bound_us <= fitting.makespan_us * (1 + 1e-6)
 
@@ -107,8 +107,8 @@ def test_the_solver_closes_a_gap_that_the_cheap_bound_leaves():
 
 
 def test_without_the_solver_the_search_continues(monkeypatch):
-    missing = iter([cp.CpAnswer(0.0, status="missing", why="No module named 'ortools'")])
-    monkeypatch.setattr("enplace.placers.enplace.exact.solve_cp", lambda *_: missing)
+    missing = cp.CpAnswer(0.0, status="missing", why="No module named 'ortools'")
+    monkeypatch.setattr("enplace.placers.enplace.exact.solve_cp", lambda *_: iter([missing]))
     problem = Problem(line([2.0] * 5, []), gpus(2))
     place(problem, "enplace")  # compiles the kernels before the time limit counts
     monkeypatch.setattr("enplace.placers.enplace.search.EXACT_SHARE", 0.05)
