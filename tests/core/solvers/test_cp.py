@@ -173,7 +173,7 @@ def test_it_is_proven_that_no_plan_fits():
     problem = Problem(profile, cluster_of(2, capacity_bytes=100 << 10))
     known = simulate(problem, plan_of(problem, {"a": 0, "b": 0, "c": 1}))
     assert answers(problem, known, 20.0)[-1].status == "infeasible"
-    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=3)).plan
+    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=10)).plan
     assert plan.note.startswith("No plan fits, proven by CP-SAT")
 
 
