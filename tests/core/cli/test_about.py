@@ -103,7 +103,7 @@ def test_the_studio_opens_on_the_file(enplace, folder, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(subprocess, "run", start)
     assert enplace("studio", "p.json").status == 0
-    assert calls == [["-m", "enplace_studio", "p.json"]]
+    assert calls == [("-P", "-m", "enplace_studio", "p.json")]
     assert enplace("studio", "nonesuch").status == 2
 
 
