@@ -119,8 +119,8 @@ def test_transfers_are_measured_and_servers_end_with_whoever_needed_them(tmp_pat
         for a, b in ((0, 1), (1, 0))
     ]
     for link, each in zip(cluster.links, measured, strict=True):
-        assert each["times_us"][-1] > each["times_us"][0] > 0
-        assert link.b1_us_per_byte == each["b1_us_per_byte"] > 0
+        assert each.time_us[-1] > each.time_us[0] > 0
+        assert link.b1_us_per_byte == each.b1_us_per_byte > 0
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path, monkeypatch):
