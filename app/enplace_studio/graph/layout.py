@@ -86,7 +86,7 @@ def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
 
 
 def grid(grouping: Grouping, room: float) -> Arrangement:
-    """A line for every row, like labels below each other; single cards share lines.
+    """Arrange every row in a line, equal labels in a column; single cards share lines.
 
     If there are many short rows, those derived from the model (gradients and updates) go on the
     right, next to the rows they are derived from.

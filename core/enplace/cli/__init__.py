@@ -50,11 +50,9 @@ def main() -> NoReturn:
 
 
 class _Output(io.FileIO):
-    """Standard output. Once nobody reads it, as in ``enplace methods | head -1``, we end quietly.
+    """Standard output. If its reader is gone, as in ``enplace methods | head -1``, we end quietly.
 
-    SIGPIPE would do so too, but for every pipe, and a pipe to a solver that has ended must not end
-    us. After any failure to write, output goes nowhere: Python writes out its buffer once more at
-    exit.
+    SIGPIPE would also do this, but for every pipe: a solver that has ended must not end us.
     """
 
     def write(self, data: Any) -> int:

@@ -35,7 +35,6 @@ class Incumbent:
         A lower bound for every placement of this kind.
     why : str
         A note about the solver; usually empty.
-        A note about the solver; mostly empty.
     subgraph : int array, shape (n_ops,), optional
         Number of each op's subgraph within its pass on its accelerator; only for the latency.
     """

@@ -1,4 +1,4 @@
-"""Bad input ends with exit status 2 and one line that names the file, never with a traceback."""
+"""Whatever a file holds: exit status 2, one line that names it, never a traceback."""
 
 import gzip
 import io

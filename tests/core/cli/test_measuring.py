@@ -1,4 +1,4 @@
-"""``profile``, ``run`` and ``tune`` with a fake TensorFlow worker."""
+"""``profile``, ``run``, ``tune``, with a process that only stands for TensorFlow."""
 
 import json
 import os
@@ -20,7 +20,7 @@ FAKE = Path(__file__).with_name("fake_worker.py")
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch, tmp_path):
-    """A function that chooses how the fake worker behaves; no folder is trusted yet."""
+    """Choose how the process behaves; trust of others is out of reach."""
 
     def behave(mode):
         use_worker(monkeypatch, sys.executable, str(FAKE), mode)
@@ -254,7 +254,7 @@ def test_a_crash_is_reported_with_the_last_lines_of_output(enplace, script, fold
 
 
 def test_an_interrupt_leaves_the_output_alone(script, folder):
-    """A command in a separate process receives SIGINT, as Ctrl-C sends it."""
+    """The command in a process of its own gets the signal that Ctrl-C sends."""
     (folder / "P.enplace").write_bytes(b"precious")
     code = (
         f"{code_to_use_worker(sys.executable, str(FAKE), 'hang')}"

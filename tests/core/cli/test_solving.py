@@ -1,4 +1,4 @@
-"""``place``, ``simulate`` and ``compare``: output, files and exit status."""
+"""``place``, ``simulate`` and ``compare``: what they print, write and answer."""
 
 import json
 import os
@@ -32,13 +32,13 @@ NUMBERS = {
 
 @pytest.fixture
 def planned(enplace, folder):
-    """Path of ``plan.json``, a plan of the small model."""
+    """A plan of the small model, ``plan.json``."""
     assert enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json").status == 0
     return folder / "plan.json"
 
 
 def devices_of(plan_file, profile="p.json", cluster="c.json"):
-    """Read the device of each op from a plan file, by name."""
+    """Device of each op, by name, as a plan file says."""
     problem = Problem(read_profile(profile), cluster_from(cluster, read_profile(profile)))
     plan = read_plan(plan_file, problem).plan
     return dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
@@ -416,7 +416,7 @@ def test_a_method_that_does_not_serve_the_objective_is_refused(enplace):
 
 @pytest.fixture
 def endless():
-    """A method that reports a plan, presses Ctrl-C and then searches until it is stopped."""
+    """A method that finds a plan and searches on until it is stopped; Ctrl-C comes at once."""
 
     @registry.placer("endless", title="Endless")
     def run(problem, options):

@@ -124,7 +124,7 @@ def test_what_rows_do_not_hold_stays_as_it_was_calibrated():
 
 
 def on_cpus(devices=("CPU:0", "CPU:1"), **changes):
-    """Return a run of two ops on two logical CPUs."""
+    """A run of two ops on two logical CPUs."""
     profile = profile_of({}, cpu={"a": 10, "b": 20})
     cluster = cluster_of(2)
     made = (replace(d, name=n, kind="cpu") for d, n in zip(cluster.devices, devices, strict=True))
@@ -146,7 +146,7 @@ TASKS = ("/job:worker/task:0", "/job:worker/task:1")
 
 
 def on_hosts(*addresses):
-    """Return a run of two ops on two hosts; without addresses, on two local processes."""
+    """A run of two ops on two hosts, or, without addresses, on two processes started here."""
     run = on_cpus([f"{task}/device:CPU:0" for task in TASKS])
     served = tuple(zip(TASKS, addresses, strict=True)) if addresses else ()
     return replace(run, cluster=replace(run.cluster, hosts=served))

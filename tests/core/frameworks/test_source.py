@@ -1,4 +1,4 @@
-"""Every kind of model source is recognised, or refused with a remedy."""
+"""What a person points at is told apart, or refused with the mend."""
 
 import re
 from contextlib import suppress

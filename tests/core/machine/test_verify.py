@@ -1,4 +1,4 @@
-"""The independent verifier finds every kind of fault in corrupted schedules."""
+"""The independent checker must notice every kind of fault in schedules tampered with."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def two_gpus(links_b0=10.0):
 
 
 def problem(**constraints):
-    """Return ops a to f: b and c consume the output of a, d that of b, e that of c; f is alone."""
+    """Ops b and c consume what a makes, d what b makes, e what c makes; f stands alone."""
     profile = make_profile(
         "six",
         op_names=list("abcdef"),

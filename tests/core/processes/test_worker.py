@@ -1,4 +1,4 @@
-"""Workers that misbehave, seen from the process that started them."""
+"""Workers that behave in every bad way, seen from the process that started them."""
 
 import os
 import select
@@ -27,7 +27,7 @@ SPEAK = """
 
 
 def work(code, messages=JOB, speak=SPEAK, **options):
-    """Do a job in a worker that runs some Python code."""
+    """Do a job in a process that runs some Python."""
     script = f"{textwrap.dedent(speak)}\n{textwrap.dedent(code)}"
     return do_job(Program((sys.executable, "-c", script), "test"), messages, **options)
 
@@ -40,7 +40,7 @@ def fails(code, **options) -> WorkerError:
 
 
 def is_gone(pid: int) -> bool:
-    """Return whether a process has ended or is about to."""
+    """Whether a process has ended, or does so at once."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""``enplace.apply`` in a script that runs in a separate process, as users run it."""
+"""``enplace.apply`` in a script of its own process, which is how people use it."""
 
 import json
 import runpy
@@ -61,7 +61,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
-    """Folders with a ``plan.json``, by style."""
+    """A folder with a ``plan.json`` for each style."""
     folders = {}
     for style in STYLES:
         folder = folders[style] = tmp_path_factory.mktemp(style)
@@ -73,7 +73,7 @@ def planned(tmp_path_factory):
 
 
 def run_plain(folder, style):
-    """Run the script without a plan in this process, where graph rewriting is off."""
+    """Losses and weights of the script by itself, in this process, which rewrites nothing."""
     found = runpy.run_path(str(write_script(folder, style)), run_name="__main__")
     return found["losses"], [weight.tolist() for weight in found["weights"]]
 
@@ -189,7 +189,7 @@ def test_a_function_that_cannot_be_rewritten_runs_unchanged(tmp_path):
 
 
 def _both(folder, text, head='import enplace\napplied = enplace.apply("plan.json")\n'):
-    """Run a script without a plan, then with a plan for two CPUs."""
+    """A script by itself, and with a plan for two CPUs."""
     (folder / "train.py").write_text(text)
     step = load(source_of(folder / "train.py"))
     problem = problem_of(step, parse_devices("cpu:2").cluster)

@@ -1,4 +1,4 @@
-"""A captured step gives the same results as the function, bit for bit."""
+"""A step taken out of its process does, bit for bit, what the function does."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ BATCHES = [tf.random.stateless_normal((4, 3), (7, i)) for i in range(N_STEPS)]
 
 
 def trained(weight, loss_of):
-    """Return a training step of plain gradient descent."""
+    """A training step of plain gradient descent."""
 
     @tf.function
     def train_step(*batch):
@@ -35,7 +35,7 @@ def flat_calls(function, calls):
 
 
 def assert_same(function, calls, *variables, name="weight"):
-    """Check that step and function have equal outputs and variables after every step."""
+    """The step alone and the function end with equal outputs and variables after every step."""
     concrete, flats = flat_calls(function, calls)
     step = step_of("it", concrete, flats)
     with OpenStep(step) as alone:

@@ -1,4 +1,4 @@
-"""Models of every kind become a step with the same results as the original, bit for bit."""
+"""Models of every kind become a step that does, bit for bit, what the original does."""
 
 import runpy
 import textwrap
@@ -48,7 +48,7 @@ def losses_alone(step, n_steps=N_STEPS):
 
 
 def assert_same(path):
-    """Check that the captured step has the same losses as the script."""
+    """The step taken out of a script has the losses that the script finds by itself."""
     step = load(source_of(path))
     expected = runpy.run_path(path, run_name="__main__")["losses"][:N_STEPS]
     assert len(expected) == N_STEPS
@@ -320,7 +320,7 @@ def keras_file(tmp_path):
 
 
 def fitted_losses(path, step, loss, optimizer):
-    """Return the losses of ``model.fit`` on the batches of the step."""
+    """What ``model.fit`` finds on the batches of the step."""
     model = keras.saving.load_model(path, compile=False)
     model.compile(optimizer, loss, jit_compile=False)
     x, y = (np.concatenate(parts) for parts in zip(*step.batches, strict=True))

@@ -1,4 +1,4 @@
-"""Plans run exactly as planned on two logical CPUs and do not change the results."""
+"""Plans run on two logical CPUs exactly as they say, and change nothing of the result."""
 
 from dataclasses import replace
 from itertools import chain, count
@@ -103,7 +103,7 @@ def test_a_model_that_fits_only_with_the_plan_is_not_compared(all_steps, two_cpu
     problem = problem_of(step, two_cpus.cluster)
 
     class Small(running.OpenStep):
-        """A session on a machine that has memory only for the placed graph."""
+        """A session of a machine with room for the placed graph alone."""
 
         def run(self, options=None, metadata=None):
             if not any(node.device for node in self.graph.as_graph_def().node):

@@ -1,4 +1,4 @@
-"""Splits of real graphs keep the results and make the nodes that the plan names."""
+"""Real graphs with their ops split: the same results, and the nodes that the plan speaks of."""
 
 from collections import Counter
 from dataclasses import replace
@@ -66,17 +66,17 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
 model.fit(x, y, batch_size=BATCH, verbose=0)
 """
-"""A grouped convolution, placed first because TensorFlow has no CPU gradient for its input."""
+"""A convolution in two groups; it comes first, as TensorFlow has no gradients of it on a CPU."""
 
 NORM = "    layers.BatchNormalization(),\n"
 CHAOTIC = MODEL.replace("    layers.Flatten(),", 3 * NORM + "    layers.Flatten(),").replace(
     "SGD(0.1)", "SGD(3.0)"
 )
-"""With this learning rate, a change in the last bit of the weights soon changes the loss."""
+"""At this rate the last bit of the weights decides what the loss is some steps later."""
 
 N_STEPS = 3
 LAST_BIT = 2.0**-16
-"""Tolerance relative to the largest variable; Keras sums the losses of over 128 samples."""
+"""Of the largest variable: Keras sums up the losses of all samples, more than 128."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""TensorFlow 1 graphs become a step with the same results as a session, bit for bit."""
+"""TensorFlow 1 graphs become a step that does, bit for bit, what a session does with them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Legal splits, and the graph and costs after a split."""
+"""Which ops may be split, and what the graph and its costs are then."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ KB = 1 << 10
 
 
 def graph(ops, edges, colocation=None):
-    """Build a profile from name -> (type, time) and (source, target, bytes) edges."""
+    """A profile from name -> (type, time) and (source, target, bytes) edges."""
     names = list(ops)
     number = {name: i for i, name in enumerate(names)}
     return make_profile(
@@ -47,7 +47,7 @@ def graph(ops, edges, colocation=None):
 
 
 def training_step():
-    """Return one dense layer with its gradients, as TensorFlow builds them."""
+    """One dense layer with its gradients, as TensorFlow makes them."""
     return graph(
         {
             "batch": ("IteratorGetNext", 0.0),
@@ -103,7 +103,7 @@ def test_only_equal_parts_are_legal():
 
 
 def with_lengths(lengths):
-    """Return the training step with recorded split lengths; its batch has 14 samples."""
+    """The training step with what its shapes are said to allow; its batch has 14 samples."""
     return replace(training_step(), measured=Measurement(split_lengths=lengths))
 
 
@@ -240,7 +240,7 @@ def test_constraints_on_an_op_apply_to_all_its_parts():
 
 @st.composite
 def chains_and_splits(draw):
-    """Draw graphs of element-wise ops after a batch, and splits of them."""
+    """Random graphs of element-wise ops behind a batch, and random splits of them."""
     n = draw(st.integers(1, 8))
     ops = {"batch": ("IteratorV2", 0.0)} | {f"op{i}": ("AddN", 5.0 + i) for i in range(n)}
     names, edges = list(ops), set()
