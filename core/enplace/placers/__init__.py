@@ -1,4 +1,4 @@
-"""Placers: problem in, plan out. One module per family; each registers itself with ``@placer``."""
+"""Placers turn a problem into a plan. One module per family; ``@placer`` registers each placer."""
 
 import importlib
 import pkgutil
@@ -10,7 +10,7 @@ from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 
 DEFAULT_METHOD = "enplace"
 DEFAULT_METHODS = {STEP_TIME: DEFAULT_METHOD, THROUGHPUT: "max-load-dp", LATENCY: "latency-ip"}
-"""The method for each objective if a person names none."""
+"""The method for each objective if none is named."""
 
 
 def load_modules() -> None:

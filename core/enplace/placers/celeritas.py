@@ -1,23 +1,23 @@
 """Celeritas (Xu et al. 2022): Order-Place and Adjusting Placement on the fused graph.
 
 The fused graph comes from :mod:`enplace.coarsen.fusion`. Where section 5.2 and Algorithm 2 leave
-room, this is what we do:
+the choice open, this is what we do:
 
-- An op's memory is its variables and outputs, as in equation 6; a cluster takes, with its ops, all
-  that they are colocated with (section 6.1).
+- An op's memory is its variables and outputs, as in equation 6. A cluster also takes the memory of
+  all ops that are colocated with one of its own (section 6.1).
 - ``back_cost`` (equation 8) uses the average link, because the successors are not placed yet; all
   other transfers use the link between the two devices.
 - A transfer is a task on the sending and on the receiving device (section 6.1). It takes the first
-  slot that both have free, after its cluster has ended.
-- If no device has room, the text and Algorithm 2 disagree; we take the text's "lowest memory
-  usage", measured as most memory left.
-- In line 15 of Algorithm 2 the device of the previous cluster may be full while others are not;
-  then, as the text says, the device with room and the earliest start takes the cluster.
-- The first cluster has no previous device; it goes to the first of those where it starts first.
-- CPUs are no candidates while there is a GPU; ops that need one go there on their own.
+  slot that is free on both, after its cluster has ended.
+- If no device has enough memory, the text and Algorithm 2 disagree. We follow the text, which takes
+  the "lowest memory usage", and measure it as the most free memory.
+- In line 15 of Algorithm 2 the device of the previous cluster may be full while others are not.
+  Then, as in the text, the cluster goes to the device with enough memory and the earliest start.
+- The first cluster has no previous device; it goes to the first of those where it starts earliest.
+- CPUs are not candidates if there is a GPU; ops that need a CPU are placed on one individually.
 - The paper leaves the order of ops to TensorFlow; we take the best of a few.
-- Ops that exceed memory in the simulated step move to devices with free memory, in that order.
-- Ops whose unit was decided earlier, or may not be where their cluster goes, leave their cluster.
+- If the simulated step exceeds memory, ops move to devices with free memory and keep their order.
+- An op leaves its cluster if its unit was placed earlier or is not allowed on the cluster's device.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def order_place(problem: Problem, options: PlaceOptions) -> Plan:
 
 @placer("celeritas", title="Celeritas", source=_SOURCE, capabilities=("memory", "heterogeneous"))
 def celeritas(problem: Problem, options: PlaceOptions) -> Plan:
-    """Fuse ops, then keep to one device unless another would start a cluster much earlier."""
+    """Fuse ops, then stay on one device unless another would start a cluster much earlier."""
     group = fuse(problem)
     options.check_cancelled()
     graph = group_graph(problem, group)
@@ -56,7 +56,7 @@ def celeritas(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def adjust(problem: Problem, graph: GroupedGraph, order: IntArray) -> IntArray:
-    """Adjusting Placement (Algorithm 2).
+    """Place each cluster by Adjusting Placement (Algorithm 2).
 
     Returns
     -------
@@ -138,7 +138,7 @@ def _adjust(
 def _pick(
     est_us: FloatArray, gpus: IntArray, free_bytes: IntArray, last: int, back_cost_us: float
 ) -> int:  # pragma: no cover - compiled
-    """Lines 11 to 18 of Algorithm 2: stay unless another device gains more than back_cost."""
+    """Stay on the device unless another gains more than back_cost (Algorithm 2, lines 11 to 18)."""
     earliest = int(np.argmin(est_us))
     if np.isinf(est_us[earliest]):
         return int(gpus[np.argmax(free_bytes[gpus])])

@@ -1,18 +1,18 @@
 """DPOS: device placement and operation sequencing (FastT, section 5.1, Algorithm 1).
 
-Ops are taken by upward rank over the largest times and transfers. Those of the critical path go to
-a critical-path device, all others where they end earliest, into idle slots where they fit; the
-order is that of the start times. Slots, transfers, memory and free ops are those of
-:mod:`enplace.placers.heft`. Where the paper leaves room, this is what we do:
+Ops are taken by upward rank, computed from the largest times and transfers. Ops on the critical
+path go to a critical-path device, all others to where they end earliest, in idle slots if they fit.
+Each device runs its ops by start time. Slots, transfers, memory and free ops work as in
+:mod:`enplace.placers.heft`. Where the paper leaves the choice open, this is what we do:
 
-- Critical-path devices are GPUs, and each op of the path takes its whole placement unit along.
+- Critical-path devices are GPUs, and each op of the path takes its whole placement unit with it.
 - A device is full for the path when the variables and outputs of all units on it exceed its memory.
 - Ops of the path that may not go there, or for which all are full, are placed like the others.
-- An op for which all devices are full goes where the least is lacking. If the simulated step does
-  not fit, the work is done again with less memory to go by; what is too much even so moves to
-  devices with room.
+- If all devices are full for an op, it goes where the excess is least. If the simulated step does
+  not fit, the ops are placed again for less memory. Ops that still exceed memory then move to
+  devices with free memory.
 
-Theorem 1, step <= 2 * ideal + C_max, knows no queues: where transfers wait for a channel, the step
+Theorem 1, step <= 2 * ideal + C_max, ignores queues: where transfers wait for a channel, the step
 may be longer.
 """
 
@@ -40,7 +40,7 @@ from enplace.values.profile import FloatArray, IntArray
     capabilities=("memory", "heterogeneous", "channels"),
 )
 def dpos(problem: Problem, options: PlaceOptions) -> Plan:
-    """Keep the critical path on one device; all else goes where it ends earliest."""
+    """Keep the critical path on one device; place all other ops where they end earliest."""
     rank_us = max_rank_us(problem)
     path = critical_path_ops(problem, rank_us)
 
@@ -54,7 +54,7 @@ def dpos(problem: Problem, options: PlaceOptions) -> Plan:
 def dpos_schedule(
     problem: Problem, rank_us: FloatArray, path: IntArray, memory_share: float = 1.0
 ) -> tuple[IntArray, FloatArray]:
-    """Lines 5 to 22 of Algorithm 1.
+    """Schedule the ops (Algorithm 1, lines 5 to 22).
 
     Parameters
     ----------
@@ -77,9 +77,9 @@ def dpos_schedule(
 
 
 def max_rank_us(problem: Problem) -> FloatArray:
-    """Upward rank with the largest time of each op and the largest transfer of each tensor (5.1).
+    """Return upward ranks by each op's largest time and each tensor's largest transfer (5.1).
 
-    The transfers are over the pairs of GPUs, which carry nearly all of them.
+    The transfers are those between GPUs, which are nearly all of them.
     """
     runs = problem.unit_allowed[problem.unit]
     work_us = np.where(runs, problem.time_us, 0.0).max(axis=1)
@@ -87,7 +87,7 @@ def max_rank_us(problem: Problem) -> FloatArray:
 
 
 def max_edge_us(problem: Problem) -> FloatArray:
-    """Largest transfer time of each edge over the pairs of GPUs; shape (n_edges,)."""
+    """Return the largest transfer time of each edge over all pairs of GPUs; shape (n_edges,)."""
     profile, cluster = problem.profile, problem.cluster
     size = profile.tensor_bytes[profile.edge_tensor]
     largest = np.zeros(profile.n_edges)
@@ -102,7 +102,7 @@ def max_edge_us(problem: Problem) -> FloatArray:
 
 
 def critical_path_ops(problem: Problem, rank_us: FloatArray) -> IntArray:
-    """From the op of the largest rank, always on to the successor of the largest (5.1)."""
+    """Follow the largest rank from op to op, beginning with the largest of all (5.1)."""
     profile = problem.profile
     path = [int(np.argmax(rank_us))]
     while True:
@@ -114,9 +114,9 @@ def critical_path_ops(problem: Problem, rank_us: FloatArray) -> IntArray:
 
 
 def path_devices(problem: Problem, path: IntArray, memory_share: float) -> IntArray:
-    """Critical-path devices: of those that are left, the one with the smallest average time (5.1).
+    """Choose critical-path devices, the one with the smallest average time first (5.1).
 
-    It takes as many of the remaining ops of the path as its memory holds; then the next one is
+    Each takes as many of the remaining ops of the path as its memory holds; then the next one is
     chosen.
 
     Returns
@@ -130,7 +130,7 @@ def path_devices(problem: Problem, path: IntArray, memory_share: float) -> IntAr
     unit_device = np.full(problem.n_units, -1, dtype=np.int64)
     left = list(problem.cluster.gpus)
     while left:
-        # Units that are pinned have their device; those that were taken are on the path no more.
+        # Pinned units have their device already; units that were taken have left the path.
         open_ops = path[(claims.undecided & (unit_device < 0))[problem.unit[path]]]
         taken = {
             d: _taken(problem, open_ops, d, claims.unit_bytes, int(free_bytes[d])) for d in left
@@ -147,7 +147,7 @@ def path_devices(problem: Problem, path: IntArray, memory_share: float) -> IntAr
 def _taken(
     problem: Problem, ops: IntArray, device: int, unit_bytes: IntArray, free_bytes: int
 ) -> BoolArray:
-    """Which ops a device takes before it is full; those it may not run are left out."""
+    """Find the ops that a device takes before it is full; skip those that it may not run."""
     unit = problem.unit[ops]
     allowed = problem.unit_allowed[unit, device]
     _, first = np.unique(unit, return_index=True)

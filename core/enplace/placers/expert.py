@@ -1,4 +1,4 @@
-"""Placement as an expert does it by hand, guided by name scopes and op types.
+"""Placement as an expert would do it by hand, guided by name scopes and op types.
 
 Each of the three families of models is placed in its own way:
 
@@ -6,14 +6,14 @@ Each of the three families of models is placed in its own way:
   is as short as possible. The embedding goes with the first layer, attention and softmax with the
   last, and backward ops with their forward layer (Pesto, section 5.2).
 - *branches*: in models whose cells have parallel branches (NASNet, Inception), the branches of each
-  cell are distributed evenly over the GPUs (Pesto, section 5.2). The paper says neither where the
-  next cell begins nor where the joins go. Here the least busy GPUs come first, and the joins count
+  cell are distributed evenly over the GPUs (Pesto, section 5.2). The paper leaves open where the
+  next cell begins and where the joins go. Here the least busy GPUs come first, and the joins count
   as one more branch.
 - *layers*: the layers of each kind (convolution, normalisation, activation) are dealt out to the
   GPUs in turn (Tarnawski et al. 2020, section 6).
 
-A person may choose the family and write rules for some ops. An expert leaves the order to
-TensorFlow.
+The family can be chosen, and the placement of some ops set by rules. The expert leaves the order
+of ops to TensorFlow.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 BRANCHY = 0.4
-"""A model has branches if their ops take at least this share of the compute time."""
+"""A model belongs to *branches* if ops in branches take at least this share of the compute time."""
 
 CONVOLVED = 0.5
-"""A model without named layers is of the family *layers* if convolutions take this share."""
+"""A model without named layers belongs to *layers* if convolutions take at least this share."""
 
 HALVINGS = 60
-"""Bisection steps for the length of the longest block; more change nothing in doubles."""
+"""Bisection steps for the length of the longest block; more would not change a double."""
 
 STACKED, BRANCHES, LAYERS = "stacked", "branches", "layers"
 FAMILY = Option(
@@ -73,7 +73,7 @@ _KINDS = {
     options=(FAMILY, RULES),
 )
 def expert(problem: Problem, options: PlaceOptions) -> Plan:
-    """Place by the model's family, or the one a person chose, and by a person's rules."""
+    """Place by the model's family, or the family that was chosen, and by the rules given."""
     profile, gpus = problem.profile, problem.cluster.gpus
     parts = parts_of(profile)
     options.check_cancelled()
@@ -110,7 +110,7 @@ def find_family(profile: Profile, homes: list[Home], work_us: FloatArray) -> str
 
 
 def layer_kind(op_type: str) -> str:
-    """Classify an op type as convolution, normalisation or activation; empty for others.
+    """Classify an op type as convolution, normalisation or activation; return "" for others.
 
     >>> layer_kind("FusedBatchNormGradV3")
     'normalisation'
@@ -123,7 +123,7 @@ def stack_layers(
 ) -> IntArray:
     """Find the block of each op: layers in order, in contiguous blocks of about equal time.
 
-    An op belongs to the layer of the deciding op of its placement unit.
+    An op belongs to the layer of its placement unit's deciding op.
     """
     label = named_layers(problem.profile, homes, work_us)
     if label is None:  # the graph's own order, op by op
@@ -135,14 +135,14 @@ def stack_layers(
 
 
 def even_blocks(layer_us: FloatArray, n_blocks: int) -> IntArray:
-    """Cut layers into contiguous blocks, none empty, such that the longest is as short as possible.
+    """Cut layers into contiguous non-empty blocks such that the longest is as short as possible.
 
-    Earlier blocks take as much as that allows.
+    Earlier blocks take as many layers as that allows.
 
     Parameters
     ----------
     layer_us : float array, shape (n_layers,)
-        Compute time of the layers in order; if there are few, each is a block.
+        Compute time of the layers in order; if there are at most ``n_blocks``, each is a block.
     """
     n_blocks = min(n_blocks, len(layer_us))
     until_us = np.concatenate([[0.0], np.cumsum(layer_us)])
@@ -160,7 +160,7 @@ def even_blocks(layer_us: FloatArray, n_blocks: int) -> IntArray:
 def _block_ends(until_us: FloatArray, n_blocks: int, limit_us: float) -> list[int]:
     """Find the block ends if each block takes up to a limit but leaves a layer for each later one.
 
-    The last block ends before the last layer if the limit is too short.
+    If the limit is too short, the last block ends before the last layer.
     """
     n_layers, end = len(until_us) - 1, 0
     ends = []
@@ -176,8 +176,8 @@ def deal_branches(
 ) -> IntArray:
     """Find the block of each op: the branches of a cell, longest first, go to the least busy block.
 
-    Load in the cell counts first, then load in earlier cells. Ops of a cell outside its branches,
-    such as joins, are one more branch.
+    The load within the cell counts first, then the load of earlier cells. Ops of a cell outside its
+    branches, such as joins, count as one more branch.
     """
     cells = {home.layer for home in homes if home.branch}
     branch_us: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))

@@ -1,21 +1,22 @@
 """HEFT: insertion-based list scheduling (Topcuoglu, Hariri and Wu 2002).
 
 Ops are taken by upward rank; each goes to the device, and into the first gap there, where it ends
-earliest. Beyond the paper, as the machine model demands:
+earliest. The machine model requires more than the paper:
 
-- Transfers occupy the channels of their link, once for each tensor and destination, in the first
-  gap that all channels of the link share.
+- A transfer occupies all channels of its link, once for each tensor and destination, in the first
+  gap that these channels share.
 - Free ops (constants, variables) are placed with the op they follow, and the first op of a
-  placement unit decides for all. What may be on one device only is there from the start.
+  placement unit decides for all. Units that are allowed on only one device are there from the
+  start.
 - Ops that take no time need no gap.
-- The mean transfer of the ranks is over the pairs of GPUs, which carry nearly all of them.
+- Ranks use the mean transfer over the pairs of GPUs, because nearly all transfers are between GPUs.
 - A device counts as full when its variables plus the highest running estimate of live tensors
   exceed its memory. The estimate frees a tensor once its last consumer is placed. An op for which
   all devices are full goes where the excess is least. If the simulated step still does not fit,
   ops are placed again for less memory.
-- Taking one op at a time, HEFT does not see that a weight matrix, or a sum of gradients, will draw
-  many later ops to its device. So it is also run with heavy edges tied, and with ranks that count
-  no transfers; the plan whose simulated step is shortest wins.
+- HEFT takes one op at a time, so it does not see that a weight matrix, or a sum of gradients, will
+  draw many later ops to its device. It is therefore also run with heavy edges tied, and with ranks
+  that ignore transfers; the plan whose simulated step is shortest wins.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ VARIANTS = (
     (1.0, (0.0, 0.25)),
     (1.0, (0.0, 2.0)),
 )
-"""Share of the mean transfers in the rank (the paper's 1, or none), and which edges are tied: none,
-or their ratio and their limit as a share of a GPU's even load."""
+"""Weight of the mean transfers in the rank (1 in the paper, or 0), and which edges are tied: none,
+or edges above a ratio, up to a limit given as a share of a GPU's even load."""
 
 
 @placer(
@@ -70,7 +71,7 @@ or their ratio and their limit as a share of a GPU's even load."""
     capabilities=("memory", "heterogeneous", "channels"),
 )
 def heft(problem: Problem, options: PlaceOptions) -> Plan:
-    """Schedule ops by upward rank where they end earliest; the best of a few variants."""
+    """Schedule ops by upward rank where they end earliest; return the best of a few variants."""
     best = _improved(problem, *VARIANTS[0], None, options)
     for link_weight, tie in VARIANTS[1:]:
         if is_enough(best, options):
@@ -105,7 +106,7 @@ def list_schedule(
     memory_share: float = 1.0,
     allowed: BoolArray | None = None,
 ) -> tuple[IntArray, FloatArray]:
-    """Place ops by falling rank, each where it ends earliest.
+    """Place ops in the order of decreasing rank, each where it ends earliest.
 
     Parameters
     ----------
@@ -116,12 +117,12 @@ def list_schedule(
     memory_share : float
         How much of each device's memory may be used.
     allowed : bool array, shape (n_ops, n_devices), optional
-        Where an op may go, the same for all ops of a unit; by default wherever the problem lets it.
+        Where an op may go, the same for all ops of a unit; by default, where the problem allows it.
 
     Returns
     -------
     device, start_us : arrays, shape (n_ops,)
-        The placement and when each op starts in the schedule built along with it.
+        The placement, and when each op starts in the schedule built with it.
     """
     position = position_by(problem, -rank_us)
     work = prepare(problem, position, unit, memory_share, allowed)

@@ -1,10 +1,10 @@
-"""Local search as the 2020 Tarnawski paper has it (section 6, after Michiels, Korst and Aarts).
+"""Local search (Tarnawski et al. 2020, section 6, after Michiels, Korst and Aarts).
 
-From a random placement, make the best reassignment of a single node, again and again until none
-helps; restart ten times and keep the best. For a pipeline, the paper's objective, nodes are ops, or
-those that have to share a device (:mod:`enplace.placers.max_load.descent`). For the step time they
-are groups of ops (:mod:`enplace.placing.group_search`). The paper has no local search for the
-latency: the placement found for the step time is evaluated instead.
+From a random placement, make the best reassignment of a single node until none helps; restart ten
+times and keep the best. For a pipeline, the paper's objective, a node is an op or a set of ops that
+must share a device (:mod:`enplace.placers.max_load.descent`). For the step time it is a group of
+ops (:mod:`enplace.placing.group_search`). The paper has no local search for the latency: we
+evaluate the placement found for the step time instead.
 """
 
 from dataclasses import replace

@@ -1,11 +1,11 @@
 """FlexFlow's Markov chain Monte Carlo search (Jia, Zaharia and Aiken, MLSys 2019), for placement.
 
 A proposal moves one group of ops (:mod:`enplace.placing.group_search`) to another device, both
-drawn evenly. It is accepted with the Metropolis probability min(1, exp(beta * (current -
-proposed))), scores being simulated step times. The expert's plan is tried first, so that the result
+drawn uniformly. It is accepted with the Metropolis probability min(1, exp(beta * (current -
+proposed))), where scores are simulated step times. The expert's plan is tried first, so the result
 is never worse. The chain begins with the expert's placement, as nearly as the groups allow, or with
-all on one GPU, whichever is shorter. Where it has not improved for half of the time that it has
-run, it starts again from a random placement.
+everything on one GPU, whichever is shorter. If it has not improved for half of the time that it has
+run, it restarts from a random placement.
 """
 
 import numpy as np
@@ -19,10 +19,10 @@ from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 
 BETA = 100.0
-"""How much worse a proposal may be: one per cent longer is accepted once in e times."""
+"""Inverse temperature: a proposal that is one per cent longer is accepted once in e times."""
 
 LEAST_SHARE = 0.1
-"""Share of the search that a chain runs at least before it begins anew."""
+"""Least share of the search that a chain runs before it restarts."""
 
 
 @placer(
@@ -65,7 +65,7 @@ def walk(search: Search, device: IntArray, draw: np.random.Generator) -> None:
 
 
 def majority(group: IntArray, device: IntArray, gpus: IntArray) -> IntArray:
-    """The GPU that holds most ops of each group, the first of equals; shape (n_groups,)."""
+    """Find the GPU with most ops of each group; ties go to the first. Shape (n_groups,)."""
     held = np.zeros((int(group.max()) + 1, len(gpus)), dtype=np.int64)
     for column, gpu in enumerate(gpus.tolist()):
         held[:, column] = np.bincount(group[device == gpu], minlength=len(held))

@@ -1,4 +1,4 @@
-"""The naive references: one device, dealt out in turn, and at random."""
+"""The naive baselines: everything on one device, ops dealt out in turn, ops placed at random."""
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from enplace.values.profile import IntArray
 
 @placer("single", title="One GPU", capabilities=("one-device",))
 def single(problem: Problem, options: PlaceOptions) -> Plan:
-    """Place all on the fastest GPU, the first of equals; ops that cannot run there go elsewhere.
+    """Place all ops on the fastest GPU, or on the first of several equally fast ones.
 
-    The plan is returned even if it does not fit in memory; its schedule says so.
+    Ops that cannot run there go elsewhere. The plan is returned even if it exceeds memory, which
+    its schedule shows.
     """
     gpus = problem.cluster.gpus
     fastest = max(gpus, key=lambda gpu: problem.cluster.speed[gpu])
@@ -31,7 +32,7 @@ def round_robin(problem: Problem, options: PlaceOptions) -> Plan:
 
 @placer("random", title="Random")
 def random(problem: Problem, options: PlaceOptions) -> Plan:
-    """Place every op on a GPU drawn by chance."""
+    """Place every op on a GPU drawn at random."""
     draw = np.random.default_rng(options.seed)
     wish = draw.choice(problem.cluster.gpus, problem.profile.n_ops)
     return _finish(problem, wish, "random", options)

@@ -1,20 +1,20 @@
 """OS-DPOS: operation splitting on top of DPOS (FastT, section 5.2, Algorithm 2).
 
-It starts from the data-parallel graph if the model fits on one device, else from the model. Ops of
-the critical path, longest first, are split along each legal dimension into each number of parts;
-the best split stays if the step gets shorter, else the search ends; ops that cannot be split are
-passed over. Where the paper leaves room, this is what we do:
+The search starts from the data-parallel graph if the model fits on one device, else from the model.
+Ops of the critical path, longest first, are split along each legal dimension into each number of
+parts. The best split is kept if it shortens the step, otherwise the search ends; ops that cannot be
+split are skipped. Where the paper leaves the choice open, this is what we do:
 
-- The data-parallel graph is the model with every op that works on samples split by its samples
-  into as many parts as there are GPUs (:mod:`enplace.values.splits`): variables are there once,
-  parts' gradients are summed, and what cannot be split so stays whole. Some models gain nothing by
-  that, so the model itself is a second start, and the shorter result counts.
-- The critical path (line 4) is that of the largest times and transfers, as in Algorithm 1, not of
-  those under the placement; its ops are sorted by their times under the placement (line 5).
-- Numbers of parts are the divisors of the number of GPUs.
-- The finish of the exit op is the simulated step's.
-- Ops that are pinned, or that a person keeps off a device, stay whole; so do colocated ones, but
-  for groups of which every op is split by its samples.
+- In the data-parallel graph, every op that works on samples is split by them into as many parts as
+  there are GPUs (:mod:`enplace.values.splits`): variables are not copied, gradients of the parts
+  are summed, and ops that cannot be split this way stay whole. Some models gain nothing from that,
+  so the search also starts from the model itself, and keeps the shorter result.
+- The critical path (line 4) is based on the largest times and transfers, as in Algorithm 1, and not
+  on those of the placement; its ops are sorted by their times in the placement (line 5).
+- The numbers of parts are the divisors of the number of GPUs.
+- The finish time of the exit op is the simulated step time.
+- Ops that are pinned or forbidden on a device stay whole. So do colocated ops, unless every op of
+  their group is split by its samples.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from enplace.values.splits import (
 )
 
 TIME_LIMIT_S = 45.0
-"""When the search ends if no time limit is given; it takes a few seconds on most models."""
+"""When the search ends if no time limit is given; most models take a few seconds."""
 
 
 @placer(
@@ -67,7 +67,7 @@ def os_dpos(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def data_parallel(problem: Problem) -> tuple[Split, ...]:
-    """Every op that works on samples, split by them into as many parts as there are GPUs."""
+    """Split every op that works on samples, by its samples, into as many parts as GPUs."""
     profile, parts = problem.profile, len(problem.cluster.gpus)
     if parts < 2:
         return ()
@@ -83,7 +83,7 @@ def data_parallel(problem: Problem) -> tuple[Split, ...]:
 
 
 def _kept_whole(problem: Problem) -> set[int]:
-    """Ops that a person said something about."""
+    """Find the ops that have constraints."""
     together = {op for ops in problem.together for op in ops}
     return set(problem.pins) | together | {op for op, _ in problem.forbidden}
 
@@ -93,7 +93,7 @@ def _fits_one_device(problem: Problem, options: PlaceOptions) -> bool:
 
 
 class _Search:
-    """Algorithm 2 from one start or another; tells the person about what is best of all."""
+    """Algorithm 2 from several starts; reports each new best result of all."""
 
     def __init__(self, problem: Problem, options: PlaceOptions) -> None:
         self._problem, self._options = problem, options
@@ -102,7 +102,7 @@ class _Search:
         self._parts = [n for n in range(2, n_gpus + 1) if n_gpus % n == 0]
 
     def from_start(self, splits: tuple[Split, ...]) -> Schedule:
-        """Lines 3 to 14 of Algorithm 2."""
+        """Search from one start (Algorithm 2, lines 3 to 14)."""
         best = self._dpos(splits)
         for op in self._by_time(best):
             if self._options.stopped:
@@ -116,7 +116,7 @@ class _Search:
         return best
 
     def _dpos(self, splits: tuple[Split, ...]) -> Schedule:
-        """DPOS on the graph with these splits."""
+        """Run DPOS on the graph with these splits."""
         problem = split_problem(self._problem, splits)
         rank_us = max_rank_us(problem)
         path = critical_path_ops(problem, rank_us)
@@ -133,7 +133,7 @@ class _Search:
         return schedule
 
     def _by_time(self, schedule: Schedule) -> list[str]:
-        """Names of the ops of the critical path, the longest first (lines 4 and 5)."""
+        """Return the names of the ops on the critical path, the longest first (lines 4 and 5)."""
         problem = schedule.problem
         path = critical_path_ops(problem, max_rank_us(problem))
         time_us = (schedule.op_finish_us - schedule.op_start_us)[path]
@@ -141,7 +141,7 @@ class _Search:
         return [problem.profile.op_names[op] for op in ordered.tolist()]
 
     def _best_split(self, schedule: Schedule, name: str) -> Schedule | None:
-        """The shortest step of those with this op split (line 8); None if it may not be."""
+        """Find the shortest step with this op split (line 8); None if it may not be split."""
         problem, best = schedule.problem, None
         op = problem.profile.index[name]
         if op in _kept_whole(problem) or problem.profile.colocation[op]:

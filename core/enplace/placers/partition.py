@@ -1,17 +1,17 @@
 """Graph partitioners: METIS (Karypis and Kumar 1998) and Scotch (Pellegrini 2009).
 
-They cut the graph into one part for each GPU, as little transfer time as possible between the
-parts, each part of about the same work: the baselines of Celeritas (section 6.2) and of the 2020
-Tarnawski paper (section 6). Direction, order and memory mean nothing to them. Where the papers
-leave room, this is what we do:
+They cut the graph into one part for each GPU. Parts have about equal work, and the transfers
+between them take as little time as possible. They are baselines in Celeritas (section 6.2) and in
+Tarnawski et al. 2020 (section 6). Direction, order and memory play no role. Where the papers leave
+the choice open, this is what we do:
 
-- A node is a placement unit with the free ops that follow it; its weight is its shortest time over
-  the devices. An edge weighs what its tensors take over the average link.
-- A GPU's share of the work is its share of the speed. Imbalance is METIS's default of 3 % and
-  Scotch's of 5 %.
-- If the step does not fit, the parts are balanced by memory instead, variables and outputs.
-- Neither knows pins: what may not be where it was put goes elsewhere.
-- Ops run in TensorFlow's own order, as nobody has scheduled them.
+- A node is a placement unit with the free ops that follow it; its weight is its shortest time on
+  any device. The weight of an edge is the time of its tensors on the average link.
+- A GPU's share of the work is its share of the speed. The allowed imbalance is each program's
+  default, 3 % for METIS and 5 % for Scotch.
+- If the step does not fit, the parts are balanced by memory (variables and outputs) instead.
+- Neither supports pins: ops that are not allowed on their part's device go elsewhere.
+- Ops run in TensorFlow's own order, because partitioners do not schedule them.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ SCOTCH = "scotch_gmap"
 """The program's name in Debian, where another package has gmap."""
 
 _TOTAL = 10**8
-"""What weights add up to, so that sums of them fit into 32 bits."""
+"""The sum of the weights; sums of them must fit into 32 bits."""
 
 
 class Weighted(NamedTuple):
-    """An undirected graph in compressed rows: each edge is in those of both its ends.
+    """An undirected graph in compressed rows: each edge is in the rows of both its ends.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Weighted(NamedTuple):
     node_weight, edge_weight : int arrays, shapes (n_nodes,) and (2 * n_edges,)
         At least 1.
     share : float array, shape (n_parts,)
-        How much of all node weight each part should have.
+        The share of all node weight that each part should have.
     """
 
     ptr: IntArray
@@ -83,7 +83,7 @@ Partition = Callable[[Weighted], IntArray]
     else "pymetis is missing; run: pip install 'enplace[metis]'",
 )
 def metis(problem: Problem, options: PlaceOptions) -> Plan:
-    """Cut the graph into even parts with METIS, by recursive bisection or k-way as it sees fit."""
+    """Cut the graph into even parts with METIS, which chooses recursive bisection or k-way."""
     return _partitioned(problem, lambda graph: run_metis(graph, options.seed), "metis", options)
 
 
@@ -98,7 +98,7 @@ def metis(problem: Problem, options: PlaceOptions) -> Plan:
     else f"the program {SCOTCH} is missing; run: apt install scotch",
 )
 def scotch(problem: Problem, options: PlaceOptions) -> Plan:
-    """Map the graph onto a complete graph of GPUs with Scotch's own program."""
+    """Map the graph onto a complete graph of GPUs with Scotch's command-line program."""
     return _partitioned(problem, run_scotch, "scotch", options)
 
 
@@ -127,7 +127,7 @@ def weighted_graph(problem: Problem, *, by_memory: bool = False) -> tuple[IntArr
     Parameters
     ----------
     by_memory : bool
-        Whether nodes weigh their memory, not their time.
+        Whether nodes are weighted by memory instead of time.
 
     Returns
     -------
@@ -141,7 +141,7 @@ def weighted_graph(problem: Problem, *, by_memory: bool = False) -> tuple[IntArr
     ends = np.concatenate([grouped.source, grouped.target])
     others = np.concatenate([grouped.target, grouped.source])
     edge_us = np.tile(grouped.edge_us(*mean_link(problem.cluster)), 2)
-    # Two nodes may send to each other; a partitioner wants one edge.
+    # Two nodes may send to each other; a partitioner expects one edge.
     key, edge = np.unique(ends * grouped.n_groups + others, return_inverse=True)
     weight = np.bincount(edge, weights=edge_us, minlength=len(key))
     size = grouped.memory_bytes if by_memory else grouped.time_us.min(axis=1)
@@ -157,17 +157,17 @@ def weighted_graph(problem: Problem, *, by_memory: bool = False) -> tuple[IntArr
 
 
 def _whole(weight: FloatArray) -> IntArray:
-    """Weights as whole numbers from 1 on that add up to about a fixed total."""
+    """Scale weights to whole numbers of at least 1 that add up to about a fixed total."""
     scaled: IntArray = np.ceil(weight * (_TOTAL / max(weight.sum(), 1e-9))).astype(np.int64)
     return np.maximum(scaled, 1)
 
 
 def run_metis(graph: Weighted, seed: int) -> IntArray:
-    """Part of each node; shape (n_nodes,)."""
+    """Find the part of each node with METIS; shape (n_nodes,)."""
     import pymetis
 
     if len(graph.node_weight) < len(graph.share):
-        # METIS would complain on the standard output. The heaviest go where the largest shares are.
+        # METIS would complain on the standard output. The heaviest nodes go to the largest shares.
         part = np.empty(len(graph.node_weight), dtype=np.int64)
         part[np.argsort(-graph.node_weight)] = np.argsort(-graph.share)[: len(part)]
         return part
@@ -183,7 +183,7 @@ def run_metis(graph: Weighted, seed: int) -> IntArray:
 
 
 def run_scotch(graph: Weighted) -> IntArray:
-    """Part of each node, from a process of its own; shape (n_nodes,).
+    """Find the part of each node with Scotch, in a child process; shape (n_nodes,).
 
     Raises
     ------
@@ -196,7 +196,7 @@ def run_scotch(graph: Weighted) -> IntArray:
         shares = np.maximum(np.round(1000 * graph.share), 1).astype(int)
         target.write_text(f"cmpltw {len(shares)} {' '.join(map(str, shares))}\n")
         words = [SCOTCH, f"-b{SCOTCH_IMBALANCE}", str(source), str(target), str(mapping)]
-        # With several threads, each run finds another answer.
+        # With several threads, the result differs from run to run.
         alone = {**os.environ, "SCOTCH_PTHREAD_NUMBER": "1"}
         done = subprocess.run(words, capture_output=True, text=True, env=alone)
         if done.returncode or not mapping.exists():
@@ -209,10 +209,10 @@ def run_scotch(graph: Weighted) -> IntArray:
 
 
 def _scotch_lines(graph: Weighted) -> Iterator[str]:
-    """Scotch's text format: a head, then for each node its weight, degree and weighted edges."""
+    """Write Scotch's text format: a head, then each node's weight, degree and weighted edges."""
     yield "0"
     yield f"{len(graph.node_weight)} {len(graph.neighbour)}"
-    yield "0 011"  # Numbers from 0 on; no labels, but weights of edges and of nodes.
+    yield "0 011"  # Numbers start from 0; there are no labels, but edge and node weights.
     for node, weight in enumerate(graph.node_weight.tolist()):
         first, end = graph.ptr[node], graph.ptr[node + 1]
         pairs = np.stack([graph.edge_weight[first:end], graph.neighbour[first:end]], axis=1)

@@ -1,13 +1,13 @@
 """PipeDream's optimiser (Harlap et al. 2018, section 3.2; Narayanan et al., SOSP 2019).
 
 It cuts a path of layers into stages, each on one GPU or replicated on several, so that the slowest
-stage takes the least time. A graph is no path: like Tarnawski et al. 2020 (section 6), we make it
-one by contracting all branchings to single nodes. Backward ops are with their forward layer from
-the start (:mod:`enplace.placers.max_load`). As in their Table 1, a stage takes the time of its
-layers and of all transfers at its ends.
+stage takes the least time. Like Tarnawski et al. 2020 (section 6), we turn the graph into a path by
+contracting every branching to a single node. Backward ops are with their forward layer from the
+start (:mod:`enplace.placers.max_load`). As in their Table 1, the time of a stage is that of its
+layers and of all transfers at both its ends.
 
-Stages are replicated if the load rule allows it. The optimiser has PipeDream's own estimate of the
-cost of replicas; the plan's time per sample is that of the rule.
+Stages are replicated if the load rule allows it. The optimiser uses PipeDream's own estimate of the
+cost of replicas; the plan's time per sample follows the load rule.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.profile import FloatArray, IntArray
 
 ONE_LAYER = 0.5
-"""A layer with more than this share of the work leaves little to cut."""
+"""If one layer has more than this share of the work, a cut of the path helps little."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Layers:
     compute_us : float array, shape (n_layers,)
         Time of a layer, forward and backward.
     sent_us : float array, shape (n_layers + 1,)
-        Time of all transfers before each layer, and after the last, forward and backward.
+        Time of all transfers before each layer and after the last, forward and backward.
     weights_us : float array, shape (n_layers,)
         Time to send a layer's weights once.
     held_bytes : int array, shape (n_layers,)
@@ -74,7 +74,7 @@ class Stage:
     options=REPLICA_OPTIONS,
 )
 def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
-    """Make the graph a path and cut it into stages, each on one GPU or on several replicas."""
+    """Turn the graph into a path and cut it into stages, each on one GPU or on several replicas."""
     options.check_cancelled()
     nodes = contract(problem)
     layer, note = find_layers(nodes)
@@ -105,30 +105,31 @@ def pipedream(problem: Problem, options: PlaceOptions) -> Plan:
 def find_layers(nodes: Nodes) -> tuple[IntArray, str]:
     """Find the layer of each node, and a note on how they were found.
 
-    A graph of TensorFlow has variables, labels and an optimiser next to its path, so that all of it
-    is one branching; there names tell the layers.
+    In a TensorFlow graph, variables, labels and the optimiser bypass the layers, so the whole graph
+    is one branching. There the layers come from the names.
     """
     layer, note = find_path(nodes), ""
     if _largest_share(nodes, layer) > ONE_LAYER and nodes.layer.any():
         order = np.array(_topological(nodes))
         named = grant_wishes(order, nodes.layer, nodes.source, nodes.target)
-        layer, note = np.unique(named, return_inverse=True)[1], "The layers are those of the names."
+        layer, note = np.unique(named, return_inverse=True)[1], "The layers come from the op names."
     share = _largest_share(nodes, layer)
     if share > ONE_LAYER:
-        note = f"One layer has {percent(share)} of the work: no cut of the path does much."
+        note = f"One layer has {percent(share)} of the work, so a cut of the path helps little."
     return layer, note
 
 
 def _largest_share(nodes: Nodes, layer: IntArray) -> float:
-    """Share of all compute time in the layer with the most."""
+    """Return the largest layer's share of all compute time."""
     work_us = _layers(nodes, layer).compute_us
     return float(work_us.max() / max(work_us.sum(), 1e-9))
 
 
 def find_path(nodes: Nodes) -> IntArray:
-    """Find the layer of each node: nodes that all others precede or follow, and those between two.
+    """Find the layer of each node along the path.
 
-    So each branching, from where its branches part to where they meet, is one layer.
+    A node that precedes or follows every other node is a layer, and so are all nodes between two of
+    these: a branching, from where its branches part to where they meet.
     """
     order = _topological(nodes)
     before, after = _reached(nodes, order), _reached(nodes, order[::-1])
@@ -148,13 +149,13 @@ def _topological(nodes: Nodes) -> list[int]:
 
 
 def _reached(nodes: Nodes, order: list[int]) -> list[int]:
-    """Count the nodes earlier in the order that lead to each node, along edges in any direction."""
+    """Count the earlier nodes in the order that are connected to each node by edges either way."""
     rank = {node: i for i, node in enumerate(order)}
     near: dict[int, list[int]] = {node: [] for node in order}
     for a, b in zip(nodes.source.tolist(), nodes.target.tolist(), strict=True):
         first, then = sorted((a, b), key=rank.__getitem__)
         near[then].append(first)
-    sets: dict[int, int] = {}  # as bits of a number
+    sets: dict[int, int] = {}  # each set as the bits of a number
     for node in order:
         sets[node] = 0
         for other in near[node]:
@@ -164,7 +165,7 @@ def _reached(nodes: Nodes, order: list[int]) -> list[int]:
 
 def _layers(nodes: Nodes, layer: IntArray) -> Layers:
     n = int(layer.max()) + 1
-    # Nodes that no GPU can run will be elsewhere, and cost no stage anything.
+    # Nodes that no GPU can run go elsewhere and cost no stage any time.
     both_us = nodes.accelerator_us.sum(axis=1)
     time_us = np.where(np.isfinite(both_us), both_us, 0.0)
     compute_us = np.bincount(layer, weights=time_us, minlength=n)
@@ -184,10 +185,9 @@ def cut_path(
 ) -> tuple[list[Stage], float]:
     """Find the stages whose slowest is fastest, and its time per sample.
 
-    The recurrence of PipeDream: A(j, m), the best for the layers before j on m GPUs, is the least
-    over i and r of max(A(i, m - r), time of the layers i to j on r GPUs). Replicas share the
-    samples and exchange their gradients at the same time. Stages exceed memory only if there is no
-    other way.
+    PipeDream's recurrence: A(j, m), the best for the layers before j on m GPUs, is the minimum over
+    i and r of max(A(i, m - r), time of the layers i to j on r GPUs). Replicas share the samples and
+    exchange their gradients at the same time. Stages exceed memory only if there is no other way.
     """
     n = len(layers.compute_us)
     compute, weights, held = (

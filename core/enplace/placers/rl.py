@@ -1,15 +1,13 @@
-"""Reinforcement learning in the manner of Mirhoseini et al. (ICLR 2018): a grouper and a placer.
+"""Reinforcement learning after Mirhoseini et al. (ICLR 2018): a grouper and a placer.
 
-The grouper assigns nodes to blocks from their features, the placer blocks to devices; both are
-drawn from softmax policies, and trained together by REINFORCE. The reward is the
+The grouper assigns nodes to blocks from their features, and the placer assigns blocks to devices.
+Both assignments are drawn from softmax policies, which REINFORCE trains together. The reward is the
 simulated step time, with a penalty for exceeding memory, so a sample takes milliseconds where the
-paper runs a step.
-Where we are simpler than the paper:
+paper runs a step. We simplify the paper in two ways:
 
 - Nodes are groups of ops from Celeritas's fusion (:mod:`enplace.placing.group_search`), not ops.
 - The grouper is one linear layer on :func:`features`. The placer is a table of logits
-  for each block and device, not a recurrent network: it learns one graph and has nothing to carry
-  over to another.
+  for each block and device instead of a recurrent network, because it learns only one graph.
 """
 
 from __future__ import annotations
@@ -25,22 +23,22 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 BLOCKS = 32
-"""How many blocks the grouper has."""
+"""Number of blocks of the grouper."""
 
 WAVES = 8
-"""Features that encode a node's place in the order, as cosines of more and more periods."""
+"""Features that encode a node's place in the order, as cosines of increasing frequency."""
 
 BATCH = 10
-"""Placements drawn for one step of the gradient."""
+"""Placements drawn for one gradient step."""
 
 RATE = 1.0
-"""Step of the gradient, on rewards scaled to a deviation of one."""
+"""Size of a gradient step, for rewards scaled to a deviation of one."""
 
 BASELINE = 0.9
-"""How much of the mean reward so far the baseline keeps with each batch."""
+"""Share of its old value that the baseline, a running mean of the rewards, keeps at each batch."""
 
 FIRST_WEIGHT = 3.0
-"""Deviation of the grouper's first weights: large enough that neighbours start in one block."""
+"""Deviation of the grouper's first weights: large enough for neighbours to start in one block."""
 
 
 @placer(
@@ -51,7 +49,7 @@ FIRST_WEIGHT = 3.0
     options=(ROUNDS,),
 )
 def rl(problem: Problem, options: PlaceOptions) -> Plan:
-    """Learn where to place blocks until the time limit, or for a fixed number of rounds."""
+    """Learn a placement of blocks until the time limit, or for a fixed number of rounds."""
     search, draw = Search(problem, "rl", options), np.random.default_rng(options.seed)
     known = features(problem, group_graph(problem, search.group))
     weight = draw.normal(0.0, FIRST_WEIGHT, (known.shape[1], BLOCKS))
@@ -78,10 +76,10 @@ def rl(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def features(problem: Problem, graph: GroupedGraph) -> FloatArray:
-    """Features of each node for the grouper; shape (n_groups, n_features), each from 0 to 1 or so.
+    """Return each node's features for the grouper, mostly 0 to 1; shape (n_groups, n_features).
 
-    Its time, memory, and transfers in and out, as shares of the largest, and where in the order it
-    is: groups are numbered along the graph.
+    They are its time, memory, and transfers in and out, each as a share of the largest, and its
+    place in the order: groups are numbered along the graph.
     """
     sent_us = graph.edge_us(*mean_link(problem.cluster))
     columns = [
@@ -97,7 +95,7 @@ def features(problem: Problem, graph: GroupedGraph) -> FloatArray:
 
 
 def softmax(score: FloatArray) -> FloatArray:
-    """Probabilities along each row."""
+    """Return the probabilities along each row."""
     power = np.exp(score - score.max(axis=1, keepdims=True))
     found: FloatArray = power / power.sum(axis=1, keepdims=True)
     return found
@@ -111,7 +109,7 @@ def sample(probability: FloatArray, draw: np.random.Generator) -> IntArray:
 
 
 def log_gradient(probability: FloatArray, chosen: IntArray) -> FloatArray:
-    """Gradient of the chosen columns' log-probability by the scores of each row."""
+    """Return the gradient of the chosen columns' log-probability by the scores of each row."""
     gradient = -probability
     gradient[np.arange(len(chosen)), chosen] += 1
     return gradient

@@ -1,4 +1,4 @@
-"""The incumbent of a search and its lower bound: kept, improved by a solver, and reported."""
+"""The incumbent of a search and its lower bound: keep, improve by a solver, and report them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from enplace.values.plan import Plan
 from enplace.values.profile import FloatArray, IntArray
 
 PROVEN_GAP = 1e-5
-"""Relative difference to the bound that counts as none: solvers round."""
+"""Relative difference to the bound that counts as zero, because solvers round."""
 
 BETTER = 1e-9
-"""Share by which the objective has to fall, so that rounding errors do not count."""
+"""Share by which the objective must fall to count as better, so that rounding errors do not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +30,14 @@ class Incumbent:
     ----------
     device : int array, shape (n_ops,)
     objective_us : float
-        inf if nothing that fits was found.
+        inf if no placement that fits was found.
     bound_us : float
-        No placement of the kind looked for has less.
+        A lower bound for every placement of this kind.
     why : str
+        A note about the solver; usually empty.
         A note about the solver; mostly empty.
     subgraph : int array, shape (n_ops,), optional
-        Number of each op's subgraph in its pass of its accelerator, for the latency.
+        Number of each op's subgraph within its pass on its accelerator; only for the latency.
     """
 
     device: IntArray
@@ -54,15 +55,15 @@ class Incumbent:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a search may take, and what it calls.
+    """How long a search may take, and the functions that it calls.
 
     Attributes
     ----------
     seconds : float
     cancelled : callable
-        Called often; once true, the search ends with what it has.
+        Called often; once it returns true, the search ends with its incumbent.
     report : callable
-        Called with each better placement and bound.
+        Called with each better placement or bound.
     """
 
     seconds: float
@@ -70,13 +71,13 @@ class Limits:
     report: Callable[[Incumbent], None]
 
     def stop_after(self, seconds: float) -> Callable[[], bool]:
-        """Return a check whether the search is cancelled or a time from now is over."""
+        """Return a check for whether the search is cancelled or has run this long from now."""
         deadline_s = time.monotonic() + seconds
         return lambda: self.cancelled() or time.monotonic() > deadline_s
 
 
 class Incumbents:
-    """The incumbent of a search, which only gets better; each improvement is reported."""
+    """The incumbent of a search. It only gets better, and each improvement is reported."""
 
     def __init__(self, first: Incumbent, report: Callable[[Incumbent], None]) -> None:
         self.best = first
@@ -130,7 +131,7 @@ def improve_by_program(
     solver: str,
     take_others: Callable[[], None] = lambda: None,
 ) -> Answer:
-    """Improve the incumbent with an integer program, written anew once its unit is far off.
+    """Improve the incumbent with an integer program; rewrite it when its unit is far off.
 
     Parameters
     ----------
@@ -139,7 +140,7 @@ def improve_by_program(
     deadline_s : float
         When to stop, on the monotonic clock.
     take_others : callable
-        Called often while the solver runs, to offer what other searches found.
+        Called often while the solver runs, to offer the results of other searches.
     """
     while True:
         program = write()
@@ -165,7 +166,7 @@ def improve_by_program(
 def take_each(
     results: Callable[[], Iterator[IntArray]], offer: Callable[[IntArray], object]
 ) -> Callable[[], None]:
-    """Return a call that offers all results so far of work in the background."""
+    """Return a function that offers all results so far of work in the background."""
 
     def take() -> None:
         for result in results():
@@ -181,7 +182,7 @@ def report_plan(
     bound_us: float,
     bound_by: str = "",
 ) -> None:
-    """Tell the person about a better plan, or else a better bound and who proved it."""
+    """Report a better plan, or else a better bound and what proved it."""
     options.progress(
         Progress(
             options.seconds,

@@ -19,17 +19,17 @@ from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
 
 MEMORY_SHARES = (1.0, 0.85, 0.7, 0.55)
-"""Shares of the memory that candidates are made for: less than all of it only if nothing fits."""
+"""Shares of the memory that candidates are made for; smaller shares only if nothing fits."""
 
 GIVEN = "the plan given"
-"""The name of the person's plan to begin from among the parts of a search."""
+"""How a search reports the plan that it began from, as if a part of the search had found it."""
 
 
 def arranged(problem: Problem, device: IntArray, position: IntArray, method: str) -> Iterator[Plan]:
-    """Plans that run one placement in the orders worth trying.
+    """Yield plans that run one placement in the orders worth trying.
 
-    The placer's own order and that of the upward ranks under the placement, each with channels that
-    serve first come, first served, or the most urgent consumer first.
+    These are the placer's own order and the order of the upward ranks under the placement, each
+    with channels that serve first come, first served, or the most urgent consumer first.
     """
     by_rank = by_placed_rank(problem, device)
     for links in ("fifo", "priority"):
@@ -40,7 +40,7 @@ def arranged(problem: Problem, device: IntArray, position: IntArray, method: str
 def by_start_or_rank(
     problem: Problem, device: IntArray, start_us: FloatArray, method: str
 ) -> Iterator[Plan]:
-    """Plans of a method that schedules: in the order of its start times, and of the placed ranks.
+    """Yield plans of a method that schedules: ordered by its start times, and by placed ranks.
 
     Channels serve the most urgent consumer first.
     """
@@ -49,7 +49,7 @@ def by_start_or_rank(
 
 
 def unordered(problem: Problem, device: IntArray, method: str) -> list[Plan]:
-    """The plan of a method that only places: devices take ops as they become ready.
+    """Return the plan of a method that only places: devices take ops as they become ready.
 
     This is how TensorFlow runs a placement without a schedule.
     """
@@ -57,9 +57,10 @@ def unordered(problem: Problem, device: IntArray, method: str) -> list[Plan]:
 
 
 def given_start(problem: Problem, options: PlaceOptions, method: str) -> Schedule | None:
-    """The schedule of the plan to begin from, as a method's first incumbent; None without one.
+    """Return the schedule of the plan to begin from, as the first incumbent; None without one.
 
-    A plan made under other pins and groups is changed as little as they require.
+    If the plan was made under other constraints, it is changed as little as the current ones
+    require.
     """
     if options.start is None:
         return None
@@ -80,13 +81,13 @@ def best_of(
 ) -> Schedule:
     """Simulate candidates and keep the shortest one that fits in memory, if any does.
 
-    Candidates compete with ``best`` as well, if it is given. Stops early once a plan that fits is
+    ``best``, if given, competes with the candidates. Stop early once a plan that fits is
     within :data:`~enplace.placing.incumbents.CLOSE_ENOUGH` of the lower bound.
 
     Raises
     ------
     CancelledError
-        If the person stopped before the first one; afterwards the best so far is returned.
+        If cancelled before the first one; if cancelled later, the best so far is returned.
     """
     for plan in candidates:
         if best is None:
@@ -107,17 +108,17 @@ def best_that_fits(
     options: PlaceOptions,
     best: Schedule | None = None,
 ) -> Schedule:
-    """Simulate candidates made for less and less memory, as long as they are short but do not fit.
+    """Simulate candidates made for less and less memory while they are short but do not fit.
 
-    If none fits, the best of those made for all of the memory is repaired, and the best of all
+    If none fits, repair the best of those made for all of the memory, and the best of all
     (:func:`~enplace.placing.repair.relieve`).
 
     Parameters
     ----------
     candidates : callable
-        Plans for a share of each device's memory, at least one.
+        Returns at least one plan for a share of each device's memory.
     best : Schedule, optional
-        What they have to beat.
+        The schedule to beat.
     """
     first: Schedule | None = None
     for share in MEMORY_SHARES:
@@ -133,7 +134,7 @@ def best_that_fits(
         if best is None or is_better(found, best):
             best = found
             report(best, options)
-        # A plan that is shorter but does not fit may fit, and still be shorter, with less memory.
+        # If a shorter plan does not fit, one made for less memory may fit and still be shorter.
         if options.stopped or (best.fits and shortest_us >= best.makespan_us):
             break
     assert best is not None
@@ -147,10 +148,10 @@ def best_that_fits(
 def make_replicas(
     problem: Problem, groups: Iterable[Sequence[int]], device: IntArray
 ) -> tuple[tuple[int, ...], ...]:
-    """The devices of each group that can be replicas of its first one.
+    """Find the devices of each group that can be replicas of its first device.
 
-    A device with ops of its own cannot, nor one where some of the ops may not run: an op that is
-    pinned to a device is on no other.
+    A device that has ops already cannot be a replica, nor can one where some of the ops may not
+    run: a pinned op runs on its one device only.
     """
     taken, replicas = set(device.tolist()), []
     for first, *others in groups:

@@ -1,7 +1,7 @@
-"""Free memory of the devices where placement units go as wholes.
+"""Free memory of the devices when placement units are placed as wholes.
 
-The first op of a unit to be placed decides for all of them and takes the memory of all at once
-(Celeritas, section 6.1, after Baechi). Units that may be on one device only have taken theirs
+The first op of a unit to be placed decides for the unit and takes the memory of all its ops at once
+(Celeritas, section 6.1, after Baechi). Units that are allowed on only one device take their memory
 before anything is placed.
 """
 
@@ -18,18 +18,18 @@ from enplace.values.problem import Problem
 
 
 class Claims(NamedTuple):
-    """The memory that nodes, sets of ops, take from the devices they are placed on.
+    """The memory that nodes (sets of ops) take from the devices they are placed on.
 
     Attributes
     ----------
     ptr, unit : int arrays, shapes (n_nodes + 1,) and (n,)
         Units that have ops in node ``i``: ``unit[ptr[i] : ptr[i + 1]]``.
     unit_bytes : int array, shape (n_units,)
-        Variables and outputs of all ops of a unit, wherever they are.
+        Variables and outputs of all ops of a unit, in whichever nodes they are.
     undecided : bool array, shape (n_units,)
         Units that have no device yet; updated as nodes are placed.
     free_bytes : int array, shape (n_devices,)
-        Memory of each device that the decided units leave free; updated likewise.
+        Memory of each device that the decided units leave free; updated as nodes are placed.
     """
 
     ptr: IntArray
@@ -45,7 +45,7 @@ def claims_of(problem: Problem, node: IntArray) -> Claims:
     Parameters
     ----------
     node : int array, shape (n_ops,)
-        Which node each op belongs to.
+        Node of each op.
     """
     key = np.unique(node * problem.n_units + problem.unit)
     unit_bytes = np.zeros(problem.n_units, dtype=np.int64)
@@ -64,7 +64,7 @@ def claims_of(problem: Problem, node: IntArray) -> Claims:
 
 @njit(cache=True, nogil=True)
 def needed_bytes(claims: Claims, node: int) -> int:  # pragma: no cover - compiled
-    """Return the memory that a node takes from the device it goes to."""
+    """Return the memory that a node would take from its device."""
     total = 0
     for unit in claims.unit[claims.ptr[node] : claims.ptr[node + 1]]:
         if claims.undecided[unit]:
@@ -74,6 +74,6 @@ def needed_bytes(claims: Claims, node: int) -> int:  # pragma: no cover - compil
 
 @njit(cache=True, nogil=True)
 def claim(claims: Claims, node: int, device: int) -> None:  # pragma: no cover - compiled
-    """Place a node, and with it all of its units that have no device yet."""
+    """Place a node, along with all of its units that have no device yet."""
     claims.free_bytes[device] -= needed_bytes(claims, node)
     claims.undecided[claims.unit[claims.ptr[node] : claims.ptr[node + 1]]] = False

@@ -1,9 +1,9 @@
-"""Searches over groups of ops that move together: their score, and the best plan so far.
+"""Searches over groups of ops that move together: the score of a placement and the best plan.
 
-Groups come from Celeritas's fusion and are placed on GPUs; ops that cannot run there go elsewhere
-by themselves. Candidates are scored on a coarse graph whose nodes are the ops that always share a
-device (:func:`find_nodes`), in the order of the upward ranks under each one's own placement. The
-best so far is then simulated on the graph of all ops, and only that makes it the plan.
+Groups come from Celeritas's fusion and are placed on GPUs; ops that cannot run there are placed
+individually. Candidates are scored on a coarse graph whose nodes are the ops of a group that always
+share a device (:func:`find_nodes`), ordered by the upward ranks under each candidate's placement. A
+candidate with the best score is then simulated on the full graph; only that can make it the plan.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from enplace.values.profile import IntArray, Profile
 from enplace.values.schedule import Schedule
 
 REACH = 50
-"""Most nodes in a group: fewer than in Celeritas, as a search can place more groups."""
+"""Most nodes in a group: fewer than in Celeritas, because a search can handle more groups."""
 
 ROUNDS = 1500
 """Candidates scored when neither a time limit nor a number of rounds is given."""
 
 REPORT_S = 0.2
-"""Time between two reports of progress."""
+"""Time between two progress reports."""
 
 MEMORY_PENALTY = 10.0
-"""Weight of the bytes that exceed memory, as a share of all memory, against the step time."""
+"""Weight of the excess, as a share of all memory, against the step time."""
 
 FILLED = "Nothing that the search tried fits in memory, so this is the plan of order-place"
 
@@ -69,7 +69,7 @@ class Search:
             self._level = make_level(
                 problem, find_nodes(problem.profile, self.group, together[problem.unit])
             )
-        except ProblemError:  # the ops that one group decides for fit on no device
+        except ProblemError:  # the ops that follow one group's decision fit on no device
             self._level = make_level(problem, np.arange(problem.profile.n_ops))
         first = np.unique(self._level.group, return_index=True)[1]
         unit = problem.unit[first]
@@ -84,7 +84,7 @@ class Search:
 
     @property
     def share_spent(self) -> float:
-        """How much of the time or of the rounds is used up, 0 to 1."""
+        """The share of the time or of the rounds that is used up, 0 to 1."""
         rounds, limit_s = self.options.rounds, self.options.time_limit_s
         if limit_s is None or rounds is not None:
             return self._tried / (rounds or ROUNDS)
@@ -113,7 +113,7 @@ class Search:
             report(schedule, self.options)
 
     def score(self, device: IntArray) -> float:
-        """Step time in µs of the coarse graph, with a penalty for exceeding memory.
+        """Return the step time of the coarse graph in µs, with a penalty for exceeding memory.
 
         Parameters
         ----------
@@ -132,20 +132,20 @@ class Search:
         return found
 
     def _coarse_us(self, device: IntArray) -> float:
-        """Score of the coarse graph's nodes on devices."""
+        """Score a placement of the coarse graph's nodes."""
         coarse, machine = self._level.problem, self._level.machine
         position = by_placed_rank(coarse, device)
         step_us = simulate_priority(machine, device, position, LINK_PRIORITY, self._timing)
         excess = excess_bytes(machine, device, self._timing)
-        # Without the host's memory, against which any excess of a GPU would look small.
+        # The host's memory is left out: compared with it, any excess of a GPU would look small.
         capacity = coarse.cluster.capacity_bytes[self.gpus].sum()
         return float(step_us * (1 + MEMORY_PENALTY * excess / capacity))
 
     def plan(self) -> Plan:
-        """Return the best plan found, relieved if it does not fit.
+        """Return the best plan found, with units moved if it does not fit.
 
-        Where memory is so tight that this does not help, filling one GPU after the other may: that
-        keeps the fewest copies of tensors.
+        Where memory is so tight that this does not help, filling one GPU after another may, because
+        it needs the fewest copies of tensors.
         """
         assert self.best is not None, "a search scores at least one placement"
         found = relieve(self.best, self.options)
@@ -160,7 +160,7 @@ class Search:
         return plan
 
     def random(self, draw: np.random.Generator) -> IntArray:
-        """Devices of all groups, drawn at random; shape (n_groups,)."""
+        """Draw a device for each group at random; shape (n_groups,)."""
         return draw.choice(self.gpus, self.n_groups)
 
     def _report_progress(self) -> None:
@@ -172,8 +172,8 @@ class Search:
 def find_nodes(profile: Profile, group: IntArray, together: IntArray) -> IntArray:
     """Find the nodes of the coarse graph: ops of one group that always share a device.
 
-    Within a group, nodes differ in how often a path to them changes between ops that are together
-    and others, so that no cycle closes.
+    Ops of a group are one node only if the paths to them within the group switch equally often
+    between ops that are together and others. Otherwise, nodes could form a cycle.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def find_nodes(profile: Profile, group: IntArray, together: IntArray) -> IntArra
 
 
 def _number(rows: IntArray) -> IntArray:
-    """Number of each row among the distinct ones in their order."""
+    """Number each row by its rank among the distinct rows."""
     number: IntArray = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
     return number
 
@@ -213,7 +213,7 @@ def _changes(
     group: IntArray,
     together: IntArray,
 ) -> IntArray:  # pragma: no cover - compiled
-    """Most changes of ``together`` on a path to each op within its group."""
+    """Count the most changes of ``together`` on any path to each op within its group."""
     changes = np.zeros(len(order), np.int64)
     for op in order:
         for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):

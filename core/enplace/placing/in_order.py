@@ -1,6 +1,6 @@
 """Clusters in CPD-TOPO order on one GPU after another: Order-Place of Celeritas.
 
-It has the fewest copies of tensors, so other searches fall back to it where memory is tight.
+It needs the fewest copies of tensors, so other searches fall back to it where memory is tight.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def place_in_order(problem: Problem, method: str, options: PlaceOptions) -> Plan
 
 
 def fill_in_order(claims: Claims, order: IntArray, gpus: IntArray) -> IntArray:
-    """Find the device of each cluster; a device that is full is left for good.
+    """Find the device of each cluster; a device that was full once gets no further cluster.
 
-    Once the last device is full too, the one with the most free memory takes the next cluster.
+    Once the last device is full too, each cluster goes to the device with the most free memory.
     """
     current = 0
     device = np.empty(len(order), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Comparing schedules, and reporting the best one so far."""
+"""Compare schedules, and report the best one so far."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from enplace.values.plan import find_gap
 from enplace.values.schedule import Schedule
 
 CLOSE_ENOUGH = 0.002
-"""Gap to the lower bound below which no further candidate is tried."""
+"""Gap to the lower bound below which no further candidates are tried."""
 
 
 def excess_bytes(schedule: Schedule) -> int:
-    """How much a step exceeds the memory of all devices together."""
+    """Sum the excess over all devices."""
     over = schedule.peak_bytes - schedule.problem.cluster.capacity_bytes
     return int(np.maximum(over, 0).sum())
 
 
 def is_better(one: Schedule, other: Schedule) -> bool:
-    """Whether one exceeds memory by less than the other, or by no more and is shorter."""
-    if other.fits:  # then the memory of a longer one need not be worked out
+    """Whether one has a smaller excess than the other, or the same excess and a shorter step."""
+    if other.fits:  # then a longer schedule's memory need not be computed
         return one.makespan_us < other.makespan_us and one.fits
     return (excess_bytes(one), one.makespan_us) < (excess_bytes(other), other.makespan_us)
 
 
 def gap_of(schedule: Schedule, options: PlaceOptions) -> float:
-    """How far the step time may be above the best possible, as a fraction of it."""
+    """Return the gap: how far the step time is above the lower bound, as a share of it."""
     return find_gap(schedule.makespan_us, options.proofs.find(schedule.problem).bound_us)
 
 
 def is_enough(best: Schedule, options: PlaceOptions) -> bool:
-    """Whether to look no further: stopped, or close to what is proven optimal."""
+    """Whether to stop searching: on request, or close to the proven optimum."""
     return options.stopped or (gap_of(best, options) < CLOSE_ENOUGH and best.fits)
 
 
 def report(schedule: Schedule, options: PlaceOptions, engine: str = "") -> None:
-    """Report a new incumbent, and which part of the placer found it."""
+    """Report a new incumbent and the part of the placer that found it."""
     if options.is_quiet:
         return
     options.progress(

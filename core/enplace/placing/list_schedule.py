@@ -1,6 +1,6 @@
-"""A schedule under construction, as all list schedulers build it.
+"""A schedule under construction, shared by all list schedulers.
 
-Ops are placed one after another. Placing one sends the inputs that are not on its device yet, and
+Ops are placed one after another. Placing an op sends its inputs that are not on its device yet, and
 takes a slot on the device and some of its memory. Each method decides which op comes next and where
 it goes.
 """
@@ -24,20 +24,20 @@ MEMORY_RULE = Option(
     "memory-rule",
     (MAKERS, SUMS),
     "",
-    "What m-etf and m-sct count as memory on a GPU, as in Baechi's code: outputs of its ops that "
+    "How m-etf and m-sct count a GPU's memory, as in Baechi's code: the outputs of its ops that "
     "are still needed, without received copies, or all inputs and outputs, as if none were freed. "
-    "[default: what is there at a time, with received copies]",
+    "[default: the tensors there at a time, with received copies]",
 )
 
 inlined = njit(nogil=True, inline="always")
-"""Passing the tuples below counts every array's references; inlining saves a third of the time."""
+"""Passing these tuples counts the references of every array; inlining saves a third of the time."""
 
 
 class Work(NamedTuple):
-    """The problem as list schedulers see it: leaders in order, their followers, and the machine.
+    """The problem for list schedulers: leaders in order, their followers, and the machine.
 
-    Its own flat layout, because memory may be counted by another rule and units may be coarser, and
-    because every further array costs time in each call.
+    It has its own flat layout because memory may be counted by another rule, units may be coarser,
+    and every further array costs time in each call.
     """
 
     order: IntArray
@@ -66,7 +66,7 @@ class Work(NamedTuple):
 
 
 class State(NamedTuple):
-    """The schedule so far; -1 stands for a unit that is not placed, a tensor that is not sent."""
+    """The schedule so far; -1 marks a unit that is not placed, or a tensor that is not sent."""
 
     unit_device: IntArray
     start_us: FloatArray
@@ -87,11 +87,11 @@ def prepare(
     allowed: BoolArray | None = None,
     memory_rule: str = "",
 ) -> Work:
-    """Lay out what the kernels read; see :func:`enplace.placers.heft.list_schedule`.
+    """Lay out the arrays for the kernels; see :func:`enplace.placers.heft.list_schedule`.
 
     Parameters
     ----------
-    memory_rule : str
+        A value of :data:`MEMORY_RULE`; empty for the memory that the step needs at any one time.
         A value of :data:`MEMORY_RULE`; empty for the memory that a step needs at a time.
     """
     profile, cluster = problem.profile, problem.cluster
@@ -117,7 +117,7 @@ def prepare(
         follower=follower,
         follower_ptr=csr_offsets(leader[follower], profile.n_ops),
         time_us=problem.time_us,
-        unit=unit.copy(),  # writable: numba compiles anew for read-only arrays
+        unit=unit.copy(),  # writable: numba compiles again for read-only arrays
         allowed=unit_allowed,
         in_ptr=profile.in_ptr,
         in_tensor=profile.edge_tensor[profile.in_edges],
@@ -140,7 +140,7 @@ def prepare(
 
 
 def begin(problem: Problem, work: Work) -> State:
-    """Place nothing but the units that may be on one device only."""
+    """Place only the units that are allowed on a single device."""
     n_devices = problem.cluster.n_devices
     pinned = work.allowed.sum(axis=1) == 1
     unit_device = np.where(pinned, np.argmax(work.allowed, axis=1), -1)
@@ -163,7 +163,7 @@ def begin(problem: Problem, work: Work) -> State:
 def by_finish(
     work: Work, state: State, tensors: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
-    """Sort tensors by when they are made, by insertion: an op has few inputs."""
+    """Sort tensors by when they are made. Insertion sort will do, as an op has few inputs."""
     tensors = tensors.copy()
     for i in range(1, len(tensors)):
         tensor, k = tensors[i], i
@@ -179,7 +179,7 @@ def by_finish(
 def ready_us(
     work: Work, state: State, channels: Slots, inputs: IntArray, device: int
 ) -> float:  # pragma: no cover - compiled
-    """Return when all inputs are on a device; those not sent yet go one after another."""
+    """Return when all inputs are on a device; those not sent yet are sent one after another."""
     ready, n_devices = 0.0, len(work.capacity_bytes)
     state.channel_ready_us[:] = 0.0
     for tensor in inputs:
@@ -226,7 +226,7 @@ def send(
 def lane_start(
     work: Work, lanes: Slots, op: int, device: int, ready: float
 ) -> tuple[float, int]:  # pragma: no cover - compiled
-    """Find the lane of a device where an op may start first, and when."""
+    """Find the lane of a device where an op may start first, and its start time."""
     first, end = work.lane_ptr[device], work.lane_ptr[device + 1]
     best, best_lane = np.inf, int(first)
     for lane in range(first, end):
@@ -238,7 +238,7 @@ def lane_start(
 
 @inlined
 def settle_units(work: Work, state: State, op: int, device: int) -> None:  # pragma: no cover
-    """Place an op's unit, and those of its followers, where they are not placed yet."""
+    """Place an op's unit and those of its followers, unless they are placed already."""
     for member in work.follower[work.follower_ptr[op] : work.follower_ptr[op + 1]]:
         unit = work.unit[member]
         if state.unit_device[unit] < 0:
@@ -250,7 +250,7 @@ def settle_units(work: Work, state: State, op: int, device: int) -> None:  # pra
 def estimated_excess_bytes(
     work: Work, state: State, op: int, inputs: IntArray, device: int
 ) -> int:  # pragma: no cover - compiled
-    """Estimate by how much a device exceeds its memory with an op and its followers."""
+    """Estimate a device's excess with an op and its followers on it."""
     weights, last = state.weights[device], -1
     for member in work.follower[work.follower_ptr[op] : work.follower_ptr[op + 1]]:
         if state.unit_device[work.unit[member]] < 0 and work.unit[member] != last:
@@ -269,7 +269,7 @@ def estimated_excess_bytes(
 def count_memory(
     work: Work, state: State, op: int, inputs: IntArray, device: int
 ) -> None:  # pragma: no cover - compiled
-    """Outputs of an op come to life, inputs die with their last consumer."""
+    """Count an op's outputs as live, and free the inputs of which it is the last consumer."""
     state.live[device] += work.output_bytes[op]
     peak = state.live[device] + work.temporary_bytes[op]
     state.live_peak[device] = max(state.live_peak[device], peak)

@@ -1,4 +1,4 @@
-"""What a placer can be asked for: options that all share, and options of its own, declared as data.
+"""The options of placers: those that all share, and those that a placer declares as data.
 
 A placer declares an :class:`Option` in the module where it reads it. The command line, the studio's
 menus, ``methods --json`` and the messages to the solver process all work from the declaration.
@@ -19,7 +19,7 @@ from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT
 
 SWITCH, WHOLE, NUMBER, FILE = "switch", "whole number", "number", "file"
-"""Kinds of options that are no choice from a list."""
+"""Kinds of options that are not a choice from a list."""
 
 Value = str | bool | int | float
 
@@ -37,11 +37,11 @@ class Option:
     values : tuple of str, or str
         The choices, or one of :data:`SWITCH`, :data:`WHOLE`, :data:`NUMBER` and :data:`FILE`.
     default : str, bool, int or float
-        What the placer does if nothing is asked. An empty string leaves it to the placer.
+        The value if none is given. An empty string leaves the choice to the placer.
     help : str
-        One line for a person.
+        One line for people.
     objective : str
-        The objective that it is for; empty for all that the placer serves.
+        The only objective that it applies to; empty if it applies to all.
     """
 
     name: str
@@ -52,13 +52,13 @@ class Option:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that can be listed."""
+        """The values that can be listed; empty for other kinds of options."""
         if self.values == SWITCH:
             return ("no", "yes")
         return self.values if isinstance(self.values, tuple) else ()
 
     def parse(self, value: Value) -> Value:
-        """The value, read from text where it is text.
+        """Return the value, parsed if it is text.
 
         Raises
         ------
@@ -92,8 +92,8 @@ LOAD = Option(
     "load",
     TRANSFERS,
     "sum",
-    "How the transfers of a pipeline's device count: added to its compute time, overlapping with "
-    "it, or overlapping with it and with each other (in and out).",
+    "How a pipeline's transfers count: added to a device's compute time, overlapping with it, or "
+    "overlapping with it and with each other (in and out).",
     THROUGHPUT,
 )
 PIPELINE = Option(
@@ -110,14 +110,14 @@ TWO_LEVEL = Option(
     "two-level",
     SWITCH,
     False,
-    "Count what a pipeline sends between machines as well.",
+    "Also count the transfers of a pipeline between machines.",
     THROUGHPUT,
 )
 LOAD_OPTIONS = (LOAD, PIPELINE)
-"""Options of every placer that serves the throughput."""
+"""Options of every placer that serves the objective throughput."""
 
 REPLICA_OPTIONS = (*LOAD_OPTIONS, REPLICATE, TWO_LEVEL)
-"""Options of those that know replicas and machines."""
+"""Options of the placers that support replicas and several machines."""
 
 SOLVER = Option(
     "solver",
@@ -131,32 +131,32 @@ ROUNDS = Option(
     "rounds",
     WHOLE,
     0,
-    "Work of the search, in rounds of its own kind, where it should not go by time. "
+    "Budget of work for the search, in rounds whose size depends on the method. "
     "[0: until the time limit, or the method's usual number]",
 )
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a running placer reports.
+    """A report of a running placer.
 
     Attributes
     ----------
     seconds : float
         Since the placer started.
     message : str
-        What it is doing, for a person.
+        What the placer is doing, for people.
     fraction : float or None
-        How much of the work is done, 0 to 1, where that is known.
+        How much of the work is done, 0 to 1, if known.
     incumbent : Plan or None
-        The best plan so far, if it is a new one.
+        The best plan so far, if it is new.
     objective_us : float or None
         The step time, time per sample or latency of the incumbent.
     bound_us : float or None
         A lower bound on the objective.
     engine, bound_by : str
-        Which part of the placer found the plan, and which proved the bound; empty if it has no
-        parts, or for the bound that is known before any search.
+        The part of the placer that found the plan, and the part that proved the bound. Empty if the
+        placer has no parts, or if the bound was known before the search.
     """
 
     seconds: float
@@ -179,16 +179,16 @@ def _ignore(progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """What a placer is asked for, and the context of its run.
+    """What a placer is asked to do, and the context of its run.
 
     Attributes
     ----------
     objective : str
-        One of those that the placer serves; empty for its first.
+        One of those that the placer serves; empty for its first one.
     time_limit_s : float or None
-        When a search stops; the quick placers end long before.
+        When a search stops; quick placers end long before.
     seed : int
-        Of everything random: equal seeds give equal plans.
+        Seed of everything random: equal seeds give equal plans.
     cancelled : callable
         Called often; once it returns True, the placer stops.
     progress : callable
@@ -196,11 +196,11 @@ class PlaceOptions:
     start : Plan or None
         A plan to begin from, for placers with :data:`~enplace.placing.registry.WARM_START`.
     values : mapping of str to value
-        The placer's own options by name; the others have their defaults.
+        The placer's own options by name; options not listed have their defaults.
     stopwatch : Stopwatch
         Counts the seconds of the run.
     proofs : Proofs
-        Lower bounds on the step time that are known or proven during the run.
+        Lower bounds on the step time, known beforehand or proven during the run.
     """
 
     objective: str = ""
@@ -215,7 +215,7 @@ class PlaceOptions:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the run began, without compiling."""
+        """Seconds since the run began, not counting compilation."""
         return self.stopwatch.seconds
 
     @property
@@ -226,17 +226,17 @@ class PlaceOptions:
 
     @property
     def quiet(self) -> PlaceOptions:
-        """The same for another placer that one runs: without reports and without values."""
+        """Return the options for another placer that this one runs: no reports, no own values."""
         return replace(self, progress=_ignore, values={})
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nobody listens to reports."""
+        """Whether nobody receives the reports."""
         return self.progress is _ignore
 
     @property
     def load_rule(self) -> LoadRule:
-        """How loads count, by :data:`REPLICA_OPTIONS`."""
+        """The load rule that :data:`REPLICA_OPTIONS` describe."""
         return LoadRule(
             self.choice(LOAD),
             self.choice(PIPELINE),
@@ -245,24 +245,24 @@ class PlaceOptions:
         )
 
     def value(self, option: Option) -> Value:
-        """The value of an option, its default if nothing was asked."""
+        """Return the value of an option, or its default if none was given."""
         return self.values.get(option.name, option.default)
 
     def choice(self, option: Option) -> str:
-        """The value of an option whose values are strings."""
+        """Return the value of an option whose values are strings."""
         return str(self.value(option))
 
     def is_on(self, option: Option) -> bool:
-        """The value of a switch."""
+        """Return the value of a switch."""
         return bool(self.value(option))
 
     @property
     def rounds(self) -> int | None:
-        """The budget of :data:`ROUNDS`; None if the search goes by time or its usual number."""
+        """The budget of :data:`ROUNDS`; None for the time limit or the method's usual number."""
         return int(self.value(ROUNDS)) or None
 
     def solver_or(self, usual: str) -> str:
-        """The chosen :data:`SOLVER`, or the usual one.
+        """Return the chosen :data:`SOLVER`, or the usual one.
 
         Raises
         ------
@@ -278,20 +278,20 @@ class PlaceOptions:
         return solver or usual
 
     def check_cancelled(self) -> None:
-        """Leave a placer that the person stopped.
+        """Raise an error if the run was cancelled, to leave the placer.
 
         Raises
         ------
         CancelledError
-            If the person cancelled; :func:`~enplace.placing.run.place` then returns the last
-            incumbent, if there is one.
+            If cancelled; :func:`~enplace.placing.run.place` then returns the last incumbent, if
+            there is one.
         """
         if self.cancelled():
             raise CancelledError("stopped before there was a plan")
 
 
 def load_values(rule: LoadRule) -> dict[str, Value]:
-    """The values of :data:`REPLICA_OPTIONS` that make a rule, without those that are usual."""
+    """Return the values of :data:`REPLICA_OPTIONS` for a rule, leaving out those by default."""
     usual, values = asdict(USUAL), asdict(rule)
     options = zip(REPLICA_OPTIONS, usual, strict=True)
     return {option.name: values[key] for option, key in options if values[key] != usual[key]}

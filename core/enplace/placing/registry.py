@@ -12,10 +12,10 @@ from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 
 MEMORY, WARM_START = "memory", "warm-start"
-"""Capabilities: looks at memory; can begin from a plan."""
+"""Capabilities: respects memory; can begin from a plan."""
 
 EVERY = (STEP_TIME, THROUGHPUT, LATENCY)
-"""Objectives of a baseline that can be asked for any of them, to compare it with others."""
+"""Objectives of a baseline that can be compared with others under any of them."""
 
 Run = Callable[[Problem, PlaceOptions], Plan]
 
@@ -27,19 +27,19 @@ class Placer:
     Attributes
     ----------
     name, title : str
-        What the command line calls it, and what a person reads.
+        The name on the command line, and the name that people read.
     source : str
         The paper it comes from, or empty.
     run : callable
         Problem and options in, plan out; a pure function, deterministic for a seed.
     objectives : tuple of str
-        What it can be asked for, its own first.
+        The objectives that it can be asked for, its own first.
     capabilities : tuple of str
         What it respects beyond device kinds, pins and colocation.
     options : tuple of Option
-        Options of its own.
+        Its own options.
     why_not : str
-        What is missing on this machine, and what to do about it; empty if the method can run.
+        What this machine is missing, and how to get it; empty if the method can run.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Placer:
         return capability in self.capabilities
 
     def option(self, name: str) -> Option:
-        """The option of a name.
+        """Return the option with a name.
 
         Raises
         ------
         EnplaceError
-            If it has no such option; names those it has.
+            If there is none; the message names those that it has.
         """
         for option in self.options:
             if option.name == name:
@@ -91,7 +91,7 @@ def placer(
     options: tuple[Option, ...] = (),
     why_not: str = "",
 ) -> Callable[[Run], Run]:
-    """Register a function as a method; :mod:`enplace.placers` imports the modules of its folder."""
+    """Register a function as a method; :mod:`enplace.placers` imports all modules that do so."""
     if THROUGHPUT in objectives:
         options += tuple(option for option in LOAD_OPTIONS if option not in options)
 
@@ -105,7 +105,7 @@ def placer(
 
 
 def placers(objective: str | None = None) -> dict[str, Placer]:
-    """All methods by name, in alphabetical order, or those that serve an objective."""
+    """Return all methods by name, in alphabetical order, or those that serve an objective."""
     return {
         name: placer
         for name, placer in sorted(_registry.items())
@@ -114,7 +114,7 @@ def placers(objective: str | None = None) -> dict[str, Placer]:
 
 
 def find_placer(name: str) -> Placer:
-    """The method of a name.
+    """Return the method with a name.
 
     Raises
     ------
@@ -127,10 +127,10 @@ def find_placer(name: str) -> Placer:
 
 
 def methods_with(capability: str) -> list[str]:
-    """Names of the methods that have a capability."""
+    """Return the names of the methods that have a capability."""
     return [name for name, placer in placers().items() if placer.can(capability)]
 
 
 def methods_with_option(name: str) -> list[str]:
-    """Names of the methods that have an option."""
+    """Return the names of the methods that have an option."""
     return [m for m, placer in placers().items() if name in {o.name for o in placer.options}]

@@ -1,4 +1,4 @@
-"""Repairing plans that exceed memory: moving units, or whole blocks of ops, to other devices."""
+"""Repair plans that exceed memory: move units, or whole blocks of ops, to other devices."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from enplace.values.profile import IntArray
 from enplace.values.schedule import Schedule
 
 UNIT_ROUNDS = 8
-"""How often units are moved: those that leave one device may overfill another."""
+"""Rounds of moving units: a device that receives units may exceed its memory in turn."""
 
 MOST_NODES, BLOCK_ROUNDS, MOVES = 1500, 24, 25
-"""Nodes of the graph whose blocks are moved, how often they are moved, and the moves each time."""
+"""Most nodes of the graph whose blocks are moved, the number of rounds, and the moves in each."""
 
 MOST_TRIED = 1000
-"""Most units and tensors of a device that are tried, which takes hundredths of a second."""
+"""Most units and tensors of a device that are tried, which takes some hundredths of a second."""
 
 
 def relieve(schedule: Schedule, options: PlaceOptions) -> Schedule:
@@ -38,18 +38,19 @@ def relieve(schedule: Schedule, options: PlaceOptions) -> Schedule:
 
 
 def try_relief(schedule: Schedule, options: PlaceOptions) -> Schedule:
-    """The best schedule after moving units a few times: the given one if it fits or nothing helps.
+    """Return the best schedule after moving units a few times, or the given one.
 
-    Its order stays. This is quick; placers do it to what they would return.
+    The given one is returned if it fits or nothing helps. The order stays. This is quick, so
+    placers apply it to the plan that they return.
     """
     return _best_of_repairs(schedule, _with_units_moved(schedule), options.cancelled)
 
 
 def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
-    """The best schedule after moving blocks of ops at random.
+    """Return the best schedule after moving blocks of ops at random.
 
-    First in the plan's own order, then in that of the ranks. This takes seconds; it is the last
-    resort for a placer's plan that still does not fit.
+    The first attempt keeps the plan's own order, the second orders ops by their ranks. This takes
+    seconds; it is the last resort for a placer's plan that still does not fit.
     """
     repairs = _with_blocks_moved(schedule, options)
     return _best_of_repairs(schedule, repairs, lambda: options.stopped)
@@ -58,7 +59,7 @@ def rearrange(schedule: Schedule, options: PlaceOptions) -> Schedule:
 def _best_of_repairs(
     schedule: Schedule, repairs: Iterator[Schedule], stopped: Callable[[], bool]
 ) -> Schedule:
-    """The first repair that fits, or else the best one if it is better than no repair."""
+    """Return the first repair that fits, or else the best one if it is better than no repair."""
     best = schedule
     while not best.fits and not stopped():
         found = next(repairs, None)
@@ -84,17 +85,17 @@ def _with_blocks_moved(schedule: Schedule, options: PlaceOptions) -> Iterator[Sc
 
 
 def _move_units(schedule: Schedule) -> Plan:
-    """Move placement units from over-full GPUs to those with the most room, in the same order.
+    """Move placement units from over-full GPUs to those with the most free memory; keep the order.
 
-    The device with the largest excess is first. It gives away a unit, or a tensor together with all
-    units there that make or use it, because any that stayed would keep a copy. The smallest one
-    that removes the excess is tried first, then smaller ones, the largest first; one moves if a GPU
-    has enough memory left.
+    The device with the largest excess comes first. It gives away a unit, or a tensor together with
+    all units there that make or use it, because any that stayed would keep a copy. The smallest
+    candidate that removes the excess is tried first, then smaller ones by falling size, until one
+    fits on another GPU.
 
     Parameters
     ----------
     schedule : Schedule
-        One that does not fit.
+        A schedule that does not fit.
     """
     problem = schedule.problem
     gpus = np.array(problem.cluster.gpus, dtype=np.int64)
@@ -125,9 +126,9 @@ def _move_blocks(schedule: Schedule, by_ranks: bool, options: PlaceOptions) -> P
     Parameters
     ----------
     schedule : Schedule
-        One that does not fit.
+        A schedule that does not fit.
     by_ranks : bool
-        Whether ops run in the order of their ranks from now on, not in that of the plan.
+        Whether to order ops by their ranks instead of keeping the order of the plan.
     """
     plan = schedule.plan
     level = _level(schedule.problem)
@@ -152,7 +153,7 @@ def _level(problem: Problem) -> Level:
 
 
 def _held(schedule: Schedule, device: int) -> Iterator[tuple[IntArray, int]]:
-    """Units that can leave a device together, and the bytes that this frees at its peak."""
+    """Find units that can leave a device together, and the bytes that this frees at its peak."""
     problem, lives, curve = schedule.problem, schedule.lives, schedule.memory[device]
     profile, placed = problem.profile, schedule.plan.device
     peak_us = curve.time_us[np.argmax(curve.bytes)]

@@ -1,4 +1,4 @@
-"""Running a placer: checks what is asked, keeps the incumbents, evaluates the plan."""
+"""Run a placer: check the request, keep the incumbents, evaluate the plan."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     Returns
     -------
     Result
-        The plan is checked against the problem's constraints. It holds ``solve_seconds``, ``seed``
-        and the value of the objective, even if the method minimises something else. Its note says
-        so if nothing better than the plan to begin from was found. It carries the splits that the
-        problem's graph has already, or those of the plan to begin from.
+        The plan satisfies the problem's constraints. It holds ``solve_seconds``, ``seed`` and the
+        value of the objective, even if the method minimises something else. Its note mentions it if
+        nothing better than the plan to begin from was found. It has the splits of the problem's
+        graph, or those of the plan to begin from.
 
     Raises
     ------
     EnplaceError
         If no such method exists, it cannot run on this machine, or it has no such option.
     CancelledError
-        If the person stopped it before there was any plan; later the best plan so far is returned.
+        If cancelled before there was a plan; if cancelled later, the best so far is returned.
     """
     chosen = find_placer(method)
     options = _checked(chosen, options or PlaceOptions())
@@ -47,7 +47,7 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
 
 
 def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Plan:
-    """The plan after everything that counts as solving."""
+    """Return the plan after all the work that counts towards the solving time."""
     watch = _Watch(problem, options)
     try:
         options.check_cancelled()
@@ -75,7 +75,7 @@ def _result(problem: Problem, plan: Plan, options: PlaceOptions) -> Result:
 
 
 def _fit_memory(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
-    """The plan, rearranged if it exceeds memory and that helps; its note says what was done."""
+    """Rearrange a plan that exceeds memory if that helps; describe the change in its note."""
     made = simulate(problem, plan)
     if made.fits:
         return plan
@@ -85,20 +85,20 @@ def _fit_memory(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
         note = f"This method's own plan exceeds memory; {moved} of the ops were moved to fit."
         return found.plan.with_notes(note, plan.note)
     if " fits" in plan.note:
-        return plan  # it says more: that no plan fits, or what was tried instead
-    note = "It found nothing that fits in memory; compare the methods, another may."
+        return plan  # its note is more precise: no plan fits, or the method tried something else
+    note = "This method found nothing that fits in memory; another method may."
     return plan.with_notes(note, plan.note)
 
 
 class _Watch:
-    """Gives a placer its graph, and keeps the last incumbent that it reports.
+    """Gives a placer its graph, and keeps the last incumbent that the placer reports.
 
     Attributes
     ----------
     graph : Problem
-        To a placer a graph is a graph, whether its ops were split or not.
+        The graph that the placer sees, with its splits applied.
     options : PlaceOptions
-        For the placer.
+        The options that the placer sees.
     best : Plan or None
         The last incumbent, as a plan for the problem and the objective.
     """
@@ -111,18 +111,18 @@ class _Watch:
         self.options = replace(options, progress=self._pass_on, start=start)
 
     def finish(self, plan: Plan) -> Plan:
-        """A placer's plan, as one for the problem and the objective."""
+        """Convert a placer's plan into one for the problem and the objective."""
         splits = self._problem.splits
         if splits and plan.splits:
             raise EnplaceError(
-                "the ops of this graph are split already; use a method that splits none"
+                "the ops of this graph are split already; use a method that does not split ops"
             )
         self._keep_proof()
         plan = replace(plan, splits=splits or plan.splits)
         return _evaluate(self._problem, plan, self.options)
 
     def _keep_proof(self) -> None:
-        """Keep what was proven of the placer's graph for the problem, which is the same graph."""
+        """Keep what was proven for the placer's graph; the same holds for the problem's graph."""
         proof = self._proofs.known(self.graph)
         if proof is not None and self.graph is not self._problem:
             self._proofs.add(self._problem, proof)
@@ -137,11 +137,11 @@ class _Watch:
 
 
 _OF_LOAD = ("ideals", "contiguous")
-"""Details of a pipeline's placer that say nothing about the latency."""
+"""Details of a pipeline's placer that are meaningless for the latency."""
 
 
 def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
-    """The plan with its value of the objective, if its method minimises something else."""
+    """Add the value of the objective to a plan whose method minimises something else."""
     if options.objective in (STEP_TIME, plan.objective):
         return plan
     problem = split_problem(problem, plan.splits)
@@ -164,7 +164,7 @@ def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
 
 
 def _checked(chosen: Placer, options: PlaceOptions) -> PlaceOptions:
-    """The options with an objective and parsed values; refuses what a method would ignore."""
+    """Fill in the objective and parse the values; refuse those that the method would ignore."""
     if not chosen.installed:
         raise EnplaceError(f"method '{chosen.name}' cannot run here: {chosen.why_not}")
     objective = options.objective or chosen.objectives[0]

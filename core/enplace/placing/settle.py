@@ -34,7 +34,7 @@ def settle(problem: Problem, wish: IntArray, position: IntArray | None = None) -
 
 
 def deciding_op(problem: Problem, position: IntArray | None = None) -> IntArray:
-    """The op that decides for a placement unit, see :func:`settle`; shape (n_units,)."""
+    """Find the op that decides for each placement unit, see :func:`settle`; shape (n_units,)."""
     if position is None:
         position = natural_position(problem)
     leader = find_leaders(problem, position)
@@ -45,7 +45,7 @@ def deciding_op(problem: Problem, position: IntArray | None = None) -> IntArray:
 
 
 def device_by_wish(problem: Problem) -> IntArray:
-    """Where a unit goes that prefers a device: there if allowed, else where it runs fastest.
+    """Find where a unit goes for each preferred device: there, or else where it runs fastest.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def device_by_wish(problem: Problem) -> IntArray:
 
 
 def fastest_device(problem: Problem) -> IntArray:
-    """The allowed device with the least time for all ops of a unit; shape (n_units,).
+    """Find the allowed device with the least time for all ops of a unit; shape (n_units,).
 
     Ties go to a GPU, then to the first.
     """
@@ -69,7 +69,7 @@ def fastest_device(problem: Problem) -> IntArray:
 
 
 def natural_position(problem: Problem) -> IntArray:
-    """Position of each op in the graph's own topological order; shape (n_ops,)."""
+    """Return the position of each op in the graph's own topological order; shape (n_ops,)."""
     return inverse(problem.profile.topological_order)
 
 
@@ -81,7 +81,7 @@ def position_by(problem: Problem, key: FloatArray) -> IntArray:
 def position_by_start(problem: Problem, start_us: FloatArray) -> IntArray:
     """Order ops by when they start.
 
-    Schedulers start free ops at once; their producers come before them all the same.
+    Schedulers start free ops at time 0, but their producers still come before them.
     """
     profile = problem.profile
     key = start_us.copy()
@@ -91,7 +91,7 @@ def position_by_start(problem: Problem, start_us: FloatArray) -> IntArray:
 
 
 def mean_rank_us(problem: Problem, link_weight: float = 1.0) -> FloatArray:
-    """Upward rank of HEFT: mean times over the devices, and every edge at the mean link's cost.
+    """Compute HEFT's upward ranks: mean times over devices, every edge at the mean link's cost.
 
     Parameters
     ----------
@@ -106,18 +106,18 @@ def mean_rank_us(problem: Problem, link_weight: float = 1.0) -> FloatArray:
 
 
 def placed_rank_us(problem: Problem, device: IntArray) -> FloatArray:
-    """Upward rank under a placement: true times, and only transfers that take place."""
+    """Compute upward ranks under a placement: true times, and only transfers that take place."""
     rank_us: FloatArray = ranks.placed_rank_us(build_machine(problem), device.astype(np.int64))
     return rank_us
 
 
 def by_placed_rank(problem: Problem, device: IntArray) -> IntArray:
-    """Position of each op in the order of the upward ranks under a placement."""
+    """Return the position of each op in the order of the upward ranks under a placement."""
     return position_by(problem, -placed_rank_us(problem, device))
 
 
 def upward_rank_us(problem: Problem, work_us: FloatArray, edge_us: FloatArray) -> FloatArray:
-    """Longest path from each op to the end, its own work included; shape (n_ops,)."""
+    """Find the longest path from each op to the end, its own work included; shape (n_ops,)."""
     profile = problem.profile
     rank_us: FloatArray = upward_rank(
         profile.topological_order, profile.out_ptr, profile.edge_op, work_us, edge_us

@@ -1,7 +1,7 @@
 """Free slots of lanes and channels, for placers that insert work into gaps.
 
-The busy time of each is a sorted list of intervals. Intervals that touch are merged, so that the
-lists stay short however many ops have been placed.
+The busy time of each is a sorted list of intervals. Intervals that touch are merged, which keeps
+the lists short however many ops have been placed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def empty_slots(n_resources: int) -> Slots:  # pragma: no cover - compiled
 def free_from(
     slots: Slots, r: int, ready: float, duration: float
 ) -> float:  # pragma: no cover - compiled
-    """Earliest time from ``ready`` on at which resource r is free for ``duration``.
+    """Find the earliest time from ``ready`` on at which resource r is free for ``duration``.
 
     An op that takes no time needs no slot.
     """
@@ -53,7 +53,7 @@ def free_from(
 def all_free_from(
     slots: Slots, resources: IntArray, ready: float, duration: float
 ) -> float:  # pragma: no cover - compiled
-    """Earliest time from ``ready`` on at which all resources are free for ``duration`` together."""
+    """Find the earliest time from ``ready`` at which all resources are free for ``duration``."""
     start, settled = ready, 0
     while settled < len(resources):
         for r in resources:
@@ -69,7 +69,7 @@ def all_free_from(
 def occupy(
     slots: Slots, r: int, start: float, finish: float
 ) -> Slots:  # pragma: no cover - compiled
-    """Mark resource r busy; continue with the slots returned, which may have grown."""
+    """Mark resource r busy; use the returned slots from then on, as the tables may have grown."""
     begin, end, used = slots
     if finish <= start:
         return slots

@@ -1,7 +1,7 @@
 """The time of one run, without the time that compiling its loops takes.
 
-numba compiles a loop once on a machine, which takes up to a minute, and loads it once in a process,
-which takes a second. Neither is what a person gives a method its time for.
+numba compiles a loop once on each machine, which takes up to a minute, and loads it once in each
+process, which takes a second. Neither should count against a method's time limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numba.core import event
 
 
 class Stopwatch(event.Listener):
-    """Counts seconds from when it is made, except while it is paused.
+    """Counts seconds from its creation, except while it is paused.
 
     Parameters
     ----------
@@ -32,12 +32,12 @@ class Stopwatch(event.Listener):
         return now_s - self._paused_s - self._started_s
 
     def restart(self) -> Stopwatch:
-        """A stopwatch at zero that goes by the same clock."""
+        """Return a stopwatch at zero that uses the same clock."""
         return Stopwatch(self._clock)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do something that takes no time by this stopwatch; a pause within another counts once."""
+        """Pause the stopwatch in a context; nested pauses count once."""
         self.on_start(None)
         try:
             yield

@@ -1,7 +1,7 @@
-"""Moves of whole blocks: layers, runs of ops, and what lies at the ends of a transfer.
+"""Moves of whole blocks: layers, runs of ops, and the neighbourhoods of a transfer's two ends.
 
-Every candidate is ordered by the upward ranks under its own placement and simulated. A little worse
-is accepted at first, less and less later (threshold accepting, Dueck and Scheuer 1990).
+Every candidate is ordered by the upward ranks under its own placement and simulated. A slightly
+worse one is accepted, ever less so as time goes on (threshold accepting, Dueck and Scheuer 1990).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from enplace.machine.timing import Timing, new_timing, simulate_priority
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
 BLOCK_MOVES, RUN_MOVES = 0.35, 0.45
-"""Of the moves, the share that move a block; and with those that move a run of ops."""
+"""Share of the moves that move a block, and share that move a block or a run of ops."""
 
 DRAWS = 50
-"""How often an edge is drawn until one leads to another device."""
+"""How often an edge is drawn at most until one leads to another device."""
 
 
 class Blocks(NamedTuple):
     """Sets of units that move together: those of block ``b`` are ``unit[ptr[b] : ptr[b + 1]]``.
 
-    Sizes ascend.
+    They are sorted by size, the smallest first.
     """
 
     ptr: IntArray
@@ -40,13 +40,14 @@ class Accepting(NamedTuple):
     Attributes
     ----------
     links : int
-        How channels choose: a number of :data:`enplace.values.plan.LINK_POLICIES`.
+        How channels choose: an index into :data:`enplace.values.plan.LINK_POLICIES`.
     ranked : bool
-        Whether devices take their ops by the upward ranks that a placement gives them; else in the
-        order that is given, in which blocks move as well.
+        Whether devices take their ops by the upward ranks that a placement gives them, or else in
+        the given order, in which blocks then move as well.
     rounds : int
+        Number of moves to try.
         Moves to try.
-    threshold : float
+        By what share a move may make the current placement worse.
         How much worse than the current placement a move may make it, as a share.
     """
 
@@ -71,14 +72,14 @@ def move_blocks(
     Parameters
     ----------
     order, device : int arrays, shape (n_ops,), changed in place
-        The placement to begin from; afterwards the best found, and the order in which ops start.
+        The placement to begin from; afterwards the best one found, and the order of its starts.
     stop : bool array, shape (1,)
         Once true, no further move is tried.
 
     Returns
     -------
     float, int
-        The makespan of the best in µs, and by how many bytes it exceeds memory.
+        The makespan of the best one in µs, and its excess in bytes.
     """
     timing = new_timing(machine)
     key = np.empty(len(order))
@@ -88,7 +89,7 @@ def move_blocks(
     chosen = np.empty(len(machine.unit_ptr), np.int64)
     current = best = np.inf
     excess = best_excess = 0
-    for attempt in range(accepting.rounds + 1):  # attempt 0 only measures what there is
+    for attempt in range(accepting.rounds + 1):  # attempt 0 only measures the start
         if attempt > 0:
             if stop[0]:
                 break
@@ -129,7 +130,7 @@ def _choose(
     draw: np.random.Generator,
     chosen: IntArray,
 ) -> tuple[int, int]:  # pragma: no cover - compiled
-    """Choose units to move; return how many, and a device for them."""
+    """Choose units to move, and a device for them; return the number of units and the device."""
     kind = draw.random()
     to = int(draw.integers(0, len(machine.lanes)))
     if kind < BLOCK_MOVES and len(blocks.ptr) > 1:
@@ -146,7 +147,7 @@ def _choose(
 def _block(
     blocks: Blocks, draw: np.random.Generator, chosen: IntArray
 ) -> int:  # pragma: no cover - compiled
-    """Choose a block, all sizes being equally likely though there are few large ones."""
+    """Choose a block; all sizes are equally likely, though there are few large blocks."""
     sizes = np.diff(blocks.ptr)
     size = sizes[-1] ** draw.random()
     low = np.searchsorted(sizes, size / 1.5)
@@ -164,7 +165,7 @@ def _run_of_ops(
     draw: np.random.Generator,
     chosen: IntArray,
 ) -> int:  # pragma: no cover - compiled
-    """Choose the units of ops that follow each other on one device; return how many."""
+    """Choose the units of consecutive ops on one device; return how many."""
     at = int(draw.integers(0, len(order)))
     most = min(2 ** int(draw.integers(1, 10)), len(chosen))
     where, count = device[order[at]], 0
@@ -180,7 +181,7 @@ def _run_of_ops(
 def _cut_edge(
     machine: Machine, device: IntArray, draw: np.random.Generator
 ) -> tuple[int, int]:  # pragma: no cover - compiled
-    """Draw edges until one leads to another device, a few dozen at most; return its ends."""
+    """Draw up to a few dozen edges until one leads to another device; return its ends."""
     source = target = 0
     for _ in range(DRAWS):
         edge = int(draw.integers(0, len(machine.edge_op)))
@@ -221,7 +222,7 @@ def _neighbourhood(
 def _move_in_order(
     machine: Machine, units: IntArray, key: FloatArray, draw: np.random.Generator
 ) -> None:  # pragma: no cover - compiled
-    """Move units forward or back in the order, by a few places as likely as by many."""
+    """Move units forward or back in the order; short and long distances are equally likely."""
     by = (2.0 * draw.random() - 1.0) * 2.0 ** (draw.random() * np.log2(len(key)))
     for u in units:
         for member in machine.member[machine.unit_ptr[u] : machine.unit_ptr[u + 1]]:
@@ -232,7 +233,7 @@ def _move_in_order(
 def _move_to(
     machine: Machine, units: IntArray, to: int, device: IntArray
 ) -> bool:  # pragma: no cover - compiled
-    """Move those units to a device that may be there; return whether any op moves."""
+    """Move those units to a device that are allowed on it; return whether any op moves."""
     moved = False
     for u in units:
         if machine.allowed[u, to]:
@@ -244,7 +245,7 @@ def _move_to(
 
 @njit(cache=True, nogil=True)
 def _position_by(machine: Machine, key: FloatArray) -> IntArray:  # pragma: no cover - compiled
-    """Position of each op by a key; ties by the graph's own order."""
+    """Return the position of each op by a key; ties follow the graph's own order."""
     topological = machine.topological_order
     position = np.empty(len(key), np.int64)
     for at, i in enumerate(np.argsort(key[topological], kind="mergesort")):
@@ -256,10 +257,10 @@ def _position_by(machine: Machine, key: FloatArray) -> IntArray:  # pragma: no c
 def _order_by_start(
     machine: Machine, device: IntArray, timing: Timing
 ) -> IntArray:  # pragma: no cover - compiled
-    """Order in which ops start.
+    """Order ops by their starts.
 
-    An op that takes no time stands where it is needed first: what it sends would otherwise hold up
-    the channels from the start.
+    An op that takes no time stands just before its first consumer: otherwise its transfers would
+    hold up the channels from the start.
     """
     key = timing.start_us.copy()
     for op in machine.topological_order[::-1]:

@@ -1,4 +1,4 @@
-"""A level: the problem with some ops merged, as the searches see it, and the way back."""
+"""A level: the problem with some ops merged, on which searches work, and the way back."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Level:
     Attributes
     ----------
     fine : Problem
-        The problem to be solved.
+        The problem to solve.
     group : int array, shape (fine.profile.n_ops,)
-        Which op of ``problem`` each op belongs to.
+        The op of ``problem`` that each op belongs to.
     problem : Problem
-        The problem of the groups, on which the search works.
+        The problem of the groups, on which a search works.
     """
 
     fine: Problem
@@ -42,7 +42,7 @@ class Level:
 
     @cached_property
     def blocks(self) -> Blocks:
-        """Units of every scope, of every depth, each pass alone and all passes together."""
+        """Units of every scope at every depth, once for each pass and once for all passes."""
         members: dict[tuple[str, str], set[int]] = defaultdict(set)
         for unit, scope in zip(
             self.problem.unit.tolist(), self.problem.profile.scopes, strict=True
@@ -61,7 +61,7 @@ class Level:
         return Blocks(ptr, np.array([unit for units in found for unit in units], dtype=np.int64))
 
     def device_of(self, device: IntArray) -> IntArray:
-        """Device of each group's unit: where a placement of all ops has most of the unit's work.
+        """Find the device of each group's unit: the one with most of the unit's work.
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class Level:
         return chosen
 
     def plan(self, order: IntArray, device: IntArray, policy: str, links: str) -> Plan:
-        """Plan of all ops from an order and a placement of the groups."""
+        """Make the plan of all ops from an order and a placement of the groups."""
         plan = Plan(device.copy(), inverse(order), "enplace", policy=policy, links=links)
         return expand(self.fine, self.group, plan)
 

@@ -1,7 +1,7 @@
-"""The schedule that a placement and one order of all ops make, without events or heaps.
+"""The schedule of a placement and one order of all ops, computed without events or heaps.
 
-It is the simulator's strict order with channels first come, first served, if ops that share a
-channel stand in the order in which they end; else it is close to it.
+It equals the simulator's strict order with channels first come, first served, if ops that share a
+channel stand in the order in which they end; else it is close to that.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Progress(NamedTuple):
     Attributes
     ----------
     timing : Timing
-        Of these ops, and of the tensors they make.
+        Of these ops and of the tensors that they make.
     lane_free_us, channel_free_us : float arrays, shapes (n_lanes,) and (n_channels,)
-        From when each is free again.
+        When each becomes free.
     last_start_us : float array, shape (n_devices,)
-        When the last op of each device starts: the next does not start before it.
+        When the last op of each device starts: the next one does not start earlier.
     """
 
     timing: Timing
@@ -42,9 +42,9 @@ class Tails(NamedTuple):
     Attributes
     ----------
     op_us : float array, shape (n_ops,)
-        From an op's start to the end of the schedule.
+        From the start of an op to the end of the schedule.
     lane_us, channel_us : float arrays, shapes (n_lanes,) and (n_channels,)
-        From when the device (its first lane stands for all) or channel is needed next.
+        From the next use of a device (stored at its first lane) or channel to the end.
     """
 
     op_us: FloatArray
@@ -54,7 +54,7 @@ class Tails(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def new_progress(machine: Machine) -> Progress:  # pragma: no cover - compiled
-    """Make the schedule of no ops."""
+    """Make the schedule before the first op."""
     return Progress(
         new_timing(machine),
         np.zeros(machine.lane_end.max()),
@@ -65,7 +65,7 @@ def new_progress(machine: Machine) -> Progress:  # pragma: no cover - compiled
 
 @njit(cache=True, nogil=True)
 def new_tails(machine: Machine) -> Tails:  # pragma: no cover - compiled
-    """Make tails after the last op."""
+    """Make the tails after the last op."""
     n_ops = len(machine.time_us)
     return Tails(
         np.zeros(n_ops), np.zeros(machine.lane_end.max()), np.zeros(machine.n_channels)
@@ -86,7 +86,7 @@ def first_free(lane_free: FloatArray, first: int, end: int) -> int:  # pragma: n
 def send(
     m: Machine, tensor: int, home: int, to: int, made_us: float, channel_free_us: FloatArray
 ) -> tuple[float, float]:  # pragma: no cover - compiled
-    """Send a tensor after what its channels carry already; return when that begins and ends."""
+    """Send a tensor once its channels are free; return when the transfer begins and ends."""
     link = home * len(m.lane_ptr) + to
     start = made_us
     for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):
@@ -101,14 +101,14 @@ def send(
 def simulate_order(
     m: Machine, order: IntArray, upto: int, device: IntArray, p: Progress
 ) -> float:  # pragma: no cover - compiled
-    """Run the first ops of an order, each as soon as its inputs and its device are ready.
+    """Simulate the first ops of an order, each as soon as its inputs and its device are ready.
 
     Parameters
     ----------
     order : int array, shape (n_ops,)
         Topological.
     upto : int
-        How many ops to run.
+        How many ops to simulate.
     p : Progress, written
 
     Returns
@@ -146,7 +146,7 @@ def simulate_order(
 def _inputs_us(
     m: Machine, op: int, device: IntArray, timing: Timing
 ) -> float:  # pragma: no cover - compiled
-    """When the last input of an op is on its device."""
+    """Return when the last input of an op is on its device."""
     ready = 0.0
     for i in range(m.in_ptr[op], m.in_ptr[op + 1]):
         tensor = m.in_tensor[i]
@@ -162,7 +162,7 @@ def _inputs_us(
 def find_tails(
     machine: Machine, order: IntArray, first: int, device: IntArray, tails: Tails
 ) -> None:  # pragma: no cover - compiled
-    """Find how long the schedule goes on from each op at ``first`` or later in an order."""
+    """Find how long the schedule goes on from each op at position ``first`` or later."""
     _find_tails(machine, order, first, device, tails, np.zeros(len(machine.lanes)))
 
 
@@ -178,7 +178,7 @@ def _find_tails(
         one_lane = m.lane_end[d] - m.lane_ptr[d] == 1
         tail = t.lane_us[m.lane_ptr[d]] if one_lane else 0.0
         for tensor in range(m.tensor_ptr[op + 1] - 1, m.tensor_ptr[op] - 1, -1):
-            waits[:] = -1.0  # of each device that consumes the tensor, the longest tail
+            waits[:] = -1.0  # the longest tail on each device that consumes the tensor
             for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
                 user = m.edge_op[edge]
                 waits[device[user]] = max(waits[device[user]], t.op_us[user])
@@ -194,7 +194,7 @@ def _find_tails(
 def _send_before(
     m: Machine, tensor: int, home: int, to: int, tail_us: float, channel_tail_us: FloatArray
 ) -> float:  # pragma: no cover - compiled
-    """Send a tensor ahead of what its channels carry later; return how long before the end."""
+    """Send a tensor before the later transfers of its channels; return how long before the end."""
     link = home * len(m.lane_ptr) + to
     after = tail_us
     for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):

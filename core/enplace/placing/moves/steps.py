@@ -20,15 +20,15 @@ from enplace.values.problem import BoolArray
 from enplace.values.profile import IntArray
 
 BLOCK_ROUNDS, WINDOWS = 100, 8
-"""Moves of blocks, and windows, in one step."""
+"""Moves of blocks in one step, and windows in one step."""
 
 LITTLE, PATIENCE, HASTE = 0.001, 8, 2
-"""By what share a step has to shorten a schedule to count as progress, and after how many steps
-without progress a search starts again; sooner where the schedule does not fit."""
+"""Share by which a step must shorten a schedule to count as progress; steps without progress after
+which a search restarts; and the same for a schedule that does not fit."""
 
 ROUNDS_PER_OP = 200
 ANNEALING = Annealing(width=50, stride=25, rounds=0, hot=1.0, cold=0.025, spread=0.2)
-"""Moves tried for each op of a window, and how windows are annealed otherwise."""
+"""Moves tried for each op of a window, and the other settings for annealing windows."""
 
 LISTS, BLOCKS, WINDOWS_OF = "list schedules", "blocks", "windows"
 """Names of the parts of a search."""
@@ -38,8 +38,8 @@ LISTS, BLOCKS, WINDOWS_OF = "list schedules", "blocks", "windows"
 class State:
     """An order and a placement on a level, with their makespan and how far they exceed memory.
 
-    ``ranked`` says how blocks are to be moved next: with ops in the order of their ranks, or in
-    this one. A state that has not been simulated is worse than any that has.
+    ``ranked`` decides how blocks move next: with ops in the order of their ranks, or in this order.
+    A state that has not been simulated is worse than any that has.
     """
 
     level: Level
@@ -56,21 +56,24 @@ class State:
 
 
 Step = Callable[[State, int, float, BoolArray], State]
-"""Takes a state, a seed, the share of the phase that is over, and a flag that stops it."""
+"""A function of a state, a seed, the share of the phase that is over, and a flag that stops it."""
 
 
 def going() -> BoolArray:
-    """A flag that stops nothing."""
+    """Make a flag that never stops anything."""
     return np.zeros(1, dtype=bool)
 
 
 def by_key(state: State) -> tuple[int, float]:
-    """Sort the best state first: by excess, then by makespan."""
+    """Return the key that sorts the best state first: by excess, then by makespan."""
     return state.key
 
 
 def state_of(level: Level, plan: Plan) -> State:
-    """Bring a plan of all ops to a level, as nearly as its groups allow; not simulated yet."""
+    """Convert a plan of all ops to a state of a level, as nearly as its groups allow.
+
+    The state is not simulated yet.
+    """
     near = nearest(level, plan)
     return State(level, np.argsort(near.position), near.device)
 
@@ -78,8 +81,8 @@ def state_of(level: Level, plan: Plan) -> State:
 def nearest(level: Level, plan: Plan) -> Plan:
     """Find the plan of a level's groups that is nearest to a plan of all ops.
 
-    Each group goes where most of its work is. Groups stand in the order in which they start if
-    their first ops in the plan decide which goes first.
+    Each group goes where most of its work is. Groups are in the order in which they start when
+    they have the priority of their first op in the plan.
     """
     device = level.device_of(plan.device)
     first = np.full(len(device), len(plan.position))
@@ -91,7 +94,7 @@ def nearest(level: Level, plan: Plan) -> Plan:
 def order_by_start(
     level: Level, device: IntArray, order: IntArray, links: str = "fifo"
 ) -> IntArray:
-    """Find the order in which ops start if devices take the ready op that is first in ``order``."""
+    """Find the order in which ops start if devices take the first ready op in ``order``."""
     plan = Plan(device.copy(), inverse(order), "enplace", links=links)
     schedule = simulate(level.problem, plan)
     natural = inverse(level.problem.profile.topological_order)
@@ -100,7 +103,7 @@ def order_by_start(
 
 
 def blocks_step(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) -> Step:
-    """Make a step that moves blocks, in the order too where a state has an order of its own."""
+    """Make a step that moves blocks, also within the order if the state has an order of its own."""
 
     def step(state: State, seed: int, share: float, stop: BoolArray) -> State:
         order, device = state.order.copy(), state.device.copy()
@@ -126,7 +129,7 @@ def blocks_step(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) 
 
 
 def restarting(step: Step, starts: Sequence[State]) -> Step:
-    """Make a step that works on one start after another, each for as long as it makes progress."""
+    """Make a step that works on one start after another, on each as long as it makes progress."""
     current, begun, fruitless = starts[0], 1, 0
 
     def restart(state: State, seed: int, share: float, stop: BoolArray) -> State:
@@ -151,7 +154,7 @@ def scattered(state: State, seed: int) -> State:
 
 
 def elsewhere_step(state: State, seed: int, share: float, stop: BoolArray) -> State:
-    """Anneal windows of a placement after some units have been moved at random."""
+    """Move some units at random, then anneal windows of the placement."""
     found = windows_step(scattered(state, seed), seed, share, stop)
     return min(state, found, key=by_key)
 
@@ -159,7 +162,7 @@ def elsewhere_step(state: State, seed: int, share: float, stop: BoolArray) -> St
 def windows_step(
     state: State, seed: int, share: float, stop: BoolArray, n_windows: int = WINDOWS
 ) -> State:
-    """Anneal windows, from a random place on."""
+    """Anneal windows, beginning at a random place."""
     n_ops = state.level.problem.profile.n_ops
     order, device = state.order.copy(), state.device.copy()
     draw = np.random.default_rng(seed)

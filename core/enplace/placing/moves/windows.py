@@ -1,10 +1,10 @@
 """Windowed annealing: placement and order of a few dozen ops at a time, the rest unchanged.
 
 The state is a placement and one order of all ops (:mod:`enplace.placing.moves.order`). A window is
-a run of consecutive ops. What comes before it stays as it is; what comes after counts through its
+a run of consecutive ops. Everything before it stays unchanged; everything after it counts through
 tails, the time from each op to the end of the schedule. Inside, simulated annealing moves one unit,
-a connected cluster, or an op in the order. The outcome is kept if the whole schedule, simulated
-anew, is no longer than before and fits in memory.
+a connected cluster, or an op in the order. The result is kept if the whole schedule, simulated
+again, is no longer than before and fits in memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from enplace.placing.moves.order import (
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
 SHIFTS, SINGLES = 0.4, 0.7
-"""Of the moves, the share that shift an op in the order; and with those that move one unit."""
+"""Share of the moves that shift an op in the order, and share that shift an op or move one unit."""
 
 MOST_IN_CLUSTER = 12
 
@@ -41,13 +41,13 @@ class Annealing(NamedTuple):
     Attributes
     ----------
     width, stride : int
-        Ops in a window, and from one window to the next.
+        Length of a window, and distance from one window to the next, in ops.
     rounds : int
         Moves tried in each window.
     hot, cold : float
-        First and last temperature, in terms of the mean time of the window's ops.
+        First and last temperature, in units of the mean time of the window's ops.
     spread : float
-        Weight of the mean over the devices beside that of the last to end.
+        Weight of the mean end over the devices, relative to the latest end.
     """
 
     width: int
@@ -59,22 +59,22 @@ class Annealing(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """What annealing a window writes.
+    """The arrays that annealing a window writes.
 
     Attributes
     ----------
     order, best_order, best_device : int arrays, shape (width,)
-        The window's ops in their current and in their best order, and where the latter are.
+        The window's ops in their current order and in their best order, with the devices then.
     position : int array, shape (n_ops,)
-        Place of each op in the order of all.
+        Position of each op in the order of all ops.
     cluster, was_device : int arrays, shape (width,)
-        Ops that move together, and where they were.
+        Ops that move together, and their devices before the move.
     in_cluster : int array, shape (n_ops,)
-        The number of the latest cluster that has the op.
+        The number of the latest cluster that contains the op.
     lane_free_us, channel_free_us, last_start_us : float arrays
-        As in :class:`Progress`, while the window's ops are simulated.
+        As in :class:`Progress`, while the window is simulated.
     late_us, late_of : arrays, shape (n_tensors, n_devices)
-        When a tensor arrives, if ``late_of`` is the number of the current trial.
+        When a tensor arrives; valid only if ``late_of`` is the number of the current trial.
     counts : int array, shape (2,)
         Numbers of the current trial and of the latest cluster.
     """
@@ -95,7 +95,7 @@ class _Window(NamedTuple):
 
 
 TRIALS, CLUSTERS = range(2)
-"""Places in ``_Window.counts``."""
+"""Indices into ``_Window.counts``."""
 
 
 @njit(cache=True, nogil=True)
@@ -109,7 +109,7 @@ def sweep(
     draw: np.random.Generator,
     stop: BoolArray,
 ) -> tuple[float, int]:  # pragma: no cover - compiled
-    """Anneal windows one after another from position ``first`` on, around the end if need be.
+    """Anneal windows one after another from position ``first``, wrapping around at the end.
 
     Parameters
     ----------
@@ -121,8 +121,7 @@ def sweep(
     Returns
     -------
     float, int
-        The makespan of what is left in ``order`` and ``device``, in µs, and by how many bytes it
-        exceeds memory.
+        The makespan of the result in ``order`` and ``device``, in µs, and its excess in bytes.
     """
     n_ops = len(order)
     width = min(annealing.width, n_ops)
@@ -183,10 +182,10 @@ def _new_window(machine: Machine, width: int) -> _Window:  # pragma: no cover - 
 def _simulate_whole(
     machine: Machine, order: IntArray, device: IntArray, progress: Progress, makespan: float
 ) -> float:  # pragma: no cover - compiled
-    """Simulate all ops; the order may change where that makes the simulation true.
+    """Simulate all ops; sort the order by end if that is needed for an exact simulation.
 
-    What shares a channel is sent as it is made: only in that order is :func:`simulate_order` the
-    simulator.
+    Transfers that share a channel are sent as they are made: only in that order does
+    :func:`simulate_order` agree with the simulator.
     """
     found = simulate_order(machine, order, len(order), device, progress)
     if machine.shares_channels and found <= makespan:
@@ -200,7 +199,7 @@ def _simulate_whole(
 def _copy(
     source: FloatArray | IntArray, target: FloatArray | IntArray, n: int
 ) -> None:  # pragma: no cover - compiled
-    """Copy the first entries; assigning a slice compiles for seconds, and allocates."""
+    """Copy the first entries; assigning a slice would allocate, and take seconds to compile."""
     for i in range(n):
         target[i] = source[i]
 
@@ -225,7 +224,7 @@ def _anneal(
     temperature = annealing.hot * max(mean / width, 1e-9)
     cooling = (annealing.cold / annealing.hot) ** (1.0 / max(1, annealing.rounds))
     current = best = np.inf
-    for attempt in range(annealing.rounds + 1):  # attempt 0 only measures what there is
+    for attempt in range(annealing.rounds + 1):  # attempt 0 only measures the start
         source = target = -1
         n_moved = 0
         if attempt > 0:
@@ -275,7 +274,7 @@ def _new_place(
 ) -> int:  # pragma: no cover - compiled
     """Draw another place in the window for an op, after its producers and before its consumers.
 
-    The place it has, if there is no other or that is drawn.
+    Return its current place if there is no other, or if that is drawn.
     """
     op, low, high = w.order[i], 0, width - 1
     for k in range(m.in_ptr[op], m.in_ptr[op + 1]):
@@ -290,7 +289,7 @@ def _new_place(
 
 @step
 def _shift(w: _Window, source: int, target: int, begin: int) -> None:  # pragma: no cover - compiled
-    """Move the op at one place of the window to another; those between move up."""
+    """Move the op at one place of the window to another; those in between move by one."""
     op = w.order[source]
     by = 1 if target > source else -1
     k = source
@@ -306,7 +305,7 @@ def _shift(w: _Window, source: int, target: int, begin: int) -> None:  # pragma:
 def _grow_cluster(
     m: Machine, w: _Window, device: IntArray, op: int, limit: int, begin: int, end: int
 ) -> int:  # pragma: no cover - compiled
-    """Choose up to ``limit`` ops around one, connected on its device; return how many."""
+    """Choose up to ``limit`` ops around an op, connected on its device; return how many."""
     w.counts[CLUSTERS] += 1
     w.cluster[0] = op
     w.in_cluster[op] = w.counts[CLUSTERS]
@@ -343,9 +342,9 @@ def _add(w: _Window, op: int, n: int) -> int:  # pragma: no cover - compiled
 def _add_units(
     m: Machine, w: _Window, n: int, to: int, begin: int, end: int
 ) -> int:  # pragma: no cover - compiled
-    """Add to a cluster of ``n`` ops all that share a device with them; return how many it has.
+    """Extend a cluster of ``n`` ops to whole units; return how many ops it then has.
 
-    0 if the cluster may not move to the device ``to``, or reaches beyond the window.
+    0 if the cluster may not move to the device ``to``, or extends beyond the window.
     """
     movable = True
     for k in range(n):
@@ -373,7 +372,7 @@ def _simulate_window(
     begin: int,
     end: int,
 ) -> tuple[float, float]:  # pragma: no cover - compiled
-    """Simulate the window's ops; return the makespan, and the sum of the devices' ends."""
+    """Simulate the window's ops; return the makespan, and the sum of the ends of all devices."""
     w.counts[TRIALS] += 1
     _copy(before.lane_free_us, w.lane_free_us, len(w.lane_free_us))
     _copy(before.channel_free_us, w.channel_free_us, len(w.channel_free_us))
@@ -414,7 +413,7 @@ def _simulate_window(
 def _arrival_us(
     m: Machine, before: Progress, w: _Window, device: IntArray, tensor: int, d: int, begin: int
 ) -> float:  # pragma: no cover - compiled
-    """When an input of the window is on a device; it is sent there if it was not."""
+    """Return when an input of the window is on a device; send it there if necessary."""
     maker = m.tensor_op[tensor]
     there = before.timing.finish_us[maker]
     if device[maker] != d:
@@ -430,7 +429,7 @@ def _arrival_us(
 def _late_us(
     m: Machine, w: _Window, tensor: int, home: int, to: int, made_us: float
 ) -> float:  # pragma: no cover - compiled
-    """When a tensor arrives in this trial; it is sent when that is asked for the first time."""
+    """Return when a tensor arrives in this trial; send it at the first request."""
     if w.late_of[tensor, to] != w.counts[TRIALS]:
         w.late_us[tensor, to] = send(m, tensor, home, to, made_us, w.channel_free_us)[1]
         w.late_of[tensor, to] = w.counts[TRIALS]
