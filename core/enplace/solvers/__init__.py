@@ -1,1 +1,1 @@
-"""Solvers of other people's, each in a process of its own."""
+"""Third-party solvers, each in its own process."""

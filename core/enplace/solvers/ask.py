@@ -1,4 +1,4 @@
-"""Ask a solver, which runs in a worker so that it can be stopped at any time."""
+"""Ask a solver. It runs in a worker, so it can be stopped at any time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _GRACE_S = 2.0
 def ask_solver(
     handler: str, job: Message, limit_s: float, cancelled: Callable[[], bool]
 ) -> Iterator[Message]:
-    """Have a handler of this package solve, and yield what it finds.
+    """Let a handler of this package solve a problem, and yield its messages.
 
     The last message has ``status``, which is ``failed`` if the process broke. There is no such
-    message once the job is cancelled, or if the solver exceeds its time limit.
+    message if the job is cancelled or the solver exceeds its time limit.
     """
     program = handler_program(f"enplace.solvers.{handler}", "solver")
-    # Files that a killed solver leaves are removed with the folder.
+    # The folder is removed together with any files that a killed solver leaves.
     with tempfile.TemporaryDirectory(prefix="enplace-", ignore_cleanup_errors=True) as folder:
         environment = {"TMPDIR": folder}
         for message in converse(program, [job], cancelled, limit_s + _GRACE_S, environment):

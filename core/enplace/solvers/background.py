@@ -12,15 +12,15 @@ _T = TypeVar("_T")
 
 
 class BackgroundRuns(Generic[_T]):
-    """Repeats a run in a thread until the context is left; :meth:`results` has what was found.
+    """Repeats a run in a thread until the context ends; :meth:`results` yields what it returned.
 
     Parameters
     ----------
     run : callable
-        Takes the number of the run, from 1, and a check whether to stop. It should release the
+        Takes the number of the run, from 1, and a check for whether to stop. It should release the
         interpreter's lock, as compiled kernels do.
     stopped : callable
-        Once true, no further run begins.
+        Once it returns true, no further run begins.
     """
 
     def __init__(

@@ -18,16 +18,16 @@ from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 
 TICKS = 5_000_000
-"""Whole ticks that the longest schedule looked for is divided into."""
+"""Number of whole ticks in the longest schedule searched for."""
 
 TIGHT = 0.7
-"""Where a known schedule has more of a device's memory than this, all tensors count in the model.
+"""If a known schedule uses more than this share of a device's memory, the model counts all tensors.
 """
 
 MOST_UNITS = 1 << 40
-"""Memory counts in bytes, or so coarsely that all together is no more than this, rounded down."""
+"""Memory is counted in bytes, or in units so large that the total is at most this, rounded down."""
 
-DENIAL = "its answer denies a plan that fits, so it does not count"
+DENIAL = "its answer contradicts a plan that fits, so it does not count"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +37,14 @@ class CpAnswer:
     Attributes
     ----------
     bound_us : float
-        No schedule of the problem is shorter.
+        A lower bound on every schedule of the problem.
     plan : Plan or None
-        A placement and an order, where there is a new solution; not yet simulated.
+        The placement and order of a new solution, not yet simulated.
     status : str
         Empty until the end; then ``optimal``, ``stopped``, ``missing``, ``failed`` or
-        ``infeasible``: no plan fits.
+        ``infeasible`` (no plan fits).
     why : str
-        A note where the solver is missing or failed.
+        A note if the solver is missing or failed.
     """
 
     bound_us: float
@@ -61,11 +61,11 @@ def solve_cp(
     cancelled: Callable[[], bool],
     threads: int = 2,
 ) -> Iterator[CpAnswer]:
-    """Look for a schedule shorter than a known one, and for a bound above the known one.
+    """Search for a schedule shorter than the known one, and for a bound above the known one.
 
-    An answer that denies a known schedule that fits does not count.
+    An answer that contradicts a known schedule that fits does not count.
     """
-    # If the known schedule exceeds memory, all that fit may be longer.
+    # If the known schedule exceeds memory, all schedules that fit may be longer.
     longest_us = known.makespan_us if known.fits else _serial_us(problem)
     tick_us = max(longest_us, 1e-6) / TICKS
     details = {"limit_s": limit_s, "threads": threads}
@@ -77,7 +77,7 @@ def solve_cp(
         if known.fits and denies:
             yield CpAnswer(bound_us, None, "failed", DENIAL)
             return
-        # Times are rounded down: what the model cannot beat, no schedule can.
+        # Times are rounded down: no schedule can beat a bound that the model cannot beat.
         best_us = max(best_us, bound * tick_us)
         plan = None
         if "device" in message.arrays:
@@ -96,7 +96,7 @@ def _plan(problem: Problem, device: np.ndarray, start: np.ndarray) -> Plan:
 
 
 def _serial_us(problem: Problem) -> float:
-    """Longer than all ops one after another, with every tensor sent everywhere in between."""
+    """Bound every step time: all ops in sequence, and every tensor sent everywhere in between."""
     cluster, size = problem.cluster, problem.profile.tensor_bytes
     sends_us = (cluster.b0_us.sum() + cluster.b1_us_per_byte.sum() * size).sum()
     ops_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0)
@@ -104,9 +104,9 @@ def _serial_us(problem: Problem) -> float:
 
 
 def _running_bytes(problem: Problem) -> np.ndarray:
-    """Bytes that each op holds while it runs on any device: inputs, outputs and temporary memory.
+    """Count the bytes that each op holds while it runs: inputs, outputs and temporary memory.
 
-    0 for ops that take no time: their memory may be free again before anything else comes.
+    0 for ops that take no time: their memory may be free again before anything else runs.
     """
     profile = problem.profile
     held = profile.temporary_bytes.copy()
@@ -117,10 +117,10 @@ def _running_bytes(problem: Problem) -> np.ndarray:
 
 
 def _one_of_twins(problem: Problem) -> np.ndarray:
-    """Where each unit may be, with one device for the heaviest out of devices that are alike.
+    """Find where units may be, with one device out of interchangeable ones for the heaviest unit.
 
-    For every schedule that has it on another of these, there is the same one with the two devices
-    exchanged.
+    For every schedule that has this unit on another of these devices, there is an equal one with
+    the two devices exchanged.
     """
     allowed = problem.unit_allowed.copy()
     least_us = np.zeros(problem.n_units)
@@ -158,7 +158,7 @@ def _ticks(bound_us: np.ndarray, tick_us: float) -> np.ndarray:
 def _arrays(
     problem: Problem, known: Schedule, bound_us: float, tick_us: float
 ) -> dict[str, np.ndarray]:
-    """Return what the solver's process needs; times in whole ticks, rounded down."""
+    """Return the arrays for the solver's process; times in whole ticks, rounded down."""
     profile, cluster = problem.profile, problem.cluster
     sends_us = cluster.b0_us + cluster.b1_us_per_byte * profile.tensor_bytes[:, None, None]
     persistent, running = problem.unit_persistent_bytes, _running_bytes(problem)

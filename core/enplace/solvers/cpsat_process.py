@@ -5,11 +5,12 @@ The job is one message with the arrays of :mod:`enplace.solvers.cp`. Each messag
 (of each op), in whole ticks. The last one has ``status``: ``optimal``, ``infeasible``, ``stopped``
 or ``missing`` with ``why``.
 
-The model relaxes the machine, so that its bound holds for every schedule: channels may carry
-tensors in any order and at any time, and times and bytes are rounded down. Where memory is far from
-full, of tensors only those count that an op holds while it runs. OR-Tools 9.15 has called a hinted
-placement optimal where there was a shorter schedule, and a model infeasible where the optional
-intervals of one op, of unlike lengths, shared an end. So it gets no hint, and intervals share none.
+The model relaxes the machine, so its bound holds for every schedule: channels may carry tensors in
+any order and at any time, and times and bytes are rounded down. Where memory is far from full, only
+the tensors that an op holds while it runs are counted. OR-Tools 9.15 has called a hinted placement
+optimal although there was a shorter schedule, and a model infeasible in which the optional
+intervals of one op, of different lengths, shared an end. So it gets no hint, and no two intervals
+share an end.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from enplace.processes.wire import DONE, PROGRESS, Message
 
 
 def solve(connection: Connection) -> Message:
-    """Solve the problem that is received first."""
+    """Solve the problem in the first message."""
     job = connection.receive()
     try:
         from ortools.sat.python import cp_model
@@ -46,7 +47,7 @@ def solve(connection: Connection) -> Message:
 
 
 class _Schedule:
-    """The model: who is where, when each op starts, and which tensors are sent."""
+    """The model: where each unit is, when each op starts, and which tensors are sent."""
 
     def __init__(self, cp_model: Any, data: dict[str, Any]) -> None:
         self.cp_model, self.data = cp_model, data
@@ -148,7 +149,7 @@ class _Schedule:
             model.add_no_overlap(intervals)
 
     def _keep_tensors(self) -> None:
-        """A tensor is where it was made until it is used and sent there, and where it is sent."""
+        """Keep a tensor where it was made until it is used and sent, and where it is sent."""
         model, unit = self.model, self.data["unit"].tolist()
         for tensor, weight in enumerate(self.data["tensor_weight"].tolist()):
             if weight == 0:
@@ -192,7 +193,7 @@ class _Schedule:
             self.model.add_cumulative(intervals, weights, room)
 
     def solution_sender(self, connection: Connection) -> Any:
-        """Return the callback that sends each solution."""
+        """Return a callback that sends each solution."""
         schedule = self
 
         class Sender(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
@@ -213,7 +214,7 @@ class _Schedule:
 
 
 def _heaviest(weight: Any, unit: Any) -> list[tuple[int, int]]:
-    """The largest weight of each unit's ops."""
+    """Find the largest weight among each unit's ops."""
     largest = np.zeros(int(unit.max()) + 1, dtype=np.int64)
     np.maximum.at(largest, unit, weight)
     return [(value, number) for number, value in enumerate(largest.tolist())]

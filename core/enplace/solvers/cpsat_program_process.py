@@ -1,12 +1,12 @@
 """CP-SAT in a worker, for programs of choices and a maximum (Fig. 6, contiguous).
 
-Its messages are those of :mod:`enplace.solvers.highs_process`.
+It exchanges the messages of :mod:`enplace.solvers.highs_process`.
 
-CP-SAT counts in whole numbers. Variables up to 1 are taken for 0 or 1, whether the model says so or
-not: in these programs they follow from the choices. Those without an upper bound are times, counted
-in parts of :data:`UNIT`; their coefficients are whole. Other coefficients are rounded so that rows
-allow more, not less: a bound holds for the model itself, and a solution may exceed a row by some
-parts of the unit.
+CP-SAT works with whole numbers. Variables up to 1 are treated as 0 or 1, even if the model does not
+require it: in these programs they follow from the choices. Variables without an upper bound are
+times, counted in units of 1 / :data:`UNIT`; their coefficients are whole. Other coefficients are
+rounded so that rows allow more, not less: a bound holds for the model itself, and a solution may
+violate a row by a few of these units.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from enplace.solvers.model import FloatArray, Model, model_from
 UNIT = 10**9
 
 MOST = 10**6
-"""No time of a solution worth having is more."""
+"""No useful solution has a time above this."""
 
 
 def solve(connection: Connection) -> Message:
-    """Solve the model that is received first."""
+    """Solve the model in the first message."""
     job = connection.receive()
     try:
         from ortools.sat.python import cp_model
@@ -90,7 +90,7 @@ class _Program:
         return self.cp_model.LinearExpr.weighted_sum(variables, value.astype(np.int64).tolist())
 
     def solution_sender(self, connection: Connection) -> Any:
-        """Return the callback that sends each solution."""
+        """Return a callback that sends each solution."""
         program = self
 
         class Sender(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]

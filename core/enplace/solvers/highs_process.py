@@ -1,6 +1,6 @@
-"""HiGHS in a worker: a model comes in, bounds and solutions go out.
+"""HiGHS in a worker: it receives a model and sends bounds and solutions.
 
-Each message has ``bound``, the best lower bound so far, and where there is a new solution,
+Each message has ``bound``, the best lower bound so far, and if there is a new solution,
 ``objective`` and the array ``values``. The last one also has ``status``: ``optimal``,
 ``infeasible``, ``stopped`` or ``missing`` with ``why``.
 """
@@ -20,11 +20,11 @@ OPTIMAL_GAP = 1e-6
 """Relative difference to the bound at which a solution counts as optimal."""
 
 BOUND_EVERY_S = 0.2
-"""A better bound is sent at most this often."""
+"""Least time between two messages with a better bound."""
 
 
 def solve(connection: Connection) -> Message:
-    """Solve the model that is received first."""
+    """Solve the model in the first message."""
     job = connection.receive()
     try:
         import highspy
@@ -55,7 +55,7 @@ def _answer(highspy: Any, solver: Any) -> Message:
 
 
 def _bound(info: Any, status: str) -> float:
-    # Without whole numbers there is no branching, and HiGHS leaves the bound of that at 0.
+    # Without integral variables there is no branching, and HiGHS leaves that bound at 0.
     if status == "optimal" and info.mip_node_count < 0:
         return float(info.objective_function_value)
     return float(info.mip_dual_bound)
@@ -93,7 +93,7 @@ def _solution(event: Any) -> Message:
 
 
 class _BoundSender:
-    """Sends the bound when it has risen."""
+    """Sends the bound whenever it has risen."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,9 +1,9 @@
 """Solve a mixed-integer program in a worker, which can be stopped at any time.
 
-HiGHS is called directly, because it reports each solution and bound while it runs; CBC, Gurobi and
-CPLEX are called through PuLP; CP-SAT takes programs of choices and a maximum only. A solver that is
-not installed is an answer, not an error. A solution that breaks the program is refused: solvers are
-other people's programs, and PuLP reads their answers back from files.
+HiGHS is called directly, because it reports each solution and bound while it runs. CBC, Gurobi and
+CPLEX are called through PuLP. CP-SAT takes only programs of choices and a maximum. A missing solver
+is reported in the answer, not raised as an error. A solution that violates the program is refused:
+solvers are third-party programs, and PuLP reads their answers from files.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from enplace.solvers.model import FloatArray, Model, model_message
 
 SOLVERS = {"HiGHS": "highs_process", "CBC": "pulp_process", "Gurobi": "pulp_process"}
 SOLVERS["CPLEX"] = "pulp_process"
-"""The module that runs each solver that a person may choose."""
+"""The module that runs each solver that people can choose."""
 
 CP_SAT = "CP-SAT"
-"""For programs as :mod:`enplace.solvers.cpsat_program_process` has them."""
+"""Solves only the programs that :mod:`enplace.solvers.cpsat_program_process` describes."""
 
 TOLERANCE = 1e-4
-"""Relative difference by which a solution may miss a row, a bound or a whole number."""
+"""Relative difference by which a solution may violate a row, a bound or integrality."""
 
 ROUNDING = 1e-6
-"""By how much a bound may be wrong, of a program whose objective is about 1: solvers let rows be
-missed by as much."""
+"""Possible error of a bound if the objective is about 1: solvers tolerate rows that are violated by
+this much."""
 
 FAR_OFF = 10.0
-"""With an objective so many times smaller than 1 that is too much: a program with other units is
-needed."""
+"""If the objective is this many times smaller than 1, that error is too large, and the program must
+be written in other units."""
 
 COMMANDS = {"Gurobi": "gurobi_cl", "CPLEX": "cplex"}
-"""The programs of the solvers that a person installs; CBC's comes with PuLP."""
+"""The executables of the solvers that people install themselves; PuLP contains CBC's."""
 
 
 def program_of(solver: str) -> str | None:
-    """Path of the program or library that solves for one of :data:`SOLVERS`; None without it."""
+    """Find the path of the executable or library of one of :data:`SOLVERS`; None if missing."""
     if solver == "HiGHS":
         found = importlib.util.find_spec("highspy")
         return found.origin if found else None
@@ -58,25 +58,26 @@ def program_of(solver: str) -> str | None:
 
 
 def installed(solver: str) -> bool:
-    """Whether a solver can be expected to run here."""
+    """Whether a solver can probably run here."""
     return program_of(solver) is not None
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a solver found.
+    """The answer of a solver.
 
     Attributes
     ----------
     status : str
-        ``optimal``, ``infeasible``, ``stopped`` (by the time limit or a person), ``missing`` (not
+        ``optimal``, ``infeasible``, ``stopped`` (by the time limit or on request), ``missing`` (not
         installed) or ``failed``.
     objective, bound : float
-        Of the best solution and of any; inf and -inf where there is none.
+        Objective of the best solution, inf if there is none; lower bound on the objective of every
+        solution, -inf if there is none.
     values : float array, shape (n_variables,), or None
-        The best solution; it keeps to the program.
+        The best solution, checked against the program.
     why : str
-        What a person should know where the solver is missing, failed or found nothing.
+        A note for people if the solver is missing, failed or found nothing.
     """
 
     status: str
@@ -96,18 +97,18 @@ def solve_milp(
     solver: str = "HiGHS",
     threads: int = 1,
 ) -> Answer:
-    """Solve a model, at most for some seconds.
+    """Solve a model within a time limit.
 
     Parameters
     ----------
     start : float array, shape (n_variables,), optional
-        A solution to start from; the solver works out what is NaN.
+        A solution to start from; the solver completes values that are NaN.
     deadline_s : float
-        The process is stopped after so many seconds.
+        The process is stopped after this many seconds.
     cancelled : callable
-        Asked often; once true, the process is killed, and the best so far is the answer.
+        Called often; once it returns true, the process is killed and the best answer so far stands.
     report : callable
-        Told the best so far whenever it or its bound is better.
+        Called with the best answer so far whenever the solution or its bound is better.
     solver : str
         One of :data:`SOLVERS`, or :data:`CP_SAT`.
     """
@@ -126,7 +127,7 @@ def solve_milp(
 
 
 def _better(model: Model, best: Answer, message: Message) -> Answer:
-    """Return the best so far after one more message."""
+    """Update the best answer with one more message."""
     details, values = message.details, message.arrays.get("values")
     if values is not None:
         if not keeps_to(model, values):
@@ -135,7 +136,7 @@ def _better(model: Model, best: Answer, message: Message) -> Answer:
         if objective < best.objective:
             best = replace(best, objective=objective, values=values)
     if details.get("status") == "optimal" and best.values is None:
-        return _disbelieved(best, "it says that it has the best answer, and gives none")
+        return _disbelieved(best, "it claims to have the best answer, but gives none")
     bound = details.get("bound")
     if bound is not None and best.bound < bound < np.inf:
         best = replace(best, bound=bound)
@@ -143,12 +144,12 @@ def _better(model: Model, best: Answer, message: Message) -> Answer:
 
 
 def _disbelieved(best: Answer, why: str) -> Answer:
-    """The best so far of a solver that errs, and so may have erred in its bounds."""
+    """Keep the best solution of a solver that erred, without its bounds, which may be wrong too."""
     return replace(best, status="failed", bound=-np.inf, why=why)
 
 
 def keeps_to(model: Model, values: FloatArray) -> bool:
-    """Whether a solution keeps to bounds, whole numbers and rows, within :data:`TOLERANCE`.
+    """Whether a solution respects bounds, integrality and rows, within :data:`TOLERANCE`.
 
     Parameters
     ----------
@@ -156,12 +157,12 @@ def keeps_to(model: Model, values: FloatArray) -> bool:
 
     Notes
     -----
-    What a row may be missed by is relative to the sum of the sizes of its terms.
+    The tolerance of a row is relative to the sum of the sizes of its terms.
     """
     if values.shape != model.cost.shape or not np.isfinite(values).all():
         return False
     row = np.repeat(np.arange(model.n_rows), np.diff(model.row_ptr))
-    # Terms of numbers near the largest of all overflow, and are refused.
+    # Terms that overflow are refused.
     with np.errstate(over="ignore", invalid="ignore"):
         terms = model.value * values[model.column]
         total = np.bincount(row, terms, model.n_rows).astype(float)

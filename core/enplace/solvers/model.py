@@ -1,6 +1,6 @@
-"""Mixed-integer programs as plain arrays, built piece by piece and sent to solvers.
+"""Mixed-integer programs as plain arrays, built step by step and sent to solvers.
 
-Solvers' processes import this, so it must not import anything slow.
+Solver processes import this module, so it must not import anything slow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 Terms = tuple[IntArray, ArrayLike, IntArray]
-"""Rows, coefficients and variables, broadcast against each other."""
+"""Rows, coefficients and variables, which are broadcast against each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +28,9 @@ class Model:
     ----------
     cost, lower, upper : float arrays, shape (n_variables,)
     integral : bool array, shape (n_variables,)
-        Which variables are whole numbers.
+        Which variables are integral.
     row_ptr, column, value : arrays
-        A by rows (CSR).
+        The matrix A by rows (CSR).
     row_lower, row_upper : float arrays, shape (n_rows,)
     """
 
@@ -61,9 +61,9 @@ def model_message(
     Parameters
     ----------
     start : float array, shape (n_variables,), optional
-        NaN where the solver has to find the value.
+        NaN if the solver has to find the value.
     solver : str
-        Where one process can run several.
+        The solver, for processes that can run several.
     """
     arrays = {field.name: getattr(model, field.name) for field in fields(Model)}
     if start is not None:
@@ -73,7 +73,7 @@ def model_message(
 
 
 def model_from(message: Message) -> tuple[Model, FloatArray | None]:
-    """Read the model and the start that :func:`model_message` wrote."""
+    """Read the model and the start from a message of :func:`model_message`."""
     model = Model(**{field.name: message.arrays[field.name] for field in fields(Model)})
     return model, message.arrays.get("start")
 
@@ -101,7 +101,7 @@ class ModelBuilder:
         integral: bool = False,
         cost: ArrayLike = 0.0,
     ) -> IntArray:
-        """Add variables; returns their numbers in the shape wanted."""
+        """Add variables; return their numbers in the requested shape."""
         size = int(np.prod(shape))
         for into, value in ((self._cost, cost), (self._lower, lower), (self._upper, upper)):
             into.append(np.broadcast_to(np.asarray(value, dtype=float), shape).ravel())
@@ -120,7 +120,7 @@ class ModelBuilder:
         Parameters
         ----------
         terms : sequence of (coefficients, variables)
-            Broadcast against each other; the i-th row has the i-th element of each.
+            Broadcast against each other; row i uses element i of each.
         """
         shape = np.broadcast_shapes(*(np.shape(part) for term in terms for part in term))
         each = np.arange(int(np.prod(shape)))
@@ -156,7 +156,7 @@ class ModelBuilder:
         self._end_rows(n_rows, lower, upper, (n_rows,))
 
     def model(self) -> Model:
-        """The model of all that was added."""
+        """Return the model of everything that was added."""
         row, column = np.concatenate(self._row), np.concatenate(self._column)
         by_row = np.lexsort((column, row))
         row, column = row[by_row], column[by_row]

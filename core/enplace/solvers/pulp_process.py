@@ -1,8 +1,9 @@
-"""CBC, Gurobi or CPLEX through PuLP in a worker; its messages are those of :mod:`~.highs_process`.
+"""CBC, Gurobi or CPLEX through PuLP in a worker; messages as in :mod:`~.highs_process`.
 
-A solver gets the time that writing the program down has left of the limit. CBC looks at its clock
-seldom, and may be killed before it says what it has; the bounds in its log are passed on at once.
-Why Gurobi or CPLEX has no solution, such as that there is no licence, is in what they print.
+A solver gets the part of the time limit that remains after the program is written. CBC rarely looks
+at its clock, so it may be killed before it reports its answer; bounds in its log are therefore sent
+at once. If Gurobi or CPLEX has no solution, its output contains the reason, such as a missing
+licence.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from enplace.solvers.milp import installed
 from enplace.solvers.model import FloatArray, Model, model_from
 
 COMMANDS = {"CBC": "PULP_CBC_CMD", "Gurobi": "GUROBI_CMD", "CPLEX": "CPLEX_CMD"}
-"""PuLP's names."""
+"""PuLP's name of each solver."""
 
 LEAST_S = 1.0
-"""A solver gets so long at least, which its caller's grace covers."""
+"""Least time that a solver gets; the caller's grace period covers it."""
 
 LOOK_S = 0.2
 """Time between two looks at the log."""
@@ -39,11 +40,11 @@ _BOUND = re.compile(
 _LIMIT = re.compile(rb"(?i)time limit (reached|exceeded)")
 _INFEASIBLE = re.compile(rb"(?i)model is infeasible|integer infeasible")
 _ROUNDED = 1e-5
-"""The log has numbers to six digits, as a fraction."""
+"""Possible relative error of the numbers in the log, which have six digits."""
 
 
 def solve(connection: Connection) -> Message:
-    """Solve the model that is received first."""
+    """Solve the model in the first message."""
     began = time.monotonic()
     job = connection.receive()
     name, threads = job.details["solver"], int(job.details["threads"])
@@ -53,7 +54,7 @@ def solve(connection: Connection) -> Message:
         return _answer("missing", why=f"{error}")
     if not installed(name):
         return _answer("missing", why=f"{name} is not installed")
-    # What CBC prints is followed in its log; PuLP passes on what the others print.
+    # We follow CBC's output in its log; PuLP lets the output of the others through.
     msg = name != "CBC"
     solver = pulp.getSolver(COMMANDS[name], msg=msg, threads=threads, warmStart=True)
     if name == "Gurobi" and (refusal := _refusal(solver.path)):
@@ -71,7 +72,7 @@ def solve(connection: Connection) -> Message:
 def _with_start(
     problem: Any, variables: list[Any], start: FloatArray | None
 ) -> tuple[Any, list[Any]]:
-    """Give each variable the value to start from, where there is one."""
+    """Set the start value of each variable that has one."""
     if start is not None:
         for variable, value in zip(variables, start.tolist(), strict=True):
             if not np.isnan(value):
@@ -80,7 +81,7 @@ def _with_start(
 
 
 def _answer_of_cbc(pulp: Any, model: Model, problem: Any, variables: list[Any]) -> Message:
-    # It says that it is optimal where only its time was up; the kind of solution tells.
+    # CBC also reports optimal when its time is up; only the kind of solution is reliable.
     if problem.sol_status == pulp.LpSolutionInfeasible:
         return _answer("infeasible")
     optimal = problem.sol_status == pulp.LpSolutionOptimal
@@ -92,8 +93,8 @@ def _answer_of_cbc(pulp: Any, model: Model, problem: Any, variables: list[Any]) 
 def _answer_of_others(
     pulp: Any, model: Model, problem: Any, variables: list[Any], printed: bytes
 ) -> Message:
-    # Where there is no solution PuLP may say that there is none, and of Gurobi's that each is the
-    # best. What they print tells.
+    # If there is no solution, PuLP may report that none exists, and it reports each of Gurobi's as
+    # the best. Only the solvers' output is reliable.
     if _INFEASIBLE.search(printed):
         return _answer("infeasible")
     late = bool(_LIMIT.search(printed))
@@ -125,9 +126,9 @@ def _answer(status: str, why: str = "") -> Message:
 
 
 def _refusal(path: str) -> str:
-    """Why Gurobi does not run, mostly for want of a licence; empty if it does.
+    """Find out why Gurobi does not run, usually a missing licence; empty if it does.
 
-    To write a large program down for nothing takes many seconds.
+    Otherwise, many seconds would be wasted on writing a large program.
     """
     tried = subprocess.run(
         [path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -136,12 +137,12 @@ def _refusal(path: str) -> str:
 
 
 def _solve_and_listen(pulp: Any, problem: Any, variables: list[Any], solver: Any) -> bytes:
-    """Have Gurobi or CPLEX solve, and return what it printed, which PuLP lets through."""
+    """Let Gurobi or CPLEX solve, and return its output, which PuLP lets through."""
     read = solver.readsol
 
     def read_afresh(path: str) -> Any:
         for variable in variables:
-            variable.varValue = None  # or where it began would pass for what it found
+            variable.varValue = None  # else the start would pass for the solution
         return read(path)
 
     solver.readsol = read_afresh
@@ -150,7 +151,7 @@ def _solve_and_listen(pulp: Any, problem: Any, variables: list[Any], solver: Any
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
         try:
-            # PuLP fails over a solver that ends with an error, and over one without a solution.
+            # PuLP raises errors if a solver fails, and if it has no solution.
             with suppress(pulp.PulpSolverError, TypeError):
                 problem.solve(solver)
         finally:
@@ -161,7 +162,7 @@ def _solve_and_listen(pulp: Any, problem: Any, variables: list[Any], solver: Any
 
 
 def last_words(printed: bytes) -> str:
-    """The last line that a solver printed, or the first error of CPLEX, which goes on after it."""
+    """Return a solver's last line of output, or the first error of CPLEX, which prints on."""
     text = printed.decode(errors="replace").replace("CPLEX>", "")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("CPLEX Error")]
@@ -169,7 +170,7 @@ def last_words(printed: bytes) -> str:
 
 
 def _solve_with_log(problem: Any, solver: Any, connection: Connection) -> None:
-    """Have CBC solve, and send each better bound in its log."""
+    """Let CBC solve, and send each better bound in its log."""
     log = Path(tempfile.gettempdir(), "cbc.log")
     log.touch()
     solver.optionsDict["logPath"] = str(log)
@@ -196,14 +197,14 @@ def _solve_with_log(problem: Any, solver: Any, connection: Connection) -> None:
 
 
 def bound_in(log: bytes) -> float:
-    """The best lower bound in what CBC or Gurobi prints, rounded down; -inf where there is none."""
+    """Return the best lower bound in the output of CBC or Gurobi, rounded down; else -inf."""
     found = [float(match) for match in _BOUND.findall(log)]
     best = max((value for value in found if abs(value) < 1e30), default=-np.inf)
     return best - _ROUNDED * abs(best) if np.isfinite(best) else best
 
 
 def to_pulp(pulp: Any, model: Model) -> tuple[Any, list[Any]]:
-    """The model in PuLP's objects, and its variables."""
+    """Convert the model to PuLP's objects; return it with its variables."""
     problem = pulp.LpProblem("enplace", pulp.LpMinimize)
     variables = [
         pulp.LpVariable(f"x{number}", _or_none(low), _or_none(high), category)

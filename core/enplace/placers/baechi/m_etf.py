@@ -1,19 +1,19 @@
 """Baechi's m-etf: the earliest task first (Hwang et al. 1989), within memory.
 
 Whenever a device is free, it starts the ready op that is first in Kahn's order among those whose
-inputs are there by now; of several free devices, the one with the earliest such op goes first, and
-the first of equals. Favourite children, if there are any, make it m-sct: see
+inputs have arrived. Of several free devices, the one with the earliest such op goes first; ties go
+to the first device. With favourite children, this is m-sct: see
 :mod:`enplace.placers.baechi.m_sct`. Where Baechi and the machine model differ, this is what we do:
 
-- CPUs are no candidates for what may run on a GPU: the rule looks at starts, not at ends.
-- Inputs take the channels of their link, once for each tensor and destination. A cluster whose
-  links all pass one channel per device has Baechi's half-duplex devices.
+- CPUs are not candidates for ops that may run on a GPU, because the rule compares starts, not ends.
+- Inputs take the channels of their link, once for each tensor and destination. In a cluster where
+  all links of a device share one channel, devices are half-duplex, as in Baechi.
 - Free ops (constants, variables) are placed with the first op that needs them, and the first op of
   a placement unit decides for all.
-- Outputs are freed with their last consumer, as in Baechi. A device where an op does not fit is out
-  for it; once all are, it goes where the excess is least. If the simulated step does not fit, ops
-  are placed again for less memory.
-- Baechi leaves the order of ops to TensorFlow; we take the better of two.
+- Outputs are freed with their last consumer, as in Baechi. A device cannot take an op that does not
+  fit; an op that fits on no device goes where the excess is least. If the simulated step does not
+  fit, ops are placed again for less memory.
+- Baechi leaves the order of ops to TensorFlow; we take the better of two orders.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
 LOOK_S = 0.05
-"""Time between two looks at whether the person has cancelled."""
+"""Time between two checks for cancellation."""
 
 
 @placer(
@@ -61,7 +61,7 @@ LOOK_S = 0.05
     options=(MEMORY_RULE,),
 )
 def m_etf(problem: Problem, options: PlaceOptions) -> Plan:
-    """Start what can start first, on whichever device that is."""
+    """Always start the op that can start first, on whichever device that is."""
     nobody = np.full(problem.profile.n_ops, -1, dtype=np.int64)
 
     def candidates(memory_share: float) -> Iterator[Plan]:
@@ -75,14 +75,14 @@ Heaps = list[list[tuple[float, int]]]
 
 
 class Dispatch(NamedTuple):
-    """Which ops are ready and when devices are free: the state beyond :class:`State`.
+    """The ready ops and the times at which devices are free, in addition to :class:`State`.
 
     Attributes
     ----------
     rank : int array, shape (n_ops,)
         Place of each leader in Kahn's order; ``work.order`` is its inverse.
     missing : int array, shape (n_ops,)
-        Edges from producers that have not ended.
+        Number of edges from producers that have not ended.
     out_ptr, out_op : int arrays
         Consumers of each op, one for each edge.
     placed : bool array, shape (n_ops,)
@@ -94,7 +94,7 @@ class Dispatch(NamedTuple):
     last : int array, shape (n_devices,)
         The op that each device ran last, or -1.
     wake_us : float array, shape (n_devices,)
-        Until when a device waits for a favourite child; inf if it does not.
+        Until when a device waits for a favourite child; inf if it waits for none.
     """
 
     rank: IntArray
@@ -119,19 +119,19 @@ def earliest_first(
     favourite : int array, shape (n_ops,)
         The consumer that an op's device waits for, or -1.
     options : PlaceOptions
-        Their memory rule applies, and cancelling them stops the search.
+        Their memory rule applies; cancelling them stops the search.
     memory_share : float
         How much of each device's memory may be used.
 
     Returns
     -------
     device, start_us : arrays, shape (n_ops,)
-        The placement and when each op starts in the schedule built along with it.
+        The placement, and when each op starts in the schedule built with it.
 
     Raises
     ------
     CancelledError
-        If the person cancelled.
+        If cancelled.
     """
     profile, cluster = problem.profile, problem.cluster
     allowed = _gpus_first(problem)[problem.unit]
@@ -160,7 +160,7 @@ def earliest_first(
         wake_us=np.full(cluster.n_devices, np.inf),
     )
     stop = np.zeros(1, dtype=bool)
-    # Where favourites are waited for, a large graph takes seconds.
+    # If devices wait for favourite children, a large graph takes seconds.
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(_earliest_first, work, state, going, stop)
         try:
@@ -174,7 +174,7 @@ def earliest_first(
 
 
 def _gpus_first(problem: Problem) -> BoolArray:
-    """Where units may go, without the CPUs if they may go to a GPU; shape (n_units, n_devices)."""
+    """Return where units may go, without CPUs if they may go to a GPU; (n_units, n_devices)."""
     allowed = problem.unit_allowed.copy()
     some_gpu = allowed[:, problem.cluster.gpus].any(axis=1)
     for cpu in problem.cluster.cpus:
@@ -183,8 +183,8 @@ def _gpus_first(problem: Problem) -> BoolArray:
 
 
 # A device has two heaps. `waiting` holds (time, rank) of ops whose inputs arrive no earlier than
-# that; `arrived` holds ranks of those whose time has come. Both may hold ops that are placed by
-# now, and channels may have filled up since: an op is checked again when it comes to the top.
+# that; `arrived` holds ranks of those whose time has come. Both may hold ops that have been placed
+# since, and channels may have filled up, so an op is checked again when it reaches the top.
 
 
 @njit(cache=True, nogil=True)
@@ -234,7 +234,7 @@ def _earliest_first(
 
 @inlined
 def _lane_of(work: Work, going: Dispatch, device: int) -> tuple[float, int]:  # pragma: no cover
-    """When a device is free, and which of its lanes is first."""
+    """Return when a device is free, and which of its lanes is free first."""
     first = work.lane_ptr[device]
     lane = first + np.argmin(going.lane_free_us[first : work.lane_ptr[device + 1]])
     return going.lane_free_us[lane], lane
@@ -249,7 +249,7 @@ def _inputs(work: Work, state: State, op: int) -> IntArray:  # pragma: no cover 
 def _input_us(
     work: Work, state: State, channels: Slots, op: int, device: int
 ) -> float:  # pragma: no cover - compiled
-    """Return when the inputs of an op could be on a device, as the channels are now."""
+    """Return when the inputs of an op could be on a device, with the channels as they are now."""
     return float(ready_us(work, state, channels, _inputs(work, state, op), device))
 
 
@@ -259,7 +259,7 @@ def _offer(
 ) -> None:  # pragma: no cover - compiled
     """Offer a ready op to every device that it may go to.
 
-    A free op may have taken its unit to a CPU, where the unit would not have gone by itself.
+    A free op may have taken its unit to a CPU that the rest of the unit would not have chosen.
     """
     unit = work.unit[op]
     there = state.unit_device[unit]
@@ -290,7 +290,7 @@ def _next_op(
     device: int,
     now: float,
 ) -> tuple[int, bool]:  # pragma: no cover - compiled
-    """Find the op that a free device starts now, or -1; true with an op that fits nowhere."""
+    """Find the op that a free device starts now, or -1; also whether the op fits nowhere."""
     going.wake_us[device] = np.inf
     child = going.favourite[going.last[device]] if going.last[device] >= 0 else -1
     if child >= 0 and _is_awaited(work, state, going, channels, child, device, now):
@@ -353,7 +353,7 @@ def _urgent_op(
 ) -> tuple[int, float]:  # pragma: no cover - compiled
     """Find the first op in Kahn's order that could start now wherever it may go, or else -1.
 
-    Also return when the next one will be able to, at the latest ``until``.
+    Also return when the next such op will be able to start, ``until`` at the latest.
     """
     best, soonest = -1, until
     for rank in arrived:
@@ -379,7 +379,7 @@ def _urgent_op(
 
 @njit(cache=True, nogil=True)
 def _least_exceeded(work: Work, state: State, op: int) -> int:  # pragma: no cover - compiled
-    """Find the device that exceeds its memory least with an op."""
+    """Find the device whose excess with an op is least."""
     unit, best, least = work.unit[op], -1, 0
     if state.unit_device[unit] >= 0:
         return int(state.unit_device[unit])
@@ -406,7 +406,7 @@ def _run(
     inputs = _inputs(work, state, op)
     settle_units(work, state, op, device)
     for tensor in inputs:
-        # A free op whose leader comes later in time: who needs it first decides.
+        # A free op whose leader comes later in time: the first op that needs it decides.
         unit = work.unit[work.tensor_op[tensor]]
         if state.unit_device[unit] < 0 and work.allowed[unit, device]:
             state.unit_device[unit] = device
@@ -420,7 +420,7 @@ def _run(
     going.lane_free_us[lane] = finish
     going.placed[op], going.last[device] = True, op
     count_memory(work, state, op, inputs, device)
-    # A tensor sent for one consumer may be there sooner than another had expected.
+    # A tensor sent for one consumer may arrive sooner than another consumer expected.
     for tensor in inputs[missing_here]:
         if state.arrival_us[tensor, device] < 0:
             continue

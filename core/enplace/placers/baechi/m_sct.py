@@ -1,15 +1,16 @@
 """Baechi's m-sct: small communication times (Hanen and Munier 1995), within memory.
 
-A linear program names for each op a favourite child, the consumer that should follow on the same
-device at once. The schedule is that of :mod:`enplace.placers.baechi.m_etf`, but a device waits for
-the favourite child of its last op, if that is ready and can start first there; an urgent op, one
-that could start now wherever it may go, pre-empts. Where Baechi leaves room, this is what we do:
+A linear program gives an op a favourite child: the consumer that should follow it on the same
+device at once. The schedule is built as in :mod:`enplace.placers.baechi.m_etf`, but a device waits
+for the favourite child of its last op if that is ready and can start first there. An urgent op, one
+that could start now wherever it may go, pre-empts it. Where Baechi leaves the choice open, this is
+what we do:
 
 - A node of the program is an op with its followers; its time is the shortest over the devices, and
   its transfers are over the average link.
-- The program is solved for :data:`WINDOW` nodes at a time in topological order, after what the
-  windows before it have decided; on smaller graphs it is Baechi's own. What comes after a window
-  counts as its longest path without transfers.
+- The program is solved for :data:`WINDOW` nodes at a time in topological order, given the decisions
+  of the windows before. For smaller graphs it is exactly Baechi's. Everything after a window counts
+  as its longest path without transfers.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 WINDOW = 2000
-"""Most nodes in one linear program."""
+"""Most nodes of one linear program."""
 
 THRESHOLD = 0.1
 """An edge with a smaller variable leads to a favourite child, as in Baechi."""
 
 LONGEST_S = 60.0
-"""Most seconds for one linear program; it takes about one."""
+"""Time limit in seconds for one linear program; it usually takes about one second."""
 
 
 @placer(
@@ -50,7 +51,7 @@ LONGEST_S = 60.0
     options=(MEMORY_RULE,),
 )
 def m_sct(problem: Problem, options: PlaceOptions) -> Plan:
-    """Start what can start first, but wait for a favourite child."""
+    """Start the op that can start first, but wait for a favourite child."""
     favourite = favourite_children(problem, options)
 
     def candidates(memory_share: float) -> Iterator[Plan]:
@@ -61,9 +62,9 @@ def m_sct(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def favourite_children(problem: Problem, options: PlaceOptions, window: int = WINDOW) -> IntArray:
-    """Favourite child of each op, or -1; shape (n_ops,).
+    """Find the favourite child of each op, or -1; shape (n_ops,).
 
-    No op has two, and none is that of two.
+    No op has two favourite children, or is the favourite child of two ops.
     """
     position = natural_position(problem)
     leaders, node = np.unique(position[find_leaders(problem, position)], return_inverse=True)
@@ -79,7 +80,7 @@ def favourite_children(problem: Problem, options: PlaceOptions, window: int = WI
 def _undecided(
     graph: GroupedGraph, edge_us: FloatArray, options: PlaceOptions, window: int
 ) -> FloatArray:
-    """Variables x of all edges: 0 if the target is the source's favourite child, 1 if it is not."""
+    """Solve for the variable x of each edge: 0 for a favourite child, 1 for other targets."""
     time_us = graph.time_us.min(axis=1)
     tail_us = _tails(graph, time_us)
     by_target = np.argsort(graph.target, kind="stable")
@@ -97,7 +98,7 @@ def _undecided(
 
 
 def _tails(graph: GroupedGraph, time_us: FloatArray) -> FloatArray:
-    """Longest path after each node, without transfers; nodes are numbered along the edges."""
+    """Find the longest path after each node, without transfers; nodes are numbered along edges."""
     tail = np.zeros(graph.n_groups)
     for edge in range(len(graph.source) - 1, -1, -1):
         source, target = graph.source[edge], graph.target[edge]
@@ -123,7 +124,7 @@ def _solve(
     end_us : float array, shape (n_groups,)
         When the nodes of earlier windows end.
     used : float array, shape (n_groups,)
-        How much of its favourite child each node has had.
+        The share of a favourite child that each node has already been given.
 
     Returns
     -------
@@ -147,7 +148,7 @@ def _solve(
         lower=end_us[source[~inside]],
     )
     builder.rows([(1.0, makespan), (-1.0, start)], lower=(time_us + tail_us)[nodes])
-    # At most one favourite child, and of at most one.
+    # A node has at most one favourite child, and is that of at most one node.
     parents, of_parent, children = np.unique(source, return_inverse=True, return_counts=True)
     builder.sums(len(parents), [(of_parent, 1.0, x)], lower=children - 1 + used[parents])
     _, of_child, edges_in = np.unique(target, return_inverse=True, return_counts=True)

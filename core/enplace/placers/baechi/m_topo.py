@@ -17,12 +17,12 @@ from enplace.values.profile import IntArray
 
 @placer("m-topo", title="m-topo, Baechi", source="Baechi (SoCC 2020)", capabilities=("memory",))
 def m_topo(problem: Problem, options: PlaceOptions) -> Plan:
-    """Fill the GPUs in turn to an even share of the memory, in Kahn's order, never going back.
+    """Fill the GPUs in turn to an even share of the memory, in Kahn's order, without going back.
 
-    The share is the total, variables and outputs, divided by the devices and rounded down, plus the
-    largest op's; a device's own memory if that is less. Constants and variables are counted with
-    the op they follow, and colocated ops with the first of them. The last device takes what is
-    left. What is too much for a device in the simulated step moves to those with room.
+    The share is the total of variables and outputs, divided by the number of devices and rounded
+    down, plus the largest op's memory; at most the device's own memory. Constants and variables
+    count with the op they follow, and colocated ops with the first of them. The last device takes
+    the rest. If the simulated step exceeds memory, ops move to devices with free memory.
     """
     device = settle(problem, fill(problem, natural_position(problem)))
     best = best_of(problem, unordered(problem, device, "m-topo"), options)
@@ -30,12 +30,12 @@ def m_topo(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def fill(problem: Problem, position: IntArray) -> IntArray:
-    """Wished device of each op; shape (n_ops,)."""
+    """Find the preferred device of each op; shape (n_ops,)."""
     leader, memory = find_leaders(problem, position), op_memory_bytes(problem)
     team_bytes = np.bincount(leader, weights=memory, minlength=len(memory))
     gpus, claims = problem.cluster.gpus, claims_of(problem, leader)
     share = int(memory.sum()) // len(gpus) + int(team_bytes.max())
-    # What pins have taken counts towards a device's share.
+    # The memory of pinned ops counts towards a device's share.
     capacity = problem.cluster.capacity_bytes
     claims.free_bytes[:] -= np.maximum(capacity - share, 0)
     wish = np.empty(len(memory), dtype=np.int64)

@@ -10,7 +10,7 @@ from enplace.placing.options import PlaceOptions, Progress
 from enplace.solvers.cp import solve_cp
 
 ENGINE = "CP-SAT"
-"""The name of this part of the search."""
+"""The name of this part in reports."""
 
 THREADS = 2
 
@@ -24,7 +24,7 @@ class Verdict:
     nothing_fits : bool
         Whether it is proven that no plan fits in memory.
     left_out : tuple of str
-        Why CP-SAT gave no answer, if it gave none.
+        The reason why CP-SAT gave no answer, if it gave none.
     """
 
     nothing_fits: bool = False
@@ -32,9 +32,9 @@ class Verdict:
 
 
 def prove(incumbent: Incumbent, options: PlaceOptions) -> Verdict:
-    """Let CP-SAT look for a better plan and a higher bound for the rest of the time.
+    """Let CP-SAT use the remaining time to search for a better plan and a higher bound.
 
-    Does nothing without a time limit, or if nothing is left to gain.
+    Do nothing without a time limit, or if there is nothing left to gain.
     """
     limit_s = options.time_limit_s
     if limit_s is None or options.stopped or incumbent.is_optimal:

@@ -17,11 +17,11 @@ from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 
 POLICIES = (("strict", "fifo"), ("priority", "fifo"), ("priority", "priority"))
-"""How devices and channels serve: each plan is simulated under all of these."""
+"""Policies of devices and channels; each plan is simulated under all of these."""
 
 
 class Incumbent:
-    """The best schedule so far, of all ops; each better one is reported.
+    """The best schedule of all ops so far; each improvement is reported.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The methods of the registry that Enplace's own method starts from."""
+"""The registered methods that Enplace's own method starts from."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ STARTS = (
     "m-etf",
     "heft",
 )
-"""Quick methods: a second at most. After what a person would do by hand come the quickest first,
-so that one is there however little time there is."""
+"""Quick methods, which take a second at most. The first is what a person would do by hand; then
+come the quickest first, so that there is a plan however little time there is."""
 
 LP_START = "m-sct"
 """A start that solves a linear program; it is tried last."""
@@ -28,5 +28,5 @@ SEARCHES = ("local-search", "mcmc")
 
 
 def run_method(name: str, problem: Problem, options: PlaceOptions) -> Plan:
-    """Run a method of the registry as it is, without the checks that a person's call gets."""
+    """Run a registered method without the checks that :func:`~enplace.placing.run.place` makes."""
     return placers()[name].run(problem, options)

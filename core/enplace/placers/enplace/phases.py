@@ -1,6 +1,6 @@
-"""The annealing part of the search: two threads, in phases.
+"""The annealing part of the search: two threads that work in phases.
 
-After each phase, the thread that lags behind goes on from the other's state.
+After each phase, the thread that lags behind continues from the other's state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray
 
 OWN_ORDER = 0.02
-"""Blocks are moved in a plan's own order if that is so much shorter than the order of ranks."""
+"""Share by which a plan's own order must beat the order of ranks for blocks to move in it."""
 
 FINE = 16_000
 """Most ops of the graph while blocks are moved; windows always use the finest."""
@@ -41,28 +41,28 @@ FINE = 16_000
 THREADS = 2
 
 PHASES, BLOCK_PHASES = (0.35, 0.45, 0.55, 0.7, 0.85, 1.0), 3
-"""Share of the time at which each phase ends, and how many of them move blocks only. In the first,
-the threads start from other plans than the best as well."""
+"""Share of the time at which each phase ends, and the number of phases that only move blocks. In
+the first phase, the threads also start from plans other than the best."""
 
 FEWEST_STEPS, MOST_STEPS, STEPPED_OPS = 5, 40, 4000
-"""Steps that a thread takes in a phase without a time limit: as many as go over so many ops
-together, within these limits."""
+"""Steps that a thread takes in a phase without a time limit: enough to cover this many ops, within
+these limits."""
 
 SCATTERED = 16
-"""Random placements that a phase starts from as well while nothing fits."""
+"""Random placements that a phase also starts from while nothing fits."""
 
 THRESHOLD = 0.003
-"""How much worse than the current plan a move of a block may be at first in each phase."""
+"""Share by which a move of a block may make the plan worse, at first in each phase."""
 
 LINKS = ("priority", "fifo")
-"""How channels serve while blocks are moved, for each thread."""
+"""The policy of channels for each thread while blocks are moved."""
 
 NEAR = 0.02
-"""How much longer the second thread's schedule may be for it to go its own way, with channels that
-serve first come, first served, or with windows."""
+"""How much longer the second thread's schedule may be for it to continue separately: with channels
+that serve first come, first served, or with windows."""
 
 REPORT_S = 0.2
-"""Time between two looks at what the threads have found."""
+"""Time between two looks at the threads' results."""
 
 
 class PhasedSearch:
@@ -71,12 +71,12 @@ class PhasedSearch:
     Parameters
     ----------
     incumbent : Incumbent
-        Where the search starts, and what it improves.
+        The start of the search, which the search improves.
     plans : tuple of Plan
         Other plans to start from.
     options : PlaceOptions
     share : float
-        Share of the time left that the phases take.
+        The phases' share of the remaining time.
     is_small : bool
         Whether the problem is small enough for random restarts.
     """
@@ -96,13 +96,13 @@ class PhasedSearch:
         self._start_clock(share)
 
     def run(self) -> None:
-        """Go through the phases until they are over, or time is."""
+        """Run the phases until they are complete or the time is up."""
         for _ in self._phases():
             if self.options.stopped:
                 break
 
     def restart(self) -> None:
-        """Anneal windows of ever new placements, op by op, for the rest of the time, if limited."""
+        """Anneal windows of new random placements, op by op, for the rest of a limited time."""
         if self.options.time_limit_s is None or self.options.stopped:
             return
         self._start_clock(1.0)
@@ -116,7 +116,7 @@ class PhasedSearch:
         self.search_s = None if limit_s is None else share * max(limit_s - self.began_s, 1e-9)
 
     def _phases(self) -> Iterator[None]:
-        """Run the phases; yields wherever a large graph takes a while to prepare."""
+        """Run the phases; yield wherever a large graph takes a while to prepare."""
         yield
         load_kernels(MERGES, self.options)
         finest = self._finest_level()
@@ -147,14 +147,14 @@ class PhasedSearch:
                 by_blocks = min(found, key=by_key)
 
     def _states_on(self, level: Level, states: list[State]) -> list[State]:
-        """List the best schedule so far, and those of the states that are on a level."""
+        """List the best schedule so far, and those of the states that are on a given level."""
         best = state_of(level, self.incumbent.schedule.plan)
         return [best, *(state for state in states if state.level is level)]
 
     def _move_blocks(
         self, level: Level, end: float, states: list[State], others: tuple[Plan, ...]
     ) -> list[State]:
-        """Move blocks of the best schedule so far; of other plans, where that gains nothing."""
+        """Move blocks of the best schedule so far, or of other plans if that gains nothing."""
         links, starts = list(LINKS), self._states_on(level, states)
         states = [self._best_for_blocks(starts, serve) for serve in LINKS]
         if not _is_near(states[1], states[0]):
@@ -175,7 +175,7 @@ class PhasedSearch:
         return self._run_phase(states, steps, end)
 
     def _scatters(self) -> bool:
-        """Whether to start from random placements too: nothing fits, and few ops are to move."""
+        """Whether to start from random placements too: nothing fits, and there are few ops."""
         return self.is_small and not self.incumbent.schedule.fits
 
     def _finest_level(self) -> Level:
@@ -188,7 +188,7 @@ class PhasedSearch:
         return make_level(self.problem, np.arange(len(chain)))
 
     def _level_for_blocks(self, finest: Level) -> Level:
-        """Return the finest level; of a large graph, one merged along the best schedule so far."""
+        """Return the finest level, or for a large graph, one merged along the best schedule."""
         if finest.problem.profile.n_ops <= FINE:
             return finest
         device = self.incumbent.schedule.plan.device
@@ -198,7 +198,7 @@ class PhasedSearch:
     def _best_for_blocks(self, states: list[State], links: str) -> State:
         """Return the best state for moves of blocks to start from.
 
-        Moves go further in the order of ranks, unless a state's own is much better.
+        Moves have more effect in the order of ranks, unless a state's own order is much better.
         """
         measure = blocks_step(links, rounds=0)
         ranked, in_order = (
@@ -215,7 +215,7 @@ class PhasedSearch:
         return in_order if in_order.key < limit else ranked
 
     def _replay(self, state: State) -> State:
-        """Return a state in the better order for windows: its own, or that of a simulation."""
+        """Return a state in the better order for windows: its own, or the order of its starts."""
         again = replace(state, order=order_by_start(state.level, state.device, state.order))
         return min(
             (windows_step(one, 0, 1.0, going(), n_windows=0) for one in (state, again)), key=by_key
@@ -262,7 +262,7 @@ class PhasedSearch:
     def _watch(
         self, running: list[Future[None]], found: list[State], stop: BoolArray, end: float
     ) -> None:
-        """Try what the threads find as plans until the phase is over."""
+        """Try the threads' results as plans until the phase is over."""
         best_keys = [state.key for state in found]
         reported_s = self.options.seconds
         while not all(future.done() for future in running):
@@ -287,7 +287,7 @@ class PhasedSearch:
 
     @property
     def _spent(self) -> float:
-        """Share of the time for annealing that is over; 0 without a limit."""
+        """The share of the annealing time that is used up; 0 without a limit."""
         if self.search_s is None:
             return 0.0
         return (self.options.seconds - self.began_s) / self.search_s
@@ -297,5 +297,5 @@ class PhasedSearch:
 
 
 def _is_near(state: State, other: State) -> bool:
-    """Whether a state is hardly worse than another."""
+    """Whether a state is only slightly worse than another, if at all."""
     return state.key <= (other.excess_bytes, other.makespan_us * (1 + NEAR))

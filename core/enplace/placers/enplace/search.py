@@ -2,23 +2,23 @@
 
 1. The quick methods of the registry are tried (:mod:`~enplace.placers.enplace.starts`); the best of
    their plans is the first incumbent.
-2. Chains of ops that lose nothing by it are merged (:func:`enplace.coarsen.merge_chains`). In a
-   large graph, ops that the best plan so far puts on one device are merged too
-   (:func:`enplace.coarsen.merge_batches`), anew in each phase.
+2. Chains of ops that can be merged without loss are merged (:func:`enplace.coarsen.merge_chains`).
+   In a large graph, ops that the best plan so far puts on one device are merged too
+   (:func:`enplace.coarsen.merge_batches`), afresh in each phase.
 3. Two threads move whole blocks (:mod:`enplace.placing.moves.blocks`,
    :mod:`~enplace.placers.enplace.phases`). In both, channels serve the most urgent transfer first;
-   in one of them, first come, first served, where that is hardly worse. Devices take ops in the
-   order of their ranks, or in a plan's own order if that is much better; then blocks move within
-   the order as well. Where the best plan leads nowhere, the threads go on from the other quick
-   methods' plans and, while nothing fits, from random placements.
+   in one of them, channels serve first come, first served if that is hardly worse. Devices take ops
+   in the order of their ranks, or in a plan's own order if that is much better; then blocks also
+   move within the order. If the best plan does not improve, the threads continue from the plans of
+   the other quick methods and, while nothing fits, from random placements.
 4. Both anneal windows of the order (:mod:`enplace.placing.moves.windows`), each with its own seed;
-   after each phase, the one that lags goes on from the other's state. Where channels that serve
-   the most urgent first gain more than windows do, the first thread keeps moving blocks; where
+   after each phase, the one that lags continues from the other's state. If channels that serve the
+   most urgent transfer first gain more than windows do, the first thread keeps moving blocks; if
    they gain much more, both do.
 5. On problems of a few hundred ops, CP-SAT gets the rest of the time
-   (:mod:`~enplace.placers.enplace.exact`): it may find a better plan still, or prove how little
-   there is to gain. If it ends early with something left to gain, windows are annealed from ever
-   new placements.
+   (:mod:`~enplace.placers.enplace.exact`): it may find an even better plan, or prove how little
+   there is to gain. If it ends early with something left to gain, windows of new random placements
+   are annealed.
 
 Every result is simulated on the graph of all ops, under every policy worth trying, before it
 counts. Memory over time, pins, colocation and devices of different kinds are part of every move.
@@ -49,7 +49,7 @@ EXACT_SHARE = 0.4
 """Share of the time after which CP-SAT starts on a small problem."""
 
 SPLIT_OPS, SPLIT_GAIN = 10_000, 0.05
-"""Most ops of a model for which a plan with ops split is tried, and how much shorter its step must
+"""Most ops of a model for which a plan with split ops is tried, and how much shorter its step must
 be to be mentioned."""
 
 NOTHING_FITS = "No plan fits, proven by CP-SAT: the devices' memory is too small for this model."
@@ -76,7 +76,7 @@ def enplace(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
-    """Search from the list schedules; the best plan at the end, with a note on what went wrong."""
+    """Search from the list schedules; return the best plan, with a note on what went wrong."""
     notes: list[str] = []
     best, left_out = start.best, list(start.left_out)
     if problem.cluster.n_devices > 1:
@@ -85,7 +85,7 @@ def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
             nothing_fits, failures = _search(incumbent, start.plans, options)
             left_out += failures
             notes += [NOTHING_FITS] if nothing_fits else []
-        except EnplaceError as error:  # the best plan so far is still good
+        except EnplaceError as error:  # the best plan so far is still valid
             left_out.append(f"the search ({error})")
         best = incumbent.schedule
     notes += [f"Left out: {'; '.join(left_out)}."] if left_out else []
@@ -97,7 +97,7 @@ def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
 def _search(
     incumbent: Incumbent, plans: tuple[Plan, ...], options: PlaceOptions
 ) -> tuple[bool, tuple[str, ...]]:
-    """Anneal, and let CP-SAT solve a small problem; whether nothing fits, and what failed."""
+    """Anneal, and let CP-SAT solve a small problem; return if nothing fits, and what failed."""
     is_small = incumbent.problem.profile.n_ops <= SMALL
     share = EXACT_SHARE if is_small else 1.0
     phases = PhasedSearch(incumbent, plans, options, share=share, is_small=is_small)
@@ -111,7 +111,7 @@ def _search(
 
 
 def _split_step_us(problem: Problem, options: PlaceOptions) -> float:
-    """Step time of a list schedule of the data-parallel graph; inf if there is none that fits."""
+    """Return the step time of a list schedule of the data-parallel graph; inf if none fits."""
     if problem.profile.n_ops > SPLIT_OPS or has_parts(problem.profile) or options.stopped:
         return np.inf
     splits = data_parallel(problem)

@@ -1,4 +1,4 @@
-"""The plans that the search starts from: those of the quick methods, and the best of them."""
+"""The plans that the search starts from: the plans of the quick methods, and the best of them."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ SEARCH_SHARE = 0.05
 """Share of the time limit that each of the other searches gets."""
 
 LP_OP_S, LP_SHARE = 2.5e-4, 0.25
-"""Seconds an op that the linear program's start takes, and the share of the time limit that it may
-take."""
+"""Seconds per op that the start by a linear program takes, and the share of the time limit that it
+may take."""
 
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """What the search begins with.
+    """The plans that the search begins with.
 
     Attributes
     ----------
     best : Schedule
         The best list schedule, or the plan to begin from.
     plans : tuple of Plan
-        All list schedules, to begin from again.
+        All list schedules, for further starts.
     left_out : tuple of str
         The methods that gave no plan, each with the reason.
     """
@@ -46,7 +46,7 @@ class Start:
 
 
 def find_start(problem: Problem, options: PlaceOptions) -> Start:
-    """Try the quick methods, and report each plan that is better than those before."""
+    """Try the quick methods, and report each plan that is better than all before."""
     load_kernels(SIMULATE, options)
     plans: list[Plan] = []
     left_out: list[str] = []
@@ -64,8 +64,8 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
 def _try_methods(problem: Problem, options: PlaceOptions, left_out: list[str]) -> Iterator[Plan]:
     """Yield the plans of the quick methods.
 
-    The first always runs to its end. One that is still running at the time limit is given up, and
-    so are those after it.
+    The first always runs to its end. A method that is still running at the time limit is abandoned,
+    and so are those after it.
     """
     for number, (name, own_options) in enumerate(_methods(problem, options)):
         if name in STEPS:

@@ -1,7 +1,8 @@
 """Enplace's own method on a graph whose ops are split.
 
 OS-DPOS (FastT, section 5.2) chooses the splits. If a list schedule of the split graph is shorter
-than those of the whole graph, the search goes on with the split graph; if not, with the whole one.
+than those of the whole graph, the search continues with the split graph, otherwise with the whole
+one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from enplace.values.splits import Split
 METHOD = "enplace-split"
 
 SPLIT_SHARE = 0.3
-"""Share of the time limit in which splits are chosen."""
+"""Share of the time limit for choosing splits."""
 
 
 @placer(
@@ -51,7 +52,7 @@ def enplace_split(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def _of_model(options: PlaceOptions, splits: tuple[Split, ...]) -> PlaceOptions:
-    """Options whose progress reports plans of the split graph as plans of the model."""
+    """Return options whose progress reports plans of the split graph as plans of the model."""
 
     def report_of_model(progress: Progress) -> None:
         if progress.incumbent is not None:

@@ -1,15 +1,16 @@
 """Pesto: coarsen, solve the ILP of :mod:`~enplace.placers.pesto.program`, expand the result.
 
-Where the paper leaves room, this is what we do:
+Where the paper leaves the choice open, this is what we do:
 
-- Free solvers do not get past some 50 vertices in the time that a person waits. With Gurobi or
-  CPLEX the program has the paper's 200. With HiGHS it has :data:`FREE_TARGET`, which is too coarse
-  to place well. So half of the time goes to the graph of 200 vertices, on which the default method
-  looks for what the program would find there, and the better of the two is the plan. The same
-  happens where Gurobi or CPLEX is installed and finds nothing, mostly for want of a licence.
+- In the time that people wait, free solvers do not get beyond some 50 vertices. With Gurobi or
+  CPLEX the program has 200 vertices, as in the paper. With HiGHS it has :data:`FREE_TARGET`, which
+  is too coarse to place well. Half of the time is therefore spent on the graph of 200 vertices,
+  where the default method searches for what the program would find there. The better of the two
+  results becomes the plan. The same happens if Gurobi or CPLEX is installed but finds nothing,
+  usually because there is no licence.
 - Vertices of hundreds of ops are left to TensorFlow's own scheduling (end of section 3.3).
 
-The plan's details hold the ILP's results, and its note puts them in words; the step time is the
+The plan's details hold the ILP's results, and its note describes them; the step time is the
 simulator's.
 """
 
@@ -47,13 +48,13 @@ TARGET, FREE_TARGET = 200, 40
 COMMERCIAL = ("Gurobi", "CPLEX")
 
 DEFAULT_S = 60.0
-"""Time for the solver where the person sets no limit; the paper took 24 to 51 minutes."""
+"""Time for the solver if no limit is set; the paper took 24 to 51 minutes."""
 
 SEARCH_S = 20.0
-"""Most of it for the search on 200 vertices."""
+"""Most of the time that goes to the search on 200 vertices."""
 
 LARGE_VERTEX = 100
-"""TensorFlow schedules the ops itself if a vertex has at least so many."""
+"""TensorFlow schedules the ops itself if a vertex has at least this many."""
 
 
 @placer(
@@ -64,10 +65,10 @@ LARGE_VERTEX = 100
     options=(SOLVER,),
 )
 def pesto(problem: Problem, options: PlaceOptions) -> Plan:
-    """Coarsen, solve the ILP from the best list schedule, and carry the result over to the ops.
+    """Coarsen, solve the ILP from the best list schedule, and transfer the result to the ops.
 
-    A plan to go on from is the ILP's starting point, as nearly as the vertices allow, and the plan
-    to beat.
+    If there is a plan to begin from, the ILP starts from it, as nearly as the vertices allow, and
+    has to beat it.
     """
     limit_s = DEFAULT_S if options.time_limit_s is None else options.time_limit_s
     usual = next((name for name in COMMERCIAL if installed(name)), "HiGHS")
@@ -86,7 +87,7 @@ def pesto(problem: Problem, options: PlaceOptions) -> Plan:
 def _solve(
     problem: Problem, best: Schedule | None, solver: str, limit_s: float, options: PlaceOptions
 ) -> tuple[Schedule, str, dict[str, Any]]:
-    """Find the best schedule by a solver, and with a free one the search; a note and details."""
+    """Find the best schedule with a solver, then a search if the solver is free; describe it."""
     free = solver not in COMMERCIAL
     vertex = merge_batches(problem, FREE_TARGET if free else TARGET)
     level = make_level(problem, vertex)
@@ -130,7 +131,7 @@ def _solve_program(
 ) -> Answer:
     """Solve the ILP from the best of some plans, in half of the time if a search comes after it."""
     n_vertices = program.problem.profile.n_ops
-    # The shortest that fits in the program, which counts memory its own way.
+    # Start from the shortest that fits in the program, which counts memory in its own way.
     values = min(
         map(program.values, starts),
         key=lambda v: (not keeps_to(program.model, v), v[program.longest]),
@@ -155,7 +156,7 @@ def _solve_program(
 
 
 def _note(solver: str, coarse: Problem, answer: Answer) -> str:
-    """Describe the result of the integer program for a person."""
+    """Describe the result of the integer program for people."""
     note = f"The integer program on {coarse.profile.n_ops} vertices: "
     why = f" ({answer.why})" if answer.why else ""
     if answer.status == "optimal":
@@ -169,7 +170,7 @@ def _note(solver: str, coarse: Problem, answer: Answer) -> str:
 
 
 def _search(problem: Problem, best: Schedule, options: PlaceOptions) -> tuple[Schedule, str]:
-    """Search the paper's vertices with the default method; return the better and a note."""
+    """Search the paper's vertices with the default method; return the better plan and a note."""
     vertex = merge_batches(problem, TARGET)
     level = make_level(problem, vertex)
     coarse = level.problem
@@ -194,7 +195,7 @@ def _better(
     options: PlaceOptions,
     engine: str,
 ) -> Schedule:
-    """Return the better of a schedule and that of a plan of the vertices."""
+    """Return the better of a schedule and the schedule of a plan of the vertices."""
     schedule = simulate(problem, _spread(problem, vertex, plan))
     if not is_better(schedule, best):
         return best
@@ -203,7 +204,7 @@ def _better(
 
 
 def _spread(problem: Problem, vertex: IntArray, plan: Plan) -> Plan:
-    """Carry a plan of the vertices over to the ops."""
+    """Transfer a plan of the vertices to the ops."""
     spread = replace(expand(problem, vertex, plan), method="pesto", links="fifo")
     if np.bincount(vertex).max() >= LARGE_VERTEX:
         return replace(spread, policy="fifo")

@@ -1,17 +1,17 @@
 """Pesto's integer program for placement and schedule (Hafeez et al. 2021, section 3.2.2).
 
-Equation 10 is as its proof needs it: M_s is subtracted, not added (as printed, a pair in the other
-order could never be feasible). Where the paper leaves room, this is what we do:
+Equation 10 is used as its proof requires: M_s is subtracted, not added (as printed, a pair in the
+other order could never be feasible). Where the paper leaves the choice open, this is what we do:
 
-- The GPU of a vertex is spelt in binary (section 3.2.2, the extension to more GPUs). For each GPU
-  there is a variable that is 1 exactly if the bits spell its number; with two GPUs it is the
-  paper's x or 1 - x, and the XOR of equation 5 reads as it does there. Transfers may so have the
-  times of their own link.
-- Vertices that need a CPU are on the first one, kernel ops (equation 10's last sentence) with them;
-  a CPU does one thing at a time here, as in the paper.
-- A transfer between two vertices carries all tensors between them, one latency for each.
-- Pairs whose order the graph decides need no variable. Memory is the sum of a vertex's variables
-  and outputs, against the capacity of each device.
+- The GPU of a vertex is written in binary (section 3.2.2, the extension to more GPUs). For each GPU
+  there is a variable that is 1 exactly if the bits form its number. With two GPUs it is the paper's
+  x or 1 - x, and the XOR of equation 5 is the same as there. This allows each link to have its own
+  transfer times.
+- Vertices that need a CPU are on the first one, as are kernel ops (equation 10's last sentence).
+  As in the paper, a CPU runs one op at a time.
+- A transfer between two vertices carries all tensors between them, with one latency for each.
+- Pairs whose order follows from the graph need no variable. Memory is the sum of a vertex's
+  variables and outputs, compared with the capacity of each device.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Program:
     Attributes
     ----------
     start, finish : int arrays, shape (n_vertices + n_edges,)
-        Variables S and C of equation 2, of the vertices and then of the transfers between them.
+        Variables S and C of equation 2, first of the vertices, then of the transfers between them.
     bit : int array, shape (n_vertices, n_bits)
         Variables x of equation 9.
     on : int array, shape (n_vertices, n_devices)
         Whether a vertex is on a device.
     either, choice : int arrays, shapes (n_either,) and (n_either, n_devices)
-        Vertices whose device is not spelt in bits, and their variables.
+        Vertices whose device is not written in bits, and their variables.
     pairs, first_goes : int arrays, shapes (n_pairs, 2) and (n_pairs,)
         Vertices or transfers that may contend, and their variables delta: 1 if the first of the
         pair goes first.
@@ -67,7 +67,7 @@ class Program:
         device = np.argmax(values[self.on], axis=1).astype(np.int64)
         start = values[self.start[:n]].copy()
         for vertex in self.problem.profile.topological_order.tolist():
-            # A solver may return a start that is a rounding error too early.
+            # Because of rounding errors, a solver may return a start that is too early.
             before = self.graph.source[self.graph.target == vertex]
             start[vertex] = max(start[vertex], start[before].max(initial=0.0))
         natural = inverse(self.problem.profile.topological_order)
@@ -110,14 +110,14 @@ class Program:
 
 
 def _send_us(problem: Problem, graph: GroupedGraph) -> FloatArray:
-    """Time of each transfer over each link; shape (n_edges, n_devices, n_devices)."""
+    """Compute the time of each transfer over each link; shape (n_edges, n_devices, n_devices)."""
     cluster = problem.cluster
     latency = cluster.b0_us * graph.tensors[:, None, None]
     return latency + cluster.b1_us_per_byte * graph.edge_bytes[:, None, None]
 
 
 class _Writer:
-    """The parts of the program while it is written; each method adds the rows of some equations."""
+    """The program while it is written; each method adds the rows of some equations."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -140,10 +140,10 @@ class _Writer:
         self.bit = build.variables(self.n, n_bits, upper=1.0, integral=True)
 
     def add_devices(self) -> tuple[IntArray, IntArray]:
-        """(9): a vertex is on the GPU whose number its bits spell, or on a CPU if it must be.
+        """Put a vertex on the GPU whose number its bits form, or on a CPU if it needs one (9).
 
-        Vertices that may be on GPUs and CPUs, or on CPUs alone, choose their device directly;
-        returns these and their variables.
+        Vertices that may be on GPUs and CPUs, or on CPUs alone, choose their device directly.
+        Return these vertices and their variables.
         """
         build, on, bit, gpus = self.build, self.on, self.bit, self.problem.cluster.gpus
         build.rows([(1.0, on[:, d]) for d in range(self.k)], 1.0, 1.0)
@@ -162,7 +162,7 @@ class _Writer:
         return either, choice
 
     def add_colocation(self) -> None:
-        """Vertices of one placement unit are on the device of the first."""
+        """Put the vertices of a placement unit on the device of the first."""
         units, first = np.unique(self.problem.unit, return_index=True)
         first_of = first[np.searchsorted(units, self.problem.unit)]
         tied = np.flatnonzero(first_of != np.arange(self.n))
@@ -172,7 +172,7 @@ class _Writer:
                 self.build.rows([(1.0, self.on[tied, d]), (-1.0, of_first)], 0.0, 0.0)
 
     def add_times(self) -> None:
-        """(1) to (3): precedence, durations, the end."""
+        """Add precedence, durations and the end of the step (1 to 3)."""
         build, start, finish, graph, n = self.build, self.start, self.finish, self.graph, self.n
         edges = n + np.arange(len(graph.source))
         if len(edges):
@@ -184,7 +184,7 @@ class _Writer:
         build.rows([(1.0, np.full(n, self.longest)), (-1.0, finish[:n])], lower=0.0)
 
     def add_transfers(self) -> None:
-        """(5) and (6): a transfer takes its time between two devices, and none on one."""
+        """Make a transfer take its time between two devices, and none on one (5, 6)."""
         build, start, finish, graph = self.build, self.start, self.finish, self.graph
         edges = self.n + np.arange(len(graph.source))
         if not len(edges):
@@ -196,9 +196,9 @@ class _Writer:
             build.rows([(1.0, finish[edges]), (-1.0, start[edges]), *ends], lower=-took)
 
     def add_contention(self, congestion: bool) -> tuple[IntArray, IntArray]:
-        """(4): vertices on one device, and (7): transfers over one link, one after another.
+        """Run vertices on a device (4) and transfers over a link (7) one after another.
 
-        Returns the pairs that may contend, and their variables.
+        Return the pairs that may contend, and their variables.
         """
         graph, n, reach = self.graph, self.n, _reach(self.n, self.graph)
         one, other = _unordered(reach, np.arange(n), np.arange(n))
@@ -221,7 +221,7 @@ class _Writer:
     def _separate(
         self, one: IntArray, other: IntArray, first_goes: IntArray, here: list[IntArray]
     ) -> None:
-        """(10): if all of ``here`` are 1, one ends before the other starts, by ``first_goes``."""
+        """Keep a pair from overlapping if all of ``here`` are 1; ``first_goes`` orders it (10)."""
         if not len(one):
             return
         build, start, finish, big = self.build, self.start, self.finish, self.big
@@ -233,7 +233,7 @@ class _Writer:
         )
 
     def add_memory(self) -> None:
-        """(8): vertices fit the memory of their device."""
+        """Keep the vertices of a device within its memory (8)."""
         for d in range(self.k):
             rows = np.zeros(self.n, dtype=np.int64)
             held = self.graph.memory_bytes / float(self.problem.cluster.capacity_bytes[d])
@@ -247,7 +247,7 @@ def write_program(problem: Problem, congestion: bool = True) -> Program:
     ----------
     congestion : bool
         Whether a link carries one transfer at a time (constraint 7). The paper's Fig. 5 shows how
-        plans made without it suffer.
+        much worse plans made without it are.
     """
     writer = _Writer(problem)
     either, choice = writer.add_devices()
@@ -277,7 +277,7 @@ def _pairs(k: int) -> list[tuple[int, int]]:
 
 
 def _reach(n: int, graph: GroupedGraph) -> BoolArray:
-    """Whether there is a path between two vertices, each to itself included; shape (n, n)."""
+    """Whether there is a path from one vertex to another or to itself; shape (n, n)."""
     reach = np.eye(n, dtype=bool)
     reach[graph.source, graph.target] = True
     while True:
@@ -288,7 +288,7 @@ def _reach(n: int, graph: GroupedGraph) -> BoolArray:
 
 
 def _unordered(reach: BoolArray, first: IntArray, last: IntArray) -> tuple[IntArray, IntArray]:
-    """Pairs of which neither must end before the other begins.
+    """Find the pairs of which neither must end before the other begins.
 
     Parameters
     ----------
