@@ -1,4 +1,4 @@
-"""Latency of one query: the time until the last output is there (Tarnawski et al. 2020, section 4).
+"""Latency of one query: the time until the last output is ready (Tarnawski et al. 2020, section 4).
 
-Accelerators take a subgraph at a time: all its inputs in, all its ops, all its outputs out.
+An accelerator runs one subgraph at a time: it receives all inputs, runs all ops, sends all outputs.
 """

@@ -1,8 +1,9 @@
-"""Simulated annealing for the latency, where accelerators have a given number of subgraphs.
+"""Simulated annealing for the latency, with a given number of subgraphs for each accelerator.
 
-A step moves one group, exchanges two, or shifts the border between two subgraphs: an op and all
-that precede it in its subgraph, or follow it, go to the other. Each placement is evaluated as a
-whole; subgraphs that wait for each other have no latency, so they stay contiguous.
+A step moves one group, exchanges two, or shifts the border between two subgraphs: an op moves to
+the other subgraph together with all ops of its own subgraph that precede it, or all that follow it.
+Every placement is evaluated in full. If subgraphs wait for each other, the latency is infinite, so
+they stay contiguous.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray
 
 OPS_AT_ONCE = 5_000_000
-"""Ops evaluated between two checks whether to stop: some tenths of a second."""
+"""Ops evaluated between two checks for whether to stop: some tenths of a second."""
 
 HOT, COLD = 0.3, 0.0002
 """First and last temperature, as shares of the latency."""
 
 SWAP, SHIFT = 0.15, 0.35
-"""Shares of the kinds of step; the others move one group."""
+"""Shares of the kinds of steps; all other steps move one group."""
 
 _SPREAD = 0.02
-"""Weight of the mean finish of subgraphs: it falls when one off the longest path ends earlier."""
+"""Weight of the subgraphs' mean finish: it falls when one off the longest path ends earlier."""
 
 
 class _Graph(NamedTuple):
-    """:class:`Groups` for the kernel, with edges by source and by target."""
+    """The arrays of :class:`Groups` for the kernel, with edges by source and by target."""
 
     group: IntArray
     backward: IntArray
@@ -49,22 +50,22 @@ class _Graph(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """Arrays that every evaluation uses again. Parts are the subgraphs, then the ops on CPUs.
+    """Arrays that every evaluation reuses. Parts are the subgraphs, then the ops on CPUs.
 
     Attributes
     ----------
     part : int array, shape (n_ops,)
-        The part that an op is in.
+        The part that contains each op.
     waiting, ready_us, busy_us : arrays, shape (n_parts,)
-        Inputs that are not there yet, when the last one is, and the time that the part takes.
+        Number of inputs yet to arrive, when the last one arrives, and the time the part takes.
     first_op, next_op : int arrays, shapes (n_parts,) and (n_ops,)
-        A linked list of the ops of each part; -1 at its end.
+        A linked list of the ops of each part; it ends with -1.
     stamp : int array, shape (n_parts,)
         The last hyperedge that the part has paid for.
     queue : int array, shape (n_parts,)
         Parts in the order in which they run.
     next_subgraph : int array, shape (n_subgraphs,)
-        The next one of the same accelerator; -1 for the last.
+        The next subgraph of the same accelerator; -1 for the last one.
     """
 
     part: IntArray
@@ -79,14 +80,14 @@ class _Scratch(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """The groups that a step moves, and where they were.
+    """The groups that a step moves, and their old places.
 
     Attributes
     ----------
     group : int array, shape (n_ops + 1,)
     old : int array, shape (n_ops + 1, 2)
     mark : int array, shape (n_ops,)
-        The last step in which an op was looked at.
+        The last step that visited each op.
     """
 
     group: IntArray
@@ -107,11 +108,11 @@ def anneal(
     Parameters
     ----------
     start : int array, shape (n_groups, 2)
-        Place of each group, and which subgraph of it, 0 to ``n_slots - 1``.
+        Place of each group, and its subgraph there, 0 to ``n_slots - 1``.
     n_slots : int
         Subgraphs of an accelerator in each pass.
     stopped : callable
-        Called now and then (:data:`OPS_AT_ONCE`); once true, the best so far is the answer.
+        Called regularly (:data:`OPS_AT_ONCE`); once it returns true, the best so far is returned.
 
     Returns
     -------
@@ -136,7 +137,7 @@ def anneal(
 
 
 def places_us(groups: Groups, place: IntArray, n_slots: int) -> float:
-    """Latency of places, by the kernel; inf if subgraphs wait for each other.
+    """Find the latency of places with the kernel; inf if subgraphs wait for each other.
 
     Parameters
     ----------
@@ -198,7 +199,7 @@ def _take_steps(
     cold_us: float,
     rng: np.random.Generator,
 ) -> float:  # pragma: no cover - compiled
-    """Change places step by step, and ``best`` whenever the latency falls; return the least."""
+    """Change places step by step; update ``best`` when the latency falls; return the least."""
     n_ops = len(graph.group)
     moved = _Step(
         np.empty(n_ops + 1, np.int64), np.empty((n_ops + 1, 2), np.int64), np.full(n_ops, -1)
@@ -231,7 +232,7 @@ def _take_steps(
 def _move_bytes(
     graph: _Graph, place: IntArray, moved: _Step, n: int, free_bytes: FloatArray
 ) -> bool:  # pragma: no cover - compiled
-    """Move the bytes of ``n`` groups; return whether there are any and all may be there."""
+    """Move the bytes of ``n`` groups; return whether all are allowed in their new places."""
     allowed = n > 0
     for i in range(n):
         group = moved.group[i]
@@ -261,7 +262,7 @@ def _choose(
     step: int,
     rng: np.random.Generator,
 ) -> int:  # pragma: no cover - compiled
-    """Move some groups, and write them down in ``moved``; return their number."""
+    """Move some groups, record them in ``moved``, and return their number."""
     n_ops, n_places = graph.op_us.shape
     op = rng.integers(0, n_ops)
     group = graph.group[op]
@@ -302,7 +303,7 @@ def _swap(
 def _neighbour(
     graph: _Graph, op: int, rng: np.random.Generator
 ) -> int:  # pragma: no cover - compiled
-    """An op that feeds another or reads of it; -1 if there is none."""
+    """Draw a producer or consumer of an op; -1 if there is none."""
     before = graph.in_ptr[op + 1] - graph.in_ptr[op]
     after = graph.out_ptr[op + 1] - graph.out_ptr[op]
     if before + after == 0:
@@ -323,12 +324,12 @@ def _shift(
     moved: _Step,
     step: int,
 ) -> int:  # pragma: no cover - compiled
-    """Move an op and what follows it in its subgraph, or precedes it, across the border."""
+    """Move an op across its subgraph's border, with all ops there that follow or precede it."""
     source = place[graph.group[op]].copy()
     ptr, near = graph.in_ptr, graph.source
     if forward:
         ptr, near = graph.out_ptr, graph.target
-    # The array of groups holds ops first: there are never more groups than ops.
+    # The array for groups first holds ops: there are never more groups than ops.
     ops, n, at = moved.group, 1, 0
     ops[0], moved.mark[op] = op, step
     while at < n:
@@ -354,7 +355,7 @@ def _shift(
 def _evaluate(
     graph: _Graph, scratch: _Scratch, place: IntArray, n_slots: int
 ) -> tuple[float, float]:  # pragma: no cover - compiled
-    """Find the latency, and the energy of annealing; inf if subgraphs wait for each other."""
+    """Find the latency and the annealing energy; inf if subgraphs wait for each other."""
     n_subgraphs = 2 * n_slots * (graph.op_us.shape[1] - 1)
     scratch.waiting[:], scratch.ready_us[:], scratch.busy_us[:] = 0, 0.0, 0.0
     scratch.first_op[:], scratch.stamp[:] = -1, -1
@@ -387,7 +388,7 @@ def _fill_parts(
 
 @njit(cache=True, nogil=True)
 def _chain_subgraphs(scratch: _Scratch, n_slots: int) -> None:  # pragma: no cover - compiled
-    """Let each subgraph of an accelerator wait for the one before it."""
+    """Make each subgraph of an accelerator wait for the previous one."""
     n_subgraphs = len(scratch.next_subgraph)
     for first in range(0, n_subgraphs, 2 * n_slots):
         last = -1
@@ -404,7 +405,7 @@ def _chain_subgraphs(scratch: _Scratch, n_slots: int) -> None:  # pragma: no cov
 def _add_transfers(
     graph: _Graph, scratch: _Scratch, n_subgraphs: int
 ) -> None:  # pragma: no cover - compiled
-    """Charge each subgraph for the hyperedges that cross its border, each once."""
+    """Charge each subgraph once for every hyperedge that crosses its border."""
     per_gpu = n_subgraphs // max(graph.hyperedge_us.shape[1], 1)
     for hyperedge in range(len(graph.hyperedge_us)):
         first, last = graph.hyperedge_ptr[hyperedge], graph.hyperedge_ptr[hyperedge + 1]
@@ -424,7 +425,7 @@ def _add_transfers(
 def _run(
     graph: _Graph, scratch: _Scratch, n_subgraphs: int
 ) -> tuple[float, float]:  # pragma: no cover - compiled
-    """Run each part as soon as the parts it waits for are done."""
+    """Run each part as soon as the parts it waits for have ended."""
     n_queued, n_parts = 0, 0
     for part in range(len(scratch.waiting)):
         if scratch.first_op[part] >= 0:
@@ -459,7 +460,7 @@ def _run(
 def _arrive(
     scratch: _Scratch, part: int, at_us: float, n_queued: int
 ) -> int:  # pragma: no cover - compiled
-    """Let an input of a part arrive, and queue the part with its last one; return the length."""
+    """Count an input of a part as arrived; queue the part after the last; return queue length."""
     scratch.ready_us[part] = max(scratch.ready_us[part], at_us)
     scratch.waiting[part] -= 1
     if scratch.waiting[part] == 0:

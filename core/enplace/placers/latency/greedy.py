@@ -9,10 +9,10 @@ from enplace.values.profile import FloatArray, IntArray
 
 
 def greedy_places(groups: Groups) -> IntArray:
-    """Find a place for each group, shape (n_groups,): along one topological order, as many as fit.
+    """Find a place for each group, shape (n_groups,): as many as fit, along a topological order.
 
-    A group that no accelerator left can take goes to the CPUs. One that would return from there to
-    an accelerator goes to the next one, so that every accelerator stays contiguous.
+    A group that no remaining accelerator can take goes to the CPUs. A group that would lead from
+    there back to an accelerator goes to the next one, so that every accelerator stays contiguous.
     """
     before: list[list[int]] = [[] for _ in range(groups.n_ops)]
     for a, b in zip(groups.source.tolist(), groups.target.tolist(), strict=True):
@@ -27,7 +27,7 @@ def greedy_places(groups: Groups) -> IntArray:
             if gpu < chosen < groups.cpu and groups.allowed[group, chosen]:
                 gpu, returns = chosen, [False] * groups.n_ops
             elif not groups.allowed[group, chosen]:
-                # No CPU either: the memory may be exceeded, but by as little as possible.
+                # No CPU either: memory is exceeded, but by as little as possible.
                 chosen = int(np.argmax(np.where(groups.allowed[group], free_bytes, -np.inf)))
             place[group] = chosen
             free_bytes[chosen] -= groups.group_bytes[group]
@@ -37,7 +37,7 @@ def greedy_places(groups: Groups) -> IntArray:
 
 
 def _choose(groups: Groups, group: int, free_bytes: FloatArray, first: int) -> int:
-    """Choose the first accelerator, from a number on, that can take a group; else the CPUs."""
+    """Choose the first accelerator, from a given one on, that can take a group; else the CPUs."""
     need_bytes = groups.group_bytes[group]
     for gpu in range(first, groups.cpu):
         if groups.allowed[group, gpu] and need_bytes <= free_bytes[gpu]:

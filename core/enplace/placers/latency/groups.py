@@ -1,8 +1,8 @@
 """Groups of ops that share a device, which the placers for the latency move.
 
-A group has the ops of a placement unit, and of units that depend on each other both ways
-(appendix B). On an accelerator they are in one subgraph of each pass; on a CPU each op is on its
-own.
+A group contains the ops of a placement unit, and of units that depend on each other both ways
+(appendix B). On an accelerator they are in one subgraph of each pass; on a CPU each op runs
+individually.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from enplace.values.profile import FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The ops of a graph in a topological order that keeps groups together where it can.
+    """The ops of a graph in a topological order that keeps groups together where possible.
 
     Attributes
     ----------
     op : int array, shape (n_ops,)
-        Number of each op in the profile. Everything else numbers ops by their place in this.
+        Number of each op in the profile. All other fields number ops by their place in this array.
     group : int array, shape (n_ops,)
     backward : bool array, shape (n_ops,)
     source, target : int arrays, shape (n_edges,)
         Edges between ops, each once, sorted by source.
     op_us : float array, shape (n_ops, n_gpus + 1)
-        Time on each accelerator; in the last column on a CPU.
+        Time on each accelerator, and on a CPU in the last column.
     allowed : bool array, shape (n_groups, n_gpus + 1)
     group_bytes : int array, shape (n_groups,)
     capacity_bytes : float array, shape (n_gpus + 1,)
         inf for CPUs.
     hyperedge_ptr, hyperedge_op : int arrays
     hyperedge_us : float array, shape (n_hyperedges, n_gpus)
-        Hyperedges between ops, as :func:`~enplace.placers.max_load.hyperedges.find_cut_costs` finds
-        them.
+        Hyperedges between ops, from :func:`~enplace.placers.max_load.hyperedges.find_cut_costs`.
     """
 
     op: IntArray
@@ -68,7 +67,7 @@ class Groups:
 
     @property
     def cpu(self) -> int:
-        """The place that stands for all CPUs."""
+        """The place that represents all CPUs."""
         return len(self.capacity_bytes) - 1
 
 
@@ -110,7 +109,7 @@ def build_groups(problem: Problem) -> Groups:
 def _in_order(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray]:
     """Find a topological order of the ops, and the group of each.
 
-    The order is that of the contracted graph (appendix B), depth first.
+    The order is depth first on the contracted graph (appendix B).
     """
     profile = problem.profile
     part = _strong_parts(problem, backward)
@@ -126,7 +125,7 @@ def _in_order(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray
 
 
 def _strong_parts(problem: Problem, backward: BoolArray) -> IntArray:
-    """Strongly connected parts of the graph of units, each pass of its own; shape (n_ops,)."""
+    """Find the strongly connected components of the graph of units in each pass; (n_ops,)."""
     profile = problem.profile
     label = np.unique(2 * problem.unit + backward, return_inverse=True)[1]
     n = int(label.max()) + 1
@@ -138,7 +137,7 @@ def _strong_parts(problem: Problem, backward: BoolArray) -> IntArray:
 
 
 def _join_units(problem: Problem, part: IntArray, n_parts: int) -> IntArray:
-    """Join units with ops in one part, and parts with ops in one unit, to groups; (n_ops,)."""
+    """Join units that share a component, and components that share a unit, to groups; (n_ops,)."""
     ties = coo_array(
         (np.ones(len(part)), (problem.unit, problem.n_units + part)),
         shape=(problem.n_units + n_parts,) * 2,
@@ -149,7 +148,7 @@ def _join_units(problem: Problem, part: IntArray, n_parts: int) -> IntArray:
 
 
 def cpu_us(problem: Problem) -> FloatArray:
-    """Time of each op on the fastest CPU that it may be on, inf without one; shape (n_ops,)."""
+    """Return the time of each op on the fastest CPU that it may run on, or inf; shape (n_ops,)."""
     cpus = problem.cluster.cpus
     able = problem.unit_allowed[:, cpus][problem.unit]
     fastest: FloatArray = np.where(able, problem.time_us[:, cpus], np.inf).min(
@@ -159,7 +158,7 @@ def cpu_us(problem: Problem) -> FloatArray:
 
 
 def spread_places(groups: Groups, place: IntArray) -> IntArray:
-    """Carry places of groups, shape (n_groups, ...), over to the profile's ops: (n_ops, ...)."""
+    """Assign the places of groups, shape (n_groups, ...), to the profile's ops: (n_ops, ...)."""
     of_op = np.empty((groups.n_ops, *place.shape[1:]), dtype=np.int64)
     of_op[groups.op] = place[groups.group]
     return of_op
@@ -168,12 +167,12 @@ def spread_places(groups: Groups, place: IntArray) -> IntArray:
 def choose_devices(problem: Problem, place: IntArray) -> IntArray:
     """Choose the device of each op.
 
-    Units on CPUs go to the fastest that they may be on, or of equals to the least busy.
+    Units on CPUs go to the fastest allowed CPU, or to the least busy of several equally fast ones.
 
     Parameters
     ----------
     place : int array, shape (n_ops,)
-        Number of the accelerator, or one more for CPUs; the same for ops of one unit.
+        Number of the accelerator, or the next number for CPUs; the same for all ops of a unit.
     """
     gpus, cpus = problem.cluster.gpus, problem.cluster.cpus
     device = np.array([*gpus, -1])[place]

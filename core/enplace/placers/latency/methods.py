@@ -1,8 +1,8 @@
 """The least latency of one query (Tarnawski et al. 2020, sections 4 and 7).
 
-The placements that the other modules of this folder find become plans, which like any other also
-order the ops. The latency is that of the paper's accelerators, which run whole subgraphs; a step on
-the simulator's machine takes less.
+The placements that the other modules of this folder find become plans, which also order the ops.
+The latency is measured on the paper's accelerators, which run whole subgraphs; a step on the
+simulator's machine takes less time.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from enplace.values.profile import IntArray
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
 PROGRAM_S = 60.0
-"""Time for an integer program where the person sets no limit."""
+"""Time limit for an integer program if none is set."""
 
 SUBGRAPHS = 2
-"""Subgraphs of each accelerator, for the placements that need not be contiguous."""
+"""Subgraphs of each accelerator, for placements that need not be contiguous."""
 
 BOTH_PASSES = (
-    "a query to a training graph is forward and backward pass; between them activations go to the "
-    "host's memory and back"
+    "a query to a training graph is a forward and a backward pass; in between, activations move to "
+    "the host's memory and back"
 )
 NO_HOST = (
     "the cluster has neither a CPU nor a second GPU, so the cost of a transfer to the host's "
-    "memory between the passes is unknown and counts as nothing"
+    "memory between the passes is unknown and counted as zero"
 )
 """Notes on the latency of training."""
 
@@ -93,11 +93,11 @@ def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:
 
 
 def _simplify(problem: Problem) -> tuple[Problem, bool, list[str]]:
-    """Turn a problem into one on the paper's machines; also tell if it is the same, and notes."""
+    """Convert a problem to the paper's machines; return it, whether it is the same, and notes."""
     simpler, about = simplify(problem)
     notes, same = [about] if about else [], not about
     if ONE_CHIP in about:
-        notes.append("so does the latency, which may really be longer")
+        notes.append("so the real latency may be longer")
     if backward_ops(problem).any():
         has_host = problem.cluster.n_devices > 1
         notes.append(BOTH_PASSES if has_host else NO_HOST)
@@ -106,7 +106,7 @@ def _simplify(problem: Problem) -> tuple[Problem, bool, list[str]]:
 
 
 def _search_plan(problem: Problem, method: str, q: int, options: PlaceOptions) -> Plan:
-    """Make a plan of what annealing and an integer program find, and report each on the way."""
+    """Make a plan from annealing and an integer program, and report each better one on the way."""
     options.check_cancelled()
     plans = _Plans(problem, method, q, options)
     limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
@@ -116,10 +116,10 @@ def _search_plan(problem: Problem, method: str, q: int, options: PlaceOptions) -
 
 
 class _Plans:
-    """Plans of the incumbents of a search.
+    """The plans for the incumbents of a search.
 
-    Once free ops are settled, an earlier incumbent may have less latency than a later one, so the
-    best placement is kept here too.
+    Once free ops are settled, an earlier incumbent may have less latency than a later one, so this
+    keeps the best placement as well.
     """
 
     def __init__(self, problem: Problem, method: str, q: int, options: PlaceOptions) -> None:
@@ -129,7 +129,7 @@ class _Plans:
         self._device: IntArray | None = None
 
     def make(self, found: Incumbent) -> Plan:
-        """Make the best plan so far, with the facts known by now."""
+        """Make the best plan so far, with everything known about it by now."""
         device, us = self._device, self._us
         if device is None:
             device, us = _settle_free_ops(self.problem, found.device, found.objective_us, self._q)
@@ -166,14 +166,14 @@ def _settle_free_ops(
 ) -> tuple[IntArray, float]:
     """Move free ops to their consumers if that makes nothing worse; also return the latency.
 
-    The result has to honour the pins, need no more memory, have no more than ``n_subgraphs`` in
-    each pass of an accelerator, and be no slower; otherwise the placement stays as it is.
+    The result must respect the pins, need no more memory, have at most ``n_subgraphs`` subgraphs in
+    each pass of an accelerator, and be no slower; otherwise the placement stays unchanged.
     """
     settled = settle(problem, device)
     settled_us = latency_us(problem, settled)
     if np.isinf(us) or not problem.unit_allowed[problem.unit, device].all():
         return settled, settled_us
-    # Cheapest first: the last one simulates a step of each.
+    # The cheapest check comes first; the last one simulates a step of each placement.
     as_good = (
         settled_us <= us * (1 + 1e-9)
         and find_pass_subgraphs(problem, settled).max() < n_subgraphs
@@ -189,7 +189,7 @@ def _step_excess_bytes(problem: Problem, device: IntArray) -> int:
 
 
 def _prove(found: Incumbent, us: float) -> tuple[float, bool]:
-    """Return a bound on the latency, and whether a placement with this latency is proven best."""
+    """Return a bound on the latency, and whether it proves a placement with this latency best."""
     bound_us = min(found.bound_us, us) if np.isfinite(found.objective_us) else 0.0
     proven = found.proven and us <= bound_us * (1 + PROVEN_GAP)
     return (us if proven else bound_us), proven

@@ -1,8 +1,8 @@
 """Integer programs for the latency (Tarnawski et al. 2020, Figs. 3 and 4), on ops.
 
 An accelerator has ``q`` subgraphs in each pass, forward before backward. ``here[op, subgraph]``
-says whether an op is in one, ``where[unit, place]`` on which accelerator, or CPU, a unit is.
-Products in the paper are made linear with a latency that is known to be enough (Lemma 4.1).
+is 1 if an op is in a subgraph, ``where[unit, place]`` if a unit is on an accelerator or the CPUs.
+The paper's products are made linear with a latency that is known to be sufficient (Lemma 4.1).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Program:
     scale_us : float
         Unit of time in the model.
     where : int array, shape (n_units, n_gpus + 1)
-        Numbers of the variables, here and below; the last column stands for the CPUs.
+        Numbers of the variables, here and below; the last column is for the CPUs.
     here : int array, shape (n_ops, n_gpus, n_passes, q)
         Negative for the pass that an op does not belong to.
     """
@@ -45,17 +45,17 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """Variables and times of the program, shared by the groups of rows.
+    """The variables and times of the program that several groups of rows use.
 
     Attributes
     ----------
     inside : int array, shape (n_ops, n_subgraphs)
-        Variables that are 1 where an op is in a subgraph.
+        Variables that are 1 if an op is in a subgraph.
     on_cpu : int array, shape (n_ops,)
     gpu : int array, shape (n_subgraphs,)
         Accelerator of each subgraph.
     work : float array, shape (n_ops, n_subgraphs)
-        Time of an op there, in the unit of the model.
+        Time of an op there, in the model's unit of time.
     cpu_work : float array, shape (n_ops,)
     total : int array, shape (1,)
         The latency.
@@ -88,7 +88,7 @@ def write_program(problem: Problem, q: int, enough_us: float) -> Program:
     where = _add_where(builder, problem)
     here = _add_here(builder, problem, where, q)
     n_ops, _, n_passes, _ = here.shape
-    # An op of the other pass is in no subgraph: one variable for all, which is 0.
+    # An op of the other pass is in no subgraph; one shared variable, fixed at 0, represents this.
     never = builder.variables(1, upper=0.0)
     inside = np.where(here < 0, never[0], here).reshape(n_ops, -1)
     work, cpu_work = _work(problem, enough_us)
@@ -119,7 +119,7 @@ def _add_times(
     done: IntArray,
     scale_us: float,
 ) -> None:
-    """Add the rows for when subgraphs start and finish, and when ops are done (6 to 10)."""
+    """Add the rows for when subgraphs start and finish, and when ops end (6 to 10)."""
     # (7): in, compute, out.
     terms: list[Terms] = [
         (parts.every, 1.0, finish),
@@ -129,7 +129,7 @@ def _add_times(
     ]
     builder.sums(len(parts.gpu), terms, lower=0.0, upper=0.0)
     a, b = _edges(problem)
-    # (6): an op outside the subgraph that one inside depends on is done.
+    # (6): an op outside the subgraph has ended if one inside depends on it.
     before: list[tuple[float, IntArray]] = [(1.0, parts.inside[a]), (-1.0, parts.inside[b])]
     builder.rows([(1.0, start), (-1.0, done[a][:, None]), *before], lower=-1.0)
     # (8) and (9).
@@ -155,7 +155,7 @@ def _add_contiguity_of_passes(builder: ModelBuilder, problem: Problem, here: Int
 
 
 def _add_where(builder: ModelBuilder, problem: Problem) -> IntArray:
-    """Add variables that say where units are, each at one place (1), as memory allows (3)."""
+    """Add the variables for the place of each unit: one place each (1), within memory (3)."""
     cluster = problem.cluster
     allowed = np.zeros((problem.n_units, len(cluster.gpus) + 1), dtype=bool)
     allowed[:, :-1] = problem.unit_allowed[:, cluster.gpus]
@@ -175,7 +175,7 @@ def _add_where(builder: ModelBuilder, problem: Problem) -> IntArray:
 
 
 def _add_here(builder: ModelBuilder, problem: Problem, where: IntArray, q: int) -> IntArray:
-    """Add variables that say in which subgraph ops are."""
+    """Add the variables for the subgraph of each op."""
     n_gpus, n_ops = where.shape[1] - 1, problem.profile.n_ops
     backward = backward_ops(problem).astype(np.int64)
     n_passes = 1 if backward.min() == backward.max() else 2
@@ -194,7 +194,7 @@ def _add_here(builder: ModelBuilder, problem: Problem, where: IntArray, q: int) 
 
 
 def _work(problem: Problem, scale_us: float) -> tuple[FloatArray, FloatArray]:
-    """Times on the accelerators and on a CPU; 0 where an op cannot run, as it may not be there."""
+    """Return times on accelerators and on a CPU; 0 where an op cannot run, and so cannot be."""
     time_us = np.column_stack([problem.time_us[:, problem.cluster.gpus], cpu_us(problem)])
     work = np.where(np.isfinite(time_us), time_us, 0.0) / scale_us
     return work[:, :-1], work[:, -1]
@@ -203,7 +203,7 @@ def _work(problem: Problem, scale_us: float) -> tuple[FloatArray, FloatArray]:
 def _transfer_terms(
     builder: ModelBuilder, problem: Problem, parts: _Parts, scale_us: float
 ) -> list[Terms]:
-    """Time to bring in and send out tensors: CommIn and CommOut (4, 5) of each hyperedge in one."""
+    """Return the time of transfers in and out: CommIn and CommOut (4, 5) of each hyperedge."""
     ptr, ops, cost_us = find_cut_costs(problem, np.arange(problem.profile.n_ops))
     n_hyperedges, inside = len(cost_us), parts.inside
     most = builder.variables(n_hyperedges, inside.shape[1], upper=1.0)
@@ -218,9 +218,9 @@ def _transfer_terms(
 def _bound_by_longest_path(
     builder: ModelBuilder, problem: Problem, parts: _Parts, sent: FloatArray
 ) -> None:
-    """Add that the ops of a path, and what is sent along it, take no longer than the latency.
+    """Make the latency at least the time of one path's ops and of the transfers along it.
 
-    That follows from the other rows, but no solver sees it before all choices are made.
+    This follows from the other rows, but no solver sees it before all choices are made.
 
     Parameters
     ----------
@@ -271,14 +271,14 @@ def _edges(problem: Problem) -> tuple[IntArray, IntArray]:
 def write_solution(
     program: Program, problem: Problem, place: IntArray, slot: IntArray
 ) -> FloatArray:
-    """Write a placement as choices of the program; the solver finds the times.
+    """Write a placement as the program's choices; the solver finds the times.
 
     Parameters
     ----------
     place : int array, shape (n_units,)
-        Accelerator of each unit, or the last for the CPUs.
+        Accelerator of each unit, or the last number for the CPUs.
     slot : int array, shape (n_ops,)
-        Which subgraph of its pass an op is in.
+        The subgraph of each op within its pass.
     """
     values = np.full(program.model.n_variables, np.nan)
     values[program.where] = np.arange(program.where.shape[1]) == place[:, None]

@@ -33,13 +33,13 @@ STEPS = 300_000
 """Annealing steps of one run."""
 
 SMALL = 200
-"""With fewer choices of a place for an op, the program alone is done sooner."""
+"""With fewer choices of a place for an op, the program alone is faster."""
 
 MOST_CHOICES = 50_000
-"""With more choices of a subgraph for an op, writing the program takes longer than it is worth."""
+"""With more choices of a subgraph for an op, writing the program takes too long."""
 
 _SEEDS_APART = 1 << 32
-"""More than any seed that people give, so that runs of different seeds differ."""
+"""More than any seed that people choose, so that runs of different seeds differ."""
 
 
 def place_greedily(problem: Problem) -> IntArray:
@@ -47,7 +47,7 @@ def place_greedily(problem: Problem) -> IntArray:
     groups = build_groups(problem)
     place = greedy_places(groups)
     able = groups.allowed[np.arange(groups.n_groups), place]
-    # Units that depend on each other both ways but are pinned apart cannot be together anywhere.
+    # Units that depend on each other both ways but are pinned apart cannot share any device.
     place[~able] = np.argmax(groups.allowed[~able], axis=1)
     return choose_devices(problem, spread_places(groups, place))
 
@@ -57,8 +57,8 @@ def search_latency(
 ) -> Incumbent:
     """Find the placement with the least latency.
 
-    The greedy placement is annealed, and the integer program goes on from that. At the same time,
-    on another core, annealing starts again and again.
+    The greedy placement is annealed, and the integer program continues from the result. Meanwhile,
+    annealing restarts again and again on another core.
 
     Parameters
     ----------
@@ -80,8 +80,8 @@ def search_latency(
     search.offer(anneal(groups, start, 1, STEPS, late, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
-        # Several subgraphs and one alternate, so that several do not end up worse: good placements
-        # with one are hard to find when there are more.
+        # Runs with several subgraphs and with one alternate, so that several do not end up worse:
+        # with more subgraphs, good placements that use only one are hard to find.
         round_, n_slots = (number, q) if q == 1 else ((number + 1) // 2, q if number % 2 else 1)
         return anneal(groups, start, n_slots, STEPS, stopped, seed + round_ * _SEEDS_APART)
 
@@ -90,19 +90,19 @@ def search_latency(
 
 
 def _pipeline_places(problem: Problem, groups: Groups, stopped: Callable[[], bool]) -> IntArray:
-    """Places of the best pipeline along one order, a baseline of section 7."""
+    """Return the places of the best pipeline along one order, a baseline of section 7."""
     cluster = problem.cluster
     place_of = np.full(cluster.n_devices, groups.cpu)
     place_of[cluster.gpus] = np.arange(len(cluster.gpus))
     device = partition_along_order(problem, stopped=stopped).device
     place = np.zeros((groups.n_groups, 2), dtype=np.int64)
-    # The last op of a group decides, should the partition have it on several devices.
+    # If the partition has a group on several devices, its last op decides.
     place[groups.group, 0] = place_of[device[groups.op]]
     return place
 
 
 class _Search:
-    """Incumbents on groups, whose placements are by group."""
+    """The incumbents of a search whose placements are by group."""
 
     def __init__(self, problem: Problem, groups: Groups, limits: Limits, q: int) -> None:
         self._problem, self._groups, self._limits, self._q = problem, groups, limits, q
@@ -118,7 +118,7 @@ class _Search:
         return bool(np.isfinite(self._incumbents.best.objective_us))
 
     def offer(self, place: IntArray) -> bool:
-        """Keep places of groups, shape (n_groups, 2), if they are better; return if they are."""
+        """Keep places of groups, shape (n_groups, 2), if they are better; return whether so."""
         groups = self._groups
         held = np.bincount(place[:, 0], groups.group_bytes, len(groups.capacity_bytes))
         allowed = groups.allowed[np.arange(groups.n_groups), place[:, 0]].all()
@@ -141,11 +141,11 @@ class _Search:
     def solve(
         self, deadline_s: float, solver: str, take_others: Callable[[], None] = lambda: None
     ) -> Incumbent:
-        """Go on with the integer program; meanwhile, take what other searches find."""
+        """Continue with the integer program; meanwhile, take the results of other searches."""
         best = self._incumbents.best
         choices = self._groups.op_us.size * self._q
         if choices > MOST_CHOICES:
-            why = f"{choices:,} choices are too many for the integer program: annealing alone"
+            why = f"{choices:,} choices are too many for the integer program: only annealing ran"
             return replace(best, why=why)
         if self._limits.cancelled() or time.monotonic() >= deadline_s:
             return best
@@ -169,7 +169,7 @@ class _Search:
         def offer(values: FloatArray) -> None:
             place, subgraph = read_placement(program, values, problem)
             device = choose_devices(problem, place[problem.unit])
-            # To a solver, a little more than the memory still fits.
+            # Solvers tolerate slightly more than the memory.
             if excess_bytes(problem, device) == 0:
                 self._offer_devices(device, subgraph)
 
@@ -177,7 +177,7 @@ class _Search:
 
 
 def _serial_us(problem: Problem) -> float:
-    """Upper bound on any latency: everything one after another, sent everywhere."""
+    """Bound every latency from above: everything in sequence, every tensor sent everywhere."""
     work = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0).max(axis=1).sum()
     ends = problem.profile.n_tensors + problem.profile.n_edges
     return float(work + send_us(problem).max(initial=0.0) * ends) + 1.0

@@ -1,9 +1,9 @@
 """Simulated annealing for the largest load of a placement that need not be contiguous.
 
-A step moves one unit, exchanges two, gathers the units of one hyperedge, or moves a connected part
-of one device. Loads are updated in time proportional to the hyperedges of the units that move. The
-energy of a placement is a norm of all loads: unlike the largest of them, it also falls when a
-device that is not the busiest gets less to do.
+A step moves one unit, exchanges two, gathers the units of one hyperedge, or moves a connected set
+of units from one device. Updating the loads takes time proportional to the hyperedges of the units
+that move. The energy of a placement is a norm of all loads: unlike the largest load, it also falls
+when a device that is not the busiest gets less work.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from enplace.placers.max_load.moves import Costs, Loads, build_costs, build_load
 from enplace.values.profile import FloatArray, IntArray
 
 STEPS_AT_ONCE = 200_000
-"""Steps between two checks whether to stop: some tenths of a second."""
+"""Steps between two checks for whether to stop: some tenths of a second."""
 
 STEPS_PER_UNIT, MOST_STEPS = 8000, 1_500_000
-"""Steps of one run; beyond these, another run from the same start finds more than a longer one."""
+"""Steps of one run; further runs from the same start find more than a longer run would."""
 
 HOT, COLD = 0.03, 0.00003
 """First and last temperature, as shares of the load."""
 
 MANY, COOLER = 2000, 2.5
-"""With more units than :data:`MANY`, each has less of the load and fewer steps, so the first
-temperature falls with this power of their number."""
+"""With more units than :data:`MANY`, each unit has a smaller share of the load and gets fewer
+steps, so the first temperature falls with this power of the number of units."""
 
 SWAP, GATHER, CONNECTED = 0.15, 0.1, 0.3
-"""Shares of the kinds of step; the others move one unit."""
+"""Shares of the kinds of steps; all other steps move one unit."""
 
 MOST_MOVED = 48
 """Most units that move in one step."""
@@ -46,7 +46,7 @@ def anneal(
     ----------
     start : int array, shape (n_units,)
     stopped : callable
-        Called every :data:`STEPS_AT_ONCE` steps; once true, the best so far is the answer.
+        Called every :data:`STEPS_AT_ONCE` steps; once it returns true, the best so far is returned.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def anneal(
         if stopped():
             break
         steps = min(STEPS_AT_ONCE, total - first)
-        # Computed anew each time, without the rounding errors of the steps before.
+        # Built again each time, without the rounding errors of the steps before.
         best_us = time_per_sample_us(graph, best)
         loads = build_loads(graph, device)
         ends = (first / total, (first + steps) / total)
@@ -139,7 +139,7 @@ def _choose(
     step: int,
     rng: np.random.Generator,
 ) -> int:  # pragma: no cover - compiled
-    """Choose units and where they move; return their number."""
+    """Choose units and their new devices; return the number of units."""
     n_units, n_devices = costs.unit_us.shape[:2]
     device = loads.device
     unit = _choose_unit(loads, n_units, rng)
@@ -172,7 +172,7 @@ def _choose(
 def _choose_unit(
     loads: Loads, n_units: int, rng: np.random.Generator
 ) -> int:  # pragma: no cover - compiled
-    """Choose any unit, or now and then, in a few tries, one of a busiest device."""
+    """Choose any unit, or sometimes, within a few tries, a unit of the busiest device."""
     unit = rng.integers(0, n_units)
     if rng.random() < 0.3:
         p = rng.integers(0, loads.load_us.shape[1])
@@ -196,7 +196,7 @@ def _connected(
 ) -> int:  # pragma: no cover - compiled
     """Add the units near ``units[0]`` on its device, breadth first; return their number.
 
-    ``mark`` is the last step that has seen each unit.
+    ``mark`` is the last step that visited each unit.
     """
     n, at = 1, 0
     mark[units[0]] = step
@@ -215,7 +215,7 @@ def _connected(
 
 @njit(cache=True, nogil=True)
 def _norm(load_us: FloatArray, scale_us: float) -> float:  # pragma: no cover - compiled
-    """16-norm of the loads of each pass; the scale keeps the powers within range."""
+    """Return the 16-norm of the loads of each pass; the scale keeps the powers within range."""
     norm = 0.0
     for p in range(load_us.shape[1]):
         total = 0.0

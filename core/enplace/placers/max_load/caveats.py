@@ -1,4 +1,4 @@
-"""The cases in which a result is less than a person would expect, and the notes that say so."""
+"""Cases in which a result is worse than one would expect, and the notes about them."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 
 UNLIKE_DEVICES = (
-    "devices of a kind differ, and each was taken for the slowest of them: a partition that gives "
-    "the faster ones more may be better; max-load-ip tells them apart"
+    "devices of a kind differ, and each was treated like the slowest of them: a partition that "
+    "gives the faster ones more may be better; max-load-ip distinguishes them"
 )
 
 UNLIKE_LINKS = (
-    "links between GPUs differ, and the all-reduce between replicas was taken to use the slowest "
-    "of all: replicas on GPUs with fast links may do better (two levels keep them in one machine)"
+    "links between GPUs differ, and the all-reduce between replicas was assumed to use the slowest "
+    "link: replicas on GPUs with fast links may do better (two levels keep them in one machine)"
 )
 
-ONE_CHIP = "logical GPUs of one chip compute one after another, but were taken for separate GPUs"
+ONE_CHIP = "logical GPUs of one chip compute one after another, but were treated as separate GPUs"
 
 SEVERAL_LINKS = (
     "a GPU's links differ, to several CPUs, without a CPU to other GPUs, or between machines: each "
-    "is taken to send and receive everything at its fastest, so a sample or query may take longer"
+    "GPU is assumed to use its fastest link only, so a sample or query may take longer"
 )
 
 NOT_CONTIGUOUS = (
     "stages are cut in the forward graph, as in the paper, and the backward ops of a device are "
-    "not contiguous; max-load-ip looks at both"
+    "not contiguous; max-load-ip considers both"
 )
 
 PINNED_REPLICAS = (
-    "replicas were left out where their GPU has pinned ops of its own, or may not run those of the "
-    "stage"
+    "replicas were left out where their GPU has pinned ops of its own, or may not run the ops of "
+    "the stage"
 )
 
-NONE_IN_TIME = "no partition that fits was found in the time there was"
+NONE_IN_TIME = "no partition that fits was found within the time limit"
 
 
 def find_unlike(problem: Problem, rule: LoadRule) -> str:
-    """Say how devices of a kind, or their links, differ in a way that matters; "" if they do not.
+    """Describe a relevant difference between devices of a kind, or their links; "" if none.
 
-    The dynamic programs take all devices of a kind to be alike.
+    The dynamic programs assume that all devices of a kind are alike.
     """
     cluster = problem.cluster
     prices, _ = prices_us(problem)
@@ -63,13 +63,13 @@ def find_unlike(problem: Problem, rule: LoadRule) -> str:
 
 
 def simplify(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
-    """Turn a problem into one on the paper's machines.
+    """Convert a problem to the paper's machines.
 
     Returns
     -------
     tuple[Problem, str]
-        The problem, with GPUs large enough for a partition, and a note; "" if it is the same. What
-        is optimal for a problem that was changed need not be so for the original.
+        The problem, with GPUs large enough for a partition, and a note; "" if it is unchanged. An
+        optimum of a changed problem need not be one of the original.
     """
     problem, about_memory = with_larger_gpus(problem)
     about_links = "" if has_one_link(problem.cluster, rule.two_level) else SEVERAL_LINKS
@@ -78,7 +78,7 @@ def simplify(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
 
 
 def explain_failure(problem: Problem, device: IntArray) -> str:
-    """Say why a placement was made without a partition to follow."""
+    """Explain why a placement does not follow a partition."""
     if excess_bytes(problem, device):
-        return "nothing that fits the memory was found, and this does not either"
-    return "no partition that keeps to the pins, colocation and memory was found"
+        return "nothing that fits in memory was found, and this does not fit either"
+    return "no partition that respects the pins, colocation and memory was found"

@@ -1,13 +1,13 @@
-"""From ops to the nodes that a contiguous partition divides (appendix B).
+"""Contract ops to the nodes that a contiguous partition divides (appendix B).
 
-Forward ops that must share a device become one node, and so do backward ops; a node stands for
+Forward ops that must share a device become one node, and so do backward ops. A node represents
 the forward ops together with the backward ops of the same placement units. Backward nodes without
-a forward one get an artificial forward node, connected as a mirror image of the backward graph.
-Then strongly connected nodes are merged, and so are nodes that cost nothing with their only
+a forward node get an artificial one, connected as a mirror image of the backward graph. Then
+strongly connected nodes are merged, and nodes that cost nothing are merged with their only
 neighbour.
 
-The paper merges the latter whatever memory they hold. Where the model does not fit one device, that
-can lose the only partition that fits, so there only nodes without memory are merged.
+The paper merges the latter whatever memory they hold. If the model does not fit on one device, that
+can lose the only partition that fits, so then only nodes without memory are merged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
 SLACK = 1.25
-"""Memory of the GPUs, relative to the paper's sum, where they are too small for it."""
+"""Memory that the GPUs get if they are too small for it, relative to the paper's sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Nodes:
     tied : int array, shape (n_tied, 2)
         Forward nodes, and backward nodes without forward ops that read their tensors.
     layer : int array, shape (n_nodes,)
-        Number of the layer by name; all 0 where names tell of none.
+        Number of the layer by name; all 0 if the names show no layers.
     """
 
     node: IntArray
@@ -82,9 +82,9 @@ def contract(problem: Problem, rule: LoadRule = USUAL) -> Nodes:
 def _forward_graph(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray]:
     """Find the label of each op, and edges between labels, shape (n_edges, 2).
 
-    The optimiser's ops follow their unit and add no edges. The label of a unit's forward ops is
-    also that of its backward ops, so an orphaned backward node and its artificial forward image are
-    one label from the start.
+    The optimiser's ops follow their unit and add no edges. The forward and the backward ops of a
+    unit share a label, so an orphaned backward node and its artificial forward image have one label
+    from the start.
     """
     profile = problem.profile
     label = problem.unit.astype(np.int64)
@@ -102,7 +102,7 @@ def _forward_graph(problem: Problem, backward: BoolArray) -> tuple[IntArray, Int
 
 
 def _tidy(edges: IntArray) -> IntArray:
-    """Keep each edge once, and none from a node to itself."""
+    """Keep each edge once, and drop edges from a node to itself."""
     found: IntArray = np.unique(edges[edges[:, 0] != edges[:, 1]].reshape(-1, 2), axis=0)
     return found
 
@@ -121,10 +121,10 @@ def _strongly_connected(label: IntArray, edges: IntArray) -> tuple[IntArray, Int
 def _without_free_nodes(
     problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule
 ) -> tuple[IntArray, IntArray]:
-    """Merge nodes that cost nothing wherever their one neighbour goes into that neighbour.
+    """Merge nodes that cost nothing with their one neighbour, wherever it goes.
 
-    They take no time, hold no memory that matters and no weights that replicas would reduce,
-    exchange tensors with no other node in either pass, and may be wherever the neighbour may be.
+    They take no time, hold no relevant memory and no weights that replicas would all-reduce,
+    exchange tensors with no other node in either pass, and are allowed wherever the neighbour is.
     """
     profile = problem.profile
     memory_bytes = op_memory_bytes(problem)
@@ -178,9 +178,9 @@ def _nodes(problem: Problem, label: IntArray, edges: IntArray, rule: LoadRule) -
 
 
 def _layer(problem: Problem, label: IntArray) -> IntArray:
-    """Layer of each node: the first of its forward ops, else the last of its others; (n_nodes,).
+    """Find each node's layer: its first forward op's, else its last other op's; (n_nodes,).
 
-    The optimiser's ops count only where there are no others.
+    The optimiser's ops count only if there are no others.
     """
     profile, n = problem.profile, int(label.max()) + 1
     homes = [find_home(parts) for parts in parts_of(profile)]
@@ -199,7 +199,7 @@ def _layer(problem: Problem, label: IntArray) -> IntArray:
 
 
 def _tied(problem: Problem, label: IntArray) -> IntArray:
-    """Forward nodes, and orphaned backward nodes that read their tensors; shape (n_tied, 2)."""
+    """Pair forward nodes with orphaned backward nodes that read their tensors; (n_tied, 2)."""
     profile, backward = problem.profile, backward_ops(problem)
     orphaned = np.ones(int(label.max()) + 1, dtype=bool)
     orphaned[label[~backward]] = False
@@ -209,7 +209,7 @@ def _tied(problem: Problem, label: IntArray) -> IntArray:
 
 
 def excess_bytes(problem: Problem, device: IntArray) -> int:
-    """Bytes by which a placement exceeds the accelerators' memory, by the paper's sum."""
+    """Sum by how much a placement exceeds the accelerators' memory, counted as in the paper."""
     held = np.zeros(problem.cluster.n_devices, dtype=np.int64)
     np.add.at(held, device, op_memory_bytes(problem))
     over = (held - problem.cluster.capacity_bytes)[problem.cluster.gpus]
@@ -217,15 +217,15 @@ def excess_bytes(problem: Problem, device: IntArray) -> int:
 
 
 def with_larger_gpus(problem: Problem) -> tuple[Problem, str]:
-    """Give a problem larger GPUs where the paper's sum is more than all of them hold.
+    """Give a problem larger GPUs if the paper's sum exceeds the memory of all of them.
 
-    A step needs less, as not all tensors are there at once. So there may well be a good partition,
-    and its schedule tells whether it fits.
+    A step needs less, because not all tensors are in memory at once. So there may well be a good
+    partition, and its schedule shows whether it fits.
 
     Returns
     -------
     tuple[Problem, str]
-        The problem, and a note; the same problem and "" where a partition may fit.
+        The problem, and a note; the same problem and "" if a partition may fit.
     """
     cluster = problem.cluster
     on_cpu = np.any(problem.unit_allowed[:, cluster.cpus], axis=1)
@@ -240,7 +240,7 @@ def with_larger_gpus(problem: Problem) -> tuple[Problem, str]:
     )
     note = (
         f"weights and outputs of all ops sum to {size(need_bytes)}, more than all GPUs have: "
-        f"divided as if each had {factor:.1f} times its memory; the step's peak tells if it fits"
+        f"divided as if each had {factor:.1f} times its memory; the step's peak shows if it fits"
     )
     return replace(problem, cluster=replace(cluster, devices=devices)), note
 
@@ -248,7 +248,7 @@ def with_larger_gpus(problem: Problem) -> tuple[Problem, str]:
 def _slowest_us(
     problem: Problem, devices: list[int], label: IntArray, n: int, rule: LoadRule
 ) -> FloatArray:
-    """Time of each node on the slowest of some devices, as any of them may get it."""
+    """Find the time of each node on the slowest of some devices, any of which may get it."""
     total = np.full((n, rule.n_passes), np.inf)
     if devices:
         total[:] = 0.0

@@ -1,8 +1,8 @@
 """Local search for the largest load of a placement (Tarnawski et al. 2020, section 6).
 
-The paper's baseline: from a random placement, make the best reassignment of a single node, again
-and again until none helps. A node here is a placement unit. Less excess memory comes before less
-load, so that a descent that begins with full devices can end with a placement that fits.
+The paper's baseline: from a random placement, make the best reassignment of a single node until
+none helps. Here a node is a placement unit. A smaller excess matters more than a smaller load, so a
+descent that begins with full devices can end with a placement that fits.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from enplace.placers.max_load.moves import Costs, Loads, build_costs, build_load
 from enplace.values.profile import IntArray
 
 HELPS = 1e-9
-"""Share by which the load has to fall, so that rounding errors do not count as improvements."""
+"""Share by which the load must fall to count as an improvement, and not as a rounding error."""
 
 
 def draw_placement(graph: Hypergraph, draw: np.random.Generator) -> IntArray:
-    """Draw for each unit any device that it may be on; shape (n_units,)."""
+    """Draw one of the allowed devices for each unit; shape (n_units,)."""
     chance = draw.random((graph.n_units, graph.n_devices))
     device: IntArray = np.where(np.isfinite(graph.unit_us[:, :, 0]), chance, -1.0).argmax(axis=1)
     return device
 
 
 def score(graph: Hypergraph, device: IntArray) -> tuple[float, float]:
-    """Return excess memory in bytes and time per sample; the smaller of two pairs is better."""
+    """Return the excess in bytes and the time per sample; the smaller of two pairs is better."""
     excess = np.maximum(held_bytes(graph, device) - graph.capacity_bytes, 0).sum()
     return float(excess), time_per_sample_us(graph, device)
 
@@ -40,7 +40,7 @@ def descend(graph: Hypergraph, start: IntArray, stopped: Callable[[], bool]) -> 
     ----------
     start : int array, shape (n_units,)
     stopped : callable
-        Called before every step; once true, the descent ends where it is.
+        Called before every step; once it returns true, the descent ends where it is.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def descend(graph: Hypergraph, start: IntArray, stopped: Callable[[], bool]) -> 
     """
     costs, device = build_costs(graph), start.copy()
     while not stopped():
-        # Computed anew for each step, as the rounding errors of moves there and back add up.
+        # Built again for each step, because rounding errors of moves back and forth add up.
         unit, target = _best_move(costs, build_loads(graph, device.copy()))
         if unit < 0:
             break
@@ -58,10 +58,10 @@ def descend(graph: Hypergraph, start: IntArray, stopped: Callable[[], bool]) -> 
 
 @njit(cache=True, nogil=True)
 def _best_move(costs: Costs, loads: Loads) -> tuple[int, int]:  # pragma: no cover - compiled
-    """Find the reassignment after which excess memory, and then the load, is least.
+    """Find the reassignment with the least excess afterwards, and then the least load.
 
-    Ties go to the first; -1 for the unit if none helps. A move changes the loads of two devices
-    only, so one of them has to be among the busiest, or too full.
+    Ties go to the first; the unit is -1 if none helps. A move changes the loads of only two
+    devices, so one of them must be among the busiest, or exceed its memory.
     """
     excess, load_us = _score(costs, loads)
     load_us *= 1 - HELPS

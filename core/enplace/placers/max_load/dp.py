@@ -1,4 +1,4 @@
-"""The best contiguous partition, exactly, and along orders (sections 5.1.1 and 5.1.2)."""
+"""Find the best contiguous partition, exactly or along orders (sections 5.1.1 and 5.1.2)."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 MOST_IDEALS, MOST_BYTES = 3_000_000, 1 << 28
-"""Beyond so many ideals, or so much memory for them, only partitions along orders are tried."""
+"""With more ideals, or more memory for them, only partitions along orders are tried."""
 
 N_ORDERS = 60
 """Depth-first orders whose best partition bounds the search."""
 
 ORDERS_WORK = 3_000_000_000
-"""Fewer orders where the squares of the number of nodes would add up to more."""
+"""Limit on the sum of the squares of the numbers of nodes; above it, fewer orders are tried."""
 
 GUESS = 1.3
-"""Factor from one limit that is tried to the next."""
+"""Factor between successive limits."""
 
 FIRST_WORK = 10_000_000
-"""Along long orders, the first partition has fewer places to cut: their number times the number of
+"""On long orders, the first partition has fewer places to cut: their number times the number of
 nodes is about this."""
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The ops of a graph divided between devices, and what is known about it.
+    """The ops of a graph divided between devices, and what is proven about the division.
 
     Attributes
     ----------
     device : int array, shape (n_ops,)
     load_us : float
-        Time per sample; inf where no partition fits.
+        Time per sample; inf if no partition fits.
     bound_us : float
         No contiguous partition has a lower load.
     n_ideals : int
@@ -66,7 +66,7 @@ class Partition:
     optimal : bool
         Whether no contiguous partition is better.
     note : str
-        How it was found, where a person would expect more.
+        How it was found, if that is less than one would expect.
     replicas : tuple of tuples of int
     """
 
@@ -86,7 +86,7 @@ class Task:
     Attributes
     ----------
     floor_us : float array, shape (rule.n_passes,)
-        No partition has less in each pass.
+        A lower bound on the load of every partition in each pass.
     """
 
     problem: Problem
@@ -116,8 +116,8 @@ class Solution:
 Stopped = Callable[[], bool]
 
 Solve = Callable[[FloatArray], tuple[Solution | None, bool]]
-"""From limits on the loads of each pass to the partition with the least load in the last one, if
-there is one below the limits, and whether the search was complete."""
+"""A function from limits on the loads of each pass to the partition below them with the least load
+in the last pass, if there is one, and whether the search was complete."""
 
 
 def never() -> bool:
@@ -144,7 +144,7 @@ def partition_exactly(
 ) -> Partition:
     """Find the contiguous partition with the least time per sample (section 5.1.1).
 
-    With more than ``limit`` ideals, or when stopped before the end, it is the best along some
+    With more than ``limit`` ideals, or if stopped before the end, it is the best along some
     depth-first orders.
     """
     task = build_task(problem, rule)
@@ -179,23 +179,23 @@ def partition_along_order(
 
 
 def _most_ideals(task: Task, limit: int) -> int:
-    """Number of ideals that fit in :data:`MOST_BYTES` with their cells and lattice."""
+    """Return how many ideals fit in :data:`MOST_BYTES` with their cells and lattice."""
     each = 2 * (task.nodes.n_nodes // 8 + 8) + 64
     each += (BYTES_PER_CELL + 1) * count_cells(task.costs.devices)
     return max(1, min(limit, MOST_BYTES // each))
 
 
 def count_orders(task: Task, n_orders: int) -> int:
-    """Count the orders to try when ``n_orders`` are wanted: fewer for large graphs."""
+    """Count the orders to try when ``n_orders`` are requested: fewer for large graphs."""
     return max(1, min(n_orders, ORDERS_WORK // max(task.nodes.n_nodes, 1) ** 2))
 
 
 def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Partition:
     """Find the best partition along any of several orders; the first is the deterministic one.
 
-    Where the passes count separately, it begins with the best partition for their sum along that
-    order: as appendix A says, there is little between the two. The first order is searched even if
-    stopped, with fewer places to cut if it is long, so that there is an answer.
+    If the passes count separately, it begins with the best partition for their sum along that
+    order: as appendix A reports, the two differ little. The first order is searched even if
+    stopped, with fewer places to cut if it is long, so there is always an answer.
     """
     least_us = float(task.floor_us.sum())
     if find_unlike(task.problem, task.rule) == UNLIKE_DEVICES:
@@ -220,10 +220,10 @@ def best_in_orders(task: Task, n_orders: int, seed: int, stopped: Stopped) -> Pa
 
 
 def chains(task: Task, n_orders: int, seed: int) -> Iterator[Lattice]:
-    """Yield the lattices of some orders, each of which has one ideal of each size.
+    """Yield the lattices of some orders, each with one ideal of each size.
 
-    Inputs that only a CPU can run come first: between the others, they would separate nodes that
-    could share an accelerator.
+    Inputs that only a CPU can run come first: in between other nodes, they would separate nodes
+    that could share an accelerator.
     """
     rng = np.random.default_rng(seed)
     nodes = task.nodes
@@ -240,9 +240,9 @@ def chains(task: Task, n_orders: int, seed: int) -> Iterator[Lattice]:
 def _variants(nodes: Nodes, order: IntArray) -> Iterator[IntArray]:
     """Yield variants of an order, the most promising first, as a good start shortens the search.
 
-    Layer by layer, where names tell the layers; with orphaned backward nodes next to the forward
-    nodes whose tensors they read, so that one device can have both, and weights next to the nodes
-    that need them; and as it is.
+    The variants are: layer by layer, if the names show layers; with orphaned backward nodes next to
+    the forward nodes whose tensors they read, so that one device can have both, and weights next to
+    the nodes that need them; and the order itself.
     """
     together = order_tied(order, nodes.tied, nodes.source, nodes.target)
     if nodes.layer.any():
@@ -252,11 +252,11 @@ def _variants(nodes: Nodes, order: IntArray) -> Iterator[IntArray]:
 
 
 def least_below(task: Task, solve: Solve, best: Partition) -> tuple[Partition, bool]:
-    """Find the best partition if better than a known one; also tell if the search was complete.
+    """Find the best partition if better than a known one, and whether the search was complete.
 
-    Where the passes count separately (GPipe), the sum of the largest loads is minimised. This walks
-    along the Pareto front: the least backward load at all, then the least for a smaller forward
-    load, and so on, while that can lead to a smaller sum.
+    If the passes count separately (GPipe), the sum of the largest loads is minimised. This walks
+    along the Pareto front: first the least backward load of all, then the least for a smaller
+    forward load, and so on, as long as the sum can get smaller.
     """
     floor = task.floor_us
     if np.isinf(floor).any():
@@ -277,15 +277,15 @@ def least_below(task: Task, solve: Solve, best: Partition) -> tuple[Partition, b
             return best, finished
         forward = min(float(load_us[0]), best.load_us - float(load_us[1])) * (1 - 1e-9)
         if forward >= limit[0]:
-            return best, finished  # Networks have the largest load, and no table counts them here.
+            return best, finished  # Networks have the largest load; no table here counts them.
         limit = np.array([forward, best.load_us - floor[0]])
     return best, finished
 
 
 def least_from_below(task: Task, solve: Solve, best: Partition) -> tuple[Partition, bool]:
-    """Do the same where no good partition is known: low limits are quick to search, so try them.
+    """Do the same if no good partition is known: low limits are quick to search, so try them.
 
-    Each limit is :data:`GUESS` times the one before, until there is a partition below it.
+    Each limit is :data:`GUESS` times the previous one, until there is a partition below it.
     """
     costs = task.costs
     guess = GUESS * float(task.floor_us.sum())
@@ -303,7 +303,7 @@ def least_from_below(task: Task, solve: Solve, best: Partition) -> tuple[Partiti
 
 
 def _solve_over(task: Task, lattice: Lattice, stopped: Stopped, every: int = 1) -> Solve:
-    """Return a search over a lattice; stages end at every ``every``-th ideal only."""
+    """Return a search over a lattice in which stages end only at every ``every``-th ideal."""
     devices = task.costs.devices
 
     def solve(limit_us: FloatArray) -> tuple[Solution | None, bool]:
@@ -321,7 +321,7 @@ def _solve_over(task: Task, lattice: Lattice, stopped: Stopped, every: int = 1) 
 def _fill_all(
     task: Task, lattice: Lattice, limit_us: FloatArray, stopped: Stopped, every: int
 ) -> tuple[Table, bool]:
-    """Fill the table of partitions whose loads are below a limit; also tell if it is complete."""
+    """Fill the table of partitions with loads below a limit; return whether it is complete."""
     table = empty_table(lattice, task.costs.devices)
     capable = find_capable(task.costs, lattice, limit_us)
     capable[np.arange(lattice.n_ideals) % every > 0] = False

@@ -1,4 +1,4 @@
-"""From the placements of searches to those of plans: free ops, pins and units."""
+"""Turn the placements of searches into those of plans: settle free ops, pins and units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from enplace.values.profile import IntArray
 
 
 def find_allowed(problem: Problem, device: IntArray) -> BoolArray:
-    """Whether each unit is on one device, and may be there; shape (n_units,)."""
+    """Whether each unit is on a single device that it is allowed on; shape (n_units,)."""
     there = unit_devices(problem, device)
     allowed = problem.unit_allowed[np.arange(problem.n_units), there]
     np.logical_and.at(allowed, problem.unit, device == there[problem.unit])
@@ -25,15 +25,15 @@ def find_allowed(problem: Problem, device: IntArray) -> BoolArray:
 def settle_free_ops(
     problem: Problem, device: IntArray, rule: LoadRule, replicas: Replicas = ()
 ) -> IntArray:
-    """Move free ops to their consumers, if that makes nothing worse.
+    """Move free ops to their consumers if that makes nothing worse.
 
-    Ops that break a constraint move at any cost.
+    Ops that break a constraint always move.
     """
     found = settle(problem, device)
     if not find_allowed(problem, device).all() or np.array_equal(found, device):
         return found
     load_us, before_us = (max_load_us(problem, there, rule, replicas) for there in (found, device))
-    # Cheapest first: the last one walks over all edges.
+    # The cheapest check comes first; the last one walks over all edges.
     as_good = (
         load_us <= before_us * (1 + 1e-9)
         and excess_bytes(problem, found) <= excess_bytes(problem, device)

@@ -1,12 +1,12 @@
-"""Hyperedges: what the transfers of any set of ops cost, in sums that are quick to keep up to date.
+"""Hyperedges: the transfer costs of any set of ops, as sums that are quick to update.
 
-A tensor is a hyperedge between the node that makes it and those that read it. It costs a set of
-nodes S in two ways: S sends it out if it has the maker but not all readers, and brings it in if it
-has a reader but not the maker. With A, the maker and all readers, that is
+A tensor is a hyperedge between the node that makes it and the nodes that read it. It costs a set of
+nodes S in two ways: S sends it if it has the maker but not all readers, and S receives it if it has
+a reader but not the maker. With A, the maker and all readers, that is
 ``[maker in S] - [A inside S]`` and ``[S touches A] - [maker in S]``. So each channel of the load is
-a sum over the nodes of S, plus one over the hyperedges that S touches, less one over those inside
-S. If all transfers count alike, the first sum is 0, and what is left is the cost of the hyperedges
-that S cuts.
+a sum over the nodes of S, plus one over the hyperedges that S touches, minus one over those inside
+S. If all transfers count alike, the first sum is 0, and the rest is the cost of the hyperedges that
+S cuts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Ends = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Hyperedges:
-    """The hyperedges between nodes, and what they cost in each channel of the load.
+    """The hyperedges between nodes, and their cost in each channel of the load.
 
     A channel is a resource in a pass: number ``pass * rule.n_resources + resource``.
 
@@ -37,9 +37,9 @@ class Hyperedges:
     ptr, node : int arrays
         Nodes of a hyperedge: ``node[ptr[i] : ptr[i + 1]]``.
     touched_us, inside_us : float arrays, shape (n_prices, n_hyperedges, n_channels)
-        Cost for a set that has some of the nodes, and what a set saves that has them all.
+        Cost for a set that has some of the nodes, and the saving if it has all of them.
     own_us : float array, shape (n_prices, n_nodes, n_channels)
-        Cost of a node for a set that has it.
+        Cost of a node for a set that contains it.
     """
 
     ptr: IntArray
@@ -58,13 +58,13 @@ class Hyperedges:
         return np.repeat(np.arange(self.n_hyperedges), np.diff(self.ptr))
 
     def by_node(self, n_nodes: int) -> tuple[IntArray, IntArray]:
-        """Hyperedges of each node, as offsets of shape (n_nodes + 1,) and their numbers."""
+        """Return the hyperedges of each node: offsets, shape (n_nodes + 1,), and numbers."""
         order = np.argsort(self.node, kind="stable")
         return np.searchsorted(self.node[order], np.arange(n_nodes + 1)), self.of_pin[order]
 
 
 def find_cut_costs(problem: Problem, label: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Find the hyperedges between labels of ops where all transfers count alike.
+    """Find the hyperedges between labels of ops if all transfers count alike.
 
     Returns
     -------
@@ -78,12 +78,12 @@ def find_cut_costs(problem: Problem, label: IntArray) -> tuple[IntArray, IntArra
 
 
 def prices_us(problem: Problem) -> tuple[FloatArray, IntArray]:
-    """Cost of each tensor for an accelerator that sends or receives it, and who pays which price.
+    """Find the price of each tensor for an accelerator that sends or receives it.
 
     Returns
     -------
     float array, shape (n_tensors, n_prices)
-        One price if the links of all accelerators are alike, or else one for each.
+        One price if the links of all accelerators are alike, otherwise one for each accelerator.
     int array, shape (n_devices,)
         The price that a device pays; -1 for CPUs, which pay nothing.
     """
@@ -116,7 +116,7 @@ def build_hyperedges(
 
 @dataclass(eq=False)
 class _Sums:
-    """Costs of the hyperedges, by their sorted ends, and of single nodes."""
+    """Sums of costs: of hyperedges, by their sorted ends, and of single nodes."""
 
     rule: LoadRule
     shape: tuple[int, int]
@@ -134,7 +134,7 @@ class _Sums:
         return self.rule.pass_number(of) * self.rule.n_resources + self.rule.resource(part)
 
     def touch(self, ends: set[int], channel: int, us: FloatArray) -> None:
-        """Charge sets that have some of the ends."""
+        """Charge sets that contain some of the ends."""
         if len(ends) == 1:
             self.own_us[next(iter(ends)), :, channel] += us
         else:
@@ -158,7 +158,7 @@ class _Sums:
 def _add_tensor(
     sums: _Sums, profile: Profile, label: IntArray, backward: BoolArray, tensor: int, us: FloatArray
 ) -> None:
-    """Add what a tensor costs those who send it and those who bring it in."""
+    """Add the costs of a tensor for its sender and its receivers."""
     readers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
     op = profile.tensor_op[tensor]
     maker = int(label[op])
@@ -174,7 +174,7 @@ def _add_tensor(
             sums.own_us[maker, :, into] -= us
             sums.own_us[maker, :, out] += us
         return
-    # Brought in for the forward ops, if there are any among the readers.
+    # Received for the forward ops, if any of the readers are forward ops.
     forward = {maker, *label[readers[~backward[readers]]].tolist()}
     sums.touch(forward, into, us)
     sums.touch(ends, sums.channel(BACKWARD, IN), us)

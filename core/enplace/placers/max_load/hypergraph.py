@@ -1,4 +1,4 @@
-"""Placement units and the tensors between them: all that the load of a placement depends on."""
+"""Placement units and the tensors between them, on which the load of a placement depends."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from enplace.values.profile import FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class Hypergraph:
-    """Units, their cost on each device, and the hyperedges, which cost accelerators they cross.
+    """Units, their cost on each device, and the hyperedges, whose cut costs the accelerators time.
 
     Attributes
     ----------
     unit_us : float array, shape (n_units, n_devices, rule.n_passes)
-        Compute time of a unit in each pass; inf where it may not be.
+        Compute time of a unit in each pass; inf where it is not allowed.
     unit_bytes : int array, shape (n_units,)
     capacity_bytes : float array, shape (n_devices,)
         inf for CPUs, whose memory the paper does not limit.
     price : int array, shape (n_devices,)
-        Which price of the hyperedges a device pays for tensors that cross its border; -1 for CPUs,
-        which pay none.
+        Index of the price that a device pays for tensors that cross its border; -1 for CPUs, which
+        pay nothing.
     hyperedges : Hyperedges
-        Between units.
+        Hyperedges between units.
     rule : LoadRule
     """
 
@@ -50,7 +50,7 @@ class Hypergraph:
 
     @property
     def paying(self) -> IntArray:
-        """Devices that pay, in order."""
+        """The devices that pay, in order."""
         return np.flatnonzero(self.price >= 0)
 
 
@@ -84,7 +84,7 @@ def count_present(graph: Hypergraph, device: IntArray) -> IntArray:
 
 
 def channels_us(graph: Hypergraph, device: IntArray) -> FloatArray:
-    """Work of each device in each channel; shape (n_devices, n_channels)."""
+    """Compute the work of each device in each channel; shape (n_devices, n_channels)."""
     hyperedges, rule = graph.hyperedges, graph.rule
     count, size = count_present(graph, device), np.diff(hyperedges.ptr)
     channel = np.zeros((graph.n_devices, rule.n_passes * rule.n_resources))
@@ -99,18 +99,18 @@ def channels_us(graph: Hypergraph, device: IntArray) -> FloatArray:
 
 
 def loads_us(graph: Hypergraph, device: IntArray) -> FloatArray:
-    """Load of each device in each pass that counts separately; (n_devices, rule.n_passes)."""
+    """Compute the load of each device in each separate pass; shape (n_devices, rule.n_passes)."""
     rule, channel = graph.rule, channels_us(graph, device)
     loads: FloatArray = channel.reshape(-1, rule.n_passes, rule.n_resources).max(axis=2)
     return loads
 
 
 def time_per_sample_us(graph: Hypergraph, device: IntArray) -> float:
-    """The largest load, summed over the passes that count separately."""
+    """Sum the largest loads of the passes that count separately."""
     return float(loads_us(graph, device).max(axis=0).sum())
 
 
 def held_bytes(graph: Hypergraph, device: IntArray) -> FloatArray:
-    """Memory of the units on each device; shape (n_devices,)."""
+    """Sum the memory of the units on each device; shape (n_devices,)."""
     held = np.bincount(device, weights=graph.unit_bytes, minlength=graph.n_devices)
     return held.astype(np.float64)

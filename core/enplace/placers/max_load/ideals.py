@@ -1,7 +1,7 @@
 """All ideals of a graph: sets of nodes that contain every predecessor of their nodes.
 
-An ideal is a row of 64-bit words. The search is breadth first, so that ideals are sorted by size.
-It also finds the lattice: which ideal becomes which by adding which node.
+An ideal is a row of 64-bit words. The search is breadth first, so ideals are sorted by size. It
+also builds the lattice: which node added to which ideal gives which other ideal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Bits = NDArray[np.uint64]
 
 
 class Lattice(NamedTuple):
-    """The ideals of a graph, the empty one first, by size.
+    """The ideals of a graph, sorted by size, beginning with the empty one.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Lattice(NamedTuple):
 
 
 IDEALS_AT_ONCE = 20_000
-"""Ideals expanded between two checks whether to stop: some tenths of a second."""
+"""Ideals expanded between two checks for whether to stop: some tenths of a second."""
 
 
 class _Graph(NamedTuple):
@@ -68,15 +68,15 @@ class _Ideals(NamedTuple):
     Attributes
     ----------
     bits : uint64 array, shape (n_rows, n_words)
-        Rows beyond the ideals found so far are not used yet.
+        Later rows are not used yet.
     came_from, came_by : int arrays, shape (n_rows,)
-        An ideal that is smaller by one node, and that node.
+        An ideal with one node less, and that node.
     ptr, added, next_ideal : int arrays
         As in :class:`Lattice`.
     table : int array
-        Numbers of ideals by the hash of their bits; -1 where there is none.
+        Numbers of ideals by the hash of their bits; -1 for empty slots.
     counts : int array, shape (3,)
-        Number of ideals, of those that are expanded, and of lattice edges.
+        Number of ideals, of expanded ideals, and of lattice edges.
     """
 
     bits: Bits
@@ -96,7 +96,7 @@ def find_ideals(
     limit: int,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Lattice | None:
-    """Find all ideals of a graph; None if there are more than ``limit`` or it was stopped."""
+    """Find all ideals of a graph; None if there are more than ``limit``, or if stopped."""
     words = n_nodes // 64 + 1
     needs = np.zeros((n_nodes, words), dtype=np.uint64)
     bits = np.uint64(1) << (source % 64).astype(np.uint64)
@@ -132,8 +132,8 @@ def find_ideals(
 def bound_ideals(n_nodes: int, source: IntArray, target: IntArray) -> int:
     """Return a lower bound on the number of ideals of a graph.
 
-    Every subset of nodes that do not reach each other makes another ideal, with all that precede
-    it. Nodes at the same distance from the first ones are such nodes.
+    Every set of nodes that do not reach each other gives a different ideal: the set with all its
+    predecessors. Nodes at the same distance from the first nodes form such a set.
     """
     graph = nx.DiGraph(zip(source.tolist(), target.tolist(), strict=True))
     graph.add_nodes_from(range(n_nodes))
@@ -142,10 +142,10 @@ def bound_ideals(n_nodes: int, source: IntArray, target: IntArray) -> int:
 
 @njit(cache=True, nogil=True)
 def _slot(table: IntArray, ideals: Bits, row: Bits) -> np.int64:  # pragma: no cover - compiled
-    """Return the slot of the table where an ideal is, or would be."""
+    """Return the slot of the table for an ideal, whether or not the ideal is in it."""
     value = np.uint64(1469598103934665603)
     for word in row:
-        # Every bit of the words has to reach the low bits of the hash.
+        # Every bit of the words must affect the low bits of the hash.
         value = (value ^ word) * np.uint64(0x9E3779B97F4A7C15)
         value ^= value >> np.uint64(32)
     slot = np.int64(value & np.uint64(len(table) - 1))
@@ -158,7 +158,7 @@ def _slot(table: IntArray, ideals: Bits, row: Bits) -> np.int64:  # pragma: no c
 def _expand_some(
     graph: _Graph, found: _Ideals, limit: int, budget: int
 ) -> _Ideals:  # pragma: no cover - compiled
-    """Expand ``budget`` more ideals; end early with more than ``limit``."""
+    """Expand ``budget`` more ideals; end early if there are more than ``limit``."""
     last = found.counts[1] + budget
     row = np.zeros(graph.needs.shape[1], dtype=np.uint64)
     ready = np.zeros(len(graph.needs), dtype=np.int64)
@@ -179,8 +179,8 @@ def _find_ready(
 ) -> int:  # pragma: no cover - compiled
     """Write the nodes that can be added to an ideal into ``ready``; return their number.
 
-    Such a node could be added to the ideal that this one came from, or follows the node that was
-    added there.
+    Such a node could already be added to the ideal that this one came from, or follows the node
+    that was added then.
     """
     if ideal == 0:
         ready[: len(graph.roots)] = graph.roots
@@ -203,7 +203,7 @@ def _find_ready(
 def _with_ideal(
     found: _Ideals, row: Bits, before: int, node: int
 ) -> _Ideals:  # pragma: no cover - compiled
-    """Add a lattice edge, and the ideal that it leads to if it is new; make room if need be."""
+    """Add a lattice edge, and its target if that ideal is new; enlarge the arrays if necessary."""
     bits, came_from, came_by, ptr, added, next_ideal, table, counts = found
     slot = _slot(table, bits, row)
     if table[slot] < 0:

@@ -1,10 +1,10 @@
 """Pipelines with the highest throughput (Tarnawski et al. 2020, section 5).
 
-The partitions that the other modules of this folder find become plans, which like any other also
-order the ops of one sample. The dynamic programs disregard pins and forbidden devices; ops that
-break them move afterwards, and the partition is then no longer proven optimal. Where there is no
-contiguous partition at all, all ops that can go to the first GPU. The latency of the exact
-partition is a baseline of section 7.
+The partitions that the other modules of this folder find become plans, which also order the ops of
+one sample. The dynamic programs ignore pins and forbidden devices; ops that break them move
+afterwards, and the partition is then no longer proven optimal. If there is no contiguous partition
+at all, all ops that can go to the first GPU do so. The latency of the exact partition is a baseline
+of section 7.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from enplace.values.profile import IntArray
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
 PROGRAM_S = 60.0
-"""Time for a program, dynamic or integer, where the person sets no limit."""
+"""Time limit for a program, dynamic or integer, if none is set."""
 
 
 @placer(
@@ -83,7 +83,7 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     options=(SOLVER,),
 )
 def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
-    """Go on from the DP's partition with the integer program of Fig. 6; by default with CP-SAT."""
+    """Improve the DP's partition with the integer program of Fig. 6; by default with CP-SAT."""
     solver = options.solver_or(CP_SAT)
     return _search_plan(problem, "max-load-ip", options, solver, search_contiguous)
 
@@ -105,7 +105,7 @@ def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
 def _partition_plan(
     problem: Problem, method: str, options: PlaceOptions, *, along_order: bool = False
 ) -> Plan:
-    """Make a plan of what the dynamic programs find."""
+    """Make a plan of the result of the dynamic programs."""
     options.check_cancelled()
     problem, about = simplify(problem, options.load_rule)
     partition = _find_partition(problem, options, along_order)
@@ -141,8 +141,8 @@ def _partition_plan(
 def _find_partition(problem: Problem, options: PlaceOptions, along_order: bool) -> Partition:
     """Find a partition for a rule with the dynamic programs.
 
-    They take each of unlike devices for the slowest of all, so where these may be replicas,
-    partitions without replicas, or with replicas in one machine only, may be better.
+    They treat each device of a kind like the slowest. So if devices differ and may be replicas, a
+    partition without replicas, or with replicas in one machine only, may be better.
     """
     rule, stopped, seed = options.load_rule, _stopped(options), options.seed
     machines = has_machines(problem)
@@ -171,23 +171,23 @@ def _find_partition(problem: Problem, options: PlaceOptions, along_order: bool) 
 
 
 def _stopped(options: PlaceOptions) -> Callable[[], bool]:
-    """Return a check whether a dynamic program should end with what it has."""
+    """Return a check for whether a dynamic program should end with the best so far."""
     limit_s = PROGRAM_S if options.time_limit_s is None else options.time_limit_s
     return lambda: options.cancelled() or options.seconds > limit_s
 
 
 def _describe_moved(moved: int, excess: int, rule: LoadRule) -> str:
-    exceeds = ", and now the memory is exceeded" if excess else ""
+    exceeds = ", and now the plan exceeds memory" if excess else ""
     knows_all = not (rule.replicate or rule.two_level)
-    instead = "; max-load-ip keeps to them from the start" if knows_all else ""
+    instead = "; max-load-ip respects them from the start" if knows_all else ""
     return (
-        f"the partition disregards pins and forbidden devices: {count(moved, 'op')} moved after "
+        f"the partition ignores pins and forbidden devices: {count(moved, 'op')} moved after "
         f"it{exceeds}{instead}"
     )
 
 
 def _rename_gpus(problem: Problem, partition: Partition, rule: LoadRule) -> Partition:
-    """Exchange GPUs that are alike, where the pins ask for it."""
+    """Exchange GPUs that are alike if the pins require it."""
     cluster = problem.cluster
     wanted = {(int(partition.device[op]), device) for op, device in problem.pins.items()}
     gpus = set(cluster.gpus)
@@ -214,7 +214,7 @@ def _search_plan(
     solver: str,
     search: Callable[[Problem, Limits, LoadRule, int, str], Incumbent],
 ) -> Plan:
-    """Make a plan of what annealing and an integer program find, and report each on the way."""
+    """Make a plan from annealing and an integer program, and report each better one on the way."""
     options.check_cancelled()
     problem, about = simplify(problem, options.load_rule)
     reported_us = np.inf

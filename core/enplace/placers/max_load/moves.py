@@ -1,4 +1,4 @@
-"""Moves of single units: the loads afterwards, in time proportional to the unit's hyperedges."""
+"""Moves of single units: update the loads in time proportional to the unit's hyperedges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from enplace.values.profile import FloatArray, IntArray
 
 
 class Costs(NamedTuple):
-    """A :class:`Hypergraph` for the kernel, and the hyperedges of each unit."""
+    """The arrays of a :class:`Hypergraph` for the kernel, and the hyperedges of each unit."""
 
     unit_us: FloatArray
     unit_bytes: FloatArray
@@ -33,7 +33,7 @@ class Costs(NamedTuple):
 
 
 class Loads(NamedTuple):
-    """Where units are, and the loads that follow.
+    """A placement of the units, and its loads.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Loads(NamedTuple):
     channel_us : float array, shape (n_devices, n_channels)
     load_us : float array, shape (n_devices, n_passes)
     present : int array, shape (n_hyperedges, n_devices)
-        Number of units of a hyperedge on a device.
+        Number of units of each hyperedge on each device.
     """
 
     device: IntArray
@@ -70,7 +70,7 @@ def build_costs(graph: Hypergraph) -> Costs:
 
 
 def build_loads(graph: Hypergraph, device: IntArray) -> Loads:
-    """Find the loads of a placement; they share its array."""
+    """Find the loads of a placement; they share the placement's array."""
     rule, channel_us = graph.rule, channels_us(graph, device)
     load_us = channel_us.reshape(-1, rule.n_passes, rule.n_resources).max(axis=2)
     held = held_bytes(graph, device)
@@ -116,7 +116,7 @@ def _move_work(
 def _move_pin(
     costs: Costs, loads: Loads, hyperedge: int, source: int, target: int
 ) -> None:  # pragma: no cover - compiled
-    """Move one end of a hyperedge: it may leave the source, and may now be all on the target."""
+    """Move one end of a hyperedge: it may leave the source, or now be entirely on the target."""
     channel_us, present = loads.channel_us, loads.present
     size = costs.ptr[hyperedge + 1] - costs.ptr[hyperedge]
     a, b = costs.price[source], costs.price[target]

@@ -1,4 +1,4 @@
-"""Depth-first topological orders, along which partitions are sought (section 5.1.2)."""
+"""Depth-first topological orders, along which partitions are searched (section 5.1.2)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from enplace.values.profile import IntArray
 
 
 def order_depth_first(n: int, source: IntArray, target: IntArray, rank: IntArray) -> IntArray:
-    """Order nodes so that each branch is followed as far as it goes; ties by rank; shape (n,)."""
+    """Order nodes so that each branch is followed as far as possible; ties by rank; shape (n,)."""
     by_rank = np.lexsort((rank[target], source))
     ptr = np.searchsorted(source[by_rank], np.arange(n + 1))
     return _depth_first(n, ptr, target[by_rank], np.argsort(rank))
 
 
 def find_leading(chosen: BoolArray, source: IntArray, target: IntArray) -> BoolArray:
-    """Find the chosen nodes that wait for chosen nodes only; shape (n,)."""
+    """Find the chosen nodes whose predecessors are all chosen; shape (n,)."""
     first = chosen.copy()
     while (late := first[target] & ~first[source]).any():
         first[target[late]] = False
@@ -33,8 +33,8 @@ def order_tied(order: IntArray, tied: IntArray, source: IntArray, target: IntArr
     order : int array, shape (n,)
         A topological order.
     tied : int array, shape (n_tied, 2)
-        A node, and one that should come soon after it. A node of the second column goes behind the
-        last of those it is tied to.
+        Pairs of a node and one that should follow soon after it. A node of the second column goes
+        behind the last of those it is tied to.
     """
     place = np.argsort(order)
     wish = place.copy()
@@ -44,17 +44,17 @@ def order_tied(order: IntArray, tied: IntArray, source: IntArray, target: IntArr
 
 
 def order_by_wish(order: IntArray, wish: IntArray, source: IntArray, target: IntArray) -> IntArray:
-    """Order nodes by the numbers they wish for, as far as edges allow; ties by an order; (n,)."""
+    """Order nodes by their preferred numbers, as far as edges allow; ties by an order; (n,)."""
     found: IntArray = np.lexsort((np.argsort(order), grant_wishes(order, wish, source, target)))
     return found
 
 
 def grant_wishes(order: IntArray, wish: IntArray, source: IntArray, target: IntArray) -> IntArray:
-    """Give nodes numbers near those they wish for that never fall along an edge; shape (n,).
+    """Give nodes numbers near the preferred ones that never fall along an edge; shape (n,).
 
-    Nodes without predecessors get the number of the first node that needs them, whatever they wish
-    for: else the gradient of a weight that two layers share would draw all of the backward pass
-    behind the later one.
+    Nodes without predecessors get the number of the first node that needs them, whatever they
+    prefer: otherwise the gradient of a weight that two layers share would draw the whole backward
+    pass behind the later layer.
     """
     n, wish = len(order), wish.copy()
     is_root = np.bincount(target, minlength=n) == 0

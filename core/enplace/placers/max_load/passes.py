@@ -1,4 +1,4 @@
-"""The passes of a graph between placement units, and whether a placement is contiguous in them."""
+"""The passes of a graph between placement units, and whether placements are contiguous in them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pass:
 
 
 def find_passes(problem: Problem) -> list[Pass]:
-    """Find the forward and the backward ops on the path of a sample, those that there are."""
+    """Return the forward ops and the backward ops on the path of a sample, if there are any."""
     profile, backward = problem.profile, backward_ops(problem)
     return [
         _build_pass(problem, ops)
@@ -71,7 +71,7 @@ def _is_contiguous_in(each: Pass, device: IntArray, n_devices: int) -> bool:
 
 
 def unit_devices(problem: Problem, device: IntArray) -> IntArray:
-    """Device of each unit of a placement that keeps units together; shape (n_units,)."""
+    """Return each unit's device in a placement that keeps units together; shape (n_units,)."""
     of_unit = np.zeros(problem.n_units, dtype=np.int64)
     of_unit[problem.unit] = device
     return of_unit

@@ -1,11 +1,12 @@
 """Integer programs for the largest load (Tarnawski et al. 2020, Fig. 6), on units and hyperedges.
 
-``x[unit, device]`` says where a unit is. A hyperedge costs each accelerator that has some of its
-units, less if it has them all: the largest and the smallest ``x`` of the hyperedge tell. These are
-CommIn and CommOut of the paper in one, with two rows for each end of a hyperedge. Each resource in
-each pass has its own row, so that compute and transfers may overlap (appendix C.1). For contiguity
-there is ``z[op, device]``: it falls along every path, is 1 up to the last op on the device, and 0
-for an op that follows one of the device but is elsewhere (Lemma 4.1, equations 11 to 13).
+``x[unit, device]`` is 1 if a unit is on a device. A hyperedge costs each accelerator that has some
+of its units, but less if it has them all; this follows from the largest and the smallest ``x`` of
+the hyperedge. It combines CommIn and CommOut of the paper, with two rows for each end of a
+hyperedge. Each resource in each pass has its own row, so that compute and transfers may overlap
+(appendix C.1). For contiguity there is ``z[op, device]``: it falls along every path, is 1 up to the
+last op on the device, and 0 for an op that follows one on the device but is elsewhere (Lemma 4.1,
+equations 11 to 13).
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def write_program(graph: Hypergraph, scale_us: float, passes: Sequence[Pass] = (
 
 
 def _limit_memory(builder: ModelBuilder, graph: Hypergraph, x: IntArray) -> None:
-    """Keep devices within their memory, where not all units fit."""
+    """Keep devices within their memory, unless all units fit anyway."""
     limited = np.flatnonzero(graph.capacity_bytes < graph.unit_bytes.sum())
     if len(limited):
         share = graph.unit_bytes[:, None] / graph.capacity_bytes[limited]
@@ -91,7 +92,7 @@ def _channel_terms(
     most: IntArray,
     least: IntArray,
 ) -> list[Terms]:
-    """Work of each device in one channel, as terms of a sum."""
+    """Return the work of each device in one channel, as terms of a sum."""
     hyperedges, every, pays = graph.hyperedges, np.arange(graph.n_devices), graph.paying
     price = graph.price[pays]
     at, resource = divmod(channel, graph.rule.n_resources)
@@ -107,10 +108,10 @@ def _channel_terms(
 
 
 def _cap_most(builder: ModelBuilder, graph: Hypergraph, most: IntArray, of_pin: IntArray) -> None:
-    """Keep ``most`` at 0 for an accelerator without a unit of a hyperedge that pays to touch.
+    """Keep ``most`` at 0 if an accelerator has no unit of a hyperedge that pays to touch it.
 
-    There are such where the passes count separately: a tensor brought in for the forward ops need
-    not be brought in for the backward ones.
+    That is possible if the passes count separately: a tensor that is received for the forward ops
+    need not be received for the backward ops.
     """
     hyperedges = graph.hyperedges
     gains: BoolArray = hyperedges.touched_us.min(axis=(0, 2), initial=0.0) < 0
@@ -133,7 +134,7 @@ def add_contiguity(
     Parameters
     ----------
     here : int array, shape (n_nodes, n_sets)
-        Variables that are 1 where a node is in a set.
+        Variables that are 1 if a node is in a set.
     source, target : int arrays, shape (n_edges,)
 
     Returns

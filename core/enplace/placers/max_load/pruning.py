@@ -1,4 +1,4 @@
-"""What the dynamic programs need not look at: bounds on loads, and cells that lead nowhere."""
+"""What the dynamic programs can skip: bounds on loads, and cells that lead nowhere."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from enplace.values.profile import FloatArray
 
 
 def find_capable(costs: Costs, lattice: Lattice, limit_us: FloatArray) -> BoolArray:
-    """Whether the devices left could do the work left and hold its bytes; (n_ideals, n_cells).
+    """Whether the remaining devices could do and hold the remaining work; (n_ideals, n_cells).
 
     Parameters
     ----------
     limit_us : float array, shape (n_passes,)
-        Loads have to be below.
+        Upper limits of the loads.
     """
     of_node = np.column_stack([costs.gpu_us, costs.memory_bytes])
     left = of_node.sum(axis=0) - sum_below(lattice, of_node)
@@ -33,7 +33,7 @@ def find_capable(costs: Costs, lattice: Lattice, limit_us: FloatArray) -> BoolAr
 
 
 def _cpu_worth(costs: Costs) -> FloatArray:
-    """Most accelerators that one CPU replaces in each pass, by the node that suits it best."""
+    """Bound the accelerators that one CPU replaces in each pass, by the node that suits it best."""
     both = (costs.gpu_runs & costs.cpu_runs)[:, None] & (costs.gpu_us > 0)
     ratio = _ratio(costs.gpu_us, costs.cpu_us)
     worth: FloatArray = np.where(both, ratio, 0.0).max(axis=0, initial=0.0)
@@ -41,21 +41,21 @@ def _cpu_worth(costs: Costs) -> FloatArray:
 
 
 def _cpu_bytes(costs: Costs, limit_us: FloatArray) -> float:
-    """Most bytes of the nodes that one CPU has time for."""
+    """Bound the bytes of the nodes that one CPU has time for."""
     held = costs.cpu_runs & (costs.memory_bytes > 0)
     densest = _ratio(costs.memory_bytes[held], costs.cpu_us[held, -1]).max(initial=0.0)
     return float(densest * limit_us[-1]) if densest else 0.0
 
 
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
-    """Elementwise ratio; inf where the denominator is 0."""
+    """Return the elementwise ratio; inf where the denominator is 0."""
     found = np.full(numerator.shape, np.inf)
     np.divide(numerator, denominator, out=found, where=denominator > 0)
     return found
 
 
 def floor_us(costs: Costs) -> FloatArray:
-    """Lower bound on the largest load of each pass; shape (n_passes,).
+    """Find a lower bound on the largest load of each pass; shape (n_passes,).
 
     Either all devices share the work equally, or one device has the largest node.
     """
@@ -69,9 +69,10 @@ def floor_us(costs: Costs) -> FloatArray:
 
 
 def _least_share_us(costs: Costs, gpu_us: FloatArray, cpu_us: FloatArray) -> float:
-    """Load of all devices if nodes could be divided: CPUs have those that suit accelerators least.
+    """Find the equal load of all devices if nodes could be divided.
 
-    The more CPUs do, the less is left for accelerators; this is where both have the same load.
+    CPUs take the nodes that suit accelerators least. The more CPUs do, the less remains for
+    accelerators; this is where both have the same load.
     """
     n_gpus, n_cpus = costs.devices.tolist()
     free = costs.gpu_runs & costs.cpu_runs
@@ -89,5 +90,5 @@ def _least_share_us(costs: Costs, gpu_us: FloatArray, cpu_us: FloatArray) -> flo
 
 
 def shared_work_us(problem: Problem) -> float:
-    """Lower bound on the largest load: all devices equally busy, each op on its fastest one."""
+    """Bound the largest load from below: all devices equally busy, each op on its fastest one."""
     return float(np.nanmin(problem.time_us, axis=1).sum() / problem.cluster.n_devices)

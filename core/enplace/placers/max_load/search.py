@@ -33,13 +33,13 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 SMALL = 200
-"""With fewer choices of a device for a unit, the program alone is done sooner."""
+"""With fewer choices of a device for a unit, the program alone is faster."""
 
 DP_SHARE = 0.25
-"""Share of the time for the dynamic program, whose partition the other searches go on from."""
+"""Share of the time for the dynamic program; the other searches continue from its partition."""
 
 _SEEDS_APART = 1 << 32
-"""More than any seed that people give, so that runs of different seeds differ."""
+"""More than any seed that people choose, so that runs of different seeds differ."""
 
 
 def search_anywhere(
@@ -51,8 +51,8 @@ def search_anywhere(
 ) -> Incumbent:
     """Find the placement with the least maximum load; devices need not be contiguous (section 5.2).
 
-    The DP's contiguous partition is annealed, and the integer program goes on from that. At the
-    same time, on another core, annealing starts again and again: many short runs find more than a
+    The DP's contiguous partition is annealed, and the integer program continues from the result.
+    Meanwhile, annealing restarts again and again on another core: many short runs find more than a
     long one.
     """
     deadline_s = time.monotonic() + limits.seconds
@@ -98,14 +98,14 @@ def search_contiguous(
 
 
 def _with_note(found: Incumbent, partition: Partition) -> Incumbent:
-    """Say how the partition that the search began with was found, if it was not the exact one."""
+    """Add a note on how the first partition was found, unless it was the exact one."""
     if found.why or found.proven or not partition.note:
         return found
     return replace(found, why=f"began with a partition: {partition.note}")
 
 
 class _Search:
-    """Incumbents on a hypergraph, whose placements are by unit."""
+    """The incumbents of a search whose placements are by unit of a hypergraph."""
 
     def __init__(self, problem: Problem, graph: Hypergraph, limits: Limits) -> None:
         self._problem, self._graph, self._limits = problem, graph, limits
@@ -115,7 +115,7 @@ class _Search:
         self._device: IntArray | None = None
 
     def is_feasible(self, device: IntArray) -> bool:
-        """Whether units are where they may be, and devices have the memory."""
+        """Whether units are allowed on their devices, and the devices have enough memory."""
         allowed = np.isfinite(self._graph.unit_us[np.arange(len(device)), device]).all()
         fits = (held_bytes(self._graph, device) <= self._graph.capacity_bytes).all()
         return bool(allowed and fits)
@@ -134,7 +134,7 @@ class _Search:
         solver: str,
         take_others: Callable[[], None] = lambda: None,
     ) -> Incumbent:
-        """Go on with the integer program; meanwhile, take what other searches find."""
+        """Continue with the integer program; meanwhile, take the results of other searches."""
         best = self._incumbents.best
         if best.proven or self._limits.cancelled() or time.monotonic() >= deadline_s:
             return best
@@ -158,20 +158,20 @@ class _Search:
         best = self._incumbents.best
         why = f"{solver}: {answer.why}" if answer.why else ""
         if answer.status == "optimal" and own is not None and self.is_feasible(own):
-            # Of equals the program's own, which does not depend on how far annealing came.
+            # Of equals, take the program's own: it does not depend on annealing's progress.
             return replace(best, device=own[self._problem.unit], why=why)
         return replace(best, why=why)
 
 
 def _scale_us(graph: Hypergraph, found: Incumbent) -> float:
-    """About the size of a load, so that the model's numbers are neither large nor small."""
+    """Return the approximate size of a load, which keeps the model's numbers in a good range."""
     if np.isfinite(found.objective_us) and found.objective_us > 0:
         return found.objective_us
     return float(np.where(np.isfinite(graph.unit_us), graph.unit_us, 0.0).sum()) or 1.0
 
 
 def _least_us(graph: Hypergraph) -> float:
-    """Lower bound on the load: the largest unit, or an equal share of all work, at its fastest."""
+    """Bound the load from below: the largest unit, or an equal share of all work at its fastest."""
     every_us = graph.unit_us.sum(axis=2)
     least_us = every_us.min(axis=1)
     gpus_only = np.isinf(every_us[:, graph.price < 0]).all(axis=1)
@@ -180,9 +180,9 @@ def _least_us(graph: Hypergraph) -> float:
 
 
 def _place_units(problem: Problem, graph: Hypergraph, partition: IntArray) -> IntArray:
-    """Device of each unit by the DP, moved where it may be; if too much, by memory alone.
+    """Take each unit's device from the DP, moved where allowed; if too full, place by memory alone.
 
-    The largest unit goes to the device with the most free memory, and so on.
+    By memory alone, the largest unit goes to the device with the most free memory, and so on.
     """
     device = unit_devices(problem, partition)
     refused = ~problem.unit_allowed[np.arange(graph.n_units), device]

@@ -17,7 +17,7 @@ Replicas = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Stage:
-    """Nodes that go to one device, or to several replicas."""
+    """The nodes that go to one device, or to several replicas."""
 
     nodes: list[int]
     gpus: int
@@ -27,7 +27,7 @@ class Stage:
 def walk_back(
     table: Table, lattice: Lattice, devices: IntArray, cell: int, top: int = -1, bottom: int = 0
 ) -> list[Stage]:
-    """List the stages of a cell from the first to the last, each the difference of two ideals."""
+    """List the stages of a cell from first to last, each the difference of two ideals."""
     stages: list[Stage] = []
     ideal, width = top % lattice.n_ideals, int(devices[1]) + 1
     while ideal != bottom:
@@ -68,7 +68,7 @@ def assign(
     node : int array, shape (n_ops,)
         Node of each op.
     parts : sequence of (list of Stage, int array, int array)
-        Stages, and the accelerators and CPUs that they take in order.
+        Stages, and the accelerators and CPUs that they take, in order.
     """
     of_node = np.zeros(int(node.max()) + 1, dtype=np.int64)
     replicas: list[tuple[int, ...]] = []

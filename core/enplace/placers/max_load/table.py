@@ -1,8 +1,8 @@
 """The table of the dynamic program over ideals, and the kernel that fills it (section 5.1.1).
 
 The nodes between two ideals go to one device, or with replication (appendix C.2) to several. Where
-the paper lists all pairs of ideals, this walks up the lattice from each ideal and turns back where
-a device would have more to do than in a partition that is known; it stores no pairs.
+the paper lists all pairs of ideals, this walks up the lattice from each ideal and turns back once a
+device would have more work than in a known partition; it stores no pairs.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
 VISITS_AT_ONCE = 1_000_000
-"""Ideals reached between two checks whether to stop: some tenths of a second."""
+"""Ideals reached between two checks for whether to stop: some tenths of a second."""
 
 BYTES_PER_CELL = 8 + 4 + 2
 
 
 class Costs(NamedTuple):
-    """Nodes for the kernel, and the devices that share them.
+    """The nodes for the kernel, and the devices that share them.
 
-    Passes are those of the rule. The load in the last one is minimised; that in the first of two is
-    only limited.
+    The passes are those of the rule. The load in the last pass is minimised; the load in the first
+    of two passes is only limited.
 
     Attributes
     ----------
@@ -69,14 +69,14 @@ class Costs(NamedTuple):
 
 
 class Table(NamedTuple):
-    """dp[ideal][accelerators used, CPUs used], and how each cell came about.
+    """The table dp[ideal][accelerators used, CPUs used], and how each cell was reached.
 
     A cell is number ``accelerators * (n_cpus + 1) + CPUs``.
 
     Attributes
     ----------
     best_us : float array, shape (n_ideals, n_cells)
-        The least largest load of the last pass; inf where nothing below the limit was found.
+        The smallest largest load of the last pass; inf if nothing below the limit was found.
     from_ideal : int32 array, from_cell : int16 array
         The cell before the last stage.
     """
@@ -87,19 +87,19 @@ class Table(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """The nodes between the base of a walk and where it is, as one device would have them.
+    """The nodes between the base of a walk and its current ideal, as the load of one device.
 
     Attributes
     ----------
     pins : int array, shape (n_hyperedges,)
-        Nodes of each hyperedge.
+        Number of these nodes in each hyperedge.
     channel_us : float array, shape (n_channels,)
         Time of the transfers.
     gpu_us, cpu_us : float arrays, shape (n_passes,)
     total : float array, shape (2,)
         Bytes, and the time of an all-reduce.
     barred : int array, shape (2,)
-        Number of nodes that run on no accelerator, and on no CPU.
+        Number of nodes that cannot run on an accelerator, and on a CPU.
     """
 
     pins: IntArray
@@ -136,7 +136,7 @@ def count_cells(devices: IntArray) -> int:
 
 
 def empty_table(lattice: Lattice, devices: IntArray, first: int = 0) -> Table:
-    """Make a table to fill from an ideal on."""
+    """Make an empty table, to be filled from an ideal on."""
     shape = lattice.n_ideals, count_cells(devices)
     best = np.full(shape, np.inf)
     best[first, 0] = 0.0
@@ -169,16 +169,16 @@ def fill(
     first: int,
     budget: int,
 ) -> int:  # pragma: no cover - compiled
-    """Fill the table from an ideal on; return the next one when the budget is spent.
+    """Fill the table from an ideal on; return the next ideal when the budget is spent.
 
     Parameters
     ----------
     limit_us : float array, shape (n_passes,)
-        Loads have to be below.
+        Upper limits of the loads.
     capable : bool array, shape (n_ideals, n_cells)
-        False where the devices left cannot do what is left.
+        False where the remaining devices cannot do the remaining work.
     budget : int
-        Ideals that may be reached before it returns.
+        Number of ideals to reach before returning.
     """
     n_ideals = len(lattice.ptr) - 1
     walk = new_walk(lattice, len(costs.memory_bytes))
@@ -230,7 +230,7 @@ def _new_share(costs: Costs, n_passes: int) -> _Share:  # pragma: no cover - com
 
 @njit(cache=True, nogil=True)
 def _clear(share: _Share) -> None:  # pragma: no cover - compiled
-    """Begin anew, without what rounding left of the last walk; pins are back at 0 by themselves."""
+    """Reset the share, to drop rounding errors; the last walk has already left all pins at 0."""
     share.channel_us[:], share.gpu_us[:], share.cpu_us[:] = 0.0, 0.0, 0.0
     share.total[:], share.barred[:] = 0.0, 0
 
@@ -239,7 +239,7 @@ def _clear(share: _Share) -> None:  # pragma: no cover - compiled
 def _find_open_cells(
     best_us: FloatArray, capable: BoolArray, limit_us: float, cells: IntArray
 ) -> int:  # pragma: no cover - compiled
-    """Write the cells of an ideal to go on from into ``cells``; return their number."""
+    """Write the cells of an ideal to continue from into ``cells``; return their number."""
     n = 0
     for cell in range(len(best_us)):
         if best_us[cell] < limit_us and capable[cell]:
@@ -272,8 +272,8 @@ def _remove(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover
     remove_transfers(costs.transfers, node, share.pins, share.channel_us)
 
 
-# Only work, memory and barred nodes decide where a walk turns back: they grow with every node,
-# while the time of transfers may fall again.
+# Only work, memory and barred nodes decide where a walk turns back, because they grow with every
+# node, while the time of transfers may fall again.
 
 
 @njit(cache=True, nogil=True)
@@ -307,7 +307,7 @@ def _is_below(
 
 @njit(cache=True, nogil=True)
 def _gpu_load_us(share: _Share, p: int) -> float:  # pragma: no cover - compiled
-    """Load of one accelerator in a pass: computing shares the first resource with transfers."""
+    """Return an accelerator's load in a pass: compute shares the first resource with transfers."""
     n_resources = len(share.channel_us) // len(share.gpu_us)
     load = float(share.gpu_us[p] + share.channel_us[p * n_resources])
     for c in range(p * n_resources + 1, (p + 1) * n_resources):
@@ -365,7 +365,7 @@ def _improve(
     gpus: int,
     cpus: int,
 ) -> None:  # pragma: no cover - compiled
-    """Write down where a stage on some devices makes the largest load smaller."""
+    """Record each cell where a stage on some devices makes the largest load smaller."""
     width = devices[1] + 1
     for cell in cells:
         to = cell + gpus * width + cpus

@@ -1,9 +1,9 @@
 """Partitions over machines, and over the devices of each (Tarnawski et al. 2020, appendix C.3).
 
-Every machine gets the nodes between two ideals, and divides them between its devices. Devices pay
-as usual for tensors that cross their borders. Tensors that cross the border of a machine also use
-its network, which works at the same time as everything else. As in PipeDream, the best partition
-within a machine is found from every ideal on.
+Every machine gets the nodes between two ideals and divides them between its devices. Devices pay as
+usual for tensors that cross their borders. Tensors that cross the border of a machine also use its
+network, which works at the same time as everything else. As in PipeDream, the best partition within
+a machine is found from every ideal on.
 """
 
 from __future__ import annotations
@@ -56,29 +56,29 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 MOST_IDEALS = 2_000
-"""Beyond so many ideals only partitions along orders are tried: each ideal needs a search of its
-own."""
+"""With more ideals, only partitions along orders are tried, because each ideal needs its own
+search."""
 
 N_TRIED = 8
-"""Orders that are tried otherwise."""
+"""Number of orders that are then tried."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Machines:
-    """Machines, and what they send each other.
+    """Machines, and their transfers to each other.
 
     Attributes
     ----------
     devices : list of (int array, int array)
-        Accelerators and CPUs of each.
+        Accelerators and CPUs of each machine.
     cells : list of int arrays
-        Cells of a table in which no more than a machine's devices are used.
+        For each machine, the cells of a table that use no more than its devices.
     costs : Costs
-        For as many devices as any machine has.
+        Costs for as many devices as the largest machine has.
     network : TransferCosts
-        Of tensors between machines.
+        Costs of tensors between machines.
     alike : bool
-        Whether they have as many devices and equal links to each other.
+        Whether all have the same number of devices and equal links to each other.
     """
 
     devices: list[tuple[IntArray, IntArray]]
@@ -95,9 +95,9 @@ class _Outer:
     Attributes
     ----------
     best_us : float array, shape (n_machines + 1, n_ideals)
-        The least largest load of the last pass.
+        The smallest largest load of the last pass.
     came_from : int array, shape (n_machines + 1, n_ideals)
-        The ideal that the machines before have.
+        The ideal of the machines before.
     finished : bool
         Whether the search was complete.
     """
@@ -118,7 +118,7 @@ def partition_over_machines(
     """Find the best contiguous partition over machines and their devices.
 
     With more than :data:`MOST_IDEALS` ideals, it is the best along some depth-first orders.
-    Machines follow each other by their numbers, so if they differ another order may be better.
+    Machines follow each other by number, so if they differ, another order may be better.
     """
     task = build_task(problem, rule)
     machines = _build_machines(task)
@@ -132,7 +132,7 @@ def partition_over_machines(
         if not finished:
             break
     if not finished:
-        return replace(best, note="stopped before the search over machines was over")
+        return replace(best, note="the search over machines was stopped before its end")
     if lattice is None:
         note = f"more than {limit:,} ideals: this is the best of {N_TRIED} linear orders"
         return replace(best, note="" if along_order else note)
@@ -150,7 +150,7 @@ def has_machines(problem: Problem) -> bool:
 def _begin_flat(
     task: Task, machines: _Machines, n_orders: int, seed: int, stopped: Stopped
 ) -> Partition:
-    """Find a partition as if there were one machine; its load counts the networks."""
+    """Find a partition as if there were one machine; its load includes the networks."""
     flat = best_in_orders(task, n_orders, seed, stopped)
     if np.isinf(flat.load_us):
         return flat
@@ -160,7 +160,7 @@ def _begin_flat(
 
 
 def _is_inside(machines: _Machines, group: Sequence[int]) -> bool:
-    """Whether replicas are all on one machine."""
+    """Whether all replicas are on one machine."""
     each = [set(np.concatenate(devices).tolist()) for devices in machines.devices]
     return any(set(group) <= machine for machine in each)
 
@@ -233,7 +233,7 @@ def _fill_outer(
 def _read_outer(
     task: Task, machines: _Machines, lattice: Lattice, limit_us: FloatArray, outer: _Outer
 ) -> Solution:
-    """Follow the best partition back from machine to machine, and within each."""
+    """Trace the best partition back from machine to machine, and within each machine."""
     m, top = int(np.argmin(outer.best_us[:, -1])), lattice.n_ideals - 1
     last_us, parts = float(outer.best_us[m, top]), []
     while m:
@@ -248,7 +248,7 @@ def _read_outer(
 
 
 def _fill_inner(machines: _Machines, lattice: Lattice, limit_us: FloatArray, base: int) -> Table:
-    """Fill the table of partitions of the nodes above an ideal over the devices of one machine."""
+    """Fill the table that partitions the nodes above an ideal over the devices of one machine."""
     table = empty_table(lattice, machines.costs.devices, base)
     capable = np.ones(table.best_us.shape, dtype=bool)
     at = base
@@ -260,9 +260,9 @@ def _fill_inner(machines: _Machines, lattice: Lattice, limit_us: FloatArray, bas
 def _network_loads_us(
     machines: _Machines, lattice: Lattice, base: int, rule: LoadRule
 ) -> FloatArray:
-    """Network load of a machine that has the nodes between an ideal and each other.
+    """Find the network load of a machine with the nodes between an ideal and each other ideal.
 
-    Shape (n_ideals, rule.n_passes); inf for ideals that are not above.
+    Shape (n_ideals, rule.n_passes); inf for ideals that are not above the first.
     """
     channel_us = _network_channels_us(lattice, machines.network, base)
     loads: FloatArray = channel_us.reshape(-1, rule.n_passes, rule.n_resources).max(axis=2)

@@ -1,7 +1,7 @@
-"""A depth-first walk up the lattice of ideals, and what the nodes that it adds send and receive.
+"""A depth-first walk up the lattice of ideals, and the transfers of the nodes that it adds.
 
-The dynamic programs use it to look at all that one device, or one machine, could take beyond an
-ideal. Sums are kept up to date node by node, so they need no list of pairs of ideals.
+The dynamic programs use it to look at everything that one device, or one machine, could take beyond
+an ideal. Sums are updated node by node, so no list of pairs of ideals is needed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from enplace.values.profile import FloatArray, IntArray
 
 
 class Walk(NamedTuple):
-    """Where a walk is: the path of ideals from its base.
+    """The state of a walk: the path of ideals from its base.
 
     Attributes
     ----------
     ideal, next_edge : int arrays, shape (n_nodes + 1,)
         The ideals on the path, and the lattice edge to follow next from each.
     seen_from : int array, shape (n_ideals,)
-        The base from which a walk reached each ideal last; -1 for none.
+        The base of the last walk that reached each ideal; -1 for none.
     """
 
     ideal: IntArray
@@ -33,14 +33,14 @@ class Walk(NamedTuple):
 
 
 class TransferCosts(NamedTuple):
-    """:class:`Hyperedges` at one price, for the kernels.
+    """The arrays of :class:`Hyperedges` at one price, for the kernels.
 
     Attributes
     ----------
     node_ptr, node_hyperedge : int arrays
         Hyperedges of each node.
     size : int array, shape (n_hyperedges,)
-        Number of nodes of each.
+        Number of nodes of each hyperedge.
     touched_us, inside_us, own_us : float arrays
         As in :class:`Hyperedges`; shapes (n_hyperedges, n_channels) and (n_nodes, n_channels).
     """
@@ -68,7 +68,7 @@ def build_transfer_costs(hyperedges: Hyperedges, n_nodes: int) -> TransferCosts:
 
 @njit(cache=True, nogil=True)
 def new_walk(lattice: Lattice, n_nodes: int) -> Walk:  # pragma: no cover - compiled
-    """Make room for walks from any base."""
+    """Allocate the arrays for walks from any base."""
     return Walk(
         np.zeros(n_nodes + 1, np.int64),
         np.zeros(n_nodes + 1, np.int64),
@@ -84,9 +84,9 @@ def begin(walk: Walk, lattice: Lattice, base: int) -> None:  # pragma: no cover 
 
 @njit(cache=True, nogil=True)
 def advance(walk: Walk, lattice: Lattice, depth: int) -> int:  # pragma: no cover - compiled
-    """Go up to an ideal not seen from this base, or else back down; return the new depth.
+    """Go up to an ideal not yet seen from this base, or else back down; return the new depth.
 
-    -1 at the end of the walk. :func:`node_between` tells which node was added or removed.
+    -1 at the end of the walk. :func:`node_between` returns the node that was added or removed.
     """
     base, ideal = walk.ideal[0], walk.ideal[depth]
     while walk.next_edge[depth] < lattice.ptr[ideal + 1]:
@@ -104,13 +104,13 @@ def advance(walk: Walk, lattice: Lattice, depth: int) -> int:  # pragma: no cove
 def node_between(
     walk: Walk, lattice: Lattice, one: int, other: int
 ) -> int:  # pragma: no cover - compiled
-    """Return the node that makes the difference between two neighbouring depths of the path."""
+    """Return the node by which two neighbouring depths of the path differ."""
     return int(lattice.added[walk.next_edge[min(one, other)] - 1])
 
 
 @njit(cache=True, nogil=True)
 def turn_back(walk: Walk, lattice: Lattice, depth: int) -> None:  # pragma: no cover - compiled
-    """Let the walk go no further up from where it is."""
+    """Keep the walk from going further up from its current ideal."""
     walk.next_edge[depth] = lattice.ptr[walk.ideal[depth] + 1]
 
 
@@ -118,7 +118,7 @@ def turn_back(walk: Walk, lattice: Lattice, depth: int) -> None:  # pragma: no c
 def add_transfers(
     costs: TransferCosts, node: int, pins: IntArray, channel_us: FloatArray
 ) -> None:  # pragma: no cover - compiled
-    """Add a node to a set: update its nodes of each hyperedge and the work of each channel."""
+    """Add a node to a set: update its count in each hyperedge and the work of each channel."""
     n_channels = len(channel_us)
     for c in range(n_channels):
         channel_us[c] += costs.own_us[node, c]
