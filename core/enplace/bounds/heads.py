@@ -1,4 +1,4 @@
-"""Earliest start of each op under any plan, compiled; ``step_time.py`` proves it."""
+"""The earliest start of each op under any plan, compiled; ``step_time.py`` has the proof."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numba import njit
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
 NEAR, PATIENCE, FAR, FORKS = 16, 64, 100, 6
-"""Ancestors examined for each head; for an op with several producers, how many more after the last
-one that raised it, how many while one still may, and how many of them as forks."""
+"""Ancestors examined for each head. For an op with several producers: how many more after the last
+ancestor that raised the head, how many while one may still raise it, and how many as forks."""
 
 
 @njit(cache=True, nogil=True)
@@ -28,7 +28,7 @@ def earliest_starts(
     most: FloatArray,
     bus_set: int,
 ) -> FloatArray:  # pragma: no cover - compiled
-    """Heads, op by op.
+    """Find the heads, op by op.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ def earliest_starts(
         arrays of edges are in the same order.
     send_us, sure_us, bus_us : float arrays, shape (n_edges,)
         Cost of each edge if its ends are apart; its cost in any case; and how long it then occupies
-        the channel that the devices of ``bus_set`` share.
+        the channel that all devices of ``bus_set`` share.
     weighted_us, most : float arrays, shapes (n_sets, n_ops) and (n_sets,)
         Work weighted for each set of devices, and the largest weight of one chip.
     bus_set : int
-        The set of like chips whose links all pass one channel, or -1.
+        The set of like chips whose links all use one channel, or -1.
     """
     n = len(order)
     place = np.empty(n, np.int64)
@@ -136,15 +136,15 @@ def _start_after(
     work: FloatArray,
     n_lanes: int,
 ) -> float:  # pragma: no cover - compiled
-    """Find the smallest start of v that agrees with itself.
+    """Find the smallest consistent start of v.
 
-    If v starts before ``-key`` of an ancestor, that ancestor is on v's device, and runs one after
-    another with all others of which that is true.
+    If v starts before ``-key`` of an ancestor, that ancestor is on v's device, which runs all such
+    ancestors one after another.
 
     Parameters
     ----------
     base : float
-        What is known of the start otherwise.
+        A lower bound on the start without this argument.
     near, key : arrays, shape (n_near,)
         Ancestors of v, the latest head first.
     together : bool array, written
@@ -169,7 +169,7 @@ def _start_after(
 
 @njit(cache=True, nogil=True)
 def _shared_us(work_us: float, most: float, away_us: float) -> float:  # pragma: no cover - compiled
-    """Least time for work that chips share, if all but one of them lose ``away_us``."""
+    """Return the least time for work that chips share, if all but one of them lose ``away_us``."""
     alone_us = work_us / most
     return alone_us if most == 1.0 else min(alone_us, work_us + (1.0 - most) * away_us)
 
@@ -197,9 +197,10 @@ def _between(
 ) -> float:  # pragma: no cover - compiled
     """Find the least time from the end of ``u`` to the start of v, for the ops between them.
 
-    ``later`` has ancestors of v, the last first; ``fork[x]`` becomes ``number`` where x needs u.
-    For such ops, ``until`` is the time from the end of u to their end at least, ``enter`` that to
-    their start if they are not on u's device, and ``enter_bus`` how long they then occupy the bus.
+    ``later`` has ancestors of v, the last first; ``fork[x]`` becomes ``number`` if x needs u.
+    For such ops, ``until`` is the least time from the end of u to their end, ``enter`` the least
+    time to their start if they are not on u's device, and ``enter_bus`` how long they then occupy
+    the bus.
     """
     fork[u], until[u], enter[u], enter_bus[u] = number, 0.0, np.inf, np.inf
     ops, ways = np.empty(len(later), np.int64), np.empty(len(later))

@@ -1,4 +1,4 @@
-"""What has been proven of problems, for as long as somebody keeps it."""
+"""Proven bounds of problems, kept as long as someone needs them."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ class Proofs:
         self._best: WeakKeyDictionary[Problem, Proof] = WeakKeyDictionary()
 
     def add(self, problem: Problem, proof: Proof) -> None:
-        """Keep a proof if it is better than what is known of the problem.
+        """Keep a proof if it is better than the known bound of the problem.
 
-        It replaces our own bounds, so a solver has to begin with them.
+        It replaces our own bounds, so a solver has to start from them.
         """
         best = self._best.get(problem)
         if best is None or proof.bound_us > best.bound_us:
             self._best[problem] = proof
 
     def find(self, problem: Problem) -> Proof:
-        """The best proof of a problem; calculates our own bounds if there is none."""
+        """Return the best proof for a problem; compute our own bounds if there is none."""
         if problem not in self._best:
             self._best[problem] = Proof(lower_bound_us(problem))
         return self._best[problem]
 
     def known(self, problem: Problem) -> Proof | None:
-        """The best proof for a problem without calculating anything; None if there is none.
+        """Return the best proof for a problem without computing anything; None if there is none.
 
-        Constraints only remove plans. So a bound that no plan of a problem beats holds for every
-        problem that has all of its constraints and more.
+        Constraints only remove plans, so a bound of one problem also holds for every problem that
+        has all of its constraints and more.
         """
         holding = [p for other, p in self._best.items() if _keeps_constraints(problem, other)]
         return max(holding, default=None)
 
 
 def _keeps_constraints(problem: Problem, other: Problem) -> bool:
-    """Whether every plan of a problem is one of the other: same costs, no fewer constraints."""
+    """Whether every plan of a problem is a plan of the other: same costs, no fewer constraints."""
     return problem is other or (
         problem.profile is other.profile
         and problem.cluster == other.cluster

@@ -1,44 +1,44 @@
 """Proven lower bounds on the step time.
 
-Three consider only the work: that of any set of ops against the devices that may do it, the
-longest placement unit, and all units with their variables against the devices with their memory,
-at the best prices. The others consider the graph and the cost of leaving a device:
+Three of them consider only work: the work of any set of ops on the devices that may do it, the
+longest placement unit, and all units with their variables on the devices with their memory, at the
+best prices. The others consider the graph and the cost of leaving a device:
 
 *Heads.* Let x be an ancestor of v that is not on v's device. Then every path from x to v is cut
-somewhere, and v cannot start before key(x) = the end of x at the earliest, plus the work between on
-one path, plus the cheapest transfer on it. So if v starts at s, all x with key(x) > s are on v's
-device, which does them one after another: v cannot start before the earliest start of some of them,
-plus the work of these, plus the shortest way from any of these to v. The smallest s that agrees
-with itself is the head of v. (One level of this, with a single path, is the classic bound of
-scheduling with communication delays, Fernandez and Bussell 1973; here it goes as far back as it
-pays.) Tails, from the end of an op to the end of the step, are heads of the reversed graph. An edge
-whose ends have no device with room for both pays its cheapest transfer on every way through it.
+somewhere, and v cannot start before key(x): the earliest end of x, plus the work of the ops between
+on one path, plus the cheapest transfer on it. So if v starts at s, all x with key(x) > s are on v's
+device, which runs them one after another: v cannot start before the earliest start of some of them,
+plus the work of these, plus the shortest way from any of these to v. The smallest consistent s is
+the head of v. (One level of this, with a single path, is the classic bound of scheduling with
+communication delays, Fernandez and Bussell 1973; here it goes back as far as it pays.) Tails, from
+the end of an op to the end of the step, are heads of the reversed graph. If no device has enough
+memory for both ends of an edge, every way through that edge includes its cheapest transfer.
 
-*Joins.* All ancestors of v whose heads are a or later run between a and the start of v, s. Those
-that are not on v's device also have to leave theirs, which takes e at least, so the other devices
-have only s - a - e for them: the devices' lanes together must have the time for their work. Along a
+*Joins.* All ancestors of v with heads of at least a run between a and the start of v, s. Those that
+are not on v's device must also leave theirs, which takes at least e, so the other devices have only
+s - a - e for them: the lanes of all devices together must have enough time for this work. Along a
 row of blocks of parallel ops (the heads of attention, the branches of Inception, the cells of
 NASNet), each with an op before and after it, this adds up from block to block.
 
-*Forks and joins.* Let v need a set of ops that all need u. Those that are not on u's device wait
-for a transfer first, those that are not on v's have to send something at last: of the time T from
-the end of u to the start of v, the other devices have only T less both. For all devices together,
-that must be enough for the work of the set. Tried are the sets of the ops that have the longest
-ways in. Where the links of all devices pass one channel, the first of the others waits for one
-transfer, the next for two, and so on, and so it is at the end.
+*Forks and joins.* Let v need a set of ops that all need u. Those that are not on u's device first
+wait for a transfer; those that are not on v's device must send something at the end. So of the time
+T from the end of u to the start of v, the other devices have only T minus both. On all devices
+together, that must be enough for the work of the set. We try the sets of the ops that have the
+longest ways in. If the links of all devices share one channel, the first of the other devices waits
+for one transfer, the next for two, and so on; the same holds at the end.
 
 *Path.* No step is shorter than head + time + tail of any op.
 
-*Windows.* Ops with heads of at least a and tails of at least b all run within the step less a + b;
-the devices have no more than that time to do their work.
+*Windows.* Ops with heads of at least a and tails of at least b all run within the step minus a + b,
+and the devices have only that time to do their work.
 
 *Prices.* For prices w >= 0 of time, with sum(lanes * w) = 1, and p >= 0 of memory, no step is
-shorter than the sum over units of min over devices of (w * time + p * bytes), less
-sum(p * capacity): the Lagrangian of the fractional assignment, right whatever the prices are. Good
-ones come from its linear program on cells of units that are much alike.
+shorter than the sum over units of min over devices of (w * time + p * bytes), minus
+sum(p * capacity). This is the Lagrangian of the fractional assignment, which is a bound for any
+prices. Good prices come from its linear program on cells of units that are nearly alike.
 
-A unit's bytes here are those that are there from start to end, its variables. While one of its ops
-runs, the op's inputs, outputs and temporary bytes are there as well. Bounds hold for the schedules
+A unit's bytes here are those in memory from start to end: its variables. While one of its ops runs,
+the op's inputs, outputs and temporary bytes are in memory as well. The bounds hold for schedules
 that fit the devices' memory.
 """
 
@@ -52,14 +52,14 @@ from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
 CELLS = 256
-"""Heads and tails at which a window may begin or end."""
+"""Most heads, and most tails, at which a window may begin or end."""
 
 
 def lower_bound_us(problem: Problem) -> float:
-    """No schedule of the problem that fits is shorter, on any device, in any order.
+    """Find a bound that no schedule of the problem that fits can beat.
 
-    This solves a linear program, which takes seconds on a large graph: whoever needs the bound
-    more than once keeps it (:class:`enplace.bounds.proofs.Proofs`).
+    This solves a linear program, which takes seconds on a large graph, so whoever needs the bound
+    more than once should keep it (:class:`enplace.bounds.proofs.Proofs`).
     """
     running = _running_bytes(problem)
     possible = _possible(problem, running)
@@ -76,7 +76,7 @@ def lower_bound_us(problem: Problem) -> float:
 
 
 def _sums(part: IntArray, values: FloatArray, n_parts: int) -> FloatArray:
-    """Sums of the rows of each part; shape (n_parts, n_columns)."""
+    """Sum the rows of each part; shape (n_parts, n_columns)."""
     sums = np.empty((n_parts, values.shape[1]))
     for column in range(values.shape[1]):
         sums[:, column] = np.bincount(part, values[:, column], n_parts)
@@ -84,12 +84,12 @@ def _sums(part: IntArray, values: FloatArray, n_parts: int) -> FloatArray:
 
 
 def _running_bytes(problem: Problem) -> IntArray:
-    """Most that an op of each unit needs while it runs, besides variables; shape (n_units,)."""
+    """Find the most bytes that any op of each unit adds while it runs; shape (n_units,)."""
     profile = problem.profile
     op_bytes = profile.temporary_bytes.copy()
     np.add.at(op_bytes, profile.tensor_op, profile.held_bytes)
     np.add.at(op_bytes, profile.edge_op, profile.held_bytes[profile.edge_tensor])
-    # An op that takes no time may free everything before anything else needs memory.
+    # An op that takes no time may free everything before another op needs memory.
     op_bytes[problem.time_us.min(axis=1) == 0] = 0
     running = np.zeros(problem.n_units, dtype=np.int64)
     np.maximum.at(running, problem.unit, op_bytes)
@@ -97,9 +97,9 @@ def _running_bytes(problem: Problem) -> IntArray:
 
 
 def _possible(problem: Problem, running: IntArray) -> BoolArray:
-    """Devices that are allowed for a unit and large enough; shape (n_units, n_devices).
+    """Find the devices that are allowed and large enough for a unit; shape (n_units, n_devices).
 
-    If there is none, all that are allowed: no plan fits, so any bound holds.
+    If there are none, return all that are allowed: no plan fits, so any bound holds.
     """
     need = problem.unit_persistent_bytes + running
     possible = problem.unit_allowed & (need[:, None] <= problem.cluster.capacity_bytes)
@@ -109,7 +109,7 @@ def _possible(problem: Problem, running: IntArray) -> BoolArray:
 
 
 def _apart(problem: Problem, possible: BoolArray, running: IntArray) -> BoolArray:
-    """Edges whose two ends cannot be on one device together; shape (n_edges,)."""
+    """Find the edges whose two ends cannot be on one device together; shape (n_edges,)."""
     profile, held = problem.profile, problem.unit_persistent_bytes
     one, other = problem.unit[profile.edge_source], problem.unit[profile.edge_op]
     need = held[one] + held[other] + np.maximum(running[one], running[other])
@@ -122,7 +122,7 @@ def _apart(problem: Problem, possible: BoolArray, running: IntArray) -> BoolArra
 
 
 def heads_and_tails_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
-    """Release and delivery time of each op; shape (n_ops,).
+    """Find the release time and the delivery time of each op; shape (n_ops,).
 
     Both hold for every schedule that fits.
     """
@@ -132,7 +132,7 @@ def heads_and_tails_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
     least_us = np.where(possible[problem.unit], problem.time_us, np.inf).min(axis=1)
     lanes = np.where(problem.unit_allowed, problem.cluster.lanes, 1).max(axis=1)[problem.unit]
     send_us = _least_send_us(problem)
-    # If both ends must be apart but have only the same device, no plan fits.
+    # If both ends must be apart but are allowed on only one device, no plan fits.
     sure_us = np.where(apart & np.isfinite(send_us), send_us, 0.0)
     by_source = np.argsort(profile.edge_source, kind="stable")
     out_ptr = np.searchsorted(profile.edge_source[by_source], np.arange(profile.n_ops + 1))
@@ -169,13 +169,13 @@ def heads_and_tails_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
 
 
 def _weighted_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
-    """Work of each op as :func:`_device_weights` counts it, 0 for ops that may be elsewhere.
+    """Weight the work of each op as in :func:`_device_weights`; 0 for ops that may be elsewhere.
 
     Returns
     -------
     float array, shape (n_sets, n_ops)
     float array, shape (n_sets,)
-        The most that the lanes of one chip count.
+        The largest sum of weights over the lanes of one chip.
     """
     cluster = problem.cluster
     found, most = [], []
@@ -186,7 +186,7 @@ def _weighted_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
 
 
 def _bus(problem: Problem, weighted_us: FloatArray) -> tuple[int, BoolArray]:
-    """The set of like chips with the most work of those whose links all pass one channel.
+    """Find the set of like chips with the most work among those whose links all use one channel.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def _bus(problem: Problem, weighted_us: FloatArray) -> tuple[int, BoolArray]:
     int
         Number of the set; -1 if there is none.
     bool array, shape (n_edges,)
-        Edges both of whose ends must be on devices of that set.
+        Edges whose two ends must both be on devices of that set.
     """
     cluster, profile = problem.cluster, problem.profile
     none = -1, np.zeros(profile.n_edges, dtype=bool)
@@ -219,9 +219,9 @@ def _bus(problem: Problem, weighted_us: FloatArray) -> tuple[int, BoolArray]:
 
 
 def _least_send_us(problem: Problem) -> FloatArray:
-    """Shortest transfer of each edge between two devices that its ends may be on; shape (n_edges,).
+    """Find the shortest transfer of each edge between two devices allowed for its ends; (n_edges,).
 
-    Infinite where both ends have only one device, the same one.
+    Infinite if both ends are allowed on only one device, the same one.
     """
     profile, cluster = problem.profile, problem.cluster
     sets, set_of = problem.device_sets
@@ -246,7 +246,7 @@ def _least_send_us(problem: Problem) -> FloatArray:
 def _window_bound_us(
     problem: Problem, time_us: FloatArray, head_us: FloatArray, tail_us: FloatArray
 ) -> float:
-    """Work of the ops within a window, against the devices of every set that they may use."""
+    """Bound by the work of the ops within a window, on every set of devices that they may use."""
     best = 0.0
     starts, ends = (
         np.unique(np.quantile(values, np.linspace(0, 1, CELLS), method="lower"))
@@ -267,12 +267,12 @@ def _window_bound_us(
 
 
 def _device_weights(problem: Problem) -> list[tuple[BoolArray, FloatArray]]:
-    """Units that must stay on a set of devices, and the weight of time on each device.
+    """Find units that must stay on a set of devices, and the weight of time on each device.
 
     For weights y >= 0 with sum(lanes * y) = 1, every schedule takes at least the sum over units of
     min over devices of y * time: each unit adds its time to one device's lanes, and the makespan
     is at least the weighted mean of the lanes' loads. Devices of one chip share their lanes, which
-    then weigh as much as the heaviest of them.
+    then have the weight of the heaviest of them.
 
     Returns
     -------
@@ -291,7 +291,7 @@ def _device_weights(problem: Problem) -> list[tuple[BoolArray, FloatArray]]:
 
 
 def _work_bound_us(problem: Problem, unit_us: FloatArray) -> float:
-    """Work of all units that must stay on a set of devices, for every such set."""
+    """Bound by the work of all units that must stay on a set of devices, for every such set."""
     best = 0.0
     for inside, weight in _device_weights(problem):
         best = max(best, float(_least(unit_us[inside], weight).sum()))
@@ -299,19 +299,19 @@ def _work_bound_us(problem: Problem, unit_us: FloatArray) -> float:
 
 
 def _least(time_us: FloatArray, weight: FloatArray) -> FloatArray:
-    """Least weighted time of each row over the devices that have a weight."""
+    """Find the least weighted time of each row over the devices that have a weight."""
     members = weight > 0
     least: FloatArray = (time_us[:, members] * weight[members]).min(axis=1)
     return least
 
 
 def _price_bound_us(problem: Problem, unit_us: FloatArray) -> float:
-    """All work on all devices that have the memory for it, at the prices of the linear program.
+    """Bound by all work on all devices with enough memory, at the prices of the linear program.
 
     Parameters
     ----------
     unit_us : float array, shape (n_units, n_devices)
-        Time of each unit; inf where it cannot be.
+        Time of each unit; inf where it is not allowed.
     """
     cluster, held = problem.cluster, problem.unit_persistent_bytes.astype(np.float64)
     cell = _cells(problem, unit_us, held)
@@ -322,22 +322,22 @@ def _price_bound_us(problem: Problem, unit_us: FloatArray) -> float:
         return 0.0
     per_us, per_byte = prices
     cost = np.full(problem.n_units, np.inf)
-    for d in range(cluster.n_devices):  # 0 times inf, where time is for nothing, is no cost
+    for d in range(cluster.n_devices):  # if time has no price, an infinite time costs nothing
         there = np.isfinite(unit_us[:, d])
         paid = per_us[d] * unit_us[there, d] + per_byte[d] * held[there]
         cost[there] = np.minimum(cost[there], paid)
-    # The two sums are large and nearly equal if memory is scarce; rounding must not win.
+    # If memory is scarce, the two sums are large and nearly equal; allow for rounding errors.
     paid_back = float(per_byte @ cluster.capacity_bytes)
     return float(cost.sum()) - paid_back * (1 + 1e-12)
 
 
 def _cells(problem: Problem, unit_us: FloatArray, held: FloatArray) -> IntArray:
-    """Cell of each unit; within a cell, times and bytes are nearly in proportion."""
+    """Find the cell of each unit; within a cell, times and bytes are nearly proportional."""
     kinds = [problem.cluster.kind == kind for kind in np.unique(problem.cluster.kind)]
     possible = np.isfinite(unit_us)
     fastest = [unit_us[:, kind].min(axis=1) for kind in kinds]
     cell = problem.device_sets[1]
-    # The number of devices that are large enough tells which ones.
+    # The number of devices that are large enough identifies them.
     keys = [possible.sum(axis=1)]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = [column / fastest[0] for column in fastest[1:]]
@@ -353,12 +353,12 @@ def _cells(problem: Problem, unit_us: FloatArray, held: FloatArray) -> IntArray:
 def _prices(
     problem: Problem, cell_us: FloatArray, held: FloatArray
 ) -> tuple[FloatArray, FloatArray] | None:
-    """Prices of the time and of the memory of each device; none where no assignment fits.
+    """Find the prices of each device's time and memory; none if no assignment fits.
 
     Parameters
     ----------
     cell_us, held : float arrays, shapes (n_cells, n_devices) and (n_cells,)
-        Time of each cell on each device, inf where it cannot be, and its bytes.
+        Time of each cell on each device, inf where it is not allowed, and its bytes.
     """
     from scipy.optimize import linprog  # takes a while to import
 

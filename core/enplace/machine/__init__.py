@@ -1,4 +1,4 @@
-"""The machine model: simulate a plan, and find what its step time consists of."""
+"""The machine model: simulate a plan, and find what makes up its step time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ __all__ = [
 def simulate(problem: Problem, plan: Plan) -> Schedule:
     """Simulate a plan under its own dispatch and link policies.
 
-    The result is the same to the last bit for the same input. If the plan splits ops, the
-    schedule's problem is that of the graph with these splits.
+    The same input gives the same result to the last bit. If the plan splits ops, the schedule's
+    problem is that of the split graph.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def simulate(problem: Problem, plan: Plan) -> Schedule:
 
 
 def _describe_deadlock(problem: Problem, plan: Plan, waiting: IntArray) -> str:
-    """Name the first op in the order that could not start, and one it waits for."""
+    """Name the first op in the order that could not start, and an op that it waits for."""
     profile = problem.profile
     unfinished = [op for op in np.argsort(plan.position).tolist() if waiting[op] > 0]
     op = unfinished[0]

@@ -14,7 +14,7 @@ from enplace.values.profile import FloatArray, IntArray
 
 
 def all_reduce_us(problem: Problem, device: IntArray, group: Sequence[int]) -> float:
-    """Time of the all-reduce between replicas, for each sample.
+    """Return the time of the all-reduce between replicas, for each sample.
 
     Parameters
     ----------
@@ -26,11 +26,11 @@ def all_reduce_us(problem: Problem, device: IntArray, group: Sequence[int]) -> f
 
 
 def sync_us(problem: Problem, group: Sequence[int]) -> FloatArray:
-    """Time to move the weights of each op between replicas; shape (n_ops,).
+    """Return the time to move the weights of each op between replicas; shape (n_ops,).
 
-    All steps of an all-reduce take as long as the slowest link between any two of the group. 0 for
-    CPUs, which have one copy of the weights in the host's memory, and 0 without a backward pass:
-    then weights stay as they are.
+    Every step of an all-reduce takes as long as on the slowest link between any two replicas. 0 for
+    CPUs, which share one copy of the weights in the host's memory, and 0 without a backward pass,
+    because then weights do not change.
     """
     gpus = [device for device in group if device in problem.cluster.gpus]
     if len(gpus) < 2 or not backward_ops(problem).any():
@@ -42,7 +42,7 @@ def sync_us(problem: Problem, group: Sequence[int]) -> FloatArray:
 
 
 def slowest_sync_us(problem: Problem, two_level: bool) -> FloatArray:
-    """The largest :func:`sync_us` of any accelerators that may be replicas; shape (n_ops,)."""
+    """Return the largest :func:`sync_us` over all accelerators that may be replicas; (n_ops,)."""
     groups = _possible_groups(problem.cluster, two_level)
     us: FloatArray = np.max([sync_us(problem, group) for group in groups], 0)
     return us
@@ -55,7 +55,7 @@ def syncs_alike(cluster: Cluster, two_level: bool) -> bool:
 
 
 def _possible_groups(cluster: Cluster, two_level: bool) -> list[list[int]]:
-    """Accelerators that may be replicas: all, or with two levels, those of one machine."""
+    """List the accelerators that may be replicas: all, or with two levels, those of one machine."""
     machine = machine_of(cluster) * two_level
     return [
         [gpu for gpu in cluster.gpus if machine[gpu] == number]
@@ -64,6 +64,6 @@ def _possible_groups(cluster: Cluster, two_level: bool) -> list[list[int]]:
 
 
 def _reduce_us_per_byte(cluster: Cluster, gpus: Sequence[int]) -> FloatArray:
-    """Time per byte of each link between two of some accelerators."""
+    """Return the time per byte of each link between two of the given accelerators."""
     between: FloatArray = cluster.b1_us_per_byte[np.ix_(gpus, gpus)]
     return between[~np.eye(len(gpus), dtype=bool)]

@@ -18,18 +18,18 @@ NOTHING = -1
 class CriticalPath:
     """Ops and transfers that determine the step time, in time order.
 
-    Each starts when the one before ends, because it needs its result, its lane or its channel.
+    Each starts when the previous one ends, because it needs its result, its lane or its channel.
 
     Attributes
     ----------
     is_transfer : bool array, shape (n_steps,)
-        Whether a step is a transfer or an op.
+        Whether a step is a transfer and not an op.
     number : int array, shape (n_steps,)
         Number of the op, or of the transfer in the schedule.
     start_us, finish_us : float array, shape (n_steps,)
-        When it runs.
+        When each step runs.
     waiting_us : float
-        Time that no op or transfer on the path explains (an order that kept a lane idle).
+        Time that no op or transfer on the path explains (if the order kept a lane idle).
     """
 
     is_transfer: NDArray[np.bool_]
@@ -48,7 +48,7 @@ class CriticalPath:
 
 
 def critical_path(schedule: Schedule) -> CriticalPath:
-    """Walk back from the op that ends last, always to the op or transfer that it waited for."""
+    """Walk back from the op that ends last, each time to the op or transfer that it waited for."""
     profile, cluster = schedule.problem.profile, schedule.problem.cluster
     by_tensor = np.argsort(schedule.transfer_tensor, kind="stable")
     codes = _walk_back(
@@ -105,7 +105,7 @@ def _walk_back(
     route_ptr: IntArray,
     route: IntArray,
 ) -> IntArray:  # pragma: no cover - compiled
-    """Steps from the last to the first: numbers of ops, and n_ops + numbers of transfers."""
+    """List steps from last to first: numbers of ops, and n_ops + numbers of transfers."""
     n_ops = len(device)
     path = np.empty(n_ops + len(transfer_to), dtype=np.int64)
     seen = np.zeros(len(transfer_to), dtype=np.bool_)
@@ -179,7 +179,7 @@ def _freed_channel(
     route: IntArray,
     seen: NDArray[np.bool_],
 ) -> int:  # pragma: no cover - compiled
-    """Find the longest transfer that held a channel of this one until it started."""
+    """Find the longest transfer that held one of this transfer's channels until it started."""
     at, found = _first_at(time_us, finish, order), NOTHING
     while at < len(order) and finish[order[at]] == time_us:
         rival = order[at]
@@ -195,7 +195,7 @@ def _freed_channel(
 
 @njit(cache=True, nogil=True)
 def _first_at(time_us: float, finish: FloatArray, order: IntArray) -> int:  # pragma: no cover
-    """Place in the order of the first that finishes at a time or later."""
+    """Find the place in the order of the first that finishes at a time or later."""
     low, high = 0, len(order)
     while low < high:
         middle = (low + high) // 2

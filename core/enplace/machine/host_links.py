@@ -1,6 +1,6 @@
-"""How long tensors take to the host's memory and between machines (Tarnawski et al. 2020).
+"""Times of tensors to the host's memory and between machines (Tarnawski et al. 2020).
 
-In the paper all tensors between devices go through the host's memory (section 3); those between
+In the paper all tensors between devices go through the host's memory (section 3); tensors between
 machines also occupy each machine's network (appendix C.3).
 """
 
@@ -19,12 +19,12 @@ from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, FloatArray, IntArray
 
 SAME_MACHINE = 2.0
-"""Links within a machine move a megabyte at least so many times faster than those between machines.
+"""Links within a machine move a megabyte at least this many times faster than between machines.
 """
 
 
 def send_us(problem: Problem) -> FloatArray:
-    """Time to move each tensor between a device and the host's memory; (n_tensors, n_devices).
+    """Return the time of each tensor between a device and the host; (n_tensors, n_devices).
 
     An accelerator uses its fastest link to a CPU; on a machine without one, its fastest link to
     another accelerator. 0 for CPUs: their tensors are in the host's memory already.
@@ -38,9 +38,9 @@ def send_us(problem: Problem) -> FloatArray:
 
 
 def network_us(problem: Problem) -> FloatArray:
-    """Time to move each tensor between a machine and any other; shape (n_tensors, n_machines).
+    """Return the time of each tensor between a machine and any other; (n_tensors, n_machines).
 
-    By the fastest link between their accelerators. 0 if there is one machine.
+    It is the time on the fastest link between their accelerators; 0 if there is one machine.
     """
     machine = machine_of(problem.cluster)
     gpus = np.array(problem.cluster.gpus, dtype=np.int64)
@@ -52,13 +52,13 @@ def network_us(problem: Problem) -> FloatArray:
 
 
 def _fastest_us(problem: Problem, links: Sequence[tuple[int, int]]) -> FloatArray:
-    """Time to move each tensor by the best of some links; shape (n_tensors,), 0 without any."""
+    """Return the time of each tensor on the best of some links; (n_tensors,), 0 without links."""
     tensors = np.zeros(problem.profile.n_tensors)
     return np.min([_tensor_us(problem, *link) for link in links], axis=0) if links else tensors
 
 
 def _tensor_us(problem: Problem, a: int, b: int) -> FloatArray:
-    """Time to move each tensor between two devices, in the slower direction; (n_tensors,)."""
+    """Return the time of each tensor between two devices, in the slower direction; (n_tensors,)."""
     cluster, profile = problem.cluster, problem.profile
     there, back = (
         cluster.b0_us[link] + cluster.b1_us_per_byte[link] * profile.tensor_bytes
@@ -68,12 +68,12 @@ def _tensor_us(problem: Problem, a: int, b: int) -> FloatArray:
 
 
 def machine_of(cluster: Cluster) -> IntArray:
-    """Number of the machine of each device; shape (n_devices,).
+    """Find the number of each device's machine; shape (n_devices,).
 
-    Devices of several hosts are named after them (``/job:worker/task:0/...``). A cluster without
-    such names does not list its machines, so links tell: if some links between accelerators are
-    :data:`SAME_MACHINE` times faster than the slowest, the slow ones are a network, and
-    accelerators joined by fast ones are one machine. CPUs are dealt out in order.
+    Devices of several hosts are named after them (``/job:worker/task:0/...``). If a cluster has no
+    such names, the links decide: if some links between accelerators are :data:`SAME_MACHINE` times
+    faster than the slowest, the slow links are a network, and accelerators joined by fast links are
+    one machine. CPUs are dealt out in order.
     """
     gpus, machine = cluster.gpus, np.zeros(cluster.n_devices, dtype=np.int64)
     hosts = [host_of(device.name) for device in cluster.devices]
@@ -89,7 +89,7 @@ def machine_of(cluster: Cluster) -> IntArray:
 
 
 def _megabyte_us(cluster: Cluster) -> FloatArray:
-    """Time to move a megabyte between devices, in the slower direction; (n_devices, n_devices)."""
+    """Return the time of a megabyte between devices, in the slower direction; square matrix."""
     cost_us = cluster.b0_us + 1e6 * cluster.b1_us_per_byte
     slower: FloatArray = np.maximum(cost_us, cost_us.T)
     return slower
@@ -98,10 +98,10 @@ def _megabyte_us(cluster: Cluster) -> FloatArray:
 def has_one_link(cluster: Cluster, two_level: bool = False) -> bool:
     """Whether the cost of a tensor for an accelerator depends on nothing but the accelerator.
 
-    It is so in the paper, where all tensors go through the host's memory, on hosts of several CPUs
-    whose links to an accelerator are alike, and on machines without a CPU whose accelerators have
-    equal links. With two levels, links between machines count separately, and the fastest of each
-    machine to every other must be equal.
+    This holds in the paper, where all tensors go through the host's memory. It also holds on hosts
+    of several CPUs whose links to an accelerator are alike, and on machines without a CPU whose
+    accelerators have equal links. With two levels, links between machines count separately, and
+    each machine's fastest links to all others must be equal.
     """
     if any(_has_several_links(cluster, gpu, two_level) for gpu in cluster.gpus):
         return False
@@ -110,7 +110,7 @@ def has_one_link(cluster: Cluster, two_level: bool = False) -> bool:
 
 
 def _slower_links(cluster: Cluster) -> FloatArray:
-    """Both costs of each link in the slower direction; shape (n_devices, n_devices, 2)."""
+    """Return both costs of each link in the slower direction; shape (n_devices, n_devices, 2)."""
     links = np.stack([cluster.b0_us, cluster.b1_us_per_byte], axis=-1)
     slower: FloatArray = np.maximum(links, links.swapaxes(0, 1))
     return slower

@@ -1,13 +1,13 @@
 """The event loop of the simulator, compiled.
 
-The machine is that of the design: devices run one op a lane without pre-emption, a tensor is sent
-once to each device that needs it, a transfer occupies every channel of its link. ``reference.py``
-says the same in plain Python; the tests hold the two together to the last bit.
+The machine model is that of the design: devices run one op per lane without pre-emption, a tensor
+is sent once to each device that needs it, a transfer occupies every channel of its link.
+``reference.py`` implements the same in plain Python; tests require equal results to the last bit.
 
-Time advances in rounds; there may be several at one instant. In a round (1) what ends now ends:
-ops by number, then transfers by number; (2) devices with a free lane start ready ops: those that
-take no time first, and only in a round that has none of them the others; (3) transfers that wait
-for a free channel start.
+Time advances in rounds; there may be several at one instant. In a round, (1) everything that is due
+ends: ops by number, then transfers by number; (2) devices with a free lane start ready ops: those
+that take no time first, and others only in a round without any such op; (3) transfers that wait for
+a free channel start.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
 
 class Times(NamedTuple):
-    """When ops and transfers run; ``n_finished`` below n_ops means that the order deadlocks.
+    """When ops and transfers run; if ``n_finished`` is below n_ops, the order deadlocks.
 
-    ``waiting`` is how many inputs of each op have not come.
+    ``waiting`` is the number of inputs of each op that have not arrived.
     """
 
     start_us: FloatArray
@@ -46,29 +46,29 @@ class Times(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What the loop writes beside the times.
+    """The arrays that the loop writes in addition to the times.
 
     Attributes
     ----------
     ready, ready_size : int arrays, shapes (n_ops,) and (n_devices,)
-        Heaps of the keys of ready ops, one for each chip; where devices follow their lists,
-        ``ready_size`` is how far each has come.
+        Heaps of the keys of ready ops, one for each chip. If devices follow their lists,
+        ``ready_size`` is the number of ops that each has started.
     op_of_key : int array, shape (n_ops,)
     free_lanes, lane_busy : arrays, shapes (n_devices,) and (n_lanes,)
     channel_free_us : float array, shape (n_channels,)
     queue, queue_size : int arrays
-        Heaps of the ranks of waiting transfers, one for each channel; where channels follow a
-        given order, ``queue_size`` is how far each has come.
+        Heaps of the ranks of waiting transfers, one for each channel. If channels follow a given
+        order, ``queue_size`` is the number of transfers that each has started.
     requested : bool array, shape (n_transfers,)
         Whether the tensor has been made.
     awake : bool array, shape (n_channels,)
-        Channels whose next transfer may have become free to start since they were looked at.
+        Channels whose next transfer may have become able to start since they were last checked.
     waker_ptr, waker : int arrays
         For each channel, the first channels of all links that pass it.
     event_us, event_code : arrays, shape (n_ops + n_transfers,)
-        Heap of what will end: ops by number, then transfers.
+        Heap of all ends to come: ops by number, then transfers.
     counts : int array
-        The numbers named below.
+        The counters named below.
     """
 
     ready: IntArray
@@ -89,13 +89,13 @@ class _State(NamedTuple):
 
 
 EVENTS, WAITING, KEYS, CHANGED = range(4)
-"""Places in ``counts``: events in the heap, transfers that wait, keys given out, and whether a
+"""Indices into ``counts``: events in the heap, waiting transfers, keys given out, and whether a
 channel may have something to start."""
 
 
 @njit(cache=True, nogil=True)
 def run(machine: Machine, placement: Placement) -> Times:  # pragma: no cover - compiled
-    """Simulate a plan to its end, or to where its order deadlocks."""
+    """Simulate a plan to its end, or until its order deadlocks."""
     n_ops, n_transfers = len(placement.device), len(placement.transfers.tensor)
     state = _begin(machine, placement)
     times = Times(
@@ -135,7 +135,7 @@ def _begin(machine: Machine, placement: Placement) -> _State:  # pragma: no cove
 
 @njit(cache=True, nogil=True)
 def _wakers(machine: Machine) -> tuple[IntArray, IntArray]:  # pragma: no cover - compiled
-    """For each channel, the first channels of all links that pass it; as CSR."""
+    """Find for each channel the first channels of all links that use it; as CSR."""
     route_ptr, route = machine.route_ptr, machine.route
     ptr = np.zeros(machine.n_channels + 1, np.int64)
     for channel in route:
@@ -151,7 +151,7 @@ def _wakers(machine: Machine) -> tuple[IntArray, IntArray]:  # pragma: no cover 
 
 @loop
 def _run(m: Machine, p: Placement, t: Times, s: _State) -> int:  # pragma: no cover - compiled
-    """Run until nothing is left to end; return how many ops have."""
+    """Run until nothing is left to end; return how many ops have ended."""
     n_ops, n_finished = len(p.device), 0
     for op in range(n_ops):
         if t.waiting[op] == 0:
@@ -182,7 +182,7 @@ def _start_ops(
 ) -> bool:  # pragma: no cover - compiled
     """Start ops on all free lanes; return whether any of them takes no time.
 
-    Those that take time start in a second pass, and only if the first started nothing.
+    Ops that take time start in a second pass, and only if the first pass started nothing.
     """
     instant = False
     for second in range(2):
@@ -202,7 +202,7 @@ def _start_ops(
 def _next_op(
     p: Placement, t: Times, s: _State, device: int, any_op: bool
 ) -> int:  # pragma: no cover - compiled
-    """Take the op that a device starts next, or -1: one without duration, or if asked any."""
+    """Take the op that a device starts next, or -1: one without duration, or on request any op."""
     op = -1
     if p.policy == STRICT:
         at = p.device_ptr[device] + s.ready_size[device]
@@ -262,7 +262,7 @@ def _end_transfer(
 def _deliver(
     m: Machine, p: Placement, t: Times, s: _State, tensor: int, device: int
 ) -> None:  # pragma: no cover - compiled
-    """Let the consumers on a device know that a tensor is there."""
+    """Count a tensor as arrived for all its consumers on a device."""
     for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
         consumer = m.edge_op[edge]
         if p.device[consumer] == device:
@@ -273,7 +273,7 @@ def _deliver(
 
 @step
 def _make_ready(m: Machine, p: Placement, s: _State, op: int) -> None:  # pragma: no cover
-    """Queue an op whose inputs are all there; keys of ops that take no time are negative."""
+    """Queue an op whose inputs have all arrived; keys of ops that take no time are negative."""
     if p.policy != STRICT:
         key = p.position[op]
         if p.policy == FIFO:
@@ -291,7 +291,7 @@ def _make_ready(m: Machine, p: Placement, s: _State, op: int) -> None:  # pragma
 def _request(
     m: Machine, p: Placement, t: Times, s: _State, transfer: int, now: float
 ) -> None:  # pragma: no cover - compiled
-    """Queue a transfer of a tensor that was just made; first come, first served, it is sent."""
+    """Queue a transfer of a tensor that was just made; if first come, first served, send it."""
     link = p.transfers.link[transfer]
     if p.links == LINK_FIFO:
         start = now
@@ -329,7 +329,7 @@ def _send(
 def _start_transfers(
     m: Machine, p: Placement, t: Times, s: _State, now: float
 ) -> None:  # pragma: no cover - compiled
-    """Start what channels carry next, until none of them has anything that may start."""
+    """Start the next transfers of channels until no channel has one that may start."""
     progress = True
     while progress:
         progress = False
@@ -342,7 +342,7 @@ def _start_transfers(
                 continue
             _send(m, p, t, s, transfer, now)
             _leave_queues(m, p, s, transfer, channel)
-            if t.sent_finish_us[transfer] == now:  # if only by rounding
+            if t.sent_finish_us[transfer] == now:  # even if only by rounding
                 _wake(m, s, p.transfers.link[transfer])
             s.counts[WAITING] -= 1
             progress = s.counts[WAITING] > 0
@@ -350,7 +350,7 @@ def _start_transfers(
 
 @step
 def _next_transfer(p: Placement, s: _State, channel: int) -> int:  # pragma: no cover - compiled
-    """Find the transfer that a channel carries next; -1 while that is not known."""
+    """Find the transfer that a channel carries next; -1 while it is not known."""
     base, transfer = p.channel_ptr[channel], -1
     if p.links == LINK_PRIORITY:
         if s.queue_size[channel] > 0:
@@ -366,7 +366,7 @@ def _next_transfer(p: Placement, s: _State, channel: int) -> int:  # pragma: no 
 def _may_start(
     m: Machine, p: Placement, s: _State, transfer: int, now: float
 ) -> bool:  # pragma: no cover - compiled
-    """Whether all channels of a transfer's link are free, and it is the next on each."""
+    """Whether all channels of a transfer's link are free, and it is the next one on each."""
     link, may = p.transfers.link[transfer], True
     for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):
         may &= s.channel_free_us[m.route[hop]] <= now
@@ -379,7 +379,7 @@ def _may_start(
 def _leave_queues(
     m: Machine, p: Placement, s: _State, transfer: int, channel: int
 ) -> None:  # pragma: no cover - compiled
-    """Take a transfer that starts off the queue of its first channel, or of all if ordered."""
+    """Remove a transfer that starts from its first channel's queue, or if ordered, from all."""
     if p.links == LINK_PRIORITY:
         _pop(s.queue, p.channel_ptr[channel], s.queue_size[channel])
         s.queue_size[channel] -= 1
@@ -391,7 +391,7 @@ def _leave_queues(
 
 @step
 def _wake(m: Machine, s: _State, link: int) -> None:  # pragma: no cover - compiled
-    """Have all channels looked at whose next transfer may have waited for one of a link's."""
+    """Mark all channels whose next transfer may have waited for one of a link's channels."""
     for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):
         channel = m.route[hop]
         for at in range(s.waker_ptr[channel], s.waker_ptr[channel + 1]):

@@ -1,14 +1,14 @@
-"""The latency of a placement, as section 4 of Tarnawski et al. 2020 defines it.
+"""The latency of a placement (Tarnawski et al. 2020, section 4).
 
 An accelerator processes its ops in subgraphs, one after another. Forward and backward ops never
-share a subgraph, and the forward ones come first. A subgraph starts when all that it consumes from
-elsewhere is in the host's memory and the subgraph before it is done. It then takes the time to
-bring those tensors in, to compute, and to send out what others consume, and all of its outputs are
-there at the end. Nothing stays on an accelerator between subgraphs. There are as many CPU cores as
-ops that could run at once; they read and write the host's memory at no cost.
+share a subgraph, and the forward subgraphs come first. A subgraph starts once all its inputs from
+elsewhere are in the host's memory and the previous subgraph has ended. It then takes the time to
+receive these tensors, to compute, and to send the tensors that others consume; all of its outputs
+become available at the end. Nothing stays on an accelerator between subgraphs. There are as many
+CPU cores as ops that could run at once; they read and write the host's memory at no cost.
 
-Searches for placements use none of these functions, so that these can check all of them. The tests
-hold them to slower, more readable versions.
+Searches for placements use none of these functions, so that these can check all of them. Tests
+compare them with slower, more readable versions.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from enplace.values.profile import FloatArray, IntArray
 
 
 def latency_us(problem: Problem, device: IntArray, subgraph: IntArray | None = None) -> float:
-    """Return the time until every op of one query is done.
+    """Return the time until every op of one query has ended.
 
     Parameters
     ----------
     device : int array, shape (n_ops,)
     subgraph : int array, shape (n_ops,), optional
-        Number of each op's subgraph in its pass of its accelerator, in order; numbers of ops on
-        CPUs do not count. By default those of :func:`find_pass_subgraphs`.
+        Number of each op's subgraph within its pass on its accelerator, in order; numbers of ops on
+        CPUs are ignored. By default, the result of :func:`find_pass_subgraphs`.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def latency_us(problem: Problem, device: IntArray, subgraph: IntArray | None = N
         subgraph = find_pass_subgraphs(problem, device)
     profile, n_ops = problem.profile, problem.profile.n_ops
     on_gpu = np.isin(device, problem.cluster.gpus)
-    # Parts: subgraphs by device, pass and number, then each op on a CPU on its own.
+    # Parts: subgraphs by device, pass and number, then each op on a CPU by itself.
     number = np.where(on_gpu, subgraph, np.arange(n_ops))
     key = np.column_stack([~on_gpu, np.where(on_gpu, device, 0), backward_ops(problem), number])
     parts, part = np.unique(key, axis=0, return_inverse=True)
@@ -53,7 +53,7 @@ def latency_us(problem: Problem, device: IntArray, subgraph: IntArray | None = N
     duration_us = sent_us + np.bincount(part, weights=work_us)
     before, after = part[profile.edge_source], part[profile.edge_op]
     crossing = before != after
-    # Subgraphs of one accelerator run one after another.
+    # The subgraphs of an accelerator run one after another.
     previous = np.flatnonzero(is_subgraph[1:] & (parts[1:, 1] == parts[:-1, 1]))
     source = np.concatenate([before[crossing], previous])
     target = np.concatenate([after[crossing], previous + 1])
@@ -63,7 +63,7 @@ def latency_us(problem: Problem, device: IntArray, subgraph: IntArray | None = N
 
 
 def _sent_us(problem: Problem, part: IntArray, gpu: IntArray) -> FloatArray:
-    """Time to bring in and send out tensors for each part (Fig. 3, equation 7); shape (n_parts,).
+    """Return the time that each part sends and receives (Fig. 3, equation 7); shape (n_parts,).
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def _sent_us(problem: Problem, part: IntArray, gpu: IntArray) -> FloatArray:
 def _finish_us(
     ptr: IntArray, target: IntArray, duration_us: FloatArray
 ) -> float:  # pragma: no cover - compiled
-    """Run parts as soon as those before them are done; return when the last one is."""
+    """Run each part as soon as those before it have ended; return when the last one ends."""
     n = len(duration_us)
     waiting, start = np.zeros(n, dtype=np.int64), np.zeros(n)
     for part in target:
@@ -110,7 +110,7 @@ def _finish_us(
 
 
 def find_pass_subgraphs(problem: Problem, device: IntArray) -> IntArray:
-    """Find the subgraphs of each pass of each accelerator, as few as paths between them allow.
+    """Find the subgraphs of each pass on each accelerator, as few as the paths between them allow.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def find_pass_subgraphs(problem: Problem, device: IntArray) -> IntArray:
     Returns
     -------
     int array, shape (n_ops,)
-        Number of each op's subgraph in its pass of its accelerator, in order; 0 for ops on CPUs.
+        Number of each op's subgraph within its pass on its accelerator, in order; 0 on CPUs.
     """
     on_gpu = np.isin(device, problem.cluster.gpus)
     place = np.where(on_gpu, 2 * device + backward_ops(problem), -1)

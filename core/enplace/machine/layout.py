@@ -1,4 +1,4 @@
-"""The machine: a problem as flat arrays, the one form that all kernels read."""
+"""The machine: a problem as flat arrays, in the one layout that all kernels read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from enplace.values.problem import Problem
 class Machine(NamedTuple):
     """Graph, costs, placement units and cluster of a problem.
 
-    The names are those of :class:`Problem`, its profile and its cluster; the others are below.
+    Most names are those of :class:`Problem`, its profile and its cluster; the others are below.
 
     Attributes
     ----------
@@ -26,12 +26,12 @@ class Machine(NamedTuple):
     unit_ptr, member : int arrays, shapes (n_units + 1,) and (n_ops,)
         Ops of unit ``u`` are ``member[unit_ptr[u] : unit_ptr[u + 1]]``.
     allowed : bool array, shape (n_units, n_devices)
-        Whether a unit may be on a device.
+        Whether a unit is allowed on a device.
     lane_ptr, lane_end : int arrays, shape (n_devices,)
         Lanes are numbered through all devices; a device uses ``lane_ptr[d] : lane_end[d]``, its
-        own lanes or those of its chip.
+        own lanes or the lanes of its chip.
     shares_channels : bool
-        Whether some channel carries what several devices send.
+        Whether some channel carries transfers from several devices.
     """
 
     topological_order: IntArray
@@ -66,14 +66,14 @@ class Machine(NamedTuple):
 
 @lru_cache(maxsize=4)
 def build_machine(problem: Problem) -> Machine:
-    """Lay out a problem; kept, because many plans of one problem are simulated in a row."""
+    """Lay out a problem; the layout is kept, because searches simulate many plans of a problem."""
     profile, cluster = problem.profile, problem.cluster
     member = np.argsort(problem.unit, kind="stable").astype(np.int64)
     first_lane = np.cumsum(cluster.lanes) - cluster.lanes
     lane_ptr = first_lane[cluster.lane_owner]
     return Machine(
         topological_order=profile.topological_order,
-        # Always a copy in rows: numba compiles anew for each memory layout.
+        # Always a copy in rows: numba compiles again for each memory layout.
         time_us=np.array(problem.time_us, order="C"),
         persistent_bytes=profile.persistent_bytes,
         temporary_bytes=profile.temporary_bytes,
@@ -112,7 +112,7 @@ def _shares_channels(problem: Problem) -> bool:
 
 
 class LinkCosts(Protocol):
-    """What transfers cost between each two devices: a machine, or a layout with these fields."""
+    """The transfer costs between each two devices: a machine, or another layout that has them."""
 
     @property
     def b0_us(self) -> FloatArray: ...
@@ -124,6 +124,6 @@ class LinkCosts(Protocol):
 def transfer_us(
     costs: LinkCosts, n_bytes: int, source: int, target: int
 ) -> float:  # pragma: no cover - compiled
-    """Duration of a transfer; :meth:`Cluster.transfer_us` for kernels."""
+    """Return the duration of a transfer: :meth:`Cluster.transfer_us` for kernels."""
     b0_us, b1_us_per_byte = costs.b0_us[source, target], costs.b1_us_per_byte[source, target]
     return float(b0_us + b1_us_per_byte * n_bytes)

@@ -1,9 +1,9 @@
 """The load of each device of a pipeline (Tarnawski et al. 2020, sections 3 and 5.3, appendix C).
 
-An accelerator computes, brings in every tensor that it consumes but does not make, once, and sends
-out every tensor that it makes and others consume, once. A CPU only computes: its tensors are in the
-host's memory already. A :class:`~enplace.values.load_rule.LoadRule` tells how these parts and the
-two passes of training add up.
+An accelerator computes; it receives every tensor that it consumes but does not make, once; and it
+sends every tensor that it makes and others consume, once. A CPU only computes: its tensors are in
+the host's memory already. A :class:`~enplace.values.load_rule.LoadRule` defines how these parts and
+the two passes of training add up.
 
 Searches for placements use none of these functions, so that these can check all of them.
 """
@@ -22,16 +22,16 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 COMPUTE, IN, OUT = 0, 1, 2
-"""Parts of a load."""
+"""The parts of a load."""
 
 FORWARD, BACKWARD = 0, 1
 """The passes."""
 
 
 def load_parts_us(problem: Problem, device: IntArray) -> FloatArray:
-    """Time of each part of each device's load; shape (n_devices, 2 passes, 3 parts).
+    """Return the time of each part of each device's load; shape (n_devices, 2 passes, 3 parts).
 
-    A tensor that ops of both passes consume is brought in for the forward ones.
+    A tensor that ops of both passes consume is received for the forward ops.
 
     Parameters
     ----------
@@ -46,20 +46,20 @@ def load_parts_us(problem: Problem, device: IntArray) -> FloatArray:
 
 
 def network_parts_us(problem: Problem, device: IntArray) -> FloatArray:
-    """Time of each part of a machine's network load; shape (n_machines, 2 passes, 3 parts)."""
+    """Return the time of each part of a machine's network load; (n_machines, 2 passes, 3 parts)."""
     machine = machine_of(problem.cluster)
     return _transfer_parts_us(problem, machine[device], network_us(problem))
 
 
 def _transfer_parts_us(problem: Problem, where: IntArray, cost_us: FloatArray) -> FloatArray:
-    """Time that transfers take each place, in the parts of :func:`load_parts_us`.
+    """Return the time that transfers take at each place, in the parts of :func:`load_parts_us`.
 
     Parameters
     ----------
     where : int array, shape (n_ops,)
         Place of each op.
     cost_us : float array, shape (n_tensors, n)
-        Cost of a tensor for a place that sends it or brings it in.
+        Cost of a tensor for a place that sends or receives it.
     """
     profile, n = problem.profile, cost_us.shape[1]
     parts = np.zeros((n, 2, 3))
@@ -91,7 +91,7 @@ def add_up_parts_us(parts: FloatArray, rule: LoadRule) -> FloatArray:
 def shared_parts_us(
     problem: Problem, device: IntArray, replicas: Sequence[Sequence[int]] = ()
 ) -> FloatArray:
-    """Time of each part of each device's load with replicas; (n_devices, 2 passes, 3 parts).
+    """Return the time of each part of each device's load, replicated; (n_devices, 2, 3).
 
     Each replica does its share of the samples, at its own speed and over its own link. The
     all-reduce is not included.
@@ -116,7 +116,7 @@ def pass_loads_us(
     rule: LoadRule = USUAL,
     replicas: Sequence[Sequence[int]] = (),
 ) -> FloatArray:
-    """Load of each device in each pass that counts separately; shape (n_devices, rule.n_passes).
+    """Return the load of each device in each separate pass; shape (n_devices, rule.n_passes).
 
     The last pass ends with the all-reduce of replicas. Logical devices of one chip compute one
     after another, so each has the compute time of all of them.
@@ -142,7 +142,7 @@ def device_loads_us(
     rule: LoadRule = USUAL,
     replicas: Sequence[Sequence[int]] = (),
 ) -> FloatArray:
-    """Load of each device over all passes; shape (n_devices,)."""
+    """Return the load of each device over all passes; shape (n_devices,)."""
     total: FloatArray = pass_loads_us(problem, device, rule, replicas).sum(axis=1)
     return total
 
@@ -153,7 +153,7 @@ def busiest_us(
     rule: LoadRule = USUAL,
     replicas: Sequence[Sequence[int]] = (),
 ) -> FloatArray:
-    """The largest load in each pass that counts separately, networks included; (rule.n_passes,)."""
+    """Return the largest load in each separate pass, networks included; (rule.n_passes,)."""
     load: FloatArray = pass_loads_us(problem, device, rule, replicas).max(axis=0)
     if rule.two_level:
         network = add_up_parts_us(network_parts_us(problem, device), rule)
@@ -167,5 +167,5 @@ def max_load_us(
     rule: LoadRule = USUAL,
     replicas: Sequence[Sequence[int]] = (),
 ) -> float:
-    """Time per sample of a pipeline: the busiest device's load, summed over separate passes."""
+    """Return a pipeline's time per sample: the busiest device's load, summed over passes."""
     return float(busiest_us(problem, device, rule, replicas).sum())

@@ -1,6 +1,6 @@
-"""By how much a simulated placement exceeds the devices' memory, compiled.
+"""The excess of a simulated placement over the devices' memory, compiled.
 
-:mod:`enplace.values.memory` says the same in a readable way; the tests hold the two together.
+:mod:`enplace.values.memory` computes the same in a readable way; tests compare the two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enplace.values.arrays import FloatArray, IntArray
 def excess_bytes(
     machine: Machine, device: IntArray, timing: Timing
 ) -> int:  # pragma: no cover - compiled
-    """Sum over the devices of what their peaks exceed their memory by; 0 if the step fits."""
+    """Sum over the devices by how much their peaks exceed their memory; 0 if the step fits."""
     if _fits_at_once(machine, device, timing):
         return 0
     peak = _peak_bytes(machine, device, *_list_changes(machine, device, timing))
@@ -28,7 +28,7 @@ def excess_bytes(
 def _fits_at_once(
     machine: Machine, device: IntArray, timing: Timing
 ) -> bool:  # pragma: no cover - compiled
-    """Whether all tensors fit together; then so does any order, and no peak need be sought."""
+    """Whether all tensors fit together; then any order fits, and no peak need be computed."""
     held = _persistent_bytes(machine, device)
     temporary = np.zeros(len(held), np.int64)
     for op in range(len(device)):
@@ -90,7 +90,7 @@ def _list_changes(
 def _find_ends(
     machine: Machine, device: IntArray, timing: Timing, tensor: int, end_us: FloatArray
 ) -> None:  # pragma: no cover - compiled
-    """Write until when each device holds a tensor; -1 where it never does."""
+    """Write until when each device holds a tensor; -1 if it never does."""
     maker = machine.tensor_op[tensor]
     home = device[maker]
     end_us[:] = -1.0
@@ -108,7 +108,7 @@ def _find_ends(
 def _peak_bytes(
     machine: Machine, device: IntArray, when: FloatArray, change: IntArray, where: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
-    """Add changes up in time; those of one instant count when all of them have happened."""
+    """Add up the changes over time; changes at one instant count only once all have happened."""
     used = _persistent_bytes(machine, device)
     peak = used.copy()
     order = np.argsort(when)

@@ -1,4 +1,4 @@
-"""Which pass of a training step each op belongs to."""
+"""Find the pass of a training step that each op belongs to."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from enplace.values.profile import FloatArray, IntArray, Profile
 
 
 def backward_ops(problem: Problem) -> BoolArray:
-    """Ops of the backward pass; shape (n_ops,).
+    """Find the ops of the backward pass; shape (n_ops,).
 
-    The input may list them; otherwise their scopes tell. All that depends on them is backward too:
-    no forward op waits for a backward one.
+    The input may list them; otherwise the names are used. All ops that depend on them are backward
+    too: no forward op waits for a backward one.
     """
     return _with_followers(problem.profile, named_backward(problem.profile))
 
 
 def optimiser_ops(problem: Problem) -> BoolArray:
-    """Ops that make new weights of the gradients, from clipping to the update; shape (n_ops,).
+    """Find the ops that turn gradients into new weights, clipping to update; shape (n_ops,).
 
     A sample does not pass through them: no other op waits for them within a step. The inputs of
-    2020, which list the backward ops, have none.
+    2020, which list the backward ops, have no such ops.
     """
     profile = problem.profile
     if profile.measured.backward is not None:
@@ -32,7 +32,7 @@ def optimiser_ops(problem: Problem) -> BoolArray:
 
 
 def _with_followers(profile: Profile, ops: BoolArray) -> BoolArray:
-    """Some ops and all that depend on them; shape (n_ops,)."""
+    """Return some ops and all that depend on them; shape (n_ops,)."""
     found = ops.copy()
     raise_along_edges(
         profile.topological_order, profile.edge_ptr[profile.tensor_ptr], profile.edge_op, found

@@ -1,11 +1,11 @@
-"""Pipelines in time: many samples on their way through the devices at once.
+"""Pipelines over time: many samples on their way through the devices at once.
 
 After Tarnawski et al. 2020: inference in rounds (section 5.1, Fig. 5), and training as in
 PipeDream, forward and backward alternating, or as in GPipe, all forward and then all backward
 (section 5.3, Fig. 7).
 
-Every device takes its work in a fixed order, each item as soon as its inputs are there. So the
-rounds of the paper appear, but no device waits for the end of one.
+Every device has its work in a fixed order, and starts each item as soon as its inputs are there.
+This gives the rounds of the paper, but no device waits for the end of a round.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
 KINDS = ("inference", "1f1b", "gpipe")
-"""Samples one after another through the whole graph, and the two schedules of training."""
+"""Inference, where samples follow each other through the graph, and two training schedules."""
 
 REDUCE = 3
-"""The resource that carries gradients, besides those of a rule."""
+"""The resource that carries gradients, in addition to those of a rule."""
 
 _Resource = tuple[str, int, int]
-"""A device or chip, its number, and one of its resources: it does one thing at a time."""
+"""A device or chip, its number, and one of its resources, which does one thing at a time."""
 
 MOST_SLOTS = 60_000
-"""At most so many slots are simulated to see how a full pipeline goes on."""
+"""Most slots that are simulated to see how a full pipeline continues."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """When a stage computes for a microbatch, brings in its tensors or sends them out.
+    """When a stage computes for a microbatch, receives its tensors or sends them.
 
     Attributes
     ----------
     microbatch, stage : int
-        From 0; stages in the order of :attr:`PipelineSchedule.stages`.
+        Numbers from 0; stages as in :attr:`PipelineSchedule.stages`.
     backward : bool
     part : int
         :data:`~enplace.machine.loads.COMPUTE`, ``IN`` or ``OUT``.
@@ -70,18 +70,19 @@ class PipelineSchedule:
         One of :data:`KINDS`.
     n_microbatches : int
     stages : tuple of Stage
-        In a topological order, forward ones first.
+        In a topological order, forward stages first.
     computing : tuple of tuples of Slot
-        Slots in which each device computes, in order.
+        The slots in which each device computes, in order.
     transfers : tuple of Slot
-        In the order in which they start.
+        All transfers by start.
     makespan_us : float
     time_per_sample_us : float
         Time that each further microbatch adds to the makespan once the pipeline is full, even if
         this schedule has too few to fill it.
     in_flight : tuple of int
-        Most microbatches at a time whose forward ops a device has begun and whose backward ops it
-        has not finished: it holds the activations of so many. For inference, those inside a stage.
+        For each device, the most microbatches at a time whose forward ops it has begun and whose
+        backward ops it has not finished; it holds their activations. For inference, those in a
+        stage.
     """
 
     kind: str
@@ -104,12 +105,12 @@ def simulate_pipeline(
     kind : str
         One of :data:`KINDS`.
     rule : LoadRule
-        Whether transfers overlap with computing.
+        Whether transfers overlap with compute.
 
     Raises
     ------
     ProblemError
-        If the graph has no backward pass and ``kind`` is a schedule of training.
+        If the graph has no backward pass and ``kind`` is a training schedule.
     """
     backward = backward_ops(problem) if kind != "inference" else None
     if backward is not None and not backward.any():
@@ -135,14 +136,14 @@ def simulate_pipeline(
 
 
 def planned_rule(plan: Plan) -> LoadRule:
-    """Return the rule that the plan was made for; the usual one if the plan does not name one."""
+    """Return the rule that the plan was made for; the usual one if the plan has none."""
     return plan.load_rule or USUAL
 
 
 def _run(
     stages: tuple[Stage, ...], kind: str, n_microbatches: int, rule: LoadRule, owner: list[int]
 ) -> tuple[list[Slot], dict[tuple[int, int], float]]:
-    """Find when everything happens, and when each microbatch is through each stage.
+    """Find when everything happens, and when each microbatch has passed each stage.
 
     Logical devices of one chip, whose first is the ``owner``, compute one after another.
     """
@@ -171,7 +172,7 @@ def _run(
             slots.append(Slot(microbatch, number, stage.backward, part, device, start, now))
         done_us[microbatch, number] = now
         if part == OUT and (us := stage.reduce_us[replica]) > 0:
-            # Gradients go directly between GPUs, and no stage waits for them.
+            # Gradients go directly between GPUs, and no stage waits for these transfers.
             link = "device", device, COMPUTE if rule.n_resources == 1 else REDUCE
             start, end = occupy([link], now, us)
             done_us[microbatch, len(stages) + number] = end
@@ -182,13 +183,13 @@ def _run(
 def _in_order(
     stages: tuple[Stage, ...], kind: str, n: int, rule: LoadRule
 ) -> list[tuple[int, int, int]]:
-    """List microbatch, stage and part of all slots, in the order in which devices take theirs.
+    """List microbatch, stage and part of all slots, in the order in which devices process them.
 
-    In rounds, each microbatch is in one stage and the next is one stage behind. With one forward
-    and one backward in alternation it is two behind, so that of k forward stages the first never
-    has more than k microbatches whose backward ops are to come. Where transfers overlap with
-    computing, a stage takes three rounds: bring tensors in, compute, send tensors out (appendix
-    C.1). With replicas, a round has enough microbatches that every replica has its share.
+    In rounds, each microbatch is in one stage and the next microbatch is one stage behind. If
+    forward and backward alternate, it is two behind; so with k forward stages, the first stage
+    never has more than k microbatches whose backward ops are still to come. If transfers overlap
+    with compute, a stage takes three rounds: receive tensors, compute, send tensors (appendix C.1).
+    With replicas, a round has enough microbatches for every replica to have its share.
     """
     together = _microbatches_per_round(stages)
     forward = sum(not stage.backward for stage in stages)
@@ -209,7 +210,7 @@ def _in_order(
 
 
 def _microbatches_per_round(stages: tuple[Stage, ...]) -> int:
-    """Return the fewest microbatches that all replicas of every stage share equally."""
+    """Return the fewest microbatches that the replicas of every stage can share equally."""
     return math.lcm(*(len(stage.devices) for stage in stages))
 
 
@@ -218,7 +219,7 @@ def _time_per_sample_us(
 ) -> float:
     """Return the time that each further microbatch adds, from twice as many microbatches.
 
-    There are enough that the pipeline is full for a while, within :data:`MOST_SLOTS`.
+    There are enough to keep the pipeline full for a while, within :data:`MOST_SLOTS`.
     """
     together = _microbatches_per_round(stages)
     rounds = min(8 * len(stages) + 8, MOST_SLOTS // len(stages) // together)
@@ -236,6 +237,6 @@ def _in_flight(slots: list[Slot]) -> int:
     for slot in slots:
         begun[slot.microbatch] = min(begun.get(slot.microbatch, np.inf), slot.start_us)
         ended[slot.microbatch] = max(ended.get(slot.microbatch, 0.0), slot.finish_us)
-    # At the same time, ends come before begins.
+    # Ends come before begins at the same time.
     events = sorted([(us, -1) for us in ended.values()] + [(us, 1) for us in begun.values()])
     return int(np.cumsum([step for _, step in events]).max(initial=0))

@@ -1,4 +1,4 @@
-"""What the simulator reads of a plan: devices, order, and the transfers that follow from them."""
+"""A plan as the simulator reads it: devices, order, and the transfers that follow from them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from enplace.machine.layout import Machine, transfer_us
 from enplace.values.arrays import FloatArray, IntArray
 
 PRIORITY, STRICT, FIFO = range(3)
-"""Numbers of :data:`enplace.values.plan.POLICIES`."""
+"""Indices into :data:`enplace.values.plan.POLICIES`."""
 
 LINK_FIFO, LINK_PRIORITY, LINK_ORDERED = range(3)
-"""Numbers of :data:`enplace.values.plan.LINK_POLICIES`."""
+"""Indices into :data:`enplace.values.plan.LINK_POLICIES`."""
 
 
 class Transfers(NamedTuple):
-    """Every tensor with every device that it has to be sent to.
+    """Every tensor with every device that it must be sent to.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Transfers(NamedTuple):
         Transfers of tensor ``t`` are ``ptr[t] : ptr[t + 1]``, in the order of their first
         consumers.
     tensor, target, link : int arrays, shape (n_transfers,)
-        What is sent, where, and the pair of devices: source * n_devices + target.
+        The tensor, its destination, and the pair of devices: source * n_devices + target.
     duration_us : float array, shape (n_transfers,)
     first_position : int array, shape (n_transfers,)
         The smallest position of a consumer on the target.
@@ -46,7 +46,7 @@ class Placement(NamedTuple):
     Attributes
     ----------
     device, position, duration_us : arrays, shape (n_ops,)
-        Where each op runs, its place in the order, and how long it takes there.
+        The device of each op, its place in the order, and its time on that device.
     heap_ptr : int array, shape (n_devices + 1,)
         Ready ops of a chip wait in a heap that begins at ``heap_ptr[lane owner]``.
     device_ptr, device_queue : int arrays
@@ -54,9 +54,9 @@ class Placement(NamedTuple):
     transfers : Transfers
     rank, ranked : int arrays, shape (n_transfers,)
         Order of the transfers by the position of their first consumer, and its inverse; empty
-        where channels are first come, first served.
+        if channels serve first come, first served.
     channel_ptr, channel_queue : int arrays
-        Transfers of each channel by rank; empty likewise.
+        Transfers of each channel by rank; also empty then.
     policy, links : int
         How devices and channels choose what comes next.
     """
@@ -115,7 +115,7 @@ def lay_out(
 def _list_by_device(
     device: IntArray, position: IntArray, n_devices: int
 ) -> tuple[IntArray, IntArray]:  # pragma: no cover - compiled
-    """Ops of each device by position, as CSR."""
+    """List the ops of each device by position, as CSR."""
     order, ptr = np.empty(len(device), np.int64), np.zeros(n_devices + 1, np.int64)
     for op in range(len(device)):
         order[position[op]] = op
@@ -132,12 +132,12 @@ def _list_by_device(
 def _list_transfers(
     machine: Machine, device: IntArray, position: IntArray
 ) -> Transfers:  # pragma: no cover - compiled
-    """Find every tensor and destination that has to be sent."""
+    """Find every tensor that must be sent, with its destinations."""
     n_devices, n_edges = len(machine.lanes), len(machine.edge_op)
     ptr = np.zeros(len(machine.tensor_op) + 1, np.int64)
     tensor_of, target = np.empty(n_edges, np.int64), np.empty(n_edges, np.int64)
     first = np.empty(n_edges, np.int64)
-    latest = np.full(n_devices, -1)  # the latest transfer to each device, of whatever tensor
+    latest = np.full(n_devices, -1)  # the latest transfer to each device, of any tensor
     count = 0
     for tensor in range(len(machine.tensor_op)):
         home = device[machine.tensor_op[tensor]]
@@ -169,7 +169,7 @@ def _list_transfers(
 def _list_by_channel(
     machine: Machine, link: IntArray, ranked: IntArray
 ) -> tuple[IntArray, IntArray]:  # pragma: no cover - compiled
-    """Transfers of each channel in rank order, as CSR."""
+    """List the transfers of each channel in rank order, as CSR."""
     ptr = np.zeros(machine.n_channels + 1, np.int64)
     for transfer in ranked:
         for hop in range(machine.route_ptr[link[transfer]], machine.route_ptr[link[transfer] + 1]):

@@ -1,4 +1,4 @@
-"""Upward ranks of a placement: how much lies ahead of each op."""
+"""Upward ranks of a placement: the time from each op to the end of the step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enplace.values.arrays import FloatArray, IntArray, upward_rank
 
 @njit(cache=True, nogil=True)
 def placed_rank_us(machine: Machine, device: IntArray) -> FloatArray:  # pragma: no cover - compiled
-    """Upward rank under a placement: true times, and only transfers that take place."""
+    """Compute upward ranks under a placement: true times, and only transfers that take place."""
     work_us, cost_us = np.empty(len(device)), np.zeros(len(machine.edge_op))
     for op in range(len(device)):
         home = device[op]

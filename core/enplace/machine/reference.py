@@ -1,4 +1,4 @@
-"""The simulator in plain Python: slow and short; tests compare the compiled one to it."""
+"""The simulator in plain Python: slow and short; tests compare the compiled one with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Trace:
 
 
 def simulate_slowly(problem: Problem, plan: Plan) -> Trace:
-    """Simulate a plan event by event; stops early where the order deadlocks."""
+    """Simulate a plan event by event; stop early if the order deadlocks."""
     return _Loop(problem, plan).run()
 
 
@@ -56,11 +56,11 @@ class _Loop:
         self.unsent = sorted(self.transfers, key=self.rank.__getitem__)
         self.requested: list[tuple[int, int]] = []
         self.channel_free: dict[int, float] = defaultdict(float)
-        # Devices of one chip share one list of lanes and one pair of heaps.
+        # Devices of one chip share a list of lanes and a pair of heaps.
         devices, owner = problem.cluster.devices, problem.cluster.lane_owner.tolist()
         lanes = [list(range(device.lanes)) for device in devices]
         self.free_lanes = [lanes[o] for o in owner]
-        # Heaps of (key, op): for each device one of the ops that take no time, one of the others.
+        # Two heaps of (key, op) for each device: ops that take no time, and all others.
         heaps: list[dict[bool, list[tuple[int, int]]]] = [{True: [], False: []} for _ in devices]
         self.ready = [heaps[o] for o in owner]
         self.lists = [
@@ -112,7 +112,7 @@ class _Loop:
         heapq.heappush(self.ready[self.device[op]][self.duration[op] == 0], (first, op))
 
     def start_ops(self, now: float) -> bool:
-        """Start the ops that devices choose; true if one of them takes no time."""
+        """Start the ops that devices choose; return whether one of them takes no time."""
         devices = range(len(self.lists))
         if self.plan.policy == "strict":
             return sum(self.run_down_list(d, now) for d in devices) > 0
@@ -131,7 +131,7 @@ class _Loop:
         return instant
 
     def take(self, device: int, now: float, instant: bool) -> bool:
-        """Start ready ops of one sort, best first, while a lane is free."""
+        """Start ready ops of one kind, best first, while a lane is free."""
         ready, started = self.ready[device][instant], False
         while ready and self.free_lanes[device]:
             self.start(heapq.heappop(ready)[1], now)
@@ -192,7 +192,7 @@ class _Loop:
                 progress = True
 
     def next_of(self, channel: int) -> tuple[int, int] | None:
-        """By priority: the best waiting one whose route begins here. Ordered: the next in rank."""
+        """Return the best waiting one whose route begins here, or if ordered, the next in rank."""
         if self.plan.links == "priority":
             mine = [t for t in self.requested if self.channels(t)[0] == channel]
             return min(mine, key=self.rank.__getitem__, default=None)

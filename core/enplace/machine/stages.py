@@ -1,4 +1,4 @@
-"""The stages of a pipeline: the share of each device, cut where the ops are not contiguous.
+"""The stages of a pipeline: each device's share, cut where its ops are not contiguous.
 
 After Tarnawski et al. 2020, sections 5.2 and 5.3. A device whose ops are not contiguous has several
 stages, one for each virtual device (Fig. 5b).
@@ -31,11 +31,11 @@ class Stage:
     backward : bool
     ops : int array
     in_us, compute_us, out_us : tuple of float
-        Time for each device to bring tensors in, to compute, and to send tensors out.
+        Time for each device to receive tensors, to compute, and to send tensors.
     reduce_us : tuple of float
         Time for each device to exchange gradients with the other replicas, after a microbatch.
     after : tuple of int
-        Stages that have to be done before.
+        Stages that must end before this one starts.
     """
 
     devices: tuple[int, ...]
@@ -49,15 +49,15 @@ class Stage:
 
 
 def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -> tuple[Stage, ...]:
-    """Find the stages of a plan, in a topological order, forward ones first.
+    """Find the stages of a plan, in a topological order, forward stages first.
 
     The optimiser's ops run with the last stage of their device. The parts of a device's stages add
-    up to its load: it pays once for a tensor that it brings in, in the first stage that needs it.
+    up to its load: it pays once for a tensor that it receives, in the first stage that needs it.
 
     Parameters
     ----------
     backward : bool array, shape (n_ops,), optional
-        Ops that share no stage with the others; none by default.
+        Ops that share no stage with the other ops; none by default.
     """
     separate = np.zeros(problem.profile.n_ops, dtype=bool) if backward is None else backward
     stage, place, edges = _number_stages(problem, plan.device, separate)
@@ -70,7 +70,7 @@ def stages_of(problem: Problem, plan: Plan, backward: BoolArray | None = None) -
         us = np.stack([part_us[replica][:, s] for replica in replicas], axis=1).tolist()
         reduce_us = 0.0
         if len(replicas) > 1 and s == np.flatnonzero(on == d)[-1]:
-            # Each replica exchanges gradients once for a microbatch of every one (appendix C.2).
+            # Each replica exchanges gradients once after a microbatch of each (appendix C.2).
             reduce_us = len(replicas) * all_reduce_us(problem, plan.device, replicas)
         found.append(
             Stage(
@@ -96,9 +96,9 @@ def _number_stages(
     -------
     stage : int array, shape (n_ops,)
     place : int array, shape (n_stages,)
-        Twice the device, plus one for stages of separate ops.
+        Twice the device, plus one for stages of such separate ops.
     edges : int array, shape (n_edges, 2)
-        Pairs of stages of which the second reads what the first makes.
+        Pairs of stages in which the second reads tensors of the first.
     """
     profile = problem.profile
     on_path = ~optimiser_ops(problem)
@@ -116,7 +116,7 @@ def _number_stages(
 
 
 def _stage_keys(problem: Problem, place: IntArray, on_path: BoolArray) -> IntArray:
-    """Key of the stage of each op: its place times n_ops, plus its subgraph; shape (n_ops,).
+    """Compute the key of each op's stage: place times n_ops, plus subgraph; shape (n_ops,).
 
     The optimiser's ops, which are not on the path of a sample, share the last key of their device.
     """
@@ -130,7 +130,7 @@ def _stage_keys(problem: Problem, place: IntArray, on_path: BoolArray) -> IntArr
 
 
 def _order_stages(n: int, edges: IntArray, backward: BoolArray) -> IntArray:
-    """Order stages topologically: forward ones first, each as early as possible."""
+    """Order stages topologically: forward stages first, each as early as possible."""
     depth = np.zeros(n, dtype=np.int64)
     for _ in range(n):
         before = depth.copy()
@@ -144,9 +144,10 @@ def _order_stages(n: int, edges: IntArray, backward: BoolArray) -> IntArray:
 def _parts_of_devices_us(
     problem: Problem, plan: Plan, stage: IntArray, on: IntArray
 ) -> dict[int, FloatArray]:
-    """Time of the parts of each stage, for each device that may run it; shape (3, n_stages) each.
+    """Find the time of the parts of each stage, for each device that may run it; (3, n_stages).
 
-    Replicas may differ in speed and links, so for each its ops are looked at as if placed on it.
+    Replicas may differ in speed and links, so for each of them the ops are evaluated as if placed
+    on it.
     """
     part_us = dict.fromkeys(on.tolist(), _parts_us(problem, plan.device, stage, len(on)))
     for first, *others in plan.replicas:
@@ -158,7 +159,7 @@ def _parts_of_devices_us(
 
 
 def _parts_us(problem: Problem, device: IntArray, stage: IntArray, n: int) -> FloatArray:
-    """Time of the parts of each stage, by :data:`COMPUTE`, ``IN`` and ``OUT``; shape (3, n)."""
+    """Find the time of the parts of each stage, by :data:`COMPUTE`, ``IN``, ``OUT``; (3, n)."""
     in_us, out_us = _transfers_us(problem, device, stage, n)
     work_us = problem.time_us[np.arange(problem.profile.n_ops), device]
     parts = np.zeros((3, n))
@@ -169,14 +170,14 @@ def _parts_us(problem: Problem, device: IntArray, stage: IntArray, n: int) -> Fl
 def _transfers_us(
     problem: Problem, device: IntArray, stage: IntArray, n_stages: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Time of the tensors that each stage brings in, and of those it sends out."""
+    """Find the time of the tensors that each stage receives, and of those that it sends."""
     profile, cost = problem.profile, send_us(problem)
     tensor, reader = profile.edge_tensor, device[profile.edge_op]
     home = device[profile.tensor_op][tensor]
     out = np.unique(tensor[home != reader])
     maker = profile.tensor_op[out]
     out_us = np.bincount(stage[maker], cost[out, device[maker]], n_stages)
-    # The first stage of a device that reads a tensor brings it in.
+    # The first stage of a device that reads a tensor receives it.
     brought = np.flatnonzero(home != reader)
     brought = brought[np.argsort(stage[profile.edge_op[brought]], kind="stable")]
     pair = tensor[brought] * problem.cluster.n_devices + reader[brought]

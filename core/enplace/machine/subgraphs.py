@@ -1,4 +1,4 @@
-"""Subgraphs: the ops that a place takes in one go, without waiting in between."""
+"""Subgraphs: the ops that a place runs in one go, without waiting in between."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enplace.values.profile import IntArray, Profile
 
 
 class _Graph(NamedTuple):
-    """Rank of each op in the topological order, and the ops that it leads to."""
+    """The rank of each op in the topological order, and the ops that follow it."""
 
     rank: IntArray
     out_ptr: IntArray
@@ -20,12 +20,12 @@ class _Graph(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Ops of one place that no path which leaves the place and returns keeps apart.
+    """Sets of ops of one place that no path leaves and re-enters.
 
     Attributes
     ----------
     of_op : int array, shape (n_ops,)
-        Block of each op; -1 for ops on their own.
+        Block of each op; -1 for ops that run by themselves.
     place : int array, shape (n_blocks,)
         Blocks of one place are consecutive, in the order in which they run.
     ptr, op : int arrays
@@ -39,22 +39,23 @@ class _Blocks(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """How far the ops of a graph are.
+    """The ops of a graph that have run, and those that can.
 
     Attributes
     ----------
     waiting : int array, shape (n_ops,)
-        Inputs of each op that are not done.
+        Number of inputs of each op that have not run.
     outside : int array, shape (n_blocks,)
-        Inputs of each block from outside it that are not done.
+        Number of inputs of each block, from outside it, that have not run.
     left : int array, shape (n_blocks,)
-        Ops of each block that are not done.
+        Number of ops of each block that have not run.
     current : int array, shape (n_places,)
-        First block of each place that is not done.
+        First unfinished block of each place.
     done : bool array, shape (n_ops,)
     ready : int array, shape (n_ops,)
-        A stack of ops on their own that wait for nothing.
+        A stack of ops that run by themselves and wait for nothing.
     taken : int array, shape (n_ops,)
+        Ops of the latest subgraph.
         Ops of the latest subgraph.
     """
 
@@ -71,17 +72,17 @@ def find_subgraphs(profile: Profile, on: IntArray, n_places: int) -> IntArray:
     """Find the subgraphs of each place, as few as the paths between them allow.
 
     A contiguous set of ops is one subgraph. Where a path leaves a place and returns, a new one
-    begins; where subgraphs would wait for each other, one of them is split further.
+    begins; if subgraphs would wait for each other, one of them is split further.
 
     Parameters
     ----------
     on : int array, shape (n_ops,)
-        Place of each op; -1 for ops that run on their own.
+        Place of each op; -1 for ops that run by themselves.
 
     Returns
     -------
     int array, shape (n_ops,)
-        Number of each op's subgraph among those of its place, in order; 0 for ops on their own.
+        Number of each op's subgraph among those of its place, in order; 0 for ops with place -1.
     """
     order, source = profile.topological_order, profile.edge_source
     by_source = np.argsort(source, kind="stable")
@@ -111,7 +112,7 @@ def _build_blocks(order: IntArray, on: IntArray, level: IntArray) -> _Blocks:
 def _count_returns(
     order: IntArray, graph: _Graph, on: IntArray, n_places: int
 ) -> IntArray:  # pragma: no cover - compiled
-    """Count how often paths to each op leave its place and come back; shape (n_ops,)."""
+    """Count how often the paths to each op leave its place and return; shape (n_ops,)."""
     least = np.zeros((len(order), n_places), dtype=np.int64)
     level = np.zeros(len(order), dtype=np.int64)
     for op in order:
@@ -131,9 +132,9 @@ def _count_returns(
 def _number(
     graph: _Graph, blocks: _Blocks, n_places: int
 ) -> IntArray:  # pragma: no cover - compiled
-    """Run ops on their own and whole blocks as they can; if none can, a part of the first block.
+    """Run single ops and whole blocks as they can; if none can, run a part of the first block.
 
-    Returns the number of each op's subgraph; shape (n_ops,).
+    Return the number of each op's subgraph; shape (n_ops,).
     """
     n = len(graph.rank)
     progress = _start(graph, blocks, n_places)
@@ -164,7 +165,7 @@ def _number(
 def _start(
     graph: _Graph, blocks: _Blocks, n_places: int
 ) -> _Progress:  # pragma: no cover - compiled
-    """Set up the progress before anything is done."""
+    """Set up the progress before anything has run."""
     n, n_blocks = len(graph.rank), len(blocks.place)
     waiting, outside = np.zeros(n, dtype=np.int64), np.zeros(n_blocks, dtype=np.int64)
     for op in range(n):
@@ -188,7 +189,7 @@ def _start(
 def _choose_block(
     graph: _Graph, blocks: _Blocks, progress: _Progress
 ) -> int:  # pragma: no cover - compiled
-    """Choose a block that waits for nothing outside, or else the first with an op that is ready."""
+    """Choose a block that waits for nothing outside it, or else the first with a ready op."""
     chosen = -1
     for place in range(len(progress.current)):
         block = progress.current[place]
@@ -209,7 +210,7 @@ def _choose_block(
 def _first_rank(
     graph: _Graph, blocks: _Blocks, progress: _Progress, block: int, limit: int
 ) -> int:  # pragma: no cover - compiled
-    """Rank of a block's first op that is not done; ``limit`` if not below, or if no op is ready."""
+    """Find the rank of a block's first unfinished op; ``limit`` if not below or no op is ready."""
     first = limit
     for at in range(blocks.ptr[block], blocks.ptr[block + 1]):
         op = blocks.op[at]
@@ -226,9 +227,9 @@ def _first_rank(
 def _take(
     graph: _Graph, blocks: _Blocks, progress: _Progress, block: int
 ) -> int:  # pragma: no cover - compiled
-    """Take all ops of a block that wait for nothing outside it as one subgraph; return how many."""
+    """Take all ops of a block that wait for nothing outside it as a subgraph; return how many."""
     n_taken = 0
-    # In topological order, so that an op comes after those of the block that it waits for.
+    # In topological order, so an op comes after the ops of the block that it waits for.
     for at in range(blocks.ptr[block], blocks.ptr[block + 1]):
         op = blocks.op[at]
         if progress.done[op] or progress.waiting[op] > 0:
@@ -254,7 +255,7 @@ def _take(
 def _release(
     graph: _Graph, blocks: _Blocks, progress: _Progress, op: int, n_ready: int
 ) -> int:  # pragma: no cover - compiled
-    """Tell the ops outside its block that an op is done; return the new number of ready ops."""
+    """Count an op as done for its consumers outside its block; return the number of ready ops."""
     progress.done[op] = True
     for edge in range(graph.out_ptr[op], graph.out_ptr[op + 1]):
         other = graph.target[edge]

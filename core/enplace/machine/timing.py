@@ -1,4 +1,4 @@
-"""When ops end and tensors arrive, as tables that the searches write again and again."""
+"""When ops end and tensors arrive, in tables that searches reuse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Timing(NamedTuple):
     ----------
     start_us, finish_us : float arrays, shape (n_ops,)
     sent_us, arrival_us : float arrays, shape (n_tensors, n_devices)
-        When sending a tensor to a device begins and ends; the arrival is -1 where it is not sent.
+        When each tensor leaves for a device and arrives there; the arrival is -1 if not sent.
     """
 
     start_us: FloatArray
@@ -31,7 +31,7 @@ class Timing(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def new_timing(machine: Machine) -> Timing:  # pragma: no cover - compiled
-    """Make tables in which nothing is sent."""
+    """Make tables in which nothing has been sent."""
     n_ops, shape = len(machine.time_us), (len(machine.tensor_op), len(machine.lanes))
     return Timing(np.zeros(n_ops), np.zeros(n_ops), np.full(shape, -1.0), np.full(shape, -1.0))
 
@@ -45,7 +45,7 @@ def simulate_priority(
     Parameters
     ----------
     links : int
-        How channels choose: a number of :data:`enplace.values.plan.LINK_POLICIES`.
+        How channels choose: an index into :data:`enplace.values.plan.LINK_POLICIES`.
     timing : Timing, written
 
     Returns

@@ -18,11 +18,11 @@ from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
 
 TOLERANCE = 1e-9
-"""Two times are equal if they differ by less than this share of the makespan."""
+"""Two times count as equal if they differ by less than this share of the makespan."""
 
 
 def find_faults(schedule: Schedule) -> list[str]:
-    """Every rule of the machine model that a schedule breaks, one sentence each; empty if none."""
+    """Describe each violation of the machine model in a sentence; an empty list if none."""
     check = _Check(schedule)
     faults = list(check.placement()) or list(check.transfers_sent())
     if faults:
@@ -43,7 +43,7 @@ def find_faults(schedule: Schedule) -> list[str]:
 
 
 class _Check:
-    """The rules, over one schedule as plain lists and dicts."""
+    """The rules, checked on one schedule as plain lists and dicts."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -91,7 +91,7 @@ class _Check:
         return self.links[self.device[self.producer[key[0]]], key[1]].channels
 
     def ready(self, op: int) -> float:
-        """When the last input of an op is on its device."""
+        """Return when the last input of an op is on its device."""
         return max(
             (self.arrival(tensor, self.device[op]) for tensor in self.inputs[op]), default=0.0
         )
@@ -102,7 +102,7 @@ class _Check:
         return self.sent[tensor, device][1] if (tensor, device) in self.sent else float("inf")
 
     def placement(self) -> Iterator[str]:
-        """Kinds, pins, forbidden devices and colocation."""
+        """Check kinds, pins, forbidden devices and colocation."""
         home: dict[object, int] = {}
         groups = {op: ("person", i) for i, ops in enumerate(self.problem.together) for op in ops}
         for op, device in enumerate(self.device):
@@ -126,7 +126,7 @@ class _Check:
                 yield f"{self.name(op)} takes {self.finish[op] - self.start[op]}, not {expected}"
 
     def lanes(self) -> Iterator[str]:
-        """One op at a time on each lane; an op that takes no time needs its lane free as well."""
+        """Check that each lane runs one op at a time; instant ops need a free lane as well."""
         lane_ops = defaultdict(list)
         for op, lane in enumerate(self.schedule.op_lane.tolist()):
             if not 0 <= lane < self.cluster.devices[self.device[op]].lanes:
@@ -137,7 +137,7 @@ class _Check:
                 yield f"{self.name(one)} and {self.name(other)} overlap on one lane"
 
     def overlaps(self, intervals: list[tuple[float, float, int]]) -> Iterator[tuple[int, int]]:
-        """Neighbours in time that share more than an instant."""
+        """Yield neighbours in time that overlap by more than an instant."""
         intervals = sorted(intervals)
         latest, holder = -1.0, -1
         for start, finish, key in intervals:
@@ -147,7 +147,7 @@ class _Check:
                 latest, holder = finish, key
 
     def transfers_sent(self) -> Iterator[str]:
-        """Each tensor once to each device that consumes it and does not make it; nothing else."""
+        """Check that each tensor is sent once to each other device that consumes it."""
         needed = {
             (tensor, self.device[op])
             for tensor, ops in enumerate(self.consumers)
@@ -169,10 +169,10 @@ class _Check:
             if abs(finish - start - expected) > self.close:
                 yield f"{self.named(key)} takes {finish - start}, not {expected}"
             if start < self.finish[producer] - self.close:
-                yield f"{self.named(key)} leaves before it is made"
+                yield f"{self.named(key)} is sent before it is made"
 
     def channels(self) -> Iterator[str]:
-        """One transfer at a time on each channel; a transfer holds all channels of its link."""
+        """Check that channels carry one transfer at a time, which holds all those of its link."""
         keys = list(self.sent)
         carried = defaultdict(list)
         for number, key in enumerate(keys):
@@ -189,10 +189,10 @@ class _Check:
         for op in range(len(self.device)):
             start, ready = self.start[op], self.ready(op)
             if start < ready - self.close:
-                yield f"{self.name(op)} starts at {start}, its inputs come at {ready}"
+                yield f"{self.name(op)} starts at {start}, but its inputs arrive at {ready}"
 
     def dispatch(self) -> Iterator[str]:
-        """No lane is idle while an op waits, and the right op goes first."""
+        """Check that no lane is idle while an op waits, and that the right op goes first."""
         by_chip, by_device = defaultdict(list), defaultdict(list)
         for op in sorted(range(len(self.device)), key=lambda op: self.position[op]):
             by_chip[self.chip[op]].append(op)
@@ -217,7 +217,7 @@ class _Check:
                     )
 
     def _in_order(self, ops: list[int]) -> Generator[str, None, list[float]]:
-        """Strict: ops start in the order of the list; returns when each could have started."""
+        """Check that ops start in the order of the list; return when each could have started."""
         earliest, before = [], 0.0
         for op in ops:
             if self.start[op] < before - self.close:
@@ -227,7 +227,7 @@ class _Check:
         return earliest
 
     def _most_urgent_first(self, ops: list[int]) -> Iterator[str]:
-        """Sweep over the starts; nothing more urgent may have been waiting for a while."""
+        """Check at each start that nothing more urgent has been waiting for a while."""
         waiting: list[tuple[tuple[bool, float], int]] = []
         arrivals = sorted(ops, key=self.ready, reverse=True)
         for op in sorted(ops, key=lambda op: self.start[op]):
@@ -239,17 +239,17 @@ class _Check:
                 yield f"{self.name(op)} starts while {self.name(waiting[0][1])} should go first"
 
     def _urgency(self, op: int) -> tuple[bool, float]:
-        """Ops that take no time go first; then by position, or first come, first served."""
+        """Return a sort key: ops without duration first, then by position or time of arrival."""
         takes_time = self.finish[op] > self.start[op]
         if self.schedule.plan.policy == "priority":
             return takes_time, self.position[op]
-        # Closer than rounding, two ops became ready together; either may go first.
+        # If two ops became ready within a rounding error, either may go first.
         return takes_time, round(self.ready(op) / (2 * self.close))
 
     def link_order(self) -> Iterator[str]:
-        """No channel is idle while a transfer waits, and the first in is the first out.
+        """Check that no channel is idle while a transfer waits, and that the first goes first.
 
-        On links of several channels, only overtaking a transfer that could have started is a fault.
+        On links of several channels, only overtaking a transfer that could have started is wrong.
         """
         keys = sorted(self.sent, key=lambda key: self.sent[key][0])
         by_channel = defaultdict(list)
@@ -296,7 +296,7 @@ class _Check:
         but: tuple[int, int],
         by_channel: dict[int, list[tuple[int, int]]],
     ) -> bool:
-        """Whether at some time a transfer other than ``but`` holds a channel that ``key`` needs."""
+        """Whether a transfer other than ``but`` ever holds a channel that ``key`` needs."""
         return any(
             self.sent[other][0] <= at + self.close and self.sent[other][1] > at + self.close
             for channel in self.channels_of(key)
@@ -305,7 +305,7 @@ class _Check:
         )
 
     def memory(self) -> Iterator[str]:
-        """Add up who holds what when, and compare with the schedule's curves at every change."""
+        """Add up what each device holds, and compare with the schedule's curves at every change."""
         changes: list[dict[float, int]] = [defaultdict(int) for _ in self.cluster.devices]
         weights = [0] * self.cluster.n_devices
 
@@ -358,7 +358,7 @@ class _Check:
 
 
 class _BusyTime:
-    """How much of any span of time a set of intervals covers, overlaps counted several times."""
+    """How much of any time span a set of intervals covers; overlaps count several times."""
 
     def __init__(self, intervals: list[tuple[float, float]]) -> None:
         self.starts, self.ends = sorted(i[0] for i in intervals), sorted(i[1] for i in intervals)
@@ -374,7 +374,7 @@ class _BusyTime:
 
 
 def _time_us(problem: Problem, op: int, device: int) -> float:
-    """Compute time of an op on a device, NaN where it cannot run."""
+    """Return the compute time of an op on a device; NaN if it cannot run there."""
     chosen = problem.cluster.devices[device]
     column = ("gpu", "cpu").index(chosen.kind)
     return float(problem.profile.time_us[op, column]) / chosen.speed
