@@ -1,4 +1,4 @@
-"""Coarsening: which ops belong together, and the smaller graph that results."""
+"""Coarsening: find ops that belong together, and make the smaller graph."""
 
 from enplace.coarsen.batches import merge_batches
 from enplace.coarsen.chains import merge_chains

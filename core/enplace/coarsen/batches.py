@@ -1,25 +1,27 @@
-"""Coarsening by batches of edge merges: Pesto's rule, and one that spares the critical path.
+"""Coarsening by batches of edge merges: Pesto's rule, and one that protects the critical path.
 
-Section 3.3 of the paper; the second variant is ours.
+The first is from section 3.3 of the paper; the second is ours.
 
-Theorem 3.5 of Pesto says when a set M of edges (u_i, v_i) may be merged at once. Its condition
-(iii) as printed lets cycles through: take a1 -> b1 and a2 -> b2 with the further edges a1 -> b2 and
+Pesto's Theorem 3.5 states when a set M of edges (u_i, v_i) may be merged at once. Its condition
+(iii) as printed allows cycles: take a1 -> b1 and a2 -> b2 with the further edges a1 -> b2 and
 a2 -> b1, all a of height 1 and all b of height 2. Merging both pairs makes two vertices with edges
 both ways, yet h(u_i) = 1 never equals h(v_j) + d_j = 3, so the printed condition is met. What the
-proof needs is: for i != j there is no edge (u_i, v_j) with H(v_j) = H(u_i) + d_i. That is what is
-checked here; each batch is tried for cycles all the same, and halved should there be one.
+proof needs is: for i != j there is no edge (u_i, v_j) with H(v_j) = H(u_i) + d_i. We check this
+condition; each batch is still tested for cycles, and halved if there is one.
 
-Where the paper leaves room, this is what we do:
+Where the paper leaves the choice open, this is what we do:
 
-- Ops that must share a device are merged first where that closes no cycle. In a training graph it
-  mostly does (a variable is read at the start and updated at the end of a step); those stay apart
-  and merely share their device.
-- Ops are merged only with others that may be on the same devices.
-- A vertex may hold a quarter of the smallest GPU's memory, and a few times the average work. The
-  cap on work is raised by half when nothing else can be merged, never all at once.
-- Merging two ops also ties all that must share a device with either. What is tied together may
-  have a few times as much work as a vertex, or all would end up on one device.
-- Where no edge may be merged any more, vertices of one height are: heights still rise along every
+- Ops that must share a device are merged first if that closes no cycle. In a training graph it
+  usually does (a variable is read at the start and updated at the end of a step); then the ops stay
+  separate and only share their device.
+- Ops are merged only with others that are allowed on the same devices.
+- A vertex may have up to a quarter of the smallest GPU's memory, and a few times the average work.
+  The cap on work is raised by half when nothing else can be merged, never all at once.
+- Merging two ops also ties together all ops that must share a device with either of them. Tied
+  vertices together may have a few times as much work as one vertex; otherwise all could end up on
+  one device.
+- When no more edges may be merged, vertices of one height are merged: heights still rise along
+  every edge, so this closes no cycle. It also packs ops without edges.
   edge, so that closes no cycle. That is how ops without edges are packed.
 """
 
@@ -40,16 +42,16 @@ MEMORY_SHARE = 0.25
 """Most memory of a vertex, as a share of the smallest GPU's."""
 
 WORK_SHARE = 2.0
-"""Most work of a vertex at first, in terms of the average vertex of the target graph."""
+"""Most work of a vertex at first, relative to the average vertex of the target graph."""
 
 TIED_SHARE = 4.0
-"""Most work of vertices that must share a device, in terms of the most work of one."""
+"""Most work of vertices that must share a device, relative to the most work of one vertex."""
 
 MERGED_A_ROUND = 0.12
-"""Share of the vertices that the critical-path-aware variant merges in one batch."""
+"""Share of the vertices that the variant for the critical path merges in one batch."""
 
 STRETCH = 0.02
-"""How much that variant lets a merged vertex stretch the longest path beyond its limit."""
+"""Factor by which that variant lets a merged vertex stretch the longest path beyond its limit."""
 
 
 class _Graph(NamedTuple):
@@ -75,13 +77,13 @@ def merge_batches(
     Parameters
     ----------
     target : int
-        How many vertices are wanted; the paper takes 200.
+        The number of vertices wanted; the paper takes 200.
     critical : bool
-        False: the paper's rule, heaviest transfer first. True: transfers that are long beside the
-        work of their ends first, no merge that stretches the longest path beyond
-        max(critical path, work / devices), and few merges at a time.
+        False: the paper's rule, heaviest transfer first. True: few merges at a time, first of
+        transfers that are long compared with the work of their ends, and none that stretches the
+        longest path beyond max(critical path, work / devices).
     device : int array, shape (n_ops,), optional
-        Only ops that are on one device here are merged.
+        If given, only ops on the same device are merged.
 
     Returns
     -------
@@ -116,7 +118,7 @@ def _n_roots(root: IntArray) -> int:
 
 
 def _colocated(problem: Problem) -> IntArray:
-    """Placement units that can be merged without closing a cycle; other ops by themselves."""
+    """Find placement units that can be merged without a cycle; other ops stay separate."""
     profile = problem.profile
     unit = problem.unit
     shared = np.bincount(unit)[unit] > 1
@@ -151,7 +153,7 @@ def _to_graph(problem: Problem, grouped: GroupedGraph, device: IntArray | None) 
 
 
 def _ties(problem: Problem, vertex: IntArray) -> IntArray:
-    """Number of the set that each vertex shares a device with; shape (n_vertices,)."""
+    """Number the set of vertices that each vertex shares a device with; shape (n_vertices,)."""
     n = int(vertex.max()) + 1
     size = n + problem.n_units
     links = coo_array((np.ones(len(vertex)), (vertex, n + problem.unit)), shape=(size, size))
@@ -193,7 +195,7 @@ def _one_batch(
     critical: bool,
     stretch: float,
 ) -> IntArray:
-    """Root of each vertex after one batch of merges; a vertex that is not merged is its own."""
+    """Find each vertex's root after one batch of merges; unmerged vertices are their own roots."""
     n = len(graph.work_us)
     order = _topological(n, graph.source, graph.target)
     out_ptr = csr_offsets(graph.source, n)
@@ -245,7 +247,7 @@ def _is_acyclic(graph: _Graph, root: IntArray) -> bool:
 
 
 def _pack(graph: _Graph, target: int, work_cap: float, memory_cap: int) -> IntArray:
-    """Put vertices of one height and device set together, neighbours in the order first."""
+    """Merge vertices of one height and device set, neighbours in the order first."""
     n = len(graph.work_us)
     order = _topological(n, graph.source, graph.target)
     by_target = np.argsort(graph.target, kind="stable")
@@ -321,7 +323,7 @@ def _join(
     work_cap: float,
     memory_cap: int,
 ) -> bool:  # pragma: no cover - compiled
-    """Join the ties of two vertices, unless that is too much for one device."""
+    """Join the ties of two vertices unless the result is too much for one device."""
     while above[one] != one:
         above[one] = above[above[one]]
         one = above[one]
@@ -342,7 +344,7 @@ def _join(
 
 
 def _topological(n: int, source: IntArray, target: IntArray) -> IntArray:
-    """Kahn's order; shorter than ``n`` if there is a cycle."""
+    """Return Kahn's order; it is shorter than ``n`` if there is a cycle."""
     by_source = np.argsort(source, kind="stable")
     out_ptr = csr_offsets(source[by_source], n)
     return topological_order(n, out_ptr, target[by_source])
@@ -352,7 +354,7 @@ def _topological(n: int, source: IntArray, target: IntArray) -> IntArray:
 def _heights(
     order: IntArray, in_ptr: IntArray, producers: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
-    """Return Pesto's definition 3.4: the most vertices on a path that ends here."""
+    """Find the heights of Pesto's definition 3.4: the most vertices on a path that ends here."""
     height = np.ones(len(order), dtype=np.int64)
     for vertex in order:
         for i in range(in_ptr[vertex], in_ptr[vertex + 1]):
@@ -369,7 +371,7 @@ def _levels(
     producers: IntArray,
     work_us: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:  # pragma: no cover - compiled
-    """Return the longest work before and after each vertex, its own not counted."""
+    """Find the most work before and after each vertex on any path, its own work not included."""
     top, bottom = np.zeros(len(order)), np.zeros(len(order))
     for vertex in order:
         for i in range(in_ptr[vertex], in_ptr[vertex + 1]):
@@ -400,14 +402,14 @@ def _matching(
     bottom_us: FloatArray,
     limit_us: float,
 ) -> IntArray:  # pragma: no cover - compiled
-    """Edges that may be merged at once by the corrected Theorem 3.5, best first."""
+    """Choose edges that may be merged at once by the corrected Theorem 3.5, best first."""
     n = len(work_us)
     chosen, count = np.empty(most, np.int64), 0
     above = np.arange(tie.max() + 1)
     tied_us, tied_bytes = _tied(tie, work_us), _tied(tie, memory_bytes)
     matched = np.zeros(n, np.bool_)
-    reaches = np.zeros(n, np.int64)  # H(v_i) of a chosen u_i
-    is_end = np.zeros(n, np.bool_)  # whether it is a chosen v_i
+    reaches = np.zeros(n, np.int64)  # H(v_i) for each chosen u_i
+    is_end = np.zeros(n, np.bool_)  # whether a vertex is a chosen v_i
     for edge in by_rank:
         if count == most:
             break

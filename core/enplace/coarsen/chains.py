@@ -1,4 +1,4 @@
-"""Chains: ops that lose nothing when they run one after another on one device."""
+"""Chains: ops that can run one after another on one device without loss."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import IntArray
 
 MEMORY_SHARE = 0.25
-"""Most memory that the ops of merged chains may hold, as a share of the smallest device's."""
+"""Most memory that the ops of a merged chain may hold, as a share of the smallest device's."""
 
 
 def merge_chains(problem: Problem) -> IntArray:
-    """Join each op with its only producer, or its only consumer, where nothing is lost by it.
+    """Join each op with its only producer, or its only consumer, if nothing is lost by it.
 
-    An op joins its only producer if that has no other consumer, or if the op takes no time; an op
-    that takes no time joins its only consumer. Groups of the first kind are entered only at their
-    root, those of the second left only there, so that contracting either closes no cycle; the
-    second are found after the first are contracted. Only ops that may use the same devices join,
-    and only where the variables of all that then share a device are not too large.
+    An op joins its only producer if the producer has no other consumer, or if the op takes no time;
+    an op that takes no time joins its only consumer. Edges enter groups of the first kind only at
+    their root, and leave those of the second only there, so contracting either closes no cycle. The
+    second kind is found after the first is contracted. Ops join only if they may use the same
+    devices, and if the variables of all ops that then share a device are not too large.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def merge_chains(problem: Problem) -> IntArray:
 
 
 def _split_large(problem: Problem, group: IntArray) -> IntArray:
-    """Take groups apart that hold too much together with all that is colocated with them."""
+    """Dissolve groups that hold too much memory, counting all that is colocated with them."""
     n_groups = int(group.max()) + 1
     n = n_groups + problem.n_units
     ends = group, n_groups + problem.unit
@@ -94,7 +94,7 @@ def _merge(
 def _only(
     n: int, root: IntArray, source: IntArray, target: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
-    """Return the only group with an edge to each group, or -1 where there are none or several."""
+    """Find the only group with an edge to each group; -1 if there are none or several."""
     found = np.full(n, -1)
     several = np.zeros(n, np.bool_)
     for edge in range(len(source)):

@@ -1,4 +1,4 @@
-"""Contraction: the problem whose ops are groups of ops, and the way back."""
+"""Contraction: a problem whose ops are groups of ops, and the way back."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from enplace.values.profile import CONTROL, Profile, make_profile
 def contract(problem: Problem, group: IntArray) -> Problem:
     """Make a problem in which each group is one op.
 
-    A group takes the time and the variables of all its ops. Tensors that leave it stay as they
-    are, so that each is still sent once; the others are memory that it needs while it runs. It may
-    be where all its ops may be, and shares a device with every group that has ops of one of its
+    A group has the time and the variables of all its ops. Tensors that leave it stay unchanged, so
+    each is still sent once; the others are memory that it needs while it runs. It is allowed where
+    all its ops are allowed, and shares a device with every group that has ops of one of its
     placement units.
 
     Parameters
@@ -30,7 +30,7 @@ def contract(problem: Problem, group: IntArray) -> Problem:
     Raises
     ------
     CycleError
-        If it does.
+        If it leaves one.
     """
     profile, cluster = problem.profile, problem.cluster
     n = int(group.max()) + 1
@@ -65,7 +65,7 @@ def contract(problem: Problem, group: IntArray) -> Problem:
 
 
 def _backward_groups(profile: Profile, group: IntArray) -> Measurement:
-    """Groups with backward ops, where an input of 2020 names these; nothing for other profiles."""
+    """Find groups with backward ops if an input of 2020 lists these; nothing for other profiles."""
     backward = profile.measured.backward
     if backward is None:
         return Measurement()
@@ -73,7 +73,7 @@ def _backward_groups(profile: Profile, group: IntArray) -> Measurement:
 
 
 def expand(problem: Problem, group: IntArray, plan: Plan) -> Plan:
-    """Turn a plan of the contracted problem into one of the ops, each group's in a row.
+    """Turn a plan of the contracted problem into one of the ops; a group's ops are consecutive.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def _sums(values: IntArray, group: IntArray, n: int) -> IntArray:
 
 
 def _together(problem: Problem, group: IntArray, n: int) -> list[str]:
-    """Colocation group of each group: those with ops of one placement unit hang together."""
+    """Name each group's colocation group: groups that have ops of one placement unit share it."""
     units = n + problem.unit
     size = n + problem.n_units
     links = coo_array((np.ones(len(group)), (group, units)), shape=(size, size))
@@ -103,7 +103,7 @@ def _together(problem: Problem, group: IntArray, n: int) -> list[str]:
 
 
 def _peak_inside(problem: Problem, group: IntArray, order: IntArray) -> IntArray:
-    """Most bytes that a group needs besides its variables and the tensors that leave it."""
+    """Find the most bytes that a group needs besides variables and the tensors that leave it."""
     profile = problem.profile
     return _peaks(
         order,
@@ -126,12 +126,12 @@ def _peaks(
     edge_ptr: IntArray,
     edge_op: IntArray,
 ) -> IntArray:  # pragma: no cover - compiled
-    """Run each group's ops in order; a tensor that stays inside dies with its last use."""
+    """Run each group's ops in order; a tensor that stays inside is freed after its last use."""
     n_ops = len(order)
     place = np.empty(n_ops, np.int64)
     for i in range(n_ops):
         place[order[i]] = i
-    dies = np.zeros(n_ops, np.int64)  # bytes that die after the op at a place
+    dies = np.zeros(n_ops, np.int64)  # bytes that are freed after the op at a place
     peak = np.zeros(group[order[n_ops - 1]] + 1, np.int64)
     live, current = 0, -1
     for i in range(n_ops):

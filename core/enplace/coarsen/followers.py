@@ -1,8 +1,8 @@
 """Followers: constants and variables that belong where they are used.
 
-A TensorFlow graph holds hundreds of ops without inputs that take no time: Const, Shape of a
-constant, VariableV2 and its read. Placed alone they would all look equally good everywhere, and a
-consumer on another device would then wait a link latency for a few bytes, or for a weight matrix.
+A TensorFlow graph has hundreds of ops without inputs that take no time: Const, Shape of a constant,
+VariableV2 and its read. Placed individually, each would look equally good on every device, and a
+consumer on another device would then wait for a transfer of a few bytes, or of a weight matrix.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def find_leaders(problem: Problem, position: IntArray) -> IntArray:
     """Find the op that each op should be placed with.
 
     An op is *free* if it takes no time on any device and all its producers are free. A free op
-    follows the leader of that consumer whose leader comes first in ``position``, if every device
-    the leader may use is allowed for the free op too; all other ops lead themselves. A leader then
-    comes first among all that use its followers, so contracting every leader with its followers
-    keeps the graph acyclic: ``position`` of the leaders is a topological order of the result.
+    follows the leader of its consumers that comes first in ``position``, if the free op is allowed
+    on every device that the leader may use; all other ops lead themselves. A leader then comes
+    first among all ops that use its followers, so contracting every leader with its followers keeps
+    the graph acyclic: ``position`` of the leaders is a topological order of the result.
 
     Parameters
     ----------

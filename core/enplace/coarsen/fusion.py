@@ -1,14 +1,14 @@
 """Celeritas's Optimal Operation Fusion (sections 4.2.2 and 5.1, Algorithm 1).
 
-Where the paper leaves room, this is what we do:
+Where the paper leaves the choice open, this is what we do:
 
-- A node is an op with its followers (:mod:`enplace.coarsen.followers`), so that a constant lands in
+- A node is an op with its followers (:mod:`enplace.coarsen.followers`), so a constant ends up in
   the cluster of its consumer.
 - ``w`` is the shortest time of a node over the devices, ``c`` its transfer over the average link.
 - Ties in *cpath* go to the node that comes first in the graph's own topological order.
-- Colocation does not bind here (a variable's read and its update lie at opposite ends of a step,
-  and merging them would close a cycle); it does when the clusters are placed.
-- A node larger than the memory limit becomes a cluster of its own.
+- Colocation is ignored here: a variable's read and its update are at opposite ends of a step, and
+  merging them would close a cycle. It applies when the clusters are placed.
+- A node above the memory limit becomes a cluster by itself.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from enplace.values.arrays import (
 from enplace.values.problem import Problem
 
 RANGE = 200
-"""R of the paper: the most nodes in a cluster."""
+"""The paper's R: the most nodes in a cluster."""
 
 MEMORY_SHARE = 0.25
-"""M of the paper: the most memory of a cluster, as a share of the smallest GPU's."""
+"""The paper's M: the most memory of a cluster, as a share of the smallest GPU's."""
 
 
 def fuse(problem: Problem, *, reach: int = RANGE, memory_share: float = MEMORY_SHARE) -> IntArray:
@@ -56,12 +56,12 @@ def fuse(problem: Problem, *, reach: int = RANGE, memory_share: float = MEMORY_S
 
 
 def cpd_topo(graph: GroupedGraph, cost_us: FloatArray) -> IntArray:
-    """Nodes in critical path DFS topological order (CPD-TOPO of Algorithm 1).
+    """Sort nodes into the critical path DFS topological order (CPD-TOPO of Algorithm 1).
 
     Parameters
     ----------
     graph : GroupedGraph
-        Acyclic, each edge leading to a larger number or not: any numbering will do.
+        Acyclic; the numbering of the nodes does not matter.
     cost_us : float array, shape (n_edges,)
         Transfer time c of each edge.
     """
@@ -73,13 +73,13 @@ def cpd_topo(graph: GroupedGraph, cost_us: FloatArray) -> IntArray:
 def breakpoints(
     graph: GroupedGraph, cost_us: FloatArray, order: IntArray, reach: int, limit_bytes: int
 ) -> IntArray:
-    """Cut a topological order where the least is sent across (Kernighan; equations 4 to 6).
+    """Cut a topological order where the least data crosses (Kernighan; equations 4 to 6).
 
     Returns
     -------
     int array, shape (n_groups,)
-        Number of the segment at each position of ``order``; at most ``reach`` nodes and
-        ``limit_bytes`` in each, single nodes excepted.
+        Number of the segment at each position of ``order``. A segment has at most ``reach`` nodes
+        and ``limit_bytes``, unless it is a single node.
     """
     n = graph.n_groups
     position = inverse(order)
@@ -105,7 +105,7 @@ def breakpoints(
 
 
 def shortest_time_us(graph: GroupedGraph) -> FloatArray:
-    """Time of each node on the device that suits it best; shape (n_groups,)."""
+    """Find the time of each node on its fastest device; shape (n_groups,)."""
     shortest: FloatArray = graph.time_us.min(axis=1)
     return shortest
 
@@ -132,7 +132,7 @@ def _cpd_topo(
     waiting = np.zeros(n, dtype=np.int64)
     for edge in range(len(target)):
         waiting[target[edge]] += 1
-    # The paper's queue takes and receives only at its head: a stack, whose top is the end here.
+    # The paper's queue adds and removes only at its head: a stack, whose top is the end here.
     stack, height = np.empty(n, dtype=np.int64), 0
     roots = kahn[: np.sum(waiting == 0)][::-1]
     for node in roots[np.argsort(cpath[roots], kind="mergesort")]:
@@ -165,7 +165,7 @@ def _cut(
     """Return P(j), the breakpoint before each breakpoint j, by S(j) = min S(i) + cost(i, j)."""
     n = len(out_cost)
     total, previous = np.zeros(n + 1), np.zeros(n + 1, dtype=np.int64)
-    cost = np.zeros(n + 1)  # cost(i, j) at [i] for the current j; equation 5 leads to the next
+    cost = np.zeros(n + 1)  # cost(i, j) at [i] for the current j; equation 5 gives the next j's
     for j in range(1, n + 1):
         first = max(0, j - reach)
         for i in range(first, j):

@@ -1,4 +1,4 @@
-"""The graph of groups: ops contracted, tensors between two groups added up."""
+"""The graph of groups: ops are contracted, and tensors between two groups are added up."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class GroupedGraph:
     group : int array, shape (n_ops,)
         Group of each op.
     time_us : float array, shape (n_groups, n_devices)
-        Compute time of a group, all its ops one after another; inf where none of them may run.
-        Ops that cannot run on a device do not count there: they will run elsewhere.
+        Compute time of a group, all its ops one after another; inf if none of them may run there.
+        Ops that cannot run on a device do not count there, because they will run elsewhere.
     memory_bytes : int array, shape (n_groups,)
         Variables and outputs of a group, the measure of size in Celeritas.
     source, target : int array, shape (n_edges,)
         Ends of each edge, sorted by (source, target), each pair once.
     tensors, edge_bytes : int array, shape (n_edges,)
-        How many tensors an edge carries, each once, and their bytes.
+        How many tensors an edge carries, counted once each, and their bytes.
     """
 
     group: IntArray
@@ -43,7 +43,7 @@ class GroupedGraph:
         return len(self.memory_bytes)
 
     def edge_us(self, b0_us: float, b1_us_per_byte: float) -> FloatArray:
-        """Time to send each edge's tensors over one link; shape (n_edges,)."""
+        """Return the time to send each edge's tensors over one link; shape (n_edges,)."""
         return self.tensors * b0_us + self.edge_bytes * b1_us_per_byte
 
 
@@ -77,9 +77,9 @@ def group_graph(problem: Problem, group: IntArray) -> GroupedGraph:
 
 
 def op_memory_bytes(problem: Problem) -> IntArray:
-    """Variables and outputs of each op, the crude sum the papers use; shape (n_ops,).
+    """Sum the variables and outputs of each op, the papers' rough estimate; shape (n_ops,).
 
-    As if all were there at once; so count Tarnawski et al. 2020, Celeritas and Baechi.
+    It assumes that all are in memory at once, as Tarnawski et al. 2020, Celeritas and Baechi do.
     """
     profile = problem.profile
     total = profile.persistent_bytes.copy()
@@ -88,9 +88,9 @@ def op_memory_bytes(problem: Problem) -> IntArray:
 
 
 def mean_link(cluster: Cluster) -> tuple[float, float]:
-    """Average b0 (µs) and b1 (µs/byte) over the ordered pairs of GPUs.
+    """Return the average b0 (µs) and b1 (µs/byte) over the ordered pairs of GPUs.
 
-    Over all devices where there are fewer than two GPUs; zero on a cluster of one device.
+    With fewer than two GPUs, the average over all devices; zero on a cluster of one device.
     """
     chosen = np.array(cluster.gpus if len(cluster.gpus) > 1 else range(cluster.n_devices))
     pairs = chosen[:, None] != chosen

@@ -14,13 +14,13 @@ def tie_heavy_edges(problem: Problem, ratio: float, share: float) -> IntArray:
     """Join placement units along heavy edges, the heaviest first, up to a limit on their work.
 
     An edge is heavy if its bytes take longer over the mean link than half the link's latency, and
-    than ``ratio`` times the longer of its two ops. That is how the time steps of a recurrent layer
-    stay with the weights they all read and with the sum of their gradients.
+    than ``ratio`` times the longer of its two ops. This keeps the time steps of a recurrent layer
+    with the weights that they all read and with the sum of their gradients.
 
     Parameters
     ----------
     ratio : float
-        How much longer than its ops a transfer must take; 0 for any time.
+        How many times longer than its longer op a transfer must take; 0 for any time.
     share : float
         Most compute time of ops that are joined, as a share of the whole graph's.
 
@@ -28,7 +28,7 @@ def tie_heavy_edges(problem: Problem, ratio: float, share: float) -> IntArray:
     -------
     int array, shape (n_ops,)
         Like ``Problem.unit`` but coarser, numbered from 0 without gaps. Only units that may use the
-        same devices are joined. Their graph may have cycles: they share a device, nothing else.
+        same devices are joined. The graph of these units may have cycles: they only share a device.
     """
     profile = problem.profile
     work_us = np.where(np.isfinite(problem.time_us), problem.time_us, np.inf).min(axis=1)
@@ -54,7 +54,7 @@ def tie_heavy_edges(problem: Problem, ratio: float, share: float) -> IntArray:
 def _join(
     left: IntArray, right: IntArray, work_us: FloatArray, allowed: BoolArray, limit_us: float
 ) -> IntArray:  # pragma: no cover - compiled
-    """Union-find over pairs of units, skipping those that would grow too large."""
+    """Join pairs of units by union-find, skipping pairs that would grow too large."""
     parent = np.arange(len(work_us))
     for i in range(len(left)):
         a, b = _root(parent, left[i]), _root(parent, right[i])

@@ -26,7 +26,7 @@ def is_better(one: Schedule, other: Schedule) -> bool:
 
 
 def gap_of(schedule: Schedule, options: PlaceOptions) -> float:
-    """Return the gap: how far the step time is above the lower bound, as a share of it."""
+    """Return how far the step time may be above the best possible, as a share of it."""
     return find_gap(schedule.makespan_us, options.proofs.find(schedule.problem).bound_us)
 
 

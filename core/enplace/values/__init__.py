@@ -1,1 +1,1 @@
-"""The values that flow through Enplace: frozen, and checked when they are made."""
+"""The values that flow through Enplace: frozen, and checked on creation."""

@@ -12,14 +12,14 @@ BoolArray = NDArray[np.bool_]
 
 
 def inverse(order: IntArray) -> IntArray:
-    """Position of each number in a permutation."""
+    """Find the position of each number in a permutation."""
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))
     return position
 
 
 def csr_offsets(sorted_owner: IntArray, n_owners: int) -> IntArray:
-    """Offsets of a list that is sorted by owner (compressed sparse rows).
+    """Find the offsets of a list that is sorted by owner (compressed sparse rows).
 
     Returns
     -------
@@ -33,7 +33,7 @@ def csr_offsets(sorted_owner: IntArray, n_owners: int) -> IntArray:
 def topological_order(
     n_nodes: int, out_ptr: IntArray, target: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
-    """Kahn's order, first in, first out, the lowest node first.
+    """Find Kahn's order: first in, first out, the lowest node first.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def topological_order(
     Returns
     -------
     int array
-        All nodes, or only those that do not come after a cycle.
+        All nodes, or only those that are on no cycle and after none.
     """
     waiting = np.zeros(n_nodes, dtype=np.int64)
     for edge in range(len(target)):
@@ -70,7 +70,7 @@ def topological_order(
 def upward_rank(
     order: IntArray, out_ptr: IntArray, target: IntArray, work: FloatArray, cost: FloatArray
 ) -> FloatArray:  # pragma: no cover - compiled
-    """Longest path from each node to the end, its own work included; shape (n_nodes,).
+    """Find the longest path from each node to the end, its own work included; shape (n_nodes,).
 
     Parameters
     ----------

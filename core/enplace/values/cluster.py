@@ -18,7 +18,7 @@ from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME
 MAX_DEVICES = 256
 
 MOST_LINK_COST = 1e9
-"""Largest latency in µs, and time for a byte, of a link."""
+"""Largest latency of a link in µs, and largest time for a byte."""
 
 _TASK = re.compile(r"(/job:\w+)(?:/replica:0)?(/task:\d+)")
 
@@ -34,7 +34,7 @@ class Device:
     name : str
         For example ``"GPU:0"``.
     kind : {"gpu", "cpu"}
-        Which column of the profile's times applies.
+        Decides which column of the profile's times applies.
     capacity_bytes : int
         Memory available to a model.
     speed : float
@@ -42,9 +42,8 @@ class Device:
     lanes : int
         How many ops may run at once; 1 for GPUs.
     chip : str
-        Devices that name the same chip share its lanes: only one logical GPU of a GPU
-        runs at a time. Empty
-        for a device with lanes of its own.
+        Devices with the same chip share its lanes: only one of the logical GPUs of a GPU runs at a
+        time. Empty for a device with lanes of its own.
     """
 
     name: str
@@ -82,8 +81,8 @@ class Link:
     b0_us, b1_us_per_byte : float
         Latency and inverse bandwidth.
     channels : tuple of int
-        Channels that a transfer occupies, all of them for its whole duration (several for a routed
-        pair).
+        Channels that a transfer occupies, all of them for its whole duration. A routed pair has
+        several.
     """
 
     source: int
@@ -101,12 +100,12 @@ class Cluster:
     ----------
     hosts : tuple of (str, str)
         Where TensorFlow's servers listen: task, such as ``/job:worker/task:0``, and its
-        ``name:port``. Empty if all devices are of one machine.
+        ``name:port``. Empty if all devices are on one machine.
 
     Raises
     ------
     ClusterError
-        If a name is used twice, a link is missing, double, or not usable.
+        If a name is used twice, or a link is missing, duplicate, or unusable.
     """
 
     name: str
@@ -181,7 +180,7 @@ class Cluster:
     def transfer_us(
         self, n_bytes: IntArray, source: int | IntArray, target: int | IntArray
     ) -> FloatArray:
-        """Duration of transfers, b0 + b1 * bytes, of any shape."""
+        """Return the durations of transfers, b0 + b1 * bytes, of any shape."""
         duration_us: FloatArray = (
             self.b0_us[source, target] + self.b1_us_per_byte[source, target] * n_bytes
         )
@@ -217,7 +216,7 @@ class Cluster:
 
     @cached_property
     def lane_owner(self) -> IntArray:
-        """The first device of the same chip, whose lanes a device uses; mostly itself."""
+        """The first device of the same chip, whose lanes a device uses; usually itself."""
         first: dict[str, int] = {}
         owners = [
             first.setdefault(device.chip, number) if device.chip else number
@@ -227,7 +226,7 @@ class Cluster:
 
     @property
     def shares_chips(self) -> bool:
-        """Whether several devices are logical ones of one chip."""
+        """Whether several devices are logical GPUs of one chip."""
         return len(np.unique(self.lane_owner)) < self.n_devices
 
     @cached_property
@@ -241,7 +240,7 @@ class Cluster:
 
     @property
     def gpus(self) -> list[int]:
-        """Numbers of the GPUs; of all devices where there is none."""
+        """Numbers of the GPUs; of all devices if there is no GPU."""
         found = [d for d, device in enumerate(self.devices) if device.kind == "gpu"]
         return found or list(range(self.n_devices))
 
@@ -251,7 +250,7 @@ class Cluster:
         return [d for d in range(self.n_devices) if d not in self.gpus]
 
     def scaled(self, compute: float = 1.0, links: float = 1.0) -> Cluster:
-        """The same cluster with faster compute and links (Pesto's Fig. 8 sweeps).
+        """Return the same cluster with faster compute and links (Pesto's Fig. 8 sweeps).
 
         Parameters
         ----------
@@ -280,7 +279,7 @@ class Cluster:
 
 
 def task_of(device: str) -> str:
-    """``/job:worker/task:1`` of the full name of one of its devices; empty if it names no task."""
+    """Return the task in a device's full name, ``/job:worker/task:1``; empty if there is none."""
     match = _TASK.match(device)
     return f"{match[1]}{match[2]}" if match else ""
 

@@ -1,4 +1,4 @@
-"""How the time per sample of a pipeline follows from what its devices do."""
+"""How the time per sample of a pipeline follows from the loads of its devices."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 TRANSFERS = ("sum", "overlap", "duplex")
 """How transfers count (Tarnawski et al. 2020, appendix C.1): added to the compute time; overlapping
-with it, so that the larger of the two counts; or incoming and outgoing transfers overlap as well,
-so that the largest of the three counts."""
+with it, so that the larger of the two counts; or with incoming and outgoing transfers overlapping
+as well, so that the largest of the three counts."""
 
 PIPELINES = ("1f1b", "gpipe")
-"""Which training schedule counts (section 5.3): PipeDream's, where a device's load is that of both
+"""Which training schedule counts (section 5.3): PipeDream's, where a device's load covers both
 passes, or GPipe's, where all samples go forward first and each pass has its busiest device."""
 
 _RESOURCES = {"sum": (0, 0, 0), "overlap": (0, 1, 1), "duplex": (0, 1, 2)}
@@ -39,20 +39,20 @@ class LoadRule:
 
     @property
     def n_passes(self) -> int:
-        """Passes whose loads count separately."""
+        """Number of passes whose loads count separately."""
         return 2 if self.pipeline == "gpipe" else 1
 
     @property
     def n_resources(self) -> int:
-        """Parts of a device that work at the same time."""
+        """Number of parts of a device that work at the same time."""
         return max(_RESOURCES[self.transfers]) + 1
 
     def resource(self, part: int) -> int:
-        """Which of them does a part of the load; the first one computes."""
+        """Return the resource that does a part of the load; the first one computes."""
         return _RESOURCES[self.transfers][part]
 
     def pass_number(self, of: int) -> int:
-        """Which of :attr:`n_passes` a pass counts towards."""
+        """Return which of the :attr:`n_passes` a pass counts towards."""
         return min(of, self.n_passes - 1)
 
 

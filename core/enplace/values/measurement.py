@@ -1,4 +1,4 @@
-"""What was measured together with a profile, besides the costs of its ops and tensors."""
+"""Measurements that come with a profile, besides the costs of its ops and tensors."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class MeasuredLink:
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far estimates of ops were from what was measured.
+    """How far the estimates for ops differ from the measurements.
 
     Attributes
     ----------
     mean : float
         Mean over the ops of abs(estimated - measured) / measured.
     of_sum : float
-        The same of all ops together.
+        The same for the sum of all ops.
     near : float
         Share of the ops whose estimate is less than 20 % off.
     ops : int
-        How many ops were compared.
+        Number of ops compared.
     """
 
     mean: float
@@ -56,19 +56,19 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good the estimated costs of a large batch were (Celeritas, Table 5).
+    """How accurate the estimated costs of a large batch are (Celeritas, Table 5).
 
     Attributes
     ----------
     memory, time : Deviation
     batch_size : int
-        The batch that was estimated, then measured.
+        The batch size that was estimated, then measured.
     batch_sizes : tuple of int
-        The batches that it was estimated from.
+        The batch sizes that the estimate is based on.
     devices_used : int
-        How many devices the large batch was measured on.
+        Number of devices that the large batch was measured on.
     step_time_us : float
-        Its measured step.
+        The measured step time of the large batch.
     """
 
     memory: Deviation
@@ -81,18 +81,18 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Measurement:
-    """How a profile was measured. None, an empty text or an empty mapping means "not known".
+    """How a profile was measured. None, an empty text or an empty mapping means "unknown".
 
     Attributes
     ----------
     step_time_us : float or None
         Median step without tracing.
     op_devices : mapping of str to str
-        Where each op ran: the device's name in ``cluster``, by op name.
+        Where each op ran: by op name, the device's name in ``cluster``.
     op_kernels : mapping of str to int
-        Kernels that each op launched.
+        Number of kernels that each op launched.
     op_deviation : mapping of str to float
-        Standard deviation over mean of each op's time.
+        Relative standard deviation of each op's time.
     peak_bytes : mapping of str to int
         Peak memory by device.
     launch_gap_us, op_overhead_us : float or None
@@ -100,10 +100,11 @@ class Measurement:
     cluster : Cluster or None
         The devices that the profile was measured on.
     links : tuple of MeasuredLink, or None
-        None where nobody tried to measure links.
+        None if links were not measured.
     devices : str
-        The devices as a person asked for them, such as ``"cpu:2"``.
+        The devices as they were requested, such as ``"cpu:2"``.
     source : mapping
+        The model and how it was called; plain data from a framework's source.
         The model and how it was called; plain data of a framework's source.
     paper : str
         The paper that the profile comes from.
@@ -112,9 +113,9 @@ class Measurement:
     left_out : tuple of str
         Functions of the model that are not part of that step.
     compiled : bool or None
-        Whether the script itself compiles its step.
+        Whether the script compiles its step itself.
     steps, warm_ups : int or None
-        Traced steps, and steps before them that do not count.
+        Traced steps, and the steps before them that do not count.
     gpu, framework_version, placement : str
         The GPU's model, TensorFlow's version, and how the profiled step was placed.
     tf32 : bool or None
@@ -124,12 +125,12 @@ class Measurement:
     backward : tuple of int, or None
         Numbers of the backward ops, in the inputs of Tarnawski et al. 2020.
     split_lengths : mapping
-        By op name and dimension, the largest number of equal parts. An op that is listed cannot be
+        By op name and dimension, the largest number of equal parts. An op in this mapping cannot be
         split along any other dimension.
     evaluation : Evaluation or None
-        Of a batch that no single device can hold.
+        The evaluation of a batch that no single device can hold.
     other : mapping
-        What a newer Enplace or another program wrote; kept as it is.
+        Data of a newer Enplace or another program, kept unchanged.
     """
 
     step_time_us: float | None = None

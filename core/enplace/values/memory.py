@@ -1,4 +1,4 @@
-"""Memory over time: how long each device holds each tensor, and the sums."""
+"""Memory over time: how long each device holds each tensor, and the totals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MemoryCurve:
     sent_bytes : int array
         The part of ``bytes`` that holds tensors received from other devices.
     weights_bytes : int
-        The part that is there from the start to the end: variables and optimiser slots.
+        The part that is in memory from start to end: variables and optimiser slots.
     """
 
     time_us: FloatArray
@@ -38,16 +38,16 @@ class MemoryCurve:
 
 @dataclass(frozen=True, eq=False)
 class TensorLives:
-    """One row for each copy of each tensor: on its producer's device and on each it is sent to.
+    """One row for each copy of each tensor: on its producer's device and on each destination.
 
     Attributes
     ----------
     tensor, device : int array, shape (n_copies,)
         The first ``Profile.n_tensors`` rows are the producers' own copies, in tensor order.
     start_us, end_us : float array, shape (n_copies,)
-        A producer's copy lives from the producer's start to the last of: the producer's end, its
-        consumers there, the transfers that send it. A received copy lives from the start of its
-        transfer to the end of its last consumer there.
+        A producer's copy lives from the producer's start to the latest end of the producer, its
+        consumers there, and the transfers that send the tensor. A received copy lives from the
+        start of its transfer to the end of its last consumer there.
     """
 
     tensor: IntArray
@@ -66,7 +66,7 @@ def tensor_lives(
     transfer_start_us: FloatArray,
     transfer_finish_us: FloatArray,
 ) -> TensorLives:
-    """How long each device holds each tensor.
+    """Find how long each device holds each tensor.
 
     Parameters are those of :class:`enplace.values.schedule.Schedule`.
     """
@@ -130,7 +130,7 @@ def memory_curves(
 ) -> tuple[MemoryCurve, ...]:
     """Add up lives, temporary and persistent bytes, one curve for each device.
 
-    At one instant frees come before allocations.
+    At one instant, frees come before allocations.
     """
     profile = problem.profile
     n_own, n_copies = profile.n_tensors, len(lives.tensor)
@@ -160,9 +160,9 @@ def memory_curves(
 
 
 def one_device_peak_bytes(problem: Problem) -> int:
-    """Peak memory of one device if all ops ran there in the graph's own order.
+    """Find the peak memory of one device if it ran all ops in the graph's own order.
 
-    The same as that of the simulated step, without waiting for the simulator to be compiled.
+    This equals the simulated peak, but does not wait for the simulator to be compiled.
     """
     profile = problem.profile
     order = profile.topological_order
@@ -179,7 +179,7 @@ def one_device_peak_bytes(problem: Problem) -> int:
 
 
 def _curve(time: FloatArray, change: IntArray, received: IntArray, weights: int) -> MemoryCurve:
-    """Running sums after the last change of each instant."""
+    """Compute running sums after the last change of each instant."""
     last = np.ones(len(time), dtype=bool)
     last[:-1] = np.diff(time) > 0
     total = np.cumsum(change)[last]

@@ -1,4 +1,4 @@
-"""The plan: for every op a device, for every device an order."""
+"""The plan: a device for every op, and an order for every device."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from enplace.values.profile import IntArray
 from enplace.values.splits import Split
 
 POLICIES = ("priority", "strict", "fifo")
-"""How a device chooses its next op: the best position among the ready ones, strictly by position,
-or first ready, first served."""
+"""How a device chooses its next op: the ready op with the best position; strictly by position; or
+first ready, first served."""
 
 LINK_POLICIES = ("fifo", "priority", "ordered")
-"""How a channel chooses its next transfer: first requested, the best position of a consumer among
-the waiting ones, or strictly by the positions of the consumers."""
+"""How a channel chooses its next transfer: first requested; the waiting transfer whose consumer has
+the best position; or strictly by the positions of the consumers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Where every op runs and in what order, and what its placer reported about it.
+    """The device of every op, the order of ops, and what the placer reported.
 
     Attributes
     ----------
@@ -34,20 +34,20 @@ class Plan:
     position : int array, shape (n_ops,)
         A permutation; a device runs its ops by position. Smaller is more urgent.
     method : str
-        The placer's name, or whatever a person called the plan.
+        The placer's name, or the name that a person gave the plan.
     policy, links : str
-        One of :data:`POLICIES` and of :data:`LINK_POLICIES`: how the plan is meant to be run.
+        One of :data:`POLICIES` and of :data:`LINK_POLICIES`: how to run the plan.
     replicas : tuple of tuples of int
         Devices that run the same stage of a pipeline in turn (Tarnawski et al. 2020, appendix
-        C.2). The ops of each group are on its first device, the others hold copies of them.
+        C.2). The ops of each group are on its first device; the others hold copies of them.
     splits : tuple of Split
-        The ops to split; the arrays are for the graph that this gives
+        The ops to split; the arrays are for the resulting graph
         (:func:`~enplace.values.problem.split_problem`).
     objective : str
         One of the three objectives.
     value_us : float or None
-        Time per sample or latency, as the placer calculated it; None for the step time, which only
-        the simulator knows.
+        Time per sample or latency, as computed by the placer; None for the step time, which only
+        the simulator can compute.
     bound_us : float or None
         The placer's lower bound on ``value_us``.
     proven : bool
@@ -55,11 +55,11 @@ class Plan:
     load_rule : LoadRule or None
         How loads were counted for the time per sample.
     note : str
-        A sentence or two for a person.
+        A sentence or two for people.
     solve_seconds : float or None
         How long the placer took.
     seed : int or None
-        The seed it was given.
+        The seed of the placer.
     details : mapping
         Plain data that only this placer reports: ``ideals``, ``family``, ``solver_status``...
 
@@ -101,7 +101,7 @@ class Plan:
 
     @property
     def gap(self) -> float | None:
-        """How far ``value_us`` may be above the best possible, as a fraction of it.
+        """How far ``value_us`` may be above the best possible, as a share of ``value_us``.
 
         None for the step time, or without a bound.
         """
@@ -110,7 +110,7 @@ class Plan:
         return find_gap(self.value_us, self.bound_us)
 
     def under_name(self, method: str) -> Plan:
-        """The same placement and order as a plan of another method, without anything reported."""
+        """Return the same placement and order as a plan of another method, without its reports."""
         return Plan(
             self.device,
             self.position,
@@ -122,11 +122,11 @@ class Plan:
         )
 
     def with_notes(self, *notes: str, separator: str = " ") -> Plan:
-        """The plan with these notes in place of its own; empty ones are dropped."""
+        """Return the plan with these notes instead of its own; empty notes are dropped."""
         return replace(self, note=separator.join(filter(None, notes)))
 
     def acts_like(self, other: Plan) -> bool:
-        """Whether another plan does the same with every op, whoever made the two."""
+        """Whether another plan runs every op in the same way, whoever made the two."""
         return (
             np.array_equal(self.device, other.device)
             and np.array_equal(self.position, other.position)
@@ -136,12 +136,12 @@ class Plan:
 
 
 def find_gap(value_us: float, bound_us: float) -> float:
-    """How far a value may be above the best possible, as a fraction of it; 0 below the bound."""
+    """Return how far a value may be above the best, as a share of the value; 0 below the bound."""
     return 0.0 if value_us <= bound_us else 1 - bound_us / value_us
 
 
 def _frozen(array: IntArray) -> IntArray:
-    """The array if nobody can write to it, else a copy that nobody can write to."""
+    """Return the array if it is read-only, otherwise a read-only copy."""
     if array.flags.writeable:
         array = array.copy()
         array.flags.writeable = False
@@ -154,10 +154,10 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     Raises
     ------
     PlanError
-        Names the op, the device and the constraint.
+        The message names the op, the device and the constraint.
     """
     if plan.splits != problem.splits:
-        raise PlanError("the plan splits other ops than the graph has split; use split_problem")
+        raise PlanError("the splits of the plan are not those of the graph; use split_problem")
     if len(plan.device) != problem.profile.n_ops:
         raise PlanError(
             f"the plan places {len(plan.device)} ops, the profile has {problem.profile.n_ops}; "
@@ -193,7 +193,7 @@ def _check_replicas(problem: Problem, plan: Plan) -> None:
 
 
 def apart(problem: Problem, plan: Plan) -> BoolArray:
-    """Which ops are on another device than the last op of their placement unit; shape (n_ops,)."""
+    """Find ops that are not on the device of the last op of their placement unit; (n_ops,)."""
     unit_device = np.full(problem.n_units, -1, dtype=np.int64)
     unit_device[problem.unit] = plan.device
     elsewhere: BoolArray = unit_device[problem.unit] != plan.device

@@ -1,4 +1,4 @@
-"""The problem: a profile, a cluster, and a person's constraints."""
+"""The problem: a profile, a cluster, and constraints."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from enplace.values.profile import KINDS, FloatArray, IntArray, Profile
 from enplace.values.splits import Split, part_names, split_profile
 
 STEP_TIME, THROUGHPUT, LATENCY = "step-time", "throughput", "latency"
-"""Objectives: the makespan of one step, the time per sample of a pipeline, and the latency of
-one query where accelerators run whole subgraphs (Tarnawski et al. 2020)."""
+"""Objectives: the makespan of one step, the time per sample of a pipeline, and the latency of one
+query if accelerators run whole subgraphs (Tarnawski et al. 2020)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,17 +39,17 @@ class Problem:
     pins : mapping of int to int
         Device number by op number; the op must run there.
     together : tuple of tuples of int
-        Ops that a person colocated, beyond the profile's own groups.
+        Ops that were colocated in addition to the profile's own groups.
     forbidden : frozenset of (int, int)
         (op, device) pairs that must not be used.
     splits : tuple of Split
-        The splits that made this profile of the model's graph; see :func:`split_problem`.
+        The splits that this profile's graph already contains; see :func:`split_problem`.
 
     Raises
     ------
     ProblemError
         One of its subclasses: an op that no device can run, pins that contradict each other or a
-        colocation group, memory that can never fit.
+        colocation group, or variables that can never fit.
     """
 
     profile: Profile
@@ -99,7 +99,7 @@ class Problem:
 
     @cached_property
     def device_sets(self) -> tuple[BoolArray, IntArray]:
-        """The distinct rows of :attr:`unit_allowed`, and which of them each unit has."""
+        """The distinct rows of :attr:`unit_allowed`, and the number of each unit's row."""
         code = np.zeros(self.n_units, dtype=np.int64)
         for column in self.unit_allowed.T:
             code = np.unique(2 * code + column, return_inverse=True)[1]
@@ -117,7 +117,7 @@ class Problem:
         return f"op '{self.profile.op_names[op]}'"
 
     def _names(self, ops: IntArray) -> str:
-        """The ops of a unit as the subject of a sentence, with its verb."""
+        """Return the ops of a unit as the subject of a sentence, with its verb."""
         if len(ops) == 1:
             return f"{self._name(int(ops[0]))} has"
         return (
@@ -171,8 +171,8 @@ class Problem:
                     f"one device"
                 )
         raise UnplaceableOpError(
-            f"{self._names(members)} no device to go to; loosen a pin, a forbidden device or the "
-            f"group"
+            f"{self._names(members)} no device left; remove a pin, a forbidden device or the "
+            f"colocation"
         )
 
     def _check_memory(self) -> None:
@@ -183,7 +183,7 @@ class Problem:
             members = np.flatnonzero(self.unit == too_big[0])
             raise DoesNotFitError(
                 f"{self._names(members)} variables of {size(need[too_big[0]])}, more than the "
-                f"{size(largest[too_big[0]])} of any device to go to; "
+                f"{size(largest[too_big[0]])} of any allowed device; "
                 f"choose larger devices or split the variable"
             )
         sets, set_of = self.device_sets
@@ -191,18 +191,18 @@ class Problem:
         np.add.at(need_of_set, set_of, need)
         for devices in sets:
             inside = (sets <= devices).all(axis=1)
-            total, room = int(need_of_set[inside].sum()), int(capacity[devices].sum())
-            if total > room:
+            total, memory = int(need_of_set[inside].sum()), int(capacity[devices].sum())
+            if total > memory:
                 names = [self.cluster.devices[d].name for d in np.flatnonzero(devices)]
                 raise DoesNotFitError(
-                    f"variables of {size(total)} cannot fit the {size(room)} of "
-                    f"{', '.join(names)}; choose a larger cluster or loosen pins"
+                    f"variables of {size(total)} cannot fit the {size(memory)} of "
+                    f"{', '.join(names)}; choose a larger cluster or remove pins"
                 )
 
 
 @lru_cache(maxsize=4)
 def _units(profile: Profile, together: tuple[tuple[int, ...], ...]) -> IntArray:
-    """Placement unit of each op; the last few are kept, as pins change more often than groups."""
+    """Number the placement units; results are cached, as pins change more often than groups."""
     first_of: dict[str, int] = {}
     ties = [
         (first_of.setdefault(group, op), op) for op, group in enumerate(profile.colocation) if group
@@ -221,14 +221,14 @@ def _units(profile: Profile, together: tuple[tuple[int, ...], ...]) -> IntArray:
 
 
 def split_problem(problem: Problem, splits: tuple[Split, ...]) -> Problem:
-    """The problem of a graph whose ops are split; the problem itself if they are already.
+    """Return the problem of the split graph, or the problem itself if it has these splits already.
 
     Constraints of an op hold for all of its parts.
 
     Raises
     ------
     SplitError
-        If the graph does not allow the splits, or has other splits already.
+        If the graph does not allow the splits, or already has other splits.
     ProblemError
         If the parts cannot be placed.
     """

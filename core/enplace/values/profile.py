@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 CONTROL = -1
-"""Output number of the byte-less tensor that stands for an op's control edges."""
+"""Output number of the tensor without bytes that represents an op's control edges."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,18 +55,18 @@ class Profile:
     name : str
         The model's name.
     op_names, op_types, scopes : tuple of str, length n_ops
-        Unique name, TensorFlow type, and the name scope a person knows the op by.
+        Unique name, TensorFlow type, and the name scope that people see.
     time_us : float array, shape (n_ops, 2)
         Compute time on each of :data:`KINDS`; NaN where the op cannot run on that kind.
     persistent_bytes, temporary_bytes : int array, shape (n_ops,)
-        Bytes held from the start (variables, optimiser slots) and bytes held only while the op
+        Bytes held from the start (variables, optimiser slots), and bytes held only while the op
         runs.
     colocation : tuple of str, length n_ops
         Ops with the same non-empty text must share a device.
     tensor_op, tensor_output, tensor_bytes : int array, shape (n_tensors,)
         Producer, output number (:data:`CONTROL` for control edges) and size of each tensor.
     edge_tensor, edge_op : int array, shape (n_edges,)
-        Which tensor each edge carries and which op consumes it.
+        The tensor that each edge carries, and the op that consumes it.
     measured : Measurement
         How the profile was measured.
 
@@ -144,7 +144,7 @@ class Profile:
         if self.measured.backward is None:
             return self.tensor_bytes
         held = np.zeros(self.n_tensors, dtype=np.int64)
-        held.flags.writeable = False  # like all arrays here: kernels are compiled for each kind
+        held.flags.writeable = False  # like all arrays here: kernels are compiled for either kind
         return held
 
     @cached_property
@@ -154,7 +154,7 @@ class Profile:
 
     @cached_property
     def in_edges(self) -> IntArray:
-        """Edges sorted by consumer: those of ``v`` are ``in_edges[in_ptr[v] : in_ptr[v + 1]]``."""
+        """Edges sorted by consumer; those of ``v`` are ``in_edges[in_ptr[v] : in_ptr[v + 1]]``."""
         return np.argsort(self.edge_op, kind="stable").astype(np.int64)
 
     @cached_property
@@ -164,7 +164,7 @@ class Profile:
 
     @cached_property
     def topological_order(self) -> IntArray:
-        """Kahn order, first in first out, lowest op first; shorter than n_ops only if cyclic."""
+        """Kahn's order: first in, first out, lowest op first; shorter than n_ops only if cyclic."""
         return topological_order(self.n_ops, self.out_ptr, self.edge_op)
 
     @cached_property
@@ -179,7 +179,7 @@ class Profile:
         return digest.hexdigest()[:32]
 
     def with_costs(self, time_us: FloatArray) -> Profile:
-        """The same graph with other compute times, shape (n_ops, 2)."""
+        """Return the same graph with other compute times, shape (n_ops, 2)."""
         return replace(self, time_us=np.array(time_us, dtype=np.float64))
 
 
@@ -363,13 +363,13 @@ def _check_ends(op_names: Sequence[str], source: IntArray, target: IntArray) -> 
 
 
 def _first(mask: NDArray[np.bool_] | np.bool_) -> int | None:
-    """Index of the first true entry, if any."""
+    """Return the index of the first true entry, if any."""
     found = np.flatnonzero(mask)
     return int(found[0]) if len(found) else None
 
 
 def _describe_cycle(profile: Profile) -> str:
-    """Name the ops of one cycle, found from an op that Kahn's algorithm did not reach."""
+    """Name the ops of one cycle, starting from an op that Kahn's algorithm did not reach."""
     left = np.ones(profile.n_ops, dtype=bool)
     left[profile.topological_order] = False
     op, seen = int(np.flatnonzero(left)[0]), dict[int, int]()

@@ -1,4 +1,4 @@
-"""The result of a placer: a plan, its schedule, and what is proven."""
+"""The result of a placer: a plan, its schedule, and a proven bound."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from enplace.values.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A plan, its simulated schedule, and a lower bound on what the plan minimises.
+    """A plan, its simulated schedule, and a lower bound on the plan's objective.
 
     Attributes
     ----------
     schedule : Schedule
-        Carries the plan and the problem, with the plan's ops split.
+        Contains the plan and the problem, with the plan's ops split.
     bound_us : float or None
-        No plan that fits has a smaller value of the objective, or none of the method's own kind
-        where the objective is not the step time; None if nothing is proven.
+        No plan that fits has a smaller value of the objective. If the objective is not the step
+        time, this holds only for plans of the method's own kind. None if nothing is proven.
     proven_by : str
         The solver that proved the bound; empty if it follows from the problem directly.
     """
@@ -34,7 +34,7 @@ class Result:
 
     @property
     def objective(self) -> str:
-        """What the plan minimises."""
+        """The objective that the plan minimises."""
         return self.plan.objective
 
     @property
@@ -45,14 +45,14 @@ class Result:
 
     @property
     def step_bound_us(self) -> float | None:
-        """The bound if it is one on the step time."""
+        """The bound, if it is a bound on the step time."""
         return self.bound_us if self.objective == STEP_TIME else None
 
     @property
     def gap(self) -> float | None:
-        """How far the value may be above the best possible, as a fraction of it.
+        """How far the value may be above the best possible, as a share of the value.
 
-        None without a bound, or if the plan exceeds memory: a bound holds only for those that fit.
+        None without a bound, or if the plan exceeds memory: bounds hold only for plans that fit.
         """
         if self.bound_us is None or not self.schedule.fits:
             return None

@@ -17,7 +17,7 @@ from enplace.values.profile import FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Start and finish of every op and transfer, and what follows from them.
+    """Start and finish of every op and transfer, and the quantities that follow from them.
 
     Attributes
     ----------
@@ -26,12 +26,12 @@ class Schedule:
     transfer_tensor, transfer_to : int array, shape (n_transfers,)
         Tensor number and destination device of each transfer; its source is the producer's device.
     transfer_start_us, transfer_finish_us : float array, shape (n_transfers,)
-        When its channels carry it.
+        When its channels carry each transfer.
 
     Raises
     ------
     EnplaceError
-        If a time is not finite or an interval runs backwards.
+        If a time is not finite or an interval ends before it begins.
     """
 
     problem: Problem
@@ -115,10 +115,10 @@ class Schedule:
 
     @property
     def overfull(self) -> NDArray[np.bool_]:
-        """Which devices run out of memory; shape (n_devices,)."""
+        """Whether each device exceeds its memory; shape (n_devices,)."""
         return self.peak_bytes > self.problem.cluster.capacity_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether every device has the memory the plan needs."""
+        """Whether every device has enough memory for the plan."""
         return not self.overfull.any()

@@ -2,7 +2,7 @@
 
 After FastT (Middleware 2020), section 5.2: a split is an op, a dimension and a number of parts. It
 replaces the op by that many copies, each of which does an equal share of the work. Inputs are cut
-for the parts, and their outputs are joined for ops that need them whole.
+for the parts, and the outputs of the parts are joined for ops that need the whole output.
 """
 
 from enplace.values.splits.graph import has_parts, part_names, split_profile, unsplit_names

@@ -1,14 +1,14 @@
-"""The profile of a graph in which ops are split (FastT, Algorithm 2, lines 16 to 30).
+"""The profile of a graph with split ops (FastT, Algorithm 2, lines 16 to 30).
 
 A part that reads its share of a tensor from the part that made it needs neither a split node nor a
 concat node in between. So splitting every op by its samples gives the data-parallel graph, in which
-the sums of the parts' gradients are the aggregation.
+the sums of the parts' gradients do the aggregation.
 
 Ops that only read the shape of a split tensor lose their edge: shapes are known before a step runs.
 
-A profile has no times of parts. We assume that an op's time beyond its launch is proportional to
-its share; split, concat and sum nodes read and write their bytes as fast as this profile's
-element-wise ops do.
+A profile does not contain the times of parts. We assume that an op's time beyond its launch is
+proportional to its share. Split, concat and sum nodes read and write their bytes as fast as this
+profile's element-wise ops.
 """
 
 from __future__ import annotations
@@ -38,54 +38,54 @@ from enplace.values.splits.rules import (
 )
 
 _MADE = "/split/"
-"""Follows the op's name in the names of all nodes that a split makes."""
+"""Follows the op's name in the names of all nodes that a split creates."""
 
 LAUNCH_US = 2.0
-"""Launch time of a kernel for profiles that do not record it; 1.3 to 2.3 us were measured."""
+"""Launch time of a kernel if the profile does not record it; we measured 1.3 to 2.3 µs."""
 
 COPY_US_PER_BYTE = 1e-6
-"""A terabyte a second, for profiles without element-wise ops of any size."""
+"""A terabyte per second, for profiles without large element-wise ops."""
 
 _LARGE_BYTES = 1 << 20
 
 
 def part_names(op: str, parts: int) -> list[str]:
-    """Names of the copies that an op is split into."""
+    """Return the names of the parts of a split op."""
     return [f"{op}{_MADE}part_{i}" for i in range(parts)]
 
 
 def has_parts(profile: Profile) -> bool:
-    """Whether the ops of a graph were split already."""
+    """Whether ops of the graph are split already."""
     return any(_MADE in name for name in profile.op_names)
 
 
 def join_name(op: str, output: int) -> str:
-    """Name of the node that joins an output of the parts."""
+    """Return the name of the node that joins an output of the parts."""
     return f"{op}{_MADE}join_{output}"
 
 
 def cut_name(op: str, producer: str, output: int) -> str:
-    """Name of the node that cuts an input of an op for its parts."""
+    """Return the name of the node that cuts an input of an op for its parts."""
     return f"{op}{_MADE}of_{producer}_{output}"
 
 
 def unsplit_names(names: Iterable[str], splits: Sequence[Split]) -> list[str]:
-    """Names of the ops before they were split."""
+    """Return the names that the ops had before they were split."""
     made = tuple(f"{split.op}{_MADE}" for split in splits)
     kept = [name for name in names if not name.startswith(made)]
     return kept + [split.op for split in splits if not split.op.startswith(made)]
 
 
 def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
-    """Split ops of a profile; the result has the costs of the new nodes.
+    """Split ops of a profile; the result includes the costs of the new nodes.
 
-    Splits of ops in the graph are made at once, whatever their order, then those of ops that the
-    first splits made.
+    Splits of ops in the graph come first, all at once whatever their order; then splits of ops that
+    the first ones created.
 
     Raises
     ------
     SplitError
-        If an op is not in the graph, is split twice or cannot be split that way.
+        If an op is not in the graph, is split twice or cannot be split in this way.
     """
     left = tuple(splits)
     while left:
@@ -99,7 +99,7 @@ def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
 
 def _raise_why(left: Sequence[Split], now: Sequence[Split]) -> None:
     if not now:
-        raise SplitError(f"op '{left[0].op}' is to be split, but the graph has none of that name")
+        raise SplitError(f"op '{left[0].op}' is to be split, but the graph has no op of that name")
     names = [split.op for split in now]
     twice = next(name for name in names if names.count(name) > 1)
     raise SplitError(f"op '{twice}' is split twice; keep one of the two")
@@ -107,7 +107,7 @@ def _raise_why(left: Sequence[Split], now: Sequence[Split]) -> None:
 
 @dataclass
 class _Ops:
-    """The ops and edges of the new graph, as :func:`make_profile` wants them."""
+    """The ops and edges of the new graph, in the form that :func:`make_profile` takes."""
 
     names: list[str]
     types: list[str]
@@ -139,7 +139,7 @@ class _Ops:
 
 @lru_cache(maxsize=8)
 def _split_once(profile: Profile, splits: tuple[Split, ...]) -> Profile:
-    """Make one round of splits; cached, because searches add to a first round again and again."""
+    """Make one round of splits; cached, because searches often add to the same first round."""
     return _Splitting(profile, splits).run()
 
 
@@ -225,7 +225,7 @@ class _Splitting:
         ]
 
     def _cut_edges(self) -> dict[int, str]:
-        """Axis along which the tensors of edges are cut for the parts of their consumers."""
+        """Find the axis along which tensors of edges are cut for the parts of their consumers."""
         return {
             edge: axis
             for op, rule in self._rule.items()
@@ -234,7 +234,7 @@ class _Splitting:
         }
 
     def _ends(self, op: int) -> list[int]:
-        """The ops of the new graph that replace an op, or the op itself."""
+        """Return the ops of the new graph that replace an op, or the op itself."""
         return self._parts[op] if op in self._parts else [int(self._number[op])]
 
     def _connect_control(self, source: int, target: int) -> None:
@@ -243,7 +243,7 @@ class _Splitting:
         ]
 
     def _connect(self, source: int, output: int, target: int, size: int, axis: str) -> None:
-        """Connect a tensor to an op, or its shares to the parts of one."""
+        """Connect a tensor to an op, or the shares of a tensor to the parts of an op."""
         if axis != WHOLE:
             parts, n = self._parts[target], self._split[target].parts
             made = self._parts.get(source, [])
@@ -266,7 +266,7 @@ class _Splitting:
         return cut
 
     def _whole(self, source: int, output: int, size: int) -> tuple[int, int]:
-        """The op of the new graph that makes the whole tensor, and its output."""
+        """Return the op of the new graph that makes the whole tensor, and its output."""
         if source not in self._parts:
             return int(self._number[source]), output
         if (source, output) not in self._joins:
@@ -287,7 +287,7 @@ class _Splitting:
         return join
 
     def _copying_us(self, op: int, n_bytes: int) -> FloatArray:
-        """Time to copy bytes, on the kinds of device where an op runs."""
+        """Return the time to copy bytes on each kind of device where an op can run."""
         runs = ~np.isnan(self._profile.time_us[op])
         return np.where(runs, self._launch_us + n_bytes * self._copy_us, np.nan)
 
@@ -305,7 +305,7 @@ def _checked_rule(profile: Profile, op: int, split: Split) -> Rule:
 
 
 def _measured_of_parts(profile: Profile, splits: Sequence[Split]) -> Measurement:
-    """The measurement, with the lengths that remain for the parts of split ops."""
+    """Return the measurement with the lengths that remain for the parts of split ops."""
     lengths = {split: split_lengths(profile, profile.index[split.op]) for split in splits}
     of_parts = {
         name: known | {split.dimension: known[split.dimension] // split.parts}
@@ -330,7 +330,7 @@ def _check_groups(profile: Profile, splits: Sequence[Split]) -> None:
 
 
 def _copy_us_per_byte(profile: Profile, launch_us: float) -> FloatArray:
-    """Median time per byte of the profile's large element-wise ops, for each kind of device."""
+    """Find the median time per byte of large element-wise ops for each kind of device."""
     moved = np.zeros(profile.n_ops)
     np.add.at(moved, profile.edge_op, profile.tensor_bytes[profile.edge_tensor])
     np.add.at(moved, profile.tensor_op, profile.tensor_bytes)

@@ -1,16 +1,17 @@
 """The dimensions along which ops of each type may be split (FastT, section 5.2).
 
-A rule gives for each operand the axis along which it is cut, or that every part gets it whole, and
-whether the parts' outputs are joined along an axis or summed. The same table serves profiles and
-TensorFlow's graphs. A graph has shapes and named inputs. A profile has neither, so there we assume:
+A rule gives, for each operand, the axis along which it is cut, or that every part gets it whole. It
+also gives the axis along which the outputs of the parts are joined, or that they are summed. The
+same table serves profiles and TensorFlow's graphs. A graph has shapes and named inputs. A profile
+has neither, so there we assume:
 
 - A tensor that depends on the batch is data, with the samples first, unless an op on the way sums
   over samples. A tensor that depends only on variables and constants is weights.
-- A tensor has equal parts if its bytes do. Profiles measured by Enplace record the lengths:
-  :attr:`~enplace.values.measurement.Measurement.split_lengths`.
+- A tensor can be cut into equal parts if its bytes can. Profiles measured by Enplace record the
+  lengths: :attr:`~enplace.values.measurement.Measurement.split_lengths`.
 - A ``MatMul`` of two tensors of data is the gradient of a weight: it sums over the samples.
 - A filter's gradient takes its image from the tensor that a ``Conv2D`` also takes.
-- Of the inputs of an element-wise op, those of much fewer bytes than its output are broadcast.
+- Inputs of an element-wise op with far fewer bytes than its output are broadcast.
 
 Batch normalisation mixes the samples of a batch, so no rule splits it.
 """
@@ -30,16 +31,16 @@ from enplace.text import listed
 from enplace.values.profile import CONTROL, IntArray, Profile
 
 BATCH, CHANNEL, FILTERS, CHANNELS_IN = "batch", "channel", "filters", "channels in"
-"""Axes: the first; that of the channels; the last and the last but one of a filter."""
+"""Axes: the first; the channels; the last and the last but one of a filter."""
 
 COLUMNS = "columns"
-"""The axis of a matrix of weights that becomes the last one of the product."""
+"""The axis of a weight matrix that becomes the last axis of the product."""
 
 WHOLE, SUM = "whole", "sum"
-"""Every part gets the whole operand; the parts' outputs are summed."""
+"""Every part gets the whole operand; the outputs of the parts are summed."""
 
 DATA, WEIGHTS, GRADIENT, SIZES = "data", "weights", "gradient", "sizes"
-"""Kinds of operands. ``sizes`` are a few numbers: a shape, an axis, a permutation."""
+"""Kinds of operands. ``sizes`` means a few numbers: a shape, an axis, a permutation."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,9 @@ class Split:
     Attributes
     ----------
     op, dimension : str
-        Name of the op, and the name that :data:`RULES` gives the dimension.
+        Name of the op, and name of the dimension in :data:`RULES`.
     parts : int
-        How many, at least 2.
+        Number of parts, at least 2.
     """
 
     op: str
@@ -69,7 +70,7 @@ class Rule:
     output: str = BATCH
 
     def cut(self, operand: str) -> str:
-        """Axis along which an operand is cut, or :data:`WHOLE`."""
+        """Return the axis along which an operand is cut, or :data:`WHOLE`."""
         return WHOLE if operand == SIZES else str(getattr(self, operand))
 
 
@@ -134,7 +135,7 @@ _CUT = (DATA, WEIGHTS, GRADIENT)
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _FILTER_GRADIENTS = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")
 SHAPES = ("Rank", "Shape", "ShapeN", "Size")
-"""Ops whose outputs depend on the shape of a tensor, not on its content."""
+"""Ops whose outputs depend on the shape of a tensor and not on its content."""
 
 _NO_SAMPLES = (
     *SHAPES,
@@ -166,7 +167,7 @@ def find_rule(op_type: str, dimension: str) -> Rule:
     Raises
     ------
     SplitError
-        If the table has none; lists those it has.
+        If the table has none; the message lists those it has.
     """
     rules = RULES.get(op_type, {})
     if dimension not in rules:
@@ -227,7 +228,7 @@ def find_operands(profile: Profile, op: int) -> list[tuple[int, str]]:
 
 
 def _is_image(profile: Profile, edge: int) -> bool:
-    """Whether a forward convolution also reads the tensor of an edge."""
+    """Whether a forward convolution reads the tensor of an edge, too."""
     tensor = profile.edge_tensor[edge]
     consumers = profile.edge_op[profile.edge_ptr[tensor] : profile.edge_ptr[tensor + 1]]
     return any(profile.op_types[op] in _CONVOLUTIONS for op in consumers.tolist())
@@ -251,7 +252,7 @@ def legal_dimensions(profile: Profile, op: int, parts: int) -> tuple[str, ...]:
     operands = find_operands(profile, op)
     edges, there = [edge for edge, _ in operands], {of for _, of in operands}
     if not carries_samples(profile)[profile.edge_source[edges]].any():
-        return ()  # not a row per sample, perhaps a single number
+        return ()  # no row for each sample, perhaps a single number
     lengths = split_lengths(profile, op)
 
     def has_equal_parts(dimension: str, rule: Rule) -> bool:
@@ -268,7 +269,7 @@ def legal_dimensions(profile: Profile, op: int, parts: int) -> tuple[str, ...]:
 
 
 def split_lengths(profile: Profile, op: int) -> dict[str, int] | None:
-    """The largest number of equal parts by dimension; None if the profile has no record."""
+    """Return the largest number of equal parts by dimension; None if the profile has no record."""
     lengths = profile.measured.split_lengths.get(profile.op_names[op])
     if lengths is None:
         return None
@@ -284,7 +285,7 @@ def _has_operands(kind: str, dimension: str, rule: Rule, there: set[str]) -> boo
 
 
 def _cut_bytes(profile: Profile, op: int, operands: list[tuple[int, str]], rule: Rule) -> IntArray:
-    """Bytes of each tensor that a split cuts."""
+    """Return the bytes of each tensor that a split cuts."""
     edges = [edge for edge, operand in operands if rule.cut(operand) != WHOLE]
     inputs = profile.tensor_bytes[profile.edge_tensor[edges]]
     outputs = _output_bytes(profile, op)[: 0 if rule.output == SUM else None]
@@ -292,7 +293,7 @@ def _cut_bytes(profile: Profile, op: int, operands: list[tuple[int, str]], rule:
 
 
 def sample_dimension(profile: Profile, op: int, parts: int) -> str:
-    """Find the dimension that divides the samples of a batch; empty if there is none."""
+    """Find the dimension of an op that divides the samples of a batch; empty if there is none."""
     for dimension in legal_dimensions(profile, op, parts):
         if find_rule(profile.op_types[op], dimension).data == BATCH:
             return dimension
@@ -302,7 +303,7 @@ def sample_dimension(profile: Profile, op: int, parts: int) -> str:
 def without_broken_groups(profile: Profile, splits: Iterable[Split]) -> tuple[Split, ...]:
     """Drop the splits of ops whose colocation group would be split only partially.
 
-    If all ops of a group are split, their parts can share devices.
+    If all ops of a group are split, their parts can still share devices.
     """
     members = Counter(group for group in profile.colocation if group)
     found = {split.op: (profile.colocation[profile.index[split.op]], split) for split in splits}
