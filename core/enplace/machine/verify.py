@@ -169,7 +169,7 @@ class _Check:
             if abs(finish - start - expected) > self.close:
                 yield f"{self.named(key)} takes {finish - start}, not {expected}"
             if start < self.finish[producer] - self.close:
-                yield f"{self.named(key)} leaves before it is made"
+                yield f"{self.named(key)} is sent before it is made"
 
     def channels(self) -> Iterator[str]:
         """Check that channels carry one transfer at a time, which holds all those of its link."""
@@ -189,7 +189,7 @@ class _Check:
         for op in range(len(self.device)):
             start, ready = self.start[op], self.ready(op)
             if start < ready - self.close:
-                yield f"{self.name(op)} starts at {start}, its inputs come at {ready}"
+                yield f"{self.name(op)} starts at {start}, but its inputs arrive at {ready}"
 
     def dispatch(self) -> Iterator[str]:
         """Check that no lane is idle while an op waits, and that the right op goes first."""

@@ -200,8 +200,8 @@ def run_scotch(graph: Weighted) -> IntArray:
         alone = {**os.environ, "SCOTCH_PTHREAD_NUMBER": "1"}
         done = subprocess.run(words, capture_output=True, text=True, env=alone)
         if done.returncode or not mapping.exists():
-            said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            raise EnplaceError(f"scotch: {SCOTCH} failed ({said[-1]}); try another method")
+            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            raise EnplaceError(f"scotch: {SCOTCH} failed ({lines[-1]}); try another method")
         rows = np.array(mapping.read_text().split()[1:], dtype=np.int64).reshape(-1, 2)
     part = np.empty(len(graph.node_weight), dtype=np.int64)
     part[rows[:, 0]] = rows[:, 1]

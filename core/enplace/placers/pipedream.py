@@ -112,10 +112,10 @@ def find_layers(nodes: Nodes) -> tuple[IntArray, str]:
     if _largest_share(nodes, layer) > ONE_LAYER and nodes.layer.any():
         order = np.array(_topological(nodes))
         named = grant_wishes(order, nodes.layer, nodes.source, nodes.target)
-        layer, note = np.unique(named, return_inverse=True)[1], "The layers are those of the names."
+        layer, note = np.unique(named, return_inverse=True)[1], "The layers come from the op names."
     share = _largest_share(nodes, layer)
     if share > ONE_LAYER:
-        note = f"One layer has {percent(share)} of the work: no cut of the path does much."
+        note = f"One layer has {percent(share)} of the work, so a cut of the path helps little."
     return layer, note
 
 

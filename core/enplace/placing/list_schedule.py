@@ -24,9 +24,9 @@ MEMORY_RULE = Option(
     "memory-rule",
     (MAKERS, SUMS),
     "",
-    "What m-etf and m-sct count as memory on a GPU, as in Baechi's code: outputs of its ops that "
+    "How m-etf and m-sct count a GPU's memory, as in Baechi's code: the outputs of its ops that "
     "are still needed, without received copies, or all inputs and outputs, as if none were freed. "
-    "[default: what is there at a time, with received copies]",
+    "[default: the tensors there at a time, with received copies]",
 )
 
 inlined = njit(nogil=True, inline="always")

@@ -92,8 +92,8 @@ LOAD = Option(
     "load",
     TRANSFERS,
     "sum",
-    "How the transfers of a pipeline's device count: added to its compute time, overlapping with "
-    "it, or overlapping with it and with each other (in and out).",
+    "How a pipeline's transfers count: added to a device's compute time, overlapping with it, or "
+    "overlapping with it and with each other (in and out).",
     THROUGHPUT,
 )
 PIPELINE = Option(
@@ -110,7 +110,7 @@ TWO_LEVEL = Option(
     "two-level",
     SWITCH,
     False,
-    "Count what a pipeline sends between machines as well.",
+    "Also count the transfers of a pipeline between machines.",
     THROUGHPUT,
 )
 LOAD_OPTIONS = (LOAD, PIPELINE)
@@ -131,7 +131,7 @@ ROUNDS = Option(
     "rounds",
     WHOLE,
     0,
-    "Work of the search, in rounds of its own kind, where it should not go by time. "
+    "Budget of work for the search, in rounds whose size depends on the method. "
     "[0: until the time limit, or the method's usual number]",
 )
 

@@ -85,8 +85,8 @@ def _fit_memory(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
         note = f"This method's own plan exceeds memory; {moved} of the ops were moved to fit."
         return found.plan.with_notes(note, plan.note)
     if " fits" in plan.note:
-        return plan  # it says more: that no plan fits, or what was tried instead
-    note = "It found nothing that fits in memory; compare the methods, another may."
+        return plan  # its note is more precise: no plan fits, or the method tried something else
+    note = "This method found nothing that fits in memory; another method may."
     return plan.with_notes(note, plan.note)
 
 
@@ -115,7 +115,7 @@ class _Watch:
         splits = self._problem.splits
         if splits and plan.splits:
             raise EnplaceError(
-                "the ops of this graph are split already; use a method that splits none"
+                "the ops of this graph are split already; use a method that does not split ops"
             )
         self._keep_proof()
         plan = replace(plan, splits=splits or plan.splits)

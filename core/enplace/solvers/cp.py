@@ -27,7 +27,7 @@ TIGHT = 0.7
 MOST_UNITS = 1 << 40
 """Memory is counted in bytes, or in units so large that the total is at most this, rounded down."""
 
-DENIAL = "its answer denies a plan that fits, so it does not count"
+DENIAL = "its answer contradicts a plan that fits, so it does not count"
 
 
 @dataclass(frozen=True, eq=False)

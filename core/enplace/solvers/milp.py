@@ -136,7 +136,7 @@ def _better(model: Model, best: Answer, message: Message) -> Answer:
         if objective < best.objective:
             best = replace(best, objective=objective, values=values)
     if details.get("status") == "optimal" and best.values is None:
-        return _disbelieved(best, "it says that it has the best answer, and gives none")
+        return _disbelieved(best, "it claims to have the best answer, but gives none")
     bound = details.get("bound")
     if bound is not None and best.bound < bound < np.inf:
         best = replace(best, bound=bound)

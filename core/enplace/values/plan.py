@@ -157,7 +157,7 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         The message names the op, the device and the constraint.
     """
     if plan.splits != problem.splits:
-        raise PlanError("the plan splits other ops than the graph has split; use split_problem")
+        raise PlanError("the splits of the plan are not those of the graph; use split_problem")
     if len(plan.device) != problem.profile.n_ops:
         raise PlanError(
             f"the plan places {len(plan.device)} ops, the profile has {problem.profile.n_ops}; "

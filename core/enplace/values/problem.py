@@ -171,8 +171,8 @@ class Problem:
                     f"one device"
                 )
         raise UnplaceableOpError(
-            f"{self._names(members)} no device to go to; loosen a pin, a forbidden device or the "
-            f"group"
+            f"{self._names(members)} no device left; remove a pin, a forbidden device or the "
+            f"colocation"
         )
 
     def _check_memory(self) -> None:
@@ -183,7 +183,7 @@ class Problem:
             members = np.flatnonzero(self.unit == too_big[0])
             raise DoesNotFitError(
                 f"{self._names(members)} variables of {size(need[too_big[0]])}, more than the "
-                f"{size(largest[too_big[0]])} of any device to go to; "
+                f"{size(largest[too_big[0]])} of any allowed device; "
                 f"choose larger devices or split the variable"
             )
         sets, set_of = self.device_sets
@@ -191,12 +191,12 @@ class Problem:
         np.add.at(need_of_set, set_of, need)
         for devices in sets:
             inside = (sets <= devices).all(axis=1)
-            total, room = int(need_of_set[inside].sum()), int(capacity[devices].sum())
-            if total > room:
+            total, memory = int(need_of_set[inside].sum()), int(capacity[devices].sum())
+            if total > memory:
                 names = [self.cluster.devices[d].name for d in np.flatnonzero(devices)]
                 raise DoesNotFitError(
-                    f"variables of {size(total)} cannot fit the {size(room)} of "
-                    f"{', '.join(names)}; choose a larger cluster or loosen pins"
+                    f"variables of {size(total)} cannot fit the {size(memory)} of "
+                    f"{', '.join(names)}; choose a larger cluster or remove pins"
                 )
 
 

@@ -120,7 +120,7 @@ def test_a_transfer_of_the_wrong_length(schedule):
 
 
 def test_a_transfer_before_its_tensor(schedule):
-    assert says(with_transfer(schedule, 0, 5.0, 19.0), "leaves before it is made")
+    assert says(with_transfer(schedule, 0, 5.0, 19.0), "is sent before it is made")
 
 
 def test_a_transfer_that_dawdles(schedule):

@@ -37,12 +37,12 @@ SUBGRAPHS = 2
 """Subgraphs of each accelerator, for placements that need not be contiguous."""
 
 BOTH_PASSES = (
-    "a query to a training graph is forward and backward pass; between them activations go to the "
-    "host's memory and back"
+    "a query to a training graph is a forward and a backward pass; in between, activations move to "
+    "the host's memory and back"
 )
 NO_HOST = (
     "the cluster has neither a CPU nor a second GPU, so the cost of a transfer to the host's "
-    "memory between the passes is unknown and counts as nothing"
+    "memory between the passes is unknown and counted as zero"
 )
 """Notes on the latency of training."""
 
@@ -97,7 +97,7 @@ def _simplify(problem: Problem) -> tuple[Problem, bool, list[str]]:
     simpler, about = simplify(problem)
     notes, same = [about] if about else [], not about
     if ONE_CHIP in about:
-        notes.append("so does the latency, which may really be longer")
+        notes.append("so the real latency may be longer")
     if backward_ops(problem).any():
         has_host = problem.cluster.n_devices > 1
         notes.append(BOTH_PASSES if has_host else NO_HOST)

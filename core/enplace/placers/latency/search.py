@@ -145,7 +145,7 @@ class _Search:
         best = self._incumbents.best
         choices = self._groups.op_us.size * self._q
         if choices > MOST_CHOICES:
-            why = f"{choices:,} choices are too many for the integer program: annealing alone"
+            why = f"{choices:,} choices are too many for the integer program: only annealing ran"
             return replace(best, why=why)
         if self._limits.cancelled() or time.monotonic() >= deadline_s:
             return best

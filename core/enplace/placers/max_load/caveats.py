@@ -13,33 +13,33 @@ from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 
 UNLIKE_DEVICES = (
-    "devices of a kind differ, and each was taken for the slowest of them: a partition that gives "
-    "the faster ones more may be better; max-load-ip tells them apart"
+    "devices of a kind differ, and each was treated like the slowest of them: a partition that "
+    "gives the faster ones more may be better; max-load-ip distinguishes them"
 )
 
 UNLIKE_LINKS = (
-    "links between GPUs differ, and the all-reduce between replicas was taken to use the slowest "
-    "of all: replicas on GPUs with fast links may do better (two levels keep them in one machine)"
+    "links between GPUs differ, and the all-reduce between replicas was assumed to use the slowest "
+    "link: replicas on GPUs with fast links may do better (two levels keep them in one machine)"
 )
 
-ONE_CHIP = "logical GPUs of one chip compute one after another, but were taken for separate GPUs"
+ONE_CHIP = "logical GPUs of one chip compute one after another, but were treated as separate GPUs"
 
 SEVERAL_LINKS = (
     "a GPU's links differ, to several CPUs, without a CPU to other GPUs, or between machines: each "
-    "is taken to send and receive everything at its fastest, so a sample or query may take longer"
+    "GPU is assumed to use its fastest link only, so a sample or query may take longer"
 )
 
 NOT_CONTIGUOUS = (
     "stages are cut in the forward graph, as in the paper, and the backward ops of a device are "
-    "not contiguous; max-load-ip looks at both"
+    "not contiguous; max-load-ip considers both"
 )
 
 PINNED_REPLICAS = (
-    "replicas were left out where their GPU has pinned ops of its own, or may not run those of the "
-    "stage"
+    "replicas were left out where their GPU has pinned ops of its own, or may not run the ops of "
+    "the stage"
 )
 
-NONE_IN_TIME = "no partition that fits was found in the time there was"
+NONE_IN_TIME = "no partition that fits was found within the time limit"
 
 
 def find_unlike(problem: Problem, rule: LoadRule) -> str:
@@ -80,5 +80,5 @@ def simplify(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
 def explain_failure(problem: Problem, device: IntArray) -> str:
     """Explain why a placement does not follow a partition."""
     if excess_bytes(problem, device):
-        return "nothing that fits the memory was found, and this does not either"
-    return "no partition that keeps to the pins, colocation and memory was found"
+        return "nothing that fits in memory was found, and this does not fit either"
+    return "no partition that respects the pins, colocation and memory was found"

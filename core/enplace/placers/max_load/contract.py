@@ -240,7 +240,7 @@ def with_larger_gpus(problem: Problem) -> tuple[Problem, str]:
     )
     note = (
         f"weights and outputs of all ops sum to {size(need_bytes)}, more than all GPUs have: "
-        f"divided as if each had {factor:.1f} times its memory; the step's peak tells if it fits"
+        f"divided as if each had {factor:.1f} times its memory; the step's peak shows if it fits"
     )
     return replace(problem, cluster=replace(cluster, devices=devices)), note
 

@@ -177,11 +177,11 @@ def _stopped(options: PlaceOptions) -> Callable[[], bool]:
 
 
 def _describe_moved(moved: int, excess: int, rule: LoadRule) -> str:
-    exceeds = ", and now the memory is exceeded" if excess else ""
+    exceeds = ", and now the plan exceeds memory" if excess else ""
     knows_all = not (rule.replicate or rule.two_level)
-    instead = "; max-load-ip keeps to them from the start" if knows_all else ""
+    instead = "; max-load-ip respects them from the start" if knows_all else ""
     return (
-        f"the partition disregards pins and forbidden devices: {count(moved, 'op')} moved after "
+        f"the partition ignores pins and forbidden devices: {count(moved, 'op')} moved after "
         f"it{exceeds}{instead}"
     )
 

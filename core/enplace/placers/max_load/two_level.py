@@ -132,7 +132,7 @@ def partition_over_machines(
         if not finished:
             break
     if not finished:
-        return replace(best, note="stopped before the search over machines was over")
+        return replace(best, note="the search over machines was stopped before its end")
     if lattice is None:
         note = f"more than {limit:,} ideals: this is the best of {N_TRIED} linear orders"
         return replace(best, note="" if along_order else note)

@@ -99,7 +99,7 @@ def split_profile(profile: Profile, splits: Sequence[Split]) -> Profile:
 
 def _raise_why(left: Sequence[Split], now: Sequence[Split]) -> None:
     if not now:
-        raise SplitError(f"op '{left[0].op}' is to be split, but the graph has none of that name")
+        raise SplitError(f"op '{left[0].op}' is to be split, but the graph has no op of that name")
     names = [split.op for split in now]
     twice = next(name for name in names if names.count(name) > 1)
     raise SplitError(f"op '{twice}' is split twice; keep one of the two")

@@ -214,7 +214,7 @@ def test_a_colocation_group_is_split_together_or_not_at_all():
         (Split("product", "inner", 2), "cannot be split into 2 equal parts .* use rows, columns"),
         (Split("relu", "time", 2), "has no dimension 'time'; use batch, channel"),
         (Split("relu", "batch", 3), "cannot be split into 3 equal parts"),
-        (Split("pool", "batch", 2), "op 'pool' is to be split, but the graph has none"),
+        (Split("pool", "batch", 2), "op 'pool' is to be split, but the graph has no op"),
     ],
 )
 def test_an_illegal_split_is_refused_with_what_is_legal(split, said):
