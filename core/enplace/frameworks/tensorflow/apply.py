@@ -1,7 +1,7 @@
-"""A plan applied in the process of an unchanged training script: ``enplace.apply("plan.json")``.
+"""Apply a plan in the process of an unchanged training script: ``enplace.apply("plan.json")``.
 
-Every call of a traced function passes one private method of TensorFlow's ``ConcreteFunction``.
-There, a function whose ops are those of the plan is exchanged for one that is placed.
+Every call of a traced function goes through a private method of TensorFlow's ``ConcreteFunction``.
+There, a function that has the plan's ops is replaced by one that is placed.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _HOST = "/device:CPU:0"
 _for_good = ExitStack()
 
 _ours: WeakSet[ConcreteFunction] = WeakSet()
-"""Placed functions, which another plan leaves alone."""
+"""Functions that are already placed; another plan does not touch them."""
 
 _ALIKE = 0.5
-"""A function that has so large a part of the plan's ops was meant by it."""
+"""Share of the plan's ops above which a function was probably meant by the plan."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +62,12 @@ class PlacedFunction:
     Attributes
     ----------
     name : str
-        The function's.
+        The function's name.
     order_edges, variables_moved : int
-        Control edges that keep the order; variables that were elsewhere before.
+        Control edges that keep the order; variables that had to move.
     bound : tuple of str
-        Ops that use something that cannot move, such as the iterator that brings the batches, and
-        stay with it, whatever the plan says.
+        Ops that use something that cannot move, such as the iterator that brings the batches.
+        They stay with it, whatever the plan says.
     check : Check
         What TensorFlow ran in the first step, compared with the plan.
     """
@@ -79,17 +79,17 @@ class PlacedFunction:
     check: Check
 
     def __str__(self) -> str:
-        kept = f"; bound to where their data is: {', '.join(self.bound)}" if self.bound else ""
+        kept = f"; kept where their data is: {', '.join(self.bound)}" if self.bound else ""
         return (
-            f"{self.name}: {self.check.as_planned} of {self.check.checked} ops run where the plan "
-            f"has them, {self.order_edges} control edges keep the order, "
+            f"{self.name}: {self.check.as_planned} of {self.check.checked} ops run where planned, "
+            f"{self.order_edges} control edges keep the order, "
             f"{count(self.variables_moved, 'variable')} moved{kept}"
         )
 
 
 @dataclass(eq=False)
 class Application:
-    """A plan that is applied to whatever functions have its ops; at the end it says how it went.
+    """A plan that is applied to every function with its ops, and a report of how that went.
 
     Attributes
     ----------
@@ -98,8 +98,8 @@ class Application:
     functions : list of PlacedFunction
         One for each traced function that runs placed; none before training begins.
     mismatches : list of str
-        One line for each function that has many of the plan's ops, but not just these, and is left
-        alone.
+        One line for each function that has many of the plan's ops, but not exactly these. It is
+        not changed.
     """
 
     path: str
@@ -114,10 +114,10 @@ class Application:
 def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     """Run the training of this process as a plan says, from now on.
 
-    Call it before a model is compiled, and before anything of TensorFlow runs if the plan needs
-    logical devices. Keras then makes graphs of ops, of one step each, as it does when a script is
-    profiled. Functions whose ops are exactly those of the plan run placed, with their variables
-    moved to their devices; all others run as they are.
+    Call it before a model is compiled and, if the plan needs logical devices, before TensorFlow
+    runs anything. Keras then builds graphs of ops, one step each, as it does for a profile.
+    Functions with exactly the plan's ops run placed, and their variables move to the planned
+    devices. All others run unchanged.
 
     Parameters
     ----------
@@ -129,19 +129,19 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
     Returns
     -------
     Application
-        Tells what was done; it is filled in as functions run for the first time.
+        A report of what was done; it is filled in as functions run for the first time.
 
     Raises
     ------
     FileError, ClusterError
-        If the file is damaged or no plan.
+        If the file is damaged or not a plan.
     DevicesError
         If this process does not have the plan's devices.
     """
     application = Application(os.fspath(path))
     placer = _Placer(application, order)
     _make_devices(placer.problem.cluster)
-    # What is compiled as a whole cannot use variables of several devices.
+    # A step that XLA compiles as a whole cannot use variables on several devices.
     _for_good.enter_context(plain_keras())
     call = ConcreteFunction._call_flat
 
@@ -179,7 +179,7 @@ class _CycleError(Exception):
 
 
 class _RefusedError(Exception):
-    """TensorFlow does not run a placed function at all."""
+    """TensorFlow refuses to run a placed function."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -187,7 +187,7 @@ class _RefusedError(Exception):
 
 
 class _Placer:
-    """Exchanges functions, and remembers which."""
+    """Replaces functions by placed ones, and remembers which."""
 
     def __init__(self, application: Application, ordered: bool) -> None:
         self._application = application
@@ -208,11 +208,11 @@ class _Placer:
         self._options = context.FunctionCallOptions(config_proto=plain_config())
 
     def present(self, captured: Sequence[Any]) -> list[Any]:
-        """What a function captured, with the present handles of variables that were moved."""
+        """Return captured tensors, with the present handles of variables that were moved."""
         return [self._movers.present(tensor) for tensor in captured]
 
     def placed(self, function: ConcreteFunction) -> ConcreteFunction | None:
-        """What to call in place of a function; None if it is not the plan's."""
+        """Return the function to call instead of this one; None if the plan is not for it."""
         if function in _ours:
             return None
         if function not in self._known:
@@ -220,7 +220,7 @@ class _Placer:
         return self._known[function]
 
     def run(self, placed: ConcreteFunction, call: Callable[[], Any]) -> Any:
-        """Call a placed function: nothing rewritten, and devices as they are given."""
+        """Call a placed function without rewriting its graph or its devices."""
         running = context.context()
         usual, running.function_call_options = running.function_call_options, self._options
         report = self._new.pop(placed, None)
@@ -237,7 +237,7 @@ class _Placer:
         report: Callable[[Sequence[GraphDef]], None],
         call: Callable[[], Any],
     ) -> Any:
-        """Call a placed function for the first time, and look at what TensorFlow makes of it."""
+        """Call a placed function for the first time, and check what TensorFlow ran."""
         running = context.context()
         running.enable_graph_collection()
         try:
@@ -269,10 +269,10 @@ class _Placer:
         return None
 
     def without_order(self, function: ConcreteFunction) -> ConcreteFunction:
-        """What to call in place of a function whose order TensorFlow cannot keep."""
+        """Return the function to call where TensorFlow cannot keep the plan's order."""
         print(
             f"enplace: {function_name(function)}: TensorFlow fuses ops across the plan's order, "
-            f"which is left out; set TF_ENABLE_ONEDNN_OPTS=0 before TensorFlow is imported to "
+            f"so the order is left out; set TF_ENABLE_ONEDNN_OPTS=0 before importing TensorFlow to "
             f"keep it",
             file=sys.stderr,
         )
@@ -282,11 +282,11 @@ class _Placer:
         return placed
 
     def give_up(self, function: ConcreteFunction, why: str) -> None:
-        """Let a function run as it is from now on, and say why."""
+        """Run a function unplaced from now on, and warn with the reason."""
         self._known[function] = None
         line = (
             f"{self._application.path}: TensorFlow does not run {function_name(function)} as the "
-            f"plan says, so it runs as it is (its first step may have begun twice): {why}"
+            f"plan says, so it runs without the plan (its first step may have begun twice): {why}"
         )
         self._application.mismatches.append(line)
         print(f"enplace: {line}", file=sys.stderr)
@@ -294,11 +294,11 @@ class _Placer:
     def _tell_mismatch(self, name: str, lacking: Sequence[str], new: Sequence[str]) -> None:
         kinds = ((lacking, "ops of the plan are missing"), (new, "ops are new"))
         parts = [f"{len(ops)} {what} ('{ops[0]}')" for ops, what in kinds if ops]
-        mend = "profile the model as it is now and place it anew"
+        mend = "profile the model again and make a new plan"
         if has_replicas(new):
             mend = "a plan is for one replica: leave out the tf.distribute strategy"
         line = (
-            f"{self._application.path} does not fit the function {name}, which runs as it is: "
+            f"{self._application.path} does not fit the function {name}, which runs unchanged: "
             f"{', '.join(parts)}; {mend}"
         )
         self._application.mismatches.append(line)
@@ -352,13 +352,13 @@ def _step_of(flat: FlatGraph) -> Step:
 
 
 def _make_devices(cluster: Cluster) -> None:
-    """Make the logical CPUs and GPUs that the plan names, unless they are there."""
+    """Make the logical CPUs and GPUs that the plan names, unless they exist."""
     wanted = device_names(cluster)
     if task := next(filter(None, map(task_of, wanted)), ""):
         raise DevicesError(
             f"the plan has devices of several hosts ({task}); run it with 'enplace run'"
         )
-    with suppress(RuntimeError):  # TensorFlow is running already; perhaps it has them
+    with suppress(RuntimeError):  # TensorFlow runs already; the devices may exist
         for kind in ("CPU", "GPU"):
             pairs = zip(cluster.devices, wanted, strict=True)
             of_kind = [device for device, name in pairs if f":{kind}:" in name]
@@ -366,14 +366,14 @@ def _make_devices(cluster: Cluster) -> None:
     there = {short_name(device.name) for device in tf.config.list_logical_devices()}
     if lacking := [name for name in wanted if name not in there]:
         raise DevicesError(
-            f"the plan uses {lacking[0]}, which this process lacks ({', '.join(sorted(there))} are "
-            f"there); place the model for the devices of this machine, and call enplace.apply at "
-            f"the beginning of the script"
+            f"the plan uses {lacking[0]}, which this process does not have (it has "
+            f"{', '.join(sorted(there))}); place the model for this machine's devices, and call "
+            f"enplace.apply at the start of the script"
         )
 
 
 def _split(kind: str, devices: Sequence[Device]) -> None:
-    """Logical devices where there are fewer real ones, as evenly as they go."""
+    """Split real devices into logical ones as evenly as possible, if there are too few."""
     physical = tf.config.list_physical_devices(kind)
     if not 0 < len(physical) < len(devices):
         return

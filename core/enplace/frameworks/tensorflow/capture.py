@@ -1,4 +1,4 @@
-"""From a traced function and what it was called with to a step that runs by itself."""
+"""Make a step that runs on its own of a traced function and the arguments of its calls."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
 from enplace.names.passes import is_in_backward_scope
 
 N_BATCHES = 8
-"""So many batches are recorded, if there are as many."""
+"""Most batches that are recorded."""
 
 MAX_DRAWS = 64
-"""So many batches are looked at for as many as are recorded, all of one shape."""
+"""Most batches that are drawn to find that many of one shape."""
 
 MAX_BATCHES_BYTES = 1 << 28
-"""No more batches are recorded once they are this large together."""
+"""Recording stops once the batches are this large together."""
 
 MAX_GRAPH_BYTES = (1 << 31) - (1 << 20)
-"""A graph with its constants cannot be larger: TensorFlow keeps it in one message."""
+"""Largest graph with its constants: TensorFlow keeps it in one message."""
 
 GET_NEXT = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
 _LOSS_VARIABLE = "loss/total"
-"""End of the name of the variable where Keras sums up the loss."""
+"""End of the name of the variable in which Keras sums up the loss."""
 
 _SEED = 87_654_321
 
@@ -43,25 +43,25 @@ _EXPLAINED = {
     "Queue": "a queue; bring the batches with tf.data, not",
     "MultiDeviceIterator": "an iterator for several devices; train without tf.distribute, not",
 }
-"""What consumes a resource that cannot leave its process, and the beginning of the mend."""
+"""Resources that cannot leave their process, by part of the op type, and the start of the fix."""
 
 
 def step_of(name: str, function: ConcreteFunction, calls: Sequence[Sequence[Any]]) -> Step:
-    """Take the step that a traced function does out of its process.
+    """Extract the step of a traced function from its process.
 
-    Random ops without a seed get one, so that two runs of the step do the same.
+    Random ops without a seed get one, so that two runs of the step give the same result.
 
     Parameters
     ----------
     calls : sequence of sequences of tensors
         The flat arguments of some calls. Where the function takes its batches from an iterator,
-        that is asked for :data:`N_BATCHES` of them, and what else the first call gave comes with
-        each of them.
+        :data:`N_BATCHES` batches are drawn from that, and the first call's other arguments come
+        with each.
 
     Raises
     ------
     LoadError
-        If the function uses a resource other than variables and one dataset's iterator, or is
+        If the function uses a resource other than variables and one dataset's iterator, or was
         copied for several replicas.
     """
     flat = flatten(function)
@@ -102,12 +102,12 @@ def step_of(name: str, function: ConcreteFunction, calls: Sequence[Sequence[Any]
 
 
 def batch_of(call: Iterable[Any]) -> Batch:
-    """What a call brings besides variables and iterators."""
+    """Return the arguments of a call that are neither variables nor iterators."""
     return tuple(np.asarray(tensor.numpy()) for tensor in call if _is_plain(tensor))
 
 
 def fix_seeds(graph_def: GraphDef) -> None:
-    """Give each random op that has no seed one made of its name."""
+    """Give each random op without a seed one derived from its name."""
     for node in all_nodes(graph_def):
         seeds = [node.attr[key] for key in ("seed", "seed2") if key in node.attr]
         if len(seeds) == 2 and not any(seed.i for seed in seeds):
@@ -119,7 +119,7 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _is_variable(tensor: Any) -> bool:
-    """Handles of variables know dtype and shape of what they hold; no other resource does."""
+    """Return whether a tensor is a variable's handle: only these have a dtype and shape."""
     data = getattr(tensor, "_handle_data", None)
     return bool(tensor.dtype == tf.resource and data is not None and data.is_set)
 
@@ -133,7 +133,7 @@ def _make_constants(nodes: Mapping[str, NodeDef], captured: Mapping[str, Any]) -
 
 
 def _become_variable(node: NodeDef, handle: Any) -> NDArray[Any]:
-    """Make a placeholder the variable that it stands for; the variable's value."""
+    """Turn a placeholder into the variable it stands for; return the variable's value."""
     held = handle._handle_data.shape_and_type[0]
     node.op = "VarHandleOp"
     node.attr.clear()
@@ -150,7 +150,7 @@ def _trainable(function: ConcreteFunction, captured: Mapping[str, Any]) -> froze
 
 
 def _only_iterator(graph_def: GraphDef, resources: Collection[str]) -> str:
-    """The iterator among the resources that are no variables; empty if there are none."""
+    """Find the iterator among the resources that are not variables; empty if there are none."""
     consumers = {
         name: node
         for node in graph_def.node
@@ -182,20 +182,20 @@ def _why_not(consumer: NodeDef, name: str) -> str:
 
 
 def _check_loop(graph_def: GraphDef) -> None:
-    """Refuse a training loop that is one op as a whole: there is nothing to place."""
+    """Refuse a training loop that is a single op: there is nothing to place."""
     inside = (node.name for body in graph_def.library.function for node in body.node_def)
     outside = (node.name for node in graph_def.node)
     if any(map(is_in_backward_scope, inside)) and not any(map(is_in_backward_scope, outside)):
         raise LoadError(
-            "the whole training loop, or all of its gradients, is inside one loop op; let the "
+            "the whole training loop, or all of its gradients, is one loop op; let the "
             "tf.function do one step, and call it once for each batch"
         )
 
 
 def has_replicas(names: Iterable[str]) -> bool:
-    """Whether some ops are copies that a tf.distribute strategy made for its second device.
+    """Return whether some ops are a tf.distribute strategy's copies for its second device.
 
-    It gives no prefix to those of the first; where there is a ``replica_0``, a person named both.
+    A strategy adds no prefix for the first device; a ``replica_0`` means a person chose the names.
     """
     known = list(names)
     return any("replica_1/" in n for n in known) and not any("replica_0/" in n for n in known)
@@ -204,13 +204,13 @@ def has_replicas(names: Iterable[str]) -> bool:
 def _check_size(name: str, graph_def: GraphDef) -> None:
     if (size := graph_def.ByteSize()) > MAX_GRAPH_BYTES:
         raise LoadError(
-            f"{name}: the step holds constants of {size / 2**30:.1f} GiB, which no graph can; "
+            f"{name}: the step holds constants of {size / 2**30:.1f} GiB, too large for a graph; "
             f"pass the data as arguments or with tf.data"
         )
 
 
 def _drawn(graph_def: GraphDef, iterator: str, resource: Any, given: Batch) -> list[Batch]:
-    """Batches of one shape from an iterator, each after what else the call gave."""
+    """Draw batches of one shape from an iterator; the call's other arguments come first."""
     getters = [n for n in graph_def.node if n.op in GET_NEXT and n.input[0] == iterator]
     if len(getters) > 1:
         raise LoadError(
@@ -218,12 +218,12 @@ def _drawn(graph_def: GraphDef, iterator: str, resource: Any, given: Batch) -> l
             f"batch with dataset.batch"
         )
     if getters[0].op != GET_NEXT[0]:
-        raise LoadError("the step asks its iterator whether there is a batch; use next(iterator)")
+        raise LoadError("the step checks whether its iterator has a batch; use next(iterator)")
     types = [tf.as_dtype(t) for t in getters[0].attr["output_types"].list.type]
     shapes = [tf.TensorShape(s) for s in getters[0].attr["output_shapes"].list.shape]
     batches: list[Batch] = []
     n_bytes = 0
-    for _ in range(MAX_DRAWS):  # batches of ever other shapes would never be enough
+    for _ in range(MAX_DRAWS):  # shapes may differ in every batch
         if len(batches) >= N_BATCHES or n_bytes >= MAX_BATCHES_BYTES:
             break
         try:
@@ -237,14 +237,14 @@ def _drawn(graph_def: GraphDef, iterator: str, resource: Any, given: Batch) -> l
             batches.append(batch)
             n_bytes += sum(part.nbytes for part in batch)
     if not batches:
-        raise LoadError("the dataset has no batch; give it one")
+        raise LoadError("the dataset is empty; give it at least one batch")
     return batches
 
 
 def _outputs(
     function: ConcreteFunction, flat: FlatGraph, nodes: Mapping[str, NodeDef]
 ) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
-    """Tensors that the function returns, those that are losses, and nodes that wrap tensors."""
+    """Find the tensors that the function returns, the losses, and nodes that wrap tensors."""
     parts: list[tuple[str, str, Any]] = []
     wrappers = []
     structure = nest.flatten_with_joined_string_paths(function.structured_outputs)
@@ -267,5 +267,5 @@ def _outputs(
 
 
 def _tensor_of(leaf: Any) -> Any:
-    """The tensor that stands for a leaf of what a function returns."""
+    """Return the tensor of a leaf of the returned structure."""
     return getattr(leaf, "_variant_tensor", leaf)

@@ -1,4 +1,4 @@
-"""What TensorFlow really ran, read again and compared with the plan op by op."""
+"""What TensorFlow really ran, compared with the plan op by op."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from enplace.values.profile import FloatArray, IntArray
 _TRANSFERS = ("_Send", "_Recv", "_HostSend", "_HostRecv")
 _FED_AND_FETCHED = ("_Arg", "_Retval")
 _COPY = "/replicate/"
-"""In the name of a small constant's copy beside its consumers; the original is gone then."""
+"""In the name of a small constant's copy next to its consumers; the original is gone then."""
 
 _SHOWN = 20
-"""So many names are listed; beyond that, a number must do."""
+"""Most names listed; of the rest only the number."""
 
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """Partitions against a plan.
+    """Comparison of a run's partitions with the plan.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Check:
     checked, as_planned : int
         Ops of the plan that are in the partitions, and those on their planned device.
     facts : dict
-        Ops that are not there, by reason, and nodes that TensorFlow added, by type.
+        Missing ops by reason, and nodes that TensorFlow added, by type.
     """
 
     op_device: IntArray
@@ -59,9 +59,9 @@ def check_placement(
     Parameters
     ----------
     partitions : iterable of GraphDef
-        As TensorFlow reports them, one for each device.
+        Those that TensorFlow reports, one for each device.
     op_names, planned : length n_ops
-        The plan: its ops and the number of each one's device.
+        The plan's ops, and the number of each op's device.
     devices : sequence of str
         TensorFlow's short name of each device.
     """
@@ -72,7 +72,7 @@ def check_placement(
         if node.op not in _FED_AND_FETCHED
     }
     number = {device: i for i, device in enumerate(devices)}
-    # A device that the plan's cluster lacks has the number after the last.
+    # A device outside the plan's cluster gets the number after the last.
     op_device = np.array(
         [number.get(ran[name][1], len(number)) if name in ran else NOT_SEEN for name in op_names],
         dtype=np.int64,
@@ -89,7 +89,7 @@ def check_placement(
 
 
 def _reasons(step: Step, names: Iterable[str], ran: Iterable[str]) -> dict[str, str]:
-    """Why ops of the plan did not run."""
+    """Explain for each op of the plan why it did not run."""
     known = {node.name for node in step.graph_def.node}
     needed = _needed(step)
     fed = {*step.inputs, step.iterator}
@@ -101,7 +101,7 @@ def _reasons(step: Step, names: Iterable[str], ran: Iterable[str]) -> dict[str, 
         if name in fed:
             return "fed"
         if name not in needed:
-            return "no result needs it"
+            return "no result depends on it"
         return (
             "a constant, copied to its consumers"
             if name in copied
@@ -112,7 +112,7 @@ def _reasons(step: Step, names: Iterable[str], ran: Iterable[str]) -> dict[str, 
 
 
 def _needed(step: Step) -> set[str]:
-    """Ops that outputs and targets depend on."""
+    """Find the ops that outputs and targets depend on."""
     inputs = {node.name: [*map(node_of, node.input)] for node in step.graph_def.node}
     needed: set[str] = set()
     waiting = [*map(node_of, step.outputs), *step.targets]
@@ -125,7 +125,7 @@ def _needed(step: Step) -> set[str]:
 
 
 def _added(ran: Mapping[str, tuple[str, str]], known: set[str]) -> dict[str, int]:
-    """Nodes that are not of the step, by type; ends of a transfer count as such."""
+    """Count nodes that are not the step's, by type; the ends of transfers together."""
     new = {name: op for name, (op, _) in ran.items() if name not in known}
     types = Counter("copies of constants" if _COPY in name else op for name, op in new.items())
     transfers = sum(types.pop(op, 0) for op in _TRANSFERS)
@@ -133,19 +133,19 @@ def _added(ran: Mapping[str, tuple[str, str]], known: set[str]) -> dict[str, int
 
 
 def _listed(reasons: Mapping[str, str]) -> dict[str, Any]:
-    """How many for each reason, and the first names."""
+    """Count the ops for each reason, and list the first names."""
     counts = dict(sorted(Counter(reasons.values()).items()))
     return {"count": len(reasons), "reasons": counts, "ops": [*reasons][:_SHOWN]}
 
 
 def not_in_plan(step: Step, op_names: Iterable[str]) -> dict[str, Any]:
-    """Ops of the graph that the plan does not know, by type."""
+    """Count the graph's ops that are not in the plan, by type."""
     known = set(op_names)
     return _listed({n.name: n.op for n in step.graph_def.node if n.name not in known})
 
 
 def op_times_us(stats: StepStats, names: Mapping[str, int]) -> tuple[FloatArray, FloatArray]:
-    """Start and finish of each op from a full trace, from the step's start; NaN without a row.
+    """Read start and finish of each op from a full trace, since the step's start; else NaN.
 
     On a GPU an op starts when it is launched; it ends with its last kernel.
 
@@ -175,12 +175,12 @@ def _rows(stats: StepStats) -> Iterable[tuple[str, float, float]]:
 
 
 def count_violations(start_us: FloatArray, order: Iterable[Sequence[int]]) -> int:
-    """Ops that started before one that is ahead of them on their device.
+    """Count ops that started before an op ahead of them on their device.
 
     Parameters
     ----------
     order : iterable of sequences of int
-        For each device its ops, first to last; those without a row do not count.
+        The ops of each device, first to last; those that left no row do not count.
     """
     violations = 0
     for ops in order:

@@ -1,4 +1,4 @@
-"""What TensorFlow calls devices."""
+"""TensorFlow's names of devices."""
 
 from __future__ import annotations
 

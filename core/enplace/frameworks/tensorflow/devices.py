@@ -1,4 +1,4 @@
-"""The devices of this machine, or of a cluster's hosts, that a step is measured and run on."""
+"""The devices, of this machine or of a cluster's hosts, on which a step is measured and run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CPU_TO_CPU = (5.0, 1e-4)
 MAX_CPUS = 64
 
 _GPU_SHARE = 0.85
-"""Of a GPU's memory; the rest is for the context and the libraries' own workspace."""
+"""Usable share of a GPU's memory; the context and the libraries' workspace take the rest."""
 
 
 class DevicesError(EnplaceError):
@@ -43,11 +43,11 @@ class Devices:
     Attributes
     ----------
     text : str
-        As a person gave it: ``cpu:2``, ``gpu:all``, or a cluster file with hosts.
+        As the user gave it: ``cpu:2``, ``gpu:all``, or a cluster file with hosts.
     cluster : Cluster
-        With preset links, until they are measured.
+        With preset links until they are measured.
     config : ConfigProto
-        For a session with these devices, graphs left as they are, one thread for each device.
+        For a session with these devices, graphs not rewritten, one thread for each device.
     """
 
     text: str
@@ -61,17 +61,17 @@ class Devices:
 
     @property
     def tasks(self) -> list[str]:
-        """``/job:worker/task:0`` and so on; empty if all is in this process."""
+        """``/job:worker/task:0`` and so on; empty if all devices are in this process."""
         return sorted({task for name in self.names if (task := task_of(name))}, key=_number)
 
     @property
     def host(self) -> str:
-        """Where batches are fed."""
+        """The device where batches are fed."""
         return f"{next(iter(self.tasks), '')}/device:CPU:0"
 
 
 def short_name(device: str) -> str:
-    """What a device is called with neither replica nor, in one process, job and task.
+    """Return a device's name without replica and, in one process, without job and task.
 
     ``/job:localhost/replica:0/task:0/device:CPU:1`` is ``/device:CPU:1``.
     """
@@ -89,20 +89,20 @@ def _number(task: str) -> tuple[str, int]:
 
 
 def parse_devices(text: str) -> Devices:
-    """Find the devices that a person means; no device is started by it.
+    """Find the devices that a text names, without starting any.
 
     Parameters
     ----------
     text : str
         ``cpu:2`` for two logical CPUs, ``gpu:all``, ``gpu:2`` (logical ones if the machine has
-        fewer), or the file of a cluster whose devices are called ``/job:worker/task:0/...``.
+        fewer), or the file of a cluster with devices like ``/job:worker/task:0/...``.
 
     Raises
     ------
     DevicesError
-        If there are none such.
+        If there are none.
     FileError, ClusterError
-        If the file is not usable.
+        If the file cannot be used.
     """
     match = _TEXT.fullmatch(text.strip())
     if match is None:
@@ -114,7 +114,7 @@ def parse_devices(text: str) -> Devices:
 
 
 def _cpus(text: str, count: int) -> Devices:
-    """Logical CPUs: a thread for each, or, with fewer cores, one thread for which they queue."""
+    """Make logical CPUs: a thread for each or, on a machine with fewer cores, one for all."""
     if not 1 <= count <= MAX_CPUS:
         raise DevicesError(f"'{text}': use 1 to {MAX_CPUS} logical CPUs")
     shared = count > len(os.sched_getaffinity(0))
@@ -127,7 +127,7 @@ def _cpus(text: str, count: int) -> Devices:
 
 
 def _gpus(text: str, count: int) -> Devices:
-    """GPUs, or logical ones where more are asked for than there are, and the host."""
+    """Take the GPUs and the host; the GPUs are logical if the machine has fewer."""
     physical = len(tf.config.list_physical_devices("GPU"))
     count = count or physical
     if not physical or not count:
@@ -163,12 +163,12 @@ def _hosts(path: str) -> Devices:
     names = device_names(cluster)
     if not all(map(task_of, names)):
         raise DevicesError(
-            f"{path}: devices of several hosts are called like /job:worker/task:0/device:CPU:0; "
+            f"{path}: devices of several hosts have names like /job:worker/task:0/device:CPU:0; "
             f"rename '{cluster.devices[0].name}', or use cpu:N or gpu:N for this machine"
         )
     cpus = max((_index(name) + 1 for name in names if ":CPU:" in name), default=1)
     config = _config({"CPU": cpus}, cluster.n_devices)
-    config.use_per_session_threads = False  # sessions of a server share its threads
+    config.use_per_session_threads = False  # all sessions of a server share its threads
     return Devices(path, cluster, config)
 
 
@@ -185,7 +185,7 @@ def _config(count: dict[str, int], threads: int) -> ConfigProto:
 
 
 def _with_preset_links(devices: list[Device], description: str) -> Cluster:
-    """Every pair with a channel of its own."""
+    """Join every pair by a channel of its own with preset costs."""
     costs = {
         ("cpu", "cpu"): CPU_TO_CPU,
         ("cpu", "gpu"): HOST_TO_GPU,
@@ -202,22 +202,22 @@ def _with_preset_links(devices: list[Device], description: str) -> Cluster:
 
 
 def host_bytes() -> int:
-    """Memory of this machine."""
+    """Return the memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def gpu_bytes() -> int:
-    """Memory of the smallest GPU, without starting any.
+    """Return the memory of the smallest GPU, without starting any.
 
     Raises
     ------
     DevicesError
-        If the driver's tool is not there to ask.
+        If nvidia-smi is not installed.
     """
     tool = shutil.which("nvidia-smi")
     command = [tool or "", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, check=False) if tool else None
     sizes = re.findall(r"^\d+", done.stdout, re.MULTILINE) if done else []
     if not sizes:
-        raise DevicesError("nvidia-smi does not tell how much memory the GPUs have; install it")
+        raise DevicesError("nvidia-smi does not report the GPUs' memory; install it")
     return min(map(int, sizes)) << 20

@@ -1,4 +1,4 @@
-"""What an error says, in one line: those of TensorFlow begin with where it happened."""
+"""TensorFlow's errors in one line: they begin with where the error happened."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ _HEADING = re.compile(
     r"Graph execution error:|Detected at node|Node: |File \"|<stack traces|in user code:|"
     r"\d+ root error\(s\) found|Exception encountered when calling|Arguments received by|•"
 )
-"""Lines of an error that do not say what is wrong."""
+"""Lines that do not state the error."""
 
 _MARK = re.compile(r"\x1b\[\d*m|\{\{function_node [^}]*\}\} ?")
-"""What no person reads: bold letters on and off, and TensorFlow's own name of a function."""
+"""Text that is not for people: codes for bold letters, TensorFlow's internal function names."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line that is neither a heading nor part of a listing; empty if there is none.
+    """Find the first line that is neither a heading nor part of a listing; empty if there is none.
 
-    AutoGraph lists lines of the person's code before it; there it is the last.
+    AutoGraph lists lines of the user's code first, and the error last.
     """
     lines = [line.strip() for line in _MARK.sub("", str(error)).strip().splitlines()]
     if lines and lines[0].startswith("in user code"):

@@ -1,8 +1,8 @@
-"""A placed function in the place of a traced one, with the same captures; variables moved to it.
+"""Exchange a traced function for a placed one with the same captures, and move its variables.
 
-All that is private to TensorFlow and needed to apply a plan in a person's own process is here and
-in :mod:`enplace.frameworks.tensorflow.apply`; it works with the TensorFlow that ``pyproject.toml``
-names.
+All private parts of TensorFlow that are needed to apply a plan in a user's own process are used
+here and in :mod:`enplace.frameworks.tensorflow.apply`. They work with the version of TensorFlow in
+``pyproject.toml``.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from enplace.frameworks.tensorflow.graph import FlatGraph, consumers_of
 def function_of(
     function: ConcreteFunction, flat: FlatGraph, graph_def: GraphDef, captured: Sequence[Any]
 ) -> ConcreteFunction:
-    """A function like another one, but with this graph.
+    """Make a function like another one, but with this graph.
 
     Parameters
     ----------
     flat : FlatGraph
-        The other function's.
+        The other function's flat graph.
     graph_def : GraphDef
-        Its nodes with devices and order.
+        Its nodes, with devices and order.
     captured : sequence of tensors
-        What the other function captures, by the numbers of ``flat.captures``.
+        Tensors that the other function captures, in the order of ``flat.captures``.
     """
     running = context.context()
-    for body in graph_def.library.function:  # inlining has made new ones of branches and loops
+    for body in graph_def.library.function:  # inlining adds functions for branches and loops
         if not running.has_function(body.signature.name):
             running.add_function_def(body)
     graph = FuncGraph(f"{function_name(function)}_placed")
@@ -59,29 +59,29 @@ def function_of(
 
 
 def function_name(function: ConcreteFunction) -> str:
-    """What the person called it, without TensorFlow's prefix and number."""
+    """Return the name that the user gave it, without TensorFlow's prefix and number."""
     return str(function.graph.name)
 
 
 class Movers:
-    """Moves variables to other devices, and knows where the old handles lead now."""
+    """Moves variables to other devices, and maps their old handles to the new ones."""
 
     def __init__(self) -> None:
-        # By identity: tensors cannot be compared. A reference tells whether it is still the same.
+        # By identity, as tensors cannot be compared. The reference shows if it is still the same.
         self._moved: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
     def present(self, tensor: Any) -> Any:
-        """The present handle of a variable that was moved; any other tensor as it is."""
+        """Return the present handle of a variable that was moved; any other tensor unchanged."""
         old, new = self._moved.get(id(tensor), (None, None))
         return new if old is not None and old() is tensor else tensor
 
     def move(self, variable: Any, device: str) -> bool:
-        """Move a variable's value; whoever holds the variable finds it at its new place.
+        """Move a variable's value; whoever holds the variable finds it in its new place.
 
         Returns
         -------
         bool
-            False if it is there already.
+            False if it is already there.
         """
         old = variable.handle
         if short_name(old.device) == device:
@@ -91,9 +91,9 @@ class Movers:
                 variable.read_value(), trainable=variable.trainable, shape=variable.shape
             )
         variable._handle = home.handle
-        variable._enplace_home = home  # its end is the end of what it holds
+        variable._enplace_home = home  # the value lives as long as this
         self._moved[id(old)] = (weakref.ref(old), home.handle)
-        # Give the memory back; who still reads there gets an error and no stale value.
+        # Free the old memory: whoever still reads there gets an error, not a stale value.
         tf.raw_ops.AssignVariableOp(
             resource=old, value=tf.zeros([0], variable.dtype), validate_shape=False
         )
@@ -101,7 +101,7 @@ class Movers:
 
 
 def variables_by_placeholder(function: ConcreteFunction, flat: FlatGraph) -> dict[str, Any]:
-    """The variables that a function captures, by the placeholder of each."""
+    """Map the placeholder of each captured variable to the variable."""
     known = {id(variable.handle): variable for variable in function.graph.variables}
     return {
         name: known[id(tensor)]
@@ -111,7 +111,7 @@ def variables_by_placeholder(function: ConcreteFunction, flat: FlatGraph) -> dic
 
 
 def read_by_datasets() -> set[int]:
-    """Identities of the handles that functions of datasets captured, which nobody can exchange."""
+    """Find handles, by identity, that functions of datasets captured; those cannot be exchanged."""
     return {
         id(outer)
         for graph in gc.get_objects()
@@ -123,9 +123,9 @@ def read_by_datasets() -> set[int]:
 def bound_ops(
     function: ConcreteFunction, flat: FlatGraph, variables: Mapping[str, Any], host: str
 ) -> dict[str, str]:
-    """Ops that use a resource which cannot move, such as an iterator, and the device of that.
+    """Find ops that use a resource which cannot move, such as an iterator, and its device.
 
-    Variables are not among those that are given if a dataset reads them.
+    A variable counts as immovable if a dataset reads it.
     """
     device = {
         name: short_name(tensor.device)

@@ -1,4 +1,4 @@
-"""T_comm = b0 + b1 * bytes (Pesto, section 3.1), through what was measured."""
+"""The line T_comm = b0 + b1 * bytes (Pesto, section 3.1) fitted to measured times."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from scipy.stats import theilslopes
 from enplace.values.profile import FloatArray
 
 SIZES = tuple(1 << power for power in range(12, 29, 2))
-"""How many bytes are sent to measure a link: 4 KiB to 256 MiB."""
+"""Sizes of the copies that measure a link, in bytes: 4 KiB to 256 MiB."""
 
 
 def fit_line(sizes: FloatArray, times_us: FloatArray) -> tuple[float, float, float]:
-    """Latency, time per byte and R² of a line that stray measurements do not bend (Theil-Sen).
+    """Fit latency, time per byte and R² by Theil-Sen, which outliers do not bend.
 
-    The latency is that of the smaller half of the sizes, which it matters for; in times of the
-    larger ones it is lost.
+    The latency comes from the smaller half of the sizes: it matters there, and is lost in the
+    noise of the larger ones.
     """
     slope = max(float(theilslopes(times_us, sizes)[0]), 0.0)
     small = sizes <= np.median(sizes)

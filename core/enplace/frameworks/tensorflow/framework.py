@@ -1,4 +1,4 @@
-"""TensorFlow as the rest of Enplace knows it; imports none of it."""
+"""TensorFlow's entry in the registry of frameworks; does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SUFFIXES = {
 }
 _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 
-# RunMetadata begins with its step statistics, these with a device, this with its name.
+# RunMetadata begins with its step statistics, these with a device, and a device with its name.
 _FIELD = rb"\x0a[\x80-\xff]*[\x00-\x7f]"
 _TRACE = re.compile(
     rb"\A(" + _FIELD * 3 + rb"/(job|device|host|replica|task):|\s*step_stats\s*[{:])"
@@ -40,12 +40,12 @@ _OUT_OF_MEMORY = (
 
 
 def recognise(path: Path) -> tuple[Path, str]:
-    """Return where a model is, and its kind.
+    """Return the path of a model, and its kind.
 
     Raises
     ------
     FileError
-        If it is no model that TensorFlow opens.
+        If TensorFlow cannot open it.
     """
     if path.name in _SAVED_MODEL:
         path = path.parent
@@ -53,8 +53,8 @@ def recognise(path: Path) -> tuple[Path, str]:
         if any((path / name).exists() for name in _SAVED_MODEL):
             return path, "saved-model"
         raise FileError(
-            f"{path}: this folder holds no saved_model.pb, so it is no SavedModel; "
-            f"choose the folder that does, or a file"
+            f"{path}: there is no saved_model.pb in this folder, so it is not a SavedModel; "
+            f"choose the folder with that file, or a file"
         )
     return path, _kind_of_file(path)
 
@@ -78,7 +78,7 @@ def _kind_of_file(path: Path) -> str:
 
 
 def explain_end(code: int, last_lines: str) -> str:
-    """Say why a worker ended without an answer, where TensorFlow makes that special."""
+    """Explain why a worker ended without an answer, if TensorFlow is known to end so."""
     if any(word in last_lines for word in _OUT_OF_MEMORY):
         return "TensorFlow ran out of memory; take a smaller batch, or more or larger devices"
     if code == -signal.SIGKILL:

@@ -1,4 +1,4 @@
-"""A traced function as one flat graph of ops, under names that the next trace gives again."""
+"""A traced function as one flat graph of ops, with names that are the same in every trace."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _COMPILED = ("api_implements", "_XlaMustCompile", "_noinline")
 
 _CALL_PART = re.compile(r"(Stateful)?PartitionedCall(_\d+)?$")
 _INLINED = re.compile(r"Func/.*/(input|output)/_\d+$")
-"""Identities that inlining leaves where the arguments and results of a call were."""
+"""Identities that inlining leaves in place of a call's arguments and results."""
 
 WRAPPER = "OptionalFromValue"
-"""Wraps several tensors in one; Keras hands over its logs so."""
+"""Op type that wraps several tensors in one; Keras returns its logs this way."""
 
 _WAITING = ("NoOp", "Identity", "IdentityN")
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
@@ -42,8 +42,8 @@ class FlatGraph:
     arguments : tuple of str
         The placeholder of each argument, in the function's order.
     captures : tuple of str
-        The placeholder of each captured tensor, in the function's order; that of a variable has
-        the variable's name.
+        The placeholder of each captured tensor, in the function's order. A variable's
+        placeholder has the variable's name.
     outputs : tuple of str
         Tensor names (``node:output``), in the function's order.
     control_outputs : tuple of str
@@ -58,11 +58,11 @@ class FlatGraph:
 
 
 def flatten(function: ConcreteFunction) -> FlatGraph:
-    """Inline all calls of a traced function, leave out what no output needs, and tidy the names.
+    """Inline all calls of a traced function, drop what no output needs, and tidy the names.
 
-    Devices that the function asked for are forgotten. What ``IdentityN`` passes on is taken from
-    where it comes from: Keras optimisers let all gradients pass through one such op, which would
-    gather them on one device.
+    Devices that the function asked for are dropped. Consumers of an ``IdentityN`` get its inputs
+    instead: Keras optimisers pass all gradients through one such op, which would gather them on
+    one device.
     """
     graph = function.graph
     arguments = [t.op.name for t in function.inputs]
@@ -87,12 +87,12 @@ def flatten(function: ConcreteFunction) -> FlatGraph:
 
 
 def node_of(tensor: str) -> str:
-    """The node that an input of another node comes from: ``a`` of ``a:1`` and of ``^a``."""
+    """Return the node of an input: ``a`` for ``a:1`` and ``^a``."""
     return tensor.removeprefix("^").partition(":")[0]
 
 
 def rename(graph_def: GraphDef, names: dict[str, str]) -> None:
-    """Rename nodes wherever they are spoken of."""
+    """Rename nodes wherever they are mentioned."""
     for node in graph_def.node:
         node.name = names[node.name]
         for i, tensor in enumerate(node.input):
@@ -120,16 +120,16 @@ def _inlined(function: ConcreteFunction, keep: Iterable[str]) -> GraphDef:
 
 
 def all_nodes(graph_def: GraphDef) -> Iterator[Any]:
-    """The nodes of a graph and of the functions in its library."""
+    """Iterate over the nodes of a graph and of the functions in its library."""
     yield from graph_def.node
     for body in graph_def.library.function:
         yield from body.node_def
 
 
 def _without_passing_ops(graph_def: GraphDef, outputs: list[str]) -> list[str]:
-    """Connect consumers to what a passing op hands on; the outputs where they come from.
+    """Connect the consumers of ops that only pass tensors on to the origins; return the outputs'.
 
-    Whoever consumed it waits for all that the passing op waited for.
+    A consumer then waits for everything that the removed op waited for.
     """
     nodes = {node.name: node for node in graph_def.node}
     passing = {name for name, node in nodes.items() if _only_passes(node)}
@@ -143,20 +143,20 @@ def _without_passing_ops(graph_def: GraphDef, outputs: list[str]) -> list[str]:
             tensor = inputs[int(tensor.partition(":")[2] or 0)]
         return tensor, waits
 
-    # Passing ops keep their inputs until all consumers are connected.
+    # These ops keep their inputs until all consumers are connected.
     for node in graph_def.node:
         if node.name not in passing:
             _connect(node, origin, idle)
-        # Inlining leaves colocation with nodes that are no more, and names of this trace.
+        # Inlining leaves colocation with removed nodes, and names that only this trace has.
         node.attr.pop("_class", None)
         node.ClearField("experimental_debug_info")
     return _without_waits(graph_def, [_numbered(origin(tensor)[0]) for tensor in outputs])
 
 
 def _without_waits(graph_def: GraphDef, outputs: list[str]) -> list[str]:
-    """The outputs from where they are computed.
+    """Return the outputs where they are computed.
 
-    A traced function passes them through identities that wait until all its effects have happened.
+    A traced function passes them through identities that wait until all its effects are done.
     """
     nodes = {node.name: node for node in graph_def.node}
 
@@ -179,22 +179,22 @@ def _only_passes(node: Any) -> bool:
 
 
 def _connect(node: Any, origin: Callable[[str], tuple[str, list[str]]], idle: set[str]) -> None:
-    """Let a node consume the origins of its inputs."""
+    """Connect a node to the origins of its inputs."""
     found = [origin(tensor) for tensor in node.input if tensor[0] != "^"]
     data = [tensor for tensor, _ in found]
     waits = [tensor for tensor in node.input if tensor[0] == "^"]
     waits += [wait for _, more in found for wait in more]
-    # What brings the batch waits for nothing of the step, and a data edge says it all.
+    # The iterator's op waits for nothing in the step; a data edge makes a control edge redundant.
     done = idle | {node_of(tensor) for tensor in data}
     del node.input[:]
     node.input.extend([*data, *sorted({wait for wait in waits if node_of(wait) not in done})])
 
 
 def _effects(graph_def: GraphDef, wanted: Iterable[str]) -> list[str]:
-    """The ops with an effect that these wait for, in the graph's order.
+    """Find the ops with an effect that these nodes wait for, in the graph's order.
 
-    A call that was inlined leaves an op that does nothing but wait for all of its effects; across
-    devices such a wait is a transfer.
+    An inlined call leaves an op that only waits for all of the call's effects. Across devices such
+    a wait is a transfer.
     """
     nodes = {node.name: node for node in graph_def.node}
     seen = reached(
@@ -205,13 +205,13 @@ def _effects(graph_def: GraphDef, wanted: Iterable[str]) -> list[str]:
 
 
 def has_effect(op_type: str) -> bool:
-    """Whether running such an op changes anything."""
+    """Return whether running such an op changes any state."""
     definition = op_def_registry.get(op_type)
     return definition is None or (definition.is_stateful and op_type not in _READS)
 
 
 def _idle_nodes(graph_def: GraphDef) -> set[str]:
-    """Nodes that are ready as soon as the batch is there; nobody needs to be told to wait."""
+    """Find nodes that are ready as soon as the batch is: no control edge to them is needed."""
     idle: set[str] = set()
     for node in graph_def.node:
         brings = node.op in ("Placeholder", "IteratorGetNext")
@@ -225,7 +225,7 @@ def _numbered(tensor: str) -> str:
 
 
 def consumers_of(graph_def: GraphDef) -> dict[str, list[str]]:
-    """Who takes an output of each node, or waits for it."""
+    """Map each node to those that use its outputs or wait for it."""
     consumers: dict[str, list[str]] = defaultdict(list)
     for node in graph_def.node:
         for tensor in node.input:
@@ -234,7 +234,7 @@ def consumers_of(graph_def: GraphDef) -> dict[str, list[str]]:
 
 
 def reached(names: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
-    """These nodes, and all that follow from them step by step."""
+    """Find these nodes and all that follow from them, step by step."""
     seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -246,7 +246,7 @@ def reached(names: Iterable[str], following: Callable[[str], Iterable[str]]) -> 
 
 
 def keep_needed(graph_def: GraphDef, wanted: Iterable[str]) -> None:
-    """Drop every node that none of the wanted needs."""
+    """Remove the nodes that no wanted node needs."""
     nodes = {node.name: node for node in graph_def.node}
     needed = reached(wanted, lambda name: map(node_of, nodes[name].input))
     kept = [node for node in graph_def.node if node.name in needed]
@@ -255,7 +255,7 @@ def keep_needed(graph_def: GraphDef, wanted: Iterable[str]) -> None:
 
 
 def _capture_names(function: ConcreteFunction) -> dict[str, str]:
-    """A name for each placeholder of a captured tensor: that of the variable, or its number."""
+    """Name each captured tensor's placeholder: by its variable, or else by number."""
     variables = {id(v.handle): v for v in function.graph.variables}
     names = {}
     n_arguments = len(function.inputs) - len(function.captured_inputs)
@@ -269,9 +269,9 @@ def _capture_names(function: ConcreteFunction) -> dict[str, str]:
 
 
 def _tidy_names(graph_def: GraphDef, captures: dict[str, str]) -> dict[str, str]:
-    """Names without the calls that were inlined; where two would be the same, with a number.
+    """Rename ops without the inlined calls; add a number where two names would be equal.
 
-    A trace calls what runs inside a branch or a loop by its name there, so no op has such a name.
+    A trace names what runs in a branch or a loop by its name there, so no op has such a name.
     """
     inside = {node.name for body in graph_def.library.function for node in body.node_def}
     short = {

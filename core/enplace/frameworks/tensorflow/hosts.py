@@ -1,4 +1,4 @@
-"""Several hosts: TensorFlow's own servers, started on this machine or joined where they listen.
+"""Several hosts: TensorFlow's own servers, started on this machine or joined where they run.
 
 On each host of a cluster file with ``hosts``, ``enplace serve CLUSTER TASK`` starts the server of
 one task. If the file has no addresses, all tasks run on this machine.
@@ -30,10 +30,10 @@ from enplace.processes.worker import GAVE_UP, Worker, error_of
 from enplace.writers.clusters import cluster_text
 
 _CHATTER = re.compile(r"[IW]\d{4} |WARNING: All log messages")
-"""Begins lines that TensorFlow logs in any case."""
+"""Starts of lines that TensorFlow always logs."""
 
 PATIENCE_S = 5.0
-"""How long a server may take to accept a connection."""
+"""Longest time for a server to accept a connection."""
 
 LOOK_S = 2.0
 """Time between two checks of the servers while a session runs."""
@@ -45,17 +45,17 @@ class HostsError(EnplaceError):
 
 @contextmanager
 def serving(devices: Devices) -> Iterator[str]:
-    """Find or start the servers for a session; those that are started for it end with it.
+    """Find or start the servers for a session; those started here end with it.
 
     Yields
     ------
     str
-        ``grpc://name:port`` of the first task, or nothing if all devices are in this process.
+        ``grpc://name:port`` of the first task; empty if all devices are in this process.
 
     Raises
     ------
     HostsError
-        If a server ends before it serves, or the cluster file lacks the address of a task.
+        If a server ends before it is ready, or the cluster file has no address for a task.
     """
     if not devices.tasks:
         yield ""
@@ -64,7 +64,7 @@ def serving(devices: Devices) -> Iterator[str]:
         for task, address in zip(devices.tasks, addresses, strict=True):
             if not _answers(address):
                 raise HostsError(
-                    f"no server of {task} answers at {address}; start it there with: "
+                    f"no server of {task} answers at {address}; start one there with: "
                     f"enplace serve {devices.text} {task}"
                 )
         with _watched(dict(zip(devices.tasks, addresses, strict=True))):
@@ -75,7 +75,7 @@ def serving(devices: Devices) -> Iterator[str]:
 
 
 def _answers(address: str) -> bool:
-    """Whether anybody listens at an address."""
+    """Return whether a server listens at an address."""
     name, _, port = address.rpartition(":")
     try:
         socket.create_connection((name.strip("[]"), int(port)), PATIENCE_S).close()
@@ -86,16 +86,16 @@ def _answers(address: str) -> bool:
 
 @contextmanager
 def _watched(addresses: Mapping[str, str], servers: Sequence[Worker] = ()) -> Iterator[None]:
-    """End this process if a server is gone: a session would wait for it for ever."""
+    """End this process if a server is gone, because a session would wait for it for ever."""
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(LOOK_S):
             for server in servers:
-                server.receive()  # or it would wait for somebody to read what it logs
+                server.receive()  # or the server blocks once its log fills the pipe
             for task, address in addresses.items():
                 if not (_answers(address) or _answers(address) or over.is_set()):
-                    give_up(f"the server of {task} at {address} does not answer any more")
+                    give_up(f"the server of {task} at {address} no longer answers")
 
     watcher = threading.Thread(target=look, name="servers", daemon=True)
     watcher.start()
@@ -107,7 +107,7 @@ def _watched(addresses: Mapping[str, str], servers: Sequence[Worker] = ()) -> It
 
 
 def give_up(why: str) -> NoReturn:
-    """End this process; the process that started it passes the reason on."""
+    """End this process with a reason, which its parent passes on."""
     sys.stderr.write(f"\n{GAVE_UP}{why}\n")
     sys.stderr.flush()
     os._exit(1)
@@ -122,7 +122,7 @@ def _addresses(devices: Devices) -> list[str]:
 
 @contextmanager
 def _servers(devices: Devices) -> Iterator[str]:
-    """Start a server for each task on this machine; yields the address of the first."""
+    """Start a server for each task on this machine; yield the address of the first."""
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(len(devices.tasks))]
     hosts = tuple(zip(devices.tasks, addresses, strict=True))
     with ExitStack() as stack:
@@ -151,7 +151,7 @@ def _wait_until_ready(task: str, server: Worker) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return free ports of this machine, all different."""
+    """Find free ports of this machine, all different."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -160,7 +160,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def start_server(devices: Devices, task: str) -> tf.distribute.Server:
-    """Start the server of one task, in this process; it ends with the process.
+    """Start the server of one task in this process; it ends with the process.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
         If the cluster has no such task, or an address is missing or in use.
     """
     if task not in devices.tasks:
-        raise HostsError(f"{devices.text}: there is no {task}; use {', '.join(devices.tasks)}")
+        raise HostsError(f"{devices.text}: there is no {task}; choose {', '.join(devices.tasks)}")
     jobs: dict[str, dict[int, str]] = {}
     for name, address in zip(devices.tasks, _addresses(devices), strict=True):
         job, number = _job_and_number(name)
@@ -180,7 +180,7 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
         )
     except tf.errors.OpError as error:
         why = first_line(error)
-        raise HostsError(f"the server of {task} does not start: {why}") from error
+        raise HostsError(f"the server of {task} cannot start: {why}") from error
 
 
 def _job_and_number(task: str) -> tuple[str, int]:
@@ -189,17 +189,17 @@ def _job_and_number(task: str) -> tuple[str, int]:
 
 
 def check_devices(target: str, devices: Devices, used: Sequence[str]) -> None:
-    """Refuse devices that the servers, or this machine, do not have.
+    """Refuse devices that neither this machine nor the servers have.
 
     Raises
     ------
     DevicesError
-        Names one that is missing, and those that there are.
+        With the first missing device, and those that exist.
     """
     with tf.compat.v1.Session(target, tf.Graph(), devices.config) as session:
         there = {short_name(device.name) for device in session.list_devices()}
     if missing := [device for device in used if device not in there]:
         raise DevicesError(
-            f"{missing[0]} is not here ({', '.join(sorted(there))} are); "
+            f"{missing[0]} does not exist here ({', '.join(sorted(there))} do); "
             f"choose other devices, or place the model for these"
         )

@@ -1,4 +1,4 @@
-"""Saved Keras models, trained on made-up batches as ``model.fit`` would."""
+"""Saved Keras models, trained on sample batches as ``model.fit`` would."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from enplace.frameworks.tensorflow.step import LoadError, Step
 
 
 def load_keras(source: Source) -> Step:
-    """The training step of a saved Keras model.
+    """Extract the training step of a saved Keras model.
 
-    Loss and optimiser are those of the source, or else those that the model was saved with.
+    Loss and optimiser are those of the source, else those that the model was saved with.
 
     Raises
     ------
     LoadError
-        If the file is no Keras model, or says too little to train it.
+        If the file is not a Keras model, or does not say enough to train it.
     """
     recorder = Recorder(source.name, lambda: source.path)
     with plain_keras(recorder.saw_xla), recorder.hooked():
@@ -33,7 +33,7 @@ def load_keras(source: Source) -> Step:
         try:
             model.fit(dataset, verbose=0)
         except Exception as error:
-            recorder.ended(f"{source.path}: it does not train on made-up batches: {_said(error)}")
+            recorder.ended(f"{source.path}: training on sample batches fails: {_said(error)}")
     return recorder.step()
 
 
@@ -44,7 +44,7 @@ def _read(source: Source) -> Any:
         return keras.saving.load_model(source.path, compile=not source.loss)
     except Exception as error:
         if source.path.endswith(".keras") and not zipfile.is_zipfile(source.path):
-            raise LoadError(f"{source.path}: damaged or no Keras model; save it again") from None
+            raise LoadError(f"{source.path}: damaged or not a Keras model; save it again") from None
         raise LoadError(
             f"{source.path}: Keras cannot read it: {_said(error)}; give loss and optimiser, or, "
             f"if the model has classes of its own, open the script that trains it"
@@ -52,7 +52,7 @@ def _read(source: Source) -> Any:
 
 
 def _compile(model: Any, source: Source) -> list[str]:
-    """Give the model its loss and optimiser; the name of the loss of each output."""
+    """Give the model its loss and optimiser; return the name of each output's loss."""
     if source.loss:
         try:
             model.compile(source.optimizer, source.loss)
@@ -64,7 +64,7 @@ def _compile(model: Any, source: Source) -> list[str]:
             f"--loss mean_squared_error --optimizer adam"
         )
     if Path(source.path).suffix != ".keras" and not source.loss:
-        # Keras takes the optimiser of an HDF5 file for one of no variables.
+        # An optimiser from an HDF5 file is built for a model without variables.
         optimizer = model.optimizer.from_config(model.optimizer.get_config())
         model.compile(optimizer, model.loss)
     return [_loss_name(loss) for loss in tf.nest.flatten(model.loss)]
@@ -75,11 +75,11 @@ def _loss_name(loss: Any) -> str:
 
 
 def _dataset(model: Any, losses: list[str], source: Source) -> tf.data.Dataset:
-    """Made-up batches of the shape that the model wants."""
+    """Make sample batches of the shape that the model takes."""
     if not getattr(model, "inputs", None):
         raise LoadError(
-            f"{source.path}: the model does not say the shape of its inputs; open the script that "
-            f"trains it"
+            f"{source.path}: the model does not state the shape of its inputs; open the script "
+            f"that trains it"
         )
     outputs = tf.nest.flatten(model.outputs)
     if len(losses) == 1:
@@ -96,5 +96,5 @@ def _one_or_all(columns: Any) -> Any:
 
 
 def _said(error: Exception) -> str:
-    """The first line of what a library said."""
+    """Return the first line of a library's error."""
     return first_line(error).rstrip(".") or type(error).__name__

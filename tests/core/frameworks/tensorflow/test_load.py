@@ -370,7 +370,7 @@ def test_keras_files_that_cannot_train_are_explained(tmp_path, keras_file):
     assert "nonsense" in refusal(keras_file, loss="nonsense", optimizer="adam")
     broken = tmp_path / "broken.keras"
     broken.write_bytes(b"PK no zip")
-    assert "damaged or no Keras model" in refusal(broken)
+    assert "damaged or not a Keras model" in refusal(broken)
 
 
 # SavedModels
