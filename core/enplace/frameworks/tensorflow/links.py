@@ -1,7 +1,7 @@
-"""Links between the devices of this machine: copies of several sizes, and a line through them.
+"""Links between the devices of this machine, fitted to measured copies of several sizes.
 
-T_comm = b0 + b1 * bytes (Pesto, section 3.1). Logical CPUs share their memory: nothing is copied
-between them, so nothing can be measured, and the cluster's presets stay.
+T_comm = b0 + b1 * bytes (Pesto, section 3.1). Logical CPUs share their memory, so nothing is
+copied between them or measured, and their links keep the cluster's presets.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Report = Callable[[str, float | None], None]
 def measure_links(
     devices: Devices, progress: Report, target: str = ""
 ) -> tuple[Cluster, list[MeasuredLink]]:
-    """The cluster with its links as measured, and what was measured for each.
+    """Measure the links of a cluster; return the cluster with them, and the measurements.
 
     Parameters
     ----------
     target : str
-        The server to connect to, where the devices are of several hosts.
+        The server to connect to, if the devices belong to several hosts.
 
     Returns
     -------
@@ -46,7 +46,7 @@ def measure_links(
         return measure_transfers(devices, target, progress)
     cluster = devices.cluster
     kinds = [device.kind for device in cluster.devices]
-    # A host has one memory: copies among its CPUs, or on one chip, are no transfers.
+    # A host has one memory: between its CPUs, or within one chip, nothing is copied.
     real = [link for link in cluster.links if "gpu" in (kinds[link.source], kinds[link.target])]
     found, links = [], list(cluster.links)
     for number, link in enumerate(real):
@@ -70,7 +70,7 @@ def measure_links(
 
 
 def copy_times_us(devices: Devices, source: str, target: str) -> FloatArray:
-    """Median time to copy each of :data:`SIZES` bytes, beyond a run that copies nothing."""
+    """Median time to copy each of :data:`SIZES` bytes, less a run that copies nothing."""
     times = []
     with tf.Graph().as_default() as graph:
         runs = [_copy(size, source, target) for size in SIZES]
@@ -83,7 +83,7 @@ def copy_times_us(devices: Devices, source: str, target: str) -> FloatArray:
 
 
 def _copy(size: int, source: str, target: str) -> tuple[Any, Any, Any]:
-    """Ops that fill a variable of some bytes, use it where it is, and use it elsewhere."""
+    """Make ops that fill a variable, read it on its own device, and read it on another."""
     with tf.device(source):
         variable = tf.compat.v1.get_variable(
             f"copied_{size}", (size // 4,), initializer=tf.zeros_initializer(), use_resource=True

@@ -1,4 +1,4 @@
-"""A model of any kind as one step that a session can run again and again."""
+"""A model of any kind as one step that a session can repeat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enplace.frameworks.tensorflow.step import LoadError, Step
 from enplace.frameworks.tensorflow.tf1 import load_tf1
 
 Progress = Callable[[str, float | None], None]
-"""Told what is going on, and how far it is (0 to 1) where one can say."""
+"""Receives what is being done and, where known, the fraction done (0 to 1)."""
 
 _LOADERS: dict[str, Callable[[Source], Step]] = {
     "script": load_script,
@@ -24,12 +24,12 @@ _LOADERS: dict[str, Callable[[Source], Step]] = {
 
 
 def load(source: Source, progress: Progress = lambda message, fraction: None) -> Step:
-    """Take the training step, or else the inference, out of a model.
+    """Extract the training step, or else the inference, from a model.
 
     Raises
     ------
     LoadError
-        Says why there is no step, and the mend.
+        With the reason why there is no step, and the fix.
     """
     if source.kind not in _LOADERS:
         raise LoadError(f"{source.path}: a recorded trace cannot run; open the model itself")

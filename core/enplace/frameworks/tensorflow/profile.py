@@ -1,9 +1,9 @@
 """Profiling a step: every op's time, bytes and memory on the devices of this machine.
 
 After Pesto, section 3.1: some warm-ups, many traced steps, trimmed statistics. The step runs
-unplaced, where TensorFlow's placer puts it. Traces slow a step down, so the steps that tell how
-long it takes are not traced; what a step takes beyond its ops is spread over them, so that the
-simulated step takes as long as the measured one.
+unplaced, where TensorFlow's placer puts it. Tracing slows a step down, so the step time comes from
+untraced steps. The part of it outside of ops is spread over them, so that the simulated step takes
+as long as the measured one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def profile_step(
     Parameters
     ----------
     steps, warm_ups : int
-        Traced steps, and steps before them that do not count; as many are run untraced.
+        Traced steps, and uncounted steps before them. As many steps run untraced.
 
     Returns
     -------
@@ -92,13 +92,13 @@ def profile_step(
 
 
 def graph_profile(step: Step, devices: Devices) -> Profile:
-    """The graph of a step with the sizes that are known before it runs, and no times."""
+    """Return the graph of a step with the sizes known before it runs, and no times."""
     nowhere = {node.name: _device(None, devices) for node in step.graph_def.node}
     return _assemble(step, {}, Measurement(op_devices=nowhere))
 
 
 def _one_thread(devices: Devices) -> ConfigProto:
-    """One op at a time on a CPU, so that none is slowed down by another."""
+    """Make a CPU run one op at a time, so that ops do not slow each other down."""
     config = ConfigProto()
     config.CopyFrom(devices.config)
     config.allow_soft_placement = True
@@ -110,7 +110,7 @@ def _one_thread(devices: Devices) -> ConfigProto:
 def _run(
     step: Step, config: ConfigProto, target: str, steps: int, warm_ups: int, progress: Report
 ) -> tuple[list[float], list[Any]]:
-    """Times of untraced steps, and the statistics of as many traced ones."""
+    """Run untraced steps for their times, and as many traced ones for their statistics."""
     full = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
     times_us, traces = [], []
     with OpenStep(step, config=config, target=target) as opened:
@@ -128,13 +128,13 @@ def _run(
 
 
 def _named(device: str, devices: Devices) -> str:
-    """The cluster's name of a device of TensorFlow's."""
+    """Return the cluster's name of a TensorFlow device."""
     names = dict(zip(devices.names, (d.name for d in devices.cluster.devices), strict=True))
     return names.get(device, device)
 
 
 def _device(trace: OpTrace | None, devices: Devices) -> str:
-    """Where an op ran; what left no row was fed or belongs to the host."""
+    """Find where an op ran; an op without a row was fed, or belongs to the host."""
     return _named(trace.device if trace and trace.device else devices.host, devices)
 
 
@@ -165,7 +165,7 @@ def _assemble(step: Step, ops: dict[str, OpTrace], measured: Measurement) -> Pro
 
 
 def _times(trace: OpTrace | None, measured: Measurement, name: str) -> tuple[float, float]:
-    """Time on a GPU and on a CPU; NaN on the kind of device that the op did not run on."""
+    """Return time on a GPU and on a CPU; NaN for the kind of device that the op did not run on."""
     if measured.op_devices[name].startswith("GPU"):
         kernels = trimmed(trace.kernel_us)[0] if trace and trace.kernel_us else 0.0
         return kernels, np.nan
@@ -175,7 +175,7 @@ def _times(trace: OpTrace | None, measured: Measurement, name: str) -> tuple[flo
 def _edges(
     step: Step, number: dict[str, int], ops: dict[str, OpTrace], shapes: dict[str, TensorShape]
 ) -> tuple[list[Edge], list[tuple[int, int]]]:
-    """All edges, and the pairs of ops that a resource or a reference keeps on one device."""
+    """Find all edges, and the pairs of ops that a resource or reference keeps on one device."""
     edges, ties = [], []
     for node in step.graph_def.node:
         for tensor in node.input:
@@ -195,7 +195,7 @@ def _edges(
 
 
 def _asked_for(nodes: list[Any], number: dict[str, int]) -> list[tuple[int, int]]:
-    """Pairs that the graph itself colocates (``loc:@``)."""
+    """Find the pairs of ops that the graph itself colocates (``loc:@``)."""
     return [
         (number[owner], number[node.name])
         for node in nodes

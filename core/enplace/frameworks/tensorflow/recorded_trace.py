@@ -1,8 +1,8 @@
-"""A recorded ``RunMetadata`` as a profile: one traced step of whoever saved it.
+"""A recorded ``RunMetadata`` as a profile: a single traced step that somebody saved.
 
-The graph is that of the partitions, if they were saved too (``output_partition_graphs``); else that
-of the labels which the trace gives each op, ``name = Type(inputs)``. There, what comes from another
-device does not tell which output of its maker it is: the first is taken.
+The graph is that of the partitions, if they were saved too (``output_partition_graphs``). Otherwise
+it comes from the labels of the ops in the trace, ``name = Type(inputs)``. These do not give the
+output's number of an input from another device: we assume the first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from enplace.values.profile import CONTROL, Profile, make_profile
 
 _LABEL = re.compile(r"(?:\[[^]]*\])*(?P<name>\S+) = (?P<op>\w+)\((?P<inputs>.*)\)")
 _COPY = re.compile(r"(?P<name>.+?)(/ctrl)?/_\d+")
-"""What TensorFlow calls the ends of a transfer of something."""
+"""Names of the ends of a transfer."""
 
 _FED = re.compile(r"_arg_(?P<name>.+)_\d+_\d+")
 _SENDS, _RECEIVES = ("_Send", "_HostSend"), ("_Recv", "_HostRecv")
@@ -58,7 +58,7 @@ def profile_of_trace(path: str) -> Profile:
     Raises
     ------
     LoadError
-        If there is no trace in it, or its ops cannot be told.
+        If the file has no trace, or its ops cannot be identified.
     """
     metadata = _read(path)
     rows = _rows(metadata)
@@ -81,7 +81,7 @@ def _read(path: str) -> Any:
 
 
 def _rows(metadata: Any) -> list[Any]:
-    """What the executors wrote; kernels and copies have rows of their own."""
+    """Return the executors' rows; kernels and copies have rows of their own."""
     devices = metadata.step_stats.dev_stats
     return [row for d in devices if _is_executor(d.device) for row in d.node_stats]
 
@@ -91,7 +91,7 @@ def _is_executor(device: str) -> bool:
 
 
 def _of_partitions(graphs: Iterable[Any]) -> list[_Node]:
-    """The graph as it was before it was split: transfers and what goes with them fall out."""
+    """Rebuild the graph as it was before partitioning, without transfers and their helper ops."""
     nodes = [node for graph in graphs for node in graph.node]
     sent = {node.attr["tensor_name"].s: node.input[0] for node in nodes if node.op in _SENDS}
     stands_for: dict[str, str] = {}
@@ -105,7 +105,7 @@ def _of_partitions(graphs: Iterable[Any]) -> list[_Node]:
 
 
 def _origins(tensors: Iterable[str], stands_for: dict[str, str]) -> tuple[str, ...]:
-    """Where inputs come from, past all transfers."""
+    """Find the nodes that inputs come from, past all transfers."""
     found = []
     for tensor in tensors:
         control = tensor.startswith("^")
@@ -185,7 +185,7 @@ def _assemble(name: str, nodes: list[_Node], metadata: Any, rows: list[Any]) -> 
 
 
 def _names(nodes: Iterable[_Node]) -> dict[str, str]:
-    """What the model's own graph calls each node: a session renames what it is fed."""
+    """Return each node's name in the model's own graph: a session renames fed nodes."""
     taken = {node.name for node in nodes}
     fed = {node.name: _FED.fullmatch(node.name) for node in nodes if node.op == "_Arg"}
     known = {name: match["name"] for name, match in fed.items() if match}
@@ -197,7 +197,7 @@ def _outputs(traces: dict[str, OpTrace], name: str) -> dict[int, int]:
 
 
 def _times(trace: OpTrace) -> tuple[float, float]:
-    """Time on a GPU and on a CPU; an op without a row takes none and goes with its neighbours."""
+    """Return time on a GPU and on a CPU; an op without a row takes 0 on both."""
     if not trace.device:
         return 0.0, 0.0
     if "GPU" in trace.device.upper():
@@ -206,7 +206,7 @@ def _times(trace: OpTrace) -> tuple[float, float]:
 
 
 def _variables(nodes: Iterable[_Node], traces: dict[str, OpTrace]) -> list[int]:
-    """Bytes of each node that holds a variable: what those that read it get."""
+    """Return the bytes of each node that holds a variable: what its readers get."""
     read = {
         node_of(node.inputs[0]): _outputs(traces, node.name).get(0, 0)
         for node in nodes
@@ -221,6 +221,6 @@ def _variables(nodes: Iterable[_Node], traces: dict[str, OpTrace]) -> list[int]:
 
 
 def _span_us(rows: Iterable[Any]) -> float:
-    """From the first start to the last end; their clock tells whole microseconds."""
+    """Measure from the first start to the last end; the trace's clock has whole microseconds."""
     spans = [(row.all_start_micros, row.all_start_micros + row.all_end_rel_micros) for row in rows]
     return float(max(end for _, end in spans) - min(start for start, _ in spans)) if spans else 0.0

@@ -1,4 +1,4 @@
-"""A plan written into a graph: a device for every op, and the order as control edges."""
+"""Write a plan into a graph: a device for every op, and the order as control edges."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from enplace.values.profile import KINDS, FloatArray, IntArray
 VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
 
 HOST_ONLY = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional", "IteratorV2")
-"""Ops that bring batches."""
+"""Ops that fetch batches."""
 
 _FED = ("Placeholder", "PlaceholderWithDefault", "PlaceholderV2")
 _NOT_ORDERED = frozenset({"Const", *_FED, *VARIABLES})
-"""Ops that do no work when the step runs; they hold nobody up."""
+"""Ops that do no work while the step runs, so no other op has to wait for them."""
 
 _ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
 _SWITCH, _MERGE = ("Switch", "RefSwitch"), ("Merge", "RefMerge")
 _SEARCH = 64
-"""So many ops are looked at to find that data already implies an edge."""
+"""Most ops searched to find that data already implies an edge."""
 
 
 def place_graph(
@@ -38,17 +38,18 @@ def place_graph(
     order: Sequence[Sequence[str]] | None = None,
     host: str = "/device:CPU:0",
 ) -> GraphDef:
-    """A copy of a flat graph with devices, and the order of each device as control edges.
+    """Copy a flat graph with devices, and with the order of each device as control edges.
 
     Parameters
     ----------
     device_of : mapping of str to str
-        TensorFlow's device by op. Ops that it lacks go to the host if they bring batches, else to
-        their first placed producer or consumer. What reads or writes a variable stays with it.
+        TensorFlow's device by op. An op that is absent goes to the host if it fetches batches,
+        else to its first placed producer or consumer. Readers and writers of a variable stay
+        with the variable.
     order : sequence of sequences of str, optional
-        For each device its ops, first to last.
+        The ops of each device, first to last.
     host : str
-        The device that batches come from.
+        The device where batches arrive.
 
     Raises
     ------
@@ -60,7 +61,7 @@ def place_graph(
     devices = complete_devices(placed, device_of, host)
     for node in placed.node:
         node.device = devices[node.name]
-        # Devices say it all; a group that disagrees with them would be an error.
+        # The devices decide; a colocation group that disagrees would be an error.
         node.attr.pop("_class", None)
     if order is not None:
         _add_order(placed, [_kept(names, devices, device_of) for names in order])
@@ -76,7 +77,7 @@ def _kept(
 def complete_devices(
     graph_def: GraphDef, device_of: Mapping[str, str], host: str
 ) -> dict[str, str]:
-    """A device for every node; see :func:`place_graph`."""
+    """Find a device for every node; see :func:`place_graph`."""
     nodes = {node.name: node for node in graph_def.node}
     consumers = consumers_of(graph_def)
     found: dict[str, str] = {}
@@ -94,7 +95,7 @@ def complete_devices(
 
 
 def _beside_variables(nodes: Mapping[str, NodeDef], devices: Mapping[str, str]) -> dict[str, str]:
-    """The device of the variable for all that takes its handle or its reference."""
+    """Find the variable's device for every op that takes its handle or its reference."""
     return {
         name: devices[node_of(tensor)]
         for name, node in nodes.items()
@@ -104,15 +105,15 @@ def _beside_variables(nodes: Mapping[str, NodeDef], devices: Mapping[str, str]) 
 
 
 def count_inputs(graph_def: GraphDef) -> int:
-    """Data and control edges into all nodes."""
+    """Count the data and control edges into all nodes."""
     return sum(len(node.input) for node in graph_def.node)
 
 
 def ordered_ops(graph_def: GraphDef) -> set[str]:
-    """Ops that an order can speak of: those that do work, and that run just once in every step.
+    """Find the ops that can be ordered: they do work, and run exactly once in every step.
 
-    An op in a loop or a branch made of TF1's control flow cannot be waited for from outside. What
-    happens whether or not there is a batch (:func:`_without_batch`) is left to TensorFlow.
+    Nothing outside can wait for an op in a loop or a branch of TF1's control flow. TensorFlow
+    decides when ops run that do not depend on there being a batch (:func:`_without_batch`).
     """
     outside = {node.name for node in graph_def.node} - _in_loops(graph_def)
     conditions = _conditions(graph_def)
@@ -125,10 +126,10 @@ def ordered_ops(graph_def: GraphDef) -> set[str]:
 
 
 def _without_batch(graph_def: GraphDef) -> set[str]:
-    """Ops that change something and need no batch, such as counters of steps, and what they need.
+    """Find ops that change state without a batch, such as step counters, and their producers.
 
-    At the end of the data a step breaks off where it fetches a batch. By then TensorFlow has begun
-    these beside that, and a run with a plan that had them wait would count otherwise.
+    At the end of the data a step stops when it fetches a batch. TensorFlow has started these ops by
+    then; a plan that made them wait would change what they count.
     """
     nodes = {node.name: node for node in graph_def.node}
     fetches = [name for name, node in nodes.items() if node.op in HOST_ONLY]
@@ -148,7 +149,7 @@ def _in_loops(graph_def: GraphDef) -> set[str]:
 
 
 def _conditions(graph_def: GraphDef) -> dict[str, set[tuple[str, int]]]:
-    """The predicates, and their outcomes, under which each node runs; none if it always does."""
+    """Find the predicates, and their outcomes, under which each node runs; none if always."""
     nodes = {node.name: node for node in graph_def.node}
     found: dict[str, set[tuple[str, int]]] = {}
     for name in _sorted(graph_def):
@@ -167,13 +168,13 @@ def _conditions(graph_def: GraphDef) -> dict[str, set[tuple[str, int]]]:
 def device_orders(
     graph_def: GraphDef, problem: Problem, plan: Plan, rank: FloatArray | IntArray
 ) -> list[list[str]]:
-    """The ops of each device, first to last; none at all where the plan asks for no order.
+    """Order the ops of each device; empty where the plan fixes no order.
 
-    Only a plan of policy ``strict`` is taken at its word. The positions of others are priorities,
-    which an op cannot make use of before its inputs are there. With policy ``fifo`` GPUs need no
-    order: they run one op at a time by themselves. Nothing but an order keeps a CPU of one lane to
-    that. One where several ops run at once has none: control edges can say only that one op ends
-    before another starts.
+    Only the order of a ``strict`` plan is binding. In other plans, positions are priorities, which
+    matter only once an op's inputs are there. With policy ``fifo`` GPUs need no order: they run
+    one op at a time anyway. A CPU of one lane does so only if it is given an order. A CPU that
+    runs several ops at once gets none, because control edges can only make one op end before
+    another starts.
 
     Parameters
     ----------
@@ -197,7 +198,7 @@ def device_orders(
 
 
 def _follow(graph_def: GraphDef, names: Sequence[str]) -> list[str]:
-    """The names in an order that the graph allows, with whoever may go and comes first ahead."""
+    """Sort names topologically; of those that are ready, the first in ``names`` comes first."""
     rank = {name: i for i, name in enumerate(names)}
     sorter = TopologicalSorter(_before(graph_def))
     sorter.prepare()
@@ -213,7 +214,7 @@ def _follow(graph_def: GraphDef, names: Sequence[str]) -> list[str]:
 
 
 def _add_order(placed: GraphDef, order: Iterable[Sequence[str]]) -> None:
-    """Let each op wait for the one ahead of it, unless data sees to that already."""
+    """Make each op wait for the one before it, unless data already does so."""
     nodes = {node.name: node for node in placed.node}
     can = ordered_ops(placed)
     pairs = [pair for names in order for pair in pairwise([n for n in names if n in can])]
@@ -226,7 +227,7 @@ def _add_order(placed: GraphDef, order: Iterable[Sequence[str]]) -> None:
 
 
 def _before(graph_def: GraphDef) -> dict[str, list[str]]:
-    """What each node waits for; what a loop of TF1 hands to its own next round is not counted."""
+    """Map each node to those it waits for, without the back edges of TF1's loops."""
     turns = {node.name for node in graph_def.node if node.op == "NextIteration"}
     return {
         node.name: [name for name in map(node_of, node.input) if name not in turns]
@@ -235,7 +236,7 @@ def _before(graph_def: GraphDef) -> dict[str, list[str]]:
 
 
 def _sorted(graph_def: GraphDef, pairs: Iterable[tuple[str, str]] = ()) -> list[str]:
-    """A topological order of the nodes in which the first of each pair is ahead of the second."""
+    """Sort the nodes topologically, with the first of each pair before the second."""
     before = _before(graph_def)
     for first, then in pairs:
         before[then].append(first)
@@ -249,14 +250,14 @@ def _describe(cycle: Sequence[str]) -> str:
     shown = [f"'{name}'" for name in cycle[:4]] + ["..."] * (len(cycle) > 5)
     return (
         f"the plan's order contradicts the graph: {', '.join(shown)} and '{cycle[-1]}' again would "
-        f"wait for each other; place the model anew, or run without the order"
+        f"wait for each other; make a new plan, or run without the order"
     )
 
 
 def _implied(
     first: str, then: str, before: Mapping[str, Sequence[str]], rank: Mapping[str, int]
 ) -> bool:
-    """Whether an op is known to end before another starts, as far as a short search tells."""
+    """Return whether a short search proves that one op ends before another starts."""
     waiting, seen = [then], {then}
     while waiting and len(seen) < _SEARCH:
         for name in before[waiting.pop()]:

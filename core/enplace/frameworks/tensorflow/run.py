@@ -1,4 +1,4 @@
-"""Run a plan on real devices, prove that it ran so, and compare it with TensorFlow by itself."""
+"""Run a plan on real devices, check the run, and compare it with TensorFlow without a plan."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RunError(EnplaceError):
 
 @dataclass
 class _Way:
-    """One way to run the step, and what its steps have given so far."""
+    """One way to run the step, and the results so far."""
 
     what: str
     step: Step
@@ -66,7 +66,7 @@ class _Way:
     fits: bool = True
 
     def give_up(self) -> None:
-        """It runs out of memory: nothing that it gave counts."""
+        """Drop all results, because this way runs out of memory."""
         self.times_us, self.losses, self.variables, self.fits = [], [], {}, False
         self.after_first = None
 
@@ -83,31 +83,31 @@ def run_plan(
 ) -> MeasuredRun:
     """Run some steps placed, the same steps unplaced, and as TensorFlow would by itself.
 
-    A model that fits only with the plan has nothing to be compared with: differences and the step
-    of TensorFlow by itself are NaN then, as they are unless ``compare``.
+    If the model fits only with the plan, or without ``compare``, there is nothing to compare with:
+    differences and TensorFlow's own step time are NaN.
 
-    The unplaced run has the same threads and leaves the graph alone as the placed one does
-    (grappler off), so that nothing but placement and order can make their results differ. The third
-    has what TensorFlow takes if nobody says anything: all cores, its own rewriting, one CPU.
+    The unplaced run has the same threads and, like the placed one, does not rewrite the graph
+    (grappler off). So only placement and order can make their results differ. The third run uses
+    TensorFlow's defaults: all cores, its own rewriting, one CPU.
 
-    Half of the placed and of the unplaced steps run before the third way, half after it, in turn:
-    a machine that becomes slower or faster meanwhile does so for all three. One session is open at
-    a time, because three would need three times the memory, and share their variables on servers.
+    Half of the placed and of the unplaced steps run before the third run, half after it, so a
+    change of the machine's speed affects all three alike. Only one session is open at a time:
+    three would need three times the memory, and would share their variables on servers.
 
     Parameters
     ----------
     problem : Problem
-        Its cluster says which devices the plan's numbers mean.
+        Its cluster maps the plan's device numbers to devices.
     ordered : bool
-        Whether each device follows the plan's order, or TensorFlow's own.
+        Whether each device follows the plan's order rather than TensorFlow's own.
 
     Raises
     ------
     PlanError, DeadlockError, SplitError
-        If the plan breaks a constraint, its order contradicts the graph, or the graph's ops cannot
-        be split as it says.
+        If the plan breaks a constraint, its order contradicts the graph, or its splits are
+        impossible in this graph.
     DevicesError
-        If the plan uses a device that is not there.
+        If the plan uses a device that does not exist here.
     RunError
         If TensorFlow refuses the placed graph.
     """
@@ -167,7 +167,7 @@ def run_plan(
 def _seen(
     step: Step, problem: Problem, plan: Plan, order: Sequence[Sequence[str]], placed: _Way
 ) -> MeasuredRun:
-    """What the partitions and traces of the placed steps show; nothing is compared yet."""
+    """Collect what partitions and traces of the placed steps show, before any comparison."""
     profile, at = problem.profile, device_names(problem.cluster)
     first = placed.traces[0]
     check = check_placement(first.partition_graphs, step, profile.op_names, plan.device, at)
@@ -200,9 +200,9 @@ def _seen(
 def _take_turn(
     way: _Way, steps: int, progress: Progress, target: str, traced: int, keep_first: bool
 ) -> None:
-    """Run warm-ups and steps from the variables that the turn before left; then trace some more.
+    """Run warm-ups and steps from the variables that the last call left, then trace more steps.
 
-    The variables after the very first step may be kept.
+    Optionally keep the variables after the very first step.
     """
     step = replace(way.step, variables=way.variables or way.step.variables)
     try:
@@ -228,7 +228,7 @@ def _take_turn(
 
 
 def _one(opened: OpenStep, way: _Way) -> float:
-    """Run the next step; how long it took, in µs."""
+    """Run the next step; return its time in µs."""
     begin = time.perf_counter_ns()
     outputs = dict(zip(opened.step.outputs, opened.run(), strict=True))
     took_us = (time.perf_counter_ns() - begin) / 1e3
@@ -238,7 +238,7 @@ def _one(opened: OpenStep, way: _Way) -> float:
 
 
 def _compared(step: Step) -> Sequence[str]:
-    """The losses; of an inference, all that it gives."""
+    """Return the losses; for inference, all outputs."""
     return step.losses or step.outputs
 
 
@@ -250,7 +250,7 @@ def _traced(opened: OpenStep) -> Any:
 
 
 def _anywhere(config: ConfigProto) -> ConfigProto:
-    """Leaves it to TensorFlow where ops run."""
+    """Return a config that lets TensorFlow choose where ops run."""
     free = ConfigProto()
     free.CopyFrom(config)
     free.allow_soft_placement = True
@@ -258,9 +258,9 @@ def _anywhere(config: ConfigProto) -> ConfigProto:
 
 
 def _stock(devices: Devices) -> ConfigProto:
-    """TensorFlow as a person would start it: its own ways with a graph, and its own threads.
+    """Return TensorFlow's defaults: its own graph rewriting and threads.
 
-    On several hosts the servers have their devices and threads already.
+    On several hosts the servers already have their devices and threads.
     """
     free = ConfigProto(allow_soft_placement=True)
     free.gpu_options.allow_growth = True
@@ -271,7 +271,7 @@ def _stock(devices: Devices) -> ConfigProto:
 
 
 def _nudged(step: Step) -> Step:
-    """The step with the last bit of each real number among its variables changed, up or down."""
+    """Change the last bit, up or down, of each real number in the step's variables."""
     rng = np.random.default_rng(0)
 
     def nudged(value: NDArray[Any]) -> NDArray[Any]:
@@ -289,19 +289,19 @@ def _share(progress: Progress, message: str, start: float, share: float) -> Prog
 
 
 def _median_step(times: Sequence[tuple[FloatArray, FloatArray]]) -> int:
-    """Number of the traced step of median length."""
+    """Return the number of the traced step of median length."""
     lengths = [np.nanmax(finish, initial=0.0) for _, finish in times]
     return int(np.argsort(lengths)[len(lengths) // 2])
 
 
 def _medians(traces: Mapping[str, OpTrace], names: Sequence[str]) -> FloatArray:
-    """Time of each op: of its kernels where it has some, else in the executor."""
+    """Return each op's time: that of its kernels if it has some, else in the executor."""
     rows = [traces.get(name, OpTrace()) for name in names]
     return np.array([np.median(row.kernel_us or row.host_us or [np.nan]) for row in rows])
 
 
 def _memory_bytes(traces: Mapping[str, OpTrace], profile: Profile) -> IntArray:
-    """What each op held while it ran, and its tensors that others read."""
+    """Sum the memory of each op while it ran and its tensors that other ops read."""
     rows = [traces.get(name, OpTrace()) for name in profile.op_names]
     held = np.array([row.temporary_bytes for row in rows], dtype=np.int64)
     for op, output in zip(profile.tensor_op.tolist(), profile.tensor_output.tolist(), strict=True):
@@ -318,10 +318,10 @@ def _flat(losses: Sequence[Values]) -> Values:
 
 
 def _first_step_difference(ours: _Way, theirs: _Way) -> float:
-    """Of the first step's loss, and of the weights after it or of the loss that these give.
+    """Compare the first step: the loss, and the new weights or the loss they give.
 
-    Weights may differ and mean the same: an optimiser that divides a gradient by its size, such as
-    Adam, makes a whole step of one that should be zero and is a sum of rounding errors.
+    Weights may differ without harm: an optimiser that divides a gradient by its size, such as
+    Adam, makes a full step of a gradient that should be zero but is a sum of rounding errors.
     """
     if ours.after_first is None or theirs.after_first is None:
         return float("nan")
@@ -335,14 +335,14 @@ def _first_step_difference(ours: _Way, theirs: _Way) -> float:
 
 
 def _difference(ours: Values, theirs: Values) -> float:
-    """Largest absolute difference; 0 where both are the same number, infinite or none alike."""
+    """Return the largest absolute difference; infinite where one value is NaN, or texts differ."""
     if not ours or not theirs:
         return float("nan")
     return max(_largest(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def _in_proportion(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Largest difference, divided by the largest number of ``b`` where that is above 1."""
+    """Return the largest difference, divided by the largest number of ``b`` if that is above 1."""
     size = np.abs(b[np.isfinite(b)]).max(initial=1) if b.dtype.kind in "fiuc" else 1
     return _largest(a, b) / float(size)
 

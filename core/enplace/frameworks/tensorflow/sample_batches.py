@@ -13,25 +13,25 @@ from enplace.frameworks.tensorflow.capture import N_BATCHES
 from enplace.frameworks.tensorflow.step import Batch, LoadError
 
 BATCH_SIZE = 32
-"""For a model that takes batches of any size."""
+"""Batch size for a model that takes any."""
 
 OTHER_SIZE = 64
-"""The size of any other dimension that the model leaves open: a length, a width."""
+"""Size of any other dimension that the model leaves open: a length, a width."""
 
 _SEED = 7
 
 
 def sample_batches(parts: Sequence[Any], batch_size: int = 0) -> list[Batch]:
-    """Return batches of such parts: numbers from 0 to 1, or 0 and 1 for whole numbers.
+    """Make batches of such parts: numbers from 0 to 1, or 0 and 1 for whole numbers.
 
-    Whatever table a model looks up with them, they are in its range.
+    0 and 1 are valid in whatever table a model looks up with them.
 
     Parameters
     ----------
     parts : sequence of tensors or of their specs
         With ``name``, ``shape`` and ``dtype``.
     batch_size : int
-        For the first dimension where that is open; 0 is :data:`BATCH_SIZE`.
+        Size of the first dimension if it is open; 0 stands for :data:`BATCH_SIZE`.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def sample_batches(parts: Sequence[Any], batch_size: int = 0) -> list[Batch]:
 
 
 def sample_targets(outputs: Sequence[Any], losses: Sequence[str], batch_size: int) -> list[Batch]:
-    """Return the targets that losses compare these outputs to: class numbers, or one-hot rows."""
+    """Make the targets that losses compare these outputs to: class numbers, or one-hot rows."""
     rng = np.random.default_rng(_SEED)
     pairs = list(zip(outputs, losses, strict=True))
     return [
@@ -64,7 +64,7 @@ def _target(rng: np.random.Generator, sizes: Sequence[int], loss: str) -> NDArra
 def _sample(rng: np.random.Generator, part: Any, batch_size: int) -> NDArray[Any]:
     dtype, sizes = tf.as_dtype(part.dtype), _sizes(part, batch_size)
     if dtype.is_floating:
-        # A single number is a rate of some kind.
+        # A single number is probably a rate.
         values = rng.random(sizes) if sizes else np.array(0.5)
     elif dtype.is_integer:
         values = rng.integers(0, 2, sizes)
@@ -72,7 +72,7 @@ def _sample(rng: np.random.Generator, part: Any, batch_size: int) -> NDArray[Any
         values = np.ones(sizes)
     else:
         raise LoadError(
-            f"input '{part.name}' takes {dtype.name} values, which cannot be made up; "
+            f"input '{part.name}' takes {dtype.name} values, for which there is no sample; "
             f"open the script that trains the model"
         )
     return np.asarray(values).astype(dtype.as_numpy_dtype)
@@ -83,7 +83,7 @@ def _sizes(part: Any, batch_size: int) -> list[int]:
     shape = tf.TensorShape(part.shape)
     if shape.rank is None:
         raise LoadError(
-            f"'{part.name}' says nothing of its shape, so that no batch can be made up; "
+            f"'{part.name}' does not state its shape, so no sample batch can be made; "
             f"give it a shape and save the model again"
         )
     open_sizes = [batch_size or BATCH_SIZE, *[OTHER_SIZE] * shape.rank]

@@ -1,4 +1,4 @@
-"""SavedModels: a training signature as it is, or an inference signature, trained if asked for."""
+"""SavedModels: a training signature unchanged, or an inference signature, trained if asked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEFAULT = "serving_default"
 
 
 def load_saved_model(source: Source) -> Step:
-    """The step that a signature does; with a loss, one that trains it.
+    """Extract the step that a signature does; with a loss, one that trains it.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def _calls(batches: Sequence[Batch]) -> list[list[Any]]:
 
 
 def _by_wish(names: Iterable[str], source: Source) -> list[str]:
-    """Signatures: the one that is wanted, whether or not it is there, then the others."""
+    """Order signatures: the wanted one first, even if it does not exist, then the others."""
     known = sorted(names)
     wanted = source.signature or (known[0] if len(known) == 1 else _DEFAULT)
     return [wanted, *(name for name in known if name != wanted)]
@@ -64,12 +64,12 @@ def _signature(loaded: Any, source: Source) -> ConcreteFunction:
             f"tf.saved_model.save(model, folder, signatures=model.function)"
         )
     if wanted not in names:
-        raise LoadError(f"{source.path}: no signature '{wanted}'; choose of {', '.join(names)}")
+        raise LoadError(f"{source.path}: no signature '{wanted}'; choose one of {', '.join(names)}")
     return loaded.signatures[wanted]
 
 
 def _training_step(signature: ConcreteFunction, batches: Sequence[Batch], source: Source) -> Step:
-    """A training step around an inference signature."""
+    """Make a training step from an inference signature."""
     import keras
 
     variables = signature.graph.trainable_variables

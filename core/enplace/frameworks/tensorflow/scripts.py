@@ -1,4 +1,4 @@
-"""Training scripts: run unchanged until they train, then their step is taken out of them."""
+"""Training scripts: run unchanged until they train; then their step is extracted."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
 from enplace.names.passes import is_in_backward_scope
 
 MAX_OTHER_STEPS = 10
-"""A script that took gradients eagerly, or ran a session, so often trains so."""
+"""After this many eager gradients or session runs, the script is taken to train that way."""
 
 _EAGERLY = (
-    "gradients are taken eagerly, so that training has no graph; put @tf.function before the "
+    "gradients are taken eagerly, so training has no graph; put @tf.function before the "
     "function that does a training step, or leave out run_eagerly=True"
 )
 _APART = (
@@ -47,16 +47,16 @@ _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 
 
 class _EnoughError(BaseException):
-    """Ends the script; no ``except Exception`` of its own holds it up."""
+    """Ends the script, even through its own ``except Exception``."""
 
 
 def load_script(source: Source) -> Step:
-    """Run a script or module until it has trained for a few steps; what such a step does.
+    """Run a script or module until it has trained for a few steps; extract such a step.
 
     Raises
     ------
     LoadError
-        If the script ends, or fails, before it trains; or trains in a way that has no graph.
+        If the script ends or fails before it trains, or trains without a graph.
     """
     recorder = Recorder(source.name, _place_in(source))
     with plain_keras(recorder.saw_xla), recorder.hooked():
@@ -68,21 +68,21 @@ def load_script(source: Source) -> Step:
             recorder.ended(_why_ended(source, end), printed=True)
         except (MemoryError, tf.errors.ResourceExhaustedError):
             if not recorder.has_step:
-                raise  # no fault of the script's
+                raise  # not the script's fault
         except BaseException as error:
             recorder.ended(_why_failed(source, error), printed=True)
     return recorder.step()
 
 
 class Recorder:
-    """Watches for the first training function that is called, and records what it is called with.
+    """Watches for the first call of a training function, and records its arguments.
 
     Parameters
     ----------
     name : str
-        What a person calls the model.
+        The user's name of the model.
     place : callable
-        Names the line of the script that runs now.
+        Returns the current line of the script.
     """
 
     def __init__(self, name: str, place: Callable[[], str]) -> None:
@@ -99,7 +99,7 @@ class Recorder:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Watch every call of a traced function and every gradient; go on here after enough."""
+        """Watch all calls of traced functions and all gradients; leave the block once done."""
         call, gradient = ConcreteFunction._call_flat, tf.GradientTape.gradient
         session, run = tf.compat.v1.Session, tf.compat.v1.Session.run
 
@@ -134,16 +134,16 @@ class Recorder:
 
     @property
     def has_step(self) -> bool:
-        """Whether a training step has been seen, so that it does not matter how things go on."""
+        """Whether a training step was recorded; nothing after that matters."""
         return self._found is not None
 
     def ended(self, why: str, printed: bool = False) -> None:
-        """Remember why the script ended by itself, unless something was wrong before."""
+        """Remember why the script ended, unless it was faulty before."""
         if not self._why_not:
             self._why_not, self._printed = why, printed
 
     def step(self) -> Step:
-        """The step of the training function, with all batches.
+        """Return the step of the training function, with all batches.
 
         Raises
         ------
@@ -158,12 +158,12 @@ class Recorder:
         )
 
     def saw_xla(self) -> None:
-        """Remember that the person's own step is compiled."""
+        """Remember that the user's own step is compiled by XLA."""
         self._compiled = True
 
     def _saw(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
         if self._is_done():
-            # The script's own ``except:`` went on after the end.
+            # The script's own ``except:`` caught our exception.
             raise _EnoughError
         gradients, updates = _does(function)
         if self._function is None and gradients and updates:
@@ -184,14 +184,14 @@ class Recorder:
         return bool(self._why_not or enough)
 
     def _take(self, function: ConcreteFunction, inputs: Sequence[Any]) -> None:
-        """Take the step now: when the script has ended, its variables are no more."""
+        """Extract the step now: when the script has ended, its variables are gone."""
         try:
             self._found = step_of(self._name, function, [inputs])
             self._compiled |= is_compiled(function)
         except LoadError as error:
             self._why_not = f"{self._place()}: {error}"
         except Exception as error:
-            # The script is not to blame for what TensorFlow says here.
+            # Such an error of TensorFlow's is not the script's fault.
             traceback.print_exception(error)
             said = first_line(error)
             self._why_not = f"{self._place()}: this training step cannot be taken apart: {said}"
@@ -199,7 +199,7 @@ class Recorder:
             self._batches = list(self._found.batches)
 
     def _saw_other_step(self, why: str) -> None:
-        """Give up a script that goes on training in a way that cannot be recorded."""
+        """Give up on a script that trains in a way that cannot be recorded."""
         if self._function is not None:
             return
         self._other_steps.append(f"{self._place()}: {why}")
@@ -211,15 +211,15 @@ class Recorder:
         if self._other_steps:
             return self._other_steps[-1]
         return (
-            f"{self._name}: it ended and never trained: no model.fit, and no call of a tf.function "
+            f"{self._name}: it ended without training: no model.fit, and no call of a tf.function "
             f"that takes gradients and updates variables; open the script that trains"
         )
 
 
 def _sample_result(function: ConcreteFunction) -> list[Any]:
-    """Return what a training step might return, in a list; empty if nobody can know.
+    """Return a list with what a training step might return; empty if that is unknown.
 
-    The step is wanted, not its result, and a batch that only fits several devices cannot run here.
+    We need the step, not its result, and a batch for several devices cannot run here.
     """
     outputs = function.outputs
     if not all(t.shape.is_fully_defined() and t.dtype.is_numpy_compatible for t in outputs):
@@ -231,14 +231,14 @@ def _sample_result(function: ConcreteFunction) -> list[Any]:
 
 @cache
 def _does(function: ConcreteFunction) -> tuple[bool, bool]:
-    """Whether a traced function takes gradients, and whether it updates variables."""
+    """Return whether a traced function takes gradients, and whether it updates variables."""
     nodes = list(all_nodes(function.graph.as_graph_def()))
     gradients = any(is_in_backward_scope(node.name) for node in nodes)
     return gradients, any(node.op.startswith(_UPDATES) for node in nodes)
 
 
 def is_compiled(function: ConcreteFunction) -> bool:
-    """Whether XLA compiles a traced function, or one that it calls."""
+    """Return whether XLA compiles a traced function, or one that it calls."""
     graph_def = function.graph.as_graph_def()
     bodies = (function.function_def, *graph_def.library.function)
     return any(each.attr["_XlaMustCompile"].b for each in (*bodies, *all_nodes(graph_def)))
@@ -246,17 +246,17 @@ def is_compiled(function: ConcreteFunction) -> bool:
 
 @contextmanager
 def plain_keras(saw_xla: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Let Keras make a graph of ops of one step: no compilation, no loop over several steps.
+    """Make Keras build a graph of ops for one step: no compilation, no loop over several steps.
 
     Parameters
     ----------
     saw_xla : callable
-        Told where Keras would compile a model otherwise.
+        Called whenever Keras would have compiled a model.
     """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     import keras
 
-    # Keras tells by identity whether a model has a ``compile`` of its own.
+    # Keras compares by identity to see if a model overrides ``compile``.
     trainer = next(kind for kind in keras.Model.__mro__ if "compile" in vars(kind))
     compile_model = keras.Model.compile
     signature = inspect.signature(compile_model)
@@ -265,7 +265,7 @@ def plain_keras(saw_xla: Callable[[], None] = lambda: None) -> Iterator[None]:
     def plain_compile(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
         wish = given.arguments.get("jit_compile", "auto")
-        # What Keras decides by itself is for those with a GPU.
+        # Keras's own default compiles on machines with a GPU.
         if wish is True or (wish == "auto" and tf.config.list_physical_devices("GPU")):
             saw_xla()
         given.arguments.update(jit_compile=False, steps_per_execution=1)
@@ -282,7 +282,7 @@ def _run(source: Source) -> None:
     with (
         patch.object(sys, "argv", [source.path, *source.words]),
         patch.object(sys, "path", [first, *sys.path]),
-        # A plan that the script applies has no part in the model.
+        # A plan that the script applies is not part of the model.
         patch.object(enplace, "apply", lambda path, order=True: None),
     ):
         if is_script:
@@ -292,7 +292,7 @@ def _run(source: Source) -> None:
 
 
 def _place_in(source: Source) -> Callable[[], str]:
-    """Names the script and its line that runs now."""
+    """Return a function that names the script and the line that it is running."""
 
     def place() -> str:
         frames = traceback.walk_stack(None)
@@ -302,7 +302,7 @@ def _place_in(source: Source) -> Callable[[], str]:
 
 
 def _innermost(source: Source, frames: Sequence[tuple[FrameType, int]]) -> str:
-    """The innermost of some frames that is the script's own, as ``train.py, line 7``."""
+    """Find the innermost frame of the script itself, as ``train.py, line 7``."""
     lines = [line for frame, line in frames if _is_of(source, frame)]
     name = Path(source.path).name
     return f"{name}, line {lines[-1]}" if lines else name
@@ -319,15 +319,15 @@ def _why_ended(source: Source, end: SystemExit) -> str:
     if end.code == 2:
         given = " ".join(source.words) or "none"
         return (
-            f"{place}: the script refused its arguments (given: {given}); what it printed says "
-            f"why, give it the arguments that it needs"
+            f"{place}: the script refused its arguments (given: {given}); see its output for the "
+            f"reason, and give it the arguments that it needs"
         )
     said = f" ({end.code})" if end.code else ""
-    return f"{place}: the script ended by itself before it trained{said}; let it go on until then"
+    return f"{place}: the script ended before it trained{said}; let it run until then"
 
 
 def _why_failed(source: Source, error: BaseException) -> str:
-    """Print the script's own traceback; the reason in one line."""
+    """Print the script's own traceback; return the reason in one line."""
     frames = list(traceback.walk_tb(error.__traceback__))
     own = [i for i, (frame, _) in enumerate(frames) if _is_of(source, frame)]
     trace = error.__traceback__
@@ -338,4 +338,4 @@ def _why_failed(source: Source, error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"{place}: it needs the module '{error.name}', which is not installed; install it"
     said = ": ".join(filter(None, (type(error).__name__, first_line(error))))
-    return f"{place}: it failed before it trained: {said}; mend the script"
+    return f"{place}: it failed before it trained: {said}; correct the script"

@@ -1,4 +1,4 @@
-"""How large the tensors of a step are, as far as that is known before it runs."""
+"""Sizes of a step's tensors, as far as they are known before it runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class TensorShape:
     Attributes
     ----------
     shape : tuple of (int or None), or None
-        None for a size, or for all of them, that only running the step tells.
+        None for a size, or for all of them, that is known only when the step runs.
     dtype : tf.DType
         Of the values; never a reference type.
     n_bytes : int or None
         None where the shape, or the size of one value, is unknown.
     by_reference : bool
-        Whether consumers get the variable itself (TensorFlow 1), and so must be beside it.
+        Whether consumers get the variable itself (TensorFlow 1), and so must be on its device.
     """
 
     shape: tuple[int | None, ...] | None
@@ -36,7 +36,7 @@ class TensorShape:
 
 
 def tensor_shapes(step: Step) -> dict[str, TensorShape]:
-    """Shape, type and bytes of every tensor (``op:output``), for batches like the recorded ones."""
+    """Find shape, type and bytes of every tensor (``op:output``) for batches like the recorded."""
     graph_def = GraphDef()
     graph_def.CopyFrom(step.graph_def)
     for node in graph_def.node:
@@ -48,7 +48,7 @@ def tensor_shapes(step: Step) -> dict[str, TensorShape]:
 
 
 def shapes_in(graph: tf.Graph) -> dict[str, TensorShape]:
-    """What a graph knows of each of its tensors (``op:output``)."""
+    """Read from a graph what it knows of each of its tensors (``op:output``)."""
     return {
         f"{op.name}:{i}": _tensor_shape(tensor)
         for op in graph.get_operations()
@@ -57,7 +57,7 @@ def shapes_in(graph: tf.Graph) -> dict[str, TensorShape]:
 
 
 def _fix_shapes(node: NodeDef, step: Step) -> None:
-    """Write the sizes of the recorded batches into what brings them."""
+    """Write the sizes of the recorded batches into the ops that fetch them."""
     if node.name in step.inputs:
         shape = _common_shape(step, step.inputs.index(node.name))
         node.attr["shape"].shape.CopyFrom(shape.as_proto())
@@ -69,7 +69,7 @@ def _fix_shapes(node: NodeDef, step: Step) -> None:
 
 
 def _common_shape(step: Step, part: int) -> tf.TensorShape:
-    """What all batches agree on."""
+    """Return the shape that all batches share."""
     shape = tf.TensorShape(step.batches[0][part].shape)
     for batch in step.batches:
         shape = shape.most_specific_common_supertype([tf.TensorShape(batch[part].shape)])

@@ -1,4 +1,4 @@
-"""A plan as a Python module that a teammate puts next to the training script."""
+"""A plan as a Python module to put next to the training script."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A plan's splits written into a graph: ``Split``, the copies of each op, and ``ConcatV2``.
+"""Write a plan's splits into a graph: ``Split``, the copies of each op, and ``ConcatV2``.
 
 Nodes have the names that :mod:`enplace.values.splits` gives them in the profile of the split graph,
-so that a plan for that finds them. Where the profile assumes and the graph knows better, such as
-the axis of the samples behind a transposition, the graph has a node more; results are always the
-same.
+so a plan for that profile finds them. Where the graph knows better than the profile, such as the
+axis of the samples after a transposition, the graph has an additional node. Results never change.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ from enplace.values.splits.rules import (
 
 Shapes = Mapping[str, TensorShape]
 Axes = tuple[int | None, ...]
-"""Axis along which each input is cut; None for those that every part gets whole."""
+"""Axis along which each input is cut; None for inputs that every part gets whole."""
 
 _SUMMED = -1
-"""In the place of the output's axis: the parts' outputs are added up."""
+"""Stands for the output's axis if the parts' outputs are added up."""
 
 _OPERANDS = {
     "AvgPoolGrad": (SIZES, DATA),
@@ -62,7 +61,7 @@ _OPERANDS = {
     "Reshape": (DATA, SIZES),
     "Transpose": (DATA, SIZES),
 }
-"""Operands in the order of an op's inputs; all others have nothing but data."""
+"""Operands in the order of an op's inputs; ops not listed have only data."""
 
 _CONVOLUTIONS = {
     "Conv2D": (0, 1),
@@ -72,20 +71,20 @@ _CONVOLUTIONS = {
 """Which inputs of a convolution are the image and the filters; -1 is its output."""
 
 _LEAST_RANK = {"BatchMatMul": 3, "BatchMatMulV2": 3, "LogSoftmax": 2, "Softmax": 2}
-"""With fewer axes, the first one is not the batch's."""
+"""With fewer axes, the first one is not the batch."""
 
 _BROADCASTING = ELEMENTWISE | {"BatchMatMul", "BatchMatMulV2"}
 _TOLD_SHAPE = frozenset(_OPERANDS) - {"GatherV2", "Transpose"}
-"""Ops whose ``sizes``, if they have any, are the shape of their output."""
+"""Ops whose ``sizes`` input, if any, is the shape of their output."""
 
 
 def split_step(step: Step, splits: Sequence[Split]) -> Step:
-    """The step with its ops split.
+    """Split ops of a step.
 
     Raises
     ------
     SplitError
-        If the graph lacks an op or does not allow a split.
+        If the graph does not have an op, or does not allow a split.
     """
     if not splits:
         return step
@@ -104,7 +103,7 @@ def split_step(step: Step, splits: Sequence[Split]) -> Step:
 
 
 def split_flat(function: ConcreteFunction, flat: FlatGraph, splits: Sequence[Split]) -> FlatGraph:
-    """The graph of a traced function with its ops split; see :func:`split_step`."""
+    """Split ops in the graph of a traced function; see :func:`split_step`."""
     if not splits:
         return flat
     graph_def, renamed = _split_graph(
@@ -118,20 +117,20 @@ def split_flat(function: ConcreteFunction, flat: FlatGraph, splits: Sequence[Spl
 
 
 def split_lengths(graph_def: GraphDef, shapes: Shapes) -> dict[str, dict[str, int]]:
-    """Into how many equal parts at most each op that has rules can be split, by dimension.
+    """Find the most equal parts into which each op with rules can be split, by dimension.
 
     Returns
     -------
     dict of dict
         For each such op its dimensions, each with the greatest common divisor of the lengths of all
-        axes that are cut; without those that cannot be split, or whose length is not known.
+        axes that are cut. Dimensions that cannot be split or have an unknown length are left out.
     """
     work = _Splitting(graph_def, {}, shapes)
     return {node.name: work.lengths(node) for node in graph_def.node if node.op in RULES}
 
 
 def _shapes_of(function: ConcreteFunction, flat: FlatGraph, graph_def: GraphDef) -> Shapes:
-    """Shapes in a graph whose placeholders get what the function gets."""
+    """Find the shapes in a graph whose placeholders get the function's inputs."""
     graph = FuncGraph("shapes")
     fed = {}
     with graph.as_default():
@@ -150,15 +149,15 @@ def _split_graph(
     shapes_of: Callable[[GraphDef], Shapes],
     outputs: Sequence[str],
 ) -> tuple[GraphDef, dict[str, str]]:
-    """The graph with its ops split, and the new names of its outputs; rounds as in the profile."""
+    """Split ops in the profile's rounds; return the graph and the new names of its outputs."""
     left, renamed = list(splits), {name: name for name in outputs}
     while left:
         names = {node.name for node in graph_def.node}
         now = {split.op: split for split in left if split.op in names}
         if not now:
             raise SplitError(
-                f"op '{left[0].op}' is to be split, but the model has none of that name; profile "
-                f"the model as it is now and place it anew"
+                f"op '{left[0].op}' is to be split, but the model has no such op; profile the "
+                f"model again and make a new plan"
             )
         work = _Splitting(graph_def, now, shapes_of(graph_def))
         graph_def = work.run()
@@ -170,7 +169,7 @@ def _split_graph(
 
 @dataclass(frozen=True)
 class _Cut:
-    """How an op is split: axes of its inputs and outputs, and which input tells the sizes."""
+    """How an op is split: axes of its inputs and outputs, and which input holds the sizes."""
 
     inputs: Axes
     output: int
@@ -178,7 +177,7 @@ class _Cut:
 
 
 class _Splitting:
-    """One round of splits, all of ops of this graph."""
+    """One round of splits of ops of one graph."""
 
     def __init__(self, graph_def: GraphDef, splits: Mapping[str, Split], shapes: Shapes) -> None:
         self._graph_def, self._splits, self._shapes = graph_def, splits, shapes
@@ -187,7 +186,7 @@ class _Splitting:
         self._made: dict[str, NodeDef] = {}
 
     def run(self) -> GraphDef:
-        """The new graph, but for nodes that :meth:`whole` makes later."""
+        """Return the new graph, without nodes that :meth:`whole` makes later."""
         new = GraphDef()
         new.CopyFrom(self._graph_def)
         del new.node[:]
@@ -200,7 +199,7 @@ class _Splitting:
         return new
 
     def lengths(self, node: NodeDef) -> dict[str, int]:
-        """Dimensions of an op that has rules; see :func:`split_lengths`."""
+        """Return the dimensions of an op with rules; see :func:`split_lengths`."""
         found: dict[str, int] = {}
         cuts: list[_Cut] = []
         for dimension in RULES[node.op]:
@@ -210,20 +209,20 @@ class _Splitting:
                 continue
             axes = self._cut_lengths(node, cut)
             known = [length for length in axes if length is not None]
-            # The only axis of a vector is that of its samples and of its channels: one dimension.
+            # A vector's only axis is both the samples' and the channels': one dimension.
             if len(known) == len(axes) and cut not in cuts and math.gcd(*known) > 1:
                 found[dimension] = math.gcd(*known)
                 cuts.append(cut)
         return found
 
     def take_made(self) -> list[NodeDef]:
-        """Nodes made since the last call."""
+        """Return the nodes made since the last call."""
         made = [node for node in self._made.values() if node.name not in self._nodes]
         self._nodes |= {node.name: node for node in made}
         return made
 
     def whole(self, tensor: str) -> str:
-        """The tensor of an op's output, put together where the op is split."""
+        """Return the tensor of an op's output; concatenate it if the op is split."""
         op, output = _parse(tensor)
         if op not in self._splits:
             return tensor
@@ -264,7 +263,7 @@ class _Splitting:
         return parts
 
     def _rewired(self, node: NodeDef) -> NodeDef:
-        """A node that stays, behind the parts of what it consumed."""
+        """Return an unsplit node, connected to the parts of what it consumed."""
         new = NodeDef()
         new.CopyFrom(node)
         data = [tensor for tensor in node.input if tensor[0] != "^"]
@@ -277,7 +276,7 @@ class _Splitting:
         return new
 
     def _waits(self, node: NodeDef) -> list[str]:
-        """Control inputs; who waited for an op waits for all of its parts."""
+        """Return control inputs; a node that waited for an op waits for all of its parts."""
         waits = [tensor[1:] for tensor in node.input if tensor[0] == "^"]
         return [
             f"^{name}"
@@ -286,7 +285,7 @@ class _Splitting:
         ]
 
     def _shares(self, op: str, tensor: str, axis: int | None) -> list[str]:
-        """What each part takes of an input."""
+        """Return the share of an input that each part takes."""
         parts = self._splits[op].parts
         if axis is None:
             return [self.whole(tensor)] * parts
@@ -307,7 +306,7 @@ class _Splitting:
         return int(tf.make_ndarray(self._made[f"{name}/axis"].attr["value"].tensor))
 
     def _sizes(self, op: str, tensor: str, axis: int) -> list[str]:
-        """The shape that each part is told: the op's, with its share of one axis."""
+        """Return the shape given to each part: the op's, with its share of one axis."""
         parts, rank = self._splits[op].parts, len(self._shape(f"{op}:0") or ())
         dtype = self._shapes[_full(tensor)].dtype
         share = [parts if i == axis else 1 for i in range(rank)]
@@ -333,24 +332,24 @@ class _Splitting:
         return self._shapes[_full(tensor)].shape
 
     def _find_cut(self, node: NodeDef, split: Split) -> _Cut:
-        """Axes of a split, checked against the shapes.
+        """Find the axes of a split, and check them against the shapes.
 
         Raises
         ------
         SplitError
-            If there are no equal parts along it, or the graph does not tell.
+            If the dimension has no equal parts, or the graph does not show that it has.
         """
         cut = self._cut_along(node, split.dimension)
         for length in self._cut_lengths(node, cut):
             if length is not None and length % split.parts:
                 raise SplitError(
-                    f"op '{node.name}' cannot be split along '{split.dimension}': {length} is no "
-                    f"multiple of {split.parts}; place the model anew, or change the batch size"
+                    f"op '{node.name}' cannot be split along '{split.dimension}': {length} is not "
+                    f"a multiple of {split.parts}; make a new plan, or change the batch size"
                 )
         return cut
 
     def _cut_lengths(self, node: NodeDef, cut: _Cut) -> list[int | None]:
-        """Lengths of all axes that a cut cuts; None for those that only running the step tells."""
+        """Return the lengths of all axes that a cut cuts; None for those only known at run time."""
         data = [tensor for tensor in node.input if tensor[0] != "^"]
         axes = list(zip(data, cut.inputs, strict=True))
         if cut.output != _SUMMED:
@@ -368,8 +367,8 @@ class _Splitting:
         shape = self._shape(f"{node.name}:0")
         if not shape:
             raise SplitError(
-                f"op '{node.name}' cannot be split: it gives a single number, or what it gives has "
-                f"a shape that is not known before it runs; place the model anew, pinning this op"
+                f"op '{node.name}' cannot be split: its output is a single number, or has a "
+                f"shape that is not known before it runs; pin this op and make a new plan"
             )
         if node.op in _CONVOLUTIONS and dimension == "channel":
             self._check_ungrouped(node, data, layout)
@@ -385,7 +384,7 @@ class _Splitting:
         return _Cut(tuple(inputs), output, operands.index(SIZES) if told else None)
 
     def _check_ungrouped(self, node: NodeDef, data: Sequence[str], layout: bytes) -> None:
-        """Refuse a convolution whose filters each see but some of the channels."""
+        """Refuse a convolution whose filters see only some of the channels each."""
         image, filters = (
             self._shape([*data, f"{node.name}:0"][at]) for at in _CONVOLUTIONS[node.op]
         )
@@ -395,35 +394,35 @@ class _Splitting:
                 return
         raise SplitError(
             f"op '{node.name}' cannot be split along 'channel': it is a grouped convolution, or "
-            f"its channels are not known before it runs; profile the model and place it anew"
+            f"its channels are not known before it runs; profile the model and make a new plan"
         )
 
     def _check_samples_apart(self, node: NodeDef, rank: int) -> None:
-        """Refuse an op whose first axis is not one of samples that it works on one by one."""
+        """Refuse an op unless it treats the samples along its first axis one by one."""
         if rank < _LEAST_RANK.get(node.op, 1):
-            why = "its first axis is no axis of samples"
+            why = "its first axis does not hold samples"
         elif node.op == "GatherV2" and (
             node.attr["batch_dims"].i or self._constant_of(node.input[2]) != 0
         ):
             why = "it does not gather rows"
         else:
             return
-        raise SplitError(f"op '{node.name}' cannot be split: {why}; place the model anew")
+        raise SplitError(f"op '{node.name}' cannot be split: {why}; make a new plan")
 
     def _constant_of(self, tensor: str) -> NDArray[Any] | None:
-        """The numbers of a constant; None if only running the step tells."""
+        """Return the numbers of a constant; None if they are known only at run time."""
         source = self._nodes[node_of(tensor)]
         return tf.make_ndarray(source.attr["value"].tensor) if source.op == "Const" else None
 
     def _input_axis(
         self, node: NodeDef, tensor: str, label: str, output: int, layout: bytes
     ) -> int | None:
-        """Axis of an input along which its parts are the op's parts; None if it is broadcast."""
+        """Find the axis of an input that is cut with the op's; None if the input is broadcast."""
         shape, whole = self._shape(tensor), self._shape(f"{node.name}:0")
         if shape is None or whole is None:
             raise SplitError(
                 f"op '{node.name}' cannot be split: the shape of its input '{tensor}' is not known "
-                f"before it runs; place the model anew, pinning this op"
+                f"before it runs; pin this op and make a new plan"
             )
         if node.op == "Transpose":
             return self._permutation(node)[output]
@@ -431,7 +430,7 @@ class _Splitting:
             if not shape:
                 raise SplitError(
                     f"op '{node.name}' cannot be split: its input '{tensor}' is a single number; "
-                    f"place the model anew, pinning this op"
+                    f"pin this op and make a new plan"
                 )
             return _axis(label, len(shape), layout)
         axis = output - (len(whole) - len(shape))
@@ -442,13 +441,13 @@ class _Splitting:
         if found is None:
             raise SplitError(
                 f"op '{node.name}' cannot be split: its permutation is not known before it runs; "
-                f"place the model anew, pinning this op"
+                f"pin this op and make a new plan"
             )
         return [int(axis) for axis in found]
 
 
 def _matmul_cut(node: NodeDef, dimension: str) -> _Cut:
-    """A product is split by the rows of its left, the columns of its right, or what both share."""
+    """Split a product by the left's rows, the right's columns, or the axis that both share."""
     left, right = (int(node.attr[key].b) for key in ("transpose_a", "transpose_b"))
     if dimension == "rows":
         return _Cut((left, None), 0)
@@ -466,7 +465,7 @@ def _axis(label: str, rank: int, layout: bytes) -> int:
 
 
 def _static(shape: TensorShape) -> list[int] | None:
-    """The sizes, if all are known."""
+    """Return the sizes if all are known."""
     sizes = [size for size in shape.shape or () if size is not None]
     return sizes if shape.shape is not None and len(sizes) == len(shape.shape) else None
 

@@ -1,7 +1,7 @@
-"""A training step that can be run again and again in a session, apart from the script it is from.
+"""A training step that a session can repeat without the script it came from.
 
-The ops keep their names; variables start from recorded values and batches are recorded ones, so
-that two runs of one step do the same, whatever device each op is on.
+Ops keep their names. Variables start from recorded values and batches are recorded ones, so two
+runs of one step give the same result, whatever device each op is on.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _BATCHES = "enplace_batches"
 
 
 class LoadError(EnplaceError):
-    """A model cannot be taken apart into a step; the message says why, and the mend.
+    """A model's step cannot be extracted; the message gives the reason and the fix.
 
     Parameters
     ----------
     printed : bool
-        Whether what the model's own code printed says more.
+        Whether the output of the model's own code explains more.
     """
 
     def __init__(self, why: str, printed: bool = False) -> None:
@@ -42,36 +42,36 @@ class LoadError(EnplaceError):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a model in the form that a TF1 session runs.
+    """One step of a model in a form that a TF1 session runs.
 
     Attributes
     ----------
     name : str
-        What a person calls the model.
+        The user's name of the model.
     graph_def : GraphDef
         Flat. Variables are ``VarHandleOp`` or ``VariableV2`` nodes.
     variables : mapping of str to array
         Initial value of each variable node.
-    batches : tuple of tuple of array
+    The inputs of successive steps; the first follows the last again.
         What the successive steps consume; after the last comes the first again.
     inputs : tuple of str
         The placeholders that the first parts of a batch feed.
     iterator : str
-        The placeholder of the iterator that brings the other parts; empty if there is none.
+        The placeholder of the iterator that returns the other parts; empty if there is none.
     outputs : tuple of str
-        Tensors whose values a person may want: ``node:output``.
+        Tensors whose values a user may want: ``node:output``.
     targets : tuple of str
         Nodes that run for their effect.
     losses : tuple of str
-        Those of the outputs, or else variable nodes, that tell how training goes.
+        Outputs, or else variable nodes, that show how training goes.
     trainable : frozenset of str
-        The variable nodes that training is about.
+        The variable nodes that training changes.
     function : str
-        What the person called the function that this is the step of; empty if there is none.
+        The user's name of the function that does this step; empty if there is none.
     left_out : tuple of str
         Other functions of the script that train too, or other signatures.
     compiled : bool
-        Whether the person's own step is compiled by XLA, which a step of single ops is not.
+        Whether the user's own step is compiled by XLA; a step of single ops is not.
     """
 
     name: str
@@ -125,22 +125,22 @@ class OpenStep:
         self.session.close()
 
     def run(self, options: Any = None, metadata: Any = None) -> list[NDArray[Any]]:
-        """Run the next step; the values of its outputs."""
+        """Run the next step; return the values of its outputs."""
         step = self.step
         batch = step.batches[self._count % len(step.batches)] if step.batches else ()
         self._count += 1
-        # An iterator brings the rest of the batch.
+        # An iterator returns the rest of the batch.
         feeds = {f"{name}:0": value for name, value in zip(step.inputs, batch, strict=False)}
         fetches = (list(step.outputs), list(step.targets))
         values, _ = self.session.run(fetches, feeds, options=options, run_metadata=metadata)
         return list(values)
 
     def variable(self, node: str) -> NDArray[Any]:
-        """The present value of a variable."""
+        """Return the present value of a variable."""
         return np.asarray(self.session.run(self._reads[node]))
 
     def _import(self, graph_def: GraphDef) -> Any:
-        """Import the ops; where an iterator brings the batches, make one of the recorded."""
+        """Import the ops; give an iterator the recorded batches."""
         if not self.step.iterator:
             import_graph_def(graph_def, name="")
             return None
@@ -162,7 +162,7 @@ class OpenStep:
         return iterator.initializer, feeds
 
     def _initialisers(self) -> list[tuple[Any, Any, NDArray[Any]]]:
-        """An assignment and its feed for every variable."""
+        """Make an assignment and its feed for every variable."""
         found = []
         self._reads: dict[str, Any] = {}
         with tf.name_scope(_INITIALISER):
@@ -189,7 +189,7 @@ class OpenStep:
 
 
 def _batch_device(graph_def: GraphDef, iterator: str) -> str:
-    """Where a placed graph takes the batches from the iterator, else the host."""
+    """Return the device on which a placed graph fetches the batches, else the host."""
     for node in graph_def.node:
         if node.device and iterator in node.input:
             return str(node.device)
@@ -197,14 +197,14 @@ def _batch_device(graph_def: GraphDef, iterator: str) -> str:
 
 
 def plain_config(devices: Mapping[str, int] | None = None, soft: bool = False) -> ConfigProto:
-    """A session that runs the graph as it is: no rewriting, no other device than asked for.
+    """Make a config that runs the graph as it is: no rewriting, no device that was not asked for.
 
     Parameters
     ----------
     devices : mapping of str to int, optional
-        How many devices of each kind, such as ``{"CPU": 2}``; logical where there is one.
+        Number of devices of each kind, such as ``{"CPU": 2}``; logical if there are too few.
     soft : bool
-        Whether an op without a kernel for its device may run elsewhere.
+        Whether an op may run elsewhere if its device has no kernel for it.
     """
     config = ConfigProto(device_count=dict(devices or {}), allow_soft_placement=soft)
     options = config.graph_options

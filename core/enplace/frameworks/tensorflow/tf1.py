@@ -40,22 +40,22 @@ _LOSS = re.compile(r"(loss|cost)[^/]*(/value)?$", re.IGNORECASE)
 
 _EXPLAINED = {
     "NextIteration": "a loop of TensorFlow 1; call tf.compat.v1.enable_control_flow_v2() before "
-    "the model is made, and export it again",
+    "building the model, and export it again",
     "Queue": "a queue; bring the batches with tf.data or placeholders, and export it again",
     "LookupTable": "a lookup table; look words up in the dataset, and export it again",
 }
 
 
 def load_tf1(source: Source) -> Step:
-    """The training op of a graph, or else its inference: what depends on its inputs.
+    """Extract the training op of a graph, or else its inference: what depends on its inputs.
 
-    Variables start from the checkpoint beside the file, or else from their initialisers. What is
-    fed is made up; a dataset in the graph brings its own batches.
+    Variables start from the checkpoint next to the file, or else from their initialisers. Fed
+    values are samples; a dataset in the graph brings its own batches.
 
     Raises
     ------
     LoadError
-        If the file is no graph, or needs something that is not in it.
+        If the file is not a graph, or does not hold all that it needs.
     """
     meta = _read(Path(source.path))
     graph = _imported(source.path, meta.graph_def)
@@ -87,7 +87,7 @@ def load_tf1(source: Source) -> Step:
 
 
 def _read(path: Path) -> MetaGraphDef:
-    """The graph in a file, binary or text, with what an export says of it."""
+    """Read the graph in a file, binary or text, with what an export says of it."""
     content = path.read_bytes()
     for kind, is_text in itertools.product((MetaGraphDef, GraphDef), (False, True)):
         message = kind()
@@ -95,7 +95,7 @@ def _read(path: Path) -> MetaGraphDef:
             meta = message if kind is MetaGraphDef else MetaGraphDef(graph_def=message)
             if meta.graph_def.node:
                 return meta
-    raise LoadError(f"{path}: no graph of TensorFlow is in it; export it again")
+    raise LoadError(f"{path}: it holds no TensorFlow graph; export it again")
 
 
 def _parse(message: Message, content: bytes, is_text: bool) -> bool:
@@ -110,7 +110,7 @@ def _parse(message: Message, content: bytes, is_text: bool) -> bool:
 
 
 def _imported(path: str, graph_def: GraphDef) -> tf.Graph:
-    """The graph without devices, loops and branches single ops, random ops with seeds."""
+    """Import the graph without devices, loops and branches as single ops, random ops seeded."""
     for node in all_nodes(graph_def):
         node.device = ""
         node.attr.pop("_lower_using_switch_merge", None)
@@ -126,7 +126,7 @@ def _imported(path: str, graph_def: GraphDef) -> tf.Graph:
 
 
 def _wanted(meta: MetaGraphDef, graph: tf.Graph) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Training ops and losses; without training, no ops and what depends on the inputs."""
+    """Find training ops and losses; without training, no ops and what depends on the inputs."""
     nodes = meta.graph_def.node
     consumed = {node_of(tensor) for node in nodes for tensor in node.input}
     sinks = [node.name for node in nodes if node.name not in consumed]
@@ -149,7 +149,7 @@ def _collection(meta: MetaGraphDef, name: str) -> tuple[str, ...]:
 
 
 def _losses(graph: tf.Graph, sinks: list[str], updated: set[str]) -> tuple[str, ...]:
-    """Single numbers that are called losses, or else that nothing consumes."""
+    """Find single numbers with the name of a loss, or else those that nothing consumes."""
     numbers = [
         op
         for op in graph.get_operations()
@@ -165,7 +165,7 @@ def _losses(graph: tf.Graph, sinks: list[str], updated: set[str]) -> tuple[str, 
 
 
 def _needed(whole: GraphDef, wanted: list[str]) -> GraphDef:
-    """The part of a graph that these need, without colocation with what is left out."""
+    """Keep the ops that the wanted ones need, and no colocation with ops that are left out."""
     graph_def = GraphDef()
     graph_def.CopyFrom(whole)
     keep_needed(graph_def, wanted)
@@ -189,13 +189,13 @@ def _explain(path: str, graph_def: GraphDef) -> None:
 def _initial_values(
     path: str, graph_def: GraphDef, whole: GraphDef, session: tf.compat.v1.Session
 ) -> dict[str, NDArray[Any]]:
-    """Value of each variable from the checkpoint beside the graph or from its initialiser."""
+    """Find each variable's value in the checkpoint next to the graph, or run its initialiser."""
     variables = {node.name: node for node in graph_def.node if node.op in _VARIABLES}
     stored = _stored(path.removesuffix(".meta"), variables)
     assignments = _initialisers(whole)
     if lacking := [v for v in variables if v not in stored and v not in assignments]:
         raise LoadError(
-            f"{path}: variable '{lacking[0]}' has no initial value; put the checkpoint beside the "
+            f"{path}: variable '{lacking[0]}' has no initial value; put the checkpoint next to the "
             f"graph, or export it with its initialisers"
         )
     session.run([assignments[v] for v in variables if v in assignments])
@@ -204,7 +204,7 @@ def _initial_values(
 
 
 def _stored(prefix: str, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """What a checkpoint says of these variables; nothing if there is none."""
+    """Read these variables from a checkpoint; empty if there is none."""
     if not Path(f"{prefix}.index").exists():
         return {}
     checkpoint = tf.train.load_checkpoint(prefix)
@@ -212,7 +212,7 @@ def _stored(prefix: str, names: Iterable[str]) -> dict[str, NDArray[Any]]:
 
 
 def _initialisers(whole: GraphDef) -> dict[str, str]:
-    """The op that gives each variable its first value."""
+    """Find the op that gives each variable its first value."""
     nodes = {node.name: node for node in whole.node}
     found: dict[str, str] = {}
     for node in whole.node:
@@ -250,7 +250,7 @@ def _drawn(
     session: tf.compat.v1.Session,
     fed: Batch,
 ) -> list[Batch]:
-    """Batches that the graph's own dataset brings, each after what is fed."""
+    """Draw batches from the graph's own dataset; fed values come first."""
     getters = [n for n in graph_def.node if n.op in GET_NEXT and n.input[0] == iterator.name]
     if len(getters) != 1:
         raise LoadError(
@@ -272,7 +272,7 @@ def _drawn(
         pass
     except tf.errors.OpError as error:
         said = first_line(error)
-        raise LoadError(f"{path}: the dataset in the graph brings no batch: {said}") from None
+        raise LoadError(f"{path}: the dataset in the graph gives no batch: {said}") from None
     if not batches:
         raise LoadError(f"{path}: the dataset in the graph is empty; export it with data")
     return [b for b in batches if [p.shape for p in b] == [p.shape for p in batches[0]]]

@@ -1,4 +1,4 @@
-"""What TensorFlow's full traces say about each op: time, device, bytes, memory."""
+"""What TensorFlow's full traces record of each op: time, device, bytes, memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from enplace.frameworks.tensorflow.devices import short_name
 from enplace.values.profile import FloatArray
 
 _STREAMS = "/stream:all"
-"""Rows of a GPU's kernels, all streams together; those of single streams say the same again."""
+"""Rows of a GPU's kernels in all streams; the rows of single streams repeat them."""
 
 TRIM = 0.1
 """Share of an op's slowest times that is left out of its mean."""
@@ -27,13 +27,13 @@ class OpTrace:
     Attributes
     ----------
     device : str
-        TensorFlow's short name of where it ran.
+        TensorFlow's short name of the device where it ran.
     host_us, kernel_us : list of float
-        Time in the executor, and of all its kernels, in each step.
+        Time in the executor, and sum of its kernels' times, in each step.
     n_kernels : int
         Kernels in the last step.
     output_bytes : dict
-        By output number; of the last step.
+        By output number; from the last step.
     temporary_bytes : int
         The most that it held while it ran.
     """
@@ -47,7 +47,7 @@ class OpTrace:
 
 
 def op_traces(steps: Iterable[StepStats]) -> dict[str, OpTrace]:
-    """Every op that left a row in some of the steps, by name."""
+    """Collect every op that left a row in some step, by name."""
     found: dict[str, OpTrace] = {}
     for stats in steps:
         kernels: dict[str, list[float]] = {}
@@ -79,9 +79,9 @@ def _duration_us(row: Any) -> float:
 
 
 def tensor_bytes(description: Any) -> int:
-    """Bytes of a tensor by its shape; what was allocated may be shared with another.
+    """Compute a tensor's bytes from its shape; its allocation may be shared with another.
 
-    0 where the row tells no type, as those of what arrives from another host.
+    0 if the row has no type, as for tensors that arrive from another host.
     """
     if not description.dtype:
         return 0
@@ -93,7 +93,7 @@ def tensor_bytes(description: Any) -> int:
 
 
 def peak_bytes(steps: Iterable[StepStats]) -> dict[str, int]:
-    """The most that each device's allocator held at the end of any op, by its short name."""
+    """Find the most that each device's allocator held at the end of any op, by short name."""
     peak: dict[str, int] = {}
     for stats in steps:
         for device in stats.dev_stats:
@@ -110,7 +110,7 @@ def peak_bytes(steps: Iterable[StepStats]) -> dict[str, int]:
 
 
 def trimmed(times_us: Sequence[float]) -> tuple[float, float]:
-    """Mean without the slowest tenth, and the normalised standard deviation (Pesto, 3.1)."""
+    """Compute the mean without the slowest tenth, and the normalised deviation (Pesto, 3.1)."""
     ordered: FloatArray = np.sort(np.asarray(times_us, dtype=np.float64))
     kept = ordered[: max(1, len(ordered) - int(TRIM * len(ordered)))]
     mean = float(kept.mean())

@@ -1,4 +1,4 @@
-"""Transfers between hosts: TensorFlow's own, over gRPC, as its traces tell them."""
+"""TensorFlow's own transfers between hosts, over gRPC, as its traces record them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from enplace.values.profile import FloatArray
 
 WARM_UPS, REPEATS = 3, 10
 MOST_TRIES = 40
-"""Now and then a trace lacks the row of a transfer; so often one is tried in all."""
+"""Most tries of one transfer: now and then a trace has no row for it."""
 
 _ROW = "RecvTensor"
 
@@ -29,9 +29,9 @@ Report = Callable[[str, float | None], None]
 def measure_transfers(
     devices: Devices, target: str, progress: Report
 ) -> tuple[Cluster, list[MeasuredLink]]:
-    """The cluster with the links between its hosts as measured, and what was measured for each.
+    """Measure the links between a cluster's hosts; return the cluster with them, and the results.
 
-    Every two devices of two hosts get the link that was measured between the hosts' first devices.
+    Any two devices of two hosts get the link measured between the hosts' first devices.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def transfer_times_us(devices: Devices, target: str, source: str, sink: str) -> 
                 if len(times_us) <= WARM_UPS:
                     raise DevicesError(
                         f"transfers from {source} to {sink} could not be measured: TensorFlow's "
-                        f"traces do not show them; profile once more"
+                        f"traces do not show them; profile again"
                     )
                 medians.append(np.median(times_us[WARM_UPS:]))
                 session.run(end)
@@ -102,9 +102,9 @@ def transfer_times_us(devices: Devices, target: str, source: str, sink: str) -> 
 
 
 def _transfer(size: int, source: str, sink: str) -> tuple[Any, Any, Any]:
-    """Ops that fill a variable of some bytes, use it elsewhere, and free it.
+    """Make ops that fill a variable, use it on another device, and free it.
 
-    A server keeps the variables of a session that is closed.
+    A server keeps the variables of a closed session.
     """
     with tf.device(source):
         variable = tf.compat.v1.get_variable(
@@ -118,7 +118,7 @@ def _transfer(size: int, source: str, sink: str) -> tuple[Any, Any, Any]:
 
 
 def received(stats: StepStats) -> Iterable[tuple[int, float]]:
-    """Bytes, and time from request to arrival, of everything that came from another host."""
+    """List bytes, and time from request to arrival, of everything that came from another host."""
     for device in stats.dev_stats:
         for row in device.node_stats:
             if row.node_name == _ROW:

@@ -1,4 +1,4 @@
-"""The handlers that run in a worker with TensorFlow, which is imported once devices are known."""
+"""Handlers that run in a worker with TensorFlow, which is imported once devices are known."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def serve(connection: Connection) -> Message:
 
 
 def _tidy(scratch: Path) -> None:
-    """Remove the files that AutoGraph wrote; it would do so only when Python exits normally."""
+    """Remove AutoGraph's files: it would do so itself only if Python exited normally."""
     for path in scratch.glob("__autograph_generated_file*"):
         path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # other files there are the script's
+    with contextlib.suppress(OSError):  # other files there belong to the script
         scratch.rmdir()
 
 
 def _keep_memory() -> None:
-    """Have glibc keep the memory that a step frees, for the next step.
+    """Make glibc keep the memory that a step frees for the next step.
 
-    It would return large blocks to the system, and allocating them again took up to a tenth of a
+    Otherwise it returns large blocks to the system. Allocating them again took up to a tenth of a
     step on a CPU, varying with the thread that freed them.
     """
     with contextlib.suppress(OSError, AttributeError):
@@ -82,7 +82,7 @@ def _keep_memory() -> None:
 
 
 def _receive(connection: Connection) -> tuple[list[Message], Message]:
-    """Return the values that the job is about, and the job."""
+    """Receive the job and the values that it is about; return the values first."""
     values: list[Message] = []
     while "source" not in (message := connection.receive()).details:
         values.append(message)
@@ -104,8 +104,8 @@ def _answer(job: Message, values: list[Message], report: Report) -> Message:
 
 def _start_tensorflow(devices: str) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # oneDNN's kernels are not those that the graph names, and they fuse ops that a plan orders one
-    # by one. A person's own process keeps them (:func:`enplace.apply`).
+    # oneDNN's kernels are not the ones that the graph names, and they fuse ops that a plan orders.
+    # A user's own process keeps them (:func:`enplace.apply`).
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     if devices.lower().startswith("cpu:"):
@@ -118,7 +118,7 @@ def _start_tensorflow(devices: str) -> None:
         traceback.print_exc()
         raise EnplaceError(
             f"TensorFlow is installed but does not start ({_brief(error)}); "
-            f"install it anew: {FRAMEWORK.install_command}"
+            f"install it again: {FRAMEWORK.install_command}"
         ) from None
 
 
@@ -145,7 +145,7 @@ def _profile(job: Message, report: Report) -> Message:
 
 
 def _evaluate(job: Message, report: Report) -> Message:
-    """Estimate a profile; further workers run TensorFlow for it, one after the other."""
+    """Estimate a profile; further workers run TensorFlow for it, one after another."""
     from enplace.frameworks.evaluation import evaluate
 
     details = job.details
@@ -192,7 +192,7 @@ def _run(job: Message, values: list[Message], report: Report) -> Message:
 
 
 def _is_whole(profile: Profile) -> bool:
-    """Whether a profile surely has every op of its model."""
+    """Return whether a profile surely has every op of its model."""
     if profile.measured == Measurement():
         return True
     return profile.measured.source.get("kind") not in (None, "trace")
@@ -210,11 +210,11 @@ def _check_same_graph(nodes: set[str], planned: Sequence[str], whole: bool) -> N
         difference = (
             f"the model has no {names} ({count(len(odd), 'op')} of {len(planned):,})"
             if missing
-            else f"it knows nothing of {names} ({count(len(odd), 'op')} of {len(nodes):,})"
+            else f"it does not place {names} ({count(len(odd), 'op')} of {len(nodes):,})"
         )
         raise PlanError(
-            f"the plan was made for another graph: {difference}; call the model as it was when it "
-            f"was profiled (--profile knows how), or profile and place it again"
+            f"the plan was made for another graph: {difference}; give the model the arguments it "
+            f"was profiled with (--profile has them), or profile it again and make a new plan"
         )
 
 

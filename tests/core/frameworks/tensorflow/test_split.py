@@ -217,7 +217,7 @@ def test_a_dimension_without_equal_parts_is_named(step, problem):
 
 
 def test_a_graph_without_the_op_is_refused(step):
-    with pytest.raises(SplitError, match=r"op 'conv9' .* profile the model as it is now"):
+    with pytest.raises(SplitError, match=r"op 'conv9' .* profile the model again"):
         split_step(replace(step), [Split("conv9", "batch", 2)])
 
 
