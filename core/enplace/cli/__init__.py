@@ -1,9 +1,9 @@
 """The ``enplace`` command. Nothing heavy is imported before a command needs it.
 
-Exit status: 0 for success; 1 when the answer is no (it does not fit, there is no such plan); 2 for
-bad input; 70 for a fault of the program itself; 130 when interrupted. With ``--json``, stdout holds
-exactly one JSON document; a refusal is ``{"error": ..., "kind": ...}``, and its line goes to stderr
-as well.
+Exit status: 0 for success; 1 when the answer is no (the model does not fit, there is no such plan);
+2 for bad input; 70 for a fault of the program itself; 130 when interrupted. With ``--json``, stdout
+holds exactly one JSON document; a refusal is ``{"error": ..., "kind": ...}``, and its line goes to
+stderr as well.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["about", "compiling", "converting", "main", "measuring", "run", "solv
 
 ANSWER_IS_NO = (DoesNotFitError, UnplaceableOpError, DeadlockError)
 MAX_LINE = 200
-"""Longer lines of a worker are cut."""
+"""Longer lines from a worker are cut."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
@@ -50,21 +50,21 @@ def main() -> NoReturn:
 
 
 class _Output(io.FileIO):
-    """Standard output. Once nobody reads it, as in ``enplace methods | head -1``, we end quietly.
+    """Standard output. If its reader is gone, as in ``enplace methods | head -1``, we end quietly.
 
-    SIGPIPE would do so, too, but for every pipe: one to a solver that has ended must not end us.
+    SIGPIPE would also do this, but for every pipe: a solver that has ended must not end us.
     """
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # for what is in the buffer
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # takes what is still buffered
             raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 def _text_output(stream: TextIO) -> TextIO:
-    """Return a stream of text in the place of standard output."""
+    """Return a text stream that replaces standard output."""
     raw = _Output(stream.fileno(), "w", closefd=False)
     return io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, line_buffering=stream.isatty())
 

@@ -27,12 +27,12 @@ STUDIO_MODULES = ("PySide6", "pygraphviz", "pyqtgraph")
 SOLVER_MODULES = {"HiGHS": "highspy", "OR-Tools": "ortools", "PuLP": "pulp"}
 SOLVER_PROGRAMS = ("CBC", "CPLEX", "Gurobi")
 SCOTCH, GET_SCOTCH = "scotch_gmap", "apt install scotch"
-"""As in the placers, which take a while to load and would not without numba."""
+"""Copied from the placers, which are slow to import, and need numba."""
 
 
 @command("methods")
 def methods() -> Answer:
-    """List the placers, and the paper each comes from."""
+    """List the placers, and the paper that each comes from."""
     from enplace.placers import DEFAULT_METHODS, placers
 
     found = [
@@ -55,7 +55,7 @@ def methods() -> Answer:
         }
         for placer in placers().values()
     ]
-    rows = [["method", "", "for", "what it is", "source"]]
+    rows = [["method", "", "for", "description", "source"]]
     for placer in placers().values():
         mark = "default" if placer.name in DEFAULT_METHODS.values() else ""
         note = "" if placer.installed else f" (cannot run here: {placer.why_not})"
@@ -87,7 +87,7 @@ def clusters(name: str | None) -> Answer:
         }
         for cluster in presets().values()
     ]
-    rows = [["cluster", "devices", "what it is"]]
+    rows = [["cluster", "devices", "description"]]
     rows += [
         [c.name, str(c.n_devices), c.description.partition(". ")[0].rstrip(".")]
         for c in presets().values()
@@ -113,9 +113,9 @@ def _describe_cluster(cluster: Cluster) -> str:
 
 @command("doctor")
 def doctor() -> Answer:
-    """Say what is installed here and what is missing.
+    """Report which parts are installed here, and which are missing.
 
-    Exit status 1 if something is missing without which Enplace is slow or does not work.
+    Exit status 1 if a missing part makes Enplace slow or stops it from working.
     """
     from enplace.frameworks.registry import frameworks
     from enplace.solvers.milp import program_of
@@ -179,7 +179,7 @@ def _describe_extra(extra: dict[str, Any]) -> str:
 
 
 def _cache() -> dict[str, Any]:
-    """Where numba keeps compiled code: beside the package, else in the person's cache folder."""
+    """Find where numba keeps compiled code: next to the package, else in the user's cache."""
     import platformdirs
 
     chosen = os.environ.get("NUMBA_CACHE_DIR")
@@ -191,7 +191,7 @@ def _cache() -> dict[str, Any]:
 
 
 def _writable(folder: Path) -> bool:
-    """Whether files can be made in a folder, which may have to be made first."""
+    """Return whether files can be made in a folder, which may not exist yet."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
@@ -199,7 +199,7 @@ def _writable(folder: Path) -> bool:
 @command("studio")
 @click.argument("file", type=FILE, required=False)
 def studio(file: str | None) -> Answer:
-    """Open the studio, with FILE if one is named."""
+    """Open the studio, with FILE if given."""
     from enplace.processes.worker import python_module, safe_environment
 
     if any(importlib.util.find_spec(m) is None for m in ("enplace_studio", *STUDIO_MODULES)):

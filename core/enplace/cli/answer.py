@@ -1,4 +1,4 @@
-"""What a command answers, and how it is said: to a person as text, to a program as JSON."""
+"""The answer of a command: text for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Answer:
     document : dict
         Plain data for ``--json``.
     text : str
-        The same for a person.
+        The same for people.
     status : int
         Exit status.
     """
@@ -41,7 +41,7 @@ def cli(context: click.Context) -> None:
     """Decide where every op of a TensorFlow model runs, and in what order, on several GPUs.
 
     Exit status: 0 for success, 1 when the answer is no (it does not fit, there is no such plan),
-    2 for bad input, with one line that says what to mend.
+    2 for bad input, with one line that says how to correct it.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -68,12 +68,12 @@ def command(name: str) -> Callable[[Callable[..., Answer]], click.Command]:
 
 
 def table(rows: list[list[str]], numbers: str) -> str:
-    """Align columns; the first row is the head.
+    """Align columns; the first row is the heading.
 
     Parameters
     ----------
     numbers : str
-        One letter for each column: ``r`` for what is flush right, ``l`` for the others.
+        One letter for each column: ``r`` aligns it right, ``l`` left.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [

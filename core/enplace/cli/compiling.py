@@ -11,9 +11,9 @@ from enplace.text import seconds
 
 @command("compile")
 def compile_ahead() -> Answer:
-    """Compile what the default method runs, once after installation.
+    """Compile the code of the default method, once after installation.
 
-    Otherwise the first 'place' does it. Where everything is compiled, this takes a few seconds.
+    Otherwise the first 'place' does it. If everything is compiled, this takes a few seconds.
     """
     from enplace.placers.enplace.kernels import STEPS, load_all_kernels
 

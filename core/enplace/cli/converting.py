@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Format(click.ParamType):  # type: ignore[type-arg]
-    """The name of an exporter; the registry is read only when it is needed."""
+    """The name of an exporter; the registry is read only when needed."""
 
     name = "format"
 
@@ -57,7 +57,7 @@ class _FormatOption(click.Option):
     "--output",
     type=FILE,
     metavar="P.enplace",
-    help="Write the profile: as .enplace, or in its open text form if the name ends in .json.",
+    help="Write the profile: as .enplace, or as readable text if the name ends in .json.",
 )
 @click.option(
     "--plan",
@@ -71,10 +71,10 @@ class _FormatOption(click.Option):
     type=ClusterType(),
     default="local",
     show_default=True,
-    help="Cluster of that plan; it must have the devices the ops ran on.",
+    help="Cluster of that plan; it must have the devices that the ops ran on.",
 )
 def import_(input_file: str, output: str | None, plan_file: str | None, cluster: str) -> Answer:
-    """Turn INPUT, any readable graph with costs, into a profile."""
+    """Turn INPUT, any graph with costs that Enplace can read, into a profile."""
     from enplace.readers import read_profile
     from enplace.writers import write_profile
 
@@ -106,7 +106,7 @@ def _write_recorded(profile: Profile, cluster: str, plan_file: str) -> None:
 
 
 def profile_numbers(profile: Profile) -> dict[str, Any]:
-    """The figures of a profile, as plain data."""
+    """Return the figures of a profile, as plain data."""
     return {
         "name": profile.name,
         "fingerprint": profile.fingerprint,
@@ -119,7 +119,7 @@ def profile_numbers(profile: Profile) -> dict[str, Any]:
 
 
 def describe_profile(profile: Profile) -> str:
-    """The same figures as a sentence."""
+    """Return the figures of a profile as a sentence."""
     parts = [
         count(profile.n_ops, "op"),
         count(profile.n_edges, "edge"),
@@ -147,7 +147,7 @@ def describe_profile(profile: Profile) -> str:
     "--complete", is_flag=True, help="Place ops missing in the plan next to their neighbours."
 )
 def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
-    """Write PLAN for another program or another person."""
+    """Write PLAN for another program or for people."""
     from enplace.disk import write_atomically
     from enplace.frameworks.registry import exporters
     from enplace.machine import simulate

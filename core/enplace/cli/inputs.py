@@ -1,4 +1,4 @@
-"""From what a person typed to a problem and a plan."""
+"""Turn what the user typed into a problem and a plan."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def read_problem(
     colocate: Sequence[str] = (),
     forbid: Sequence[str] = (),
 ) -> Problem:
-    """Read a profile and put the problem together.
+    """Read a profile and build the problem.
 
     Raises
     ------
     EnplaceError
-        If a file, a name or a constraint is not usable.
+        If a file, a name or a constraint cannot be used.
     """
     from enplace.names.rules import find_matching
     from enplace.readers import read_profile
@@ -81,14 +81,14 @@ def read_problem_and_plan(
 ) -> tuple[Problem, Plan]:
     """Read a profile and a plan for it; without a cluster, the one the plan was made for.
 
-    ``complete`` is None for commands that have no such option.
+    ``complete`` is None for commands without this option.
 
     Raises
     ------
     OtherGraphError
-        If the plan and the profile do not hold the same ops, unless ``complete``.
+        If plan and profile do not have the same ops, unless ``complete``.
     EnplaceError
-        If a file or a name is not usable.
+        If a file or a name cannot be used.
     """
     from enplace.disk import naming
     from enplace.readers import complete_plan, read_plan, read_plan_cluster, read_profile
@@ -100,14 +100,14 @@ def read_problem_and_plan(
     problem = Problem(profile, machine.scaled(scale_compute, scale_links))
     found = read_plan(plan_file, problem)
     if (found.missing or found.unknown) and not complete:
-        mend = "place the model anew"
+        mend = "make a new plan"
         if complete is not None:
-            mend = "add --complete to keep what fits and place the rest beside its neighbours"
+            mend = "add --complete to keep what fits and place the rest next to its neighbours"
         said = f"{_describe_other(plan_file, found.missing, found.unknown)}; {mend}"
         raise OtherGraphError(said, found.missing, found.unknown)
     if not (found.same_graph or found.missing or found.unknown):
         warnings.warn(
-            f"{plan_file}: the edges of the graph have changed since this plan was made; its order "
+            f"{plan_file}: the graph's edges have changed since this plan was made; its order "
             f"may no longer suit them",
             EnplaceWarning,
             stacklevel=2,
@@ -118,12 +118,12 @@ def read_problem_and_plan(
 
 
 def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
-    """Read a plan for a method to go on from; ops that it lacks are put beside their neighbours.
+    """Read a plan for a method to improve; ops missing in it are placed next to their neighbours.
 
     Raises
     ------
     EnplaceError
-        If the method cannot go on from a plan, or the file is not usable, or holds less than half
+        If the method cannot start from a plan, the file cannot be used, or it holds less than half
         of the profile's ops.
     """
     from enplace.disk import naming
@@ -134,26 +134,26 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
     able = methods_with(WARM_START)
     if method not in able:
         raise EnplaceError(
-            f"method '{method}' cannot go on from a plan; for the shortest step, use "
+            f"method '{method}' cannot start from a plan; for the shortest step, use "
             f"{' or '.join(able)}"
         )
     found = read_plan(plan_file, problem)
     missing, n_ops = len(found.missing), problem.profile.n_ops
     said = _describe_other(plan_file, found.missing, found.unknown)
     if missing > n_ops / 2:
-        raise OtherGraphError(f"{said}; begin with a plan for it", found.missing, found.unknown)
+        raise OtherGraphError(f"{said}; start from a plan for it", found.missing, found.unknown)
     if missing:
         warnings.warn(
-            f"{said}; what it lacks begins beside its neighbours", EnplaceWarning, stacklevel=2
+            f"{said}; ops missing in it start next to neighbours", EnplaceWarning, stacklevel=2
         )
     with naming(plan_file):
         return complete_plan(split_problem(problem, found.plan.splits), found)
 
 
 def without_split_groups(problem: Problem, plan: Plan) -> Problem:
-    """The same problem without colocation groups, if the plan splits one, and a word of warning.
+    """Remove the colocation groups of a problem, with a warning, if the plan splits one.
 
-    A measured placement may do what the profile of another run forbids; it can be simulated.
+    A measured placement may break a rule that another run's profile has; it can be simulated.
     """
     from enplace.values.plan import apart
 
@@ -161,8 +161,8 @@ def without_split_groups(problem: Problem, plan: Plan) -> Problem:
     if not names:
         return problem
     warnings.warn(
-        f"the plan puts {count(len(names), 'op')} apart from ops they are colocated with "
-        f"({_few(names)}); simulated as it stands, but TensorFlow would not run it so",
+        f"the plan separates {count(len(names), 'op')} from ops they are colocated with "
+        f"({_few(names)}); it is simulated as it stands, but TensorFlow would not run it so",
         EnplaceWarning,
         stacklevel=2,
     )
@@ -177,7 +177,7 @@ def _describe_other(plan_file: str, missing: list[str], new: list[str]) -> str:
             f"it does not place {count(len(missing), 'op')} of the profile ({_few(missing)})"
         )
     if new:
-        parts.append(f"it places {count(len(new), 'op')} that the profile lacks ({_few(new)})")
+        parts.append(f"it places {count(len(new), 'op')} not in the profile ({_few(new)})")
     return f"{plan_file}: made for another graph: {' and '.join(parts)}"
 
 
@@ -186,12 +186,12 @@ def _few(names: list[str]) -> str:
 
 
 def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
-    """Refuse a file that cannot be written, is an input or two outputs at once, before the work.
+    """Refuse, before the work, a file that cannot be written, is an input, or is named twice.
 
     Raises
     ------
     FileError
-        Names the file and the mend.
+        With the file and the fix.
     """
     given = [output for output in outputs if output is not None]
     for number, output in enumerate(given):
@@ -203,10 +203,10 @@ def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
 
 def _check_output(output: str, inputs: Sequence[str]) -> None:
     if output in ("", "-"):
-        raise FileError(f"'{output}' is no file; name one, or /dev/stdout for the terminal")
+        raise FileError(f"'{output}' is not a file; name one, or /dev/stdout for the terminal")
     path = Path(output)
     if not path.parent.is_dir():
-        raise FileError(f"{output}: there is no folder '{path.parent}'; make it first")
+        raise FileError(f"{output}: there is no folder '{path.parent}'; create it first")
     if path.is_dir():
         raise FileError(f"{output}: is a folder; name a file in it")
     if not os.access(path.parent, os.W_OK):
@@ -229,7 +229,7 @@ def _pins(texts: Sequence[str], profile: Profile, cluster: Cluster) -> dict[int,
 
 
 def _pairs(text: str, profile: Profile, cluster: Cluster, option: str) -> list[tuple[int, int]]:
-    """Ops and the device of ``REGEX=DEVICE``."""
+    """Return the ops and the device of ``REGEX=DEVICE``."""
     from enplace.names.rules import find_device, find_matching
 
     pattern, equals, device = text.rpartition("=")
@@ -240,7 +240,7 @@ def _pairs(text: str, profile: Profile, cluster: Cluster, option: str) -> list[t
 
 
 def method_names(text: str | None, objective: str) -> list[str]:
-    """Methods of ``a,b,c``; by default all that are installed and serve the objective.
+    """Split ``a,b,c`` into methods; by default all that are installed and serve the objective.
 
     Raises
     ------
@@ -269,12 +269,12 @@ def method_names(text: str | None, objective: str) -> list[str]:
 def values_of_methods(
     names: Sequence[str], values: Mapping[str, Value]
 ) -> dict[str, dict[str, Value]]:
-    """The values of the options that each method has.
+    """Return the values of each method's options.
 
     Raises
     ------
     EnplaceError
-        If none of the methods has one of the options, or it cannot have this value.
+        If none of the methods has an option, or it cannot have the given value.
     """
     from enplace.placing.registry import find_placer, methods_with_option
 

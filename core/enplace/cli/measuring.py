@@ -1,4 +1,4 @@
-"""``profile``, ``run``, ``tune``, ``serve``: the commands that need a framework, in workers."""
+"""``profile``, ``run``, ``tune``, ``serve``: the commands that need a framework."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 Report = Callable[[str, float | None], None]
 
 CHANGED = (
-    "The result is not that of the run without the plan. A plan changes no arithmetic; a model "
-    "that draws numbers of its own (in Python, or without a seed) differs from run to run."
+    "The result differs from the run without the plan. A plan changes no arithmetic; a model "
+    "that draws random numbers (in Python, or without a seed) differs from run to run."
 )
 
 CHANGED_BY_MORE = (
-    "The first step gives another loss or other weights than without the plan, by more than "
-    "rounding. Splits and hosts change no more than that; a model that draws numbers of its own "
-    "(in Python, or without a seed) differs from run to run."
+    "The first step gives another loss or other weights than without the plan, and the difference "
+    "is larger than rounding. Splits and hosts change no more than rounding; a model that draws "
+    "random numbers (in Python, or without a seed) differs from run to run."
 )
 
 MOST_LINKS = 12
 
 _OPTIONS = {
-    "--loss": "What to train a saved model with, such as 'mse'; needs --optimizer too.",
-    "--optimizer": "What to train a saved model with, such as 'adam'; needs --loss too.",
-    "--signature": "Which signature of a SavedModel.",
+    "--loss": "Loss to train a saved model with, such as 'mse'; needs --optimizer too.",
+    "--optimizer": "Optimiser to train a saved model with, such as 'adam'; needs --loss too.",
+    "--signature": "Signature of a SavedModel.",
 }
 
 model_options = all_of(
@@ -56,7 +56,7 @@ model_options = all_of(
         "arguments",
         multiple=True,
         metavar="WORD",
-        help="A word of the script's own command line; repeat it: --arg --batch --arg 16.",
+        help="An argument for the script; repeat it: --arg --batch --arg 16.",
     ),
     *(click.option(name, default="", metavar="NAME", help=text) for name, text in _OPTIONS.items()),
     click.option(
@@ -64,7 +64,7 @@ model_options = all_of(
         type=click.IntRange(1, 1 << 24),
         default=None,
         metavar="N",
-        help="Of the batches made up for a saved model, or what {batch} in --arg stands for. "
+        help="Batch size of samples for a saved model, or the value of {batch} in --arg. "
         "[default: the model's own]",
     ),
     click.option(
@@ -73,7 +73,7 @@ model_options = all_of(
         help="gpu:all, gpu:2, cpu:2 (logical CPUs) or a cluster file with hosts.",
     ),
     click.option(
-        "--trust", is_flag=True, help="MODEL's code may run; do not ask whether you trust it."
+        "--trust", is_flag=True, help="Let MODEL's code run without asking whether you trust it."
     ),
 )
 
@@ -93,7 +93,7 @@ run_options = all_of(
 
 
 class _SizesType(click.ParamType):  # type: ignore[type-arg]
-    """Whole numbers with commas between them."""
+    """Whole numbers separated by commas."""
 
     name = "sizes"
 
@@ -124,7 +124,7 @@ class _SizesType(click.ParamType):  # type: ignore[type-arg]
     type=click.IntRange(0, 100_000),
     default=10,
     show_default=True,
-    help="How many steps to leave out at first.",
+    help="How many steps to leave out at the start.",
 )
 @click.option(
     "--batch-sizes",
@@ -176,20 +176,20 @@ def profile(
 
 
 def _describe_left_out(profile: Profile) -> list[str]:
-    """Which functions could have been meant too, beside the one whose step this is."""
+    """Name the other functions that could have been meant."""
     others = profile.measured.left_out
     if not others:
         return []
     verb = "is" if len(others) == 1 else "are"
     return [
         f"This is the step of '{profile.measured.function}'. {listed(others)} {verb} not in it: "
-        f"a plan is for one function. Of a SavedModel, --signature chooses another; of a script, "
-        f"put all that trains into one, or leave the others as they are."
+        f"a plan is for one function. For a SavedModel, --signature chooses another; in a script, "
+        f"put all that trains into one function, or leave the others as they are."
     ]
 
 
 def _describe_evaluation(profile: Profile) -> list[str]:
-    """What the estimate of a large batch was worth (Celeritas, Table 5); nothing of others."""
+    """Report how good the estimate of a large batch was (Celeritas, Table 5); else nothing."""
     found = profile.measured.evaluation
     if found is None:
         return []
@@ -211,7 +211,7 @@ def _describe_evaluation(profile: Profile) -> list[str]:
 
 
 def _describe_links(profile: Profile) -> list[str]:
-    """What transfers cost: the fitted lines, which of them are poor, and what is a preset."""
+    """Report what transfers cost: fitted lines, which of them are poor, and presets."""
     from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
 
     fits = link_fits(profile)
@@ -229,7 +229,7 @@ def _describe_links(profile: Profile) -> list[str]:
     "profile_file",
     type=FILE,
     metavar="P.enplace",
-    help="The profile that the plan was made for; without it, the plan's file must do.",
+    help="The profile that the plan was made for; by default, the plan's file has to do.",
 )
 def run(
     plan: str,
@@ -243,7 +243,7 @@ def run(
     """Run MODEL with PLAN applied, and measure it.
 
     The same steps also run without the plan, to prove that the result is the same, and as
-    TensorFlow runs them by itself. Exit status 1 if it did not run as planned.
+    TensorFlow runs them by itself. Exit status 1 if the model did not run as planned.
     """
     from enplace.frameworks.devices import devices_for
     from enplace.frameworks.tuning_process import runs_on
@@ -307,9 +307,9 @@ def tune(
 ) -> Answer:
     """Improve PLAN for MODEL by measurement.
 
-    Runs it, takes the measured costs, solves again and runs the new plan; keeps whichever measures
-    faster and runs as planned, and stops when the costs promise no more (FastT's adaptive cost
-    model). Exit status 1 if no new plan was kept and one did not run as planned.
+    Runs the plan, learns the measured costs, solves again and runs the new plan; keeps the one
+    that measures faster and runs as planned; stops when the costs promise no more (FastT's
+    adaptive cost model). Exit status 1 if no new plan was kept and one did not run as planned.
     """
     from enplace.frameworks import tuning
     from enplace.frameworks.devices import devices_for
@@ -352,8 +352,8 @@ def tune(
 def serve(cluster: str, task: str) -> Answer:
     """Serve TASK of the hosts in CLUSTER until stopped, so that plans can run across hosts.
 
-    TASK is such as /job:worker/task:0. Run this on each host, with the same cluster file, before
-    the plan is run on one of them.
+    TASK is, for example, /job:worker/task:0. Run this on each host, with the same cluster file,
+    before you run the plan on one of them.
     """
     from enplace.frameworks.registry import frameworks
     from enplace.processes.wire import Message
@@ -366,12 +366,12 @@ def serve(cluster: str, task: str) -> Answer:
 
 
 def _source(model: dict[str, Any], trust: bool, problem: Problem | None = None) -> Source:
-    """The model a person names, called as its profile was, once its code may run.
+    """Return the model that the user names, with its profile's arguments, if its code may run.
 
     Raises
     ------
     FileError, TrustError
-        If it is no model, or nobody said that its code may run.
+        If it is not a model, or nobody allowed its code to run.
     """
     from enplace.frameworks.source import source_of
 
@@ -381,8 +381,8 @@ def _source(model: dict[str, Any], trust: bool, problem: Problem | None = None) 
     if known.get("kind") == found.kind:
         if any(known.get(key) != _plain(value) for key, value in options.items()):
             warnings.warn(
-                "the model is called otherwise than when it was profiled, and the prediction is "
-                "for how it was called then",
+                "the model gets other arguments than when it was profiled, and the prediction is "
+                "for those it was profiled with",
                 EnplaceWarning,
                 stacklevel=2,
             )
@@ -393,17 +393,17 @@ def _source(model: dict[str, Any], trust: bool, problem: Problem | None = None) 
 
 
 def _plain(value: Any) -> Any:
-    """An option as JSON has it."""
+    """Return an option as JSON has it."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def _check_trust(source: Source, trusted: bool) -> None:
-    """Ask on a terminal whether a model's code may run; refuse where nobody can be asked."""
+    """Ask on a terminal whether a model's code may run; refuse if nobody can be asked."""
     from enplace.frameworks.trust import TrustError, folder_of, is_trusted, needs_trust, trust
 
     if trusted or not needs_trust(source) or is_trusted(source.path):
         return
-    what = f"{source.path}: this runs the code of the model"
+    what = f"{source.path}: this runs the model's code"
     if not _can_ask():
         raise TrustError(f"{what}; if you trust it, add --trust")
     if not click.confirm(f"{what}. Do you trust all in {folder_of(source)}?", err=True):
@@ -416,13 +416,13 @@ def _can_ask() -> bool:
 
 
 def run_numbers(run: MeasuredRun) -> dict[str, Any]:
-    """The figures of a run; null where there is none."""
+    """Return the figures of a run; null for unknown ones."""
     names = {"profile": run.profile.name, "method": run.plan.method}
     return names | run.to_json() | {"as_planned": run.as_planned}
 
 
 def describe_run(run: MeasuredRun, devices: str) -> str:
-    """The same for a person."""
+    """Return the figures of a run as text."""
     steps = count(len(run.step_times_us), "step")
     head = f"{run.profile.name} on {devices}, {run.plan.method}, {steps}"
     rows = [
@@ -438,15 +438,15 @@ def describe_run(run: MeasuredRun, devices: str) -> str:
 
 
 def _result_rows(run: MeasuredRun) -> list[list[str]]:
-    """How far loss and weights are from those without the plan."""
+    """Compare loss and weights with those of the run without the plan."""
     against = "from the run without the plan"
     loss, weights = _difference(run.loss_difference), _difference(run.weights_difference)
     if not (run.differs and run.rounds):
         return [["loss differs by", loss, against], ["weights differ by", weights, ""]]
     return [
         ["first step differs by", _difference(run.first_step_difference), against],
-        ["", _difference(run.rounding_difference), "if only last bits of variables change"],
-        ["loss drifts by", loss, "in all steps"],
+        ["", _difference(run.rounding_difference), "if only the last bits of variables change"],
+        ["loss drifts by", loss, "over all steps"],
         ["weights drift by", weights, ""],
     ]
 
@@ -467,7 +467,7 @@ def _prediction(run: MeasuredRun) -> str:
 
 
 def _caveat(run: MeasuredRun) -> str:
-    """What is known to be wrong with a prediction, where there is one."""
+    """Return the known reason why a prediction is wrong; empty if there is none."""
     return run.caveat if math.isfinite(run.predicted_step_time_us) else ""
 
 
@@ -503,7 +503,7 @@ def _verdict(trial: Trial, tuned: Tuning) -> str:
 
 
 def _faults(number: int, run: MeasuredRun) -> str:
-    """How the plan of a round did not run as planned; empty if it did."""
+    """Say how the plan of a round did not run as planned; empty if it did."""
     elsewhere = run.ops_checked - run.ops_on_planned_device
     faults = [
         f"{count(elsewhere, 'op')} not where planned" * bool(elsewhere),

@@ -1,4 +1,4 @@
-"""Progress on stderr, a bar on a terminal and nothing anywhere else; and Ctrl-C."""
+"""Progress on stderr, as a bar on a terminal and not at all elsewhere; and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _FORM = "{desc}  |{bar:24}| {elapsed}"
 def progress_bar(
     methods: int,
 ) -> Iterator[tuple[Callable[[str], None], Callable[[Progress], None]]]:
-    """A bar over some methods.
+    """Show a bar for some methods.
 
     Returns
     -------
     begin, report : callables
-        ``begin(name)`` when a method starts; ``report`` is what placers call with their progress.
+        ``begin(name)`` starts a method; placers call ``report`` with their progress.
     """
     done = -1
 
@@ -40,7 +40,7 @@ def progress_bar(
 
     def report(progress: Progress) -> None:
         best = f", {ms(progress.objective_us)}" if progress.objective_us else ""
-        if progress.fraction is not None:  # a better plan says nothing of how far the search is
+        if progress.fraction is not None:  # a better plan does not show how far the search is
             bar.n = max(done, 0) + progress.fraction
         bar.set_description_str(f"{progress.message}{best}")
 
@@ -50,7 +50,7 @@ def progress_bar(
 
 @contextmanager
 def work_bar() -> Iterator[Callable[[str, float | None], None]]:
-    """A bar over one job elsewhere; yields what is called with its progress."""
+    """Show a bar for one job in a worker; yield the function that receives its progress."""
     with _bar(1) as bar:
 
         def report(message: str, fraction: float | None) -> None:
@@ -61,7 +61,7 @@ def work_bar() -> Iterator[Callable[[str, float | None], None]]:
 
 
 def _bar(total: float) -> tqdm[Any]:
-    """A bar that leaves nothing behind."""
+    """Make a bar that disappears when it ends."""
     from tqdm import tqdm
 
     tqdm.monitor_interval = 0  # its thread would outlive a short command
@@ -70,9 +70,9 @@ def _bar(total: float) -> tqdm[Any]:
 
 @contextmanager
 def stopped_by_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C end a job in its own way, such as with its best plan; again, it ends the program.
+    """Let Ctrl-C end a job in its own way, such as with its best plan; a second one ends all.
 
-    Yields what tells whether it was pressed.
+    Yields a function that returns whether it was pressed.
     """
     pressed = threading.Event()
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--method", type=MethodType(), metavar="METHOD", help="'enplace methods' lists them.")
 @constraint_options
 @solver_options
-@click.option("--start", type=FILE, metavar="plan.json", help="A plan to make better.")
+@click.option("--start", type=FILE, metavar="plan.json", help="A plan to improve.")
 @click.option("-o", "--output", type=FILE, metavar="plan.json", help="Write the plan.")
 @schedule_option
 def place(
@@ -65,7 +65,7 @@ def place(
 ) -> Answer:
     """Decide where every op of PROFILE runs, and in what order.
 
-    Exit status 1 if the plan does not fit in memory; it is written all the same.
+    Exit status 1 if the plan does not fit in memory; it is written nevertheless.
     """
     from enplace.placers import PlaceOptions
     from enplace.placers import place as run_placer
@@ -94,12 +94,12 @@ def place(
 @profile_argument
 @plan_argument
 @cluster_option(required=False, default="the one the plan was made for")
-@click.option("--policy", type=POLICIES, help="How a device takes its ops. [default: the plan's]")
+@click.option("--policy", type=POLICIES, help="How a device chooses ops. [default: the plan's]")
 @click.option(
-    "--links", type=LINK_POLICIES, help="How a channel takes its transfers. [default: the plan's]"
+    "--links", type=LINK_POLICIES, help="How a channel chooses transfers. [default: the plan's]"
 )
 @click.option(
-    "--complete", is_flag=True, help="Place ops that the plan lacks beside their neighbours."
+    "--complete", is_flag=True, help="Place ops missing in the plan next to their neighbours."
 )
 @schedule_option
 @click.option(
@@ -108,20 +108,20 @@ def place(
 @click.option(
     "--pipeline",
     type=click.Choice(["inference", "1f1b", "gpipe"]),
-    help="Many samples at once instead of one step: through the whole graph, or trained "
-    "PipeDream's way or GPipe's.",
+    help="Simulate many samples instead of one step: through the whole graph, or trained "
+    "as in PipeDream or GPipe.",
 )
 @click.option(
     "--microbatches",
     type=click.IntRange(1, 1000),
     default=8,
     show_default=True,
-    help="Samples in the pipeline.",
+    help="Number of samples in the pipeline.",
 )
 @click.option(
     "--load",
     type=click.Choice(["sum", "overlap", "duplex"]),
-    help="Whether the transfers of a pipeline's device go on beside its computing. "
+    help="Whether the transfers of a pipeline's device overlap with its computing. "
     "[default: the plan's]",
 )
 def simulate(
@@ -138,7 +138,7 @@ def simulate(
 ) -> Answer:
     """Predict the step time of PLAN on PROFILE.
 
-    Exit status 1 if it does not fit in memory, or if its order makes ops wait for each other.
+    Exit status 1 if it does not fit in memory, or if its order deadlocks.
     """
     from enplace.machine import simulate as run_plan
 
@@ -148,20 +148,20 @@ def simulate(
     problem = without_split_groups(problem, chosen)
     if pipeline is not None:
         if schedule_file or trace_file:
-            raise EnplaceError("--schedule and --trace show one step; leave out --pipeline")
+            raise EnplaceError("--schedule and --trace are for one step; leave out --pipeline")
         return _pipeline_answer(problem, chosen, pipeline, microbatches, load)
     if load is not None:
-        raise EnplaceError("--load says how the loads of a pipeline count; add --pipeline")
+        raise EnplaceError("--load is for pipelines; add --pipeline")
     result = _bounded(run_plan(problem, chosen))
     written = _write(result, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}
-    # The expert's plan is for the model, which the graph of a plan with splits is not.
+    # The expert places the model; a plan with splits is for another graph.
     expert = None if chosen.splits else _expert_of(problem, result.schedule)
     return _answer(result, expert, written, **files)
 
 
 def _bounded(schedule: Schedule) -> Result:
-    """The schedule of a plan that was read, with what is known of its objective."""
+    """Return the schedule of a plan from a file, with the known bound on its objective."""
     from enplace.bounds import lower_bound_us
     from enplace.values.problem import STEP_TIME
     from enplace.values.result import Result
@@ -207,8 +207,8 @@ def compare(
 ) -> Answer:
     """Compare the plans of several methods for PROFILE.
 
-    An option applies to the methods that have it. Goes on when a method fails. Exit status 1 if
-    none has a plan that fits.
+    An option applies to the methods that have it. If a method fails, the others still run. Exit
+    status 1 if none has a plan that fits.
     """
     from enplace.placers import PlaceOptions, place
 
@@ -229,7 +229,7 @@ def compare(
     expert = _expert_among(results, problem)
     failed = [f"{name} has no plan: {reason}" for name, reason in failures.items()]
     table = summary.comparison(list(results.values()), expert, objective)
-    # For other objectives each method proves something about splits of its own kind.
+    # For other objectives, each method proves a bound only for its own kind of splits.
     bound = next((result.step_bound_us for result in results.values()), None)
     return Answer(
         {
@@ -267,7 +267,7 @@ def _write(
     schedule_file: str | None,
     trace_file: str | None = None,
 ) -> list[str]:
-    """Write what was asked for; returns a sentence for each file."""
+    """Write the requested files; return a sentence for each."""
     from enplace.disk import write_atomically
     from enplace.writers import chrome_trace, schedule_json, write_plan
 
@@ -283,7 +283,7 @@ def _write(
 
 
 def _expert_of(problem: Problem, schedule: Schedule) -> Schedule | None:
-    """The schedule of the expert's plan, which may be this one."""
+    """Return the schedule of the expert's plan, which may be this one."""
     return schedule if schedule.plan.method == "expert" else summary.expert_schedule(problem)
 
 

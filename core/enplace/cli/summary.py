@@ -1,4 +1,4 @@
-"""A schedule in numbers: plain data for programs, a few aligned lines for people."""
+"""A schedule in figures: plain data for programs, a few aligned lines for people."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from enplace.values.schedule import Schedule
 
 SHOWN_STAGES = 40
-"""Of a pipeline with more, only so many are printed for a person."""
+"""Most stages of a pipeline that are printed for people."""
 
 
 def expert_schedule(problem: Problem) -> Schedule | None:
-    """The schedule of the expert's plan; None if the expert has none."""
+    """Return the schedule of the expert's plan; None if the expert has none."""
     from enplace.errors import EnplaceError
     from enplace.placers import place
 
@@ -30,7 +30,7 @@ def expert_schedule(problem: Problem) -> Schedule | None:
 
 
 def numbers(result: Result, expert: Schedule | None) -> dict[str, Any]:
-    """Plain data of a result; times in µs."""
+    """Return a result as plain data; times in µs."""
     import numpy as np
 
     schedule, plan = result.schedule, result.plan
@@ -80,7 +80,7 @@ def numbers(result: Result, expert: Schedule | None) -> dict[str, Any]:
 
 
 def _objective_numbers(plan: Plan) -> dict[str, Any]:
-    """What a plan for another objective adds: the time per sample, or the latency of a query."""
+    """Return what a plan for another objective adds: time per sample, or latency of a query."""
     from dataclasses import asdict
 
     from enplace.readers.plan_facts import VALUE_KEYS
@@ -102,14 +102,14 @@ def _objective_numbers(plan: Plan) -> dict[str, Any]:
 
 
 def _replicas(schedule: Schedule) -> dict[str, Any]:
-    """Names of the devices that are replicas; nothing if none are."""
+    """Return the names of the devices that are replicas; empty if none are."""
     names = [device.name for device in schedule.problem.cluster.devices]
     groups = [[names[device] for device in group] for group in schedule.plan.replicas]
     return {"replicas": groups} if groups else {}
 
 
 def _objective_lines(result: Result) -> list[list[str]]:
-    """The value of an objective other than the step time, and what is proven about it."""
+    """Show the value of an objective other than the step time, and what is proven about it."""
     plan = result.plan
     if plan.value_us is None:
         return []
@@ -126,7 +126,7 @@ def _objective_lines(result: Result) -> list[list[str]]:
 
 
 def _kind_of_split(plan: Plan) -> str:
-    """The splits among which a plan's bound holds."""
+    """Describe the splits for which a plan's bound holds."""
     details = plan.details
     if plan.objective == "latency":
         pieces = details.get("pieces")
@@ -139,14 +139,14 @@ def _kind_of_split(plan: Plan) -> str:
 
 
 def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
-    """How much shorter or longer than the expert's: ``"−19.8 %"``."""
+    """Compare a step time with the expert's: ``"−19.8 %"``."""
     if expert is None or expert.makespan_us <= 0:
         return ""
     return percent(schedule.makespan_us / expert.makespan_us - 1, signed=True)
 
 
 def describe(result: Result, expert: Schedule | None) -> str:
-    """Headline, the numbers that matter, one line for each device."""
+    """Show a headline, the main figures, and one line for each device."""
     schedule, plan = result.schedule, result.plan
     problem = schedule.problem
     head = f"{problem.profile.name} on {problem.cluster.name}, {plan.method}"
@@ -167,7 +167,7 @@ def describe(result: Result, expert: Schedule | None) -> str:
 
 
 def _step_lines(result: Result, expert: Schedule | None) -> list[list[str]]:
-    """The step time against the expert's, and its gap if it is the objective."""
+    """Show the step time against the expert's, and its gap if it is the objective."""
     schedule = result.schedule
     line = ["step time", ms(schedule.makespan_us), ""]
     change = against_expert(schedule, expert)
@@ -181,7 +181,7 @@ def _step_lines(result: Result, expert: Schedule | None) -> list[list[str]]:
 
 
 def device_table(schedule: Schedule) -> str:
-    """One line for each device: ops, how busy, peak of capacity."""
+    """Show one line for each device: ops, busy share, peak of capacity."""
     import numpy as np
 
     cluster = schedule.problem.cluster
@@ -204,13 +204,13 @@ def device_table(schedule: Schedule) -> str:
 
 
 def _span(times_us: tuple[float, ...]) -> str:
-    """A time, or the least and the most of unlike devices."""
+    """Show a time, or the range over unlike devices."""
     least, most = ms(min(times_us)), ms(max(times_us))
     return least if least == most else f"{least} to {most}"
 
 
 def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> str:
-    """Headline, the numbers that matter, one line for each stage, one for each device."""
+    """Show a headline, the main figures, and a line for each stage and each device."""
     names = [device_label(device.name) for device in problem.cluster.devices]
     head = (
         f"{problem.profile.name} on {problem.cluster.name}, {plan.method}, {found.kind} pipeline "
@@ -246,7 +246,7 @@ def describe_pipeline(problem: Problem, plan: Plan, found: PipelineSchedule) -> 
 
 
 def overfull(schedule: Schedule) -> list[str]:
-    """Say which devices run out of memory; empty if the plan fits."""
+    """Name the devices that exceed their memory; empty if the plan fits."""
     devices = schedule.problem.cluster.devices
     return [
         f"Does not fit: {device_label(device.name)} needs {size(float(peak))} "
@@ -258,13 +258,13 @@ def overfull(schedule: Schedule) -> list[str]:
 
 
 def _objective_change(result: Result, expert: Schedule | None) -> str:
-    """Change of the plan's value against the expert's, where that is known."""
+    """Compare the plan's value with the expert's, where that is known."""
     ours, theirs = result.plan.value_us, expert and expert.plan.value_us
     return percent(ours / theirs - 1, signed=True) if ours and theirs else ""
 
 
 def comparison(results: list[Result], expert: Schedule | None, objective: str) -> str:
-    """One line for each result: how the methods differ."""
+    """Show one line for each result: how the methods differ."""
     name = {"throughput": "time per sample", "latency": "latency"}.get(objective)
     times = [name, "vs expert", "step time"] if name else ["step time", "vs expert"]
     head = ["method", *times, "gap", "transfers", "sent", "peak memory", "fits", "solved in"]

@@ -154,7 +154,7 @@ def test_a_run_with_another_result_is_a_no(enplace, profiled, fake):
     assert done.status == 1
     assert done.document["as_planned"] is False
     told = enplace("run", "train.py", "plan.json", "--trust")
-    assert "The result is not that of the run without the plan." in told.out
+    assert "The result differs from the run without the plan." in told.out
 
 
 def test_a_run_is_called_as_its_profile_was(enplace, script, folder):

@@ -249,7 +249,7 @@ def test_trouble_is_explained_in_a_line(planned):
     assert done.returncode == 0, done.stderr
     hosts, late = done.stdout.splitlines()
     assert "run it with 'enplace run'" in hosts
-    assert "uses /device:CPU:1, which this process lacks" in late
+    assert "uses /device:CPU:1, which this process does not have" in late
     assert "at the start of the script" in late
     assert "enplace: not used: one.json: no function with the plan's ops" in done.stderr
 

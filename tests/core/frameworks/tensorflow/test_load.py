@@ -213,7 +213,7 @@ for _ in range(20):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("print('nothing')", "train: it ended and never trained.*open the script that trains"),
+        ("print('nothing')", "train: it ended without training.*open the script that trains"),
         ("weight = tf.Variable(1.0)\n" + EAGER, r"line 16: gradients are taken eagerly.*@tf.func"),
         (
             "1 / 0",

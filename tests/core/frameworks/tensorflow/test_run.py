@@ -155,7 +155,7 @@ def test_a_strict_order_against_the_graph_is_refused(all_steps, two_cpus):
 def test_devices_that_are_not_there_are_named(all_steps, two_cpus):
     step = all_steps["custom"]
     problem = problem_of(step, replace(two_cpus.cluster, devices=_renamed(two_cpus.cluster)))
-    with pytest.raises(DevicesError, match=r"/device:CPU:7 is not here"):
+    with pytest.raises(DevicesError, match=r"/device:CPU:7 does not exist here"):
         run_plan(step, problem, scattered_plan(problem), two_cpus, 5)
 
 

@@ -212,7 +212,7 @@ def test_parts_that_are_left_out_of_a_sum_are_found_out(step, problem, two_cpus,
 def test_a_dimension_without_equal_parts_is_named(step, problem):
     profile = problem.profile
     conv = next(n for n, t in zip(profile.op_names, profile.op_types, strict=True) if t == "Conv2D")
-    with pytest.raises(SplitError, match=f"op '{conv}' .* 8 is no multiple of 3"):
+    with pytest.raises(SplitError, match=f"op '{conv}' .* 8 is not a multiple of 3"):
         split_step(step, [Split(conv, "batch", 3)])
 
 

@@ -140,8 +140,8 @@ def with_a_queue():
     [
         (loop_of_version_1, "a loop of TensorFlow 1; call .*enable_control_flow_v2"),
         (without_initial_value, "'weight' has no initial value; put the checkpoint beside"),
-        (of_texts, "input 'x:0' takes string values, which cannot be made up"),
-        (of_unknown_shape, "'x:0' says nothing of its shape"),
+        (of_texts, "input 'x:0' takes string values, for which there is no sample"),
+        (of_unknown_shape, "'x:0' does not state its shape"),
         (with_a_queue, "is part of a queue; bring the batches with tf.data"),
     ],
 )
