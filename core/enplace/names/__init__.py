@@ -1,1 +1,1 @@
-"""What op names tell about a model: scopes, passes, layers, groups."""
+"""What op names say about a model: scopes, passes, layers, groups."""

@@ -1,4 +1,4 @@
-"""Cutting the tree of scopes into parts of about equal weight."""
+"""Cut the tree of scopes into parts of about equal weight."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from enplace.names.titles import (
 from enplace.values.profile import FloatArray, IntArray
 
 CUTS = 14
-"""Bisection steps to find the weight at which there are about ``target`` parts."""
+"""Bisection steps that find the weight at which there are about ``target`` parts."""
 
 SMALL = 0.12
 """A scope below this share of the largest weight may be merged with its neighbours."""
@@ -33,14 +33,14 @@ KEPT_AT_TOP, KEPT_INSIDE = 10, 3
 """So many small scopes are not merged."""
 
 LEAN = 1.25
-"""Numbered siblings are cut themselves if they weigh on average more than this many limits."""
+"""Numbered siblings are cut further if their mean weight is more than this many limits."""
 
 FLAT_LIMITS, FLAT_SHARE, FLAT_OPS = 3.0, 0.08, 72
 """Ops directly in one scope are cut only if they weigh this many limits, this share of everything,
-and are more than a person can take in."""
+and are too many to grasp at a glance."""
 
 IDLE = 0.1
-"""Ops that take at most this share of a scope's time do not count as computing."""
+"""Ops with at most this share of a scope's time do not count as computing."""
 
 TIMELESS_US = 1e-3
 """Added to every op's time, so that ops without compute time count a little."""
@@ -48,7 +48,7 @@ TIMELESS_US = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A group in the making."""
+    """A group under construction."""
 
     row: str
     label: str
@@ -75,9 +75,9 @@ def cut_tree(root: Scope, index: OpIndex, target: int) -> list[Part]:
 
 
 class _Ranges:
-    """Into which ranges numbered scopes of one stem are cut, equal wherever in the tree they are.
+    """Ranges of numbered scopes with the same stem, equal wherever they are in the tree.
 
-    So the steps of two recurrent layers can stand below each other.
+    So the time steps of two recurrent layers line up on screen.
     """
 
     def __init__(self) -> None:
@@ -85,16 +85,16 @@ class _Ranges:
         self._numbers: dict[str, set[Ordinal]] = {}
 
     def add(self, stem: str, members: Sequence[Scope], n_ranges: int) -> None:
-        """Take in siblings that have to be cut into so many ranges."""
+        """Record siblings that must be cut into this many ranges."""
         self._numbers.setdefault(stem, set()).update(ordinal(member.name) for member in members)
         self._n_ranges[stem] = max(n_ranges, self._n_ranges.get(stem, 1))
 
     def size(self, stem: str) -> int:
-        """How many numbers a range holds."""
+        """Return how many numbers a range holds."""
         return math.ceil(len(self._numbers[stem]) / self._n_ranges[stem])
 
     def places(self, stem: str) -> dict[Ordinal, int]:
-        """Place of each number among all of the stem."""
+        """Return the position of each number among all numbers of the stem."""
         return {number: place for place, number in enumerate(sorted(self._numbers[stem]))}
 
 
@@ -112,7 +112,7 @@ class _Cutter:
         return self._parts
 
     def _measure(self, scope: Scope) -> None:
-        """Find into how many ranges the numbered scopes of each stem have to go."""
+        """Find how many ranges the numbered scopes of each stem need."""
         for stem, members in scope.families.items():
             weight = _weigh(members)
             if len(members) > 1 and weight > self._limit:
@@ -155,7 +155,7 @@ class _Cutter:
                 self._add(scope, label, chunk, family=words(stem))
 
     def _cut_rest(self, scope: Scope, small: list[Scope]) -> None:
-        """Make one part, or several in a row, of a scope's own ops and its smallest children."""
+        """Make one or more parts of a scope's own ops and its smallest children."""
         if not small and not scope.ops:
             return
         weight = self._index.weight[scope.ops].sum() + _weigh(small)
@@ -179,7 +179,7 @@ class _Cutter:
             self._add_ops(scope, label, some)
 
     def _main_type(self, ops: Sequence[int]) -> str:
-        """The op type that takes the most time."""
+        """Find the op type that takes the most time."""
         taken_us: dict[str, float] = {}
         for op in ops:
             kind = self._index.profile.op_types[op]
@@ -187,7 +187,7 @@ class _Cutter:
         return max(taken_us, key=lambda kind: taken_us[kind])
 
     def _chunks(self, weight: Sequence[float] | FloatArray) -> list[IntArray]:
-        """Positions in a row of weights, cut into chunks of about equal weight near the limit."""
+        """Cut a row of weights into chunks of about equal weight, close to the limit."""
         if not len(weight):
             return []
         total = float(np.sum(weight))
@@ -196,7 +196,7 @@ class _Cutter:
         return np.split(np.arange(len(chunk)), np.flatnonzero(np.diff(chunk)) + 1)
 
     def _is_heavy(self, scope: Scope) -> bool:
-        """Whether a scope is worth cutting; one without scopes below only if far too heavy."""
+        """Return whether a scope is worth cutting; a leaf only if it is far too heavy."""
         if len(scope.children) == 1 and not scope.ops and not self._is_head(scope):
             return self._is_heavy(next(iter(scope.children.values())))
         if scope.children:
@@ -215,11 +215,11 @@ class _Cutter:
         return "weights" if idle and profile.persistent_bytes[ops].any() else "rest"
 
     def _below(self, scope: Scope) -> tuple[str, ...]:
-        """The path of a scope from the root of the tree on."""
+        """Return the path of a scope below the root of the tree."""
         return scope.path[len(self._root.path) :]
 
     def _is_head(self, scope: Scope) -> bool:
-        """Whether a scope is the whole model or a pass of it, so that its parts get own rows."""
+        """Return whether a scope is the model or a pass, so that its parts get their own rows."""
         below = self._below(scope)
         return not below or (len(below) == 1 and below[0] in DERIVED)
 
@@ -231,13 +231,13 @@ class _Cutter:
         ops: Sequence[int] = (),
         family: str = "",
     ) -> None:
-        """Add a part of a scope; ``family`` names its row if it has one of its own."""
+        """Add a part of a scope; ``family`` names its row if it has its own."""
         below = self._below(scope)
         row = title_within(below, family or label) if self._is_head(scope) else title(below)
         self._parts.append(Part(row, label, title_within(scope.path, label), scopes, ops))
 
     def _add_ops(self, scope: Scope, label: str, ops: Sequence[int]) -> None:
-        """Add some of the ops directly in a scope; only their order makes them a part."""
+        """Add some of the ops directly in a scope, of which only their order makes a part."""
         below = self._below(scope)
         row = title(below) if below else label
         name = f"{title(scope.path)} / {label}" if scope.path else label

@@ -1,8 +1,8 @@
-"""Groups: the ops of a profile gathered into a few dozen parts that a person knows by name.
+"""Groups: a profile's ops gathered into a few dozen parts with names that people know.
 
 Ops are sorted into the tree of their name scopes, and the tree is cut where the parts weigh about
 the same. Numbered siblings (``t0`` ... ``t34``) are cut into equal ranges, the same in every part
-of the tree, so that the steps of two recurrent layers can stand below each other.
+of the tree, so that the time steps of two recurrent layers line up on screen.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from enplace.values.arrays import IntArray, csr_offsets
 from enplace.values.profile import Profile
 
 PART = re.compile(r"\d+: ")
-"""How the label of a part without a name of its own begins; eliding it must keep the number."""
+"""Start of the label of a part without a name; eliding the label must keep the number."""
 
 TARGET = 48
-"""How many groups a person can take in on one screen."""
+"""Number of groups that fit on one screen."""
 
 FEW = 1.5
-"""Up to this many times the target, every op is a group of its own."""
+"""Up to this many times the target, every op is its own group."""
 
 NO_GROUP = -1
 
@@ -42,7 +42,7 @@ class Grouping:
     Attributes
     ----------
     group : int array, shape (n_ops,)
-        Group of each op; −1 for ops that were not to be grouped.
+        Group of each op; −1 for ops that are not in the grouping.
     names : tuple of str
         Unique full name of each group: ``"lstm 0 / t 24–27"``.
     rows : tuple of str
@@ -70,7 +70,7 @@ class Grouping:
         return csr_offsets(sorted_group, self.n_groups)
 
     def ops(self, group: int) -> IntArray:
-        """The ops of a group, lowest first."""
+        """Return the ops of a group, lowest first."""
         return self._sorted_ops[self._ptr[group] : self._ptr[group + 1]]
 
 
@@ -80,14 +80,14 @@ def group_ops(profile: Profile, target: int = TARGET) -> Grouping:
 
 
 def subgroups(profile: Profile, ops: Collection[int] | IntArray, target: int = TARGET) -> Grouping:
-    """Gather some ops into at most about ``target`` groups; into single ops where there are few.
+    """Gather some ops into at most about ``target`` groups, or single ops if there are few.
 
     Parameters
     ----------
     ops
-        Op numbers, for example those of a group that a person opens.
+        Op numbers, for example those of a group that the user opens.
     target
-        How many groups are wanted; at least 1.
+        Number of groups wanted; at least 1.
     """
     chosen = np.unique(np.asarray(list(ops), dtype=np.int64))
     index = index_ops(profile)

@@ -1,4 +1,4 @@
-"""Layers of a model and branches of its cells, read off the name scopes of its ops.
+"""Layers of a model and branches of its cells, according to its ops' name scopes.
 
 A backward op belongs where its forward op does (Pesto, section 5.2).
 """
@@ -17,7 +17,7 @@ from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 ROOT_SHARE = 0.8
-"""If this share of the ops has the same first part of the scope, it is the model, not a layer."""
+"""A first part of scopes that this share of the ops has is the model's name, not a layer."""
 
 _TIME_STEP = re.compile(r"(t|time|step|timestep)_?\d+")
 _NUMBERED = re.compile(r"\w*[A-Za-z]_?\d+(_\d+)*[a-z]?")
@@ -25,11 +25,11 @@ _BRANCH = re.compile(r"(b|branch)_?\d+[a-z]?", re.IGNORECASE)
 _HEAD = re.compile(r"attention|attn|\batt\b|softmax|logits|loss|projection", re.IGNORECASE)
 
 NONE = -1
-"""Label of ops whose names give none."""
+"""Label of ops whose names have no layer."""
 
 
 class Home(NamedTuple):
-    """Where an op belongs according to its name scopes; empty texts if they do not tell."""
+    """Layer and branch of an op according to its name scopes; empty texts if unknown."""
 
     layer: str
     branch: str
@@ -37,13 +37,13 @@ class Home(NamedTuple):
 
 
 def parts_of(profile: Profile) -> list[list[str]]:
-    """Scope of the forward op that each op belongs to, without the name of the model."""
+    """Find the scope of each op's forward op, without the name of the model."""
     named = zip(profile.op_names, profile.scopes, strict=True)
     return without_root([scope_parts(name, scope) for name, scope in named])
 
 
 def scope_parts(name: str, scope: str) -> list[str]:
-    """Scope of the forward op that an op belongs to, time steps left out.
+    """Find the scope of an op's forward op, without time steps.
 
     >>> scope_parts("gradients/t3/cell_1/MatMul_grad/MatMul_1", "")
     ['cell_1']
@@ -57,7 +57,7 @@ def _split(name: str, scope: str) -> list[str]:
 
 
 def without_root(scopes: list[list[str]]) -> list[list[str]]:
-    """Scopes without a first part that most ops share: the name of the model."""
+    """Drop from scopes a first part that most ops share: the name of the model."""
     firsts = Counter(parts[0] for parts in scopes if len(parts) > 1)
     for first, count in firsts.most_common(1):
         if count >= ROOT_SHARE * len(scopes):
@@ -66,7 +66,7 @@ def without_root(scopes: list[list[str]]) -> list[list[str]]:
 
 
 def find_home(parts: list[str]) -> Home:
-    """Layer and branch named by a scope: the first numbered part, and the branch right below it.
+    """Find the layer and branch in a scope: its first numbered part, and a branch right below.
 
     >>> find_home(["Mixed_5b", "b1", "conv"])
     Home(layer='Mixed_5b', branch='b1', is_head=False)
@@ -83,7 +83,7 @@ def named_layers(profile: Profile, homes: list[Home], work_us: FloatArray) -> In
     """Number the layers by their depth in the graph, and label each op; shape (n_ops,).
 
     Ops before all layers belong to the first. Attention, softmax and loss form the head, a layer
-    of its own behind the others. None if the names show no layers.
+    of their own after the others. None if the names show no layers.
     """
     depth, forward = _depth(profile), ~_backward(profile)
     work: dict[str, float] = defaultdict(float)
@@ -109,7 +109,7 @@ def _backward(profile: Profile) -> BoolArray:
 
 
 def _depth(profile: Profile) -> IntArray:
-    """Number of edges on the longest path to each op; shape (n_ops,)."""
+    """Count the edges on the longest path to each op; shape (n_ops,)."""
     depth = np.zeros(profile.n_ops, dtype=np.int64)
     for op in profile.topological_order.tolist():
         edges = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
@@ -119,7 +119,7 @@ def _depth(profile: Profile) -> IntArray:
 
 
 def spread(profile: Profile, label: IntArray) -> IntArray:
-    """Label the other ops like most of their producers, else like their lowest consumer, else 0."""
+    """Label other ops like most of their producers, else like their lowest consumer, else 0."""
     label = label.astype(np.int64)
     source = profile.edge_source
     for op in profile.topological_order.tolist():

@@ -60,35 +60,35 @@ def named_backward(profile: Profile) -> BoolArray:
 
 
 def is_no_layer(part: str) -> bool:
-    """Whether a part of a scope names a pass or the gradient of an op, not a layer."""
+    """Return whether a part of a scope names a pass or the gradient of an op, not a layer."""
     return _NO_LAYER.fullmatch(part) is not None
 
 
 def is_gradient_of_op(part: str) -> bool:
-    """Whether a part of a scope was made for a single op's gradient: ``MatMul_grad``."""
+    """Return whether a part of a scope belongs to one op's gradient: ``MatMul_grad``."""
     return _GRADIENT_OF_OP.fullmatch(part) is not None
 
 
 def is_gradient_of_loss(part: str) -> bool:
-    """Whether a part of a scope is where TensorFlow 1 begins a backward pass: ``grad_ys_0``."""
+    """Return whether TensorFlow 1 begins a backward pass with this part: ``grad_ys_0``."""
     return _GRADIENT_OF_LOSS.fullmatch(part) is not None
 
 
 def is_tape(part: str) -> bool:
-    """Whether a part of a name is the scope of TensorFlow 2's gradient tape."""
+    """Return whether a part of a name is the scope of TensorFlow 2's gradient tape."""
     return _TAPE.fullmatch(part) is not None
 
 
 def is_optimizer(part: str) -> bool:
-    """Whether a part of a name is that of a Keras optimiser."""
+    """Return whether a part of a name is a Keras optimiser's."""
     return _OPTIMIZER.fullmatch(part) is not None
 
 
 def is_in_backward_scope(op_name: str) -> bool:
-    """Whether an op's name, as TensorFlow made it, has the scope of a backward pass in it."""
+    """Return whether an op's name, as TensorFlow made it, has the scope of a backward pass."""
     return any(part in (BACKWARD, "gradient_tape") for part in op_name.split("/"))
 
 
 def writes_variable(op_type: str) -> bool:
-    """Whether ops of a type write a variable."""
+    """Return whether ops of a type write a variable."""
     return _UPDATE_TYPE.match(op_type) is not None

@@ -1,4 +1,4 @@
-"""Where in the model each op belongs, how much it weighs on screen, and when it runs."""
+"""Position of each op in the model, its weight on screen, and when it runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from enplace.names.titles import Path, make_path
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 COUNT_SHARE = 0.4
-"""How much of a weight is the number of ops; the rest is their share of the compute time."""
+"""Share of a weight that comes from the number of ops; the rest is their compute time."""
 
 CONSTANT_DEPTH = 6
-"""How many ops in a row may only prepare constants."""
+"""Most ops in a row that only prepare constants."""
 
 ROUNDS = 40
-"""How many edges a neighbour's path may travel to an op without one."""
+"""Most edges that a path travels from its op to an op without one."""
 
 INPUT_TYPES = ("Iterator", "Placeholder", "OneShotIterator", "_Arg", "Input")
 
@@ -28,7 +28,7 @@ _UNKNOWN, _SETTLED = -1, -2
 
 @dataclass(frozen=True, eq=False)
 class OpIndex:
-    """What grouping needs to know about every op of a profile.
+    """Facts about every op of a profile that grouping needs.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class OpIndex:
 
 @lru_cache(maxsize=4)
 def index_ops(profile: Profile) -> OpIndex:
-    """Find path, weight and rank of every op; kept for the profiles used last."""
+    """Find path, weight and rank of every op; cached for the profiles used last."""
     time_us = np.nan_to_num(profile.time_us).max(axis=1)
     share = time_us / (time_us.sum() or 1.0)
     weight = (1 - COUNT_SHARE) * share + COUNT_SHARE / profile.n_ops
@@ -56,7 +56,7 @@ def index_ops(profile: Profile) -> OpIndex:
 
 
 def _find_ranks(profile: Profile) -> FloatArray:
-    """Position of each op in topological order; constants and variables just before their use."""
+    """Rank ops in topological order; constants and variables come just before their use."""
     rank = np.empty(profile.n_ops)
     rank[profile.topological_order] = np.arange(profile.n_ops, dtype=np.float64)
     source, target = profile.edge_source, profile.edge_op
@@ -73,7 +73,7 @@ def _find_ranks(profile: Profile) -> FloatArray:
 
 
 def _find_paths(profile: Profile) -> list[Path]:
-    """Path of each op: that of its scope, else of its name, else of the ops it works with."""
+    """Find the path of each op: of its scope, else its name, else the ops that it works with."""
     own = _own_paths(profile)
     number = {path: at for at, path in enumerate(dict.fromkeys(own)) if not _is_vague(path)}
     label = np.array([number.get(path, _UNKNOWN) for path in own], dtype=np.int64)
@@ -95,7 +95,7 @@ def _own_paths(profile: Profile) -> list[Path]:
 
 
 def _own_path(scope: str, op_names: Mapping[str, int], known: dict[str, Path]) -> Path:
-    """Path of a scope; ops in ``mul/`` next to an op ``mul`` belong to the scope above."""
+    """Find the path of a scope; ops in ``mul/`` next to an op ``mul`` belong to the scope above."""
     path = known.get(scope)
     if path is None:
         above = scope.rpartition("/")[0]
@@ -105,12 +105,12 @@ def _own_path(scope: str, op_names: Mapping[str, int], known: dict[str, Path]) -
 
 
 def _is_vague(path: Path) -> bool:
-    """Whether a path does not say where in the model it is."""
+    """Return whether a path does not show where in the model it is."""
     return path in ((), (BACKWARD,))
 
 
 def _follow_colocation(profile: Profile, label: IntArray) -> None:
-    """Give ops without a path that of an op they must share a device with."""
+    """Give ops without a path that of an op on the same device by constraint."""
     known: dict[str, int] = {}
     for op, text in enumerate(profile.colocation):
         if text and label[op] >= 0:
@@ -120,7 +120,7 @@ def _follow_colocation(profile: Profile, label: IntArray) -> None:
 
 
 def _follow_neighbours(profile: Profile, label: IntArray) -> None:
-    """Spread paths along the edges to ops without one: from producers first, then consumers."""
+    """Spread paths along the edges to ops without one: first from producers, then consumers."""
     source, target = profile.edge_source, profile.edge_op
     for _ in range(ROUNDS):
         before = label.copy()

@@ -1,4 +1,4 @@
-"""Ops and devices as a person names them, and placement rules that pair them."""
+"""Find ops and devices by the names that people use, and read placement rules."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_rules(path: str, problem: Problem) -> dict[int, int]:
 
 
 def _why_not(op: int, device: int, problem: Problem) -> str:
-    """Explain why an op may not run on a device: by itself, or because of an op it is tied to."""
+    """Explain why an op may not run on a device: on its own account, or for a colocated op."""
     names, where = problem.profile.op_names, problem.cluster.devices[device].name
     together = [op, *np.flatnonzero(problem.unit == problem.unit[op]).tolist()]
     runs = np.isfinite(problem.time_us[:, device])
@@ -69,7 +69,7 @@ def _why_not(op: int, device: int, problem: Problem) -> str:
 
 
 def find_matching(pattern: str, profile: Profile, option: str) -> list[int]:
-    """Find the ops whose names a regex matches anywhere; a full op name means only that op."""
+    """Find ops whose names a regex matches anywhere; a full op name means only that op."""
     if pattern in profile.index:
         return [profile.index[pattern]]
     try:
@@ -90,7 +90,7 @@ def find_matching(pattern: str, profile: Profile, option: str) -> list[int]:
 
 
 def _search(pattern: str, names: Sequence[str]) -> list[int]:
-    """Find the names that a regex matches; raises TimeoutError if that takes very long."""
+    """Find the names that a regex matches; raises TimeoutError if that takes too long."""
     expression, end_s = regex.compile(pattern), time.monotonic() + MATCH_S
     return [
         number
@@ -100,12 +100,12 @@ def _search(pattern: str, names: Sequence[str]) -> list[int]:
 
 
 def find_device(text: str, cluster: Cluster, option: str) -> int:
-    """Find a device by ``GPU:0``, ``gpu:0``, ``0`` or the name it is shown by, such as ``GPU 0``.
+    """Find a device by ``GPU:0``, ``gpu:0``, ``0`` or its name on screen, such as ``GPU 0``.
 
     Raises
     ------
     ProblemError
-        Lists the devices of the cluster.
+        With the devices of the cluster.
     """
     names = [device.name for device in cluster.devices]
     if text in names:

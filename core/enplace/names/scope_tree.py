@@ -12,7 +12,7 @@ from enplace.values.profile import IntArray
 
 @dataclass(eq=False)
 class Scope:
-    """A node of the tree; ``ops`` are those directly in it, ``weight`` counts all below."""
+    """A node of the tree; ``ops`` are directly in it, ``weight`` counts everything below."""
 
     path: Path
     children: dict[str, Scope] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Scope:
         return self.path[-1]
 
     def all_ops(self) -> list[int]:
-        """Its own ops and those of all scopes below."""
+        """Return its own ops and those of all scopes below."""
         found = list(self.ops)
         for child in self.children.values():
             found += child.all_ops()
@@ -39,7 +39,7 @@ class Scope:
         for stem, members in list(found.items()):
             members.sort(key=lambda member: ordinal(member.name))
             if len(members) == 1:
-                # Under its whole name, a single child shares no range with children elsewhere.
+                # Under its full name, an only child shares no range with children elsewhere.
                 found[members[0].name] = found.pop(stem)
         return found
 

@@ -1,4 +1,4 @@
-"""Name scopes a person knows, for the ops of a TensorFlow graph."""
+"""Name scopes that people know, for the ops of a TensorFlow graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from enplace.names.passes import (
 )
 
 INPUT = "input"
-"""Scope of the ops that bring the batch."""
+"""Scope of the ops that fetch the batch."""
 
 _VARIABLE_TYPES = ("VarHandleOp", "VariableV2", "Variable", "Placeholder")
 
@@ -28,12 +28,12 @@ Edge = tuple[int, int, int, int, bool]
 
 
 def scopes_of(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Edge]) -> list[str]:
-    """Scope of every op, ``/`` between its parts.
+    """Find the scope of every op, with ``/`` between its parts.
 
-    Forward ops keep their name scope, or take the model block that tagged them (``lstm1.t4``
-    becomes ``lstm1/t4``) where the name tells less; backward ops are under ``gradients/``, ops that
-    write variables under ``update/`` and the variable's scope. An op that nothing names takes the
-    scope of the op it feeds or is fed by.
+    Forward ops keep their name scope, or get the model block that tagged them (``lstm1.t4`` becomes
+    ``lstm1/t4``) if the name says less. Backward ops are under ``gradients/``; ops that write
+    variables are under ``update/`` and the variable's scope. An op without any name gets the scope
+    of an op that it feeds, or that feeds it.
     """
     names = {node["name"]: op for op, node in enumerate(nodes)}
     blocks = _blocks(nodes, names)
@@ -46,7 +46,7 @@ def scopes_of(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Edge]) -> list
 
 
 def traced_scopes(nodes: Sequence[tuple[str, str]], edges: Sequence[Sequence[int]]) -> list[str]:
-    """Scope of every op of a traced TensorFlow 2 function.
+    """Find the scope of every op of a traced TensorFlow 2 function.
 
     Parameters
     ----------
@@ -57,8 +57,8 @@ def traced_scopes(nodes: Sequence[tuple[str, str]], edges: Sequence[Sequence[int
     Returns
     -------
     list of str
-        Forward ops keep their name scope; those of a gradient tape are under ``gradients/``, those
-        that write variables under ``update/``. A variable belongs where it is first read.
+        Forward ops keep their name scope. Ops of a gradient tape are under ``gradients/``, ops that
+        write variables under ``update/``. A variable belongs where it is first read.
     """
     names = {name: op for op, (name, _) in enumerate(nodes)}
     ends = [(edge[0], edge[2]) for edge in edges]
@@ -68,7 +68,7 @@ def traced_scopes(nodes: Sequence[tuple[str, str]], edges: Sequence[Sequence[int
 
 
 def _traced_scope(name: str, kind: str, names: Mapping[str, int]) -> str | None:
-    """Scope in a traced op's name; None if it has none or names a variable."""
+    """Find the scope in a traced op's name; None if it has none or names a variable."""
     parts = name.split("/")
     if kind.startswith("Iterator"):
         return INPUT
@@ -85,7 +85,7 @@ def _traced_scope(name: str, kind: str, names: Mapping[str, int]) -> str | None:
 def _own_scope(
     node: Mapping[str, Any], names: Mapping[str, int], blocks: Mapping[str, str]
 ) -> str | None:
-    """Scope in an op's name and tag; None if they have none."""
+    """Find the scope in an op's name and tag; None if they have none."""
     parts = node["name"].split("/")
     if node["op"].startswith("Iterator"):
         return INPUT
@@ -98,14 +98,14 @@ def _own_scope(
 
 
 def _name_parts(parts: list[str], names: Mapping[str, int]) -> list[str]:
-    """Name scope of an op; the name of another op (``kernel`` of ``kernel/read``) is no scope."""
+    """Find an op's name scope; another op's name (``kernel`` in ``kernel/read``) is not a scope."""
     while len(parts) > 1 and "/".join(parts[:-1]) in names:
         parts = parts[:-1]
     return parts[:-1]
 
 
 def _blocks(nodes: Sequence[Mapping[str, Any]], names: Mapping[str, int]) -> dict[str, str]:
-    """Scope that a numbered tag stands for: ``encoder/layer_3`` for ``enc3``, if names agree."""
+    """Find the scope of each numbered tag: ``encoder/layer_3`` for ``enc3``, if names agree."""
     found: dict[str, list[str]] = {}
     for node in nodes:
         tag, parts = node["tag"], node["name"].split("/")
@@ -118,7 +118,7 @@ def _blocks(nodes: Sequence[Mapping[str, Any]], names: Mapping[str, int]) -> dic
 
 
 def _forward_parts(parts: list[str]) -> list[str]:
-    """Scope of the forward op that a gradient belongs to: everything before ``..._grad``."""
+    """Find the scope of a gradient's forward op: everything before ``..._grad``."""
     for i, part in enumerate(parts):
         if is_gradient_of_op(part):
             return parts[:i]
@@ -134,12 +134,12 @@ def _with_tag(parts: list[str], tag: str, blocks: Mapping[str, str]) -> str | No
 
 
 def _letters(parts: list[str]) -> int:
-    """How many letters a scope has: ``block1/unit_2`` explains more than ``b0.1``."""
+    """Count a scope's letters: ``block1/unit_2`` explains more than ``b0.1``."""
     return sum(character.isalpha() for part in parts for character in part)
 
 
 def _covers(parts: list[str], tag: str) -> bool:
-    """Whether a scope covers a tag: ``decoder/layer_3`` covers ``dec3``."""
+    """Return whether a scope covers a tag: ``decoder/layer_3`` covers ``dec3``."""
     if tag in parts:
         return True
     tokens = re.findall(r"[a-z]+|\d+", tag.lower())
@@ -175,7 +175,7 @@ def _name_updates(
 def _spread(
     names: Sequence[str], edges: Sequence[tuple[int, int]], scopes: list[str | None]
 ) -> None:
-    """Give the other ops a neighbour's scope: that of the update they feed, else of a producer."""
+    """Give other ops a neighbour's scope: that of the update they feed, else of a producer."""
     producers: list[list[int]] = [[] for _ in names]
     consumers: list[list[int]] = [[] for _ in names]
     for source, target in edges:
@@ -199,7 +199,7 @@ def _first_scope(ops: Sequence[int], scopes: Sequence[str | None]) -> str | None
 
 
 def _order(producers: list[list[int]], consumers: list[list[int]]) -> list[int]:
-    """Kahn order without ops on a cycle, which the profile will refuse."""
+    """Sort ops topologically without those on a cycle, which the profile will refuse."""
     waiting = np.array([len(ops) for ops in producers])
     order = np.flatnonzero(waiting == 0).tolist()
     for op in order:

@@ -1,4 +1,4 @@
-"""Scopes as a person reads them."""
+"""Scopes in words for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Path = tuple[str, ...]
 """Parts of a scope."""
 
 Ordinal = tuple[int, str]
-"""Number of a part, and the letter behind it: (5, "b") of ``Mixed_5b``."""
+"""Number of a part, and the letter after it: (5, "b") for ``Mixed_5b``."""
 
 DERIVED = (BACKWARD, UPDATE)
 """Scopes that repeat the model below them: ``gradients/lstm0`` reads "gradients of lstm 0"."""
@@ -24,13 +24,13 @@ def split_scope(scope: str) -> list[str]:
 
 
 def leaf(op_name: str) -> str:
-    """The op's own name, without its scope."""
+    """Return an op's own name, without its scope."""
     return split_scope(op_name)[-1]
 
 
 @lru_cache(maxsize=1 << 16)
 def make_path(scope: str) -> Path:
-    """The parts of a scope that say where in the model it is.
+    """Keep the parts of a scope that show where in the model it is.
 
     >>> make_path("gradients/layer/0/MatMul_grad")
     ('gradients', 'layer_0')
@@ -56,12 +56,12 @@ def split_number(part: str) -> tuple[str, Ordinal | None]:
 
 
 def ordinal(part: str) -> Ordinal:
-    """Number of a part; lower than any other for a part without a number."""
+    """Return the number of a part; a part without one is lower than any other."""
     return split_number(part)[1] or (-1, "")
 
 
 def words(part: str) -> str:
-    """A part as words.
+    """Write a part as words.
 
     >>> words("lstm0"), words("conv1_2"), words("batch_norm")
     ('lstm 0', 'conv 1.2', 'batch norm')
@@ -74,7 +74,7 @@ def words(part: str) -> str:
 
 
 def title(path: Path) -> str:
-    """A whole path as words.
+    """Write a whole path as words.
 
     >>> title(("gradients", "lstm0", "t3"))
     'gradients of lstm 0 / t 3'
@@ -86,7 +86,7 @@ def title(path: Path) -> str:
 
 
 def title_within(path: Path, label: str) -> str:
-    """The name of something that a scope holds."""
+    """Name something that a scope holds."""
     if not path:
         return label
     of = " of " if len(path) == 1 and path[0] in DERIVED else " / "
@@ -94,7 +94,7 @@ def title_within(path: Path, label: str) -> str:
 
 
 def range_label(first: str, last: str) -> str:
-    """The label of numbered siblings.
+    """Label a range of numbered siblings.
 
     >>> range_label("t24", "t27")
     't 24–27'
@@ -106,7 +106,7 @@ def range_label(first: str, last: str) -> str:
 
 
 def first_to_last(names: Sequence[str]) -> str:
-    """The label of a row of names.
+    """Label a row of names.
 
     >>> first_to_last(["node3", "node5", "node7"]), first_to_last(["conv", "softmax"])
     ('node3 … 7', 'conv … softmax')

@@ -1,6 +1,6 @@
-"""Readers: a profile from any file that holds a graph with costs. One module per format.
+"""Readers: make a profile from any file with a graph and costs. One module per format.
 
-The content decides which reader takes a file, never its name.
+The file's content decides which reader takes it, never its name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def readers() -> dict[str, Reader]:
-    """All readers by name, in alphabetical order."""
+    """Return all readers by name, in alphabetical order."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return dict(sorted(registered.items()))
@@ -57,7 +57,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     Warns
     -----
     EnplaceWarning
-        If the file is readable but a person should know something about it.
+        If the file is readable but the user should know something about it.
     """
     with naming(path):
         content = make_content(read_bytes(path), os.path.basename(path))

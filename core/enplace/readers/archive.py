@@ -64,7 +64,7 @@ ARRAYS = (
 
 @dataclass(frozen=True, eq=False)
 class Project:
-    """A person's work: a profile, a cluster, constraints and plans.
+    """A user's work: a profile, a cluster, constraints and plans.
 
     Attributes
     ----------
@@ -72,10 +72,10 @@ class Project:
         As in :class:`enplace.values.problem.Problem`.
     plans : tuple of (name, Plan)
     splits : tuple of Split
-        Ops of the profile that are split in the graph that is shown; pins and the other constraints
-        are on that graph.
+        Ops of the profile that are split in the graph on screen; pins and the other constraints
+        refer to that graph.
     view : mapping
-        How the studio shows it; plain JSON data.
+        How the studio shows the project; plain JSON data.
     """
 
     profile: Profile

@@ -1,6 +1,6 @@
-"""Calibration: the cost of an op beyond its own time, from the measured step.
+"""Calibration: find the cost of an op beyond its own time, from the measured step.
 
-On a GPU it is the launch gap of every kernel; on a CPU, the executor's work for every op.
+On a GPU this is the launch gap of every kernel; on a CPU, the executor's work for every op.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROUNDS = 4
 def calibrate(
     profile: Profile, n_launches: IntArray, cluster: Cluster, kind: str = "gpu"
 ) -> Profile:
-    """Add a gap per kernel, or per op, so that the simulated step takes as long as the measured.
+    """Add a gap per kernel, or per op, so that the simulated step takes as long as measured.
 
     The launch gap can only be found from a step on one GPU. Two logical GPUs disturb each other, so
     they get :data:`TYPICAL_GAP_US`. On a CPU, tracing slows ops down: if they alone take longer
@@ -38,14 +38,14 @@ def calibrate(
     n_launches : int array, shape (n_ops,)
         Kernels that each op launches in a step; on a CPU 1 for an op that runs, else 0.
     cluster : Cluster
-        The devices it was measured on.
+        The devices that it was measured on.
     kind : str
-        Which of :data:`~enplace.values.profile.KINDS` it ran on.
+        The one of :data:`~enplace.values.profile.KINDS` that it ran on.
 
     Returns
     -------
     Profile
-        Its ``time_us`` holds the gaps, and ``measured`` the gap.
+        ``time_us`` includes the gaps, and ``measured`` has the gap.
     """
     if kind == "cpu":
         profile = _without_tracing(profile, cluster)
@@ -63,7 +63,7 @@ def calibrate(
 
 
 def _without_tracing(profile: Profile, cluster: Cluster) -> Profile:
-    """Scale times down to the measured step if they alone take longer."""
+    """Scale times down to the measured step if the ops alone take longer."""
     longer = _step_us(profile, cluster) / _measured_step_us(profile)
     return profile.with_costs(profile.time_us / longer) if longer > 1 else profile
 

@@ -1,4 +1,4 @@
-"""Clusters as files: the custom JSON format, the presets, and choosing one by a word."""
+"""Clusters as files: the custom JSON format, the presets, and choosing a cluster by its name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LINK_KEYS = {"b0_us", "b1_us_per_byte", "channels"}
 
 
 def cluster_from_json(data: Any, where: str = "") -> Cluster:
-    """Make a cluster of the custom format.
+    """Make a cluster from the custom format.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def cluster_from_json(data: Any, where: str = "") -> Cluster:
     Raises
     ------
     FileError, ClusterError
-        Names the place and the fix.
+        With the place and the fix.
     """
     obj = is_object(data, where)
     check_format(obj, NAME, VERSION)
@@ -196,7 +196,7 @@ def _names(obj: dict[str, Any], where: str, default: list[str]) -> list[str]:
 
 @cache
 def presets() -> dict[str, Cluster]:
-    """Clusters that ship with Enplace, by name, the papers' testbeds first."""
+    """Return the clusters that ship with Enplace, by name, the papers' testbeds first."""
     folder = resource_files("enplace_resources") / "clusters"
     found = [
         cluster_from_json(parse_json(entry.read_bytes()), entry.name)
@@ -220,7 +220,7 @@ def cluster_from(text: str, profile: Profile) -> Cluster:
     Raises
     ------
     FileError, ClusterError
-        If there is no such cluster or its file is not usable.
+        If there is no such cluster, or its file cannot be used.
     """
     if text in ("local", "from-file"):
         return _carried(text, profile)

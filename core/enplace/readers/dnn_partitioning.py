@@ -49,8 +49,8 @@ EXACT = 1e-6
 """Largest error that rounding to whole bytes may add to a cost, as a share of the largest cost."""
 
 MOST_EDGE_BYTES, MOST_BYTES = 2.0**50, 2.0**58
-"""Where bytes are invented, those of the most expensive edge, and of all edges together. They keep
-an edge exact that costs a millionth of that, and stay below the limits of a profile."""
+"""Most bytes of an edge, and of all edges together, where bytes are invented. With them, an edge
+that costs a millionth of the most expensive one stays exact, and a profile's limits are kept."""
 
 
 def _is_dnn_partitioning(content: Content) -> bool:
@@ -76,7 +76,7 @@ def read_dnn_partitioning(content: Content) -> Profile:
     Raises
     ------
     FileError, ProfileError
-        Names the node or edge by its place in the file.
+        With the node's or edge's place in the file.
 
     Warns
     -----
@@ -161,7 +161,7 @@ def _edge(value: Any, where: str, index: dict[int, int]) -> dict[str, Any]:
 
 
 def _rate(edges: list[dict[str, Any]]) -> float:
-    """Bytes per ms that turn the file's costs into its sizes, or into whole bytes."""
+    """Find the bytes per ms that turn costs into the file's sizes, or into whole bytes."""
     ratios = Counter(
         float(f"{edge['size'] / edge['cost_ms']:.9g}")
         for edge in edges
@@ -182,8 +182,8 @@ def _rate(edges: list[dict[str, Any]]) -> float:
         )
     if rate == LAYER_RATE:
         warnings.warn(
-            "communication costs are 1000 times smaller than 2 GiB/s would take for the sizes "
-            "given (as in the layer files of Tarnawski et al.); they are used as they are",
+            "communication costs are 1000 times smaller than the sizes given take at 2 GiB/s "
+            "(as in the layer files of Tarnawski et al.); they are used unchanged",
             EnplaceWarning,
             stacklevel=3,
         )
@@ -191,7 +191,7 @@ def _rate(edges: list[dict[str, Any]]) -> float:
 
 
 def _outputs(edges: list[dict[str, Any]]) -> list[int]:
-    """Output number of each edge: one for every distinct cost of its source."""
+    """Number the output of each edge: one for every distinct cost of its source."""
     costs: dict[int, dict[float, int]] = {}
     return [
         costs.setdefault(edge["source"], {}).setdefault(edge["cost_ms"], len(costs[edge["source"]]))
@@ -208,7 +208,7 @@ def _unique_names(nodes: list[dict[str, Any]]) -> list[str]:
 
 
 def _scope(name: str) -> str:
-    """Name without its last part, be it ``bert.encoder.layer.2.bias`` or ``MatMul5_Grad/Mul``."""
+    """Drop a name's last part, as in ``bert.encoder.layer.2.bias`` or ``MatMul5_Grad/Mul``."""
     return name.replace(".", "/").rpartition("/")[0]
 
 
@@ -229,7 +229,7 @@ def _cluster(data: dict[str, Any], rate: float) -> Cluster:
         for b in range(len(devices)):
             ends = [end for end in (a, b) if end < accelerators]
             channels = tuple(ends) or (accelerators,)
-            # Between accelerators by way of the host's memory, if there is a host.
+            # Transfers between accelerators pass through the host's memory, if there is a host.
             times = len(ends) if cpus else 1
             if a != b:
                 links.append(Link(a, b, 0.0, times * US_PER_MS / rate, channels))

@@ -1,6 +1,6 @@
 """GPU profiles of TensorFlow steps, format ``tf-op-profile/1``.
 
-How a node's record is read:
+A node's record is read as follows:
 
 * an op with kernels takes their time and a launch gap for each (see :mod:`.calibration`);
 * an op that is assigned to a GPU but launches nothing (Const, Shape, Reshape...) runs on the host
@@ -35,7 +35,7 @@ LOGICAL_GPU_BYTES = 30 * GIB
 HOST_BYTES = 125 * GIB
 HOST_LANES = 16
 
-# What sending a tensor costs a TensorFlow step on the machine of the profiles, in us and us per
+# Cost of sending a tensor in a TensorFlow step on the machine of the profiles, in us and us per
 # byte: the time of a whole call that sends one, less that of an empty call, fitted over 4 bytes to
 # 256 MiB. The copy itself is the smaller part of the latency (0.7 to 1.5 us); the rest is waiting
 # for the stream, the rendezvous, and waking the receiver.
@@ -45,7 +45,7 @@ GPU_TO_GPU = (47.3, 1.301e-6)
 """Between logical GPUs of one chip: far faster than any NVLink."""
 
 BIG_COPY_BYTES = 1 << 20
-"""Copies of at least this size show the bandwidth."""
+"""Smallest copy from which the bandwidth is measured."""
 
 
 @reader(
@@ -60,7 +60,7 @@ def read_gpu_profile(content: Content) -> Profile:
     Raises
     ------
     FileError, ProfileError
-        Names the node or edge by its place in the file.
+        With the node's or edge's place in the file.
     """
     data = content.fields
     check_format({"format": data.get("schema")}, NAME, VERSION)
@@ -115,7 +115,7 @@ def _node(value: Any, index: int) -> dict[str, Any]:
 
 
 def _edges(values: list[Any], nodes: list[dict[str, Any]]) -> list[tuple[int, int, int, int, bool]]:
-    """Source, output, consumer, bytes of each edge, and whether it is by reference."""
+    """Read each edge: source, output, consumer, bytes, and whether it is by reference."""
     edges = []
     for i, value in enumerate(values):
         usable = isinstance(value, list) and len(value) == 5
@@ -136,7 +136,7 @@ def _edges(values: list[Any], nodes: list[dict[str, Any]]) -> list[tuple[int, in
 
 
 def _times(node: dict[str, Any]) -> tuple[float, float]:
-    """GPU and CPU time without launch gaps, NaN on the kind it did not run on."""
+    """Return GPU and CPU time without launch gaps; NaN for the kind that it did not run on."""
     if node["device"].startswith("GPU"):
         return (node["gpu_us"] if node["n_kernels"] else 0.0), math.nan
     return math.nan, node["cpu_us"]
@@ -145,7 +145,7 @@ def _times(node: dict[str, Any]) -> tuple[float, float]:
 def _colocation(
     nodes: list[dict[str, Any]], edges: list[tuple[int, int, int, int, bool]]
 ) -> list[str]:
-    """Groups of the graph, joined along by-reference edges."""
+    """Return the graph's colocation groups, merged along by-reference edges."""
     ops_of: dict[str, int] = {node["name"]: op for op, node in enumerate(nodes)}
     ties = [
         (ops_of.setdefault(group, op), op)
@@ -179,9 +179,9 @@ def _measured(data: dict[str, Any], nodes: list[dict[str, Any]], cluster: Cluste
 
 
 def _cluster(data: dict[str, Any], nodes: list[dict[str, Any]]) -> Cluster:
-    """The devices the profile was measured on; logical GPUs run in turn on the chip they share.
+    """Return the profile's devices; logical GPUs run one at a time on the chip that they share.
 
-    This is close to what was measured: kernels that fill the chip gain nothing from running at the
+    This is close to the measurements: kernels that fill the chip gain nothing from running at the
     same time.
     """
     n_gpus = whole(data, "logical_gpus", "", 1, low=1, high=64)
@@ -207,14 +207,14 @@ def _cluster(data: dict[str, Any], nodes: list[dict[str, Any]]) -> Cluster:
         tuple(devices),
         tuple(f"{names[link.source]}->{names[link.target]}" for link in links),
         tuple(links),
-        "The devices this profile was measured on.",
+        "The devices that this profile was measured on.",
     )
 
 
 def _host_links(copies: list[Any]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Latency and inverse bandwidth host to GPU and back, from the copies the step made itself.
+    """Fit latency and inverse bandwidth, host to GPU and back, from the copies of the step itself.
 
-    Images come from pageable memory, which is several times slower than a bus benchmark shows.
+    Images come from pageable memory, which is several times slower than bus benchmarks show.
     """
     links = []
     for kind, (b0, usual_b1) in (("MemcpyH2D", HOST_TO_GPU), ("MemcpyD2H", GPU_TO_HOST)):

@@ -18,12 +18,12 @@ Object = dict[str, Any]
 
 
 def measurement_from_json(data: Object, where: str = "measured") -> Measurement:
-    """Make a measurement of plain data; keys that are not known are kept, null means "not known".
+    """Make a measurement from plain data; unknown keys are kept, and null means "not known".
 
     Raises
     ------
     FileError, ClusterError
-        Names the field whose value is of the wrong type.
+        With the field whose value has the wrong type.
     """
     given = {key: value for key, value in data.items() if value is not None}
     fields = {key: read(given, key, where) for key, read in _READ.items() if key in given}
@@ -58,7 +58,7 @@ def _amount(data: Object, key: str, where: str) -> float:
 
 
 def _ratio(data: Object, key: str, where: str) -> float:
-    """A number that may be NaN, where too little was seen to tell."""
+    """Read a number that may be NaN, because too little data was measured."""
     value = data.get(key)
     return value if isinstance(value, float) and math.isnan(value) else _signed(data, key, where)
 
@@ -71,7 +71,7 @@ Read = Callable[[Object, str, str], Any]
 
 
 def _each(read: Read) -> Read:
-    """A reader of an object whose values are all read alike."""
+    """Make a reader of an object whose values are all read the same way."""
 
     def read_values(data: Object, key: str, where: str) -> Object:
         values, place = _mapping(data, key, where), f"{where}.{key}"
@@ -81,7 +81,7 @@ def _each(read: Read) -> Read:
 
 
 def _list(read: Read) -> Read:
-    """A reader of a list whose values are all read alike."""
+    """Make a reader of a list whose values are all read the same way."""
 
     def read_values(data: Object, key: str, where: str) -> tuple[Any, ...]:
         values = take(data, key, list, where)
@@ -160,4 +160,4 @@ _READ: dict[str, Read] = {
     "split_lengths": _each(_each(_count)),
     "evaluation": _evaluation,
 }
-"""How each key is read that is called like its field."""
+"""Reader of each key whose name is also that of its field."""

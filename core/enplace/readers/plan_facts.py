@@ -1,4 +1,4 @@
-"""Reading the ``facts`` of plan files, projects and messages: what a placer reported of a plan."""
+"""Read the ``facts`` of plan files, projects and messages: a placer's report on its plan."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 
 VALUE_KEYS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
-"""The key of a plan's value, which also tells its objective; a step-time plan has none."""
+"""Key of a plan's value, by objective; a plan for the step time has none."""
 
 _FIELDS = ("bound_us", "proven", "load", "note", "solve_seconds", "seed")
 
 
 def facts_from_json(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a :class:`~enplace.values.plan.Plan`; what cannot be read is left out."""
+    """Read the fields of a :class:`~enplace.values.plan.Plan`; leave out unreadable ones."""
     objective = next((o for o, key in VALUE_KEYS.items() if key in facts), STEP_TIME)
     note, seed = facts.get("note"), facts.get("seed")
     known = {*VALUE_KEYS.values(), *_FIELDS}

@@ -1,8 +1,8 @@
 """The plan file ``plan.json`` that teammates exchange.
 
-Ops are listed once, in the order of the plan, one line each with its device. So a moved op is one
-changed line, a device's own order is the lines that name it, and the order between devices, which
-decides who gets a channel first, is kept too.
+Ops are listed once, in the order of the plan, one line each with its device. Moving an op changes
+one line, and a device's order is that of its lines. The file also keeps the order across devices,
+which decides which transfer gets a channel first.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NOWHERE = -1
 
 @dataclass(frozen=True, eq=False)
 class PlanFile:
-    """A plan as read from a file, perhaps one that was made for another version of the graph.
+    """A plan from a file, perhaps made for another version of the graph.
 
     Attributes
     ----------
@@ -120,8 +120,7 @@ def read_plan_alone(path: str | os.PathLike[str]) -> tuple[Problem, Plan, float]
 
     Returns
     -------
-    problem : Problem
-        The plan's ops, split ones as their parts, without edges and with a microsecond each, and
+    The plan's ops, split ones as their parts, without edges and at one microsecond each, and
         the plan's cluster.
     plan : Plan
     predicted_step_time_us : float
@@ -171,7 +170,7 @@ def _load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _placements(data: dict[str, Any], index: Mapping[str, int], cluster: str) -> dict[str, int]:
-    """Device number by op name, in the order of the file."""
+    """Read the device number of each op, by name, in the order of the file."""
     found: dict[str, int] = {}
     for i, value in enumerate(take(data, "ops", list, "")):
         place = f"ops[{i}]"
@@ -219,7 +218,8 @@ def _replicas(
 def complete_plan(problem: Problem, planfile: PlanFile) -> Plan:
     """Place the ops that are missing in a plan file next to their neighbours; keep the others.
 
-    An op goes where its colocation group is, else to the device with which it exchanges most bytes
+    An op joins its colocation group, else the allowed device with which it exchanges most bytes. In
+    the order it comes just after its last producer.
     among those it may use. Its place in the order is just after its last producer.
     """
     plan = planfile.plan
@@ -239,7 +239,7 @@ def complete_plan(problem: Problem, planfile: PlanFile) -> Plan:
 
 
 def _busiest_neighbour(problem: Problem, device: IntArray, op: int) -> int:
-    """Device with which an op exchanges most bytes, among those it may use."""
+    """Find the allowed device with which an op exchanges most bytes."""
     profile = problem.profile
     into = profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]]
     out = np.arange(

@@ -1,4 +1,4 @@
-"""The placement that a profile was measured with, as a plan; and costs of another profile."""
+"""The placement that a profile was measured with, as a plan; and costs from another profile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def recorded_plan(profile: Profile, cluster: Cluster) -> Plan:
     for op in profile.op_names:
         if op not in recorded:
             raise PlanError(
-                f"profile '{profile.name}' does not say where op '{op}' ran; measure it again"
+                f"profile '{profile.name}' does not record where op '{op}' ran; measure it again"
             )
     if unknown := sorted(set(recorded.values()) - set(cluster.index)):
         raise PlanError(
@@ -43,7 +43,7 @@ def recorded_plan(profile: Profile, cluster: Cluster) -> Plan:
 
 
 def with_costs_of(profile: Profile, other: Profile) -> Profile:
-    """The same graph with the compute times that another profile measured for ops of the same name.
+    """Replace compute times by those that another profile measured for ops of the same name.
 
     An op keeps its own times if the other profile does not have it, or ran it on another kind of
     device.

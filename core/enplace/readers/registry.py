@@ -1,4 +1,4 @@
-"""A reader of one file format, and how it is registered."""
+"""Readers of file formats, and how they are registered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Content:
 
 
 def make_content(data: bytes, filename: str) -> Content:
-    """Take a file's bytes apart as far as they can be without knowing the format."""
+    """Parse a file's bytes as far as possible without knowing the format."""
     stem = filename.removesuffix(".gz").removesuffix(".json")
     try:
         value = parse_json(data)
@@ -60,11 +60,11 @@ class Reader:
     Attributes
     ----------
     name, title : str
-        What programs call it, and what a person reads in a file dialog.
+        The names for programs, and for people in a file dialog.
     suffixes : tuple of str
-        How the names of such files usually end.
+        The usual endings of such files' names.
     matches : callable
-        Whether a file is of this format; true for at most one reader, whatever the file.
+        Returns whether a file has this format; true for at most one reader per file.
     read : callable
         Makes the profile; raises FileError or ProfileError with the place in the file.
     """

@@ -11,7 +11,7 @@ from enplace.disk import parse_json
 
 @dataclass(frozen=True)
 class Sample:
-    """A bundled profile and the preset cluster to begin with."""
+    """A bundled profile, and the preset cluster that it opens with."""
 
     name: str
     title: str
@@ -21,7 +21,7 @@ class Sample:
 
 
 def samples() -> list[Sample]:
-    """Bundled samples in the order to show them."""
+    """Return the bundled samples in the order in which they are shown."""
     folder = Path(str(resource_files("enplace_resources"))) / "samples"
     entries = parse_json((folder / "samples.json").read_bytes())
     return [Sample(path=folder / f"{entry['name']}.enplace", **entry) for entry in entries]

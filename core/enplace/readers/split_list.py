@@ -11,7 +11,7 @@ MAX_PARTS = 256
 
 
 def splits_from_json(data: dict[str, Any], where: str = "") -> tuple[Split, ...]:
-    """Read the splits under the key ``splits`` of an object, if there are any.
+    """Read the splits under the key ``splits`` of an object, if any.
 
     Raises
     ------

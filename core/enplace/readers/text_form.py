@@ -38,12 +38,12 @@ def _is_text_form(content: Content) -> bool:
     matches=_is_text_form,
 )
 def read_text_form(content: Content) -> Profile:
-    """Check the open text form and make the profile.
+    """Check the open text form and make a profile from it.
 
     Raises
     ------
     FileError, ProfileError
-        Names the op or edge by its place in the file.
+        With the op's or edge's place in the file.
     """
     data = content.fields
     check_format(data, NAME, VERSION)
@@ -126,7 +126,7 @@ def _edge(value: Any, where: str, index: dict[str, int]) -> tuple[int, int, int,
 def colocation_texts(groups: list[list[str]]) -> list[str]:
     """Merge groups that share an op, and name the group of each op.
 
-    A merged group has the alphabetically first of its names. An op in no group gets an empty text.
+    A merged group gets the alphabetically first of its names. An op in no group gets an empty text.
     """
     parent: dict[str, str] = {}
 

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 
 def colocation_groups(names: Sequence[str], ties: Sequence[tuple[int, int]]) -> list[str]:
-    """Name the group of each op after the group's first op; empty for an op that has no tie.
+    """Name each op's group after the group's first op; empty for an op in no pair.
 
     Parameters
     ----------

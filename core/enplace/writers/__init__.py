@@ -1,4 +1,4 @@
-"""Plans, schedules and profiles as files for other people and programs. One module per format."""
+"""Write plans, schedules and profiles for other people and programs. One module per format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def exporters() -> dict[str, Exporter]:
-    """All exporters by name, in alphabetical order."""
+    """Return all exporters by name, in alphabetical order."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return dict(sorted(registered.items()))

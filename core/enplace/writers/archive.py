@@ -94,7 +94,7 @@ def _zip(members: Mapping[str, bytes]) -> bytes:
 
 
 def _npz(arrays: Mapping[str, Any]) -> bytes:
-    """An npz whose members are stored as they are: the outer zip packs them."""
+    """Make an npz without compressing its members: the outer zip does that."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():

@@ -10,7 +10,7 @@ from enplace.values.cluster import Cluster
 
 
 def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
-    """Plain data of a cluster in the custom format, with every link spelt out."""
+    """Write a cluster in the custom format as plain data, with every link spelt out."""
     names = [device.name for device in cluster.devices]
     return {
         "format": f"{NAME}/{VERSION}",
@@ -43,7 +43,7 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """JSON text of a cluster, with one line for each device and each link."""
+    """Write a cluster as JSON text, with one line for each device and each link."""
     parts = []
     for key, value in cluster_to_json(cluster).items():
         if key in ("devices", "links"):

@@ -14,7 +14,7 @@ _KEYS = {"paper": "source", "framework_version": TENSORFLOW}
 
 
 def measurement_to_json(measured: Measurement) -> dict[str, Any]:
-    """Plain data of a measurement; what is not known is left out."""
+    """Write a measurement as plain data, without unknown fields."""
     values = {f.name: getattr(measured, f.name) for f in fields(measured) if f.name != "other"}
     if measured.cluster is not None:
         values["cluster"] = cluster_to_json(measured.cluster)
@@ -31,7 +31,7 @@ def measurement_to_json(measured: Measurement) -> dict[str, Any]:
 
 
 _MAY_BE_EMPTY = ("links", "backward")
-"""Fields for which empty is not the same as not known."""
+"""Fields for which empty does not mean unknown."""
 
 
 def _link(link: MeasuredLink) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Memory over time of one device as a picture."""
+"""One device's memory over time as a picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = 584
 
 
 def memory_svg(schedule: Schedule, device: int) -> str:
-    """SVG text: the device's bytes in use over the step, and its capacity where that is near."""
+    """Draw as SVG the device's memory in use over the step, and its capacity if that is near."""
     capacity = int(schedule.problem.cluster.capacity_bytes[device])
     highest = column_peaks(schedule, device, COLUMNS)
     top = max(int(highest.max()), 1)
@@ -32,7 +32,7 @@ def memory_svg(schedule: Schedule, device: int) -> str:
 
 
 def column_peaks(schedule: Schedule, device: int, n_columns: int) -> IntArray:
-    """Highest use within each of ``n_columns`` equal parts of the step; shape (n_columns,)."""
+    """Find the highest use in each of ``n_columns`` equal parts of the step; shape (n_columns,)."""
     curve = schedule.memory[device]
     edges = np.linspace(0.0, schedule.makespan_us, n_columns + 1)
     first = np.searchsorted(curve.time_us, edges[:-1], side="right") - 1

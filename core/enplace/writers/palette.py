@@ -29,9 +29,9 @@ DARK = {
     "hover": "#262C33",
 }
 
-# Okabe and Ito's order, which colour-blind people can tell apart, then darker companions for
-# clusters of more than eight devices; lightened for dark. Their grey is too near the pink for many
-# colour-blind people, so ours is further away in lightness.
+# Okabe and Ito's colours, which colour-blind people can tell apart, then darker companions for
+# clusters of more than eight devices; lightened for dark mode. Their grey is too close to the pink
+# for many colour-blind people, so ours differs more in lightness.
 DEVICES_LIGHT = tuple(
     "#0072B2 #E69F00 #009E73 #CC79A7 #56B4E9 #D55E00 #F0E442 #6B6B6B "  # noqa: SIM905
     "#2D3748 #8C2D5A #1F6B3A #3B3A8F #A85C9E #7A3B12 #5C8AC4 #8A8500 #2B8C8C".split()
@@ -43,12 +43,12 @@ DEVICES_DARK = tuple(
 
 
 def device_class(device: int) -> str:
-    """CSS class that fills with a device's colour; with ``-line`` behind it, draws a line in it."""
+    """Name the CSS class that fills with a device's colour; with ``-line``, it draws a line."""
     return f"d{device % len(DEVICES_LIGHT)}"
 
 
 def picture_style() -> str:
-    """CSS of a picture: no variables, which few programs outside a browser understand."""
+    """Return a picture's CSS, without variables: few programs other than browsers support them."""
     dark = _rules(DARK, DEVICES_DARK)
     return f"{_rules(LIGHT, DEVICES_LIGHT)}@media (prefers-color-scheme:dark){{{dark}}}"
 

@@ -1,4 +1,4 @@
-"""A pipeline in time as plain data."""
+"""A pipeline's schedule as plain data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enplace.values.problem import Problem
 
 
 def pipeline_document(problem: Problem, found: PipelineSchedule) -> dict[str, Any]:
-    """Stages, and for each device what it computes and transfers when; devices by name.
+    """List stages, and what each device computes and transfers when; devices by name.
 
     The times of a stage are lists with one entry for each of its devices.
     """

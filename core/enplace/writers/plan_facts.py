@@ -1,4 +1,4 @@
-"""Writing the ``facts`` of plan files, projects and messages: what a placer reported of a plan."""
+"""Write the ``facts`` of plan files, projects and messages: a placer's report on its plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enplace.values.plan import Plan
 
 
 def facts_to_json(plan: Plan) -> dict[str, Any]:
-    """Everything a placer reported about a plan, as plain data."""
+    """Return everything that a placer reported about a plan, as plain data."""
     facts = dict(plan.details)
     if plan.objective in VALUE_KEYS:
         facts |= {VALUE_KEYS[plan.objective]: plan.value_us, "proven": plan.proven}

@@ -30,7 +30,7 @@ def write_plan(
     Parameters
     ----------
     bound_us : float, optional
-        A lower bound on the step time, if one is known already.
+        A lower bound on the step time, if already known.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def write_plan(
 
 
 def _splits_text(plan: Plan) -> str:
-    """The splits, one line each; nothing for a plan without."""
+    """Write the splits, one line each; empty for a plan without splits."""
     lines = ",\n".join(f"    {dump_json(entry)}" for entry in splits_to_json(plan.splits))
     return f'  "splits": [\n{lines}\n  ],\n' if lines else ""
 

@@ -1,4 +1,4 @@
-"""A profile as a file, in the format that its name asks for."""
+"""Write a profile in the format that the file's name asks for."""
 
 from __future__ import annotations
 

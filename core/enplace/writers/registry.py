@@ -1,4 +1,4 @@
-"""An exporter of schedules to one file format, and how it is registered."""
+"""Exporters of schedules to file formats, and how they are registered."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Exporter:
     Attributes
     ----------
     name, title : str
-        What ``enplace export --format`` calls it, and what a person reads.
+        The name for ``enplace export --format``, and the one for people.
     suffix : str
-        How the name of such a file ends.
+        The ending of such a file's name.
     write : callable
-        A schedule in, the text of the file out.
+        Takes a schedule, and returns the text of the file.
     """
 
     name: str

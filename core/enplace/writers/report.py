@@ -1,4 +1,4 @@
-"""A plan as one web page that needs nothing else: numbers, timeline, devices, memory, settings."""
+"""A plan as one self-contained web page: numbers, timeline, devices, memory, settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ svg.chip{display:inline;width:10px;height:10px;margin-right:6px}
 
 @exporter("html", title="report", suffix=".html")
 def report_html(schedule: Schedule) -> str:
-    """HTML text; follows the reader's light or dark setting and loads nothing from anywhere."""
+    """Write HTML that follows the reader's light or dark setting and loads nothing."""
     profile, cluster = schedule.problem.profile, schedule.problem.cluster
     bound_us = lower_bound_us(schedule.problem)
     parts = [

@@ -1,4 +1,4 @@
-"""A schedule in full precision, so that anyone can check it with another program."""
+"""A schedule in full precision, so that other programs can check it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from enplace.writers.tracks import channel_names
 
 
 def schedule_json(schedule: Schedule) -> str:
-    """JSON text with the start and finish of every op and transfer.
+    """Write start and finish of every op and transfer as JSON text.
 
-    Keys: ``makespan_us``, ``ops``, ``transfers``, ``devices``. Numbers are written so that reading
-    them gives the same doubles.
+    Keys: ``makespan_us``, ``ops``, ``transfers``, ``devices``. Reading the numbers gives exactly
+    the same doubles.
     """
     document = {
         "makespan_us": schedule.makespan_us,

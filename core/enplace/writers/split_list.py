@@ -9,5 +9,5 @@ from enplace.values.splits import Split
 
 
 def splits_to_json(splits: tuple[Split, ...]) -> list[dict[str, Any]]:
-    """Plain data, one object for each split."""
+    """Write splits as plain data, one object each."""
     return [dict(sorted(asdict(split).items())) for split in splits]

@@ -13,7 +13,7 @@ from enplace.writers.registry import exporter
 
 @exporter("csv", title="table", suffix=".csv")
 def table_csv(schedule: Schedule) -> str:
-    """One row for each op: name, device, its place in the device's order, start, finish in µs."""
+    """Write one row for each op: name, device, position on the device, start and finish in µs."""
     plan, profile = schedule.plan, schedule.problem.profile
     names = [device.name for device in schedule.problem.cluster.devices]
     out = io.StringIO()

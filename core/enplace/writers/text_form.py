@@ -12,7 +12,7 @@ from enplace.writers.measurement import measurement_to_json
 
 
 def profile_to_json(profile: Profile) -> dict[str, Any]:
-    """Plain data of a profile; a kind that an op cannot run on is absent from its ``time_us``."""
+    """Write a profile as plain data; ``time_us`` leaves out a kind that an op cannot run on."""
     times = profile.time_us.tolist()
     memory = zip(profile.persistent_bytes.tolist(), profile.temporary_bytes.tolist(), strict=True)
     ops = [

@@ -1,4 +1,4 @@
-"""The timeline as a picture: a row for each lane and each channel that is used."""
+"""The timeline as a picture: one row for each lane and each channel in use."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ TOP, ROW, BAR = 64, 24, 18
 LEGEND_ITEM, LEGEND_PER_ROW = 195, 6
 
 MAX_LANES, MAX_CHANNELS = 64, 32
-"""Rows of a picture; the busiest are drawn. Together with the columns they bound its size."""
+"""Most rows of a picture; the busiest are drawn. Rows and columns bound the file's size."""
 
 EXACT_ITEMS = 3000
-"""Up to this many bars are drawn one by one; with more, a row shows how busy each column is."""
+"""Most bars that are drawn one by one; beyond that, a row shows how busy each column is."""
 
 LEVELS = 4
 
 
 @exporter("svg", title="timeline as SVG", suffix=".svg")
 def timeline_svg(schedule: Schedule) -> str:
-    """SVG text with lanes, channels, a time axis and a legend; at most about 2 MB."""
+    """Draw lanes, channels, a time axis and a legend as SVG; at most about 2 MB."""
     return draw_timeline(schedule, lower_bound_us(schedule.problem))
 
 
 def draw_timeline(schedule: Schedule, bound_us: float) -> str:
-    """The same, with a lower bound on the step time that is known already."""
+    """Draw the timeline, with a lower bound on the step time that is already known."""
     lanes, lanes_left = _busiest(lane_tracks(schedule), MAX_LANES)
     channels, channels_left = _busiest(channel_tracks(schedule), MAX_CHANNELS)
     rows = lanes + channels
@@ -86,7 +86,7 @@ def _head(schedule: Schedule, bound_us: float) -> Iterator[str]:
 
 
 def _busiest(tracks: list[Track], limit: int) -> tuple[list[Track], int]:
-    """The busiest tracks in their old order, and how many are left out."""
+    """Find the busiest tracks, in their old order, and count those left out."""
     kept = sorted(range(len(tracks)), key=lambda i: -tracks[i].busy_us)[:limit]
     return [tracks[i] for i in sorted(kept)], len(tracks) - len(kept)
 
@@ -102,7 +102,7 @@ def _axis(makespan_us: float, bottom: int) -> Iterator[str]:
 
 
 def ticks_us(makespan_us: float) -> list[float]:
-    """Six to thirteen round times from 0 to the end."""
+    """Choose six to thirteen round times from 0 to the end."""
     if makespan_us <= 0:
         return [0.0]
     power = 10.0 ** np.floor(np.log10(makespan_us / 5))
@@ -126,7 +126,7 @@ def _colour(track: Track) -> str:
 
 
 def _bars(schedule: Schedule, track: Track, middle: float) -> Iterator[str]:
-    """A rectangle with a tooltip for each op or transfer."""
+    """Draw a rectangle with a tooltip for each op or transfer."""
     colour, end = _colour(track), schedule.makespan_us
     times = zip(track.numbers.tolist(), track.start_us, track.finish_us, strict=True)
     for number, start, finish in times:
@@ -148,7 +148,7 @@ def _name(schedule: Schedule, track: Track, number: int) -> str:
 
 
 def _columns(schedule: Schedule, track: Track, middle: float) -> Iterator[str]:
-    """One path for each level of activity; neighbouring columns of a level are one stroke."""
+    """Draw one path for each level of activity; adjacent columns of a level share a stroke."""
     busy = busy_share(track, schedule.makespan_us, RIGHT - LEFT)
     level = np.ceil(busy * LEVELS - 1e-9).astype(int)
     edges = np.flatnonzero(np.diff(level, prepend=-1, append=-1))
@@ -163,7 +163,7 @@ def _columns(schedule: Schedule, track: Track, middle: float) -> Iterator[str]:
 
 
 def busy_share(track: Track, makespan_us: float, n_columns: int) -> FloatArray:
-    """Share of each of ``n_columns`` equal parts of the step during which a track is busy."""
+    """Find the share of each of ``n_columns`` equal parts of the step that a track is busy."""
     if makespan_us <= 0 or not len(track.numbers):
         return np.zeros(n_columns)
     times = np.stack([track.start_us, track.finish_us], axis=1).ravel()
@@ -198,6 +198,6 @@ def _legend(schedule: Schedule, y: int) -> Iterator[str]:
 
 
 def busy_fraction(schedule: Schedule) -> list[float]:
-    """Share of the step that each device's lanes compute."""
+    """Return the share of the step in which each device's lanes compute."""
     makespan_us = schedule.makespan_us or 1.0
     return [float(busy / makespan_us) for busy in schedule.busy_us / schedule.problem.cluster.lanes]

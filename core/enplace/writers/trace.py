@@ -1,8 +1,8 @@
 """A schedule as a Chrome trace, which Perfetto opens.
 
-Each device is a process with a thread for each lane and a counter for its memory; all channels
-are the threads of one more process. Start and finish are each rounded to the
-nanosecond, so that slices of one thread touch but never overlap.
+Each device is a process with a thread for each lane and a counter for its memory; the channels are
+the threads of one more process. Starts and finishes are rounded to the nanosecond, so slices of
+one thread touch but never overlap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 @exporter("trace", title="trace for Perfetto", suffix=".trace.json")
 def chrome_trace(schedule: Schedule) -> str:
-    """JSON text: ops and transfers as slices, flows between them, memory as counters."""
+    """Write JSON text: ops and transfers as slices, flows between them, memory as counters."""
     tracks = lane_tracks(schedule) + channel_tracks(schedule)
     events = [
         *_names(schedule, tracks),
@@ -44,13 +44,13 @@ def chrome_trace(schedule: Schedule) -> str:
 
 
 def _place(schedule: Schedule, track: Track) -> dict[str, int]:
-    """Process and thread of a track."""
+    """Return process and thread of a track."""
     process = track.device if track.device >= 0 else schedule.problem.cluster.n_devices
     return {"pid": process + 1, "tid": track.lane + 1}
 
 
 def _rounded(time_us: FloatArray | float) -> Any:
-    """Whole nanoseconds, in µs."""
+    """Round µs to whole nanoseconds."""
     return np.round(time_us, 3).tolist()
 
 
@@ -102,7 +102,7 @@ def _transfer(schedule: Schedule, transfer: int) -> Event:
 
 
 def _flows(schedule: Schedule) -> Iterator[Event]:
-    """From the producer through the transfer to each consumer on the destination."""
+    """Draw arrows from a producer through the transfer to each consumer on the destination."""
     profile, plan = schedule.problem.profile, schedule.plan
     first_channel = {
         (link.source, link.target): link.channels[0] for link in schedule.problem.cluster.links

@@ -1,4 +1,4 @@
-"""Rows of a timeline: each lane of a device and each channel, with what runs on it."""
+"""Rows of a timeline: each lane of a device and each channel, with its ops or transfers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from enplace.values.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """One row of a timeline; nothing on it overlaps.
+    """One row of a timeline, without overlaps.
 
     Attributes
     ----------
     name : str
-        What a person calls it: ``"GPU 0"``, ``"CPU 0, lane 2"``, ``"GPU 0 → GPU 1"``.
+        The name on screen: ``"GPU 0"``, ``"CPU 0, lane 2"``, ``"GPU 0 → GPU 1"``.
     device, lane : int
-        Of a device's lane; the device is −1 for a channel, and ``lane`` the channel's number.
+        Device and lane; for a channel, −1 and the channel's number.
     numbers : int array, shape (n,)
         Ops, or transfers for a channel, in the order in which they run.
     start_us, finish_us : float array, shape (n,)
@@ -40,7 +40,7 @@ class Track:
 
 
 def lane_tracks(schedule: Schedule) -> list[Track]:
-    """Lanes of all devices, each device's first ones up to the last that is used."""
+    """List the lanes of all devices, up to the last one of each device that is used."""
     tracks = []
     for number, device in enumerate(schedule.problem.cluster.devices):
         ops = np.flatnonzero(schedule.plan.device == number)
@@ -63,7 +63,7 @@ def lane_tracks(schedule: Schedule) -> list[Track]:
 
 
 def channel_tracks(schedule: Schedule) -> list[Track]:
-    """Channels that carry at least one transfer, in the cluster's order."""
+    """List the channels that carry at least one transfer, in the cluster's order."""
     cluster = schedule.problem.cluster
     link = schedule.transfer_from * cluster.n_devices + schedule.transfer_to
     order = np.lexsort((schedule.transfer_finish_us, schedule.transfer_start_us))
@@ -87,7 +87,7 @@ def channel_tracks(schedule: Schedule) -> list[Track]:
 
 
 def channel_names(cluster: Cluster) -> dict[tuple[int, int], list[str]]:
-    """Names of the channels that a transfer between two devices occupies, by device numbers."""
+    """Name the channels that a transfer occupies, by the numbers of its two devices."""
     return {
         (link.source, link.target): [cluster.channels[channel] for channel in link.channels]
         for link in cluster.links
