@@ -10,11 +10,11 @@ __version__ = "0.1.0"
 
 
 def apply(path: str | os.PathLike[str], order: bool = True) -> Any:
-    """Run the training of this process as ``plan.json`` says.
+    """Run the training of this process according to ``plan.json``.
 
     See :func:`enplace.frameworks.tensorflow.apply.apply`.
 
-    Call it at the beginning of a training script, which needs no other change.
+    Call it at the start of a training script, which needs no other change.
     """
-    # TensorFlow is imported only by those who call this.
+    # Import TensorFlow only for those who call this.
     return importlib.import_module("enplace.frameworks.tensorflow.apply").apply(path, order)

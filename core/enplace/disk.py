@@ -1,4 +1,4 @@
-"""Reading and writing bytes and JSON; every fault is one line."""
+"""Read and write bytes and JSON; every fault is one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from enplace.errors import EnplaceError, FileError
 from enplace.text import UNPRINTABLE, instead
 
 MAX_FILE_BYTES = 512 << 20
-"""Larger inputs are refused, measured after unpacking."""
+"""Largest input, measured after unpacking."""
 
 _FIXES = {
     errno.ENOSPC: "free some space on the disk",
@@ -75,12 +75,12 @@ def _replace(target: Path, content: bytes) -> None:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Content of a file, unpacked if it is gzip.
+    """Read a file, and unpack it if it is gzip.
 
     Raises
     ------
     FileError
-        If it cannot be read or is larger than :data:`MAX_FILE_BYTES`; it names the file.
+        If it cannot be read or is larger than :data:`MAX_FILE_BYTES`; names the file.
     """
     with naming(path):
         try:
@@ -192,7 +192,7 @@ def take(
     Raises
     ------
     FileError
-        If the key is absent or its value of another type.
+        If the key is absent or its value has another type.
     """
     value = obj.get(key)
     if value is None and default is not None:
@@ -253,12 +253,12 @@ def whole(
 
 
 def only(obj: dict[str, Any], known: set[str], where: str) -> None:
-    """Refuse unknown keys, which most often are misspelt.
+    """Refuse unknown keys, which are usually misspelt.
 
     Raises
     ------
     FileError
-        Names the first unknown key and the known ones.
+        With the first unknown key and the known ones.
     """
     if unknown := sorted(set(obj) - known):
         raise FileError(
@@ -288,12 +288,12 @@ def shown(value: Any) -> str:
 
 
 def check_format(obj: dict[str, Any], name: str, version: int) -> None:
-    """Refuse a file of another format, or of a newer version than this program knows.
+    """Refuse a file of another format, or of a newer version than this program reads.
 
     Raises
     ------
     FileError
-        If ``format`` is that of another kind of file or of a newer version.
+        If ``format`` names another kind of file or a newer version.
     """
     found = obj.get("format", f"{name}/{version}")
     if not isinstance(found, str) or not found.startswith(f"{name}/"):

@@ -1,12 +1,12 @@
-"""Errors a person can act on: each message names the place, the op or device, and the fix."""
+"""Errors that a person can act on: each names the place, the op or device, and the fix."""
 
 
 class EnplaceError(Exception):
-    """Base of all errors that the input causes, not a fault of the program."""
+    """Base of all errors that are caused by the input, not by a fault of the program."""
 
 
 class ProfileError(EnplaceError):
-    """The graph or its costs are not usable."""
+    """The graph or its costs cannot be used."""
 
 
 class EmptyProfileError(ProfileError):
@@ -38,7 +38,7 @@ class CostError(ProfileError):
 
 
 class ClusterError(EnplaceError):
-    """The description of the machine is not usable."""
+    """The description of the machine cannot be used."""
 
 
 class ProblemError(EnplaceError):
@@ -62,7 +62,7 @@ class PlanError(EnplaceError):
 
 
 class SplitError(PlanError):
-    """An op cannot be split the way a plan asks for."""
+    """An op cannot be split as a plan asks."""
 
 
 class DeadlockError(PlanError):
@@ -78,4 +78,4 @@ class CancelledError(EnplaceError):
 
 
 class EnplaceWarning(UserWarning):
-    """Something to know about a file that can be read all the same."""
+    """A fact to know about a file that can be read nevertheless."""

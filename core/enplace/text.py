@@ -1,4 +1,4 @@
-"""Numbers and names as a person reads them, with units, a real minus sign and sensible digits."""
+"""Numbers and names for people, with units, a real minus sign and sensible digits."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def finite(value: object) -> float | None:
-    """A number that a file claims, if it is one."""
+    """Return the finite number in a value from a file; None if it is not one."""
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
     return None
 
 
 def ms(time_us: float, signed: bool = False) -> str:
-    """Milliseconds of a time in µs: ``148.9 ms``, ``0.012 ms``; with ``signed``, ``+2.1 ms``."""
+    """Show a time in milliseconds: ``148.9 ms``, ``0.012 ms``; with ``signed``, ``+2.1 ms``."""
     value = time_us / 1000
     digits = 1 if abs(value) >= 0.995 else _decimals(value, significant=2)
     return f"{_number(value, digits, signed)} ms"
 
 
 def size(n_bytes: float, signed: bool = False) -> str:
-    """Bytes in binary units: ``512 B``, ``1.0 MiB``, ``61 MiB``, ``11.9 GiB``."""
+    """Show bytes in binary units: ``512 B``, ``1.0 MiB``, ``61 MiB``, ``11.9 GiB``."""
     value, unit = float(n_bytes), 0
     while abs(value) >= 1023.5 and unit < len(_SIZES) - 1:
         value, unit = value / 1024, unit + 1
@@ -41,17 +41,17 @@ def size(n_bytes: float, signed: bool = False) -> str:
 
 
 def percent(fraction: float, signed: bool = False) -> str:
-    """A fraction in percent with one decimal: ``8.1 %``; with ``signed``, ``−19.8 %``."""
+    """Show a fraction in percent with one decimal: ``8.1 %``; with ``signed``, ``−19.8 %``."""
     return f"{_number(fraction * 100, 1, signed)} %"
 
 
 def gap_text(gap: float | None, fits: bool) -> str:
-    """A plan's gap to the lower bound; a dash for a plan that does not fit."""
+    """Show a plan's gap to the lower bound; a dash for a plan that does not fit."""
     return percent(gap) if fits and gap is not None else "—"
 
 
 def rate(bytes_per_s: float) -> str:
-    """Bandwidth in decimal units, as in data sheets: ``25 GB/s``, ``850 MB/s``."""
+    """Show a bandwidth in decimal units, as in data sheets: ``25 GB/s``, ``850 MB/s``."""
     value, unit = (bytes_per_s / 1e9, "GB/s") if bytes_per_s >= 1e9 else (bytes_per_s / 1e6, "MB/s")
     digits = min(_decimals(value, significant=3), 1)
     return f"{_number(value, digits, False).removesuffix('.0')} {unit}"
@@ -63,19 +63,19 @@ def factor(value: float) -> str:
 
 
 def seconds(time_s: float) -> str:
-    """A waiting time: ``0.4 s``, ``12 s``, ``3 min 20 s``."""
+    """Show a waiting time: ``0.4 s``, ``12 s``, ``3 min 20 s``."""
     if time_s >= 60:
         return f"{int(time_s) // 60} min {int(time_s) % 60} s"
     return f"{time_s:.1f} s" if time_s < 10 else f"{time_s:.0f} s"
 
 
 def count(number: int, noun: str) -> str:
-    """A number of things: ``1 op``, ``3,776 ops``."""
+    """Show a number of things: ``1 op``, ``3,776 ops``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def device_label(name: str) -> str:
-    """A device's name as it is shown: ``GPU 0``, or on a host ``worker 1 GPU 0``.
+    """Return a device's name on screen: ``GPU 0``, or on a host ``worker 1 GPU 0``.
 
     :func:`enplace.names.rules.find_device` accepts it, so that it can be copied to ``--pin``.
     """
@@ -83,7 +83,7 @@ def device_label(name: str) -> str:
 
 
 def host_of(name: str) -> str:
-    """The host in a device's name, ``worker 0`` of ``/job:worker/task:0/GPU:1``; empty if none."""
+    """Return the host in a name, ``worker 0`` of ``/job:worker/task:0/GPU:1``; empty if none."""
     found = _HOST.match(name)
     return f"{found[1]} {found[2]}" if found else ""
 
@@ -97,7 +97,7 @@ def elide_middle(text: str, length: int) -> str:
 
 
 def shortened(text: str) -> str:
-    """Shorten every word of a message, such as a name from a file, that is too long to read."""
+    """Shorten every word of a message that is too long to read, such as a name from a file."""
     return _LONG_WORD.sub(lambda word: elide_middle(word[0], MAX_WORD), text)
 
 
@@ -116,7 +116,7 @@ def listed(names: Collection[str]) -> str:
 
 
 def _decimals(value: float, significant: int) -> int:
-    """How many decimals show a number with that many significant digits."""
+    """Count the decimals that show a number with this many significant digits."""
     if value == 0 or not math.isfinite(value):
         return 0
     return max(0, significant - 1 - math.floor(math.log10(abs(value))))

@@ -1,1 +1,1 @@
-"""Everything that knows a framework; today that is TensorFlow."""
+"""Everything that depends on a framework; today that is TensorFlow."""

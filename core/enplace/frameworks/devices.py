@@ -1,4 +1,4 @@
-"""The devices of this machine that a model is profiled or run on, as a person names them."""
+"""The devices of this machine for a profile or a run, as the user names them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def usual_devices() -> str:
-    """Return the devices that a model is most likely profiled on here."""
+    """Return the devices on which a model is most likely profiled here."""
     return "gpu:all" if _NVIDIA_DRIVER.exists() else "cpu:2"
 
 
@@ -22,13 +22,12 @@ def devices_for(cluster: Cluster, measured: Measurement) -> str:
     Parameters
     ----------
     measured : Measurement
-        That of the profile. If the cluster is the one that it was measured on, the devices are
-        those of the measurement.
+        The profile's. For the cluster of that profile, the devices are those that were measured.
 
     Raises
     ------
     ClusterError
-        If the cluster has several hosts, and nobody said where they are.
+        If the cluster has several hosts whose addresses are unknown.
     """
     known = measured.cluster
     if measured.devices and known is not None and known.index == cluster.index:

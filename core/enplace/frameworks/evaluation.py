@@ -1,9 +1,9 @@
 """Standard Evaluation: the costs of a batch that no single device can hold (Celeritas, 4.2).
 
-Small batches are profiled on one device; lines through what each op took give its times and its
-memory for the large batch (4.2.1). The estimated model is placed by Order-Place on
-as few devices as it needs, and a few steps across them measure the true times. The profile records
-how good the estimate was, as in Table 5 of the paper.
+Small batches are profiled on one device; lines through each op's costs give its time and memory for
+the large batch (4.2.1). Order-Place puts the estimated model on as few devices as it needs, and a
+few steps there measure the true times. The profile records how good the estimate was, as in Table 5
+of the paper.
 
 Tensor sizes need no line where the graph itself gives them for the large batch.
 """
@@ -33,7 +33,7 @@ from enplace.values.profile import FloatArray, IntArray, Profile
 METHOD = "order-place"
 FEW_STEPS = 5
 NEAR = 0.2
-"""An estimate that is off by less is near; times that are further off on average are poor."""
+"""Largest error of a good estimate; if times are further off on average, they are poor."""
 
 Do = Callable[[Sequence[Message], Report], Message]
 """Sends a job to a process with TensorFlow, and returns the answer."""
@@ -60,7 +60,7 @@ def evaluate(
     Returns
     -------
     Profile
-        Of the large batch; ``measured.evaluation`` says how good the estimate was.
+        Profile of the large batch; ``measured.evaluation`` says how good the estimate was.
 
     Raises
     ------
@@ -108,9 +108,9 @@ def estimate(
     Parameters
     ----------
     graph : Profile
-        Of the large batch, without times; 0 bytes mean that a tensor's size is unknown.
+        The large batch, without times; 0 bytes mean that a tensor's size is unknown.
     small : sequence of Profile
-        One for each of ``batch_sizes``.
+        Profiles of ``batch_sizes``, in the same order.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def estimate(
         return extrapolated(batch_sizes, np.array(values, dtype=np.float64), batch_size)
 
     time_us = line([profile.time_us[at] for profile, at in zip(small, order, strict=True)])
-    # An op has a time only on the kind of device that it ran on last.
+    # An op only has a time for the kind of device that it ran on last.
     time_us[np.isnan(small[-1].time_us[order[-1]])] = np.nan
     temporary = line([p.temporary_bytes[at] for p, at in zip(small, order, strict=True)])
     held = [_bytes_of_tensors(graph, profile) for profile in small]
@@ -136,7 +136,7 @@ def estimate(
         tensor_bytes=np.where(np.isfinite(by_line), np.rint(by_line), graph.tensor_bytes).astype(
             np.int64
         ),
-        # These fields are true of one batch size only.
+        # These fields hold for one batch size only.
         measured=replace(
             small[-1].measured,
             step_time_us=None,
@@ -217,7 +217,7 @@ def advice(found: Evaluation) -> list[str]:
         sure = ", and its memory" if found.memory.mean <= NEAR else ""
         lines.append(
             f"The estimated times are {percent(found.time.mean)} off on average: trust the "
-            f"measured ones, which the profile holds{sure}."
+            f"measured times in the profile{sure}."
         )
     if found.devices_used == 1:
         lines.append(

@@ -1,4 +1,4 @@
-"""What Enplace asks of a framework, such as TensorFlow.
+"""The interface of a framework, such as TensorFlow.
 
 A framework is a package in this folder with a module ``framework`` that holds a :class:`Framework`
 under the name ``FRAMEWORK``. That module must not import the framework itself: a framework runs
@@ -18,14 +18,14 @@ from enplace.writers.registry import Exporter
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework, as the rest of Enplace knows it.
+    """A framework, as the rest of Enplace sees it.
 
     Attributes
     ----------
     name : str
-        What people call it.
+        Its name on screen.
     module : str
-        The module that is there where it is installed.
+        A module that exists wherever it is installed.
     extra : str
         The extra of Enplace that installs it.
     worker : Program
@@ -35,12 +35,12 @@ class Framework:
     kinds : tuple of str
         The kinds of model that it opens; see :class:`enplace.frameworks.source.Source`.
     recorded_kinds : tuple of str
-        Those of them that hold only measurements, so that opening one runs no code.
+        Kinds that hold only measurements, so that opening one runs no code.
     suffixes : tuple of str
-        How the files of its models end.
+        Endings of the names of its models' files.
     recognise : callable
-        Takes a path that exists; returns where the model is, and its kind. Raises
-        :class:`enplace.errors.FileError` if it is no model of this framework.
+        Takes a path that exists; returns the path of the model, and its kind. Raises
+        :class:`enplace.errors.FileError` if it is not a model of this framework.
     exporters : tuple of Exporter
         Write a plan as code of this framework.
     """
@@ -63,5 +63,5 @@ class Framework:
 
     @property
     def install_command(self) -> str:
-        """What a person types to install it."""
+        """The command that installs it."""
         return f"pip install 'enplace[{self.extra}]'"

@@ -1,9 +1,9 @@
 """Jobs for a framework's worker.
 
-A worker does one job and ends: TensorFlow fixes its devices when it starts, and whatever happens
-there, nothing is lost here. It receives the values that the job is about, if any, and then the job,
-which is the message with a ``source``. Everything that a model's own code prints goes to the
-worker's standard error.
+A worker does one job and ends: TensorFlow fixes its devices when it starts, and a crash there loses
+nothing here. The worker receives the values that the job is about, if any, and then the job, which
+is the message with a ``source``. Everything that a model's own code prints goes to the worker's
+standard error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Job = tuple[Message, ...]
 def profile_job(
     source: Source, devices: str, steps: int, warm_ups: int, batch_sizes: Sequence[int] = ()
 ) -> Job:
-    """Write the job of profiling a model; the answer is a profile message.
+    """Make the job of profiling a model; the answer is a profile message.
 
     Without ``steps``, the profile holds the graph with the sizes that are known, and no times. With
     ``batch_sizes``, it is estimated from these: :mod:`enplace.frameworks.evaluation`.
@@ -47,7 +47,7 @@ def run_job(
     plan: Plan,
     compare: bool = True,
 ) -> Job:
-    """Write the job of running a plan and measuring it; the answer is a run message.
+    """Make the job of running a plan and measuring it; the answer is a run message.
 
     Parameters
     ----------

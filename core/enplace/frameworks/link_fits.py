@@ -1,4 +1,4 @@
-"""What transfers cost on the devices of a profile: measured lines, or presets."""
+"""Costs of transfers between the devices of a profile: measured lines, or presets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def link_fits(profile: Profile) -> list[LinkFit]:
 
 
 def _is_plottable(link: MeasuredLink) -> bool:
-    """Whether a link can be drawn on logarithmic axes."""
+    """Return whether a link can be drawn on logarithmic axes."""
     return len(link.size_bytes) > 1 and min(*link.size_bytes, *link.time_us) > 0
 
 
@@ -69,7 +69,7 @@ def _link_fit(link: MeasuredLink, cluster: Cluster) -> LinkFit:
 
 
 def about_poor(fits: Sequence[LinkFit]) -> str:
-    """Name the poor lines and what to do about them; empty if there are none."""
+    """Name the poor fits and their remedy; empty if there are none."""
     poor = [fit.title for fit in fits if not fit.r2 >= POOR_R2]  # NaN is poor
     if not poor:
         return ""
@@ -80,7 +80,7 @@ def about_poor(fits: Sequence[LinkFit]) -> str:
 
 
 def about_presets(profile: Profile) -> str:
-    """Say what transfers between the CPUs of one host cost, which nothing measures, if any."""
+    """Report the presets for transfers between the CPUs of one host, which cannot be measured."""
     cluster = profile.measured.cluster
     if cluster is None:
         return ""

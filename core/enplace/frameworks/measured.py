@@ -21,7 +21,7 @@ from enplace.writers.clusters import cluster_to_json
 NOT_SEEN = -1
 
 SPLIT_DIFFERENCE, ROUNDINGS, MOST_DIFFERENCE = 1e-6, 10.0, 1e-3
-"""How much the first step may differ where a run may round differently, relative for numbers above
+"""Largest difference of a first step that may round differently, relative for numbers above
 1: ``SPLIT_DIFFERENCE``, or ``ROUNDINGS`` times the effect of changing the variables' last bits if
 that is more, but never more than ``MOST_DIFFERENCE``."""
 
@@ -56,7 +56,7 @@ FEWEST_SENDS = 5
 
 
 def may_round(plan: Plan, cluster: Cluster) -> bool:
-    """Whether a run may round differently from one without the plan.
+    """Return whether a run may round differently from one without the plan.
 
     Parts of a split op do. Sums over tensors from another process may, because those tensors are
     aligned differently in memory.
@@ -82,28 +82,28 @@ class MeasuredRun:
     op_device : int array, shape (n_ops,)
         Where each op really ran; :data:`NOT_SEEN` where it is in no partition.
     op_memory_bytes : int array, shape (n_ops,)
-        Memory of each op while it ran, with its outputs for other ops; 0 where it left no row.
+        Memory of each op while it ran, and of its outputs for other ops; 0 where it left no row.
     ops_checked, ops_on_planned_device : int
         Ops of the plan in the partitions that TensorFlow ran, and those of them that were on the
         planned device.
     order_violations : int
         Ops that started before their predecessor in the plan's order of their device.
     loss_difference, weights_difference : float
-        Largest difference from the same steps without the plan, grappler off. For inference, the
-        first is the difference of the outputs. NaN if there is nothing to compare.
+        Largest difference from the same steps without the plan, grappler off. For inference,
+        ``loss_difference`` compares the outputs. NaN if there is nothing to compare.
     stock_step_time_us : float
         Median step of TensorFlow by itself: grappler on, no plan.
     predicted_step_time_us : float
         The simulator's prediction.
     facts : mapping
-        Details for the curious; plain data.
+        Further details; plain data.
     first_step_difference : float
         Where a run may round differently (:func:`may_round`), the largest difference between the
-        first step and the same step without the plan: of the loss, and of the new weights or of the
-        loss they give, whichever is less; relative for numbers above 1. NaN otherwise, and where
-        nothing can be compared.
+        first step and the same step without the plan: of the loss, and of the new weights or
+        the loss they give, whichever is less; relative for numbers above 1. NaN otherwise, and
+        where nothing can be compared.
     rounding_difference : float
-        The same between two runs without the plan, one of which starts with other last bits.
+        The same between two runs without the plan, one of which starts with changed last bits.
     """
 
     profile: Profile
@@ -179,8 +179,8 @@ class MeasuredRun:
     def caveat(self) -> str:
         """Why the prediction may be too short on these devices; empty if there is no known reason.
 
-        The machine model knows neither what the cores of one machine share nor that processes share
-        cores. Devices that run in turn on one chip share nothing at the same time.
+        The machine model ignores what cores of one machine share, and that processes share cores.
+        Devices that run in turn on one chip do not share anything at the same time.
         """
         used = [self.cluster.devices[d] for d in np.unique(self.plan.device).tolist()]
         tasks = {task_of(device.name) for device in used}
@@ -263,7 +263,7 @@ def with_measured_links(run: MeasuredRun) -> Cluster:
 
 
 def _telling_edges(run: MeasuredRun) -> tuple[IntArray, FloatArray]:
-    """Edges between devices whose transfer alone delayed the consumer, and for how long."""
+    """Find edges between devices whose transfer alone delayed the consumer, and for how long."""
     profile, at = run.profile, run.op_device
     op, source = profile.edge_op, profile.edge_source
     finish_us = np.where(at == NOT_SEEN, np.nan, run.op_finish_us)
@@ -276,7 +276,7 @@ def _telling_edges(run: MeasuredRun) -> tuple[IntArray, FloatArray]:
 
 
 def _free_us(run: MeasuredRun, finish_us: FloatArray) -> FloatArray:
-    """When each op's device had finished all earlier ops; NaN for a device's first op."""
+    """Find when each op's device had finished all earlier ops; NaN for a device's first op."""
     free_us = np.full(run.profile.n_ops, np.nan)
     for device in range(run.cluster.n_devices):
         ops = np.flatnonzero((run.op_device == device) & np.isfinite(run.op_start_us))
@@ -286,7 +286,7 @@ def _free_us(run: MeasuredRun, finish_us: FloatArray) -> FloatArray:
 
 
 def _added_us(profile: Profile) -> FloatArray:
-    """Calibrated overhead of each op beyond its row, by kind of device; shape (n_ops, 2)."""
+    """Return each op's calibrated overhead beyond its row, by kind; shape (n_ops, 2)."""
     measured = profile.measured
     added_us = np.zeros((profile.n_ops, len(KINDS)))
     n_kernels = np.array([measured.op_kernels.get(name, 0) for name in profile.op_names])
@@ -296,7 +296,7 @@ def _added_us(profile: Profile) -> FloatArray:
 
 
 def run_message(run: MeasuredRun, do: str = "done") -> Message:
-    """Make a message of a run; the profile is not sent, because the receiver has it."""
+    """Make a message of a run, without the profile, which the receiver has."""
     carried = plan_message(do, run.plan, {"cluster": cluster_to_json(run.cluster)})
     values = {f.name: getattr(run, f.name) for f in fields(run)}
     figures = {name: values[name] for name in (*_FIGURES, "facts")}

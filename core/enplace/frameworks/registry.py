@@ -1,4 +1,4 @@
-"""The frameworks that Enplace knows: each folder here is one."""
+"""The frameworks that Enplace supports: each folder here is one."""
 
 from __future__ import annotations
 

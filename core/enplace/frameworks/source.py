@@ -1,4 +1,4 @@
-"""The model that a person points at: a script, a module, a saved model, a graph."""
+"""The model that the user chose: a script, a module, a saved model, a graph."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 ADD_TENSORFLOW = "pip install 'enplace[tensorflow]'"
 MAX_BATCH = 1 << 24
 BATCH = "{batch}"
-"""In the arguments of a script, its batch size."""
+"""Stands for the batch size in a script's arguments."""
 
 _SAY_WHERE = f"Write {BATCH} among its arguments, such as '--batch {BATCH}'"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model and how to call it.
+    """A model and its arguments.
 
     Attributes
     ----------
@@ -39,12 +39,12 @@ class Source:
     arguments : tuple of str
         The command line of a script or module.
     loss, optimizer : str
-        How to train a saved model, by the names that Keras knows.
+        Loss and optimiser for training a saved model, by their names in Keras.
     batch_size : int
-        Of the batches that a saved model gets, and the value of :data:`BATCH` in a script's
-        arguments; 0 leaves it to the model.
+        Batch size for a saved model, and the value of :data:`BATCH` in a script's arguments;
+        0 leaves it to the model.
     signature : str
-        Which one of a SavedModel; empty for its only or its default one.
+        Signature of a SavedModel; empty for its only or its default one.
     """
 
     path: str
@@ -57,7 +57,7 @@ class Source:
 
     @property
     def framework(self) -> Framework:
-        """The framework that opens it."""
+        """The framework that opens the model."""
         return framework_of_kind(self.kind)
 
     @property
@@ -67,7 +67,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What a person calls the model."""
+        """The model's name for people."""
         return self.path if self.kind == "module" else Path(self.path).stem
 
     @property
@@ -77,7 +77,7 @@ class Source:
 
     @property
     def command(self) -> str:
-        """The script as it is called in a shell."""
+        """The script's command line in a shell."""
         return shlex.join([Path(self.path).name, *self.words])
 
     def to_json(self) -> dict[str, Any]:
@@ -86,12 +86,12 @@ class Source:
 
 
 def source_from_json(data: Any) -> Source:
-    """Read what :meth:`Source.to_json` made.
+    """Read the result of :meth:`Source.to_json`.
 
     Raises
     ------
     FileError
-        Names the place in the data.
+        With the place in the data.
     """
     source = is_object(data, "source")
     only(source, set(Source.__dataclass_fields__), "source")
@@ -113,7 +113,7 @@ def source_from_json(data: Any) -> Source:
 
 
 def source_of(path: str, **options: Any) -> Source:
-    """Find out which kind of model is at a path, or which module has this name.
+    """Find the kind of the model at a path, or the module of this name.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def source_of(path: str, **options: Any) -> Source:
 
 
 def _recognise(place: Path) -> tuple[Path, str]:
-    """Return where a model is and its kind; if there is none, say why."""
+    """Return the path of a model and its kind; if there is none, raise the best explanation."""
     why: FileError | None = None
     for framework in frameworks().values():
         try:
@@ -151,7 +151,7 @@ def _recognise(place: Path) -> tuple[Path, str]:
 
 
 def _is_module(name: str) -> bool:
-    """Whether Python could import it. Looks only for the first part, and runs nothing."""
+    """Return whether Python could import it; looks only for the first part, and runs nothing."""
     suffixes = [suffix for framework in frameworks().values() for suffix in framework.suffixes]
     if not _MODULE.fullmatch(name) or Path(name).suffix in suffixes:
         return False
@@ -185,12 +185,12 @@ def _takes_batch(source: Source) -> bool:
 
 
 def check_batch_sizes(source: Source, sizes: Sequence[int]) -> None:
-    """Refuse batch sizes that nothing can be estimated from.
+    """Refuse batch sizes that allow no estimate.
 
     Raises
     ------
     FileError
-        Says what is missing.
+        With what is missing.
     """
     if _is_script(source) and not _takes_batch(source):
         raise FileError(

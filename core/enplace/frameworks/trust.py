@@ -1,4 +1,4 @@
-"""Which code may run: a person is asked once for each folder, as editors do."""
+"""Which code may run: the user is asked once for each folder, as in editors."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NAME, VERSION = "enplace-trust", 1
 
 
 class TrustError(EnplaceError):
-    """No person has allowed this code to run."""
+    """The user has not allowed this code to run."""
 
 
 def needs_trust(source: Source) -> bool:
-    """Whether opening a model runs code that came with it: even a saved graph can write files."""
+    """Return whether opening a model runs its code: even a saved graph can write files."""
     return not source.is_recorded
 
 
@@ -38,22 +38,22 @@ def folder_of(source: Source) -> Path:
 
 
 def is_trusted(path: str | os.PathLike[str]) -> bool:
-    """Whether a person trusts a folder that contains the path, directly or deeper down."""
+    """Return whether the user trusts a folder that contains the path, at any depth."""
     trusted = _folders()
     return any(str(folder) in trusted for folder in Path(path).resolve().parents)
 
 
 def trust(folder: str | os.PathLike[str]) -> None:
-    """Remember that a person trusts a folder and all in it.
+    """Remember that the user trusts a folder and everything in it.
 
     Raises
     ------
     FileError
-        If the person's settings cannot be written.
+        If the user's settings cannot be written.
     """
     folders = sorted({*_folders(), str(Path(folder).resolve())})
     text = dump_json({"format": f"{NAME}/{VERSION}", "folders": folders}, indent=2)
-    with suppress(OSError):  # writing says what is wrong
+    with suppress(OSError):  # writing reports the fault
         _file().parent.mkdir(parents=True, exist_ok=True)
     write_atomically(_file(), f"{text}\n")
 
@@ -63,7 +63,7 @@ def _file() -> Path:
 
 
 def _folders() -> set[str]:
-    """The trusted folders; none where the file that lists them is missing or damaged."""
+    """Read the trusted folders; empty if the file that lists them is missing or damaged."""
     try:
         data = is_object(parse_json(read_bytes(_file())), "")
         check_format(data, NAME, VERSION)

@@ -2,7 +2,7 @@
 
 Yi et al., Fast Training of Deep Learning Models over Multiple GPUs: a new strategy is activated if
 the updated costs, of ops and of links, promise a faster step, and rolled back if it measures
-slower. Here also if it does not run as planned: what was fast then is not the plan.
+slower. We also roll back a plan that does not run as planned: its time is not the plan's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Trial:
     Attributes
     ----------
     kept : bool
-        Whether it ran as planned, and faster than all before it that did.
+        Whether it ran as planned, and faster than all earlier plans that did.
     """
 
     plan: Plan
@@ -39,14 +39,14 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The plans that were run, one after the other.
+    """The plans that were run, one after another.
 
     Attributes
     ----------
     trials : tuple of Trial
-        The first is the plan that tuning began with.
+        The first is the plan with which tuning began.
     problem : Problem
-        With the costs that the best plan's run showed.
+        With the costs measured in the best plan's run.
     settled : bool
         Whether it ended because the measured costs promise no faster plan.
     """
@@ -75,7 +75,7 @@ def tune(problem: Problem, plan: Plan, run: Run, solve: Solve, rounds: int) -> T
     run, solve : callables
         Run a plan on real devices, and find a plan for a problem.
     rounds : int
-        At most so many new plans are run.
+        Most new plans to run.
     """
     measured = run(problem, plan)
     tuning = Tuning((Trial(plan, measured, measured.as_planned),), problem, settled=False)
@@ -91,7 +91,7 @@ def tune(problem: Problem, plan: Plan, run: Run, solve: Solve, rounds: int) -> T
 
 
 def _learn(tuning: Tuning, trial: Trial) -> Tuning:
-    """Take the costs of a run in."""
+    """Take over the costs that the run of a trial measured."""
     costs, links = with_measured_costs(trial.run), with_measured_links(trial.run)
     return replace(tuning, problem=replace(tuning.problem, profile=costs, cluster=links))
 
@@ -102,9 +102,9 @@ def _is_better(run: MeasuredRun, best: Trial) -> bool:
 
 
 def _promises_more(tuning: Tuning, new: Plan) -> bool:
-    """Whether a plan should be faster than the best one measured, or than that one should be.
+    """Return whether a plan should be faster than the best one was, or should have been.
 
-    Where the best one did not run as planned, its times tell of another plan: any new one may do.
+    If the best one did not run as planned, its times belong to another plan: any new one will do.
     """
     if any(trial.plan.acts_like(new) for trial in tuning.trials):
         return False

@@ -1,7 +1,7 @@
-"""Tuning in a worker, for a window that must not wait for it.
+"""Tuning in a worker, so that no window has to wait for it.
 
-The answer is the run of the best plan, with ``rounds``. The framework's workers that it starts end
-with it.
+The answer is the run of the best plan, with ``rounds``. Framework workers that it starts end with
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from enplace.values.problem import Problem
 PROGRAM = handler_program("enplace.frameworks.tuning_process:work", "tuning")
 
 SEARCH_S = 10.0
-"""How long to search for each new plan."""
+"""Time to search for each new plan."""
 
 
 def tune_job(
@@ -36,7 +36,7 @@ def tune_job(
     problem: Problem,
     plan: Plan,
 ) -> tuple[Message, ...]:
-    """Write the job of tuning a plan."""
+    """Make the job of tuning a plan."""
     profile, job = run_job(source, devices, steps, order, problem, plan)
     return profile, Message("tune", {**job.details, "rounds": rounds}, job.arrays)
 
@@ -59,7 +59,7 @@ def runs_on(
 
 
 def work(connection: Connection) -> Message:
-    """Tune the plan that is received."""
+    """Tune the plan of the job received."""
     profile, job = connection.receive(), connection.receive()
     return _tuned(profile, job, connection.report)
 

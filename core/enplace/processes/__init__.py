@@ -1,1 +1,1 @@
-"""Child processes: how messages are framed, and how a process is started and stopped."""
+"""Child processes: how messages are framed, and how processes are started and stopped."""

@@ -24,7 +24,7 @@ from enplace.writers.plan_facts import facts_to_json
 def profile_message(profile: Profile, do: str = "profile") -> Message:
     """Write a profile as a message, with everything that was measured.
 
-    The measured facts are needed too: they say which ops are backward and how ops can be split.
+    The receiver needs the measurement: it says which ops are backward and how ops can be split.
     """
     values = {f.name: getattr(profile, f.name) for f in fields(profile)}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -41,7 +41,7 @@ def profile_from(message: Message) -> Profile:
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
-    """Describe a problem, all but its profile, as plain data."""
+    """Write a problem without its profile as plain data."""
     return {
         "cluster": cluster_to_json(problem.cluster),
         "pins": list(problem.pins.items()),

@@ -1,7 +1,7 @@
 """The main program of every worker: ``python -P -m enplace.processes.main MODULE:FUNCTION``.
 
 The function is a handler: it receives messages and reports progress through its
-:class:`Connection`, and its answer is the last message. See :mod:`enplace.processes.wire`.
+:class:`Connection`, and returns its answer, the last message. See :mod:`enplace.processes.wire`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Connection:
             os._exit(1)
 
     def report(self, message: str, fraction: float | None = None) -> None:
-        """Tell a person what the worker is doing, and how much of it is done."""
+        """Report to the user what the worker is doing, and how much of it is done."""
         self.send(Message(PROGRESS, {"message": message, "fraction": fraction}))
 
     def _listen(self, messages: BinaryIO) -> None:
@@ -87,14 +87,14 @@ def serve(handler: Handler) -> NoReturn:
 
 
 def done(**details: object) -> Message:
-    """Write the answer of a job without arrays."""
+    """Make the answer of a job without arrays."""
     return Message(DONE, details)
 
 
 def failure(error: BaseException) -> Message:
-    """Write an error as the answer of a job; anything but an EnplaceError is printed, too.
+    """Make an error the answer of a job, and print it unless it is an EnplaceError.
 
-    An error whose ``printed`` is true is explained by what was printed before it.
+    If an error's ``printed`` is true, the output before it explains it.
     """
     if not isinstance(error, EnplaceError):
         traceback.print_exception(error)
@@ -109,7 +109,7 @@ def failure(error: BaseException) -> Message:
 def _claim_streams() -> tuple[BinaryIO, BinaryIO]:
     """Keep standard input and output for messages.
 
-    Other code in this process reads nothing, and what it prints goes to standard error.
+    Nothing else in this process reads input, and whatever it prints goes to standard error.
     """
     messages, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -1,9 +1,9 @@
-"""How messages between processes are framed: a JSON head and numpy arrays, never pickle.
+"""Frames of messages between processes: a JSON head and numpy arrays, never pickle.
 
 A message is the lengths of its two parts (8 bytes each, little endian), the head, and an npz file.
-Whatever else a worker sends, the last message of its job is :data:`DONE` or :data:`FAILED`:
+Whatever a worker sends before, the last message of its job is :data:`DONE` or :data:`FAILED`:
 
-- ``progress`` has ``message`` and ``fraction`` (null where nobody knows it);
+- ``progress`` has ``message`` and ``fraction`` (null if unknown);
 - ``done`` has the result;
 - ``failed`` has ``why``, and ``kind``, the name of an error of :mod:`enplace.errors`.
 """
@@ -27,7 +27,7 @@ PROGRESS, DONE, FAILED = "progress", "done", "failed"
 
 _LENGTHS = struct.Struct("<QQ")
 _MAX_BYTES = 1 << 40
-"""No part of a message is longer. Eight letters of text, read as a length, always are."""
+"""Longest part of a message. Eight letters of text, read as a length, are always more."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -38,7 +38,7 @@ class WireError(EnplaceError):
 
 @dataclass(frozen=True)
 class Message:
-    """One message: ``do`` says what it asks for or tells, ``details`` is plain data."""
+    """One message: ``do`` names its kind, ``details`` is plain data."""
 
     do: str
     details: dict[str, Any] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Workers seen from the process that starts them: start, send, receive, cancel, stop.
 
-Every worker starts in a session of its own, so that stopping it stops whatever it started, and
+Every worker starts in a session of its own, so stopping it stops everything it started, and
 isolated from the current folder: ``-P``, and no relative entry of ``PYTHONPATH``. A worker ends
 when the process that started it does.
 """
@@ -27,13 +27,13 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.processes.wire import DONE, FAILED, PROGRESS, Message, WireError, encode, take
 
 KILL_AFTER_S = 0.4
-"""How long a worker may take to end once it is asked to."""
+"""Time for a worker to end after it is asked to."""
 
 TAIL_LINES = 40
-"""How many of the last lines of a worker's standard error are shown when it fails."""
+"""Most last lines of a worker's standard error that are shown when it fails."""
 
 GAVE_UP = "enplace: "
-"""Begins the last line of a worker that ended itself for a reason."""
+"""Start of the last line of a worker that ended itself for a reason."""
 
 _TAIL_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 20
@@ -41,7 +41,7 @@ _TICK_S = 0.05
 _NOT_PASSED_ON = ("PYTHONINSPECT", "PYTHONSTARTUP")
 
 Report = Callable[[str, float | None], None]
-"""Called with a line for a person, and with the fraction that is done where it is known."""
+"""Called with a line for the user, and with the fraction done if it is known."""
 
 
 class WorkerError(EnplaceError):
@@ -50,7 +50,7 @@ class WorkerError(EnplaceError):
     Attributes
     ----------
     last_lines : str
-        The end of what it wrote to its standard error.
+        The end of its standard error.
     """
 
     printed = True
@@ -61,7 +61,7 @@ class WorkerError(EnplaceError):
 
     @property
     def details(self) -> dict[str, Any]:
-        """What ``--json`` adds to the error."""
+        """The fields that ``--json`` adds to the error."""
         return {"last_lines": self.last_lines.splitlines()}
 
 
@@ -71,16 +71,16 @@ def _explain_nothing(code: int, last_lines: str) -> str:
 
 @dataclass(frozen=True)
 class Program:
-    """What a worker runs.
+    """The program of a worker.
 
     Attributes
     ----------
     command : tuple of str
     name : str
-        What a person calls it: "the ``name`` process".
+        Its name on screen: "the ``name`` process".
     explain : callable
-        Takes exit status and last lines, as :func:`why_it_ended` does, and says why the process
-        ended; empty where it knows no better than that function.
+        Takes exit status and last lines, as :func:`why_it_ended` does, and explains why the
+        process ended; empty if it has no better explanation than that function.
     """
 
     command: tuple[str, ...]
@@ -101,7 +101,7 @@ def handler_program(
 
 
 def safe_environment() -> dict[str, str]:
-    """Return the environment without what would make Python run code of the current folder."""
+    """Return the environment without variables that make Python run code of the current folder."""
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
     folders = kept.pop("PYTHONPATH", "").split(os.pathsep)
     if absolute := [folder for folder in folders if os.path.isabs(folder)]:
@@ -118,7 +118,7 @@ class Worker:
     Parameters
     ----------
     messages : iterable of Message
-        What it is sent at first.
+        The first messages to send to it.
     environment : mapping of str to str, optional
         Further variables of its environment.
 
@@ -175,12 +175,12 @@ class Worker:
 
     @property
     def last_lines(self) -> str:
-        """The end of what it wrote to its standard error."""
+        """The end of its standard error."""
         lines = self._errors.decode(errors="replace").splitlines()
         return "\n".join([line for line in lines if line.strip()][-TAIL_LINES:])
 
     def fileno(self) -> int:
-        """Return what an event loop has to watch."""
+        """Return the descriptor for an event loop to watch."""
         return self._selector.fileno()
 
     def send(self, message: Message) -> None:
@@ -190,8 +190,8 @@ class Worker:
     def receive(self, timeout_s: float = 0.0) -> list[Message]:
         """Wait until something happens, and return the messages that have arrived.
 
-        The last one of all is ``done`` or ``failed``. If the worker ended without either, it is a
-        ``failed`` that says why.
+        The last one of all is ``done`` or ``failed``. If the worker ended without either, we make a
+        ``failed`` that explains why.
         """
         self._read(timeout_s)
         if self._popen.poll() is not None:
@@ -208,16 +208,16 @@ class Worker:
         return messages
 
     def terminate(self) -> None:
-        """Ask it, and what it started, to end."""
+        """Ask the worker, and what it started, to end."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it, and what it started."""
+        """Kill the worker, and what it started."""
         self._signal(signal.SIGKILL)
         self._killed = True
 
     def stop(self, grace_s: float = KILL_AFTER_S) -> None:
-        """End it, and what it started, whatever they are doing."""
+        """End the worker, and what it started, whatever they are doing."""
         if self._stopped:
             return
         self._stopped = True
@@ -248,11 +248,11 @@ class Worker:
         except WireError as error:
             self.over = True
             self._read_rest()
-            why = f"the {self._program.name} process is not understood: {error}"
+            why = f"the {self._program.name} process sends messages that cannot be read: {error}"
             yield failed(why, self.last_lines)
 
     def _exit_code(self) -> int:
-        """As :func:`why_it_ended` takes it; 0 if the worker has only closed its output."""
+        """Return the code for :func:`why_it_ended`; 0 if the worker has only closed its output."""
         try:
             return self._popen.wait(KILL_AFTER_S)
         except subprocess.TimeoutExpired:
@@ -276,7 +276,7 @@ class Worker:
         return bool(ready)
 
     def _signal(self, number: signal.Signals) -> None:
-        if not self._killed:  # later, its number may be that of somebody else
+        if not self._killed:  # later, another process may have its number
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._popen.pid, number)
 
@@ -287,7 +287,7 @@ def _stream(stream: IO[bytes] | None) -> IO[bytes]:
 
 
 class _Outbox:
-    """Encodes and sends messages in a thread, so that nobody waits for a large one."""
+    """Encodes and sends messages in a thread, so that the caller never waits."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -308,7 +308,7 @@ class _Outbox:
     def _run(self) -> None:
         with suppress(OSError):  # the worker is gone; its end says why
             while (message := self._messages.get()) is not None:
-                # Whatever this process does about SIGPIPE, a worker that is gone does not end it.
+                # A worker that is gone must not end this process, whatever it does about SIGPIPE.
                 self._connection.sendall(encode(message), socket.MSG_NOSIGNAL)
 
 
@@ -318,7 +318,7 @@ def failed(why: str, last_lines: str = "") -> Message:
 
 
 def error_of(message: Message) -> EnplaceError:
-    """Return the error that a ``failed`` message tells of."""
+    """Return the error in a ``failed`` message."""
     kind = getattr(errors, str(message.details.get("kind")), None)
     if isinstance(kind, type) and issubclass(kind, EnplaceError):
         return kind(message.details["why"])
@@ -326,14 +326,14 @@ def error_of(message: Message) -> EnplaceError:
 
 
 def why_it_ended(program: Program, code: int, last_lines: str) -> str:
-    """Say in one line why a process ended without an answer.
+    """Explain in one line why a process ended without an answer.
 
     Parameters
     ----------
     code : int
         Its exit status, or minus the number of the signal that ended it.
     last_lines : str
-        The end of what it wrote to its standard error.
+        The end of its standard error.
     """
     last = last_lines.rpartition("\n")[2]
     if code == 1 and last.startswith(GAVE_UP):
@@ -362,7 +362,7 @@ def signal_name(code: int) -> str:
 
 
 def never() -> bool:
-    """Answer for a job that nobody can cancel."""
+    """Return False: the ``cancelled`` of a job that cannot be cancelled."""
     return False
 
 
@@ -392,7 +392,7 @@ def converse(
 
 
 def ignore(message: str, fraction: float | None) -> None:
-    """Report progress to nobody."""
+    """Ignore a progress report."""
 
 
 def do_job(
@@ -414,7 +414,7 @@ def do_job(
         If it was cancelled.
     WorkerError
         If the worker ended without an answer, or failed for a reason that is not its input.
-    EnplaceError
+    If the worker refuses its input.
         What the worker has to say about its input.
     """
     with closing(converse(program, messages, cancelled)) as answers:

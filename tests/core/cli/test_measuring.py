@@ -79,7 +79,7 @@ def test_a_poor_estimate_says_what_to_trust_and_that_none_was_needed(enplace, sc
     words = ["--arg", "{batch}", "--batch-size", "64", "--batch-sizes", "8,16", "--trust"]
     lines = enplace("profile", "train.py", "-o", "P.enplace", *words).out.splitlines()
     (poor,) = [line for line in lines if "estimated times are 60.0 % off" in line]
-    assert "trust the measured ones" in poor
+    assert "trust the measured times" in poor
     assert "memory" in poor
     assert any("Batch 64 fits one device" in line for line in lines)
 
