@@ -1,1 +1,1 @@
-"""Figures that anyone can measure again: ``python -m benchmarks``, or one by its name."""
+"""Benchmarks that anyone can repeat: ``python -m benchmarks``, or one of them by its name."""

@@ -1,4 +1,4 @@
-"""Run all benchmarks, or those named, each in a process of its own."""
+"""Run all benchmarks, or those named, each in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How close the default method comes to its proven bound in a minute, on every measured profile."""
+"""Gap of the default method to its proven bound after a minute, on every measured profile."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""TensorFlow: plans run on logical CPUs of this machine, measured beside their prediction.
+"""TensorFlow: plans run on logical CPUs of this machine; measured and predicted step times.
 
-Everything goes through the command line, as a person would do it: profile a model of
+Everything goes through the command line, as a user would do it: profile a model of
 ``resources/models``, place it with several methods, run each plan. Logical CPUs of one machine
-share its cores and its memory, so these figures are emulated: they test that plans are applied
+share its cores and its memory, so these figures are emulated. They test that plans are applied
 exactly and that the simulator adds up, not how fast several GPUs are.
 
-With one thread for all (1/1 threads, on one core) the logical CPUs take turns, as the cluster then
-says, and an op takes what it took alone. With a core for each they run at once, but slow each other
-down: what two cores share, such as caches and memory, is not in the machine model.
+With one thread for all (1/1 threads, on one core) only one logical CPU runs at a time, as in that
+cluster, and an op takes as long as it did alone. With a core each they run at once, but slow each
+other down: the machine model ignores what two cores share, such as caches and memory.
 
 Usage: python -m benchmarks.measured [MODEL ...]
 """
@@ -36,7 +36,7 @@ MODELS = {
 METHODS = ("single", "expert", "m-topo", "heft", "enplace")
 ALONE = {0}
 CASES = ((2, ALONE), (4, ALONE), (2, None))
-"""Logical CPUs, and the cores they may use; None for all there are."""
+"""Number of logical CPUs, and the cores that they may use; None for all cores."""
 
 STEPS = 20
 EVERY_CORE = os.sched_getaffinity(0)
@@ -89,12 +89,12 @@ def _cells(done: dict[str, Any], error: float) -> tuple[str, str]:
 
 
 def _arguments(words: tuple[str, ...]) -> list[str]:
-    """The script's own arguments, as options of the command line."""
+    """Write the script's own arguments as options of the command line."""
     return [f"--arg={word}" for word in words]
 
 
 def _enplace(*words: str) -> dict[str, Any]:
-    """Run a command; its JSON document."""
+    """Run a command; return its JSON document."""
     command = [str(Path(sys.executable).with_name("enplace")), *words, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,8 +1,8 @@
-"""What every method comes to on every bundled profile and the papers' testbeds, as two pictures.
+"""The results of every method on every bundled profile and the papers' testbeds, as two pictures.
 
 ``python -m benchmarks.methods`` writes ``docs/methods.svg`` with step times and
-``docs/pipelines.svg`` with times per sample, which the README shows, and the same as tables beside
-them (``.csv``); ``step-time`` or ``throughput`` after it asks for one of them.
+``docs/pipelines.svg`` with times per sample, which the README shows, and the same figures as
+tables (``.csv``). The argument ``step-time`` or ``throughput`` asks for one of them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ CLUSTERS = {"pesto": "2 GPUs", "celeritas": "4 GPUs", "fastt": "8 GPUs"}
 """Testbeds of the papers: two, four and eight V100s."""
 
 SEARCH_S = 5.0
-"""Time for a method that goes on as long as it is let."""
+"""Time limit of methods that search until it ends."""
 
 
 class Picture(NamedTuple):
-    """File of an objective's picture, its method in bold, and words for its caption."""
+    """An objective's picture: its file, the method in bold, and words for its caption."""
 
     path: Path
     bold: str
@@ -70,18 +70,18 @@ BLUE, GREY, INK, FAINT = (66, 133, 190), "#d8d8d8", "#1c1c1c", "#6a6a6a"
 
 
 class Cell(NamedTuple):
-    """Step time or time per sample in ms, and whether the plan fits; NaN where there is none."""
+    """Step time or time per sample in ms, and whether the plan fits; NaN without a plan."""
 
     ms: float
     fits: bool = True
 
 
 Column = tuple[str, str, dict[str, Cell]]
-"""Profile, cluster, and a cell by method."""
+"""Profile, cluster, and a cell for each method."""
 
 
 def main() -> None:
-    """Print each column as it comes, then write the pictures."""
+    """Print each column when it is done, then write the pictures."""
     for objective in sys.argv[1:] or PICTURES:
         columns = []
         for column in run_all(objective):
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def table(columns: list[Column]) -> str:
-    """A line for each method on each profile and cluster; no time where there is no plan."""
+    """Write a line for each method on each profile and cluster; no time if there is no plan."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["profile", "cluster", "method", "ms", "fits"])
@@ -110,7 +110,7 @@ def table(columns: list[Column]) -> str:
 
 
 def run_all(objective: str) -> Iterator[Column]:
-    """Every method for an objective on every profile and cluster."""
+    """Run every method for an objective on every profile and cluster."""
     for sample in samples():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -147,12 +147,12 @@ def _sample(problem: Problem, plan: Plan) -> Cell:
 
 
 def _rank(cell: Cell) -> tuple[bool, float]:
-    """Plans that fit first, then by step time."""
+    """Rank plans that fit first, then by step time."""
     return not cell.fits, cell.ms if math.isfinite(cell.ms) else math.inf
 
 
 def picture(columns: list[Column], objective: str) -> str:
-    """The table as SVG: methods by their geometric mean, the bluer the nearer to the best."""
+    """Draw the table as SVG: methods by geometric mean; the bluer a cell, the better."""
     methods = sorted(columns[0][2], key=lambda method: _mean_ratio(columns, method))
     missing = [name for name, method in placers(objective).items() if not method.installed]
     rows = len(methods) + len(missing)
@@ -179,7 +179,7 @@ def picture(columns: list[Column], objective: str) -> str:
         if method in missing:
             parts.append(_text(LEFT, y, "not installed where this was drawn", "start", FAINT))
     caption = (
-        f"{caption} in ms on V100s; the bluer, the nearer to the column's best. Grey: {grey}. "
+        f"{caption} in ms on V100s; the bluer, the closer to the column's best. Grey: {grey}. "
         f"{limit} {SEARCH_S:.0f} s."
     )
     parts.append(_text(8, height - 12, caption, "start", FAINT))
@@ -191,7 +191,7 @@ def _best(cells: dict[str, Cell]) -> float:
 
 
 def _mean_ratio(columns: list[Column], method: str) -> float:
-    """How far a method is from the best, over all columns; what has no plan that fits counts 10."""
+    """Return a method's mean ratio to the best of each column; without a plan that fits, 10."""
     logs = []
     for _, _, cells in columns:
         ratio = cells[method].ms / _best(cells) if cells[method].fits else math.nan

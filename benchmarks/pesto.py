@@ -1,8 +1,8 @@
-"""What Pesto's paper claims of its integer program, in simulation: section 5.3, Fig. 5 and Fig. 8.
+"""The claims of Pesto's paper about its integer program, simulated: section 5.3, Fig. 5 and 8.
 
-The paper solved 200 vertices with CPLEX in 24 to 51 minutes. A free solver gets through some 40 of
-them in a minute; for the paper's 200, ``pesto`` looks for what the program would find ("simulated"
-is the better of the two). ``enplace`` is beside it.
+The paper solved 200 vertices with CPLEX in 24 to 51 minutes. A free solver manages about 40 of
+them in a minute; for the paper's 200, ``pesto`` searches for the program's result ("simulated" is
+the better of the two). ``enplace`` is shown for comparison.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 
 SECONDS = 60.0
-"""For each placement of the first table and of Fig. 5."""
+"""Time for each placement of the first table and of Fig. 5."""
 
 SWEEP_S = 20.0
-"""For each point of Fig. 8."""
+"""Time for each point of Fig. 8."""
 
 SEARCH_S = 10.0
-"""For ``enplace`` beside them."""
+"""Time for ``enplace``, which is compared with them."""
 
 TABLE = ("nmt_2_1024", "rnnlm_2_2048", "rnnlm_4_2048", "transformer_6_16_2048", "nasnet_6_168")
 FIG_5, FIG_8A, FIG_8B = "rnnlm_2_2048_fp32", "rnnlm_2_2048", "nmt_2_1024"
@@ -94,7 +94,7 @@ def _ms(us: object) -> str:
 
 
 def _congestion(profiles: dict[str, Profile]) -> None:
-    """Solve the same program without and with constraint 7; play both where links are busy."""
+    """Solve the same program without and with constraint 7; simulate both with busy links."""
     title(f"Fig. 5: constraint 7 (one transfer at a time on a link), {FIG_5}, step times in ms")
     print(f"{'link speed':<24}{'':<10}{'ILP':>9}{'vertices simulated':>20}{'ops simulated':>15}")
     for links in LINKS[:3]:
@@ -110,7 +110,7 @@ def _congestion(profiles: dict[str, Profile]) -> None:
 
 
 def _solved(profile: Profile, cluster: Cluster, congestion: bool) -> tuple[float, float, float]:
-    """What the program says, and what its plan comes to on the vertices and on the ops."""
+    """Return the program's step time, and the simulated ones of its plan on vertices and on ops."""
     problem = Problem(profile, cluster)
     vertex = merge_batches(problem, FREE_TARGET)
     coarse = contract(problem, vertex)
@@ -128,7 +128,7 @@ def _solved(profile: Profile, cluster: Cluster, congestion: bool) -> tuple[float
 
 
 def _sweep(profiles: dict[str, Profile], name: str, what: str, factors: tuple[float, ...]) -> None:
-    """Step times of Pesto and of the expert as devices or links become faster."""
+    """Print step times of Pesto and of the expert as devices or links become faster."""
     figure = {"compute": "8(a)", "links": "8(b)"}[what]
     title(f"Fig. {figure}: {what} speed, {name} on two GPUs, step times in ms")
     columns = ("expert", "pesto", DEFAULT_METHOD)

@@ -1,4 +1,4 @@
-"""How long the placers take on 36,000 ops, and what they reach on the measured profiles."""
+"""Time of the placers on 36,000 ops, and their step times on the measured profiles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXTERNAL = Path(__file__).parents[2] / "shared" / "workloads" / "gpu-profiles"
 
 
 class Row(NamedTuple):
-    """What the methods come to on a profile."""
+    """The methods' results on a profile."""
 
     name: str
     steps_ms: FloatArray
@@ -62,13 +62,13 @@ def main() -> None:
 
 
 def measured_profiles() -> list[Path]:
-    """All that is there; the bundled samples where there is nothing else."""
+    """List all measured profiles; without any, the bundled samples."""
     paths = sorted(EXTERNAL.glob("*.json.gz")) or [sample.path for sample in samples()]
     return [path for path in paths if "_gt_" not in path.name]
 
 
 def _step_times(paths: list[Path], cluster: str) -> list[Row]:
-    """Step time of each method on each profile, in ms; * does not fit."""
+    """Print the step time of each method on each profile, in ms; * does not fit."""
     title(f"Predicted step time in ms on '{cluster}' (* does not fit)")
     methods = [*_quick(), DEFAULT_METHOD]
     print(f"{'':<28}" + "".join(f"{method:>13}" for method in methods) + f"{'bound':>10}")
@@ -90,7 +90,7 @@ def _step_times(paths: list[Path], cluster: str) -> list[Row]:
 
 
 def _sum_up(rows: list[Row]) -> None:
-    """How far the default method is below others, and how far the bound is: less is impossible."""
+    """Compare the default method with others and with the bound, which nothing can beat."""
     methods = [*_quick(), DEFAULT_METHOD]
     steps = np.array([row.steps_ms for row in rows])
     own, bound = steps[:, -1], np.array([row.bound_ms for row in rows])
@@ -114,7 +114,7 @@ def _sum_up(rows: list[Row]) -> None:
 
 
 def _quick() -> list[str]:
-    """Methods that can run here and do not search until their time is up."""
+    """List the methods that can run here and end before their time is up."""
     able = {name: p for name, p in placers(STEP_TIME).items() if p.installed}
     return [name for name, p in able.items() if not p.can("anytime")]
 

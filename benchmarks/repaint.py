@@ -31,7 +31,7 @@ from enplace_studio.timeline.view import TimelineView
 
 TARGET = "20 ms or less"
 SETTLE_S = 8.0
-"""The graph's layout is found in another process; this long it may take."""
+"""Time for another process to lay the graph out."""
 _View = TypeVar("_View", bound=QWidget)
 
 
@@ -67,12 +67,12 @@ def _show(view: _View, height: int) -> _View:
     view.resize(1400, height)
     view.show()
     QTest.qWaitForWindowExposed(view)
-    QTest.qWait(500)  # the critical path follows a moment later
+    QTest.qWait(500)  # the critical path appears a moment later
     return view
 
 
 def _settle() -> None:
-    """Let timers and other processes have their say."""
+    """Wait for timers and other processes."""
     end = time.perf_counter() + SETTLE_S
     loop = QEventLoop()
     while time.perf_counter() < end:
@@ -80,7 +80,7 @@ def _settle() -> None:
 
 
 def _measure(name: str, canvas: QWidget, document: Document) -> None:
-    """Zoom in, pan, zoom out, then all that with a group selected."""
+    """Zoom in, pan, zoom out, then do the same with a group selected."""
     assert document.project.grouping is not None
     for what, ops in (("", ()), (", a group selected", document.project.grouping.ops(10))):
         document.select(ops)

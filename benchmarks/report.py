@@ -1,4 +1,4 @@
-"""How benchmarks measure and print: medians of repeated runs, beside the target."""
+"""Measure and print for benchmarks: medians of repeated runs, next to the target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOK_S = 0.1
 
 
 def median_s(work: Callable[[], object], repeats: int = 15) -> float:
-    """Median wall time in seconds of warm runs; one run before them is not counted."""
+    """Return the median wall time of warm runs in seconds; one run before them is not counted."""
     work()
     seconds = []
     for _ in range(repeats):
@@ -26,9 +26,9 @@ def median_s(work: Callable[[], object], repeats: int = 15) -> float:
 
 @contextmanager
 def watched_memory() -> Iterator[list[float]]:
-    """Watch this process and those it starts, solvers too; a list with the peak in MiB, so far.
+    """Watch this process and its children, such as solvers; yield a list: the peak so far in MiB.
 
-    What processes share counts once.
+    Memory that processes share counts once.
     """
     own, over, peak_mib = psutil.Process(), threading.Event(), [0.0]
 
@@ -36,7 +36,7 @@ def watched_memory() -> Iterator[list[float]]:
         while not over.wait(LOOK_S):
             total = 0
             for process in (own, *own.children(recursive=True)):
-                with suppress(psutil.Error):  # it has just ended
+                with suppress(psutil.Error):  # the process has just ended
                     total += process.memory_full_info().pss
             peak_mib[0] = max(peak_mib[0], total / 2**20)
 
@@ -55,5 +55,5 @@ def title(text: str) -> None:
 
 
 def figure(what: str, value: str, target: str = "") -> None:
-    """Print one figure and what it should be."""
+    """Print one figure and its target."""
     print(f"{what:<58} {value:>14}   {target}")

@@ -33,9 +33,9 @@ from enplace_studio.window import MainWindow
 
 BEAT_MS = 5
 SETTLE_MS = 8000
-"""The graph's layout is found in another process; this long it may take."""
+"""Time for another process to lay the graph out."""
 LIMIT_S, SOLVE_S = 5, 8
-"""The search ends within the time that is watched, so that drawing its plan counts too."""
+"""The search ends while we watch, so that drawing its plan counts too."""
 DROPS, SOLVES = 9, 3
 
 
@@ -70,7 +70,7 @@ def _open(window: MainWindow) -> None:
 
 
 def _drops(window: MainWindow, app: QApplication) -> None:
-    """Pin one group after another elsewhere; the clock stops when every view is painted again."""
+    """Pin one group after another to another device; time each until every view is repainted."""
     document = window.document
     spent_ms = []
     for drop in range(DROPS):
@@ -90,7 +90,7 @@ def _drops(window: MainWindow, app: QApplication) -> None:
 
 
 def _solve(window: MainWindow) -> None:
-    """The default method from the press of the button to its plan on screen, again and again."""
+    """Time solves with the default method, from the click to the plan on screen, many times."""
     window.header.set_time_limit(LIMIT_S)
     stalls_ms = [_longest_stall_ms(window.studio.solving.solve, SOLVE_S) for _ in range(SOLVES)]
     middle, slowest = statistics.median(stalls_ms), max(stalls_ms)
@@ -118,12 +118,12 @@ def _longest_stall_ms(work: Callable[[], object], wait_s: int) -> float:
 
 
 def _memory() -> None:
-    """Resident memory of the studio, and of the processes that it started."""
+    """Print the resident memory of the studio, and of its child processes."""
     process = psutil.Process()
     own = process.memory_info().rss / 2**20
     figure("memory of the studio", f"{own:.0f} MiB", "under 600 MB")
     for child in process.children(recursive=True):
-        figure("  beside it, the solver process", f"{child.memory_info().rss / 2**20:.0f} MiB")
+        figure("  and the solver process", f"{child.memory_info().rss / 2**20:.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How close the default method comes to its proven bound, and how it goes on 36,000 ops."""
+"""Gap of the default method to its proven bound, and its progress on 36,000 ops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from enplace.values.problem import Problem
 
 VERTICES, SECONDS, LONG_S, CLOSE = 200, 10.0, 60.0, 0.03
 PROVED = 1e-4
-"""Gap that counts as none: CP-SAT counts in whole units of time."""
+"""Gap that counts as zero: CP-SAT works with whole units of time."""
 
 CLUSTERS = ("pesto", "a100-4-nvlink")
 LOOKS_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _coarse(cluster: str, paths: Sequence[Path], seconds: float) -> None:
-    """Gap of profiles merged to 200 vertices: small enough for CP-SAT to help."""
+    """Print the gap of profiles merged to 200 vertices: small enough for CP-SAT to help."""
     title(f"{VERTICES} vertices on '{cluster}': step time, bound and gap after {seconds:.0f} s")
     gaps = []
     for path in paths:
@@ -59,7 +59,7 @@ def _coarse(cluster: str, paths: Sequence[Path], seconds: float) -> None:
 
 
 def _large() -> None:
-    """Step time of the best plan so far, over a minute."""
+    """Print the step time of the best plan so far, over a minute."""
     problem = Problem(transformer_36k(), presets()["celeritas"])
     title(f"{problem.profile.n_ops:,} ops on 4 GPUs: best plan so far")
     found: list[tuple[float, float]] = []

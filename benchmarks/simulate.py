@@ -1,4 +1,4 @@
-"""Simulating 36,000 ops on 4 devices, against the same event loop in plain Python."""
+"""Simulate 36,000 ops on 4 devices, compared with the same event loop in plain Python."""
 
 from __future__ import annotations
 

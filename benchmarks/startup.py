@@ -1,4 +1,4 @@
-"""Start-up of the studio, from the process's start to a window that answers, with a sample open.
+"""Start of the studio: from a new process to a window that responds, with a sample open.
 
 Run with ``python -m benchmarks.startup``; prints the median of several starts.
 """
@@ -59,7 +59,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 def main() -> int:
-    """Measure, print, and say whether the target is met."""
+    """Measure, print, and return 0 if the target is met."""
     environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen"}
     command = [sys.executable, "-c", _CHILD]
     runs = []

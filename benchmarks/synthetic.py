@@ -1,4 +1,4 @@
-"""A made-up training graph as large as the papers' largest, for speed measurements."""
+"""A synthetic training graph as large as the papers' largest, to measure speed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ TOKENS = 2048
 
 
 def transformer_36k() -> Profile:
-    """About 36,000 ops and 60,000 edges: 69 layers, 64 heads each, forward, backward and update."""
+    """Make about 36,000 ops, 60,000 edges: 69 layers of 64 heads; forward, backward and update."""
     return transformer(layers=69, heads=HEADS)
 
 
 def transformer(layers: int, heads: int, seed: int = 0) -> Profile:
-    """Layered training graph with scopes; the same arguments give the same graph.
+    """Make a layered training graph with scopes; the same arguments give the same graph.
 
     A layer holds ``heads`` attention heads of three forward and five backward ops each, the ops
     around them, and the variables with their updates.
@@ -100,7 +100,7 @@ def _backward(
 
 
 class _Graph:
-    """Ops and edges as they are added."""
+    """A graph under construction."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
@@ -119,7 +119,7 @@ class _Graph:
         persistent: int = 0,
         kind: str = "gpu",
     ) -> int:
-        """Add an op; ``inputs`` are (producer, bytes), 0 bytes is a control edge."""
+        """Add an op; ``inputs`` are (producer, bytes), where 0 bytes make a control edge."""
         time_us = round(time_us * float(self.random.uniform(0.8, 1.25)), 3)
         times = (time_us, np.nan) if kind == "gpu" else (np.nan, time_us)
         self.ops.append((name, kind_of_op, scope, *times, persistent))

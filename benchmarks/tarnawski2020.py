@@ -1,11 +1,11 @@
-"""The 2020 workloads: the paper's Tables 1 and 4 beside ours.
+"""The 2020 workloads: the paper's Tables 1 and 4 next to our figures.
 
 Usage: python -m benchmarks.tarnawski2020 [FOLDER with dnn-partitioning inputs] [--seconds S]
 
-S is what each integer program may take; the others end by themselves. The experts' splits are files
-of the folder; where there is none, or Scotch is not installed, the lines are missing. PipeDream has
-one long path in the paper's GNMT because the authors' program passes over edges of nodes that it
-names one by one (attention); ours passes over none, and most of GNMT is one node of the path.
+S is the time limit of each integer program; the others end on their own. The experts' splits are
+files in the folder. Without them, or without Scotch, their lines are missing. PipeDream has one
+long path in the paper's GNMT because the authors' program skips the edges of some nodes
+(attention), which it names; ours skips none, and most of GNMT is one node of the path.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _Found = tuple[float, str]
 
 
 class _Input(NamedTuple):
-    """A graph, and how long a program may take for it."""
+    """A graph, and the time limit of a program for it."""
 
     path: Path
     problem: Problem
@@ -73,15 +73,15 @@ def main() -> None:
         "--tables",
         type=Path,
         default=SHARED / "reference" / "tarnawski2020_tables.json",
-        help="what the paper printed (default: %(default)s)",
+        help="figures that the paper printed (default: %(default)s)",
     )
     given = parser.parse_args()
     tables = given.tables
     if not given.seconds > 0:
-        sys.exit(f"--seconds {given.seconds} is not a time to search for")
+        sys.exit(f"--seconds {given.seconds} is not a valid time limit")
     if not tables.exists():
         sys.exit(f"no {tables}: the comparison needs the paper's tables")
-    warnings.simplefilter("ignore")  # Of the unit of the layer files' costs.
+    warnings.simplefilter("ignore")  # about the unit of the layer files' costs
     papers = json.loads(tables.read_text(encoding="utf-8"))
     _show(papers["table1_throughput"], Path(given.folder) / "throughput", _TABLE_1, given.seconds)
     _show(papers["table4_latency"], Path(given.folder) / "latency", _TABLE_4, given.seconds)
@@ -122,7 +122,7 @@ def _row(name: str, paper: dict[str, Any], ours_ms: float, proof: str, took_s: f
         "does not fit" if value is None else f"{value:.2f}",
         f"{ours_ms:.2f}",
         "" if value is None else f"{ours_ms / value:.4f}",
-        # Of the baselines the paper does not say.
+        # The paper has no times for the baselines.
         paper.get("runtime", {"raw": ""})["raw"].partition(" (stated")[0],
         f"{took_s:.2f} s",
         proof,
@@ -163,7 +163,7 @@ def _greedy(given: _Input) -> _Found:
 
 
 def _least_latency(pieces: int) -> _Solve:
-    """The integer program with so many pieces of each accelerator."""
+    """Return the integer program with this many subgraphs on each accelerator."""
 
     def solve(given: _Input) -> _Found:
         problem, seconds = given.problem, given.seconds
@@ -175,7 +175,7 @@ def _least_latency(pieces: int) -> _Solve:
 
 
 def _placed(method: str, objective: str) -> _Solve:
-    """A baseline as ``enplace place`` has it; none where it is not installed."""
+    """Return a baseline that ``enplace place`` has too; without result if it is not installed."""
 
     def solve(given: _Input) -> _Found | None:
         if not placers()[method].installed:
@@ -187,7 +187,7 @@ def _placed(method: str, objective: str) -> _Solve:
 
 
 def _by_expert(objective: str) -> _Solve:
-    """The split of the experts' file for a graph; none where there is no such file."""
+    """Return the evaluation of the experts' file for a graph; without result if there is none."""
 
     def solve(given: _Input) -> _Found | None:
         file = given.path.parents[1] / "expert" / given.path.name.removeprefix("layer_")
@@ -195,7 +195,7 @@ def _by_expert(objective: str) -> _Solve:
             return None
         split = json.loads(file.read_text(encoding="utf-8"))
         data = json.loads(given.path.read_text(encoding="utf-8"))
-        # Of BERT-24 the experts split one graph over six accelerators, also where it has five.
+        # The experts split one BERT-24 graph over six accelerators, even for the input with five.
         data["maxFPGAs"] = max(data["maxFPGAs"], len(split["fpgas"]))
         problem = _problem(read_dnn_partitioning(Content(b"", given.path.stem, data)))
         number = {node["id"]: op for op, node in enumerate(data["nodes"])}
@@ -214,7 +214,7 @@ def _evaluated(problem: Problem, device: IntArray, objective: str) -> _Found:
 
 
 def _memory(problem: Problem, device: IntArray) -> str:
-    """By how much a placement exceeds the memory of an accelerator, by the paper's sum."""
+    """Describe how far a placement exceeds an accelerator's memory, by the paper's sum."""
     held = np.bincount(device, op_memory_bytes(problem), problem.cluster.n_devices)
     gpus = problem.cluster.gpus
     share = (held[gpus] / problem.cluster.capacity_bytes[gpus]).max()
@@ -245,7 +245,7 @@ _TABLE_4: _Table = (
     ("Table 4, latency: experts (ms)", "expert", _by_expert(LATENCY)),
     ("Table 4, latency, contiguous: IP (ms)", "ip_contiguous", _least_latency(1)),
     (
-        "Table 4, latency, two pieces, beside the paper's one: IP (ms)",
+        "Table 4, latency, two subgraphs, next to the paper's one: IP (ms)",
         "ip_contiguous",
         _least_latency(2),
     ),
@@ -253,7 +253,7 @@ _TABLE_4: _Table = (
 
 
 def _check(said_us: float, evaluated_us: float) -> None:
-    """Every solver's value is worked out again by what shares nothing with it."""
+    """Compare a solver's value with one computed by independent code."""
     assert abs(evaluated_us - said_us) <= 1e-6 * said_us, f"{said_us} is {evaluated_us}"
 
 

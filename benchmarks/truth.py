@@ -1,10 +1,10 @@
-"""Truth check: simulated against measured step times on the GPU profiles.
+"""Truth check: compare simulated and measured step times on the GPU profiles.
 
-Two logical GPUs of the measurements share one chip. The simulator lets them take turns; in truth
-their kernels run side by side and slow each other down, so splits that are mostly serial are the
-fair test. Costs are those of the run on one
-GPU (``*_gt_all0``), devices those recorded. Below each error stands how
-long the step waits for transfers, and how much longer the kernels took than on one GPU.
+In the measurements, two logical GPUs share one chip. The simulator runs one of them at a time; in
+truth their kernels run side by side and slow each other down, so splits that are mostly serial are
+the fair test. Costs come from the run on one GPU (``*_gt_all0``), devices are those recorded. Below
+each error are the time that the step waits for transfers, and how much longer the kernels took than
+on one GPU.
 
 Usage: python -m benchmarks.truth [FOLDER with profiles]
 """
@@ -32,7 +32,7 @@ FAIR = ("softmax1", "timehalf", "encdec")
 
 @dataclass(frozen=True)
 class Case:
-    """A measured run, simulated."""
+    """A measured run and its simulation."""
 
     name: str
     measured_ms: float
@@ -67,7 +67,7 @@ def _read(path: Path) -> Profile:
 
 
 def _one_device(profiles: dict[str, Profile]) -> None:
-    """Each profile with its own launch gap, and with the median gap of all the others."""
+    """Simulate each profile with its own launch gap, and with the median gap of all others."""
     title("One GPU: error of the simulated step, own launch gap / the other profiles' gap")
     gaps = {name: profile.measured.launch_gap_us for name, profile in profiles.items()}
     own, held_out = [], []
@@ -85,7 +85,7 @@ def _one_device(profiles: dict[str, Profile]) -> None:
 
 
 def _memory(profiles: dict[str, Profile]) -> None:
-    """Peak of the first GPU against what TensorFlow's allocator reported."""
+    """Compare the first GPU's peak with the one that TensorFlow's allocator reported."""
     title("One GPU: simulated peak memory against the allocator's")
     ratios = []
     for name, profile in profiles.items():
@@ -103,7 +103,7 @@ def _memory(profiles: dict[str, Profile]) -> None:
 
 
 def _with_gap(profile: Profile, gap_us: float) -> Profile:
-    """The profile with another launch gap for its kernels."""
+    """Replace the launch gap of a profile's kernels."""
     kernels = _kernels(profile)
     time_us = profile.time_us.copy()
     time_us[:, KINDS.index("gpu")] += (gap_us - profile.measured.launch_gap_us) * kernels
@@ -111,7 +111,7 @@ def _with_gap(profile: Profile, gap_us: float) -> Profile:
 
 
 def _two_devices(names: list[str], profiles: dict[str, Profile], fair: bool) -> None:
-    """Recorded devices with the costs of the run on one GPU."""
+    """Simulate the recorded devices with the costs of the run on one GPU."""
     what = "mostly serial: the fair test" if fair else "overlapping: not a test, one chip runs both"
     title(f"Two logical GPUs, {what}; simulated / measured step, error")
     errors = []
@@ -136,7 +136,7 @@ def _two_devices(names: list[str], profiles: dict[str, Profile], fair: bool) -> 
 
 
 def _kernels(profile: Profile) -> IntArray:
-    """Kernels of each op, shape (n_ops,)."""
+    """Count each op's kernels, shape (n_ops,)."""
     counts = profile.measured.op_kernels
     return np.array([counts.get(name, 0) for name in profile.op_names], dtype=np.int64)
 

@@ -1,1 +1,1 @@
-"""Data that ships with Enplace: read it with `importlib.resources.files("enplace_resources")`."""
+"""Data that ships with Enplace; read it with `importlib.resources.files("enplace_resources")`."""

@@ -1,4 +1,4 @@
-"""Make the bundled samples anew from the raw files they come from.
+"""Make the bundled samples from the raw files.
 
 Usage: python scripts/make_samples.py WORKLOADS, a folder with gpu-profiles/ and dnn-partitioning/.
 """

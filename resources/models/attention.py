@@ -55,7 +55,7 @@ class Attention(tf.Module):
             return self.normalise(x + self.mix(tf.reshape(mixed, tf.shape(x))))
 
     def split(self, x):
-        """Give each head its part: (batch, heads, length, width)."""
+        """Give each head its share: (batch, heads, length, width)."""
         shape = tf.concat([tf.shape(x)[:-1], [self.heads, self.width]], 0)
         return tf.transpose(tf.reshape(x, shape), [0, 2, 1, 3])
 
@@ -75,7 +75,7 @@ class FeedForward(tf.Module):
 
 
 def embed(table, words):
-    """Look words up and add where they stand."""
+    """Look words up and add their positions."""
     x = tf.gather(table, words)
     length, hidden = x.shape[1], x.shape[2]
     position = tf.range(length, dtype=tf.float32)[:, None]

@@ -1,4 +1,4 @@
-"""BERT, guessing hidden words: a stack of encoder layers; Adam with weight decay and clipping.
+"""BERT, predicting hidden words: a stack of encoder layers; Adam with weight decay and clipping.
 
 BERT-Large: --layers 24 --heads 16 --hidden 1024 --length 64 --batch 16 --vocabulary 30522
 """
@@ -14,7 +14,7 @@ HIDDEN_WORDS = 4
 
 
 class Bert(tf.Module):
-    """Guesses the first words of a sentence, which it does not see."""
+    """Predicts the first words of a sentence, which are hidden from it."""
 
     def __init__(self, given):
         super().__init__(name="bert")
@@ -28,7 +28,7 @@ class Bert(tf.Module):
         self.bias = tf.Variable(tf.zeros(given.vocabulary), name="output_bias")
 
     def loss(self, words):
-        """Mean loss over the hidden words."""
+        """Return the mean loss over the hidden words."""
         with tf.name_scope("embedding"):
             seen = tf.concat([tf.zeros_like(words[:, :HIDDEN_WORDS]), words[:, HIDDEN_WORDS:]], 1)
             x = self.normalise(embed(self.embedding, seen))

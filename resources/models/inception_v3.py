@@ -1,6 +1,6 @@
 """Inception-v3: blocks of parallel branches; RMSProp, in ``model.fit``.
 
-As published: --batch 64 --size 299 --classes 1000 --divide 1 (all widths are divided by it)
+As published: --batch 64 --size 299 --classes 1000 --divide 1 (divides all widths)
 """
 
 import keras
@@ -10,7 +10,7 @@ from training import fit, images, options
 
 
 class Builder:
-    """Adds convolutions with normalisation, numbered within the block they are in."""
+    """Adds convolutions with normalisation, numbered within their block."""
 
     def __init__(self, divide):
         self.divide = divide
@@ -28,7 +28,7 @@ class Builder:
         return layers.ReLU(name=f"{name}_relu")(x)
 
     def chain(self, x, *parts):
-        """Several convolutions, each (filters, size)."""
+        """Add several convolutions, each (filters, size)."""
         for filters, size in parts:
             x = self.conv(x, filters, size)
         return x
@@ -38,7 +38,7 @@ class Builder:
         self.block, self.count = block, 0
 
     def join(self, *branches):
-        """Put the branches of the block side by side."""
+        """Concatenate the branches of the block."""
         return layers.Concatenate(name=f"{self.block}_join")(list(branches))
 
     def pool(self, x, kind=layers.AveragePooling2D, stride=1):
@@ -47,7 +47,7 @@ class Builder:
         return kind(3, stride, "same", name=name)(x)
 
     def block_a(self, x, pooled):
-        """Blocks at the largest size: 1x1, 5x5 and two 3x3."""
+        """Add a block at the largest size: 1x1, 5x5 and two 3x3."""
         return self.join(
             self.conv(x, 64, 1),
             self.chain(x, (48, 1), (64, 5)),
@@ -56,7 +56,7 @@ class Builder:
         )
 
     def block_b(self, x, inner):
-        """Blocks at the middle size: 7x7 as rows and columns."""
+        """Add a block at the middle size: 7x7 as rows and columns."""
         row, column = (1, 7), (7, 1)
         return self.join(
             self.conv(x, 192, 1),
@@ -66,7 +66,7 @@ class Builder:
         )
 
     def block_c(self, x):
-        """Blocks at the smallest size, with branches that part again."""
+        """Add a block at the smallest size, with branches that divide again."""
         row, column = (1, 3), (3, 1)
         middle = self.conv(x, 384, 1)
         deep = self.chain(x, (448, 1), (384, 3))
@@ -80,7 +80,7 @@ class Builder:
         )
 
     def halve(self, x, left, right):
-        """Halve the size: two branches, each ending with a stride, beside a maximum."""
+        """Halve the size: two branches that end with a stride, and a maximum."""
         ends = []
         for *parts, (filters, size) in (left, right):
             ends.append(self.conv(self.chain(x, *parts), filters, size, 2))

@@ -1,10 +1,10 @@
-"""An LSTM layer, one op after the other, so that every step can run on another device."""
+"""An LSTM layer as single ops, so that every time step can run on another device."""
 
 import tensorflow as tf
 
 
 class LSTM(tf.Module):
-    """The cell of a layer; called once per time step, it stays one ``MatMul`` and a few others."""
+    """The cell of a layer; called once per time step, it is one ``MatMul`` and a few other ops."""
 
     def __init__(self, inputs, units, name):
         super().__init__(name=name)
@@ -15,11 +15,11 @@ class LSTM(tf.Module):
         self.units = units
 
     def start(self, batch):
-        """Output and memory before the first step."""
+        """Return output and memory before the first step."""
         return tf.zeros((batch, self.units)), tf.zeros((batch, self.units))
 
     def __call__(self, x, state):
-        """Output and memory after one more step."""
+        """Return output and memory after one more step."""
         h, c = state
         gates = tf.matmul(tf.concat([x, h], 1), self.kernel) + self.bias
         i, j, f, o = tf.split(gates, 4, 1)
@@ -28,7 +28,7 @@ class LSTM(tf.Module):
 
 
 def unrolled(layers, xs, states=None, drop=0.0):
-    """Run layers over a list of inputs; the last layer's outputs and all final states.
+    """Run layers over a list of inputs; return the last layer's outputs and all final states.
 
     Name scopes are ``lstm_0/t7``: layer and time step.
     """

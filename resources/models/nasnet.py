@@ -10,7 +10,7 @@ from training import fit, images, options
 
 
 def fitted(x, filters, like, name):
-    """Bring an input to a number of filters and to the size of another."""
+    """Give an input a number of filters and the size of another."""
     stride = -(-x.shape[1] // like.shape[1])
     x = layers.ReLU(name=f"{name}_relu")(x)
     x = layers.Conv2D(filters, 1, stride, padding="same", use_bias=False, name=f"{name}_fit")(x)
@@ -18,7 +18,7 @@ def fitted(x, filters, like, name):
 
 
 def separable(x, filters, size, stride, name):
-    """Two depthwise-separable convolutions."""
+    """Apply two depthwise-separable convolutions."""
     for number, step in enumerate((stride, 1)):
         x = layers.ReLU(name=f"{name}_relu{number}")(x)
         x = layers.SeparableConv2D(
@@ -29,12 +29,12 @@ def separable(x, filters, size, stride, name):
 
 
 def smoothed(x, name):
-    """Mean over three by three."""
+    """Average over three by three."""
     return layers.AveragePooling2D(3, 1, "same", name=name)(x)
 
 
 def normal_cell(x, before, filters, name):
-    """Five sums of two branches each, side by side."""
+    """Make five sums of two branches each, and concatenate them."""
     x, before = fitted(x, filters, x, f"{name}_x"), fitted(before, filters, x, f"{name}_before")
     pairs = [
         (separable(x, filters, 3, 1, f"{name}_b0_left"), x),
@@ -77,7 +77,7 @@ def reduction_cell(x, before, filters, name):
 
 
 def nasnet(given):
-    """Build the network: three groups of cells with a reduction between."""
+    """Build the network: three groups of cells with a reduction cell between them."""
     pictures = keras.Input((given.size, given.size, 3))
     x = layers.Conv2D(given.stem, 3, 2, padding="same", use_bias=False, name="stem_conv")(pictures)
     x = before = layers.BatchNormalization(name="stem_norm")(x)

@@ -11,7 +11,7 @@ from training import cross_entropy, options, tokens, train
 
 
 class Translator(tf.Module):
-    """Guesses the sentence in the other language, word by word."""
+    """Predicts the sentence in the other language, word by word."""
 
     def __init__(self, given):
         super().__init__(name="nmt")
@@ -25,7 +25,7 @@ class Translator(tf.Module):
         self.softmax = tf.Variable(tf.random.normal(size[::-1], stddev=0.1), name="softmax")
 
     def loss(self, source, target):
-        """Mean loss over the words of the target but the first."""
+        """Return the mean loss over the words of the target except the first."""
         with tf.name_scope("embedding"):
             sources = tf.unstack(tf.gather(self.source, source), axis=1)
             targets = tf.unstack(tf.gather(self.target, target[:, :-1]), axis=1)
@@ -39,7 +39,7 @@ class Translator(tf.Module):
             return cross_entropy(logits, tf.reshape(tf.transpose(target[:, 1:]), [-1]))
 
     def attend(self, h, keys, scope):
-        """Mix what the encoder remembers into an output of the decoder."""
+        """Mix the encoder's outputs into an output of the decoder."""
         with tf.name_scope(scope):
             scores = tf.nn.softmax(tf.squeeze(tf.matmul(keys, h[:, :, None]), 2))
             context = tf.reduce_sum(scores[:, :, None] * keys, 1)

@@ -9,17 +9,17 @@ from keras import layers
 from training import fit, images, options
 
 DEPTHS = {14: (1, 1, 1, 1), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
-"""Blocks in each of the four stages."""
+"""Number of blocks in each of the four stages."""
 
 
 def convolution(x, filters, size, stride, name):
-    """Convolution and batch normalisation."""
+    """Apply a convolution and batch normalisation."""
     x = layers.Conv2D(filters, size, stride, padding="same", use_bias=False, name=f"{name}_conv")(x)
     return layers.BatchNormalization(name=f"{name}_norm")(x)
 
 
 def block(x, filters, stride, name):
-    """Three convolutions beside a shortcut."""
+    """Apply three convolutions and add a shortcut."""
     shortcut = x
     if stride > 1 or x.shape[-1] != 4 * filters:
         shortcut = convolution(x, 4 * filters, 1, stride, f"{name}_shortcut")

@@ -11,7 +11,7 @@ from training import cross_entropy, options, tokens, train
 
 
 class LanguageModel(tf.Module):
-    """Guesses each next word."""
+    """Predicts each next word."""
 
     def __init__(self, given):
         super().__init__(name="rnnlm")
@@ -21,7 +21,7 @@ class LanguageModel(tf.Module):
         self.softmax = tf.Variable(tf.random.normal(size[::-1], stddev=0.1), name="softmax")
 
     def loss(self, words):
-        """Mean loss over all words but the first."""
+        """Return the mean loss over all words except the first."""
         with tf.name_scope("embedding"):
             xs = tf.unstack(tf.gather(self.embedding, words[:, :-1]), axis=1)
         xs, _ = unrolled(self.layers, xs, drop=0.5)

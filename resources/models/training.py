@@ -1,7 +1,7 @@
-"""What the model scripts share: their options, made-up batches and a training loop.
+"""Shared parts of the model scripts: options, random batches and a training loop.
 
-A script says what its loss is; this trains it for a few steps with a ``tf.function`` of its own,
-as most TensorFlow code outside Keras does, and prints the loss of each step.
+A script defines its loss; this trains it for a few steps with its own ``tf.function``, as most
+TensorFlow code outside Keras does, and prints the loss of each step.
 """
 
 import argparse
@@ -27,19 +27,19 @@ def options(description, **defaults):
 
 
 def tokens(batch, length, vocabulary, count=8):
-    """Batches of made-up sentences: whole numbers of shape (batch, length)."""
+    """Make batches of random sentences: whole numbers of shape (batch, length)."""
     shape = (count, batch, length)
     return tf.random.uniform(shape, 0, vocabulary, tf.int32, seed=SEED)
 
 
 def images(batch, size, classes, count=4):
-    """Batches of made-up pictures, and their classes."""
+    """Make batches of random pictures, and their classes."""
     pictures = tf.random.uniform((count, batch, size, size, 3), seed=SEED)
     return pictures, tf.random.uniform((count, batch), 0, classes, tf.int32, seed=SEED)
 
 
 def cross_entropy(logits, targets):
-    """Mean loss of guessing ``targets``."""
+    """Return the mean loss of predicting ``targets``."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits))
 
 
@@ -55,7 +55,7 @@ def train(loss_of, module, optimizer, batches, steps):
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
-    # One sample is enough to make the variables; the whole batch may not fit one device.
+    # One sample is enough to create the variables; the whole batch may not fit one device.
     loss_of(*(part[0][:1] for part in batches))
     optimizer.build(module.trainable_variables)
     for step in range(steps):
@@ -64,7 +64,7 @@ def train(loss_of, module, optimizer, batches, steps):
 
 
 def fit(model, optimizer, pictures, classes, steps):
-    """Train a Keras model that tells pictures apart with ``model.fit``."""
+    """Train a Keras model that classifies pictures with ``model.fit``."""
     model.compile(
         optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False
     )

@@ -12,7 +12,7 @@ from training import cross_entropy, options, tokens, train
 
 
 class EncoderLayer(tf.Module):
-    """Attention to the sentence itself, and a feed-forward block."""
+    """Attention within the sentence, and a feed-forward block."""
 
     def __init__(self, hidden, heads, name):
         super().__init__(name=name)
@@ -40,7 +40,7 @@ class DecoderLayer(tf.Module):
 
 
 class Transformer(tf.Module):
-    """Guesses the sentence in the other language."""
+    """Predicts the sentence in the other language."""
 
     def __init__(self, given):
         super().__init__(name="transformer")
@@ -52,7 +52,7 @@ class Transformer(tf.Module):
         self.decoder = [DecoderLayer(hidden, heads, f"decoder_{i}") for i in numbers]
 
     def loss(self, source, target):
-        """Mean loss over the words of the target but the first."""
+        """Return the mean loss over the words of the target except the first."""
         with tf.name_scope("embedding"):
             memory, x = embed(self.embedding, source), embed(self.embedding, target[:, :-1])
         for layer in self.encoder:
