@@ -414,8 +414,8 @@ def do_job(
         If it was cancelled.
     WorkerError
         If the worker ended without an answer, or failed for a reason that is not its input.
-    If the worker refuses its input.
-        What the worker has to say about its input.
+    EnplaceError
+        If the worker refuses its input.
     """
     with closing(converse(program, messages, cancelled)) as answers:
         for message in answers:

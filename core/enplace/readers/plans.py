@@ -120,7 +120,8 @@ def read_plan_alone(path: str | os.PathLike[str]) -> tuple[Problem, Plan, float]
 
     Returns
     -------
-    The plan's ops, split ones as their parts, without edges and at one microsecond each, and
+    problem : Problem
+        The plan's ops, split ones as their parts, without edges and with a microsecond each, and
         the plan's cluster.
     plan : Plan
     predicted_step_time_us : float

@@ -52,8 +52,8 @@ class Step:
         Flat. Variables are ``VarHandleOp`` or ``VariableV2`` nodes.
     variables : mapping of str to array
         Initial value of each variable node.
-    The inputs of successive steps; the first follows the last again.
-        What the successive steps consume; after the last comes the first again.
+    batches : tuple of tuple of array
+        The inputs of successive steps; the first follows the last again.
     inputs : tuple of str
         The placeholders that the first parts of a batch feed.
     iterator : str
