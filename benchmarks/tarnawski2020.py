@@ -88,14 +88,14 @@ def main() -> None:
 
 
 def _show(papers: dict[str, Any], folder: Path, table_of: _Table, seconds: float) -> None:
-    lacking = []
+    missing = []
     for heading, column, solve in table_of:
         rows, total_s = [HEAD], 0.0
         for name, row in papers.items():
             path = folder / _file_name(row["file"])
             paper = row["algorithms"][column]
             if not path.exists():
-                lacking.append(name)
+                missing.append(name)
             if not path.exists() or paper is None:
                 continue
             given = _Input(path, _problem(read_profile(path)), seconds)
@@ -111,8 +111,8 @@ def _show(papers: dict[str, Any], folder: Path, table_of: _Table, seconds: float
             title(heading)
             rows.append(["all of these", "", "", "", "", f"{total_s:.2f} s", ""])
             print(table(rows, "lrrrrrl"), flush=True)
-    if lacking:
-        print(f"\nNo input here: {', '.join(dict.fromkeys(lacking))}.")
+    if missing:
+        print(f"\nNo input here: {', '.join(dict.fromkeys(missing))}.")
 
 
 def _row(name: str, paper: dict[str, Any], ours_ms: float, proof: str, took_s: float) -> list[str]:

@@ -183,9 +183,9 @@ def _cache() -> dict[str, Any]:
     import platformdirs
 
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    beside = Path(__file__).parents[1]
+    package = Path(__file__).parents[1]
     personal = Path(platformdirs.user_cache_dir("numba"))
-    folders = [Path(chosen)] if chosen else [beside, personal]
+    folders = [Path(chosen)] if chosen else [package, personal]
     usable = [folder for folder in folders if _writable(folder)]
     return {"folder": str((usable or folders)[0]), "writable": bool(usable)}
 

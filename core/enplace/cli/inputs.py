@@ -100,11 +100,11 @@ def read_problem_and_plan(
     problem = Problem(profile, machine.scaled(scale_compute, scale_links))
     found = read_plan(plan_file, problem)
     if (found.missing or found.unknown) and not complete:
-        mend = "make a new plan"
+        fix = "make a new plan"
         if complete is not None:
-            mend = "add --complete to keep what fits and place the rest next to its neighbours"
-        said = f"{_describe_other(plan_file, found.missing, found.unknown)}; {mend}"
-        raise OtherGraphError(said, found.missing, found.unknown)
+            fix = "add --complete to keep what fits and place the rest next to its neighbours"
+        reason = f"{_describe_other(plan_file, found.missing, found.unknown)}; {fix}"
+        raise OtherGraphError(reason, found.missing, found.unknown)
     if not (found.same_graph or found.missing or found.unknown):
         warnings.warn(
             f"{plan_file}: the graph's edges have changed since this plan was made; its order "
@@ -139,12 +139,12 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
         )
     found = read_plan(plan_file, problem)
     missing, n_ops = len(found.missing), problem.profile.n_ops
-    said = _describe_other(plan_file, found.missing, found.unknown)
+    reason = _describe_other(plan_file, found.missing, found.unknown)
     if missing > n_ops / 2:
-        raise OtherGraphError(f"{said}; start from a plan for it", found.missing, found.unknown)
+        raise OtherGraphError(f"{reason}; start from a plan for it", found.missing, found.unknown)
     if missing:
         warnings.warn(
-            f"{said}; ops missing in it start next to neighbours", EnplaceWarning, stacklevel=2
+            f"{reason}; ops missing in it start next to neighbours", EnplaceWarning, stacklevel=2
         )
     with naming(plan_file):
         return complete_plan(split_problem(problem, found.plan.splits), found)
@@ -282,8 +282,8 @@ def values_of_methods(
         having = [name for name in methods_with_option(option) if name in names]
         if not having:
             known = methods_with_option(option)
-            mend = f"add {' or '.join(known)}" if known else "'enplace methods --json' lists them"
-            raise EnplaceError(f"option '{option}': none of these methods has it; {mend}")
+            fix = f"add {' or '.join(known)}" if known else "'enplace methods --json' lists them"
+            raise EnplaceError(f"option '{option}': none of these methods has it; {fix}")
         find_placer(having[0]).option(option).parse(value)
     return {
         name: {key: values[key] for key in values if name in methods_with_option(key)}

@@ -326,11 +326,11 @@ def tune(
 
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
 
-        def tell(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             report(progress.message, progress.fraction)
 
         def solve(problem: Problem) -> Plan:
-            options = PlaceOptions(time_limit_s=time_limit, progress=tell, cancelled=stopped)
+            options = PlaceOptions(time_limit_s=time_limit, progress=on_progress, cancelled=stopped)
             found = place(problem, chosen, options=options).plan
             options.check_cancelled()
             return found
@@ -510,6 +510,6 @@ def _faults(number: int, run: MeasuredRun) -> str:
         f"{count(run.order_violations, 'op')} out of order" * bool(run.order_violations),
         "another result than without the plan" * run.changes_result,
     ]
-    said = ", ".join(filter(None, faults))
+    text = ", ".join(filter(None, faults))
     where = f"Round {number}" if number else "The first plan"
-    return f"{where} did not run as planned: {said}." if said else ""
+    return f"{where} did not run as planned: {text}." if text else ""

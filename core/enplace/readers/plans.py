@@ -221,7 +221,6 @@ def complete_plan(problem: Problem, planfile: PlanFile) -> Plan:
 
     An op joins its colocation group, else the allowed device with which it exchanges most bytes. In
     the order it comes just after its last producer.
-    among those it may use. Its place in the order is just after its last producer.
     """
     plan = planfile.plan
     if not planfile.missing:

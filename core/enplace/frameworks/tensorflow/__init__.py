@@ -1,5 +1,5 @@
-"""Everything that knows TensorFlow.
+"""Everything that depends on TensorFlow.
 
-``framework`` is what the rest of Enplace sees of it. All other modules import TensorFlow, so they
+``framework`` is the interface to the rest of Enplace. All other modules import TensorFlow, so they
 run only in workers, and in a training script that calls :func:`enplace.apply`.
 """

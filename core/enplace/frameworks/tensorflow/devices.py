@@ -137,12 +137,12 @@ def _gpus(text: str, count: int) -> Devices:
     used = min(count, physical)
     share, more = divmod(count, used)
     parts = [share + (gpu < more) for gpu in range(used)]
-    room = int(gpu_bytes() * _GPU_SHARE)
+    usable_bytes = int(gpu_bytes() * _GPU_SHARE)
     config = _config({"CPU": 1}, count + 1)
     config.gpu_options.visible_device_list = ",".join(map(str, range(used)))
     devices: list[Device] = []
     for gpu, n_parts in enumerate(parts):
-        chip, part = (f"GPU {gpu}", room // n_parts) if n_parts > 1 else ("", room)
+        chip, part = (f"GPU {gpu}", usable_bytes // n_parts) if n_parts > 1 else ("", usable_bytes)
         limits = config.gpu_options.experimental.virtual_devices.add()
         limits.memory_limit_mb.extend([part >> 20] * n_parts)
         devices += [

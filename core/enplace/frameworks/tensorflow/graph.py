@@ -127,7 +127,7 @@ def all_nodes(graph_def: GraphDef) -> Iterator[Any]:
 
 
 def _without_passing_ops(graph_def: GraphDef, outputs: list[str]) -> list[str]:
-    """Connect the consumers of ops that only pass tensors on to the origins; return the outputs'.
+    """Connect consumers to the origins of what an op only passes on; return the outputs' origins.
 
     A consumer then waits for everything that the removed op waited for.
     """

@@ -33,7 +33,7 @@ def load_keras(source: Source) -> Step:
         try:
             model.fit(dataset, verbose=0)
         except Exception as error:
-            recorder.ended(f"{source.path}: training on sample batches fails: {_said(error)}")
+            recorder.ended(f"{source.path}: training on sample batches fails: {_brief(error)}")
     return recorder.step()
 
 
@@ -46,7 +46,7 @@ def _read(source: Source) -> Any:
         if source.path.endswith(".keras") and not zipfile.is_zipfile(source.path):
             raise LoadError(f"{source.path}: damaged or not a Keras model; save it again") from None
         raise LoadError(
-            f"{source.path}: Keras cannot read it: {_said(error)}; give loss and optimiser, or, "
+            f"{source.path}: Keras cannot read it: {_brief(error)}; give loss and optimiser, or, "
             f"if the model has classes of its own, open the script that trains it"
         ) from None
 
@@ -57,7 +57,7 @@ def _compile(model: Any, source: Source) -> list[str]:
         try:
             model.compile(source.optimizer, source.loss)
         except Exception as error:
-            raise LoadError(f"{source.path}: {_said(error)}") from None
+            raise LoadError(f"{source.path}: {_brief(error)}") from None
     if not getattr(model, "optimizer", None) or not getattr(model, "loss", None):
         raise LoadError(
             f"{source.path}: the model was saved without loss and optimiser; give them, such as "
@@ -95,6 +95,6 @@ def _one_or_all(columns: Any) -> Any:
     return stacked if len(stacked) > 1 else stacked[0]
 
 
-def _said(error: Exception) -> str:
+def _brief(error: Exception) -> str:
     """Return the first line of a library's error."""
     return first_line(error).rstrip(".") or type(error).__name__

@@ -1,8 +1,8 @@
 """A recorded ``RunMetadata`` as a profile: a single traced step that somebody saved.
 
 The graph is that of the partitions, if they were saved too (``output_partition_graphs``). Otherwise
-it comes from the labels of the ops in the trace, ``name = Type(inputs)``. These do not give the
-output's number of an input from another device: we assume the first.
+it comes from the labels of the ops in the trace, ``name = Type(inputs)``. These do not say which
+output of its producer an input from another device is: we assume the first.
 """
 
 from __future__ import annotations

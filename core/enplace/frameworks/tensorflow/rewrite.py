@@ -228,9 +228,9 @@ def _add_order(placed: GraphDef, order: Iterable[Sequence[str]]) -> None:
 
 def _before(graph_def: GraphDef) -> dict[str, list[str]]:
     """Map each node to those it waits for, without the back edges of TF1's loops."""
-    turns = {node.name for node in graph_def.node if node.op == "NextIteration"}
+    back_edges = {node.name for node in graph_def.node if node.op == "NextIteration"}
     return {
-        node.name: [name for name in map(node_of, node.input) if name not in turns]
+        node.name: [name for name in map(node_of, node.input) if name not in back_edges]
         for node in graph_def.node
     }
 

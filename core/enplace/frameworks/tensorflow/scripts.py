@@ -80,7 +80,7 @@ class Recorder:
     Parameters
     ----------
     name : str
-        The user's name of the model.
+        The user's name for the model.
     place : callable
         Returns the current line of the script.
     """
@@ -193,8 +193,8 @@ class Recorder:
         except Exception as error:
             # Such an error of TensorFlow's is not the script's fault.
             traceback.print_exception(error)
-            said = first_line(error)
-            self._why_not = f"{self._place()}: this training step cannot be taken apart: {said}"
+            reason = first_line(error)
+            self._why_not = f"{self._place()}: this training step cannot be taken apart: {reason}"
         else:
             self._batches = list(self._found.batches)
 
@@ -322,8 +322,8 @@ def _why_ended(source: Source, end: SystemExit) -> str:
             f"{place}: the script refused its arguments (given: {given}); see its output for the "
             f"reason, and give it the arguments that it needs"
         )
-    said = f" ({end.code})" if end.code else ""
-    return f"{place}: the script ended before it trained{said}; let it run until then"
+    reason = f" ({end.code})" if end.code else ""
+    return f"{place}: the script ended before it trained{reason}; let it run until then"
 
 
 def _why_failed(source: Source, error: BaseException) -> str:
@@ -337,5 +337,5 @@ def _why_failed(source: Source, error: BaseException) -> str:
     place = _innermost(source, frames)
     if isinstance(error, ModuleNotFoundError):
         return f"{place}: it needs the module '{error.name}', which is not installed; install it"
-    said = ": ".join(filter(None, (type(error).__name__, first_line(error))))
-    return f"{place}: it failed before it trained: {said}; correct the script"
+    reason = ": ".join(filter(None, (type(error).__name__, first_line(error))))
+    return f"{place}: it failed before it trained: {reason}; correct the script"

@@ -48,7 +48,7 @@ def tensor_shapes(step: Step) -> dict[str, TensorShape]:
 
 
 def shapes_in(graph: tf.Graph) -> dict[str, TensorShape]:
-    """Read from a graph what it knows of each of its tensors (``op:output``)."""
+    """Read shape, type and bytes of each of a graph's tensors (``op:output``)."""
     return {
         f"{op.name}:{i}": _tensor_shape(tensor)
         for op in graph.get_operations()

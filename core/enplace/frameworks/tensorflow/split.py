@@ -74,7 +74,7 @@ _LEAST_RANK = {"BatchMatMul": 3, "BatchMatMulV2": 3, "LogSoftmax": 2, "Softmax":
 """With fewer axes, the first one is not the batch."""
 
 _BROADCASTING = ELEMENTWISE | {"BatchMatMul", "BatchMatMulV2"}
-_TOLD_SHAPE = frozenset(_OPERANDS) - {"GatherV2", "Transpose"}
+_GIVEN_SHAPE = frozenset(_OPERANDS) - {"GatherV2", "Transpose"}
 """Ops whose ``sizes`` input, if any, is the shape of their output."""
 
 
@@ -380,8 +380,8 @@ class _Splitting:
             else self._input_axis(node, tensor, rule.cut(operand), output, layout)
             for operand, tensor in zip(operands, data, strict=True)
         ]
-        told = node.op in _TOLD_SHAPE and SIZES in operands
-        return _Cut(tuple(inputs), output, operands.index(SIZES) if told else None)
+        has_sizes = node.op in _GIVEN_SHAPE and SIZES in operands
+        return _Cut(tuple(inputs), output, operands.index(SIZES) if has_sizes else None)
 
     def _check_ungrouped(self, node: NodeDef, data: Sequence[str], layout: bytes) -> None:
         """Refuse a convolution whose filters see only some of the channels each."""

@@ -47,7 +47,7 @@ class Step:
     Attributes
     ----------
     name : str
-        The user's name of the model.
+        The user's name for the model.
     graph_def : GraphDef
         Flat. Variables are ``VarHandleOp`` or ``VariableV2`` nodes.
     variables : mapping of str to array
@@ -67,7 +67,7 @@ class Step:
     trainable : frozenset of str
         The variable nodes that training changes.
     function : str
-        The user's name of the function that does this step; empty if there is none.
+        The user's name for the function that does this step; empty if there is none.
     left_out : tuple of str
         Other functions of the script that train too, or other signatures.
     compiled : bool
@@ -202,7 +202,7 @@ def plain_config(devices: Mapping[str, int] | None = None, soft: bool = False) -
     Parameters
     ----------
     devices : mapping of str to int, optional
-        Number of devices of each kind, such as ``{"CPU": 2}``; logical if there are too few.
+        Number of devices of each kind, such as ``{"CPU": 2}``; logical if there is only one.
     soft : bool
         Whether an op may run elsewhere if its device has no kernel for it.
     """

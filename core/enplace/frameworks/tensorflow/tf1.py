@@ -120,8 +120,8 @@ def _imported(path: str, graph_def: GraphDef) -> tf.Graph:
         with graph.as_default():
             import_graph_def(graph_def, name="")
     except (ValueError, tf.errors.OpError) as error:
-        said = first_line(error)
-        raise LoadError(f"{path}: TensorFlow cannot import it: {said}") from None
+        reason = first_line(error)
+        raise LoadError(f"{path}: TensorFlow cannot import it: {reason}") from None
     return graph
 
 
@@ -193,9 +193,9 @@ def _initial_values(
     variables = {node.name: node for node in graph_def.node if node.op in _VARIABLES}
     stored = _stored(path.removesuffix(".meta"), variables)
     assignments = _initialisers(whole)
-    if lacking := [v for v in variables if v not in stored and v not in assignments]:
+    if missing := [v for v in variables if v not in stored and v not in assignments]:
         raise LoadError(
-            f"{path}: variable '{lacking[0]}' has no initial value; put the checkpoint next to the "
+            f"{path}: variable '{missing[0]}' has no initial value; put the checkpoint next to the "
             f"graph, or export it with its initialisers"
         )
     session.run([assignments[v] for v in variables if v in assignments])
@@ -271,8 +271,8 @@ def _drawn(
     except tf.errors.OutOfRangeError:
         pass
     except tf.errors.OpError as error:
-        said = first_line(error)
-        raise LoadError(f"{path}: the dataset in the graph gives no batch: {said}") from None
+        reason = first_line(error)
+        raise LoadError(f"{path}: the dataset in the graph gives no batch: {reason}") from None
     if not batches:
         raise LoadError(f"{path}: the dataset in the graph is empty; export it with data")
     return [b for b in batches if [p.shape for p in b] == [p.shape for p in batches[0]]]
