@@ -170,14 +170,14 @@ class MeasuredRun:
 
     @property
     def drift(self) -> str:
-        """Why later steps may differ without a fault; empty if they should not."""
+        """The reason why later steps may differ without a fault; empty if they should not."""
         if not (self.differs and self.rounds):
             return ""
         return DRIFT if self.plan.splits else DRIFT_OF_HOSTS
 
     @property
     def caveat(self) -> str:
-        """Why the prediction may be too short on these devices; empty if there is no known reason.
+        """The reason why the prediction may be too short on these devices; empty if none is known.
 
         The machine model ignores what cores of one machine share, and that processes share cores.
         Devices that run in turn on one chip do not share anything at the same time.
@@ -191,7 +191,7 @@ class MeasuredRun:
 
     @property
     def about_stock(self) -> str:
-        """How the user's own script may differ from TensorFlow by itself; empty if it does not."""
+        """The way the user's script may differ from TensorFlow by itself; empty if it does not."""
         used = (self.cluster.devices[d] for d in np.unique(self.plan.device).tolist())
         plain = self.facts.get("onednn") is False and all(device.kind == "cpu" for device in used)
         remarks = (COMPILED if self.facts.get("compiled") else "", PLAIN_KERNELS if plain else "")

@@ -81,7 +81,7 @@ class Source:
         return shlex.join([Path(self.path).name, *self.words])
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Write the source as plain data."""
         return asdict(self) | {"arguments": list(self.arguments)}
 
 

@@ -1,4 +1,4 @@
-"""Which code may run: the user is asked once for each folder, as in editors."""
+"""Trust in code: the user is asked once for each folder whether it may run, as in editors."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
 MARGIN = 0.01
-"""How much shorter a step must measure to count as faster: less is noise."""
+"""Least relative gain of a faster step: less is noise."""
 
 Run = Callable[[Problem, Plan], MeasuredRun]
 Solve = Callable[[Problem], Plan]

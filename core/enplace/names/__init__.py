@@ -1,1 +1,1 @@
-"""What op names say about a model: scopes, passes, layers, groups."""
+"""Structure of a model according to its op names: scopes, passes, layers, groups."""

@@ -30,7 +30,7 @@ SMALL = 0.12
 """A scope below this share of the largest weight may be merged with its neighbours."""
 
 KEPT_AT_TOP, KEPT_INSIDE = 10, 3
-"""So many small scopes are not merged."""
+"""Up to this many small scopes are not merged: at the top of the tree, and inside it."""
 
 LEAN = 1.25
 """Numbered siblings are cut further if their mean weight is more than this many limits."""

@@ -57,7 +57,7 @@ _ALIKE = 0.5
 
 @dataclass(frozen=True, eq=False)
 class PlacedFunction:
-    """What was done to one traced function.
+    """The changes to one traced function.
 
     Attributes
     ----------

@@ -39,7 +39,7 @@ _SEED = 87_654_321
 _EXPLAINED = {
     "LookupTable": "a lookup table; look words up in the dataset, with dataset.map, and not",
     "Dataset": "a whole dataset; call the function once for each batch, do not go through all",
-    "Rng": "a random generator that is no variable; use the keras.random layers, not one",
+    "Rng": "a random generator that is not a variable; use the keras.random layers, not one",
     "Queue": "a queue; bring the batches with tf.data, not",
     "MultiDeviceIterator": "an iterator for several devices; train without tf.distribute, not",
 }

@@ -1,4 +1,4 @@
-"""What TensorFlow really ran, compared with the plan op by op."""
+"""Compare what TensorFlow really ran with the plan, op by op."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from enplace.values.profile import FloatArray, IntArray
 _TRANSFERS = ("_Send", "_Recv", "_HostSend", "_HostRecv")
 _FED_AND_FETCHED = ("_Arg", "_Retval")
 _COPY = "/replicate/"
-"""In the name of a small constant's copy next to its consumers; the original is gone then."""
+"""Part of the name of a small constant's copy next to its consumers; the original is gone."""
 
 _SHOWN = 20
 """Most names listed; of the rest only the number."""

@@ -38,7 +38,7 @@ class DevicesError(EnplaceError):
 
 @dataclass(frozen=True, eq=False)
 class Devices:
-    """Where a step runs.
+    """The devices that a step runs on.
 
     Attributes
     ----------

@@ -67,7 +67,8 @@ class Movers:
     """Moves variables to other devices, and maps their old handles to the new ones."""
 
     def __init__(self) -> None:
-        # By identity, as tensors cannot be compared. The reference shows if it is still the same.
+        # Keys are identities, as tensors cannot be compared. The weak reference shows whether it
+        # is still the same tensor.
         self._moved: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
     def present(self, tensor: Any) -> Any:

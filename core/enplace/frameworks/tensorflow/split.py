@@ -68,10 +68,10 @@ _CONVOLUTIONS = {
     "Conv2DBackpropFilter": (0, -1),
     "Conv2DBackpropInput": (-1, 1),
 }
-"""Which inputs of a convolution are the image and the filters; -1 is its output."""
+"""Numbers of a convolution's inputs that are the image and the filters; -1 is its output."""
 
 _LEAST_RANK = {"BatchMatMul": 3, "BatchMatMulV2": 3, "LogSoftmax": 2, "Softmax": 2}
-"""With fewer axes, the first one is not the batch."""
+"""Least number of axes for the first one to be the batch."""
 
 _BROADCASTING = ELEMENTWISE | {"BatchMatMul", "BatchMatMulV2"}
 _GIVEN_SHAPE = frozenset(_OPERANDS) - {"GatherV2", "Transpose"}
@@ -169,7 +169,7 @@ def _split_graph(
 
 @dataclass(frozen=True)
 class _Cut:
-    """How an op is split: axes of its inputs and outputs, and which input holds the sizes."""
+    """A cut through an op: axes of its inputs and outputs, and the input with the sizes."""
 
     inputs: Axes
     output: int

@@ -1,4 +1,4 @@
-"""What TensorFlow's full traces record of each op: time, device, bytes, memory."""
+"""Read from TensorFlow's full traces each op's time, device, bytes and memory."""
 
 from __future__ import annotations
 
