@@ -184,7 +184,7 @@ def _describe_left_out(profile: Profile) -> list[str]:
     return [
         f"This is the step of '{profile.measured.function}'. {listed(others)} {verb} not in it: "
         f"a plan is for one function. For a SavedModel, --signature chooses another; in a script, "
-        f"put all that trains into one function, or leave the others as they are."
+        f"put all that trains into one function, or leave the others unplaced."
     ]
 
 

@@ -237,7 +237,7 @@ class _Cutter:
         self._parts.append(Part(row, label, title_within(scope.path, label), scopes, ops))
 
     def _add_ops(self, scope: Scope, label: str, ops: Sequence[int]) -> None:
-        """Add some of the ops directly in a scope, of which only their order makes a part."""
+        """Add a part of some ops directly in a scope, which only their order joins."""
         below = self._below(scope)
         row = title(below) if below else label
         name = f"{title(scope.path)} / {label}" if scope.path else label

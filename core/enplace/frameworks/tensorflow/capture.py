@@ -40,7 +40,7 @@ _EXPLAINED = {
     "LookupTable": "a lookup table; look words up in the dataset, with dataset.map, and not",
     "Dataset": "a whole dataset; call the function once for each batch, do not go through all",
     "Rng": "a random generator that is not a variable; use the keras.random layers, not one",
-    "Queue": "a queue; bring the batches with tf.data, not",
+    "Queue": "a queue; feed the batches with tf.data, not",
     "MultiDeviceIterator": "an iterator for several devices; train without tf.distribute, not",
 }
 """Resources that cannot leave their process, by part of the op type, and the start of the fix."""

@@ -13,8 +13,8 @@ _SHORT_NAME = re.compile(r"(gpu|cpu):(\d+)", re.IGNORECASE)
 def device_names(cluster: Cluster) -> list[str]:
     """Return TensorFlow's name of each device.
 
-    A full name, such as ``/job:worker/task:1/device:GPU:0``, stays as it is; ``GPU:1`` gets its
-    prefix. If some name has no number, or two have the same, devices are counted by kind.
+    A full name, such as ``/job:worker/task:1/device:GPU:0``, is kept; ``GPU:1`` gets its prefix.
+    If a name has no number, or two have the same, devices are numbered by kind.
     """
     found = [_tensorflow_device(device.name) for device in cluster.devices]
     if all(found) and len(set(found)) == len(found):

@@ -81,7 +81,7 @@ def run_plan(
     progress: Progress = lambda message, fraction: None,
     compare: bool = True,
 ) -> MeasuredRun:
-    """Run some steps placed, the same steps unplaced, and as TensorFlow would by itself.
+    """Run steps placed, the same steps unplaced, and the same steps as TensorFlow would by itself.
 
     Without ``compare``, or if the model fits only with the plan, there is nothing to compare with:
     differences and TensorFlow's own step time are NaN.

@@ -197,7 +197,7 @@ def _batch_device(graph_def: GraphDef, iterator: str) -> str:
 
 
 def plain_config(devices: Mapping[str, int] | None = None, soft: bool = False) -> ConfigProto:
-    """Make a config that runs the graph as it is: no rewriting, no device that was not asked for.
+    """Make a config that runs the graph unchanged: no rewriting, and only the devices asked for.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ _LOSS = re.compile(r"(loss|cost)[^/]*(/value)?$", re.IGNORECASE)
 _EXPLAINED = {
     "NextIteration": "a loop of TensorFlow 1; call tf.compat.v1.enable_control_flow_v2() before "
     "building the model, and export it again",
-    "Queue": "a queue; bring the batches with tf.data or placeholders, and export it again",
+    "Queue": "a queue; feed the batches with tf.data or placeholders, and export it again",
     "LookupTable": "a lookup table; look words up in the dataset, and export it again",
 }
 

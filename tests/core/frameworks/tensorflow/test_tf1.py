@@ -142,7 +142,7 @@ def with_a_queue():
         (without_initial_value, "'weight' has no initial value; put the checkpoint beside"),
         (of_texts, "input 'x:0' takes string values, for which there is no sample"),
         (of_unknown_shape, "'x:0' does not state its shape"),
-        (with_a_queue, "is part of a queue; bring the batches with tf.data"),
+        (with_a_queue, "is part of a queue; feed the batches with tf.data"),
     ],
 )
 def test_what_cannot_run_by_itself_is_explained(tmp_path, make, complaint):
