@@ -220,7 +220,7 @@ for _ in range(20):
             r"train\.py, line 11: .* ZeroDivisionError: division by zero; correct the script",
         ),
         ("import no_such_thing", "line 11: it needs the module 'no_such_thing'.*install it"),
-        ("raise SystemExit(0)", r"line 11: the script ended by itself before it trained;"),
+        ("raise SystemExit(0)", r"line 11: the script ended before it trained;"),
         ("raise SystemExit('no data')", r"before it trained \(no data\)"),
         (
             "import argparse\nargparse.ArgumentParser().parse_args(['--wrong'])",
@@ -454,7 +454,7 @@ def test_of_several_signatures_it_is_known_which_was_taken(tmp_path):
 
 
 def test_saved_models_that_cannot_be_used_are_explained(tmp_path, exported):
-    assert "no signature 'other'; choose of" in refusal(exported, signature="other")
+    assert "no signature 'other'; choose one of" in refusal(exported, signature="other")
     bare = tmp_path / "bare"
     tf.saved_model.save(tf.Module(), str(bare))
     assert "it has no signature" in refusal(bare)
