@@ -51,7 +51,7 @@ def main() -> None:
         for model in chosen:
             for count, cores in CASES:
                 os.sched_setaffinity(0, cores or EVERY_CORE)
-                what = "taking turns" if cores else "at once"
+                what = "one at a time" if cores else "at once"
                 errors.setdefault(what, []).extend(_run_all(model, count, what, Path(folder)))
     title("All of these")
     for what, found in errors.items():

@@ -179,7 +179,7 @@ def picture(columns: list[Column], objective: str) -> str:
         if method in missing:
             parts.append(_text(LEFT, y, "not installed where this was drawn", "start", FAINT))
     caption = (
-        f"{caption} in ms on V100s; the bluer, the nearer to the column's best. Grey: {grey}. "
+        f"{caption} in ms on V100s; the bluer, the closer to the column's best. Grey: {grey}. "
         f"{limit} {SEARCH_S:.0f} s."
     )
     parts.append(_text(8, height - 12, caption, "start", FAINT))

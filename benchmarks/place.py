@@ -104,8 +104,8 @@ def _sum_up(rows: list[Row]) -> None:
     ):
         best = steps[:, [methods.index(method) for method in others]].min(axis=1)
         less, least = (1 - np.exp(np.log(us[of] / best[of]).mean()) for us in (own, bound))
-        told = f"{100 * less:.0f} % (bound {100 * least:.0f} %)"
-        figure(f"{DEFAULT_METHOD} under {name}, geometric mean", told, f"{target} %")
+        text = f"{100 * less:.0f} % (bound {100 * least:.0f} %)"
+        figure(f"{DEFAULT_METHOD} under {name}, geometric mean", text, f"{target} %")
     fitting = np.where([row.fits[:-1] for row in rows], steps[:, :-1], np.inf).min(axis=1)
     won, gaps = int((own <= fitting).sum()), 1 - bound / own
     figure(f"{DEFAULT_METHOD} at or below all others that fit", f"{won} of {len(rows)}", "all")

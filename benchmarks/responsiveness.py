@@ -123,7 +123,7 @@ def _memory() -> None:
     own = process.memory_info().rss / 2**20
     figure("memory of the studio", f"{own:.0f} MiB", "under 600 MB")
     for child in process.children(recursive=True):
-        figure("  beside it, the solver process", f"{child.memory_info().rss / 2**20:.0f} MiB")
+        figure("  and the solver process", f"{child.memory_info().rss / 2**20:.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -73,12 +73,12 @@ def main() -> None:
         "--tables",
         type=Path,
         default=SHARED / "reference" / "tarnawski2020_tables.json",
-        help="what the paper printed (default: %(default)s)",
+        help="figures that the paper printed (default: %(default)s)",
     )
     given = parser.parse_args()
     tables = given.tables
     if not given.seconds > 0:
-        sys.exit(f"--seconds {given.seconds} is not a time to search for")
+        sys.exit(f"--seconds {given.seconds} is not a valid time limit")
     if not tables.exists():
         sys.exit(f"no {tables}: the comparison needs the paper's tables")
     warnings.simplefilter("ignore")  # about the unit of the layer files' costs
@@ -88,14 +88,14 @@ def main() -> None:
 
 
 def _show(papers: dict[str, Any], folder: Path, table_of: _Table, seconds: float) -> None:
-    lacking = []
+    missing = []
     for heading, column, solve in table_of:
         rows, total_s = [HEAD], 0.0
         for name, row in papers.items():
             path = folder / _file_name(row["file"])
             paper = row["algorithms"][column]
             if not path.exists():
-                lacking.append(name)
+                missing.append(name)
             if not path.exists() or paper is None:
                 continue
             given = _Input(path, _problem(read_profile(path)), seconds)
@@ -111,8 +111,8 @@ def _show(papers: dict[str, Any], folder: Path, table_of: _Table, seconds: float
             title(heading)
             rows.append(["all of these", "", "", "", "", f"{total_s:.2f} s", ""])
             print(table(rows, "lrrrrrl"), flush=True)
-    if lacking:
-        print(f"\nNo input here: {', '.join(dict.fromkeys(lacking))}.")
+    if missing:
+        print(f"\nNo input here: {', '.join(dict.fromkeys(missing))}.")
 
 
 def _row(name: str, paper: dict[str, Any], ours_ms: float, proof: str, took_s: float) -> list[str]:
@@ -245,7 +245,7 @@ _TABLE_4: _Table = (
     ("Table 4, latency: experts (ms)", "expert", _by_expert(LATENCY)),
     ("Table 4, latency, contiguous: IP (ms)", "ip_contiguous", _least_latency(1)),
     (
-        "Table 4, latency, two pieces, beside the paper's one: IP (ms)",
+        "Table 4, latency, two subgraphs, next to the paper's one: IP (ms)",
         "ip_contiguous",
         _least_latency(2),
     ),

@@ -1,9 +1,9 @@
 """The ``enplace`` command. Nothing heavy is imported before a command needs it.
 
-Exit status: 0 for success; 1 when the answer is no (it does not fit, there is no such plan); 2 for
-bad input; 70 for a fault of the program itself; 130 when interrupted. With ``--json``, stdout holds
-exactly one JSON document; a refusal is ``{"error": ..., "kind": ...}``, and its line goes to stderr
-as well.
+Exit status: 0 for success; 1 when the answer is no (the model does not fit, there is no such plan);
+2 for bad input; 70 for a fault of the program itself; 130 when interrupted. With ``--json``, stdout
+holds exactly one JSON document; a refusal is ``{"error": ..., "kind": ...}``, and its line goes to
+stderr as well.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["about", "compiling", "converting", "main", "measuring", "run", "solv
 
 ANSWER_IS_NO = (DoesNotFitError, UnplaceableOpError, DeadlockError)
 MAX_LINE = 200
-"""Longer lines of a worker are cut."""
+"""Longer lines from a worker are cut."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
@@ -66,7 +66,7 @@ class _Output(io.FileIO):
 
 
 def _text_output(stream: TextIO) -> TextIO:
-    """Return a stream of text in the place of standard output."""
+    """Return a text stream that replaces standard output."""
     raw = _Output(stream.fileno(), "w", closefd=False)
     return io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, line_buffering=stream.isatty())
 

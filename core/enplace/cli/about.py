@@ -55,7 +55,7 @@ def methods() -> Answer:
         }
         for placer in placers().values()
     ]
-    rows = [["method", "", "for", "what it is", "source"]]
+    rows = [["method", "", "for", "description", "source"]]
     for placer in placers().values():
         mark = "default" if placer.name in DEFAULT_METHODS.values() else ""
         note = "" if placer.installed else f" (cannot run here: {placer.why_not})"
@@ -87,7 +87,7 @@ def clusters(name: str | None) -> Answer:
         }
         for cluster in presets().values()
     ]
-    rows = [["cluster", "devices", "what it is"]]
+    rows = [["cluster", "devices", "description"]]
     rows += [
         [c.name, str(c.n_devices), c.description.partition(". ")[0].rstrip(".")]
         for c in presets().values()
@@ -183,9 +183,9 @@ def _cache() -> dict[str, Any]:
     import platformdirs
 
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    beside = Path(__file__).parents[1]
+    package = Path(__file__).parents[1]
     personal = Path(platformdirs.user_cache_dir("numba"))
-    folders = [Path(chosen)] if chosen else [beside, personal]
+    folders = [Path(chosen)] if chosen else [package, personal]
     usable = [folder for folder in folders if _writable(folder)]
     return {"folder": str((usable or folders)[0]), "writable": bool(usable)}
 

@@ -57,7 +57,7 @@ class _FormatOption(click.Option):
     "--output",
     type=FILE,
     metavar="P.enplace",
-    help="Write the profile: as .enplace, or in its open text form if the name ends in .json.",
+    help="Write the profile: as .enplace, or as readable text if the name ends in .json.",
 )
 @click.option(
     "--plan",
@@ -71,7 +71,7 @@ class _FormatOption(click.Option):
     type=ClusterType(),
     default="local",
     show_default=True,
-    help="Cluster of that plan; it must have the devices the ops ran on.",
+    help="Cluster of that plan; it must have the devices that the ops ran on.",
 )
 def import_(input_file: str, output: str | None, plan_file: str | None, cluster: str) -> Answer:
     """Turn INPUT, any graph with costs that Enplace can read, into a profile."""

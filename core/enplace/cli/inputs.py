@@ -100,14 +100,14 @@ def read_problem_and_plan(
     problem = Problem(profile, machine.scaled(scale_compute, scale_links))
     found = read_plan(plan_file, problem)
     if (found.missing or found.unknown) and not complete:
-        mend = "place the model anew"
+        fix = "make a new plan"
         if complete is not None:
-            mend = "add --complete to keep what fits and place the rest beside its neighbours"
-        said = f"{_describe_other(plan_file, found.missing, found.unknown)}; {mend}"
-        raise OtherGraphError(said, found.missing, found.unknown)
+            fix = "add --complete to keep what fits and place the rest next to its neighbours"
+        reason = f"{_describe_other(plan_file, found.missing, found.unknown)}; {fix}"
+        raise OtherGraphError(reason, found.missing, found.unknown)
     if not (found.same_graph or found.missing or found.unknown):
         warnings.warn(
-            f"{plan_file}: the edges of the graph have changed since this plan was made; its order "
+            f"{plan_file}: the graph's edges have changed since this plan was made; its order "
             f"may no longer suit them",
             EnplaceWarning,
             stacklevel=2,
@@ -134,17 +134,17 @@ def read_start(problem: Problem, plan_file: str, method: str) -> Plan:
     able = methods_with(WARM_START)
     if method not in able:
         raise EnplaceError(
-            f"method '{method}' cannot go on from a plan; for the shortest step, use "
+            f"method '{method}' cannot start from a plan; for the shortest step, use "
             f"{' or '.join(able)}"
         )
     found = read_plan(plan_file, problem)
     missing, n_ops = len(found.missing), problem.profile.n_ops
-    said = _describe_other(plan_file, found.missing, found.unknown)
+    reason = _describe_other(plan_file, found.missing, found.unknown)
     if missing > n_ops / 2:
-        raise OtherGraphError(f"{said}; begin with a plan for it", found.missing, found.unknown)
+        raise OtherGraphError(f"{reason}; start from a plan for it", found.missing, found.unknown)
     if missing:
         warnings.warn(
-            f"{said}; what it lacks begins beside its neighbours", EnplaceWarning, stacklevel=2
+            f"{reason}; ops missing in it start next to neighbours", EnplaceWarning, stacklevel=2
         )
     with naming(plan_file):
         return complete_plan(split_problem(problem, found.plan.splits), found)
@@ -161,8 +161,8 @@ def without_split_groups(problem: Problem, plan: Plan) -> Problem:
     if not names:
         return problem
     warnings.warn(
-        f"the plan puts {count(len(names), 'op')} apart from ops they are colocated with "
-        f"({_few(names)}); simulated as it stands, but TensorFlow would not run it so",
+        f"the plan separates {count(len(names), 'op')} from ops they are colocated with "
+        f"({_few(names)}); it is simulated as it stands, but TensorFlow would not run it so",
         EnplaceWarning,
         stacklevel=2,
     )
@@ -177,7 +177,7 @@ def _describe_other(plan_file: str, missing: list[str], new: list[str]) -> str:
             f"it does not place {count(len(missing), 'op')} of the profile ({_few(missing)})"
         )
     if new:
-        parts.append(f"it places {count(len(new), 'op')} that the profile lacks ({_few(new)})")
+        parts.append(f"it places {count(len(new), 'op')} not in the profile ({_few(new)})")
     return f"{plan_file}: made for another graph: {' and '.join(parts)}"
 
 
@@ -203,10 +203,10 @@ def check_outputs(outputs: Sequence[str | None], *inputs: str | None) -> None:
 
 def _check_output(output: str, inputs: Sequence[str]) -> None:
     if output in ("", "-"):
-        raise FileError(f"'{output}' is no file; name one, or /dev/stdout for the terminal")
+        raise FileError(f"'{output}' is not a file; name one, or /dev/stdout for the terminal")
     path = Path(output)
     if not path.parent.is_dir():
-        raise FileError(f"{output}: there is no folder '{path.parent}'; make it first")
+        raise FileError(f"{output}: there is no folder '{path.parent}'; create it first")
     if path.is_dir():
         raise FileError(f"{output}: is a folder; name a file in it")
     if not os.access(path.parent, os.W_OK):
@@ -282,8 +282,8 @@ def values_of_methods(
         having = [name for name in methods_with_option(option) if name in names]
         if not having:
             known = methods_with_option(option)
-            mend = f"add {' or '.join(known)}" if known else "'enplace methods --json' lists them"
-            raise EnplaceError(f"option '{option}': none of these methods has it; {mend}")
+            fix = f"add {' or '.join(known)}" if known else "'enplace methods --json' lists them"
+            raise EnplaceError(f"option '{option}': none of these methods has it; {fix}")
         find_placer(having[0]).option(option).parse(value)
     return {
         name: {key: values[key] for key in values if name in methods_with_option(key)}

@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 Report = Callable[[str, float | None], None]
 
 CHANGED = (
-    "The result is not that of the run without the plan. A plan changes no arithmetic; a model "
-    "that draws numbers of its own (in Python, or without a seed) differs from run to run."
+    "The result differs from the run without the plan. A plan changes no arithmetic; a model "
+    "that draws random numbers (in Python, or without a seed) differs from run to run."
 )
 
 CHANGED_BY_MORE = (
-    "The first step gives another loss or other weights than without the plan, by more than "
-    "rounding. Splits and hosts change no more than that; a model that draws numbers of its own "
-    "(in Python, or without a seed) differs from run to run."
+    "The first step gives another loss or other weights than without the plan, and the difference "
+    "is larger than rounding. Splits and hosts change no more than rounding; a model that draws "
+    "random numbers (in Python, or without a seed) differs from run to run."
 )
 
 MOST_LINKS = 12
 
 _OPTIONS = {
-    "--loss": "What to train a saved model with, such as 'mse'; needs --optimizer too.",
-    "--optimizer": "What to train a saved model with, such as 'adam'; needs --loss too.",
-    "--signature": "Which signature of a SavedModel.",
+    "--loss": "Loss to train a saved model with, such as 'mse'; needs --optimizer too.",
+    "--optimizer": "Optimiser to train a saved model with, such as 'adam'; needs --loss too.",
+    "--signature": "Signature of a SavedModel.",
 }
 
 model_options = all_of(
@@ -56,7 +56,7 @@ model_options = all_of(
         "arguments",
         multiple=True,
         metavar="WORD",
-        help="A word of the script's own command line; repeat it: --arg --batch --arg 16.",
+        help="An argument for the script; repeat it: --arg --batch --arg 16.",
     ),
     *(click.option(name, default="", metavar="NAME", help=text) for name, text in _OPTIONS.items()),
     click.option(
@@ -64,7 +64,7 @@ model_options = all_of(
         type=click.IntRange(1, 1 << 24),
         default=None,
         metavar="N",
-        help="Of the batches made up for a saved model, or what {batch} in --arg stands for. "
+        help="Batch size of samples for a saved model, or the value of {batch} in --arg. "
         "[default: the model's own]",
     ),
     click.option(
@@ -73,7 +73,7 @@ model_options = all_of(
         help="gpu:all, gpu:2, cpu:2 (logical CPUs) or a cluster file with hosts.",
     ),
     click.option(
-        "--trust", is_flag=True, help="MODEL's code may run; do not ask whether you trust it."
+        "--trust", is_flag=True, help="Let MODEL's code run without asking whether you trust it."
     ),
 )
 
@@ -124,7 +124,7 @@ class _SizesType(click.ParamType):  # type: ignore[type-arg]
     type=click.IntRange(0, 100_000),
     default=10,
     show_default=True,
-    help="How many steps to leave out at first.",
+    help="How many steps to leave out at the start.",
 )
 @click.option(
     "--batch-sizes",
@@ -183,8 +183,8 @@ def _describe_left_out(profile: Profile) -> list[str]:
     verb = "is" if len(others) == 1 else "are"
     return [
         f"This is the step of '{profile.measured.function}'. {listed(others)} {verb} not in it: "
-        f"a plan is for one function. Of a SavedModel, --signature chooses another; of a script, "
-        f"put all that trains into one, or leave the others as they are."
+        f"a plan is for one function. For a SavedModel, --signature chooses another; in a script, "
+        f"put all that trains into one function, or leave the others unplaced."
     ]
 
 
@@ -229,7 +229,7 @@ def _describe_links(profile: Profile) -> list[str]:
     "profile_file",
     type=FILE,
     metavar="P.enplace",
-    help="The profile that the plan was made for; without it, the plan's file must do.",
+    help="The profile that the plan was made for; by default, the plan's file has to do.",
 )
 def run(
     plan: str,
@@ -326,11 +326,11 @@ def tune(
 
     with work_bar() as report, stopped_by_ctrl_c() as stopped:
 
-        def tell(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             report(progress.message, progress.fraction)
 
         def solve(problem: Problem) -> Plan:
-            options = PlaceOptions(time_limit_s=time_limit, progress=tell, cancelled=stopped)
+            options = PlaceOptions(time_limit_s=time_limit, progress=on_progress, cancelled=stopped)
             found = place(problem, chosen, options=options).plan
             options.check_cancelled()
             return found
@@ -381,8 +381,8 @@ def _source(model: dict[str, Any], trust: bool, problem: Problem | None = None) 
     if known.get("kind") == found.kind:
         if any(known.get(key) != _plain(value) for key, value in options.items()):
             warnings.warn(
-                "the model is called otherwise than when it was profiled, and the prediction is "
-                "for how it was called then",
+                "the model gets other arguments than when it was profiled, and the prediction is "
+                "for those it was profiled with",
                 EnplaceWarning,
                 stacklevel=2,
             )
@@ -403,7 +403,7 @@ def _check_trust(source: Source, trusted: bool) -> None:
 
     if trusted or not needs_trust(source) or is_trusted(source.path):
         return
-    what = f"{source.path}: this runs the code of the model"
+    what = f"{source.path}: this runs the model's code"
     if not _can_ask():
         raise TrustError(f"{what}; if you trust it, add --trust")
     if not click.confirm(f"{what}. Do you trust all in {folder_of(source)}?", err=True):
@@ -445,8 +445,8 @@ def _result_rows(run: MeasuredRun) -> list[list[str]]:
         return [["loss differs by", loss, against], ["weights differ by", weights, ""]]
     return [
         ["first step differs by", _difference(run.first_step_difference), against],
-        ["", _difference(run.rounding_difference), "if only last bits of variables change"],
-        ["loss drifts by", loss, "in all steps"],
+        ["", _difference(run.rounding_difference), "if only the last bits of variables change"],
+        ["loss drifts by", loss, "over all steps"],
         ["weights drift by", weights, ""],
     ]
 
@@ -510,6 +510,6 @@ def _faults(number: int, run: MeasuredRun) -> str:
         f"{count(run.order_violations, 'op')} out of order" * bool(run.order_violations),
         "another result than without the plan" * run.changes_result,
     ]
-    said = ", ".join(filter(None, faults))
+    text = ", ".join(filter(None, faults))
     where = f"Round {number}" if number else "The first plan"
-    return f"{where} did not run as planned: {said}." if said else ""
+    return f"{where} did not run as planned: {text}." if text else ""

@@ -114,22 +114,22 @@ def cluster_option(required: bool, default: str = "") -> Decorator:
             type=ClusterType(),
             required=required,
             metavar="CLUSTER",
-            help="A preset, a JSON file, 'local' (the devices the profile was measured on) or "
-            f"'from-file' (the devices that the input carries).{also}",
+            help="A preset, a JSON file, 'local' (the devices that the profile was measured on) or "
+            f"'from-file' (the devices in the input file).{also}",
         ),
         click.option(
             "--scale-compute",
             type=POSITIVE,
             default=1.0,
             metavar="FACTOR",
-            help="Make every device so many times faster.",
+            help="Make every device faster by this factor.",
         ),
         click.option(
             "--scale-links",
             type=POSITIVE,
             default=1.0,
             metavar="FACTOR",
-            help="Make every link so many times faster.",
+            help="Make every link faster by this factor.",
         ),
     )
 
@@ -158,21 +158,21 @@ constraint_options = all_of(
         "pins",
         multiple=True,
         metavar="REGEX=DEVICE",
-        help="Keep the ops whose name matches on a device (GPU:1, 1, or as it is shown: 'GPU 1'). "
-        "Repeat at will. The regex may match anywhere in a name; the whole name of an op means "
-        "that op alone.",
+        help="Keep the ops whose names match on a device (GPU:1, 1, or as shown: 'GPU 1'). "
+        "Can be repeated. The regex may match anywhere in a name; the full name of an op means "
+        "only that op.",
     ),
     click.option(
         "--colocate",
         multiple=True,
         metavar="REGEX",
-        help="Keep the ops whose name matches together on one device. Repeat at will.",
+        help="Keep the ops whose names match together on one device. Can be repeated.",
     ),
     click.option(
         "--forbid",
         multiple=True,
         metavar="REGEX=DEVICE",
-        help="Keep the ops whose name matches off a device. Repeat at will.",
+        help="Keep the ops whose names match off a device. Can be repeated.",
     ),
 )
 
@@ -189,26 +189,26 @@ solver_options = all_of(
         "--time-limit",
         type=POSITIVE,
         metavar="SECONDS",
-        help="Stop a search then, with its best plan.",
+        help="Stop a search after this time, with its best plan.",
     ),
     click.option(
         "--seed",
         type=click.IntRange(0, 2**32 - 1),
         default=0,
         show_default=True,
-        help="Of everything random: equal seeds give equal plans.",
+        help="Seed of random numbers: equal seeds give equal plans.",
     ),
     click.option(
         "--option",
         "option_texts",
         multiple=True,
         metavar="NAME=VALUE",
-        help="An option of the method; 'enplace methods --json' lists them. Repeat at will.",
+        help="An option of the method; 'enplace methods --json' lists them. Can be repeated.",
     ),
     click.option(
         "--solver",
         type=click.Choice(["highs", "cbc", "gurobi", "cplex"]),
-        help="Of integer programs. [default: highs; max-load-ip uses CP-SAT, pesto "
+        help="Solver of integer programs. [default: highs; for max-load-ip CP-SAT, for pesto "
         "the best that is installed]",
     ),
     click.option(
@@ -230,7 +230,7 @@ solver_options = all_of(
     click.option(
         "--two-level",
         is_flag=True,
-        help="Count what a pipeline sends between machines as well.",
+        help="Also count transfers between the machines of a pipeline.",
     ),
     click.option(
         "--family",
@@ -242,14 +242,14 @@ solver_options = all_of(
         "--rules",
         type=FILE,
         metavar="RULES.txt",
-        help="Where some ops go in the expert's plan: a file with lines of REGEX -> DEVICE.",
+        help="Device of some ops in the expert's plan: a file with lines of REGEX -> DEVICE.",
     ),
     click.option(
         "--memory-rule",
         type=click.Choice(["makers", "sums"]),
-        help="What m-etf and m-sct count as memory on a GPU, as in Baechi's code: outputs of its "
-        "ops that are still needed, without received copies, or all inputs and outputs, as if none "
-        "were freed. [default: what is there at a time, with received copies]",
+        help="What m-etf and m-sct count as memory on a GPU, as in Baechi's code: outputs that "
+        "are still needed, without received copies; or all inputs and outputs, as if none "
+        "were freed. [default: live tensors, with received copies]",
     ),
 )
 
@@ -292,5 +292,5 @@ schedule_option = click.option(
     "schedule_file",
     type=FILE,
     metavar="OUT.json",
-    help="Write each start and finish, for a check with a program of your own.",
+    help="Write all starts and finishes, to check them with your own program.",
 )

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--method", type=MethodType(), metavar="METHOD", help="'enplace methods' lists them.")
 @constraint_options
 @solver_options
-@click.option("--start", type=FILE, metavar="plan.json", help="A plan to make better.")
+@click.option("--start", type=FILE, metavar="plan.json", help="A plan to improve.")
 @click.option("-o", "--output", type=FILE, metavar="plan.json", help="Write the plan.")
 @schedule_option
 def place(
@@ -94,12 +94,12 @@ def place(
 @profile_argument
 @plan_argument
 @cluster_option(required=False, default="the one the plan was made for")
-@click.option("--policy", type=POLICIES, help="How a device takes its ops. [default: the plan's]")
+@click.option("--policy", type=POLICIES, help="How a device chooses ops. [default: the plan's]")
 @click.option(
-    "--links", type=LINK_POLICIES, help="How a channel takes its transfers. [default: the plan's]"
+    "--links", type=LINK_POLICIES, help="How a channel chooses transfers. [default: the plan's]"
 )
 @click.option(
-    "--complete", is_flag=True, help="Place ops that the plan lacks beside their neighbours."
+    "--complete", is_flag=True, help="Place ops missing in the plan next to their neighbours."
 )
 @schedule_option
 @click.option(
@@ -108,20 +108,20 @@ def place(
 @click.option(
     "--pipeline",
     type=click.Choice(["inference", "1f1b", "gpipe"]),
-    help="Many samples at once instead of one step: through the whole graph, or trained "
-    "PipeDream's way or GPipe's.",
+    help="Simulate many samples instead of one step: through the whole graph, or trained "
+    "as in PipeDream or GPipe.",
 )
 @click.option(
     "--microbatches",
     type=click.IntRange(1, 1000),
     default=8,
     show_default=True,
-    help="Samples in the pipeline.",
+    help="Number of samples in the pipeline.",
 )
 @click.option(
     "--load",
     type=click.Choice(["sum", "overlap", "duplex"]),
-    help="Whether the transfers of a pipeline's device go on beside its computing. "
+    help="Whether the transfers of a pipeline's device overlap with its computing. "
     "[default: the plan's]",
 )
 def simulate(
@@ -148,10 +148,10 @@ def simulate(
     problem = without_split_groups(problem, chosen)
     if pipeline is not None:
         if schedule_file or trace_file:
-            raise EnplaceError("--schedule and --trace show one step; leave out --pipeline")
+            raise EnplaceError("--schedule and --trace are for one step; leave out --pipeline")
         return _pipeline_answer(problem, chosen, pipeline, microbatches, load)
     if load is not None:
-        raise EnplaceError("--load says how the loads of a pipeline count; add --pipeline")
+        raise EnplaceError("--load is for pipelines; add --pipeline")
     result = _bounded(run_plan(problem, chosen))
     written = _write(result, None, schedule_file, trace_file)
     files = {"placement_file": plan, "schedule_file": schedule_file, "trace_file": trace_file}

@@ -189,13 +189,13 @@ def device_table(schedule: Schedule) -> str:
     rows = [["device", "ops", "busy", "", "peak memory", ""]]
     for number, device in enumerate(cluster.devices):
         busy, peak = float(schedule.busy_us[number]), int(schedule.peak_bytes[number])
-        room = schedule.makespan_us * device.lanes
+        available_us = schedule.makespan_us * device.lanes
         rows.append(
             [
                 device_label(device.name),
                 f"{ops[number]:,}",
                 ms(busy),
-                percent(busy / room if room else 0.0),
+                percent(busy / available_us if available_us else 0.0),
                 f"{size(peak)} of {size(device.capacity_bytes)}",
                 percent(peak / device.capacity_bytes),
             ]

@@ -217,7 +217,7 @@ def advice(found: Evaluation) -> list[str]:
         sure = ", and its memory" if found.memory.mean <= NEAR else ""
         lines.append(
             f"The estimated times are {percent(found.time.mean)} off on average: trust the "
-            f"measured ones, which the profile holds{sure}."
+            f"measured times in the profile{sure}."
         )
     if found.devices_used == 1:
         lines.append(

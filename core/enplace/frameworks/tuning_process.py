@@ -68,11 +68,11 @@ def _tuned(profile: Message, job: Message, report: Report) -> Message:
     details = job.details
     problem = codecs.problem_from(codecs.profile_from(profile), details["problem"])
 
-    def tell(progress: Progress) -> None:
+    def on_progress(progress: Progress) -> None:
         report(f"Solving with the measured costs: {progress.message}", progress.fraction)
 
     def solve(problem: Problem) -> Plan:
-        options = PlaceOptions(time_limit_s=SEARCH_S, progress=tell)
+        options = PlaceOptions(time_limit_s=SEARCH_S, progress=on_progress)
         return place(problem, DEFAULT_METHOD, options=options).plan
 
     source = source_from_json(details["source"])

@@ -248,7 +248,7 @@ class Worker:
         except WireError as error:
             self.over = True
             self._read_rest()
-            why = f"the {self._program.name} process is not understood: {error}"
+            why = f"the {self._program.name} process sends messages that cannot be read: {error}"
             yield failed(why, self.last_lines)
 
     def _exit_code(self) -> int:

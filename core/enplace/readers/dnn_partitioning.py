@@ -182,8 +182,8 @@ def _rate(edges: list[dict[str, Any]]) -> float:
         )
     if rate == LAYER_RATE:
         warnings.warn(
-            "communication costs are 1000 times smaller than 2 GiB/s would take for the sizes "
-            "given (as in the layer files of Tarnawski et al.); they are used as they are",
+            "communication costs are 1000 times smaller than the sizes given take at 2 GiB/s "
+            "(as in the layer files of Tarnawski et al.); they are used unchanged",
             EnplaceWarning,
             stacklevel=3,
         )

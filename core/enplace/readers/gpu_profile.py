@@ -207,7 +207,7 @@ def _cluster(data: dict[str, Any], nodes: list[dict[str, Any]]) -> Cluster:
         tuple(devices),
         tuple(f"{names[link.source]}->{names[link.target]}" for link in links),
         tuple(links),
-        "The devices this profile was measured on.",
+        "The devices that this profile was measured on.",
     )
 
 

@@ -186,8 +186,8 @@ def test_an_overwritten_file_keeps_its_permissions(enplace, folder):
         (["-o", "c.json"], "c.json: is also an input"),
         (["-o", "s.json", "--schedule", "s.json"], "s.json: is named for two outputs"),
         (["-o", "s.json", "--schedule", "./s.json"], "is named for two outputs"),
-        (["-o", ""], "'' is no file"),
-        (["-o", "-"], "'-' is no file"),
+        (["-o", ""], "'' is not a file"),
+        (["-o", "-"], "'-' is not a file"),
     ],
 )
 def test_outputs_never_replace_inputs_or_each_other(enplace, folder, words, said):

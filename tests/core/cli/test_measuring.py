@@ -79,7 +79,7 @@ def test_a_poor_estimate_is_flagged_and_a_batch_that_fits_is_noted(enplace, scri
     words = ["--arg", "{batch}", "--batch-size", "64", "--batch-sizes", "8,16", "--trust"]
     lines = enplace("profile", "train.py", "-o", "P.enplace", *words).out.splitlines()
     (poor,) = [line for line in lines if "estimated times are 60.0 % off" in line]
-    assert "trust the measured ones" in poor
+    assert "trust the measured times" in poor
     assert "memory" in poor
     assert any("Batch 64 fits one device" in line for line in lines)
 
@@ -154,7 +154,7 @@ def test_a_run_with_a_different_result_exits_with_1(enplace, profiled, fake):
     assert done.status == 1
     assert done.document["as_planned"] is False
     told = enplace("run", "train.py", "plan.json", "--trust")
-    assert "The result is not that of the run without the plan." in told.out
+    assert "The result differs from the run without the plan." in told.out
 
 
 def test_run_reuses_the_script_arguments_of_the_profile(enplace, script, folder):

@@ -200,12 +200,12 @@ def test_a_plan_with_splits_is_as_planned_if_its_first_step_is():
     assert split.as_planned
     told = describe_run(split, "gpu:2")
     assert "first step differs by" in told
-    assert "if only last bits of variables change" in told
+    assert "if only the last bits of variables change" in told
     assert "differences grow with every step" in told
     assert "changes no arithmetic" not in told
     wrong = replace(split, first_step_difference=0.01)
     assert not wrong.as_planned
-    assert "by more than rounding" in describe_run(wrong, "gpu:2")
+    assert "larger than rounding" in describe_run(wrong, "gpu:2")
 
 
 def test_separate_hosts_may_differ_by_rounding_only():
@@ -222,6 +222,6 @@ def test_separate_hosts_may_differ_by_rounding_only():
     assert "another process" in rounded.drift
     assert "first step differs by" in describe_run(rounded, "hosts.json")
     wrong = replace(rounded, first_step_difference=1e-3)
-    assert "by more than rounding" in describe_run(wrong, "hosts.json")
+    assert "larger than rounding" in describe_run(wrong, "hosts.json")
     of_one = on_cpus([f"{TASKS[0]}/device:CPU:{number}" for number in range(2)])
     assert replace(of_one, weights_difference=1.5e-8).changes_result

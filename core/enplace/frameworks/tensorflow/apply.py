@@ -79,10 +79,10 @@ class PlacedFunction:
     check: Check
 
     def __str__(self) -> str:
-        kept = f"; bound to where their data is: {', '.join(self.bound)}" if self.bound else ""
+        kept = f"; kept where their data is: {', '.join(self.bound)}" if self.bound else ""
         return (
-            f"{self.name}: {self.check.as_planned} of {self.check.checked} ops run where the plan "
-            f"has them, {self.order_edges} control edges keep the order, "
+            f"{self.name}: {self.check.as_planned} of {self.check.checked} ops run where planned, "
+            f"{self.order_edges} control edges keep the order, "
             f"{count(self.variables_moved, 'variable')} moved{kept}"
         )
 
@@ -163,11 +163,11 @@ def apply(path: str | os.PathLike[str], order: bool = True) -> Application:
             return result
 
     ConcreteFunction._call_flat = placed_call
-    atexit.register(_say_at_the_end, application)
+    atexit.register(_report_at_exit, application)
     return application
 
 
-def _say_at_the_end(application: Application) -> None:
+def _report_at_exit(application: Application) -> None:
     for function in application.functions:
         print(f"enplace: {function}", file=sys.stderr)
     if not application.functions and not application.mismatches:
@@ -260,19 +260,19 @@ class _Placer:
             return None  # far too small; no need to flatten it
         flat = flatten(function)
         theirs = {node.name for node in flat.graph_def.node}
-        lacking = sorted(self._whole - theirs)
+        missing = sorted(self._whole - theirs)
         new = sorted(theirs - self._whole - {*flat.arguments, *flat.captures})
-        if not lacking and not new:
+        if not missing and not new:
             return self._exchange(function, flat)
-        if len(lacking) <= (1 - _ALIKE) * len(self._whole):
-            self._tell_mismatch(function_name(function), lacking, new)
+        if len(missing) <= (1 - _ALIKE) * len(self._whole):
+            self._report_mismatch(function_name(function), missing, new)
         return None
 
     def without_order(self, function: ConcreteFunction) -> ConcreteFunction:
         """Return the function to call where TensorFlow cannot keep the plan's order."""
         print(
             f"enplace: {function_name(function)}: TensorFlow fuses ops across the plan's order, "
-            f"which is left out; set TF_ENABLE_ONEDNN_OPTS=0 before TensorFlow is imported to "
+            f"so the order is left out; set TF_ENABLE_ONEDNN_OPTS=0 before importing TensorFlow to "
             f"keep it",
             file=sys.stderr,
         )
@@ -286,20 +286,20 @@ class _Placer:
         self._known[function] = None
         line = (
             f"{self._application.path}: TensorFlow does not run {function_name(function)} as the "
-            f"plan says, so it runs as it is (its first step may have begun twice): {why}"
+            f"plan says, so it runs without the plan (its first step may have begun twice): {why}"
         )
         self._application.mismatches.append(line)
         print(f"enplace: {line}", file=sys.stderr)
 
-    def _tell_mismatch(self, name: str, lacking: Sequence[str], new: Sequence[str]) -> None:
-        kinds = ((lacking, "ops of the plan are missing"), (new, "ops are new"))
+    def _report_mismatch(self, name: str, missing: Sequence[str], new: Sequence[str]) -> None:
+        kinds = ((missing, "ops of the plan are missing"), (new, "ops are new"))
         parts = [f"{len(ops)} {what} ('{ops[0]}')" for ops, what in kinds if ops]
-        mend = "profile the model as it is now and place it anew"
+        fix = "profile the model again and make a new plan"
         if has_replicas(new):
-            mend = "a plan is for one replica: leave out the tf.distribute strategy"
+            fix = "a plan is for one replica: leave out the tf.distribute strategy"
         line = (
-            f"{self._application.path} does not fit the function {name}, which runs as it is: "
-            f"{', '.join(parts)}; {mend}"
+            f"{self._application.path} does not fit the function {name}, which runs unchanged: "
+            f"{', '.join(parts)}; {fix}"
         )
         self._application.mismatches.append(line)
         print(f"enplace: {line}", file=sys.stderr)
@@ -364,11 +364,11 @@ def _make_devices(cluster: Cluster) -> None:
             of_kind = [device for device, name in pairs if f":{kind}:" in name]
             _split(kind, of_kind)
     there = {short_name(device.name) for device in tf.config.list_logical_devices()}
-    if lacking := [name for name in wanted if name not in there]:
+    if missing := [name for name in wanted if name not in there]:
         raise DevicesError(
-            f"the plan uses {lacking[0]}, which this process lacks ({', '.join(sorted(there))} are "
-            f"there); place the model for the devices of this machine, and call enplace.apply at "
-            f"the beginning of the script"
+            f"the plan uses {missing[0]}, which this process does not have (it has "
+            f"{', '.join(sorted(there))}); place the model for this machine's devices, and call "
+            f"enplace.apply at the start of the script"
         )
 
 

@@ -39,8 +39,8 @@ _SEED = 87_654_321
 _EXPLAINED = {
     "LookupTable": "a lookup table; look words up in the dataset, with dataset.map, and not",
     "Dataset": "a whole dataset; call the function once for each batch, do not go through all",
-    "Rng": "a random generator that is no variable; use the keras.random layers, not one",
-    "Queue": "a queue; bring the batches with tf.data, not",
+    "Rng": "a random generator that is not a variable; use the keras.random layers, not one",
+    "Queue": "a queue; feed the batches with tf.data, not",
     "MultiDeviceIterator": "an iterator for several devices; train without tf.distribute, not",
 }
 """Resources that cannot leave their process, by part of the op type, and the start of the fix."""
@@ -187,7 +187,7 @@ def _check_loop(graph_def: GraphDef) -> None:
     outside = (node.name for node in graph_def.node)
     if any(map(is_in_backward_scope, inside)) and not any(map(is_in_backward_scope, outside)):
         raise LoadError(
-            "the whole training loop, or all of its gradients, is inside one loop op; let the "
+            "the whole training loop, or all of its gradients, is one loop op; let the "
             "tf.function do one step, and call it once for each batch"
         )
 
@@ -204,7 +204,7 @@ def has_replicas(names: Iterable[str]) -> bool:
 def _check_size(name: str, graph_def: GraphDef) -> None:
     if (size := graph_def.ByteSize()) > MAX_GRAPH_BYTES:
         raise LoadError(
-            f"{name}: the step holds constants of {size / 2**30:.1f} GiB, which no graph can; "
+            f"{name}: the step holds constants of {size / 2**30:.1f} GiB, too large for a graph; "
             f"pass the data as arguments or with tf.data"
         )
 
@@ -218,7 +218,7 @@ def _drawn(graph_def: GraphDef, iterator: str, resource: Any, given: Batch) -> l
             f"batch with dataset.batch"
         )
     if getters[0].op != GET_NEXT[0]:
-        raise LoadError("the step asks its iterator whether there is a batch; use next(iterator)")
+        raise LoadError("the step checks whether its iterator has a batch; use next(iterator)")
     types = [tf.as_dtype(t) for t in getters[0].attr["output_types"].list.type]
     shapes = [tf.TensorShape(s) for s in getters[0].attr["output_shapes"].list.shape]
     batches: list[Batch] = []
@@ -237,7 +237,7 @@ def _drawn(graph_def: GraphDef, iterator: str, resource: Any, given: Batch) -> l
             batches.append(batch)
             n_bytes += sum(part.nbytes for part in batch)
     if not batches:
-        raise LoadError("the dataset has no batch; give it one")
+        raise LoadError("the dataset is empty; give it at least one batch")
     return batches
 
 

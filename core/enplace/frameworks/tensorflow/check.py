@@ -101,7 +101,7 @@ def _reasons(step: Step, names: Iterable[str], ran: Iterable[str]) -> dict[str, 
         if name in fed:
             return "fed"
         if name not in needed:
-            return "no result needs it"
+            return "no result depends on it"
         return (
             "a constant, copied to its consumers"
             if name in copied

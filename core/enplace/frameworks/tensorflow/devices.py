@@ -137,12 +137,12 @@ def _gpus(text: str, count: int) -> Devices:
     used = min(count, physical)
     share, more = divmod(count, used)
     parts = [share + (gpu < more) for gpu in range(used)]
-    room = int(gpu_bytes() * _GPU_SHARE)
+    usable_bytes = int(gpu_bytes() * _GPU_SHARE)
     config = _config({"CPU": 1}, count + 1)
     config.gpu_options.visible_device_list = ",".join(map(str, range(used)))
     devices: list[Device] = []
     for gpu, n_parts in enumerate(parts):
-        chip, part = (f"GPU {gpu}", room // n_parts) if n_parts > 1 else ("", room)
+        chip, part = (f"GPU {gpu}", usable_bytes // n_parts) if n_parts > 1 else ("", usable_bytes)
         limits = config.gpu_options.experimental.virtual_devices.add()
         limits.memory_limit_mb.extend([part >> 20] * n_parts)
         devices += [
@@ -163,7 +163,7 @@ def _hosts(path: str) -> Devices:
     names = device_names(cluster)
     if not all(map(task_of, names)):
         raise DevicesError(
-            f"{path}: devices of several hosts are called like /job:worker/task:0/device:CPU:0; "
+            f"{path}: devices of several hosts have names like /job:worker/task:0/device:CPU:0; "
             f"rename '{cluster.devices[0].name}', or use cpu:N or gpu:N for this machine"
         )
     cpus = max((_index(name) + 1 for name in names if ":CPU:" in name), default=1)
@@ -219,5 +219,5 @@ def gpu_bytes() -> int:
     done = subprocess.run(command, capture_output=True, text=True, check=False) if tool else None
     sizes = re.findall(r"^\d+", done.stdout, re.MULTILINE) if done else []
     if not sizes:
-        raise DevicesError("nvidia-smi does not tell how much memory the GPUs have; install it")
+        raise DevicesError("nvidia-smi does not report the GPUs' memory; install it")
     return min(map(int, sizes)) << 20

@@ -53,8 +53,8 @@ def recognise(path: Path) -> tuple[Path, str]:
         if any((path / name).exists() for name in _SAVED_MODEL):
             return path, "saved-model"
         raise FileError(
-            f"{path}: this folder holds no saved_model.pb, so it is no SavedModel; "
-            f"choose the folder that does, or a file"
+            f"{path}: there is no saved_model.pb in this folder, so it is not a SavedModel; "
+            f"choose the folder with that file, or a file"
         )
     return path, _kind_of_file(path)
 

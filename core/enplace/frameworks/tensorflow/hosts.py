@@ -64,7 +64,7 @@ def serving(devices: Devices) -> Iterator[str]:
         for task, address in zip(devices.tasks, addresses, strict=True):
             if not _answers(address):
                 raise HostsError(
-                    f"no server of {task} answers at {address}; start it there with: "
+                    f"no server of {task} answers at {address}; start one there with: "
                     f"enplace serve {devices.text} {task}"
                 )
         with _watched(dict(zip(devices.tasks, addresses, strict=True))):
@@ -95,7 +95,7 @@ def _watched(addresses: Mapping[str, str], servers: Sequence[Worker] = ()) -> It
                 server.receive()  # or the server blocks once its log fills the pipe
             for task, address in addresses.items():
                 if not (_answers(address) or _answers(address) or over.is_set()):
-                    give_up(f"the server of {task} at {address} does not answer any more")
+                    give_up(f"the server of {task} at {address} no longer answers")
 
     watcher = threading.Thread(target=look, name="servers", daemon=True)
     watcher.start()
@@ -168,7 +168,7 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
         If the cluster has no such task, or an address is missing or in use.
     """
     if task not in devices.tasks:
-        raise HostsError(f"{devices.text}: there is no {task}; use {', '.join(devices.tasks)}")
+        raise HostsError(f"{devices.text}: there is no {task}; choose {', '.join(devices.tasks)}")
     jobs: dict[str, dict[int, str]] = {}
     for name, address in zip(devices.tasks, _addresses(devices), strict=True):
         job, number = _job_and_number(name)
@@ -180,7 +180,7 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
         )
     except tf.errors.OpError as error:
         why = first_line(error)
-        raise HostsError(f"the server of {task} does not start: {why}") from error
+        raise HostsError(f"the server of {task} cannot start: {why}") from error
 
 
 def _job_and_number(task: str) -> tuple[str, int]:
@@ -200,6 +200,6 @@ def check_devices(target: str, devices: Devices, used: Sequence[str]) -> None:
         there = {short_name(device.name) for device in session.list_devices()}
     if missing := [device for device in used if device not in there]:
         raise DevicesError(
-            f"{missing[0]} is not here ({', '.join(sorted(there))} are); "
+            f"{missing[0]} does not exist here ({', '.join(sorted(there))} do); "
             f"choose other devices, or place the model for these"
         )

@@ -33,7 +33,7 @@ def load_keras(source: Source) -> Step:
         try:
             model.fit(dataset, verbose=0)
         except Exception as error:
-            recorder.ended(f"{source.path}: it does not train on made-up batches: {_said(error)}")
+            recorder.ended(f"{source.path}: training on sample batches fails: {_brief(error)}")
     return recorder.step()
 
 
@@ -44,9 +44,9 @@ def _read(source: Source) -> Any:
         return keras.saving.load_model(source.path, compile=not source.loss)
     except Exception as error:
         if source.path.endswith(".keras") and not zipfile.is_zipfile(source.path):
-            raise LoadError(f"{source.path}: damaged or no Keras model; save it again") from None
+            raise LoadError(f"{source.path}: damaged or not a Keras model; save it again") from None
         raise LoadError(
-            f"{source.path}: Keras cannot read it: {_said(error)}; give loss and optimiser, or, "
+            f"{source.path}: Keras cannot read it: {_brief(error)}; give loss and optimiser, or, "
             f"if the model has classes of its own, open the script that trains it"
         ) from None
 
@@ -57,7 +57,7 @@ def _compile(model: Any, source: Source) -> list[str]:
         try:
             model.compile(source.optimizer, source.loss)
         except Exception as error:
-            raise LoadError(f"{source.path}: {_said(error)}") from None
+            raise LoadError(f"{source.path}: {_brief(error)}") from None
     if not getattr(model, "optimizer", None) or not getattr(model, "loss", None):
         raise LoadError(
             f"{source.path}: the model was saved without loss and optimiser; give them, such as "
@@ -78,8 +78,8 @@ def _dataset(model: Any, losses: list[str], source: Source) -> tf.data.Dataset:
     """Make sample batches of the shape that the model takes."""
     if not getattr(model, "inputs", None):
         raise LoadError(
-            f"{source.path}: the model does not say the shape of its inputs; open the script that "
-            f"trains it"
+            f"{source.path}: the model does not state the shape of its inputs; open the script "
+            f"that trains it"
         )
     outputs = tf.nest.flatten(model.outputs)
     if len(losses) == 1:
@@ -95,6 +95,6 @@ def _one_or_all(columns: Any) -> Any:
     return stacked if len(stacked) > 1 else stacked[0]
 
 
-def _said(error: Exception) -> str:
-    """The first line of what a library said."""
+def _brief(error: Exception) -> str:
+    """Return the first line of a library's error."""
     return first_line(error).rstrip(".") or type(error).__name__

@@ -227,10 +227,10 @@ def _add_order(placed: GraphDef, order: Iterable[Sequence[str]]) -> None:
 
 
 def _before(graph_def: GraphDef) -> dict[str, list[str]]:
-    """What each node waits for; what a loop of TF1 hands to its own next round is not counted."""
-    turns = {node.name for node in graph_def.node if node.op == "NextIteration"}
+    """Map each node to those it waits for, without the back edges of TF1's loops."""
+    back_edges = {node.name for node in graph_def.node if node.op == "NextIteration"}
     return {
-        node.name: [name for name in map(node_of, node.input) if name not in turns]
+        node.name: [name for name in map(node_of, node.input) if name not in back_edges]
         for node in graph_def.node
     }
 
@@ -250,7 +250,7 @@ def _describe(cycle: Sequence[str]) -> str:
     shown = [f"'{name}'" for name in cycle[:4]] + ["..."] * (len(cycle) > 5)
     return (
         f"the plan's order contradicts the graph: {', '.join(shown)} and '{cycle[-1]}' again would "
-        f"wait for each other; place the model anew, or run without the order"
+        f"wait for each other; make a new plan, or run without the order"
     )
 
 

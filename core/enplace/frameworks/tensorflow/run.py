@@ -128,16 +128,16 @@ def run_plan(
         rounds = may_round(plan, problem.cluster)
         other_bits = _nudged(whole) if rounds else whole
         nudged = _Way("Running with other last bits", other_bits, plain.config)
-        turns = [(placed, before), (plain, before), (stock, steps), (plain, after), (placed, after)]
+        runs = [(placed, before), (plain, before), (stock, steps), (plain, after), (placed, after)]
         if rounds:
-            turns.insert(2, (nudged, 0))
+            runs.insert(2, (nudged, 0))
         if not compare:
-            turns = [(placed, steps)]
-        for number, (way, n_steps) in enumerate(turns, 1):
-            told = _share(progress, way.what, (number - 1) / len(turns), 1 / len(turns))
+            runs = [(placed, steps)]
+        for number, (way, n_steps) in enumerate(runs, 1):
+            report = _share(progress, way.what, (number - 1) / len(runs), 1 / len(runs))
             if way.fits:
-                traced = TRACED if number == len(turns) else 0
-                _take_turn(way, n_steps, told, target, traced, rounds)
+                traced = TRACED if number == len(runs) else 0
+                _run_part(way, n_steps, report, target, traced, rounds)
     facts = {
         "devices": devices.text,
         "ordered": bool(order),
@@ -197,7 +197,7 @@ def _seen(
     )
 
 
-def _take_turn(
+def _run_part(
     way: _Way, steps: int, progress: Progress, target: str, traced: int, keep_first: bool
 ) -> None:
     """Run warm-ups and steps from the variables that the last call left, then trace more steps.

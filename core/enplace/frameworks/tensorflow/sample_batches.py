@@ -72,7 +72,7 @@ def _sample(rng: np.random.Generator, part: Any, batch_size: int) -> NDArray[Any
         values = np.ones(sizes)
     else:
         raise LoadError(
-            f"input '{part.name}' takes {dtype.name} values, which cannot be made up; "
+            f"input '{part.name}' takes {dtype.name} values, for which there is no sample; "
             f"open the script that trains the model"
         )
     return np.asarray(values).astype(dtype.as_numpy_dtype)
@@ -83,7 +83,7 @@ def _sizes(part: Any, batch_size: int) -> list[int]:
     shape = tf.TensorShape(part.shape)
     if shape.rank is None:
         raise LoadError(
-            f"'{part.name}' says nothing of its shape, so that no batch can be made up; "
+            f"'{part.name}' does not state its shape, so no sample batch can be made; "
             f"give it a shape and save the model again"
         )
     open_sizes = [batch_size or BATCH_SIZE, *[OTHER_SIZE] * shape.rank]

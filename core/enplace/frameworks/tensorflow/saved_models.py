@@ -29,8 +29,8 @@ def load_saved_model(source: Source) -> Step:
     try:
         loaded = tf.saved_model.load(source.path)
     except Exception as error:
-        said = first_line(error)
-        raise LoadError(f"{source.path}: TensorFlow cannot read it: {said}") from None
+        reason = first_line(error)
+        raise LoadError(f"{source.path}: TensorFlow cannot read it: {reason}") from None
     signature = _signature(loaded, source)
     n_captures = len(signature.captured_inputs)
     inputs = signature.inputs[: len(signature.inputs) - n_captures]
@@ -64,7 +64,7 @@ def _signature(loaded: Any, source: Source) -> ConcreteFunction:
             f"tf.saved_model.save(model, folder, signatures=model.function)"
         )
     if wanted not in names:
-        raise LoadError(f"{source.path}: no signature '{wanted}'; choose of {', '.join(names)}")
+        raise LoadError(f"{source.path}: no signature '{wanted}'; choose one of {', '.join(names)}")
     return loaded.signatures[wanted]
 
 

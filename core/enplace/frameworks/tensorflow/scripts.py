@@ -31,7 +31,7 @@ MAX_OTHER_STEPS = 10
 """After this many eager gradients or session runs, the script is taken to train that way."""
 
 _EAGERLY = (
-    "gradients are taken eagerly, so that training has no graph; put @tf.function before the "
+    "gradients are taken eagerly, so training has no graph; put @tf.function before the "
     "function that does a training step, or leave out run_eagerly=True"
 )
 _APART = (
@@ -193,8 +193,8 @@ class Recorder:
         except Exception as error:
             # Such an error of TensorFlow's is not the script's fault.
             traceback.print_exception(error)
-            said = first_line(error)
-            self._why_not = f"{self._place()}: this training step cannot be taken apart: {said}"
+            reason = first_line(error)
+            self._why_not = f"{self._place()}: this training step cannot be taken apart: {reason}"
         else:
             self._batches = list(self._found.batches)
 
@@ -211,7 +211,7 @@ class Recorder:
         if self._other_steps:
             return self._other_steps[-1]
         return (
-            f"{self._name}: it ended and never trained: no model.fit, and no call of a tf.function "
+            f"{self._name}: it ended without training: no model.fit, and no call of a tf.function "
             f"that takes gradients and updates variables; open the script that trains"
         )
 
@@ -319,11 +319,11 @@ def _why_ended(source: Source, end: SystemExit) -> str:
     if end.code == 2:
         given = " ".join(source.words) or "none"
         return (
-            f"{place}: the script refused its arguments (given: {given}); what it printed says "
-            f"why, give it the arguments that it needs"
+            f"{place}: the script refused its arguments (given: {given}); see its output for the "
+            f"reason, and give it the arguments that it needs"
         )
-    said = f" ({end.code})" if end.code else ""
-    return f"{place}: the script ended by itself before it trained{said}; let it go on until then"
+    reason = f" ({end.code})" if end.code else ""
+    return f"{place}: the script ended before it trained{reason}; let it run until then"
 
 
 def _why_failed(source: Source, error: BaseException) -> str:
@@ -337,5 +337,5 @@ def _why_failed(source: Source, error: BaseException) -> str:
     place = _innermost(source, frames)
     if isinstance(error, ModuleNotFoundError):
         return f"{place}: it needs the module '{error.name}', which is not installed; install it"
-    said = ": ".join(filter(None, (type(error).__name__, first_line(error))))
-    return f"{place}: it failed before it trained: {said}; mend the script"
+    reason = ": ".join(filter(None, (type(error).__name__, first_line(error))))
+    return f"{place}: it failed before it trained: {reason}; correct the script"

@@ -74,8 +74,8 @@ _LEAST_RANK = {"BatchMatMul": 3, "BatchMatMulV2": 3, "LogSoftmax": 2, "Softmax":
 """Least number of axes for the first one to be the batch."""
 
 _BROADCASTING = ELEMENTWISE | {"BatchMatMul", "BatchMatMulV2"}
-_TOLD_SHAPE = frozenset(_OPERANDS) - {"GatherV2", "Transpose"}
-"""Ops whose ``sizes``, if they have any, are the shape of their output."""
+_GIVEN_SHAPE = frozenset(_OPERANDS) - {"GatherV2", "Transpose"}
+"""Ops whose ``sizes`` input, if any, is the shape of their output."""
 
 
 def split_step(step: Step, splits: Sequence[Split]) -> Step:
@@ -156,8 +156,8 @@ def _split_graph(
         now = {split.op: split for split in left if split.op in names}
         if not now:
             raise SplitError(
-                f"op '{left[0].op}' is to be split, but the model has none of that name; profile "
-                f"the model as it is now and place it anew"
+                f"op '{left[0].op}' is to be split, but the model has no such op; profile the "
+                f"model again and make a new plan"
             )
         work = _Splitting(graph_def, now, shapes_of(graph_def))
         graph_def = work.run()
@@ -343,8 +343,8 @@ class _Splitting:
         for length in self._cut_lengths(node, cut):
             if length is not None and length % split.parts:
                 raise SplitError(
-                    f"op '{node.name}' cannot be split along '{split.dimension}': {length} is no "
-                    f"multiple of {split.parts}; place the model anew, or change the batch size"
+                    f"op '{node.name}' cannot be split along '{split.dimension}': {length} is not "
+                    f"a multiple of {split.parts}; make a new plan, or change the batch size"
                 )
         return cut
 
@@ -367,8 +367,8 @@ class _Splitting:
         shape = self._shape(f"{node.name}:0")
         if not shape:
             raise SplitError(
-                f"op '{node.name}' cannot be split: it gives a single number, or what it gives has "
-                f"a shape that is not known before it runs; place the model anew, pinning this op"
+                f"op '{node.name}' cannot be split: its output is a single number, or has a "
+                f"shape that is not known before it runs; pin this op and make a new plan"
             )
         if node.op in _CONVOLUTIONS and dimension == "channel":
             self._check_ungrouped(node, data, layout)
@@ -380,8 +380,8 @@ class _Splitting:
             else self._input_axis(node, tensor, rule.cut(operand), output, layout)
             for operand, tensor in zip(operands, data, strict=True)
         ]
-        told = node.op in _TOLD_SHAPE and SIZES in operands
-        return _Cut(tuple(inputs), output, operands.index(SIZES) if told else None)
+        has_sizes = node.op in _GIVEN_SHAPE and SIZES in operands
+        return _Cut(tuple(inputs), output, operands.index(SIZES) if has_sizes else None)
 
     def _check_ungrouped(self, node: NodeDef, data: Sequence[str], layout: bytes) -> None:
         """Refuse a convolution whose filters see only some of the channels each."""
@@ -394,20 +394,20 @@ class _Splitting:
                 return
         raise SplitError(
             f"op '{node.name}' cannot be split along 'channel': it is a grouped convolution, or "
-            f"its channels are not known before it runs; profile the model and place it anew"
+            f"its channels are not known before it runs; profile the model and make a new plan"
         )
 
     def _check_samples_apart(self, node: NodeDef, rank: int) -> None:
         """Refuse an op unless it treats the samples along its first axis one by one."""
         if rank < _LEAST_RANK.get(node.op, 1):
-            why = "its first axis is no axis of samples"
+            why = "its first axis does not hold samples"
         elif node.op == "GatherV2" and (
             node.attr["batch_dims"].i or self._constant_of(node.input[2]) != 0
         ):
             why = "it does not gather rows"
         else:
             return
-        raise SplitError(f"op '{node.name}' cannot be split: {why}; place the model anew")
+        raise SplitError(f"op '{node.name}' cannot be split: {why}; make a new plan")
 
     def _constant_of(self, tensor: str) -> NDArray[Any] | None:
         """Return the numbers of a constant; None if they are known only at run time."""
@@ -422,7 +422,7 @@ class _Splitting:
         if shape is None or whole is None:
             raise SplitError(
                 f"op '{node.name}' cannot be split: the shape of its input '{tensor}' is not known "
-                f"before it runs; place the model anew, pinning this op"
+                f"before it runs; pin this op and make a new plan"
             )
         if node.op == "Transpose":
             return self._permutation(node)[output]
@@ -430,7 +430,7 @@ class _Splitting:
             if not shape:
                 raise SplitError(
                     f"op '{node.name}' cannot be split: its input '{tensor}' is a single number; "
-                    f"place the model anew, pinning this op"
+                    f"pin this op and make a new plan"
                 )
             return _axis(label, len(shape), layout)
         axis = output - (len(whole) - len(shape))
@@ -441,7 +441,7 @@ class _Splitting:
         if found is None:
             raise SplitError(
                 f"op '{node.name}' cannot be split: its permutation is not known before it runs; "
-                f"place the model anew, pinning this op"
+                f"pin this op and make a new plan"
             )
         return [int(axis) for axis in found]
 

@@ -40,8 +40,8 @@ _LOSS = re.compile(r"(loss|cost)[^/]*(/value)?$", re.IGNORECASE)
 
 _EXPLAINED = {
     "NextIteration": "a loop of TensorFlow 1; call tf.compat.v1.enable_control_flow_v2() before "
-    "the model is made, and export it again",
-    "Queue": "a queue; bring the batches with tf.data or placeholders, and export it again",
+    "building the model, and export it again",
+    "Queue": "a queue; feed the batches with tf.data or placeholders, and export it again",
     "LookupTable": "a lookup table; look words up in the dataset, and export it again",
 }
 
@@ -95,7 +95,7 @@ def _read(path: Path) -> MetaGraphDef:
             meta = message if kind is MetaGraphDef else MetaGraphDef(graph_def=message)
             if meta.graph_def.node:
                 return meta
-    raise LoadError(f"{path}: no graph of TensorFlow is in it; export it again")
+    raise LoadError(f"{path}: it holds no TensorFlow graph; export it again")
 
 
 def _parse(message: Message, content: bytes, is_text: bool) -> bool:
@@ -120,8 +120,8 @@ def _imported(path: str, graph_def: GraphDef) -> tf.Graph:
         with graph.as_default():
             import_graph_def(graph_def, name="")
     except (ValueError, tf.errors.OpError) as error:
-        said = first_line(error)
-        raise LoadError(f"{path}: TensorFlow cannot import it: {said}") from None
+        reason = first_line(error)
+        raise LoadError(f"{path}: TensorFlow cannot import it: {reason}") from None
     return graph
 
 
@@ -193,9 +193,9 @@ def _initial_values(
     variables = {node.name: node for node in graph_def.node if node.op in _VARIABLES}
     stored = _stored(path.removesuffix(".meta"), variables)
     assignments = _initialisers(whole)
-    if lacking := [v for v in variables if v not in stored and v not in assignments]:
+    if missing := [v for v in variables if v not in stored and v not in assignments]:
         raise LoadError(
-            f"{path}: variable '{lacking[0]}' has no initial value; put the checkpoint beside the "
+            f"{path}: variable '{missing[0]}' has no initial value; put the checkpoint next to the "
             f"graph, or export it with its initialisers"
         )
     session.run([assignments[v] for v in variables if v in assignments])
@@ -271,8 +271,8 @@ def _drawn(
     except tf.errors.OutOfRangeError:
         pass
     except tf.errors.OpError as error:
-        said = first_line(error)
-        raise LoadError(f"{path}: the dataset in the graph brings no batch: {said}") from None
+        reason = first_line(error)
+        raise LoadError(f"{path}: the dataset in the graph gives no batch: {reason}") from None
     if not batches:
         raise LoadError(f"{path}: the dataset in the graph is empty; export it with data")
     return [b for b in batches if [p.shape for p in b] == [p.shape for p in batches[0]]]

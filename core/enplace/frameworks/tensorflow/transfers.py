@@ -94,7 +94,7 @@ def transfer_times_us(devices: Devices, target: str, source: str, sink: str) -> 
                 if len(times_us) <= WARM_UPS:
                     raise DevicesError(
                         f"transfers from {source} to {sink} could not be measured: TensorFlow's "
-                        f"traces do not show them; profile once more"
+                        f"traces do not show them; profile again"
                     )
                 medians.append(np.median(times_us[WARM_UPS:]))
                 session.run(end)

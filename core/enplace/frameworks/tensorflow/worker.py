@@ -118,7 +118,7 @@ def _start_tensorflow(devices: str) -> None:
         traceback.print_exc()
         raise EnplaceError(
             f"TensorFlow is installed but does not start ({_brief(error)}); "
-            f"install it anew: {FRAMEWORK.install_command}"
+            f"install it again: {FRAMEWORK.install_command}"
         ) from None
 
 
@@ -210,11 +210,11 @@ def _check_same_graph(nodes: set[str], planned: Sequence[str], whole: bool) -> N
         difference = (
             f"the model has no {names} ({count(len(odd), 'op')} of {len(planned):,})"
             if missing
-            else f"it knows nothing of {names} ({count(len(odd), 'op')} of {len(nodes):,})"
+            else f"it does not place {names} ({count(len(odd), 'op')} of {len(nodes):,})"
         )
         raise PlanError(
-            f"the plan was made for another graph: {difference}; call the model as it was when it "
-            f"was profiled (--profile knows how), or profile and place it again"
+            f"the plan was made for another graph: {difference}; give the model the arguments it "
+            f"was profiled with (--profile has them), or profile it again and make a new plan"
         )
 
 

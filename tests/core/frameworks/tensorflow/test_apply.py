@@ -102,7 +102,7 @@ def test_an_unchanged_script_trains_as_before_on_the_planned_devices(style, plan
     if style != "branches":  # a conditional that updates all variables keeps them together
         assert placed["moved"] > 0
         assert set(placed["devices"]) == {"CPU:0", "CPU:1"}
-    said = f"{placed['checked']} of {placed['checked']} ops run where the plan has them"
+    said = f"{placed['checked']} of {placed['checked']} ops run where planned"
     assert said in placed["said"]
     assert said in stderr.splitlines()[-1]
 
@@ -138,7 +138,7 @@ def test_an_order_that_tensorflow_cannot_keep_is_dropped_with_a_note(tmp_path):
         f"import tensorflow\n{apply}{CONVOLUTIONS}print(applied)",
     )  # fmt: skip
     assert late.returncode == 0, late.stderr
-    assert " ops run where the plan has them" in late.stdout
+    assert " ops run where planned" in late.stdout
 
 
 READ_BY_A_DATASET = """
@@ -165,7 +165,7 @@ print(*[float(train_step(x)) for x in data])
 def test_a_variable_that_a_dataset_reads_is_not_moved(tmp_path):
     plain, placed = _both(tmp_path, READ_BY_A_DATASET)
     assert placed.stdout.splitlines()[0] == plain.stdout.splitlines()[0]
-    assert " ops run where the plan has them" in placed.stdout
+    assert " ops run where planned" in placed.stdout
 
 
 NOWHERE = """
@@ -249,8 +249,8 @@ def test_problems_with_a_plan_are_explained_in_one_line(planned):
     assert done.returncode == 0, done.stderr
     hosts, late = done.stdout.splitlines()
     assert "run it with 'enplace run'" in hosts
-    assert "uses /device:CPU:1, which this process lacks" in late
-    assert "at the beginning of the script" in late
+    assert "uses /device:CPU:1, which this process does not have" in late
+    assert "at the start of the script" in late
     assert "enplace: not used: one.json: no function with the plan's ops" in done.stderr
 
 

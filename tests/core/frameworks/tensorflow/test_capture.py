@@ -293,4 +293,4 @@ def test_an_empty_dataset_is_refused():
     weight = weight_of()
     iterator = iter(tf.data.Dataset.from_tensors(BATCHES[0]).skip(1))
     function = trained(weight, lambda x: tf.reduce_sum(next(x) @ weight))
-    assert "has no batch" in refusal(function, iterator)
+    assert "dataset is empty" in refusal(function, iterator)

@@ -66,7 +66,7 @@ def test_every_op_that_did_not_run_has_a_reason():
     assert found.facts["not_run"]["reasons"] == {
         "fed": 1,
         "a constant, copied to its consumers": 1,
-        "no result needs it": 1,
+        "no result depends on it": 1,
         "left out or renamed by TensorFlow": 1,
         "not in the graph": 1,
     }

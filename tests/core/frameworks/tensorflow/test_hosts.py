@@ -96,7 +96,7 @@ def test_a_server_that_is_gone_ends_the_run_with_its_name(tmp_path, monkeypatch)
         with serving(hosts(tmp_path, hosts=named)):
             second.close()
             assert heard.wait(20)
-    assert said[0] == f"the server of /job:worker/task:1 at {other} does not answer any more"
+    assert said[0] == f"the server of /job:worker/task:1 at {other} no longer answers"
 
 
 def test_a_task_without_an_address_is_named(tmp_path):

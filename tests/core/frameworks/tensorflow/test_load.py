@@ -213,11 +213,14 @@ for _ in range(20):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("print('nothing')", "train: it ended and never trained.*open the script that trains"),
+        ("print('nothing')", "train: it ended without training.*open the script that trains"),
         ("weight = tf.Variable(1.0)\n" + EAGER, r"line 16: gradients are taken eagerly.*@tf.func"),
-        ("1 / 0", r"train\.py, line 11: .* ZeroDivisionError: division by zero; mend the script"),
+        (
+            "1 / 0",
+            r"train\.py, line 11: .* ZeroDivisionError: division by zero; correct the script",
+        ),
         ("import no_such_thing", "line 11: it needs the module 'no_such_thing'.*install it"),
-        ("raise SystemExit(0)", r"line 11: the script ended by itself before it trained;"),
+        ("raise SystemExit(0)", r"line 11: the script ended before it trained;"),
         ("raise SystemExit('no data')", r"before it trained \(no data\)"),
         (
             "import argparse\nargparse.ArgumentParser().parse_args(['--wrong'])",
@@ -229,7 +232,7 @@ for _ in range(20):
             "def check(a):\n    return a + tf.ones(3)\ncheck(tf.ones(2))",
             r"line 14: it failed before it trained: InvalidArgumentError: .*\[2\] vs\. \[3\]; mend",
         ),
-        ("def broken(:", r"SyntaxError: .*mend the script"),
+        ("def broken(:", r"SyntaxError: .*correct the script"),
         (
             "with tf.Graph().as_default(), tf.compat.v1.Session() as s:\n    s.run(tf.constant(1))",
             "TensorFlow 1 session.*export_meta_graph",
@@ -370,7 +373,7 @@ def test_keras_files_that_cannot_train_are_explained(tmp_path, keras_file):
     assert "nonsense" in refusal(keras_file, loss="nonsense", optimizer="adam")
     broken = tmp_path / "broken.keras"
     broken.write_bytes(b"PK no zip")
-    assert "damaged or no Keras model" in refusal(broken)
+    assert "damaged or not a Keras model" in refusal(broken)
 
 
 # SavedModels

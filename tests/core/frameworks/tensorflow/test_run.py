@@ -153,7 +153,7 @@ def test_a_strict_order_that_contradicts_the_graph_is_refused(all_steps, two_cpu
 def test_missing_devices_are_named(all_steps, two_cpus):
     step = all_steps["custom"]
     problem = problem_of(step, replace(two_cpus.cluster, devices=_renamed(two_cpus.cluster)))
-    with pytest.raises(DevicesError, match=r"/device:CPU:7 is not here"):
+    with pytest.raises(DevicesError, match=r"/device:CPU:7 does not exist here"):
         run_plan(step, problem, scattered_plan(problem), two_cpus, 5)
 
 

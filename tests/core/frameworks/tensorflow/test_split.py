@@ -212,7 +212,7 @@ def test_a_sum_that_omits_a_part_is_detected(step, problem, two_cpus, monkeypatc
 def test_a_dimension_that_does_not_divide_evenly_is_refused(step, problem):
     profile = problem.profile
     conv = next(n for n, t in zip(profile.op_names, profile.op_types, strict=True) if t == "Conv2D")
-    with pytest.raises(SplitError, match=f"op '{conv}' .* 8 is no multiple of 3"):
+    with pytest.raises(SplitError, match=f"op '{conv}' .* 8 is not a multiple of 3"):
         split_step(step, [Split(conv, "batch", 3)])
 
 

@@ -139,10 +139,10 @@ def with_a_queue():
     ("make", "complaint"),
     [
         (loop_of_version_1, "a loop of TensorFlow 1; call .*enable_control_flow_v2"),
-        (without_initial_value, "'weight' has no initial value; put the checkpoint beside"),
-        (of_texts, "input 'x:0' takes string values, which cannot be made up"),
-        (of_unknown_shape, "'x:0' says nothing of its shape"),
-        (with_a_queue, "is part of a queue; bring the batches with tf.data"),
+        (without_initial_value, "'weight' has no initial value; put the checkpoint next to"),
+        (of_texts, "input 'x:0' takes string values, for which there is no sample"),
+        (of_unknown_shape, "'x:0' does not state its shape"),
+        (with_a_queue, "is part of a queue; feed the batches with tf.data"),
     ],
 )
 def test_graphs_that_cannot_run_alone_are_explained(tmp_path, make, complaint):
