@@ -1,4 +1,4 @@
-"""The bar on top: which model, which cluster, which method, and the button that moves work on."""
+"""The bar on top: the model, the cluster, the method, and the buttons for the next step."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ from enplace_studio.theme import theme
 TIME_LIMITS_S = (2, 5, 10, 30, 60, 300)
 USUAL_TIME_LIMIT_S = 10
 NARROW_PX = 1180
-"""A header narrower than this has no room for long names of buttons."""
+"""A header narrower than this shows short texts on its buttons."""
 RUN, RUN_SHORT = "Run on this machine", "Run here"
 OBJECTIVES = {
     STEP_TIME: "Shortest step",
     THROUGHPUT: "Highest pipeline throughput",
-    LATENCY: "Shortest query, in whole pieces",
+    LATENCY: "Shortest query, contiguous subgraphs",
 }
-"""What methods aim at, as the menu calls it; those of the first are in the menu itself."""
+"""Menu titles of the objectives; methods for the first are listed in the menu itself."""
 SHORT_OBJECTIVES = {THROUGHPUT: "pipeline", LATENCY: "query"}
-"""What a method is asked for that was made for something else, as its button says it."""
+"""An objective that is not the method's usual one, as the method button shows it."""
 EXPERT = "expert"
 CLUSTER_SHARE = 0.24
-"""How much of the window's width the cluster's name may take."""
+"""Largest share of the window's width that the cluster's name may take."""
 
 
 class Header(QWidget):
-    """Shows the document and the solver, and asks the window for what is pressed."""
+    """Shows the document and the solver; emits a signal for each button pressed."""
 
     solve_pressed = Signal()
     compare_pressed = Signal()
     cluster_pressed = Signal()
     run_pressed = Signal()
     option_refused = Signal(str)
-    """A value cannot be used; the text says why."""
+    """Emitted with the reason when an option's value cannot be used."""
 
     def __init__(self, document: Document, solver: Solver) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Header(QWidget):
         self._document, self._solver = document, solver
         self._method, self._objective = "", ""
         self.values: dict[str, Value] = {}
-        """Of options that are not at their default, by name; a method ignores those it lacks."""
+        """Options that differ from their default, by name; methods ignore unknown ones."""
         self._measuring = False
         self.time_limit_s = USUAL_TIME_LIMIT_S
         self._name, self._size = label("", "heading"), ElidedLabel("dim")
@@ -72,10 +72,10 @@ class Header(QWidget):
         self.method_button = button("")
         self.method_menu = QMenu(self)
         self._method_actions: dict[tuple[str, str], QAction] = {}
-        """By method and objective."""
+        """Keyed by method and objective."""
         self.option_menu = QMenu("Options of the method", self)
         self.option_actions: dict[tuple[str, Value], QAction] = {}
-        """By option and value."""
+        """Keyed by option and value."""
         self.method_button.setMenu(self.method_menu)
         self.solve_button = button("Solve", self.solve_pressed.emit, kind="accent")
         self.compare_button = button("Compare", self.compare_pressed.emit)
@@ -117,17 +117,17 @@ class Header(QWidget):
 
     @property
     def objective(self) -> str:
-        """What the chosen placer is asked for."""
+        """The objective that the chosen placer works for."""
         return self._solver.aim(self.method, self._objective)
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """The options of the chosen placer when it is asked for the chosen objective."""
+        """The options of the chosen placer for the chosen objective."""
         method = self._solver.methods.get(self.method)
         return () if method is None else method.options_for(self.objective)
 
     def set_method(self, name: str, objective: str = "") -> None:
-        """Solve with another method from now on."""
+        """Use this method, and optionally this objective, from now on."""
         self._method, self._objective = name, objective
         chosen = self._method_actions.get((name, self.objective))
         if chosen is not None:
@@ -155,7 +155,7 @@ class Header(QWidget):
             self._show_cluster(self._document.project.cluster)
 
     def refresh(self) -> None:
-        """Show what is open and what the solver does."""
+        """Show what is open and what the solver is doing."""
         project = self._document.project
         if project is None:
             return
@@ -171,25 +171,25 @@ class Header(QWidget):
 
     def _show_cluster(self, cluster: Cluster) -> None:
         title, most = cluster_title(cluster), round(CLUSTER_SHARE * self.width())
-        room = QFontMetrics(self.cluster_button.font())
-        shown = room.elidedText(title, Qt.TextElideMode.ElideRight, most)
+        metrics = QFontMetrics(self.cluster_button.font())
+        shown = metrics.elidedText(title, Qt.TextElideMode.ElideRight, most)
         self.cluster_button.setText(f"{shown}  ▾")
         self.cluster_button.setToolTip(plain_tip(f"{cluster.name}: {cluster.description}"))
 
     def _show_method(self) -> None:
-        said = [short_title(self._solver.title(self.method))]
+        texts = [short_title(self._solver.title(self.method))]
         if self.objective != self._solver.aim(self.method):
-            said.append(SHORT_OBJECTIVES[self.objective])
+            texts.append(SHORT_OBJECTIVES[self.objective])
         if self._solver.searches(self.method):
-            said.append(f"{self.time_limit_s} s")
-        said.append(
+            texts.append(f"{self.time_limit_s} s")
+        texts.append(
             values_text(self._solver.known_values(self.method, self.objective, self.values))
         )
-        self.method_button.setText(f"{', '.join(filter(None, said))}  ▾")
+        self.method_button.setText(f"{', '.join(filter(None, texts))}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))
 
     def show_run(self, why_not: str, measuring: bool) -> None:
-        """Whether the plan can run here, and why not; while something runs, nothing is solved."""
+        """Enable Run unless ``why_not`` gives a reason; block solving during a measurement."""
         self.run_button.setEnabled(not why_not)
         self.run_button.setToolTip(plain_tip(why_not or "Run this plan and measure it"))
         if measuring != self._measuring:
@@ -244,16 +244,16 @@ class Header(QWidget):
         action.triggered.connect(lambda: self.set_method(name, objective=objective))
 
     def _show_methods(self, problem: Problem) -> None:
-        """Grey out what cannot solve this problem and say why; else warn of what it leaves out."""
+        """Grey out methods that cannot solve this problem, with the reason; warn about the rest."""
         for (name, _), action in self._method_actions.items():
             method = self._solver.methods[name]
             why_not = why_not_for(method, problem)
             action.setEnabled(not why_not)
-            told = filter(None, [method.source, *warnings_for(method, problem)])
-            action.setToolTip(plain_tip(why_not or "\n".join(told)))
+            tips = filter(None, [method.source, *warnings_for(method, problem)])
+            action.setToolTip(plain_tip(why_not or "\n".join(tips)))
 
     def _fill_options(self) -> None:
-        """List the options of the chosen method, and their values."""
+        """Fill the menu with the options of the chosen method and their values."""
         self.option_menu.clear()
         self.option_actions = {}
         for option in self.options:
@@ -287,7 +287,7 @@ class Header(QWidget):
             self.option_actions[option.name, value] = action
 
     def _ask_value(self, option: Option) -> None:
-        """Ask for a number or a file; an empty answer goes back to the default."""
+        """Ask for a number or a file; an empty answer restores the default."""
         now = str(self.values.get(option.name, option.default))
         title = option_title(option)
         if option.values == FILE:
@@ -317,50 +317,50 @@ class Header(QWidget):
 
 
 def why_not_for(method: Method, problem: Problem) -> str:
-    """Why a method cannot run, or cannot solve this problem; empty if it can."""
+    """Explain why a method cannot run or cannot solve this problem; empty if it can."""
     if method.why_not:
         return method.why_not
     if "splits" in method.capabilities and problem.splits:
-        return "The ops of this graph are split already; show a plan without splits first."
+        return "The ops of this graph are already split; show a plan without splits first."
     largest = int(problem.cluster.capacity_bytes.max())
     if "one-device" in method.capabilities and problem.profile.persistent_bytes.sum() > largest:
-        return "It takes one GPU, and the variables of this model fit no single device."
+        return "It uses one GPU, and this model’s variables do not fit on any single device."
     return ""
 
 
 def warnings_for(method: Method, problem: Problem) -> list[str]:
-    """What a method leaves out that matters for this problem, a sentence each."""
+    """List what a method ignores that matters for this problem, one sentence each."""
     cluster, gpus, warnings = problem.cluster, problem.cluster.gpus, []
-    knows_speed = {"heterogeneous", "one-device"} & set(method.capabilities)
-    if len(set(cluster.speed[gpus].tolist())) > 1 and not knows_speed:
-        warnings.append("It takes all GPUs for alike, and yours differ.")
+    uses_speed = {"heterogeneous", "one-device"} & set(method.capabilities)
+    if len(set(cluster.speed[gpus].tolist())) > 1 and not uses_speed:
+        warnings.append("It treats all GPUs as identical, and yours differ.")
     if (
         "memory" not in method.capabilities
         and _one_gpu_bytes(problem) > cluster.capacity_bytes[gpus].max()
     ):
-        warnings.append("It does not look at memory, and one device may not hold this model.")
+        warnings.append("It ignores memory, and this model may not fit on one device.")
     return warnings
 
 
 @lru_cache(maxsize=1)
 def _one_gpu_bytes(problem: Problem) -> int:
-    """The same for every method, and asked for at each tick of a solver."""
+    """Find the peak memory on one GPU; cached, because every solver tick asks for it."""
     return one_device_peak_bytes(problem)
 
 
-_SPELT = {
+_SPELLINGS = {
     "bert": "BERT", "gpt": "GPT", "inception": "Inception", "lstm": "LSTM", "nasnet": "NASNet",
     "nmt": "NMT", "resnet": "ResNet", "rnnlm": "RNNLM", "transformer": "Transformer", "vgg": "VGG",
 }  # fmt: skip
-"""How the literature writes well-known models."""
+"""Names of well-known models as the literature spells them."""
 
 
 def model_title(name: str) -> str:
-    """A profile's name as a person reads it: ``rnnlm-2-2048`` is ``RNNLM 2 × 2048``."""
+    """Return a readable form of a profile's name: ``rnnlm-2-2048`` is ``RNNLM 2 × 2048``."""
     first, *rest = re.split("[-_]", name)
-    if first not in _SPELT:
+    if first not in _SPELLINGS:
         return name
-    title = _SPELT[first]
+    title = _SPELLINGS[first]
     if len(rest) == 1 and rest[0].isdigit():
         return f"{title}-{rest[0]}"
     for before, word in zip([first, *rest], rest, strict=False):
@@ -370,12 +370,12 @@ def model_title(name: str) -> str:
 
 
 def option_title(option: Option) -> str:
-    """The name of an option as a menu shows it: ``memory-rule`` is ``Memory rule``."""
+    """Return the name of an option as a menu shows it: ``memory-rule`` is ``Memory rule``."""
     return option.name.replace("-", " ").capitalize()
 
 
 def values_text(values: Mapping[str, Value]) -> str:
-    """Values of options in a few words: a switch or a number with its name, a choice alone."""
+    """Summarise option values: a switch or number with its name, a choice by its value only."""
     texts = []
     for name, value in values.items():
         if value is True:
@@ -388,5 +388,5 @@ def values_text(values: Mapping[str, Value]) -> str:
 
 
 def short_title(title: str) -> str:
-    """The name of a method without its remark: ``Expert, by layer`` is ``Expert``."""
+    """Return the name of a method without its remark: ``Expert, by layer`` is ``Expert``."""
     return title.partition(",")[0]

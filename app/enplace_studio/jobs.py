@@ -1,4 +1,4 @@
-"""Background work: placers run one after the other in a worker."""
+"""Background work: a worker runs placers one after the other."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ PROGRAM = handler_program("enplace_studio.solve_worker:serve", "solver")
 
 TICK_MS = 80
 CANCEL_MS = 800
-"""How long a placer may take to answer a cancel before its worker is killed."""
+"""Time a placer has to respond to a cancel before its worker is killed."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A placer as the worker describes it."""
+    """A placer, as the worker describes it."""
 
     name: str
     title: str
@@ -41,17 +41,17 @@ class Method:
     why_not: str
     options: tuple[Option, ...] = ()
 
-    def aim(self, wish: str) -> str:
-        """The objective it works for: the one that is wished for, if it can, else its own."""
-        return wish if wish in self.objectives else self.objectives[0]
+    def aim(self, objective: str) -> str:
+        """Return the given objective if this method supports it, else its usual one."""
+        return objective if objective in self.objectives else self.objectives[0]
 
     def options_for(self, objective: str) -> tuple[Option, ...]:
-        """Its options when it is asked for an objective."""
+        """Return the options it has for an objective."""
         return tuple(o for o in self.options if o.objective in ("", objective))
 
 
 def _option(data: dict[str, Any]) -> Option:
-    """An option as the solver process describes it."""
+    """Make an option from the worker's description of it."""
     values = data["values"]
     return Option(**{**data, "values": values if isinstance(values, str) else tuple(values)})
 
@@ -63,15 +63,15 @@ class Job:
     Attributes
     ----------
     choose : bool
-        Whether the person wants to see the plan at once, not only in the list.
+        Whether to show the plan at once, rather than only list it.
     start : Plan or None
-        A plan to go on from.
+        A plan to start from.
     asked : bool
-        Whether the person asked for it; the first plan to compare with comes unasked.
+        Whether the user asked for it; the expert's first plan is made without asking.
     objective : str
-        What the plan is for; empty for the method's own.
+        What the plan should minimise; empty for the method's usual objective.
     values : dict of str to value
-        The method's own options by name.
+        Values of the method's options, by name.
     """
 
     number: int
@@ -87,7 +87,7 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """The latest that a running placer said.
+    """The latest progress of a running placer.
 
     Attributes
     ----------
@@ -96,9 +96,9 @@ class Report:
     bounds : tuple of (float, float)
         Seconds and value in µs of each better lower bound so far.
     engines : tuple of str
-        Which part of the placer found each plan of the history; empty if it has no parts.
+        The engine of the placer that found each plan of the history; empty if it has only one.
     provers : tuple of str
-        Which part proved each of the bounds; empty for what was known before the search.
+        The engine that proved each bound; empty for a bound known before the search.
     """
 
     message: str
@@ -115,21 +115,21 @@ class Report:
         """Step time of the best plan so far."""
         return self.history[-1][1] if self.history else None
 
-    def then(self, said: Mapping[str, Any], plan: Plan | None) -> Report:
-        """The report after a message; what it leaves out stays."""
+    def then(self, progress: Mapping[str, Any], plan: Plan | None) -> Report:
+        """Return the report updated by a message; what the message leaves out stays."""
         history, bounds, engines = self.history, self.bounds, self.engines
         provers = self.provers
-        objective_us = said["objective_us"]
+        objective_us = progress["objective_us"]
         if objective_us is not None and math.isfinite(objective_us):
-            history = (*history, (said["seconds"], objective_us))
-            engines = (*engines, said["engine"])
-        bound_us = max(said["bound_us"] or 0.0, self.bound_us or 0.0) or None
+            history = (*history, (progress["seconds"], objective_us))
+            engines = (*engines, progress["engine"])
+        bound_us = max(progress["bound_us"] or 0.0, self.bound_us or 0.0) or None
         if bound_us is not None and bound_us != self.bound_us:
-            bounds = (*bounds, (said["seconds"], bound_us))
-            provers = (*provers, said["bound_by"])
+            bounds = (*bounds, (progress["seconds"], bound_us))
+            provers = (*provers, progress["bound_by"])
         return Report(
-            said["message"],
-            self.fraction if said["fraction"] is None else said["fraction"],
+            progress["message"],
+            self.fraction if progress["fraction"] is None else progress["fraction"],
             bound_us,
             plan or self.incumbent,
             history,
@@ -141,7 +141,7 @@ class Report:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """A job that has ended, with the last that its placer said and how long it took."""
+    """A finished job, with its placer's last report and how long it took."""
 
     job: Job
     report: Report
@@ -149,10 +149,10 @@ class Search:
 
 
 class Solver(QObject):
-    """A queue of jobs and the worker that does them."""
+    """A queue of jobs and the worker that runs them."""
 
     changed = Signal()
-    """Job, report or elapsed time changed; at most about ten times a second."""
+    """The job, its report or its elapsed time changed; at most about ten times a second."""
     methods_changed = Signal()
     solved = Signal(object, object)
     """A :class:`Job` and its :class:`Plan`."""
@@ -177,7 +177,7 @@ class Solver(QObject):
         self._started_s = 0.0
         self._cancelling = False
         self._worker: StudioWorker | None = None
-        # Queued, so that those who take a plan may spread their work over several turns.
+        # Queued, so that receivers of a plan may spread their work over several event-loop cycles.
         self._answered.connect(self._next, Qt.ConnectionType.QueuedConnection)
         self._tick = QTimer(self, interval=TICK_MS)
         self._tick.timeout.connect(self.changed)
@@ -190,12 +190,12 @@ class Solver(QObject):
 
     @property
     def is_asked(self) -> bool:
-        """Whether a job is under way, or waits, that the person asked for."""
+        """Whether any running or waiting job was requested by the user."""
         return any(job.asked for job in self.jobs)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """What is under way and what waits."""
+        """The running job and the waiting ones."""
         return tuple(job for job in (self.job, *self._queue) if job is not None)
 
     @property
@@ -205,19 +205,21 @@ class Solver(QObject):
 
     @property
     def waiting(self) -> int:
-        """How many jobs come after the current one."""
+        """Number of jobs waiting behind the current one."""
         return len(self._queue)
 
     def title(self, method: str) -> str:
-        """What a person calls a method."""
+        """Return the title of a method."""
         return self.methods[method].title if method in self.methods else method
 
-    def aim(self, method: str, wish: str = "") -> str:
-        """The objective a method works for, which is its own unless it can do what is wished."""
-        return self.methods[method].aim(wish) if method in self.methods else wish or STEP_TIME
+    def aim(self, method: str, objective: str = "") -> str:
+        """Return the given objective if the method supports it, else the method's usual one."""
+        if method not in self.methods:
+            return objective or STEP_TIME
+        return self.methods[method].aim(objective)
 
     def searches(self, method: str) -> bool:
-        """Whether a method goes on improving its plan until its time is up."""
+        """Return whether a method keeps improving its plan until its time is up."""
         return method in self.methods and "anytime" in self.methods[method].capabilities
 
     def start(self) -> None:
@@ -232,15 +234,15 @@ class Solver(QObject):
         methods: Sequence[str],
         time_limit_s: float | None = None,
         choose: bool = True,
-        **wishes: Any,
+        **details: Any,
     ) -> None:
-        """Run methods on a problem, one after the other; ``solved`` tells of each plan.
+        """Run methods on a problem, one after the other; each plan is emitted by ``solved``.
 
-        ``wishes`` are further attributes of their :class:`Job`.
+        ``details`` are further attributes of their :class:`Job`.
         """
-        values = wishes.pop("values", {})
+        values = details.pop("values", {})
         for method in methods:
-            job = Job(next(self._numbers), problem, method, time_limit_s, choose, **wishes)
+            job = Job(next(self._numbers), problem, method, time_limit_s, choose, **details)
             known = self.known_values(method, job.objective, values)
             self._queue.append(replace(job, values=known))
         if self.busy:
@@ -251,14 +253,14 @@ class Solver(QObject):
     def known_values(
         self, method: str, objective: str, values: Mapping[str, Value]
     ) -> dict[str, Value]:
-        """The values of options that a method has when it is asked for an objective."""
-        if method not in self.methods:  # they are not known yet
+        """Select the values of the options that a method has for an objective."""
+        if method not in self.methods:  # the worker has not described its methods yet
             return dict(values)
         options = self.methods[method].options_for(self.aim(method, objective))
         return {o.name: values[o.name] for o in options if o.name in values}
 
     def cancel(self) -> None:
-        """Stop within a second; the best plan so far is kept."""
+        """Stop within a second and keep the best plan so far."""
         self._queue.clear()
         if self.job and not self._cancelling:
             self._cancelling = True
@@ -360,7 +362,7 @@ class Solver(QObject):
         self._answered.emit()
 
     def _end_cancelled(self) -> None:
-        """The placer did not listen: kill its worker, and keep the best plan that it reported."""
+        """Kill the worker of a placer that ignores the cancel; keep the best plan it reported."""
         self._drop_worker()
         self.start()
         job, best = self.job, self.report.incumbent
@@ -371,7 +373,7 @@ class Solver(QObject):
         self._next()
 
     def _on_worker_end(self, why: str) -> None:
-        """Take note that the worker ended by itself, which it should not."""
+        """Fail the current job: the worker ended unexpectedly."""
         self._drop_worker()
         self._queue.clear()
         if self.job:

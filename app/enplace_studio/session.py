@@ -1,4 +1,4 @@
-"""Files of the studio: opening, projects, recent files, and the copy that survives a crash."""
+"""Files of the studio: opening, projects, recent files, and recovery after a crash."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AUTOSAVE_MS = 1000
 
 
 def file_filter() -> str:
-    """The choices of a dialog that opens a file: everything readable, each format, all files."""
+    """Make the filter of an Open dialog: all readable files, each format, all files."""
     found = readers().values()
     every = dict.fromkeys(suffix for reader in found for suffix in reader.suffixes)
     choices = [("Profiles and projects", every), *((r.title, r.suffixes) for r in found)]
@@ -50,9 +50,9 @@ class Opened:
     Attributes
     ----------
     path : Path or None
-        Where "Save" writes; None for a file that is no project.
+        Where "Save" writes; None if the file is not a project.
     view : mapping
-        What the views remember.
+        The saved state of the views.
     """
 
     project: OpenProject
@@ -66,7 +66,7 @@ def open_file(path: Path, cluster: Cluster | None = None) -> Opened:
     Parameters
     ----------
     cluster : Cluster, optional
-        For a file that names none; without it the one the profile was measured on, or a preset.
+        Used if the file names none. Default: the cluster of the measurement, or a preset.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def open_file(path: Path, cluster: Cluster | None = None) -> Opened:
 
 
 def open_profile(profile: Profile, cluster: Cluster | None = None) -> Opened:
-    """A profile without plans, on a cluster as in :func:`open_file`.
+    """Open a profile without plans; ``cluster`` works as in :func:`open_file`.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def _open_project(project: Project, path: Path) -> Opened:
 
 
 def _scales(value: Any) -> tuple[float, float]:
-    """Scales as a project remembers them; 1 if they are damaged."""
+    """Read the scales saved in a project; 1 if they are damaged."""
     if (
         isinstance(value, list)
         and len(value) == 2
@@ -146,7 +146,7 @@ def _scales(value: Any) -> tuple[float, float]:
 
 
 def _with_details(entries: list[PlanEntry], details: Any) -> list[PlanEntry]:
-    """Give rows their notes, runs and origins back; an origin always stands before its edit."""
+    """Restore the notes, runs and origins of rows; an origin always precedes its edit."""
     done: list[PlanEntry] = []
     known = (
         details
@@ -167,7 +167,7 @@ def _with_details(entries: list[PlanEntry], details: Any) -> list[PlanEntry]:
 
 
 def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEntry:
-    """Make the row of a plan; one that breaks the present constraints is simulated without them.
+    """Make the row of a plan; if it breaks the current constraints, simulate without them.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEn
 
 
 def to_project(opened: OpenProject, view: Mapping[str, Any]) -> Project:
-    """Make the project that a file holds."""
+    """Convert the open project to the form that a file stores."""
     numbers = {entry: number for number, entry in enumerate(opened.plans)}
     shell = {
         "scale": [opened.compute_scale, opened.link_scale],
@@ -202,7 +202,7 @@ def to_project(opened: OpenProject, view: Mapping[str, Any]) -> Project:
 
 
 def _details(entry: PlanEntry, numbers: Mapping[PlanEntry, int]) -> dict[str, Any]:
-    """The facts of a row that its plan does not hold."""
+    """Collect the facts of a row that are not in its plan."""
     details = {"note": entry.note, "origin": numbers.get(entry.origin) if entry.origin else None}
     return details | ({"run": run_to_json(entry.run)} if entry.run else {})
 
@@ -214,7 +214,7 @@ class RecentFiles:
         self._settings = settings
 
     def paths(self) -> list[Path]:
-        """Those that still exist."""
+        """Return the recent files that still exist."""
         value = self._settings.value("recent")
         names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
         return [path for path in map(Path, names) if path.exists()]
@@ -226,9 +226,9 @@ class RecentFiles:
 
 
 class Recovery(QObject):
-    """Keeps a copy of unsaved work on disk, and finds what a crash left.
+    """Keeps a copy of unsaved work on disk, and finds copies that a crash left behind.
 
-    Each running studio holds a lock next to its copy; a copy without a lock was left by a crash.
+    Each running studio holds a lock next to its copy; a copy without a lock is from a crash.
     """
 
     def __init__(self, document: Document, folder: Path) -> None:
@@ -246,7 +246,7 @@ class Recovery(QObject):
             signal.connect(self._timer.start)
 
     def write(self) -> None:
-        """Write the copy in the background, or remove it where nothing is unsaved."""
+        """Write the copy in the background, or remove it if everything is saved."""
         opened = self._document.project
         if opened is None or not self._document.modified:
             self._pool.start(self._remove)
@@ -264,13 +264,13 @@ class Recovery(QObject):
         self._file.unlink(missing_ok=True)
 
     def leftovers(self) -> list[Path]:
-        """Copies that a crash left, newest first."""
+        """Return the copies that a crash left behind, newest first."""
         copies = [path for path in self._folder.glob("*.enplace") if path != self._file]
         left = [path for path in copies if _is_abandoned(path)]
         return sorted(left, key=lambda path: path.stat().st_mtime, reverse=True)
 
     def close(self) -> None:
-        """Remove the copy: the work is saved or given up."""
+        """Remove the copy: the work is saved or discarded."""
         self._timer.stop()
         self._pool.waitForDone()
         self._remove()
@@ -279,7 +279,7 @@ class Recovery(QObject):
 
 def _lock_of(path: Path) -> QLockFile:
     lock = QLockFile(f"{path}.lock")
-    lock.setStaleLockTime(0)  # however old, it holds while its process lives
+    lock.setStaleLockTime(0)  # valid as long as its process lives, however old
     return lock
 
 

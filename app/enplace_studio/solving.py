@@ -1,4 +1,4 @@
-"""Solving, comparing, and going to another cluster."""
+"""Solving, comparing methods, and switching to another cluster."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from enplace_studio.jobs import Job, Solver
 from enplace_studio.plans.facts import headline, why_stale
 
 FIRST_METHOD = EXPERT
-"""Its plan is the first to look at, and the one that the others are compared with."""
+"""The method whose plan is shown first and which the others are compared with."""
 
 POLISH_S = 30.0
-"""Time for making a plan better that is there already."""
+"""Time limit for improving an existing plan."""
 
 RULES_FILTER = "Rules: lines of REGEX -> DEVICE (*.rules *.txt);;All files (*)"
 
@@ -37,9 +37,9 @@ NOT_COMPARED = ("random", "round-robin")
 
 
 class Solving(QWidget):
-    """What the window does with the solver; a widget only so that its dialogs have a parent.
+    """Runs the solver for the window; a widget only so that its dialogs have a parent.
 
-    Signals ``done`` and ``failed`` carry one line for the person.
+    Signals ``done`` and ``failed`` carry one line for the user.
     """
 
     done = Signal(str)
@@ -59,7 +59,7 @@ class Solving(QWidget):
         self._background = Background(self)
 
     def wait(self) -> None:
-        """Block until every plan that was found is in the list."""
+        """Block until every plan found so far is in the list."""
         self._background.wait()
 
     def solve_or_cancel(self) -> None:
@@ -76,20 +76,20 @@ class Solving(QWidget):
 
     @property
     def _load_values(self) -> dict[str, Value]:
-        """How loads count, if that matters for the chosen objective."""
+        """The options that define a device's load, if the chosen objective uses them."""
         header, names = self._header, {option.name for option in REPLICA_OPTIONS}
         if header.objective != THROUGHPUT:
             return {}
         return {name: value for name, value in header.values.items() if name in names}
 
     def ask_rules(self) -> None:
-        """Ask for a file of rules and have the expert place by them."""
+        """Ask for a file of rules and run the expert with them."""
         name, _ = QFileDialog.getOpenFileName(self.window(), "Place by rules", "", RULES_FILTER)
         if name:
             self.place_by_rules(Path(name))
 
     def place_by_rules(self, path: Path) -> None:
-        """Have the expert place by a person's rules, which override its own."""
+        """Run the expert with the user's rules, which override its own."""
         problem = self._document.problem
         if problem is None:
             return
@@ -111,39 +111,39 @@ class Solving(QWidget):
             self.failed.emit(f"no method here made “{entry.name}”; press Solve for a new plan")
 
     def polish(self, plan: Plan) -> None:
-        """Look for a better plan for half a minute, from this one on, with the pins as they are."""
+        """Search for half a minute for a better plan, starting from this one; pins stay."""
         self._run([self._solver.default_method], choose=True, limit_s=POLISH_S, start=plan)
 
     def compare(self) -> None:
-        """Add a row for each method that has none for these constraints yet."""
+        """Add a row for each method that has no plan for these constraints yet."""
         problem, aim, solver = self._document.problem, self._header.objective, self._solver
         done = {
             entry.plan.method
             for entry in self._document.plans
             if entry.schedule.problem is problem
             and entry.plan.objective == aim
-            and self._counts_alike(entry.plan.method, load_values(planned_rule(entry.plan)))
+            and self._has_same_load_values(entry.plan.method, load_values(planned_rule(entry.plan)))
         }
         coming = {
             job.method
             for job in solver.jobs
             if job.problem is problem
             and solver.aim(job.method, job.objective) == aim
-            and self._counts_alike(job.method, job.values)
+            and self._has_same_load_values(job.method, job.values)
         }
         methods = self.compared_methods(without=done | coming)
         if methods:
             self._run(methods, choose=False, objective=aim, values=self._load_values)
         else:
-            self.done.emit("Every method has its row already")
+            self.done.emit("Every method already has a plan in the list")
 
-    def _counts_alike(self, method: str, values: Mapping[str, Value]) -> bool:
-        """Whether loads count as they do now, as far as a method has options for that."""
+    def _has_same_load_values(self, method: str, values: Mapping[str, Value]) -> bool:
+        """Return whether these values define loads as the header does, as far as the method can."""
         now = self._load_values
         return values == self._solver.known_values(method, self._header.objective, now)
 
     def compared_methods(self, without: Collection[str] = ()) -> list[str]:
-        """The methods worth a row: those that can be asked for what the chosen one is for."""
+        """List the methods to compare: those that can work for the chosen objective."""
         skipped = {*NOT_COMPARED, *without}
         known, problem = self._solver.methods.values(), self._document.problem
         if problem is None:
@@ -160,16 +160,16 @@ class Solving(QWidget):
         methods: list[str],
         choose: bool,
         limit_s: float | None = None,
-        **wishes: Any,
+        **details: Any,
     ) -> None:
         problem = self._document.problem
         if problem is None:
             return
         if self._solver.is_asked:
-            self.failed.emit("the solver is at work; wait, or stop it first")
+            self.failed.emit("the solver is running; wait, or stop it first")
             return
         time_limit_s = limit_s or self._header.time_limit_s
-        self._solver.solve(problem, methods, time_limit_s, choose, **wishes)
+        self._solver.solve(problem, methods, time_limit_s, choose, **details)
 
     def _on_opened(self) -> None:
         self._solver.cancel()
@@ -177,7 +177,7 @@ class Solving(QWidget):
             self._solver.solve(self._document.problem, [FIRST_METHOD], choose=False, asked=False)
 
     def _on_solved(self, job: Job, plan: Plan) -> None:
-        if self._is_stale(job) or self._is_fruitless(job, plan):
+        if self._is_stale(job) or self._is_already_listed(job, plan):
             return
         self._background.start(
             lambda: _full_schedule(job.problem, plan),
@@ -186,7 +186,7 @@ class Solving(QWidget):
         )
 
     def _entry(self, job: Job, plan: Plan, schedule: Schedule) -> PlanEntry:
-        """The row of a plan, with a note of how it was made."""
+        """Make the row of a plan, with a note on how it was made."""
         name, note = entry_name(self._solver.title(job.method), bool(job.problem.pins))
         if job.start is not None:
             note = "polished"
@@ -195,15 +195,15 @@ class Solving(QWidget):
         return PlanEntry(name, plan, schedule, note)
 
     def _is_stale(self, job: Job) -> bool:
-        """Whether the problem is another by now; says so."""
+        """Return whether the problem has changed since the job started; report it if so."""
         stale = job.problem is not self._document.problem
         if stale:
             title = short_title(self._solver.title(job.method))
-            self.done.emit(f"{title} answered an older question; its plan is left out")
+            self.done.emit(f"{title} solved an earlier version of the problem; its plan is dropped")
         return stale
 
-    def _is_fruitless(self, job: Job, plan: Plan) -> bool:
-        """Whether going on from a plan led to nothing but what has its row already; says so."""
+    def _is_already_listed(self, job: Job, plan: Plan) -> bool:
+        """Return whether polishing gave only a plan that is already listed; report it if so."""
         if job.start is None or not plan.acts_like(job.start):
             return False
         for entry in self._document.plans:
@@ -220,12 +220,12 @@ class Solving(QWidget):
         if self._document.plans or job.method != FIRST_METHOD:
             self._document.add_plan(entry, job.choose)
             if job.choose and self._document.current:
-                self._tell(self._document.current)
+                self._report(self._document.current)
         else:
             self._document.begin_with(entry)
 
-    def _tell(self, entry: PlanEntry) -> None:
-        """Say what was found, against the expert where there is one."""
+    def _report(self, entry: PlanEntry) -> None:
+        """Report the new plan, compared with the expert's if there is one."""
         change, project = None, self._document.project
         is_expert = project is not None and entry is project.expert
         if project is not None and entry.plan.value_us is None and not is_expert:
@@ -260,7 +260,7 @@ class Solving(QWidget):
             self.use_cluster(editor.cluster)
 
     def use_cluster(self, cluster: Cluster) -> None:
-        """Go to another cluster; without an expert's plan there, ask for one."""
+        """Switch to another cluster; run the expert if it has no plan for it."""
         changed, project = self._document.set_cluster(cluster), self._document.project
         if changed and project is not None and project.expert is None:
             self._solver.cancel()
@@ -269,13 +269,13 @@ class Solving(QWidget):
 
 
 def _full_schedule(problem: Problem, plan: Plan) -> Schedule:
-    """The schedule with its memory, which would be worked out when it is first shown."""
+    """Simulate a plan and compute its memory now, so that showing it does not have to."""
     schedule = simulate(problem, plan)
     assert schedule.peak_bytes is not None
     return schedule
 
 
 def entry_name(title: str, pinned: bool) -> tuple[str, str]:
-    """Name and note of a plan that a method made: ``Expert`` and ``by layer``."""
+    """Return the name and note for a method's plan: ``Expert`` and ``by layer``."""
     name, _, note = title.partition(", ")
     return (f"my pins + {name}" if pinned else name), note

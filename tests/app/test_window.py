@@ -323,7 +323,7 @@ def test_the_answer_to_an_older_question_is_left_out(window):
         Job(1, old, "heft", None, True), plan_of(old, dict.fromkeys("abc", 0))
     )
     assert len(window.document.plans) == rows
-    assert "older question" in window.toast.text
+    assert "earlier version" in window.toast.text
 
 
 def test_pins_change_what_the_button_promises(window):
