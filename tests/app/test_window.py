@@ -261,7 +261,7 @@ def test_what_is_asked_of_a_solver_at_work_is_refused_with_the_reason(window, qt
     with qtbot.waitSignal(window.studio.solving.failed) as said:
         window.studio.solving.polish(window.document.current.plan)
     window.solver.job = None
-    assert "at work" in said.args[0]
+    assert "is running" in said.args[0]
 
 
 def test_methods_of_other_aims_are_in_menus_of_their_own_and_compared_among_themselves(
@@ -645,7 +645,7 @@ def test_a_search_that_has_ended_is_shown_until_the_next_or_another_model(window
     assert not live.bar.isVisible()
     assert live.curve.isVisible()
     live.grab()
-    assert (live.name.text(), live.step.text()) == ("Enplace has ended", "90.0 ms")
+    assert (live.name.text(), live.step.text()) == ("Enplace has finished", "90.0 ms")
     window.document.open(wide_document(n_ops=20).project)
     assert not live.isVisible()
 

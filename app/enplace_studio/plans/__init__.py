@@ -1,4 +1,4 @@
-"""The list of plans, and two of them compared."""
+"""The list of plans, and a comparison of two."""
 
 from PySide6.QtCore import Qt
 

@@ -1,4 +1,4 @@
-"""One plan of the list."""
+"""The card of one plan in the list."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PlanCard(QAbstractButton):
 
     @property
     def notes(self) -> list[str]:
-        """What the second line may say, most important first; it shows what there is room for."""
+        """Texts for the second line, most important first; it shows as many as fit."""
         schedule = self.entry.schedule
         first = [f"gap {percent(self._gap)}"] if schedule.fits and self._gap is not None else []
         if self.entry.plan.value_us is not None:
@@ -71,12 +71,12 @@ class PlanCard(QAbstractButton):
         return QSize(round(150 * theme.scale), self.sizeHint().height())
 
     def mark_compared(self, compared: bool) -> None:
-        """Show that the current plan is compared with this one."""
+        """Mark this plan as the one the current plan is compared with."""
         self.is_compared = compared
         self.update()
 
     def nextCheckState(self) -> None:
-        """Which plan is shown follows from the document, not from the click."""
+        """Do nothing: the document, not the click, decides which plan is shown."""
 
     # Drawing
 
@@ -93,15 +93,15 @@ class PlanCard(QAbstractButton):
         lower.setTop(upper.bottom())
         tokens = theme.tokens
         step_font = theme.font(15, QFont.Weight.DemiBold)
-        room = self._right(painter, upper, self.step, step_font, tokens.text)
+        width = self._right(painter, upper, self.step, step_font, tokens.text)
         name_font = theme.font(12, QFont.Weight.DemiBold)
-        self._left(painter, upper, room, self.entry.name, name_font, tokens.text)
+        self._left(painter, upper, width, self.entry.name, name_font, tokens.text)
         quiet = theme.font(11, QFont.Weight.Medium)
-        room = self._right(painter, lower, self.standing, quiet, self._color(self._standing_role))
+        width = self._right(painter, lower, self.standing, quiet, self._color(self._standing_role))
         fits = self.entry.schedule.fits
         quiet = theme.font(11)
-        notes = self._fitting(QFontMetricsF(quiet), room)
-        self._left(painter, lower, room, notes, quiet, tokens.dim if fits else tokens.bad)
+        notes = self._fitting(QFontMetricsF(quiet), width)
+        self._left(painter, lower, width, notes, quiet, tokens.dim if fits else tokens.bad)
 
     def _paint_frame(self, painter: QPainter) -> None:
         tokens = theme.tokens
@@ -120,19 +120,19 @@ class PlanCard(QAbstractButton):
         tokens = theme.tokens
         return {"good": tokens.good, "bad": tokens.bad}.get(role, tokens.dim)
 
-    def _fitting(self, metrics: QFontMetricsF, room: float) -> str:
-        """As many notes as there is room for, the first in any case."""
+    def _fitting(self, metrics: QFontMetricsF, width: float) -> str:
+        """Join as many notes as fit; the first is always shown."""
         shown = self.notes[0]
         for note in self.notes[1:]:
             longer = f"{shown} · {note}"
-            if metrics.horizontalAdvance(longer) > room:
+            if metrics.horizontalAdvance(longer) > width:
                 break
             shown = longer
         return shown
 
     @staticmethod
     def _right(painter: QPainter, area: QRectF, text: str, font: QFont, color: QColor) -> float:
-        """Draw at the right edge; what is left for the left."""
+        """Draw at the right edge; return the width left over."""
         painter.setFont(font)
         painter.setPen(color)
         align = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
@@ -141,9 +141,9 @@ class PlanCard(QAbstractButton):
 
     @staticmethod
     def _left(
-        painter: QPainter, area: QRectF, room: float, text: str, font: QFont, color: QColor
+        painter: QPainter, area: QRectF, width: float, text: str, font: QFont, color: QColor
     ) -> None:
         painter.setFont(font)
         painter.setPen(color)
-        shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, room)
+        shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, width)
         painter.drawText(area, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)

@@ -1,4 +1,4 @@
-"""Two plans side by side."""
+"""A table that compares two plans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME_LENGTH = 16
 
 
 class Comparison(QFrame):
-    """A small table: one column for each plan, one line for each fact."""
+    """A small table with a column for each plan and a line for each fact."""
 
     closed = Signal()
 

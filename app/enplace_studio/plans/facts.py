@@ -1,4 +1,4 @@
-"""Facts about a plan, and about two of them, as texts."""
+"""Texts about one plan, and about two compared."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from enplace_studio.prediction import compared
 from enplace_studio.project import OpenProject, PlanEntry
 
 MOST_MEMORY_LINES = 4
-"""More devices than these are summed up in one line of a comparison."""
+"""Largest number of devices with a line of their own in a comparison."""
 
 
 PER = {THROUGHPUT: "/sample", LATENCY: "/query"}
-"""What the time of a plan is for, where it is not a step."""
+"""Suffix of a plan's time if it is not the time of a step."""
 
 
 def headline(plan: Plan, schedule: Schedule) -> str:
-    """The number that a plan was made for: ``148.9 ms``, ``24.1 ms/sample``."""
+    """Return the number that a plan minimises: ``148.9 ms``, ``24.1 ms/sample``."""
     if plan.value_us is None:
         return ms(schedule.makespan_us)
     return ms(plan.value_us) + PER[plan.objective]
 
 
 def standing(project: OpenProject, entry: PlanEntry) -> tuple[str, str]:
-    """How good a plan is, and the role of a label that says so.
+    """Return how good a plan is, and the role of the label for it.
 
-    A step time stands against the expert's; a time per sample or query against what is proven.
+    A step time is compared with the expert's; a time per sample or query with the lower bound.
     """
     if entry.plan.value_us is not None:
         gap = entry.plan.gap
@@ -47,18 +47,18 @@ def standing(project: OpenProject, entry: PlanEntry) -> tuple[str, str]:
         return "", "dim"
     role = "good" if change < -5e-4 else "bad" if change > 5e-4 else "dim"
     if role == "good" and entry.run is not None and project.expert is not None:
-        # What was measured may have refuted the gain.
+        # The measurement may have refuted the gain.
         shorter = entry.run.step_time_us < project.expert.schedule.makespan_us
         role = "good" if shorter else "dim"
     return f"{percent(change, signed=True)} vs expert", role
 
 
 def why_stale(problem: Problem, entry: PlanEntry) -> str:
-    """In a few words why a plan is not one of the open problem; empty if it is."""
+    """Explain briefly why a plan does not fit the open problem; empty if it does."""
     if entry.schedule.problem.cluster != problem.cluster:
         return "for another cluster"
     if entry.plan.splits != problem.splits:
-        return ""  # it has a graph of its own, which is shown with it
+        return ""  # a plan with splits has its own graph, which is shown with it
     try:
         check_plan(problem, entry.plan)
     except EnplaceError:
@@ -67,7 +67,7 @@ def why_stale(problem: Problem, entry: PlanEntry) -> str:
 
 
 def peak_text(schedule: Schedule) -> str:
-    """Peak memory of the devices that hold anything to speak of."""
+    """List the peak memory of each device that holds a noticeable amount."""
     used = np.flatnonzero(schedule.peak_bytes * 100 >= schedule.problem.cluster.capacity_bytes)
     devices = schedule.problem.cluster.devices
     return ", ".join(
@@ -77,7 +77,7 @@ def peak_text(schedule: Schedule) -> str:
 
 
 def sent_bytes(schedule: Schedule) -> int:
-    """All that is sent between devices in a step."""
+    """Sum the bytes sent between devices in a step."""
     return int(schedule.transfer_bytes.sum())
 
 
@@ -122,7 +122,7 @@ def _objective_lines(plan: Plan) -> list[str]:
 
 @dataclass(frozen=True)
 class Difference:
-    """One line of a comparison; ``better`` is 0 or 1 for the side that is, or None."""
+    """One line of a comparison; ``better`` is the index of the better side, or None."""
 
     label: str
     values: tuple[str, str]
@@ -132,7 +132,7 @@ class Difference:
 def compare(
     project: OpenProject, bounds: Bounds, first: PlanEntry, second: PlanEntry
 ) -> list[Difference]:
-    """Two plans side by side, the most telling first."""
+    """Compare two plans, most important facts first."""
     both = (first.schedule, second.schedule)
     steps = [schedule.makespan_us for schedule in both]
     spent = [float((s.transfer_finish_us - s.transfer_start_us).sum()) for s in both]
@@ -153,7 +153,7 @@ def compare(
 
 
 def _measured_lines(first: PlanEntry, second: PlanEntry) -> list[Difference]:
-    """The measured step times, where there is one."""
+    """Compare measured step times, if there are any."""
     if first.run is None and second.run is None:
         return []
     runs = [first.run, second.run]
@@ -167,7 +167,7 @@ def _against(project: OpenProject, entry: PlanEntry) -> str:
 
 
 def _memory_lines(both: tuple[Schedule, Schedule]) -> list[Difference]:
-    """Peak memory of each device that either plan uses."""
+    """Compare the peak memory of each device that either plan uses."""
     devices = both[0].problem.cluster.devices
     if devices != both[1].problem.cluster.devices:
         return []

@@ -1,4 +1,4 @@
-"""The search that is running, or the last: its best plan, and how the step time fell."""
+"""The running or last search: its best plan, and how the step time fell."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from enplace_studio.plans.facts import PER
 from enplace_studio.theme import theme
 
 SHOW_AFTER_S = 0.3
-"""A method that ends sooner needs no card."""
+"""A method that ends sooner gets no card."""
 HEADROOM = 0.12
 """Free space of the curve above the highest and below the lowest line."""
 MARKS = "○●◆■"
-"""Marks of the parts of a search, in the order in which they first find something."""
+"""Marks of a search's engines, in the order in which they first contribute."""
 MARK_PX = 6.0
 
 
 class LiveCard(QFrame):
-    """The best plan of the running search; while the solver is idle, of the last one."""
+    """The best plan of the running search or, while the solver is idle, of the last one."""
 
     def __init__(self, document: Document, solver: Solver, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -42,8 +42,8 @@ class LiveCard(QFrame):
         self.bar.setAccessibleName("Progress of the search")
         self.bound, self.found_by = label("", "dim"), label("", "dim")
         self.found_by.setWordWrap(True)
-        self.go_on = button("Go on for 30 s", self._ask_to_go_on, kind="link")
-        self.go_on.setToolTip("Look for a better plan from this one on, with the pins as they are")
+        self.go_on = button("Continue for 30 s", self._ask_to_go_on, kind="link")
+        self.go_on.setToolTip("Search for a better plan, starting from this one; pins stay")
         self._lay_out()
         for changed in (solver.changed, document.opened, document.problem_changed):
             changed.connect(self.refresh)
@@ -66,26 +66,26 @@ class LiveCard(QFrame):
         layout.addWidget(self.go_on, alignment=Qt.AlignmentFlag.AlignRight)
 
     def refresh(self) -> None:
-        """Show the running job; else the last search, if it was on the model that is open."""
+        """Show the running job, or else the last search if it was on the open model."""
         job, last = self._solver.job, self._solver.last_search
         problem = self._document.problem
         if job is not None and (job is self._shown or self._solver.seconds > SHOW_AFTER_S):
             self._shown = job
-            self._show(Search(job, self._solver.report, self._solver.seconds), "at work")
+            self._show(Search(job, self._solver.report, self._solver.seconds), "is running")
             self._show_share(job, self._solver.report)
             self.go_on.hide()
         elif last and last.seconds > SHOW_AFTER_S and problem and _same_model(last, problem):
             self._shown = None
-            self._show(last, "has ended")
+            self._show(last, "has finished")
             self.bar.hide()
-            self.go_on.setVisible(self._can_go_on(last, problem))
+            self.go_on.setVisible(self._can_continue(last, problem))
             self.go_on.setEnabled(not self._solver.is_asked)
         else:
             self._shown = None
             self.hide()
 
-    def _can_go_on(self, search: Search, problem: Problem) -> bool:
-        """Whether it found a plan for the step time, on the graph and cluster that are open."""
+    def _can_continue(self, search: Search, problem: Problem) -> bool:
+        """Return whether it found a step-time plan for the open graph and cluster."""
         job, plan = search.job, search.report.incumbent
         aim = self._solver.aim(job.method, job.objective)
         same = job.problem.cluster is problem.cluster
@@ -114,7 +114,7 @@ class LiveCard(QFrame):
         self.show()
 
     def _expert_us(self, job: Job) -> float | None:
-        """Step time of the expert's plan, if the search is for step times too."""
+        """Return the step time of the expert's plan, if the search minimises step time too."""
         project = self._document.project
         expert = project.expert if project is not None else None
         alike = self._solver.aim(job.method, job.objective) == STEP_TIME
@@ -136,7 +136,7 @@ class LiveCard(QFrame):
         self.standing.setText(f"{percent(change, signed=True)} vs expert")
 
     def _show_share(self, job: Job, report: Report) -> None:
-        """Show how much of its time is spent; the bar only moves where that is not known."""
+        """Show the share of time spent; without a known limit the bar just moves."""
         self.bar.show()
         share = report.fraction
         if self._solver.searches(job.method) and job.time_limit_s:
@@ -147,7 +147,7 @@ class LiveCard(QFrame):
 
 
 def marks(report: Report) -> dict[str, str]:
-    """The mark of each part of a search that found a plan or proved a bound."""
+    """Choose a mark for each engine that found a plan or proved a bound."""
     known = [engine for engine in dict.fromkeys((*report.engines, *report.provers)) if engine]
     return {engine: MARKS[at % len(MARKS)] for at, engine in enumerate(known)}
 
@@ -157,7 +157,7 @@ def _same_model(search: Search, problem: Problem) -> bool:
 
 
 def bound_line(report: Report) -> str:
-    """The proven bound, and what proved it: ``proven not below 8 ms by ◆ CP-SAT``."""
+    """Describe the proven bound and its prover: ``proven not below 8 ms by ◆ CP-SAT``."""
     if report.bound_us is None:
         return ""
     prover = report.provers[-1]
@@ -168,7 +168,7 @@ def bound_line(report: Report) -> str:
 def engines_line(report: Report, start: Plan | None = None) -> str:
     """The best plan of each part of a search: ``found by ○ list schedules 9 ms → ● blocks 8 ms``.
 
-    What begins with a plan that was there does not find it: ``from ○ the plan given 9 ms → ...``.
+    A search that starts from a given plan did not find it: ``from ○ the plan given 9 ms → ...``.
     """
     best: dict[str, float] = {}
     of = marks(report)
@@ -198,7 +198,7 @@ def paint_mark(painter: QPainter, mark: str, at: QPointF) -> None:
 
 
 class FallingCurve(QWidget):
-    """Best step time and proven bound over the seconds of a search, with the expert's for scale."""
+    """Best step time and proven bound during a search, with the expert's step time for scale."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ class FallingCurve(QWidget):
     def show_report(
         self, report: Report, span_s: float, now_s: float, expert_us: float | None
     ) -> None:
-        """Draw plans and bounds as steps, the last one up to now, with a mark at each."""
+        """Draw plans and bounds as a step curve up to now, with a mark at each step."""
         self._history, self._bounds, self._expert_us = report.history, report.bounds, expert_us
         of = marks(report)
         self._marks = tuple(of.get(engine, "") for engine in report.engines)
@@ -284,7 +284,7 @@ class FallingCurve(QWidget):
 
     @property
     def _first_shown(self) -> int:
-        """The best plan of the part that begins: what it tries first is often far above."""
+        """Return the first engine's best plan, since its first tries are often far worse."""
         return max(self._marks.count(MARKS[0]) - 1, 0)
 
     def _steps(self, history: tuple[tuple[float, float], ...]) -> QPainterPath:
@@ -306,6 +306,6 @@ class FallingCurve(QWidget):
         if self._expert_us is not None:
             known.append(self._expert_us)
         low, high = min(known), max(known)
-        room = max(high - low, 1e-3 * high, 1e-9) * (1 + 2 * HEADROOM)
+        span = max(high - low, 1e-3 * high, 1e-9) * (1 + 2 * HEADROOM)
         middle = (low + high) / 2
-        return self.height() * (0.5 - (step_us - middle) / room)
+        return self.height() * (0.5 - (step_us - middle) / span)

@@ -18,12 +18,12 @@ from enplace_studio.panel import label, paragraph, plain_tip, set_role
 from enplace_studio.prediction import step_error
 
 CLOSE = 0.05
-"""An error of the predicted step up to this is what the papers call accurate."""
+"""Largest error of a predicted step that the papers call accurate."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One line of the card; ``role`` is that of its value."""
+    """One line of the card; ``role`` is the role of its value's label."""
 
     name: str
     value: str
@@ -32,7 +32,7 @@ class Fact:
 
 
 class ResultCard(QFrame):
-    """Hidden where the current plan has not been run."""
+    """A card that is hidden if the current plan has not been run."""
 
     def __init__(self, document: Document) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class ResultCard(QFrame):
         layout.addLayout(buttons)
 
     def refresh(self) -> None:
-        """Show the current plan's run, if any."""
+        """Show the run of the current plan, if it has one."""
         current = self._document.current
         self.setVisible(current is not None and current.run is not None)
         if current is None or current.run is None:
@@ -91,7 +91,7 @@ class ResultCard(QFrame):
         self._show(facts_of(current.run))
 
     def _show(self, facts: list[Fact]) -> None:
-        """Put a new table in the place of the old one."""
+        """Replace the old table with a new one."""
         old, self.facts = self.facts, _table(facts)
         layout = self.layout()
         assert layout is not None
@@ -101,7 +101,7 @@ class ResultCard(QFrame):
 
 
 def _table(facts: list[Fact]) -> QWidget:
-    """Names on the left, values on the right."""
+    """Make a table with names on the left and values on the right."""
     made = QWidget()
     grid = QGridLayout(made)
     grid.setContentsMargins(0, 0, 0, 0)
@@ -118,7 +118,7 @@ def _table(facts: list[Fact]) -> QWidget:
 
 
 def describe_prediction(schedule: Schedule, error: float | None) -> str:
-    """``predicted 148.9 ms, 1.5 % too short``."""
+    """Describe a prediction: ``predicted 148.9 ms, 1.5 % too short``."""
     shown = f"predicted {ms(schedule.makespan_us)}"
     if error is None:
         return shown
@@ -128,7 +128,7 @@ def describe_prediction(schedule: Schedule, error: float | None) -> str:
 
 
 def facts_of(run: MeasuredRun) -> list[Fact]:
-    """Facts about a run, one line each."""
+    """List facts about a run, one line each."""
     lines = [
         Fact(
             "ops on their device",
@@ -152,7 +152,7 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
         Fact("steps", f"{len(run.step_times_us):,}"),
     ]
     if run.facts.get("ordered") is False:
-        tip = "The plan's devices were kept, its order was not asked for"
+        tip = "The run kept the plan's devices, but was not asked to keep its order"
         lines[1] = Fact("order", "TensorFlow’s own", "plain", tip)
     if run.stock_step_time_us > 0:
         slower = run.step_time_us / run.stock_step_time_us - 1
@@ -165,7 +165,7 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
 
 
 def _result_facts(run: MeasuredRun) -> list[Fact]:
-    """How far the result is from the result without a plan."""
+    """Compare the result with that of a run without a plan."""
     role = "bad" if run.changes_result else "good"
     if not (run.differs and run.rounds):
         tip = "Against the same steps without a plan, on the same batches"
@@ -181,7 +181,7 @@ def _result_facts(run: MeasuredRun) -> list[Fact]:
 
 
 def _reasons(run: MeasuredRun, key: str, what: str) -> list[str]:
-    """Numbers of ops by reason, where the run gives reasons."""
+    """List numbers of ops by reason, if the run gives reasons."""
     found = run.facts.get(key)
     reasons = found.get("reasons") if isinstance(found, Mapping) else None
     if not isinstance(reasons, Mapping) or not reasons:
@@ -191,7 +191,7 @@ def _reasons(run: MeasuredRun, key: str, what: str) -> list[str]:
 
 
 def difference(value: float) -> str:
-    """A difference of losses: ``0``, ``2e−07``."""
+    """Format a difference of losses: ``0``, ``2e−07``."""
     if not math.isfinite(value):
         return "not known"
     return "0" if value == 0 else f"{value:.1e}".replace("-", "−")

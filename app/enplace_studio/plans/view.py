@@ -27,7 +27,7 @@ from enplace_studio.project import OpenProject
 
 
 def make_view(document: Document, solver: Solver) -> PlansView:
-    """Make the pane with the search on top of the list, and the measured run below it."""
+    """Make the pane: the search above the list, the measured run below it."""
     view = PlansView(document)
     view.add_on_top(LiveCard(document, solver))
     view.add_below(ResultCard(document))
@@ -35,14 +35,14 @@ def make_view(document: Document, solver: Solver) -> PlansView:
 
 
 def _rank(entry: PlanEntry) -> tuple[int, float]:
-    """Plans for a step first, the fastest on top; then those for samples and queries."""
+    """Sort key: plans for a step first, fastest on top; then those for samples and queries."""
     us = entry.plan.value_us
     own = entry.schedule.makespan_us if us is None else us
     return (STEP_TIME, THROUGHPUT, LATENCY).index(entry.plan.objective), own
 
 
 class PlansView(Panel):
-    """All plans, fastest first; a click shows one, Ctrl and a click compares with the current."""
+    """All plans, fastest first; a click shows a plan, Ctrl + click compares it with the current."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Plans", parent=parent)
@@ -67,7 +67,7 @@ class PlansView(Panel):
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Show the document's plans."""
+        """List the document's plans."""
         focused = next((card.entry.name for card in self.cards if card.hasFocus()), None)
         column = self._column.fill()
         project = self._document.project
@@ -98,22 +98,22 @@ class PlansView(Panel):
             self._document.choose_plan(entry)
 
     def add_on_top(self, widget: QWidget) -> None:
-        """Put something above the list, as wide as the cards of the list."""
+        """Add a widget above the list, as wide as its cards."""
         self.body.insertLayout(0, _as_wide_as_cards(widget))
 
     def add_below(self, widget: QWidget) -> None:
-        """Put something below the list, as wide as the cards of the list."""
+        """Add a widget below the list, as wide as its cards."""
         self.body.addLayout(_as_wide_as_cards(widget))
 
     # Comparing
 
     def compare_with(self, entry: PlanEntry) -> None:
-        """Compare the current plan with another; the same one again closes the comparison."""
+        """Compare the current plan with another; choosing the same one again ends that."""
         self._against = None if entry.name == self._against else entry.name
         self._show_comparison()
 
     def _forget_comparison(self) -> None:
-        """Forget the other plan: another model is open."""
+        """Forget the compared plan, since another model is open."""
         self._against = None
 
     def _close_comparison(self) -> None:
@@ -141,7 +141,7 @@ class PlansView(Panel):
         self.menu_of(card).popup(card.mapToGlobal(at))
 
     def menu_of(self, card: PlanCard) -> QMenu:
-        """The menu of a plan."""
+        """Make the menu of a plan."""
         entry, document = card.entry, self._document
         menu = QMenu(card)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
@@ -168,7 +168,7 @@ class PlansView(Panel):
         return menu
 
     def edit_name(self, card: PlanCard) -> None:
-        """Type a new name in the card's place; Enter keeps it, Esc does not."""
+        """Edit the name in the card's place; Enter keeps it, Esc does not."""
         editor = QLineEdit(card.entry.name, card)
         editor.setGeometry(card.rect().adjusted(6, 6, -6, -6))
         editor.selectAll()
@@ -184,7 +184,7 @@ class PlansView(Panel):
         self._later.start()
 
     def _rename(self, card: PlanCard, editor: QLineEdit) -> None:
-        editor.blockSignals(True)  # losing the focus ends the editing once more
+        editor.blockSignals(True)  # losing focus would end the editing a second time
         if not self._document.rename_plan(card.entry, editor.text()):
             self._later.start()
 

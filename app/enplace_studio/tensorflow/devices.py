@@ -1,4 +1,4 @@
-"""On which devices of this machine something is measured."""
+"""The choice of devices to measure on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FILE = "A cluster file with hosts…"
 
 
 def usual_devices() -> dict[str, str]:
-    """Names of devices for the worker, and their titles, likeliest first."""
+    """List the worker's names of devices and their titles, the likeliest first."""
     return {**_GPUS, **_CPUS} if devices.usual_devices() in _GPUS else {**_CPUS, **_GPUS}
 
 
 class DeviceChoice(QComboBox):
-    """The usual choices, and a cluster file for several hosts."""
+    """A list of the usual devices, and a cluster file for several hosts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class DeviceChoice(QComboBox):
 
     @property
     def text(self) -> str:
-        """The chosen devices as the worker knows them."""
+        """The chosen devices, named as the worker expects."""
         return str(self.currentData())
 
     def add_file(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class DeviceChoice(QComboBox):
 
 
 def devices_title(cluster: Cluster) -> str:
-    """The title of the devices that a plan for a cluster needs."""
+    """Describe the devices that a plan for a cluster needs."""
     if any(name.startswith("/job:") for name in cluster.index):
         return f"{count(cluster.n_devices, 'device')} on several hosts"
     if n_gpus := sum(device.kind == "gpu" for device in cluster.devices):

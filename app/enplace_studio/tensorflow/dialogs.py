@@ -51,7 +51,7 @@ class Question(QDialog):
         layout.addSpacing(4)
         layout.addLayout(self.buttons)
 
-    def say(self, text: str, role: str = "") -> None:
+    def add_text(self, text: str, role: str = "") -> None:
         """Add a sentence."""
         made = label(text, role)
         made.setWordWrap(True)
@@ -65,19 +65,19 @@ class Question(QDialog):
 
 
 class TrustQuestion(Question):
-    """Asks, once for each folder, whether what is in it may run."""
+    """Asks, once for each folder, whether its code may run."""
 
     def __init__(self, what: str, folder: Path, parent: QWidget) -> None:
         super().__init__(
             "Trust this folder?",
             "Do you trust the code in this folder?",
-            "Trust the folder and go on",
+            "Trust the folder and continue",
             "Don’t run it",
             parent,
         )
         self.quote(str(folder))
-        self.say(what)
-        self.say(
+        self.add_text(what)
+        self.add_text(
             "It runs with your rights: it can read and change your files and use the network, "
             "just as if you started it yourself. Enplace remembers your answer for this folder."
         )
@@ -89,12 +89,12 @@ class FailureReport(Question):
 
     def __init__(self, doing: str, why: str, last_lines: str, parent: QWidget) -> None:
         super().__init__("It did not work", doing, "Start again", "Close", parent)
-        # A sentence begins with a capital letter, but a file's name is as it is.
+        # A sentence begins with a capital letter, but a file name keeps its case.
         starts_with_file = "." in why.split(" ", 1)[0]
         begun = why if starts_with_file else why[:1].upper() + why[1:]
         self.why = begun + ("" if why.endswith(".") else ".")
-        self.say(self.why)
-        self.say("The studio and your work are as they were.", "dim")
+        self.add_text(self.why)
+        self.add_text("The studio and your work are not affected.", "dim")
         if last_lines.strip():
             self._add_lines(last_lines)
 
@@ -122,7 +122,7 @@ _WHAT_HAPPENS = {
 
 
 class RunQuestion(Question):
-    """Asks how long to run a plan, and whether to keep its order.
+    """Asks how many steps to run a plan for, and whether to keep its order.
 
     Parameters
     ----------
@@ -141,9 +141,9 @@ class RunQuestion(Question):
     ) -> None:
         heading = f"{what} “{elide_middle(plan, 40)}” on this machine"
         super().__init__(f"{what} on this machine", heading, what, "Cancel", parent)
-        self.say(_WHAT_HAPPENS[what])
+        self.add_text(_WHAT_HAPPENS[what])
         if remark:
-            self.say(remark, "dim")
+            self.add_text(remark, "dim")
         self.steps = number_field(1, MOST_STEPS, STEPS)
         self.order = QCheckBox("Keep the plan’s order of ops on each device")
         self.order.setChecked(True)

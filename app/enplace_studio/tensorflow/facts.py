@@ -1,4 +1,4 @@
-"""Facts about how a profile was measured, as texts."""
+"""Texts on how a profile was measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Deviations:
     Attributes
     ----------
     deviation : float array, shape (n,)
-        Standard deviation over mean of each op that was timed often enough, rising.
+        Standard deviation over mean of each op that was timed often enough, ascending.
     time_us : float array, shape (n,)
         Their compute times.
     """
@@ -31,18 +31,18 @@ class Deviations:
     time_us: FloatArray
 
     def curve(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Deviations, and the share of the weights that lies at or below each."""
+        """Return the deviations, and the share of the weights at or below each."""
         share = np.cumsum(weights) / max(float(weights.sum()), 1e-12)
         return np.append(0.0, self.deviation), np.append(0.0, share)
 
     def within(self, weights: FloatArray, share: float) -> float:
-        """The deviation that so much of the weights stays within."""
+        """Return the deviation that covers this share of the weights."""
         xs, shares = self.curve(weights)
         return float(xs[min(int(np.searchsorted(shares, share)), len(xs) - 1)])
 
 
 def deviations(profile: Profile) -> Deviations | None:
-    """How steady the ops are; None where that was not measured."""
+    """Find how much the ops vary between steps; None if that was not measured."""
     pairs = [
         (float(value), float(np.nanmin(profile.time_us[profile.index[name]])))
         for name, value in profile.measured.op_deviation.items()
@@ -53,7 +53,7 @@ def deviations(profile: Profile) -> Deviations | None:
 
 
 def simulated_step_us(profile: Profile) -> float | None:
-    """The step as the simulator sees the placement that the profile was measured under."""
+    """Simulate the step of the placement that the profile was measured under."""
     cluster = profile.measured.cluster
     if cluster is None:
         return None
@@ -64,7 +64,7 @@ def simulated_step_us(profile: Profile) -> float | None:
 
 
 def _evaluation_facts(found: Evaluation) -> list[tuple[str, str]]:
-    """How good the estimate of a large batch was (Celeritas, Table 5)."""
+    """List the errors in the estimate of a large batch (Celeritas, Table 5)."""
     sizes = ", ".join(f"{size:,}" for size in found.batch_sizes)
     return [
         (f"a step of batch {found.batch_size:,}", ms(found.step_time_us)),
@@ -74,7 +74,7 @@ def _evaluation_facts(found: Evaluation) -> list[tuple[str, str]]:
 
 
 def step_facts(profile: Profile, simulated_us: float | None) -> list[tuple[str, str]]:
-    """Labels and values: the step, how well it is simulated, the calibration, how often."""
+    """List labels and values: measured and simulated step, calibration, number of steps."""
     measured = profile.measured
     facts = []
     if step_us := measured.step_time_us:

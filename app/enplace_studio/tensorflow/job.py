@@ -1,4 +1,4 @@
-"""One job in a worker of its own: its progress, how it ends, and ending it early."""
+"""One job in a worker of its own: its progress, its end, and how to cancel it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ TICK_MS = 100
 
 
 class WorkerJob(QObject):
-    """A job for a worker; once that is gone, exactly one of the last three signals comes.
+    """A job for a worker; when the worker ends, exactly one of the last three signals is sent.
 
     Parameters
     ----------
     messages : sequence of Message
-        The job, and the values that it is about.
+        The job and the values that it works on.
     """
 
     ticked = Signal()
-    """Its progress, or the time it has taken, changed."""
+    """The progress or the elapsed time changed."""
     done = Signal(object)
     """The :class:`Message` with the result."""
     failed = Signal(str, str)
-    """Why there is no result, and the last lines the worker wrote, where those help."""
+    """The reason for a failure, and the last lines that the worker wrote if they help."""
     cancelled = Signal()
 
     def __init__(
@@ -46,12 +46,12 @@ class WorkerJob(QObject):
 
     @property
     def seconds(self) -> float:
-        """How long the job has taken so far."""
+        """Time that the job has taken so far."""
         return time.monotonic() - self._started_s
 
     @property
     def pid(self) -> int:
-        """Number of the worker's process; 0 while there is none."""
+        """Process id of the worker; 0 if there is none."""
         return self._worker.pid if self._worker is not None else 0
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class WorkerJob(QObject):
             self.ticked.emit()
 
     def close(self) -> None:
-        """Kill the worker at once; no signal comes."""
+        """Kill the worker at once; no signal is sent."""
         self._tick.stop()
         if self._worker is not None:
             self._worker.close()
@@ -88,7 +88,7 @@ class WorkerJob(QObject):
             self.text, self.fraction = message.details["message"], message.details["fraction"]
             self.ticked.emit()
 
-    def _end(self, tell: Callable[[], object]) -> None:
+    def _end(self, emit: Callable[[], object]) -> None:
         self._tick.stop()
         self._worker = None
-        tell()
+        emit()

@@ -45,7 +45,7 @@ from enplace_studio.tensorflow.open_model import OpenModel, ProfileRequest
 from enplace_studio.tensorflow.strip import JobStrip
 
 ROUNDS = 3
-"""New plans that tuning tries at most."""
+"""Largest number of new plans that tuning tries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,9 @@ class _Task:
     Attributes
     ----------
     title, failed : str
-        What the strip says while it runs, and the heading where it failed.
+        Text of the strip while it runs, and heading of the report if it fails.
     read, finish : callable
-        The first turns the worker's answer into a value, in a thread; the second takes the value.
+        The first reads the worker's answer in a thread; the second takes the value it returns.
     """
 
     title: str
@@ -71,7 +71,7 @@ class _Task:
 class Measuring(QWidget):
     """One worker at a time; a widget only so that its dialogs have a parent.
 
-    Signals ``done`` and ``failed`` carry one line for the person.
+    Signals ``done`` and ``failed`` carry one line for the user.
     """
 
     done = Signal(str)
@@ -96,21 +96,21 @@ class Measuring(QWidget):
             self.job.cancel()
 
     def may_leave(self) -> bool:
-        """Whether nothing is under way or waits to be opened, or the person gives it up."""
+        """Return whether nothing is running or waiting to be opened, or the user abandons it."""
         if self.strip.isHidden():
             return True
         choice = QMessageBox.StandardButton
         answer = QMessageBox.question(
             self.window(),
-            "Close all the same?",
-            f"{self.strip.title.text()}. Close all the same, and give it up?",
+            "Close anyway?",
+            f"{self.strip.title.text()}. Close anyway, and abandon it?",
             choice.Discard | choice.Cancel,
             choice.Cancel,
         )
         return answer == choice.Discard
 
     def close_job(self) -> None:
-        """End the worker; the window closes."""
+        """End the worker because the window closes."""
         job, self.job = self.job, None
         if job is not None:
             job.close()
@@ -118,13 +118,13 @@ class Measuring(QWidget):
     # Profiling
 
     def open_model(self, path: Path | None = None) -> None:
-        """Ask for a model and how to profile it."""
+        """Ask for a model, and for how to profile it."""
         dialog = OpenModel(path, self.window())
         if dialog.exec() and dialog.request is not None:
             self.profile(dialog.request)
 
     def profile(self, request: ProfileRequest) -> None:
-        """Profile a model; it opens when that is done."""
+        """Profile a model, then open the profile."""
         source, name = request.source, request.source.name
         if not self._trusted(source, "profile"):
             return
@@ -142,7 +142,7 @@ class Measuring(QWidget):
         )
 
     def _profiled(self, request: ProfileRequest, profile: Profile) -> None:
-        if self._document.modified:  # no question out of nowhere
+        if self._document.modified:  # no dialog pops up unasked
             title = f"The profile of {request.source.name} is ready"
             self.strip.offer(title, lambda: self._open(profile, request.source))
         else:
@@ -157,7 +157,7 @@ class Measuring(QWidget):
         self._files.open_profile(profile, finish)
 
     def show_profile(self) -> None:
-        """How the open profile was measured, and how well."""
+        """Show how the open profile was measured, and how accurately."""
         problem = self._document.problem
         if problem is not None:
             profile = problem.profile
@@ -174,7 +174,7 @@ class Measuring(QWidget):
     # Running
 
     def run_current(self) -> None:
-        """Run the current plan and keep what was measured with it."""
+        """Run the current plan and keep the measurement with it."""
         self._ask(RUN)
 
     def tune_current(self) -> None:
@@ -230,7 +230,7 @@ class Measuring(QWidget):
         )
 
     def _here(self, project: OpenProject, entry: PlanEntry) -> tuple[Problem, str] | None:
-        """A plan's problem on the open cluster and its devices; None, and why, without any."""
+        """Return a plan's problem on the open cluster, and its devices; else report why not."""
         problem = replace(entry.schedule.problem, cluster=project.cluster)
         try:
             return problem, devices_for(project.cluster, problem.profile.measured)
@@ -242,7 +242,7 @@ class Measuring(QWidget):
         self, entry: PlanEntry, run: MeasuredRun, rounds: Sequence[Mapping[str, Any]]
     ) -> None:
         if self._document.problem is None or entry not in self._document.plans:
-            self.done.emit("The plan that was tuned is not open any more; nothing has changed")
+            self.done.emit("The tuned plan is no longer open; nothing has changed")
             return
         first, best = rounds[0]["step_time_us"], run.step_time_us
         if not any(each["kept"] for each in rounds[1:]):
@@ -259,10 +259,10 @@ class Measuring(QWidget):
         if self._document.set_run(plan, run):
             self.done.emit(f"A step takes {ms(run.step_time_us)} on this machine")
         else:
-            self.done.emit("The plan that ran is not open any more; its measurement is left out")
+            self.done.emit("The plan that ran is no longer open; its measurement is dropped")
 
     def take_costs(self) -> None:
-        """Use what ops took in the current plan's run as their costs."""
+        """Use the op times measured in the current plan's run as their costs."""
         entry, problem = self._document.current, self._document.problem
         if entry is None or entry.run is None or problem is None:
             return
@@ -276,7 +276,7 @@ class Measuring(QWidget):
     # Jobs
 
     def _trusted(self, source: Source, purpose: str) -> bool:
-        """Whether a model's code may run; asks the person if that is not known."""
+        """Return whether a model's code may run; ask the user if that is not known."""
         if not needs_trust(source) or is_trusted(source.path):
             return True
         folder = folder_of(source)
@@ -285,13 +285,13 @@ class Measuring(QWidget):
             return False
         try:
             trust(folder)
-        except EnplaceError as error:  # it may run, only nobody will remember
+        except EnplaceError as error:  # it may run; the answer is just not saved
             self.failed.emit(str(error))
         return True
 
     def _start(self, task: _Task) -> None:
         if not self.strip.isHidden():
-            self.failed.emit(f"{self.strip.title.text()}; let it end, open it, or give it up first")
+            self.failed.emit(f"{self.strip.title.text()}; wait, or open or discard it first")
             return
         job = self.job = WorkerJob(task.program, task.messages, self)
         job.done.connect(lambda message: self._on_done(task, message))
@@ -327,12 +327,12 @@ class Measuring(QWidget):
 
 
 def _remark(project: OpenProject) -> str:
-    """How this machine differs from the one that the plan was made for; empty if it does not."""
+    """Warn if the plan was made for another cluster; empty if it was not."""
     measured_on = project.problem.profile.measured.cluster
     if measured_on is None or measured_on.name == project.cluster.name:
         return ""
     return (
-        f"The plan was made for {project.cluster.name}. Here it runs on what this machine has, so "
+        f"The plan was made for {project.cluster.name}. Here it runs on this machine’s devices, so "
         "times will differ."
     )
 
@@ -340,22 +340,22 @@ def _remark(project: OpenProject) -> str:
 def _what_runs(source: Source) -> str:
     if source.kind in ("script", "module"):
         return f"runs {source.command}"
-    return f"loads {Path(source.path).name}, which can hold code of its own"
+    return f"loads {Path(source.path).name}, which can contain code"
 
 
 def _describe_none_kept(name: str, step_time_us: float, rounds: Sequence[Mapping[str, Any]]) -> str:
-    """The result of a tuning that kept no new plan."""
+    """Describe the result of a tuning that kept no new plan."""
     first, *new = rounds
     if not first["as_planned"]:
         return f"“{name}” did not run as planned, and no plan was found that did; see Measured here"
     fastest = f"“{name}” is the fastest plan found: {ms(step_time_us)}."
     if not all(each["as_planned"] for each in new):
-        return f"{fastest} A new one did not run as planned and is rolled back."
-    return f"{fastest} The new one measured no faster and is dropped." if new else fastest
+        return f"{fastest} A new one did not run as planned and was dropped."
+    return f"{fastest} The new one was no faster and was dropped." if new else fastest
 
 
 def _with_source(profile: Profile, request: ProfileRequest) -> Profile:
-    """The profile with its source and devices."""
+    """Return the profile with its source and devices."""
     measured = profile.measured
     source = measured.source or request.source.to_json()
     devices = measured.devices or request.devices

@@ -1,4 +1,4 @@
-"""The dialog that opens a model: which one, how to call it, on what to profile it."""
+"""The dialog that opens a model: which one, its options, and the devices to profile it on."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WHAT_HAPPENS = {
     "taken out of it and profiled.",
     "module": "A training module. It runs, unchanged, until its first training steps; those are "
     "taken out of it and profiled.",
-    "keras": "A Keras model. It is trained on random batches of the shape it wants.",
+    "keras": "A Keras model. It is trained on random batches of the shape it expects.",
     "saved-model": "A SavedModel. Its signature is profiled; with a loss, a training step of it.",
     "tf1": "A TensorFlow 1 graph. Its training op is profiled, or else its last ops.",
     "trace": "A recorded trace. It holds the measurements already; nothing runs.",
@@ -67,10 +67,10 @@ FIELDS = {
     "tf1": ("batch_size",),
     "trace": (),
 }
-"""The options of each kind of model."""
+"""The fields for each kind of model."""
 
 WITHOUT_LOSS = {"keras": "the model’s own", "saved-model": "none: inference only"}
-"""The loss where none is given."""
+"""The loss used if none is given."""
 
 _TEACHING = (
     "A training script (.py), a Keras model (.keras, .h5), a SavedModel’s folder, a TensorFlow 1 "
@@ -90,7 +90,7 @@ class ProfileRequest:
 
 
 class OpenModel(QDialog):
-    """Asks for a model; after it is accepted, :attr:`request` says what to do."""
+    """Asks for a model; once accepted, :attr:`request` holds what to profile."""
 
     def __init__(self, path: Path | None, parent: QWidget) -> None:
         super().__init__(parent)
@@ -146,7 +146,7 @@ class OpenModel(QDialog):
         layout.addLayout(self._buttons())
 
     def _fill_form(self) -> None:
-        """The model's own fields, then how to measure it."""
+        """Add the fields of the model, then those of the measurement."""
         of_model: tuple[tuple[str, QWidget], ...] = (
             ("Arguments", self.arguments),
             ("Signature", self.signature),
@@ -175,7 +175,7 @@ class OpenModel(QDialog):
         self.profile_button.setDefault(True)
         return row
 
-    # What is chosen
+    # The choices
 
     def _ask_file(self) -> None:
         pattern = " ".join(f"*{suffix}" for suffix in MODEL_SUFFIXES)
@@ -190,7 +190,7 @@ class OpenModel(QDialog):
             self.path.setText(name)
 
     def _start(self) -> str:
-        """Where a file dialog begins."""
+        """Return the folder in which a file dialog starts."""
         return str(Path(self.path.text()).parent) if self.path.text() else ""
 
     def _look(self) -> None:
@@ -212,7 +212,7 @@ class OpenModel(QDialog):
         self.adjustSize()
 
     def _show_measuring(self, kind: str) -> None:
-        """A trace was measured already."""
+        """Hide the fields of the measurement for a trace, which is already measured."""
         shown = bool(kind) and kind != "trace"
         for field in (
             self.heading, self.devices, self.steps, self.warm_ups, self.batch_sizes, self.hint,
@@ -220,7 +220,7 @@ class OpenModel(QDialog):
             self.form.setRowVisible(field, shown)
 
     def _source(self, options: dict[str, object]) -> tuple[Source | None, str]:
-        """The chosen model, or why it is none; neither while the field is empty."""
+        """Return the chosen model, or why it is not valid; neither if the field is empty."""
         text = self.path.text().strip()
         if not text:
             return None, ""
@@ -240,7 +240,7 @@ class OpenModel(QDialog):
         return {name: values[name]() for name in FIELDS[kind]}
 
     def accept(self) -> None:
-        """Take what was typed, or say what is wrong with it."""
+        """Accept the input, or show what is wrong with it."""
         source, why = self._source({})
         try:
             if source is not None:
@@ -261,26 +261,26 @@ class OpenModel(QDialog):
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """Arguments as a shell takes them apart.
+    """Split arguments as a shell does.
 
     Raises
     ------
     ValueError
-        A sentence for the person.
+        With a sentence for the user.
     """
     try:
         return tuple(shlex.split(text))
     except ValueError:
-        raise ValueError("A quotation mark in the arguments has no partner.") from None
+        raise ValueError("The arguments have an unmatched quotation mark.") from None
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:
-    """Numbers between commas or spaces.
+    """Read numbers separated by commas or spaces.
 
     Raises
     ------
     ValueError
-        A sentence for the person.
+        With a sentence for the user.
     """
     words = text.replace(",", " ").split()
     if wrong := [word for word in words if not word.isdigit() or int(word) == 0]:
@@ -289,7 +289,7 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
 
 
 def _choice(values: tuple[str, ...]) -> QComboBox:
-    """Values to choose from, or to type another."""
+    """Make a field with values to choose from; others can be typed."""
     made = QComboBox(editable=True)
     made.addItems(values)
     made.setCurrentIndex(-1)

@@ -1,4 +1,4 @@
-"""Two plots of a profile: how steady its ops are, and what its links cost."""
+"""Two plots of a profile: the variation of its ops, and the cost of its links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from enplace_studio.theme import theme
 
 LEAST_HEIGHT = 150
 SHOWN_SHARE = 0.98
-"""The curve is drawn up to where this much of the ops lies; the last ones would squeeze it."""
+"""Share of the ops that the curve covers; the last outliers would squeeze it."""
 
 Ticks = list[tuple[float, str]]
 
@@ -57,7 +57,7 @@ class Plot(pg.PlotWidget):
 
 
 class DeviationPlot(Plot):
-    """Share of the ops, and of their compute time, that vary by at most so much between steps."""
+    """The distribution of op deviations between steps, by number of ops and by compute time."""
 
     def __init__(self, found: Deviations) -> None:
         super().__init__("Deviation of ops between steps")
@@ -77,7 +77,7 @@ class DeviationPlot(Plot):
 
 
 class LinkPlot(Plot):
-    """Measured transfers and the line through them, both axes logarithmic."""
+    """Measured transfers and the line fitted to them; both axes are logarithmic."""
 
     def __init__(self, fits: Sequence[LinkFit]) -> None:
         super().__init__("Time of transfers by size")
@@ -106,6 +106,6 @@ class LinkPlot(Plot):
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10 times a power of ten."""
+    """Round up to 1, 2, 5 or 10 times a power of ten."""
     power = 10.0 ** np.floor(np.log10(value))
     return float(next(m * power for m in (1, 2, 5, 10) if m * power >= value * (1 - 1e-9)))

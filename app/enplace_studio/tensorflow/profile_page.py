@@ -1,4 +1,4 @@
-"""How the open profile was measured: the step, the steadiness of its ops, the links."""
+"""How the open profile was measured: the step, the variation of its ops, the links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FACTS_A_ROW = 4
 
 
 class ProfilePage(QDialog):
-    """Facts above, two plots below them."""
+    """A page with facts on top and two plots below."""
 
     def __init__(self, profile: Profile, simulated_us: float | None, parent: QWidget) -> None:
         super().__init__(parent)
@@ -58,7 +58,7 @@ class ProfilePage(QDialog):
         grid.setColumnStretch(FACTS_A_ROW, 1)
         panel.body.addLayout(grid)
         if not self.lines:
-            panel.body.addWidget(paragraph("The profile does not say how long its step took."))
+            panel.body.addWidget(paragraph("The profile does not record how long its step took."))
         return panel
 
     def _deviation_panel(self) -> Panel:

@@ -1,4 +1,4 @@
-"""The line above the panes that says what a worker does, how long it has taken, and stops it."""
+"""The line above the panes that shows a worker's job and elapsed time, and can stop it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BAR_STEPS = 1000
 
 
 class JobStrip(QFrame):
-    """Hidden while there is no job."""
+    """A line that is hidden while there is no job."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class JobStrip(QFrame):
         self._refresh()
 
     def offer(self, title: str, accept: Callable[[], None]) -> None:
-        """Offer a result, and wait until the person opens or discards it."""
+        """Offer a result for the user to open or discard."""
         self._job, self._accept = None, accept
         self._show(title, "Discard", offers=True)
         self.progress.set_text("")

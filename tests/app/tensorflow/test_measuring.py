@@ -351,7 +351,7 @@ def test_the_measurement_of_a_plan_that_is_gone_is_left_out(opened, qtbot):
     opened.document.remove_plan(entry)
     with qtbot.waitSignal(opened.studio.measuring.done, timeout=PATIENCE_MS):
         pass
-    assert "not open any more" in opened.toast.text
+    assert "no longer open" in opened.toast.text
     assert opened.document.plans == []
 
 
