@@ -1,4 +1,4 @@
-"""Which part of a scene a widget shows, and how large."""
+"""The part of a scene that a widget shows, and its scale."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class Camera:
         return self.corner + point / self.scale
 
     def transform(self) -> QTransform:
-        """From scene to widget."""
+        """The transform from scene to widget."""
         moved = QTransform.fromScale(self.scale, self.scale)
         return moved.translate(-self.corner.x(), -self.corner.y())
 
     def visible(self, size: QSizeF) -> QRectF:
-        """The part of the scene that a widget of this size shows."""
+        """Return the part of the scene that a widget of this size shows."""
         return QRectF(self.corner, size / self.scale)
 
     def zoom(self, factor: float, at: QPointF) -> None:
-        """Zoom so that what is at a point of the widget stays there."""
+        """Zoom and keep what is at a point of the widget in place."""
         fixed = self.to_scene(at)
         self.scale = min(max(self.scale * factor, SCALES[0]), SCALES[1])
         self.corner = fixed - at / self.scale
 
     def pan(self, by: QPointF) -> None:
-        """Move by pixels of the widget."""
+        """Move by a number of widget pixels."""
         self.corner += by / self.scale
 
     def centre_on(self, point: QPointF, size: QSizeF) -> None:
@@ -45,9 +45,9 @@ class Camera:
     def fit(
         self, bounds: QRectF, size: QSizeF, least: float = SCALES[0], centred: bool = True
     ) -> None:
-        """Show a part of the scene as large as it fits, at most at scale 1.
+        """Show a part of the scene as large as fits, at most at scale 1.
 
-        With ``least``, what does not fit at that scale is shown from its top left corner.
+        With ``least``, a part that does not fit at that scale is shown from its top left corner.
         """
         across = (size.width() - 2 * MARGIN) / max(bounds.width(), 1.0)
         down = (size.height() - 2 * MARGIN) / max(bounds.height(), 1.0)
@@ -59,7 +59,7 @@ class Camera:
         self.corner = bounds.topLeft() - QPointF(left, MARGIN / self.scale)
 
     def reveal(self, area: QRectF, size: QSizeF) -> None:
-        """Move as little as it takes to show an area."""
+        """Move just far enough to show an area."""
         seen = self.visible(size).adjusted(8, 8, -8, -8)
         dx = min(area.left() - seen.left(), 0.0) or max(area.right() - seen.right(), 0.0)
         dy = min(area.top() - seen.top(), 0.0) or max(area.bottom() - seen.bottom(), 0.0)

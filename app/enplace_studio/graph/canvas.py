@@ -1,4 +1,4 @@
-"""The surface with the cards: looking around, selecting, picking up."""
+"""The surface with the cards: navigating, selecting, dragging."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ARROWS = {
 
 
 class Canvas(QWidget):
-    """Paints the model's scene and turns mouse and keys into requests."""
+    """Paints the model's scene and translates mouse and keys into requests."""
 
     resized = Signal()
     looked = Signal()
@@ -50,7 +50,7 @@ class Canvas(QWidget):
     drag_began = Signal(list, QPoint)
     drag_moved = Signal(QPoint)
     drag_ended = Signal(QPoint, bool)
-    """Dropped; true with the Shift key, which only moves."""
+    """Emitted at a drop; true with the Shift key, which moves without a pin."""
     drag_cancelled = Signal()
     escaped = Signal()
     search_wanted = Signal()
@@ -61,7 +61,7 @@ class Canvas(QWidget):
         self.camera = Camera()
         self.current: int | None = None
         self.untouched = True
-        """Whether the person has not zoomed or moved since the cards were arranged."""
+        """True until the user zooms or moves after the cards were arranged."""
         self._pressed: QPoint | None = None
         self._pressed_card: int | None = None
         self._panning: QPoint | None = None
@@ -77,7 +77,7 @@ class Canvas(QWidget):
         self.document.selection_changed.connect(self.update)
         self.document.hover_changed.connect(self.update)
 
-    # Looking
+    # Navigation
 
     @property
     def scene(self) -> Scene | None:
@@ -89,14 +89,14 @@ class Canvas(QWidget):
         self.untouched = True
 
     def fit(self, least: float = 0.0) -> None:
-        """Show all cards, or the first ones where they would be smaller than ``least``."""
+        """Show all cards, or only the first if their scale would be below ``least``."""
         if self.scene is not None:
             centred = not self.scene.arrangement.titles
             self.camera.fit(self.scene.bounds, QSizeF(self.size()), max(least, 0.08), centred)
         self._look()
 
     def focus_selection(self) -> None:
-        """Show the selected cards; all where none is selected."""
+        """Show the selected cards, or all if none is selected."""
         rects = [self.scene.rects[group] for group in self._chosen()] if self.scene else []
         if not rects:
             self.fit()
@@ -110,7 +110,7 @@ class Canvas(QWidget):
         self._look()
 
     def reveal(self, group: int) -> None:
-        """Make a card the current one, and move so that it is in view."""
+        """Make a card the current one and scroll it into view."""
         if self.scene is not None:
             self.current = group
             self.camera.reveal(self.scene.rects[group], QSizeF(self.size()))
@@ -173,7 +173,7 @@ class Canvas(QWidget):
         self.setAccessibleDescription(self.scene.level.grouping.names[group])
 
     def _neighbour(self, direction: QPointF) -> int | None:
-        """The nearest card in a direction; what lies straight ahead counts as nearer."""
+        """Find the nearest card in a direction; cards straight ahead count as nearer."""
         scene = self.scene
         if scene is None or scene.n == 0:
             return None
@@ -225,7 +225,7 @@ class Canvas(QWidget):
             self.document.hover(self.scene.ops([card]) if card is not None and self.scene else [])
 
     def _begin_gesture(self, pressed: QPoint, event: QMouseEvent) -> None:
-        """Pick the selected cards up, or stretch a rubber band."""
+        """Start dragging the selected cards, or stretching a rubber band."""
         if self._pressed_card is None:
             self._band = self._band or RubberBand(QPointF(pressed))
             self._band.stretch(event.position())
@@ -288,7 +288,7 @@ class Canvas(QWidget):
         self._look()
 
     def card_at(self, pos: QPointF | QPoint) -> int | None:
-        """The card at a point of the widget."""
+        """Return the card at a point of the widget."""
         pos = QPointF(pos)
         return self.scene.card_at(self.camera.to_scene(pos)) if self.scene else None
 
@@ -307,7 +307,7 @@ class Canvas(QWidget):
             super().keyPressEvent(event)
 
     def _act(self, key: Qt.Key, modifiers: Qt.KeyboardModifier) -> bool:
-        """Do what a key means; return whether it means anything."""
+        """Handle a key; return whether it has a meaning here."""
         middle = QPointF(self.rect().center())
         if Qt.Key.Key_1 <= key <= Qt.Key.Key_8:
             self._place(key - Qt.Key.Key_1)
@@ -337,7 +337,7 @@ class Canvas(QWidget):
             self.document.place(self.document.selection, device)
 
     def focusNextPrevChild(self, forward: bool) -> bool:
-        """Tab goes through the cards before it leaves."""
+        """Move through the cards with Tab before leaving the canvas."""
         n = self.scene.n if self.scene is not None else 0
         group = (-1 if forward else n) if self.current is None else self.current
         group += 1 if forward else -1
@@ -366,7 +366,7 @@ class Canvas(QWidget):
         return super().event(event)
 
     def tip(self, group: int) -> str:
-        """The whole name of a card, and its numbers."""
+        """Return the full name of a card, and its numbers."""
         scene, project = self.scene, self.document.project
         if scene is None or project is None:
             return ""

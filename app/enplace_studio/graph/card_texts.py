@@ -9,12 +9,12 @@ from enplace_studio.graph.scene import Scene
 
 
 def describe_card(scene: Scene, group: int, device_names: Sequence[str], n_found: int) -> list[str]:
-    """The whole name of a group and its numbers, one line each.
+    """Describe a group by its full name and its numbers, one line each.
 
     Parameters
     ----------
     n_found : int
-        Ops of the group that a search found.
+        Number of ops of the group that a search found.
     """
     facts = scene.facts
     lines = [

@@ -15,10 +15,10 @@ from enplace_studio.theme import blend, theme
 _SHORTEST_US = 10.0
 
 _MOST_NUMBERS, _MOST_IN_TIP = 3, 20
-"""So many of a device's stages of a pass have their numbers on its chip, and in the chip's tip."""
+"""Largest number of stage numbers per device and pass, on its chip and in the chip's tip."""
 
 Stripes = tuple[tuple[QColor, float], ...]
-"""Colours side by side on one card, and the part of its width that each takes."""
+"""Colours side by side on one card, and the share of its width for each."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Meaning:
     Attributes
     ----------
     device : int or None
-        The device whose chip carries it; None for an entry of its own.
+        The device whose chip shows it; None for a separate entry.
     tip : str
         A longer text for the tooltip.
     """
@@ -50,9 +50,9 @@ class Look:
     Attributes
     ----------
     notes : tuple of str
-        The first that fits is drawn at the right of the line.
+        Candidates for the right end of the line; the first that fits is drawn.
     short : str
-        Replaces the line where none fits; empty to keep the line.
+        Replaces the line if no note fits; empty to keep the line.
     """
 
     stripes: Stripes
@@ -64,7 +64,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Mode:
-    """A meaning of colour: ``looks`` colours every card, ``legend`` explains the colours."""
+    """A colour mode: ``looks`` colours every card, ``legend`` explains the colours."""
 
     title: str
     looks: Callable[[Facts], list[Look]]
@@ -81,7 +81,7 @@ def _by_device(facts: Facts) -> list[Look]:
 
 
 def _short_ms(time_us: float) -> str:
-    """Milliseconds with few digits, as a card is narrow."""
+    """Format milliseconds with few digits, because a card is narrow."""
     return "< 0.01 ms" if 0 < time_us < _SHORTEST_US else ms(time_us)
 
 
@@ -129,7 +129,7 @@ def _by_contiguity(facts: Facts) -> list[Look]:
 
 
 def _by_stage(facts: Facts) -> list[Look]:
-    """Colour by stage, or by device where the stages are not known."""
+    """Colour by stage, or by device if the stages are not known."""
     looks = _by_device(facts)
     for group, (stage, n) in enumerate(
         zip(facts.stage.tolist(), facts.n_stages.tolist(), strict=True)
@@ -140,7 +140,7 @@ def _by_stage(facts: Facts) -> list[Look]:
 
 
 def _stage_look(stage: StageFact, n_more: int) -> Look:
-    """In the colours of its devices; hatched where it is backward, as in the timeline."""
+    """Use the colours of its devices, hatched for backward as in the timeline."""
     stripes = tuple((theme.device_color(d), 1 / len(stage.devices)) for d in stage.devices)
     more = (f"{count(n_more, 'more stage')} · {stage.where}",) if n_more else ()
     return Look(
@@ -161,7 +161,7 @@ def _shade(share: float) -> QColor:
 
 
 def _work_color(kind: int) -> QColor:
-    """Muted colours, apart from those of the devices."""
+    """Choose a muted colour that differs from those of the devices."""
     light = ("#332288", "#882255", "#117733", "#AA4499", "#7A7A52")
     dark = ("#A99BF0", "#E08BB0", "#7CC48B", "#D9A0D3", "#BDBD8F")
     return QColor((dark if theme.dark else light)[kind])
@@ -190,13 +190,13 @@ def _critical_legend(facts: Facts) -> Legend:
 def _contiguity_legend(facts: Facts) -> Legend:
     further = count(int(facts.n_further.sum()), "op")
     return [
-        Meaning(theme.tokens.bad, f"{further} in further subgraphs of a device"),
-        Meaning(theme.tokens.faint, "in the first piece"),
+        Meaning(theme.tokens.bad, f"{further} in a device’s further subgraphs"),
+        Meaning(theme.tokens.faint, "in a device’s first subgraph"),
     ]
 
 
 def _stage_legend(facts: Facts) -> Legend:
-    """On each device's chip the numbers of its stages; then how forward and backward look."""
+    """Put stage numbers on the devices' chips; then explain forward and backward."""
     numbers: dict[tuple[int, bool], list[int]] = {}
     for stage in facts.stages:
         for device in stage.devices:

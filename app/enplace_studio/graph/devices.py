@@ -31,12 +31,12 @@ _LINE_GAP, _RUN_GAP, _HATCH = 2, 7, 5.5
 _MOST_LINES = 5
 _WIDEST = 180
 _MOST_KEYS = 8
-"""Number keys that pin; see the actions."""
+"""Number of keys that pin; see the actions."""
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A few words, behind a swatch or a dashed line where they have a colour."""
+    """A few words, after a swatch or a dashed line if they have a colour."""
 
     text: str
     color: QColor | None = None
@@ -50,7 +50,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Item:
-    """A device's chip, a colour with its meaning, or a few words."""
+    """A device's chip, a colour with its meaning, or plain text."""
 
     runs: tuple[_Run, ...]
     device: int | None = None
@@ -61,7 +61,7 @@ class _Item:
         return theme.font(12, weight)
 
     def widths(self) -> list[int]:
-        """Width of each run; a very long device name is elided."""
+        """Width of each run; very long device names are elided."""
         metrics = QFontMetricsF(self.font)
         texts = [int(metrics.horizontalAdvance(run.text)) + 2 for run in self.runs]
         most = _WIDEST if self.device is not None else max(texts)
@@ -94,21 +94,21 @@ class DeviceBar(QWidget):
         self._lay_out()
 
     def device_at(self, global_pos: QPoint) -> int | None:
-        """The device whose chip is at a point of the screen."""
+        """Return the device whose chip is at a point of the screen."""
         return self._device_at(self.mapFromGlobal(global_pos))
 
     def show_drag(self, dragging: bool, target: int | None = None) -> None:
-        """Look like something to drop on, and mark the chip that would take the drop."""
+        """Show that groups can be dropped here, and mark the chip that would take the drop."""
         self._dragging, self._target = dragging, target
         self.update()
 
     def _device_at(self, pos: QPoint) -> int | None:
         return next((item.device for rect, item in self._placed if rect.contains(pos)), None)
 
-    # What it shows
+    # Contents
 
     def _items(self, whole: bool) -> list[_Item]:
-        """The chips, with all their meanings where ``whole``; then the rest of the legend."""
+        """List the chips, with all meanings if ``whole``; then the rest of the legend."""
         project = self.document.project
         if project is None:
             return []
@@ -134,13 +134,13 @@ class DeviceBar(QWidget):
         return _Item((_Run(name, theme.device_color(device)),), device)
 
     def _hint(self) -> str:
-        """A hint on how to overrule a placement; it names only keys that do something."""
+        """Make a hint on how to change a placement; it names only keys that work now."""
         problem = self.document.problem
         keys = min(problem.cluster.n_devices, _MOST_KEYS) if problem is not None else 0
         return f"drag a group onto a device, or press 1 … {keys}" if keys > 1 else ""
 
     def _lay_out(self) -> None:
-        """Flow the items over few lines, with names alone if whole chips need too many."""
+        """Flow the items over a few lines; show only names if full chips need too many lines."""
         self._placed = self._flow(self._items(whole=True))
         if self._height > _MOST_LINES * (_H + _LINE_GAP):
             self._placed = self._flow(self._items(whole=False))
@@ -205,9 +205,11 @@ class DeviceBar(QWidget):
         for run, width in zip(item.runs, item.widths(), strict=True):
             self._paint_mark(painter, QPointF(left, rect.center().y() + 0.5), run)
             painter.setPen(theme.tokens.dim if item.device is None else theme.tokens.text)
-            room = width - run.mark_width
-            area = QRectF(left + run.mark_width, rect.top(), room + 2, rect.height())
-            painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, fitted(run.text, font, room + 1))
+            run_width = width - run.mark_width
+            area = QRectF(left + run.mark_width, rect.top(), run_width + 2, rect.height())
+            painter.drawText(
+                area, Qt.AlignmentFlag.AlignVCenter, fitted(run.text, font, run_width + 1)
+            )
             left += width + _RUN_GAP
 
     def _paint_mark(self, painter: QPainter, left: QPointF, run: _Run) -> None:
@@ -248,7 +250,7 @@ class DeviceBar(QWidget):
         return super().event(event)
 
     def tip_at(self, pos: QPoint) -> str:
-        """The tooltip of the chip at a point."""
+        """Return the tooltip of the chip at a point."""
         device, problem = self._device_at(pos), self.document.problem
         if device is None or problem is None:
             return ""

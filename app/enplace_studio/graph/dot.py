@@ -1,4 +1,4 @@
-"""Graphviz in a worker: it may be slow, and the window must not wait for it."""
+"""Graphviz in a worker: it may be slow, and must not block the window."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from enplace_studio.worker import StudioWorker
 PROGRAM = handler_program("enplace_studio.dot_worker:serve", "Graphviz")
 
 TIME_LIMIT_MS = 5000
-_HUB = 8  # edges of a node beyond which dot gets slow and its picture crowded
+_HUB = 8  # with more edges at one node, dot gets slow and the picture crowded
 
 Placed = Callable[[FloatArray, FloatArray], None]
 
 
 class DotProcess(QObject):
-    """One layout at a time; a newer request ends the older one."""
+    """Runs one layout at a time; a newer request stops the older one."""
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
@@ -33,11 +33,11 @@ class DotProcess(QObject):
         self._timer.setSingleShot(True)
         self._timer.setInterval(TIME_LIMIT_MS)
         self._timer.timeout.connect(self._give_up)
-        # Whoever asked may be gone before the answer arrives.
+        # The caller may be gone before the answer arrives.
         parent.destroyed.connect(self.stop)
 
     def start(self, n: int, edges: GroupEdges, placed: Placed, failed: Callable[[], None]) -> None:
-        """Lay out ``n`` cards; then call ``placed`` with the middles' x and y, or ``failed``."""
+        """Lay out ``n`` cards; call ``placed`` with x and y of their centres, or ``failed``."""
         self.stop()
         self._failed = failed
         details = {"n": n, "card": (WIDE_CARD_W, CARD_H), "gap": (GAP, LAYER_GAP)}
@@ -47,7 +47,7 @@ class DotProcess(QObject):
         self._timer.start()
 
     def stop(self) -> None:
-        """Forget the layout under way."""
+        """Stop the running layout."""
         self._timer.stop()
         worker, self._worker = self._worker, None
         if worker is not None:

@@ -1,4 +1,4 @@
-"""Dragging groups onto a device: a ghost that says what the drop would come to."""
+"""Dragging groups onto a device, with a ghost that shows the effect of the drop."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class PlaceDrag(QObject):
         self._ops: list[int] = []
 
     def begin(self, ops: list[int], pos: QPoint) -> None:
-        """Pick ops up at a point of the screen."""
+        """Start dragging ops at a point of the screen."""
         self._ops = ops
         self.ghost.show()
         self.ghost.raise_()
         self.move(pos)
 
     def move(self, pos: QPoint) -> None:
-        """Follow the pointer; over a chip, say what the drop would come to."""
+        """Follow the pointer; over a chip, show the effect of the drop."""
         device = self.bar.device_at(pos)
         self.bar.show_drag(True, device)
         drop = Drop("drop on a device above", True)
@@ -44,14 +44,14 @@ class PlaceDrag(QObject):
         self.ghost.follow(pos, [title, *((line, color) for line in drop.text.split("\n"))])
 
     def drop(self, pos: QPoint, pin: bool) -> None:
-        """Let go: place on the device under the pointer, if there is one."""
+        """Place the ops on the device under the pointer, if there is one."""
         ops, device = self._ops, self.bar.device_at(pos)
         self.cancel()
         if device is not None:
             self.document.place(ops, device, pin)
 
     def cancel(self) -> None:
-        """Put everything back."""
+        """End the drag without a change."""
         self._ops = []
         self.ghost.hide()
         self.bar.show_drag(False)

@@ -1,4 +1,4 @@
-"""The graph as a picture for a paper or a colleague, with its legend."""
+"""Export of the graph as a picture with its legend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHARPNESS = 2
 
 
 def write_picture(path: Path, scene: Scene, legend: QWidget) -> None:
-    """Write all cards and edges of a scene below its legend: SVG or PNG, by the file's name.
+    """Write a scene below its legend, as SVG or PNG depending on the file name.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Positions of the cards: rows of similar parts where there are any, layers along the edges else.
+"""Positions of the cards: rows of similar parts if there are any, else layers along the edges.
 
 Plain arithmetic in pixels at scale 1, no Qt.
 """
@@ -30,7 +30,7 @@ TIGHTER = 1.15
 
 _MANY_LINES = 8
 _LEAST_COLUMNS = 4
-_CHAIN = 1.3  # edges per card below which a graph is read like text, line after line
+_CHAIN = 1.3  # below this number of edges per card, cards are arranged line after line, like text
 _NARROW = 1.8  # ... or cards per layer
 _SWEEPS = 6
 _LONG_LABEL = 20
@@ -47,9 +47,9 @@ class Arrangement:
     x, y, width : float array, shape (n_groups,)
         Top left corner and width; all are :data:`CARD_H` high.
     texts : tuple of str
-        What stands on each card.
+        The text on each card.
     titles : tuple of (text, x, y)
-        Row titles: left edge, and the middle of the row's first line.
+        Row titles, with their left edge and the centre of the row's first line.
     """
 
     x: FloatArray
@@ -70,14 +70,14 @@ class Arrangement:
 
 
 def is_regular(grouping: Grouping) -> bool:
-    """Whether most groups belong to rows of at least two, and have labels for narrow cards."""
+    """Return whether most groups are in rows of two or more and have labels for narrow cards."""
     _, sizes = np.unique(np.array(grouping.rows), return_counts=True)
     long = sum(len(label) > _LONG_LABEL for label in grouping.labels)
     return bool(sizes[sizes >= 2].sum() >= 0.5 * grouping.n_groups > long)
 
 
 def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
-    """Whether groups mostly follow one another."""
+    """Return whether most groups form a chain."""
     n, depth = grouping.n_groups, int(layers_of(grouping.n_groups, edges).max(initial=0)) + 1
     return len(edges.bytes) < _CHAIN * n or n < _NARROW * depth
 
@@ -85,29 +85,29 @@ def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
 # ---------------------------------------------------------------- rows
 
 
-def grid(grouping: Grouping, room: float) -> Arrangement:
-    """A line for every row, like labels below each other; single cards share lines.
+def grid(grouping: Grouping, width: float) -> Arrangement:
+    """Arrange every row in a line, equal labels in a column; single cards share lines.
 
-    Where rows are short and there are many, what is derived from the model (gradients and
-    updates) stands on the right, next to the part it is derived from.
+    If there are many short rows, those derived from the model (gradients and updates) go on the
+    right, next to the rows they are derived from.
 
     Parameters
     ----------
-    room : float
-        Width to fill; longer rows go on in the next line.
+    width : float
+        Width to fill; longer rows continue on the next line.
     """
     lines = _lines(grouping, list(range(grouping.n_groups)))
     derived = sum(" of " in row for row in grouping.rows)
-    half = _columns_in(room / 2)
+    half = _columns_in(width / 2)
     mostly_short = sum(len(line.columns) > half for line in lines if line.title) <= 1
     if len(lines) > _MANY_LINES and mostly_short and derived > _DERIVED_SHARE * grouping.n_groups:
-        return _Stack(grouping, _next_to_their_origin(grouping), room).arrangement()
-    return _Stack(grouping, [([line],) for line in lines], room).arrangement()
+        return _Stack(grouping, _next_to_their_origin(grouping), width).arrangement()
+    return _Stack(grouping, [([line],) for line in lines], width).arrangement()
 
 
-def reading(grouping: Grouping, room: float) -> Arrangement:
-    """All cards in their order, line after line, as text is read."""
-    columns = max(1, int((room + GAP) / (WIDE_CARD_W + GAP)))
+def reading(grouping: Grouping, width: float) -> Arrangement:
+    """Arrange all cards in order, line after line, like text."""
+    columns = max(1, int((width + GAP) / (WIDE_CARD_W + GAP)))
     at = np.arange(grouping.n_groups)
     return Arrangement(
         x=(at % columns).astype(np.float64) * (WIDE_CARD_W + GAP),
@@ -117,24 +117,24 @@ def reading(grouping: Grouping, room: float) -> Arrangement:
     )
 
 
-_Piece = list[tuple[int, int, int]]
-"""Column, number of columns and group of each card in a line."""
+_CardLine = list[tuple[int, int, int]]
+"""The cards of one line: column, number of columns and group of each."""
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A titled row, or single cards side by side; ``columns`` says which group stands where."""
+    """A titled row, or single cards side by side; ``columns`` holds the group in each column."""
 
     title: str
     columns: tuple[int | None, ...]
 
 
 _Band = tuple[Sequence[_Line], ...]
-"""Lines that begin at the same height, lane by lane."""
+"""Lines that start at the same height, by lane."""
 
 
 def _next_to_their_origin(grouping: Grouping) -> list[_Band]:
-    """Two lanes: the model's own rows on the left, the rows derived from each on the right."""
+    """Make two lanes: the model's own rows on the left, rows derived from each on the right."""
     derived = [" of " in row for row in grouping.rows]
     own = _lines(grouping, [g for g, is_derived in enumerate(derived) if not is_derived])
     band_of = {
@@ -153,22 +153,22 @@ def _next_to_their_origin(grouping: Grouping) -> list[_Band]:
 
 
 def _singles_last(lines: Sequence[_Line]) -> list[_Line]:
-    """Titled rows, then all single cards together."""
+    """Put the titled rows first, then all single cards in one line."""
     singles = tuple(group for line in lines if not line.title for group in line.columns)
     return [line for line in lines if line.title] + ([_Line("", singles)] if singles else [])
 
 
 def _longest(lines: Sequence[_Line]) -> int:
-    """Columns of the longest titled row."""
+    """Count the columns of the longest titled row."""
     return max((len(line.columns) for line in lines if line.title), default=1)
 
 
-def _columns_in(room: float) -> int:
-    return max(_LEAST_COLUMNS, int((room - TITLE_W + GAP) / (CARD_W + GAP)))
+def _columns_in(width: float) -> int:
+    return max(_LEAST_COLUMNS, int((width - TITLE_W + GAP) / (CARD_W + GAP)))
 
 
 def _lines(grouping: Grouping, groups: Sequence[int]) -> list[_Line]:
-    """Rows in the order in which they run; neighbouring single cards in one line."""
+    """Make a line for each row, in execution order; adjacent single cards share one."""
     rows: dict[str, list[int]] = {}
     for group in groups:
         rows.setdefault(grouping.rows[group], []).append(group)
@@ -184,7 +184,7 @@ def _lines(grouping: Grouping, groups: Sequence[int]) -> list[_Line]:
 
 
 def _columns(grouping: Grouping, rows: Sequence[list[int]]) -> dict[int, tuple[int | None, ...]]:
-    """For every row, by its first group, the group in each column; equal labels share columns."""
+    """Find the group in each column of a row, keyed by its first group; labels define columns."""
     found: dict[int, tuple[int | None, ...]] = {}
     for alike in _alike(grouping, rows):
         labels = {grouping.labels[group] for groups in alike for group in groups}
@@ -198,7 +198,7 @@ def _columns(grouping: Grouping, rows: Sequence[list[int]]) -> dict[int, tuple[i
 
 
 def _alike(grouping: Grouping, rows: Sequence[list[int]]) -> list[list[list[int]]]:
-    """Rows that have at least two labels in common, together."""
+    """Collect rows that have at least two labels in common."""
     found: list[tuple[set[str], list[list[int]]]] = []
     for groups in rows:
         labels = {grouping.labels[group] for group in groups}
@@ -213,7 +213,7 @@ def _alike(grouping: Grouping, rows: Sequence[list[int]]) -> list[list[list[int]
 
 
 def _label_key(label: str) -> tuple[str, tuple[int, ...]]:
-    """Words of a label, and its numbers: ``t 24–27`` sorts after ``t 4–7``."""
+    """Return the words and numbers of a label as a sort key: ``t 24–27`` sorts after ``t 4–7``."""
     numbers = tuple(map(int, re.findall(r"\d+", label)))
     return re.split(r"\d", label, maxsplit=1)[0].strip(), numbers
 
@@ -221,20 +221,20 @@ def _label_key(label: str) -> tuple[str, tuple[int, ...]]:
 class _Stack:
     """Stacks bands of lines; each line is cut to fit its lane."""
 
-    def __init__(self, grouping: Grouping, bands: Sequence[_Band], room: float) -> None:
+    def __init__(self, grouping: Grouping, bands: Sequence[_Band], width: float) -> None:
         n, n_lanes = grouping.n_groups, len(bands[0])
-        self.grouping, self.room = grouping, room
+        self.grouping, self.full_width = grouping, width
         self.x, self.y, self.width = np.zeros(n), np.zeros(n), np.zeros(n)
         self.titles: list[tuple[str, float, float]] = []
         self.gap = ROW_GAP if len(bands) <= _MANY_LINES else TIGHT_ROW_GAP
-        lane_room = (room - LANE_GAP * (n_lanes - 1)) / n_lanes
+        lane_width = (width - LANE_GAP * (n_lanes - 1)) / n_lanes
         needed = _longest([line for band in bands for lane in band for line in lane])
-        most = _columns_in(lane_room)
-        if n_lanes == 1 and needed <= _columns_in(lane_room * TIGHTER):
+        most = _columns_in(lane_width)
+        if n_lanes == 1 and needed <= _columns_in(lane_width * TIGHTER):
             most = max(most, needed)
         balanced = -(-needed // -(-needed // most))
         self.columns = balanced if n_lanes == 1 else min(needed, most)
-        share = (lane_room - TITLE_W + GAP) / max(self.columns, _LEAST_COLUMNS) - GAP
+        share = (lane_width - TITLE_W + GAP) / max(self.columns, _LEAST_COLUMNS) - GAP
         self.card_w = min(max(share, CARD_W), WIDEST_CARD_W)
         self.texts, self.words = _row_texts(grouping, self.card_w)
         lane_w = TITLE_W + max(self.columns, _LEAST_COLUMNS) * (self.card_w + GAP) + LANE_GAP
@@ -246,13 +246,13 @@ class _Stack:
         return Arrangement(self.x, self.y, self.width, tuple(self.texts), tuple(self.titles))
 
     def _stack(self, lines: Sequence[_Line], left: float, top: float) -> float:
-        """Place the lines of one lane of a band; the height at which the next band may begin."""
+        """Place the lines of one lane of a band; return the height at which they end."""
         for line in lines:
             if line.title:
                 words = [_short_title(line.title), *self.words.get(line.title, ())]
                 self.titles.append((" / ".join(words), left, top + CARD_H / 2))
-            for piece in self._titled(line) if line.title else self._singles(line, left):
-                for column, span, group in piece:
+            for cards in self._titled(line) if line.title else self._singles(line, left):
+                for column, span, group in cards:
                     self.x[group] = left + TITLE_W + column * (self.card_w + GAP)
                     self.y[group] = top
                     self.width[group] = span * (self.card_w + GAP) - GAP
@@ -260,37 +260,37 @@ class _Stack:
             top += self.gap - GAP
         return top
 
-    def _titled(self, line: _Line) -> list[_Piece]:
+    def _titled(self, line: _Line) -> list[_CardLine]:
         placed = [(place, group) for place, group in enumerate(line.columns) if group is not None]
         lines = groupby(placed, key=lambda one: one[0] // self.columns)
         return [[(place % self.columns, 1, group) for place, group in some] for _, some in lines]
 
-    def _singles(self, line: _Line, left: float) -> list[_Piece]:
-        """Cards that span one, two or three columns, as their texts need."""
-        pieces: list[_Piece] = [[]]
+    def _singles(self, line: _Line, left: float) -> list[_CardLine]:
+        """Place cards that span one, two or three columns, depending on their texts."""
+        card_lines: list[_CardLine] = [[]]
         column, most = 0, max(self.columns, _LEAST_COLUMNS)
         if left:
-            most = max(most, int((self.room - left - TITLE_W + GAP) / (self.card_w + GAP)))
+            most = max(most, int((self.full_width - left - TITLE_W + GAP) / (self.card_w + GAP)))
         for group in line.columns:
             assert group is not None
             self.texts[group] = text = self.grouping.rows[group]
             span = min(3, math.ceil((_text_width(text) + GAP) / (self.card_w + GAP)))
             if column and column + span > most:
-                pieces.append([])
+                card_lines.append([])
                 column = 0
-            pieces[-1].append((column, span, group))
+            card_lines[-1].append((column, span, group))
             column += span
-        return pieces
+        return card_lines
 
 
 def _row_texts(grouping: Grouping, card_w: float) -> tuple[list[str], dict[str, tuple[str, ...]]]:
-    """Labels; only their numbers in narrow rows whose title already has the words.
+    """Return the labels; only their numbers in narrow rows whose title can take the words.
 
     Returns
     -------
     texts : list of str
     words : dict of str to tuple of str
-        What the title of a row has to say besides.
+        Words that the title of a row takes over from its cards.
     """
     texts = list(grouping.labels)
     words: dict[str, tuple[str, ...]] = {}
@@ -313,12 +313,12 @@ def _row_texts(grouping: Grouping, card_w: float) -> tuple[list[str], dict[str, 
 
 
 def _text_width(text: str) -> float:
-    """About the width of a card that shows a text whole."""
+    """Estimate the width of a card that shows the full text."""
     return 8.4 * len(text) + 16
 
 
 def _short_title(title: str) -> str:
-    """The end of a long path, from the first numbered part on."""
+    """Return the end of a long path, from its first numbered component."""
     parts = title.split(" / ")
     numbered = [at for at, part in enumerate(parts) if part[-1].isdigit()]
     return " / ".join(parts[numbered[0] if numbered else max(0, len(parts) - 2) :])
@@ -328,7 +328,7 @@ def _short_title(title: str) -> str:
 
 
 def layers_of(n: int, edges: GroupEdges) -> IntArray:
-    """Longest path from a source to each node; edges that close a cycle of groups do not count."""
+    """Find the longest path from a source to each node, without edges that close a cycle."""
     layer = np.zeros(n, dtype=np.int64)
     forward = edges.source < edges.target
     source, target = edges.source[forward], edges.target[forward]
@@ -338,7 +338,7 @@ def layers_of(n: int, edges: GroupEdges) -> IntArray:
 
 
 def layered(grouping: Grouping, edges: GroupEdges) -> Arrangement:
-    """Layers from top to bottom by longest path, ordered by barycentre sweeps (Sugiyama 1981)."""
+    """Arrange layers by longest path, ordered by barycentre sweeps (Sugiyama 1981)."""
     n = grouping.n_groups
     layer = layers_of(n, edges)
     place = np.zeros(n)
@@ -362,7 +362,7 @@ def _members(layer: IntArray) -> list[IntArray]:
 
 
 def _ordered(members: IntArray, place: FloatArray, giver: IntArray, taker: IntArray) -> FloatArray:
-    """New places of a layer: in the order of the mean place of what each is joined to."""
+    """Order a layer by the mean place of each member's neighbours."""
     degree = np.bincount(taker, minlength=len(place))
     pull = np.bincount(taker, weights=place[giver], minlength=len(place))
     wish = np.where(degree > 0, pull / np.maximum(degree, 1), place)[members]
@@ -372,7 +372,7 @@ def _ordered(members: IntArray, place: FloatArray, giver: IntArray, taker: IntAr
 
 
 def from_centres(grouping: Grouping, x: FloatArray, y: FloatArray) -> Arrangement:
-    """Cards around given middles, as Graphviz gives them."""
+    """Arrange cards around given centres, such as those from Graphviz."""
     left, top = x - WIDE_CARD_W / 2, y - CARD_H / 2
     return Arrangement(
         x=left - left.min(),
@@ -383,7 +383,7 @@ def from_centres(grouping: Grouping, x: FloatArray, y: FloatArray) -> Arrangemen
 
 
 def unique_texts(grouping: Grouping) -> tuple[str, ...]:
-    """Labels, each after as much of its row as makes it unique."""
+    """Make labels unique by prefixing as much of the row's name as needed."""
     texts = list(grouping.labels)
     for depth in range(1, 4):
         doubles = {t for t in texts if texts.count(t) > 1 or PART.match(t)}

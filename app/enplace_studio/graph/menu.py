@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 from enplace_studio.document import Document
 from enplace_studio.project import OpenProject
 
-KEYS = 8  # devices that a number key stands for
+KEYS = 8  # number of devices with a number key
 
 
 def place_menu(
@@ -20,7 +20,7 @@ def place_menu(
     parent: QWidget,
     open_card: Callable[[], object] | None = None,
 ) -> QMenu:
-    """Menu for the selection; ``open_card`` opens the card under the pointer."""
+    """Make the menu of the selection; ``open_card`` opens the card under the pointer."""
     ops = sorted(document.selection)
     menu = QMenu(parent)
     menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
@@ -55,7 +55,7 @@ def _add_place(menu: QMenu, document: Document, name: str, ops: list[int], devic
 def _add_forbid(
     menu: QMenu, document: Document, name: str, ops: list[int], device: int, kept_off: bool
 ) -> None:
-    """A tick where the selection is kept off the device; choosing it again allows it."""
+    """Add an item, ticked if the selection is kept off the device; a second click allows it."""
     change = document.allow if kept_off else document.forbid
     action = _add(menu, name, lambda: change(ops, device))
     action.setCheckable(True)

@@ -1,4 +1,4 @@
-"""The minimap: the whole scene in a corner, with a frame around the part in view."""
+"""The minimap: the whole scene in a corner, with a frame around the visible part."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _HATCH_PX = 4
 
 
 class Minimap(QWidget):
-    """Press or drag in it to look somewhere else."""
+    """A small picture of the scene; click or drag in it to move the view."""
 
     looked_at = Signal(QPointF)
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
         self.setAccessibleName("Overview of the graph")
-        self.setToolTip("The whole graph; press to look there")
+        self.setToolTip("The whole graph; click to go there")
         self._scene: Scene | None = None
         self._view = QRectF()
 
     def show_scene(self, scene: Scene, view: QRectF) -> None:
-        """Draw a scene, with a frame around what is in view."""
+        """Draw a scene, with a frame around the visible part."""
         self._scene, self._view = scene, view
         bounds = scene.bounds
         scale = min(

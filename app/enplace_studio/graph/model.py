@@ -1,4 +1,4 @@
-"""The state of the graph pane; its scene is built when it is first asked for after a change."""
+"""The state of the graph pane; its scene is built on first use after a change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from enplace_studio.graph.scene import Level, Scene, make_scene
 from enplace_studio.graph.search import matching_groups, matching_ops
 from enplace_studio.theme import theme
 
-DOT_LIMIT = 250  # cards beyond which Graphviz takes longer than a person likes to wait
+DOT_LIMIT = 250  # with more cards, Graphviz keeps the user waiting
 
 
 class GraphModel(QObject):
@@ -29,7 +29,7 @@ class GraphModel(QObject):
     changed = Signal()
     """Something looks different."""
     arranged = Signal()
-    """The cards have moved: fit them again."""
+    """The cards have moved and should be fitted to the canvas again."""
     level_changed = Signal()
     """Another level is open."""
 
@@ -46,7 +46,7 @@ class GraphModel(QObject):
         self._dot = DotProcess(self)
         self._staged: tuple[Profile, IntArray, PlanStages] | None = None
         self._background = Background(self)
-        # After all signals of one change, which would each ask for the stages.
+        # Runs once after all signals of a change; each would request the stages.
         self._staging = QTimer(self, interval=0, singleShot=True)
         self._staging.timeout.connect(self._find_stages)
         document.opened.connect(self.reset)
@@ -141,11 +141,11 @@ class GraphModel(QObject):
         self._forget_scene()
         self.arranged.emit()
 
-    # What it looks like
+    # Appearance
 
     @property
     def mode(self) -> Mode:
-        """The person's choice; before one, stages for a pipeline's plan and devices for others."""
+        """The user's choice; by default, stages for a pipeline's plan and devices for others."""
         if self._chosen is not None:
             return self._chosen
         current = self.document.current
@@ -153,7 +153,7 @@ class GraphModel(QObject):
         return BY_STAGE if is_pipeline else BY_DEVICE
 
     def set_mode(self, number: int) -> None:
-        """Choose what the colours mean: one of :data:`MODES`, by number."""
+        """Choose the colour mode: a number in :data:`MODES`."""
         self._chosen = MODES[number]
         if self.mode is BY_STAGE:
             self._find_stages()
@@ -175,7 +175,7 @@ class GraphModel(QObject):
         self._background.start(lambda: plan_stages(schedule), show)
 
     def _stages(self, schedule: Schedule) -> PlanStages | None:
-        """The stages of a plan, if they have been found; other speeds do not change them."""
+        """Return the stages of a plan, if they have been found; speeds do not change them."""
         if self._staged is None:
             return None
         profile, device, found = self._staged
@@ -188,7 +188,7 @@ class GraphModel(QObject):
 
     @property
     def scene(self) -> Scene | None:
-        """The picture; None while there is nothing to show or it is being laid out."""
+        """Build or return the picture; None if there is nothing to show or it is being laid out."""
         if self._scene is None:
             self._scene = self._make_scene()
         return self._scene
@@ -212,7 +212,7 @@ class GraphModel(QObject):
             level.grouping,
             schedule,
             with_path=wanted == "critical path",
-            with_pieces=wanted == "contiguity",
+            with_subgraphs=wanted == "contiguity",
             stages=stages,
         )
         return make_scene(level, arrangement, facts, self.mode.looks, cut)
@@ -220,7 +220,7 @@ class GraphModel(QObject):
     # Selection and search
 
     def marks(self, current: int | None) -> Marks:
-        """Selected, hovered and found cards."""
+        """Find the selected, hovered and found cards."""
         level = self.level
         if level is None:
             return Marks()
@@ -229,7 +229,7 @@ class GraphModel(QObject):
         hovered = self._counts(level, self.document.hovered)
         whole = (chosen == sizes) & (sizes > 0)
         if whole.all() and len(self.levels) > 1:
-            # The opened group is selected: rings around all its parts would say nothing.
+            # The opened group is selected: rings around all its parts would be noise.
             chosen = np.zeros_like(chosen)
             whole = chosen > 0
         return Marks(
@@ -245,7 +245,7 @@ class GraphModel(QObject):
         return np.bincount(groups[groups >= 0], minlength=level.grouping.n_groups)
 
     def find(self, query: str, field: str) -> None:
-        """Highlight the groups that match; none where the query is empty."""
+        """Highlight the groups that match; an empty query matches none."""
         self._query = (query, field)
         problem, level = self.document.problem, self.level
         self.matches = None
@@ -257,5 +257,5 @@ class GraphModel(QObject):
 
 
 def make_level(title: str, profile: Profile, grouping: Grouping) -> Level:
-    """A level of a grouping, with the edges between its groups."""
+    """Make the level of a grouping, with the edges between its groups."""
     return Level(title, grouping, group_edges(profile, grouping))

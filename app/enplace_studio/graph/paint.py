@@ -1,4 +1,4 @@
-"""Painting cards, edges and titles; coordinates are those of the scene."""
+"""Painting cards, edges and titles, in scene coordinates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from enplace_studio.theme import blend, theme
 
 RADIUS = 7.0
 TEXT_SCALE = 0.42  # below this scale texts would only be noise
-LARGEST_TEXT = 1.22  # how much texts may grow against their cards when zoomed out
+LARGEST_TEXT = 1.22  # how much texts may grow relative to their cards when zoomed out
 _PAD = 11.0
 _PIN_ROOM = 13.0
 _HATCH = 9.0
@@ -69,7 +69,7 @@ def _paint_titles(painter: QPainter, scene: Scene, visible: QRectF, text_scale: 
 
 
 def _in_two_lines(text: str, font: QFont, width: float) -> str:
-    """A title broken between words where one line is too short for it."""
+    """Break a title between words if it does not fit on one line."""
     first, words = "", text.split(" ")
     while words and fitted(longer := f"{first} {words[0]}".strip(), font, width) == longer:
         first, words = longer, words[1:]
@@ -82,9 +82,9 @@ def _in_two_lines(text: str, font: QFont, width: float) -> str:
 
 
 def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -> None:
-    """One card: tint and border in its colours, a bar at the left, two lines of text, its pin.
+    """Paint a card: tint and border in its colours, a bar at the left, two lines, its pin.
 
-    ``text_scale`` is the size of the texts against the card; 0 leaves them out.
+    ``text_scale`` is the size of the texts relative to the card; 0 leaves them out.
     """
     rect, look = scene.rects[group], scene.looks[group]
     shape = QPainterPath()
@@ -105,18 +105,18 @@ def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -
     if scene.facts.n_pinned[group]:
         paint_pin(painter, rect.bottomRight() + QPointF(-9, -15))
     if text_scale:
-        room = rect.adjusted(_PAD, 3, -4, 0)
+        inner = rect.adjusted(_PAD, 3, -4, 0)
         pin = _PIN_ROOM if scene.facts.n_pinned[group] else 0.0
-        _paint_texts(painter, room, scene.arrangement.texts[group], look, text_scale, pin)
+        _paint_texts(painter, inner, scene.arrangement.texts[group], look, text_scale, pin)
 
 
 def tinted(color: QColor, hatched: bool) -> QColor:
-    """The ground of a card; stronger where hatching takes half of it away."""
+    """Return the background of a card; stronger if hatching hides half of it."""
     return blend(color, theme.tokens.panel, 0.27 if theme.dark else 0.36 if hatched else 0.15)
 
 
 def quiet_ink() -> QColor:
-    """For a card's second line: quieter than its first, and still readable on every tint."""
+    """Return the colour of a card's second line: softer, but readable on every tint."""
     return blend(theme.tokens.text, theme.tokens.dim, 0.5)
 
 
@@ -133,7 +133,7 @@ def _paint_stripes(painter: QPainter, rect: QRectF, shape: QPainterPath, look: L
 
 
 def _paint_bar(painter: QPainter, rect: QRectF, look: Look) -> None:
-    """The colours once more, strong, from top to bottom."""
+    """Paint a bar in the card's full colours, from top to bottom."""
     bar = QRectF(rect.left() + 3.5, rect.top() + 7, 3, rect.height() - 14)
     top = bar.top()
     for color, share in look.stripes:
@@ -146,7 +146,7 @@ def _paint_bar(painter: QPainter, rect: QRectF, look: Look) -> None:
 def _paint_texts(
     painter: QPainter, rect: QRectF, text: str, look: Look, scale: float, pin: float
 ) -> None:
-    """Name above; second line and note below, which leave ``pin`` pixels at the right."""
+    """Paint the name, then the second line and note; leave ``pin`` pixels at the right."""
     width = rect.width()
     first = QRectF(rect.left(), rect.top(), width, 19)
     second = first.adjusted(0, 17, -pin, 17)
@@ -168,7 +168,7 @@ def _paint_texts(
 
 
 def paint_pin(painter: QPainter, head: QPointF) -> None:
-    """A pin with a round head."""
+    """Paint a pin with a round head."""
     painter.setPen(QPen(theme.tokens.text, 1.4))
     painter.drawLine(head, head + QPointF(0, 8))
     painter.setBrush(theme.tokens.text)
@@ -176,7 +176,7 @@ def paint_pin(painter: QPainter, head: QPointF) -> None:
 
 
 def _paint_ring(painter: QPainter, rect: QRectF, group: int, marks: Marks) -> None:
-    """A strong ring for selected cards, broken if partly selected, a thin one for hovered ones."""
+    """Paint a strong ring if selected, a broken one if partly selected, a thin one if hovered."""
     painter.setBrush(Qt.BrushStyle.NoBrush)
     accent = theme.tokens.accent
     if group in marks.selected or group in marks.partly:
@@ -205,7 +205,7 @@ def _fitted(text: str, font_key: str, width: int) -> str:
 
 
 def fitted(text: str, font: QFont, width: float) -> str:
-    """The text with its middle left out where it is too wide."""
+    """Elide the middle of a text that is too wide."""
     return _fitted(text, font.toString(), int(width))
 
 
@@ -234,7 +234,7 @@ def _worth_painting(scene: Scene, lit: BoolArray, matches: Collection[int] | Non
 
 
 def edge_pen(scene: Scene, edge: int, lit: bool) -> QPen:
-    """Red and dashed across devices, grey elsewhere; fainter the fewer bytes it carries."""
+    """Return a red dashed pen across devices, else grey; fewer bytes make it fainter."""
     width = float(scene.edge_width[edge])
     if scene.crossing[edge]:
         pen = QPen(theme.tokens.bad, max(1.3, width))

@@ -1,4 +1,4 @@
-"""The picture of one level of the graph, ready to be painted: cards and edges in their places."""
+"""The picture of one level of the graph: cards and edges in their places, ready to paint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from enplace_studio.graph.layout import CARD_H, CARD_W, GAP, Arrangement
 
 EDGES_PER_CARD = 2.5
 _HUB = 7
-_SMALLEST_SHARE = 0.004  # of the largest edge: what is below it only shows for a selected card
+_SMALLEST_SHARE = 0.004  # share of the largest edge; smaller edges show only at a selected card
 _WIDTHS = (0.8, 3.4)
 
 
@@ -32,7 +32,7 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Everything painting needs, by group and by edge.
+    """All data for painting, by group and by edge.
 
     Attributes
     ----------
@@ -41,8 +41,8 @@ class Scene:
     edge_width : float array, shape (n_edges,)
     crossing : bool array, shape (n_edges,)
     quiet, long : bool array, shape (n_edges,)
-        Edges that only show when one of their ends is selected or hovered; and those that pass
-        other cards, which are painted faintly.
+        Edges shown only if one of their ends is selected or hovered; edges that pass other
+        cards and are painted faintly.
     """
 
     level: Level
@@ -66,26 +66,26 @@ class Scene:
         return QRectF(left, top, right - left, bottom - top)
 
     def card_at(self, point: QPointF) -> int | None:
-        """The group whose card is at a point."""
+        """Return the group whose card is at a point."""
         return next((g for g, rect in enumerate(self.rects) if rect.contains(point)), None)
 
     def cards_in(self, area: QRectF) -> list[int]:
-        """Groups whose cards touch an area."""
+        """Return the groups whose cards touch an area."""
         return [g for g, rect in enumerate(self.rects) if rect.intersects(area)]
 
     def ops(self, groups: Iterable[int]) -> list[int]:
-        """All ops of some groups."""
+        """Return all ops of some groups."""
         return [op for group in groups for op in self.level.grouping.ops(group).tolist()]
 
 
 def card_rects(arrangement: Arrangement) -> list[QRectF]:
-    """The card of each group."""
+    """Return the card of each group."""
     places = (arrangement.x.tolist(), arrangement.y.tolist(), arrangement.width.tolist())
     return [QRectF(x, y, width, CARD_H) for x, y, width in zip(*places, strict=True)]
 
 
 def edge_widths(edges: GroupEdges) -> FloatArray:
-    """Width in pixels: grows with the logarithm of the bytes."""
+    """Compute widths in pixels, which grow with the logarithm of the bytes."""
     size = np.log2(1.0 + edges.bytes)
     spread = size.max(initial=0.0) - (low := size.min(initial=np.inf))
     part = (size - low) / spread if spread > 0 else np.full(len(size), 0.3)
@@ -93,7 +93,7 @@ def edge_widths(edges: GroupEdges) -> FloatArray:
 
 
 def quiet_edges(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
-    """The edges to leave out for a calm picture: small ones, and the fans of hubs."""
+    """Find the edges to leave out for a calm picture: small ones and those of hubs."""
     n = len(arrangement.x)
     fan = np.bincount(edges.source, minlength=n), np.bincount(edges.target, minlength=n)
     hub = (fan[0][edges.source] > _HUB) | (fan[1][edges.target] > _HUB)
@@ -107,21 +107,21 @@ def quiet_edges(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
 
 
 def _are_neighbours(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
-    """Edges to the next card of the same line."""
+    """Find the edges to the next card in the same line."""
     x, y, width = arrangement.x, arrangement.y, arrangement.width
     gap = np.abs(x[edges.target] - x[edges.source])
     return (y[edges.source] == y[edges.target]) & (gap <= width[edges.source] + 2 * GAP)
 
 
 def _are_long(arrangement: Arrangement, edges: GroupEdges) -> BoolArray:
-    """Edges that go further than to the next line, or far along one."""
+    """Find the edges that go beyond the next line, or far along one."""
     dx = np.abs(arrangement.x[edges.target] - arrangement.x[edges.source])
     dy = np.abs(arrangement.y[edges.target] - arrangement.y[edges.source])
     return (dy > 2.4 * CARD_H) | (dx > 4 * CARD_W)
 
 
 def edge_path(start: QRectF, end: QRectF) -> QPainterPath:
-    """A calm line between two cards: straight where they are neighbours, a curve elsewhere."""
+    """Draw a calm line between two cards: straight for neighbours, else curved."""
     if abs(start.top() - end.top()) < CARD_H:
         return _sideways(start, end)
     down = end.top() > start.top()
@@ -132,7 +132,7 @@ def edge_path(start: QRectF, end: QRectF) -> QPainterPath:
 
 
 def _sideways(start: QRectF, end: QRectF) -> QPainterPath:
-    """Between cards of one line; over the cards between them where there are any."""
+    """Connect two cards in one line, passing above any cards between them."""
     right = end.left() > start.left()
     a = QPointF(start.right() if right else start.left(), start.center().y())
     b = QPointF(end.left() if right else end.right(), end.center().y())
@@ -156,7 +156,7 @@ def make_scene(
     looks: Callable[[Facts], list[Look]],
     crossing: BoolArray,
 ) -> Scene:
-    """Put the parts of a picture together."""
+    """Assemble the parts of a picture."""
     rects = card_rects(arrangement)
     ends = zip(level.edges.source.tolist(), level.edges.target.tolist(), strict=True)
     return Scene(
@@ -174,5 +174,5 @@ def make_scene(
 
 
 def touching(edges: GroupEdges, groups: IntArray) -> BoolArray:
-    """Edges with an end among some groups."""
+    """Find the edges with an end in some groups."""
     return np.isin(edges.source, groups) | np.isin(edges.target, groups)

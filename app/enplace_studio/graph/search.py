@@ -28,7 +28,7 @@ FIELDS = ("anything", "name", "scope", "type", "device")
 
 
 def matching_ops(problem: Problem, plan: Plan | None, query: str, field: str) -> BoolArray:
-    """Which ops contain the query in the field, whatever its case; shape (n_ops,)."""
+    """Find the ops whose field contains the query, ignoring case; shape (n_ops,)."""
     profile, wanted = problem.profile, query.lower()
     texts: dict[str, Iterable[str]] = {
         "name": profile.op_names,
@@ -46,7 +46,7 @@ def matching_ops(problem: Problem, plan: Plan | None, query: str, field: str) ->
 
 
 def matching_groups(grouping: Grouping, ops: BoolArray, query: str, field: str) -> dict[int, int]:
-    """Groups that hold matching ops or whose own name matches, with the matching ops of each."""
+    """Find groups with matching ops or a matching name, and the matching ops of each."""
     hits = np.bincount(grouping.group[ops & (grouping.group >= 0)], minlength=grouping.n_groups)
     named = field in ("anything", "scope")
     return {
@@ -57,7 +57,7 @@ def matching_groups(grouping: Grouping, ops: BoolArray, query: str, field: str) 
 
 
 class SearchBar(QFrame):
-    """A line to type in, what to search, how much was found, next and previous."""
+    """A search field with a choice of what to search, the number of matches, next and previous."""
 
     changed = Signal(str, str)
     stepped = Signal(int)
@@ -84,11 +84,11 @@ class SearchBar(QFrame):
             ("×", "Close (Esc)", self.closed.emit),
         ):
             layout.addWidget(_small_button(text, tip, action))
-        self.line.textChanged.connect(self._tell)
-        self.field.currentTextChanged.connect(self._tell)
+        self.line.textChanged.connect(self._emit_query)
+        self.field.currentTextChanged.connect(self._emit_query)
 
     def show_found(self, groups: int, ops: int) -> None:
-        """Say how much was found."""
+        """Show the number of matches."""
         nothing = "nothing found" if self.line.text() else ""
         words = f"{count(ops, 'op')} in {count(groups, 'group')}" if ops else count(groups, "group")
         self.found.setText(words if groups else nothing)
@@ -101,7 +101,7 @@ class SearchBar(QFrame):
         self.line.setFocus()
         self.line.selectAll()
 
-    def _tell(self) -> None:
+    def _emit_query(self) -> None:
         self.changed.emit(self.line.text().strip(), self.field.currentText())
 
     def keyPressEvent(self, event: QKeyEvent) -> None:

@@ -34,7 +34,7 @@ def make_view(document: Document, solver: Solver) -> GraphView:
 
 
 class GraphView(Panel):
-    """Groups as cards in the colours of their devices; select, open, drag onto a device."""
+    """Groups as cards in the colours of their devices; select, open or drag them."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Graph", "", parent)
@@ -63,7 +63,7 @@ class GraphView(Panel):
         model, canvas = self.model, self.canvas
         model.level_changed.connect(self._show_level)
         model.changed.connect(self._show_found)
-        # One edit changes several things; the meanings of the colours follow once, after all.
+        # One edit sends several signals; the legend is updated once, after all of them.
         self._meanings = QTimer(self, interval=0, singleShot=True)
         self._meanings.timeout.connect(self._show_meanings)
         model.changed.connect(self._meanings.start)
@@ -96,7 +96,7 @@ class GraphView(Panel):
         return button
 
     def set_mode(self, number: int) -> None:
-        """Choose what the colours mean: one of ``colours.MODES``, by number."""
+        """Choose the colour mode: a number in ``colours.MODES``."""
         self.model.set_mode(number)
         self._show_meanings()
 
@@ -114,7 +114,7 @@ class GraphView(Panel):
     # Levels
 
     def _show_level(self) -> None:
-        """Show the way from the whole model to what is open."""
+        """Show the path from the whole model to the open level."""
         while item := self._crumbs_layout.takeAt(0):
             if (widget := item.widget()) is not None:
                 widget.hide()
@@ -133,7 +133,7 @@ class GraphView(Panel):
         self._crumbs_layout.addStretch(1)
 
     def _escape(self) -> None:
-        """Step out: of the search, then the open group, then the selection."""
+        """Leave the search, else the open group, else clear the selection."""
         if self.search.isVisible():
             self.end_search()
         elif not self.model.back():
@@ -184,10 +184,10 @@ class GraphView(Panel):
         matches = self.model.matches or {}
         self.search.show_found(len(matches), sum(matches.values()))
 
-    # Placing what lies above the canvas
+    # Layout of the widgets above the canvas
 
     def _fill(self) -> None:
-        """Fit the cards to the canvas, unless the person has moved or zoomed."""
+        """Fit the cards to the canvas, unless the user has moved or zoomed."""
         untouched = self.canvas.untouched
         self.model.set_width(self.canvas.width() / _TYPICAL_SCALE)
         if untouched:
@@ -211,7 +211,7 @@ class GraphView(Panel):
         self.minimap.setVisible(not in_view or (scene.n > _FEW_CARDS and self._is_free(corner)))
 
     def _is_free(self, corner: QPoint) -> bool:
-        """Whether no card lies under the minimap."""
+        """Return whether no card lies under the minimap."""
         covered = QRectF(QPointF(corner), self.minimap.size())
         area = self.canvas.camera.transform().inverted()[0].mapRect(covered)
         return self.model.scene is not None and not self.model.scene.cards_in(area)
@@ -228,11 +228,11 @@ class GraphView(Panel):
             place_menu(self.document, project, self, open_card).popup(event.globalPos())
 
     def ask_export(self) -> None:
-        """Ask where to write the picture."""
+        """Ask for a file and write the picture there."""
         write = self.document.requests.write_file
         write.emit("Export the graph", ".svg", self.export_picture)
 
     def export_picture(self, path: Path) -> None:
-        """Write the whole picture with its legend: SVG or PNG, by the file's name."""
+        """Write the whole picture with its legend, as SVG or PNG depending on the file name."""
         if self.model.scene is not None:
             write_picture(path, self.model.scene, self.devices)

@@ -1,4 +1,4 @@
-"""The inspector: what the selected ops cost, and where they may run."""
+"""The inspector: costs of the selected ops, and the devices they may run on."""
 
 from PySide6.QtCore import Qt
 

@@ -1,4 +1,4 @@
-"""Facts about selected ops, as texts."""
+"""Texts about the selected ops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PART = "/split/part_"
 
 @dataclass(frozen=True)
 class SplitFact:
-    """An op that a plan splits: how long its parts take together, and the weights it reads."""
+    """An op that a plan splits, with the total time of its parts and the weights it reads."""
 
     op: str
     op_type: str
@@ -44,7 +44,7 @@ class Outgoing:
 
 
 def totals(problem: Problem, schedule: Schedule | None, ops: IntArray) -> str:
-    """Ops, compute time and bytes that leave the selection: ``96 ops · 4.4 ms · 61 MiB out``."""
+    """Sum ops, compute time and bytes leaving the selection: ``96 ops · 4.4 ms · 61 MiB out``."""
     fastest_us = problem.time_us[ops].min(axis=1)
     if schedule is not None:
         fastest_us = schedule.op_finish_us[ops] - schedule.op_start_us[ops]
@@ -54,7 +54,7 @@ def totals(problem: Problem, schedule: Schedule | None, ops: IntArray) -> str:
 
 
 def largest_outgoing(problem: Problem, grouping: Grouping | None, ops: IntArray) -> list[Outgoing]:
-    """The largest tensors that leave the selection, and who consumes them."""
+    """List the largest tensors that leave the selection, and their consumers."""
     profile = problem.profile
     tensors, consumers = _leaving_edges(problem, ops)
     leaving = np.unique(tensors)
@@ -74,7 +74,7 @@ def largest_outgoing(problem: Problem, grouping: Grouping | None, ops: IntArray)
 
 
 def _tensor_names(profile: Profile, tensors: list[int]) -> list[str]:
-    """The producers' own names; whole names where those are not enough to tell them apart."""
+    """Name tensors after their producers: short names, or full names if those are ambiguous."""
     whole = [
         profile.op_names[profile.tensor_op[tensor]]
         + (f":{output}" if (output := int(profile.tensor_output[tensor])) else "")
@@ -85,7 +85,7 @@ def _tensor_names(profile: Profile, tensors: list[int]) -> list[str]:
 
 
 def _leaving_edges(problem: Problem, ops: IntArray) -> tuple[IntArray, IntArray]:
-    """Tensor and consumer of every edge from the selection to other ops."""
+    """Find the tensor and consumer of every edge from the selection to other ops."""
     profile = problem.profile
     inside = np.zeros(profile.n_ops, dtype=bool)
     inside[ops] = True
@@ -94,7 +94,7 @@ def _leaving_edges(problem: Problem, ops: IntArray) -> tuple[IntArray, IntArray]
 
 
 def _consumer_names(problem: Problem, grouping: Grouping | None, consumers: IntArray) -> str:
-    """Up to two groups by name; of one consumer that has no group, its own name."""
+    """Name up to two groups of consumers; a single consumer without a group by its own name."""
     if grouping is None:
         return count(len(consumers), "op")
     groups = np.unique(grouping.group[consumers])
@@ -106,7 +106,7 @@ def _consumer_names(problem: Problem, grouping: Grouping | None, consumers: IntA
 
 
 def split_facts(model: Profile, schedule: Schedule) -> list[SplitFact]:
-    """The ops of a model that a plan splits, the longest first (FastT, Table 5)."""
+    """List the ops of a model that a plan splits, longest first (FastT, Table 5)."""
     profile, splits = schedule.problem.profile, schedule.plan.splits
     length_us = schedule.op_finish_us - schedule.op_start_us
     n_parts = {split.op: split.parts for split in splits}
@@ -118,7 +118,7 @@ def split_facts(model: Profile, schedule: Schedule) -> list[SplitFact]:
         time_us = float(length_us[parts].sum())
         kind = profile.op_types[parts[0]] if parts else ""
         whole = model.index.get(split.op.partition(_PART)[0], -1)
-        # Other nodes that a split makes, such as sums, can be split too; they have no weights.
+        # Nodes that a split adds, such as sums, can be split too; they have no weights.
         copied = whole >= 0 and model.op_types[whole] == kind
         weights_bytes = _weights_bytes(model, whole) if copied else 0
         how = f"{split.parts} by {split.dimension}"
@@ -127,20 +127,20 @@ def split_facts(model: Profile, schedule: Schedule) -> list[SplitFact]:
 
 
 def _leaves(op: str, n_parts: Mapping[str, int]) -> list[str]:
-    """The parts of an op that are left once its parts are split too."""
+    """Find the final parts of an op whose parts are split again."""
     if op not in n_parts:
         return [op]
     return [leaf for name in part_names(op, n_parts[op]) for leaf in _leaves(name, n_parts)]
 
 
 def _weights_bytes(model: Profile, op: int) -> int:
-    """Bytes of the weights that an op reads."""
+    """Sum the bytes of the weights that an op reads."""
     edges = [edge for edge, operand in find_operands(model, op) if operand == WEIGHTS]
     return int(model.tensor_bytes[model.edge_tensor[edges]].sum())
 
 
 def place_sentence(problem: Problem, schedule: Schedule | None, ops: IntArray) -> str:
-    """Where a divided selection is, and whether it is pinned, colocated or kept off a device."""
+    """Say where the selection runs, if divided, and its pins, colocation and forbidden devices."""
     sentences = [_pin_sentence(problem, ops)]
     names = [device_label(device.name) for device in problem.cluster.devices]
     counts = where(schedule, ops) if schedule is not None else np.zeros(1, dtype=np.int64)
@@ -151,7 +151,7 @@ def place_sentence(problem: Problem, schedule: Schedule | None, ops: IntArray) -
     others = int(np.isin(problem.unit, unit).sum()) - len(ops)
     if others:
         sentences.append(
-            f"Shares its device with {count(others, 'other op')}, which would move along."
+            f"Shares its device with {count(others, 'other op')}, which would move with it."
         )
     chosen = set(ops.tolist())
     kept_off = sorted({device for op, device in problem.forbidden if op in chosen})
@@ -174,7 +174,7 @@ def _pin_sentence(problem: Problem, ops: IntArray) -> str:
 
 
 def op_facts(problem: Problem, schedule: Schedule | None, op: int) -> list[tuple[str, str]]:
-    """Labels and values for one op."""
+    """List labels and values for one op."""
     profile = problem.profile
     facts = [("type", profile.op_types[op])]
     for number, kind in enumerate(KINDS):
@@ -194,7 +194,7 @@ def op_facts(problem: Problem, schedule: Schedule | None, op: int) -> list[tuple
 
 
 def measured_facts(schedule: Schedule, run: MeasuredRun, ops: IntArray) -> list[tuple[str, str]]:
-    """Labels and values for what was measured of the ops."""
+    """List labels and values of the measurements of the ops."""
     seen = ops[np.isfinite(run.op_time_us[ops])]
     if not len(seen):
         return [("compute time", "not seen in the run")]
@@ -212,5 +212,5 @@ def measured_facts(schedule: Schedule, run: MeasuredRun, ops: IntArray) -> list[
 
 
 def where(schedule: Schedule, ops: IntArray) -> IntArray:
-    """How many of the ops run on each device; shape (n_devices,)."""
+    """Count the ops on each device; shape (n_devices,)."""
     return np.bincount(schedule.plan.device[ops], minlength=schedule.problem.cluster.n_devices)

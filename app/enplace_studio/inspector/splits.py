@@ -1,4 +1,4 @@
-"""All ops that a plan splits, in a table."""
+"""A table of all ops that a plan splits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZE = (860, 560)
 
 
 class SplitTable(QDialog):
-    """FastT's split list as its Table 5 has it; gone once it is closed."""
+    """The split list in the form of FastT's Table 5; deleted when closed."""
 
     def __init__(self, splits: Sequence[SplitFact], parent: QWidget) -> None:
         super().__init__(parent)

@@ -37,7 +37,7 @@ from enplace_studio.project import OpenProject
 MOST_SPLITS = 6
 
 Action = tuple[str, str, bool, Callable[[], object]]
-"""Text, tooltip, whether it makes sense now, and what it does."""
+"""Text, tooltip, whether it is enabled, and the function it calls."""
 
 
 def make_view(document: Document, solver: Solver) -> InspectorView:
@@ -46,7 +46,7 @@ def make_view(document: Document, solver: Solver) -> InspectorView:
 
 
 class InspectorView(Panel):
-    """The selected ops: what they cost, where they are, where they may go, what they send."""
+    """The selected ops: their costs, devices, allowed devices and outgoing tensors."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Selection", parent=parent)
@@ -57,7 +57,7 @@ class InspectorView(Panel):
         self._column = Column()
         self.body.addWidget(self._column, 1)
         self._contents = self._column.fill()
-        # A click replaces the button that was clicked; that must not happen within the click.
+        # A click replaces the clicked button, so rebuilding must wait until the click is over.
         self._later = QTimer(self, singleShot=True, interval=0)
         self._later.timeout.connect(self.rebuild)
         for changed in (
@@ -70,7 +70,7 @@ class InspectorView(Panel):
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Show the document's selection."""
+        """Show the selection of the document."""
         self.where, self.sentence, self.buttons = None, None, {}
         self._contents = self._column.fill()
         project = self._document.project
@@ -83,10 +83,10 @@ class InspectorView(Panel):
         if project is None:
             self._add_text("Open a model, or start from a sample.")
         else:
-            self._add_teaching(project)
+            self._add_introduction(project)
 
-    def _add_teaching(self, project: OpenProject) -> None:
-        """Say what the plan is and what a person can do: nothing is selected."""
+    def _add_introduction(self, project: OpenProject) -> None:
+        """Describe the plan and what the user can do, while nothing is selected."""
         current = project.current
         if current is None:
             self._add_text(
@@ -94,13 +94,13 @@ class InspectorView(Panel):
             )
         else:
             step = ms(current.schedule.makespan_us)
-            self._add_text(f"“{current.name}” takes {step} a step.")
+            self._add_text(f"“{current.name}” takes {step} per step.")
             if note := current.plan.note.rstrip("."):
                 self._add_text(f"{note[0].upper()}{note[1:]}.")
             self._add_text(
                 "Select a group in the graph, or ops in the timeline, to see what they cost. "
-                "Drag them to another device, or press its number, and the step time answers at "
-                "once."
+                "Drag them to another device, or press its number, and the step time updates "
+                "at once."
             )
             if current.plan.splits:
                 self._add_splits(split_facts(project.model.profile, current.schedule))
@@ -110,7 +110,7 @@ class InspectorView(Panel):
         self._add_heading(count(len(found), "split op"))
         for fact in found[:MOST_SPLITS]:
             value = f"{ms(fact.time_us)}  →  {fact.how}"
-            # The end of a name says which op of which layer it is; it has a line for itself.
+            # The end of a name identifies op and layer, so the name has a line of its own.
             end = Qt.TextElideMode.ElideLeft
             self._contents.addWidget(Line(fact.op, "", fact.op, elide=end))
             self._contents.addWidget(Line("", value, f"{fact.op}: {value}"))
@@ -154,13 +154,13 @@ class InspectorView(Panel):
         actions: list[Action] = [
             (
                 "Pin here   P",
-                "Keep these ops on the devices they are on, whatever a solver would do",
+                "Keep these ops on their current devices, whatever a solver would choose",
                 has_plan and pinned < len(chosen),
                 lambda: document.pin_here(chosen),
             ),
             (
                 "Colocate   G",
-                "Keep the selected ops on one device, whichever that is; select two or more",
+                "Keep the selected ops together on one device; select two or more",
                 len(chosen) > 1,
                 lambda: document.colocate(chosen),
             ),
@@ -169,7 +169,7 @@ class InspectorView(Panel):
             tip = "Let a solver decide about these ops again"
             actions.append(("Unpin   U", tip, True, lambda: document.unpin(chosen)))
         if together:
-            tip = "Let each of these ops have its own device again"
+            tip = "Allow these ops to run on different devices again"
             actions.append(("Separate", tip, True, lambda: document.separate(chosen)))
         return actions
 

@@ -1,4 +1,4 @@
-"""Where the selection is and where it could go: a button for each device."""
+"""The device of the selection, and those it could move to: a button for each."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from enplace_studio.project import OpenProject
 
 PREVIEW_DELAY_MS = 120
 _MOST_WIDE = 9
-"""Eight GPUs and their host; the buttons of more devices are narrow."""
+"""Largest number of devices with wide buttons: eight GPUs and their host."""
 _UNCHANGED_US = 0.5
 
 
 class DeviceGrid(QWidget):
-    """Buttons that place the selection; each says what that would change, worked out one by one."""
+    """Buttons that place the selection; each shows the effect, computed one after the other."""
 
     chosen = Signal(int)
-    """A device that the person picked."""
+    """Emitted with the device that the user chose."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class DeviceGrid(QWidget):
         return button
 
     def _mark_present(self) -> None:
-        """Check the device that has all of the selection."""
+        """Check the button of the device that runs the whole selection."""
         if self._document.schedule is not None:
             counts = where(self._document.schedule, self._ops).tolist()
             for button, n_here in zip(self.buttons, counts, strict=True):
@@ -98,7 +98,7 @@ class DeviceGrid(QWidget):
         self.menu_of(button).popup(button.mapToGlobal(at))
 
     def menu_of(self, button: DeviceButton) -> QMenu:
-        """Move without a pin, or keep the selection off the device."""
+        """Make the menu that moves without a pin, or keeps the selection off the device."""
         menu = QMenu(button)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         document, ops, device = self._document, self._selection, button.device

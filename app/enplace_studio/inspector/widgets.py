@@ -23,7 +23,7 @@ _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 class Line(QWidget):
     """A name on the left and a value on the right.
 
-    What is too long is elided in the middle, or a name elsewhere, as ``elide`` says.
+    Long texts are elided in the middle; ``elide`` sets another place for the name.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Line(QWidget):
 
 
 class DeviceButton(QAbstractButton):
-    """A device that the selection may go to: its name, and the change of the step time there.
+    """A device that the selection may move to, with its name and the change in step time.
 
-    Checked means that the selection is there.
+    Checked if the selection runs there.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class DeviceButton(QAbstractButton):
         theme.changed.connect(self.update)
 
     def set_note(self, note: str, role: str = "dim") -> None:
-        """Set the text behind the name: a change of step time, or the number of ops there."""
+        """Set the text after the name: a change in step time, or the number of ops there."""
         self.note, self._role = note, role
         self.setAccessibleName(f"{self.text()} {note}")
         self.update()
 
     def nextCheckState(self) -> None:
-        """Where the selection is follows from the plan, not from the click."""
+        """Do nothing: the plan, not the click, decides where the selection is."""
 
     def sizeHint(self) -> QSize:
         width, height = (60, 38) if self.compact else (110, 30)
@@ -139,7 +139,7 @@ class DeviceButton(QAbstractButton):
         painter.drawRoundedRect(QRectF(6, area.height() * 0.25, 3, area.height() * 0.5), 1.5, 1.5)
 
     def _paint_text(self, painter: QPainter, inner: QRectF) -> None:
-        """Paint name and note side by side, or below each other where there is no room."""
+        """Paint name and note side by side, or one above the other if space is short."""
         tokens = theme.tokens
         name_font = theme.font(11 if self.compact else 12, QFont.Weight.Medium)
         note_font = theme.font(10 if self.compact else 11, QFont.Weight.Medium)
