@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Open the studio, with a file if one is named, and run it until it is closed.
+    """Open the studio, with a file if one is given, and run it until it is closed.
 
     Returns
     -------
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parse(sys.argv[1:] if argv is None else argv)
     if arguments.offscreen_demo:
         os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
-        # The off-screen platform remarks on every window that has a least size.
+        # The off-screen platform warns about every window with a minimum size.
         os.environ.setdefault("QT_LOGGING_RULES", "default.warning=false")
         from enplace_studio.demo import run_demo
 

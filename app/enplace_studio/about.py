@@ -11,7 +11,7 @@ from enplace_studio.machine import tensorflow_state
 
 
 def show_tensorflow(parent: QWidget) -> None:
-    """Say what needs TensorFlow, and how to add it."""
+    """Explain what needs TensorFlow, and how to add it."""
     box = QMessageBox(parent)
     box.setWindowTitle("TensorFlow")
     box.setText(tensorflow_state())
@@ -25,7 +25,7 @@ def show_tensorflow(parent: QWidget) -> None:
 
 
 def show_about(parent: QWidget) -> None:
-    """Say what this program is."""
+    """Show what this program is."""
     QMessageBox.about(
         parent,
         "About Enplace",

@@ -26,22 +26,22 @@ EXPORTS = {
 
 @dataclass(frozen=True)
 class Action:
-    """Something a person can do.
+    """Something the user can do.
 
     Attributes
     ----------
     menu : str
-        One of :data:`MENUS`, or empty for what only keys and the palette reach.
+        One of :data:`MENUS`, or empty if only keys and the palette reach it.
     keys : tuple of str
         Shortcuts as Qt writes them; the first is shown.
     run, enabled : callable
-        What it does, and whether it can be done now.
+        The function it calls, and whether it is available now.
     group : int
-        Actions of one menu with the same number stand together.
+        Actions of one menu with the same number are shown together.
     checked : callable, optional
         For actions that switch something on and off.
     why_not : callable, optional
-        For actions that a person may miss: why it cannot be done now; empty if it can.
+        For actions that the user may look for: why it is unavailable; empty if it is available.
     """
 
     id: str
@@ -90,7 +90,7 @@ def _was_measured(studio: Studio) -> bool:
 
 
 def _edit(change: Callable[[Document, Collection[int]], bool]) -> Callable[[Studio], bool]:
-    """An edit of the selected ops."""
+    """Make an action that edits the selected ops."""
     return lambda studio: change(studio.document, studio.document.selection)
 
 
@@ -225,7 +225,7 @@ _ACTIONS: tuple[Action, ...] = (
     Action("focus", "Go to selection", "View", ("F",),
            lambda s: s.panes.call("focus_selection"), _selected, 1),
     Action("reset-layout", "Reset layout", "View", (), lambda s: s.panes.reset(), group=2),
-    _mode_action("system", "Light or dark as the system"),
+    _mode_action("system", "Light or dark like the system"),
     _mode_action("light", "Light"),
     _mode_action("dark", "Dark"),
     Action("palette", "Commands…", "Help", ("Ctrl+Shift+P",), lambda s: s.palette_wanted.emit()),
@@ -239,7 +239,7 @@ _ACTIONS: tuple[Action, ...] = (
 
 
 def all_actions() -> tuple[Action, ...]:
-    """Every action, those of the views included, in the order of the menus."""
+    """List all actions, including those of the views, in menu order."""
     of_views = [_view_action(view, action) for view in all_views() for action in view.actions]
     order = (*MENUS, "")
     return tuple(

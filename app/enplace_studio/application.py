@@ -25,7 +25,7 @@ COLLECT_MS = 1000
 
 
 def make_application() -> QApplication:
-    """Make the application with its style, or return the one that is running."""
+    """Make the application with its style, or return the running one."""
     running = QApplication.instance()
     if isinstance(running, QApplication):
         return running
@@ -41,13 +41,13 @@ def make_application() -> QApplication:
 
 
 class _Collector(QTimer):
-    """Collects garbage in this thread only: another that collected a widget would crash."""
+    """Collects garbage in this thread only; collecting a widget in another thread would crash."""
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent, interval=COLLECT_MS)
         self.timeout.connect(self._collect)
         gc.disable()
-        # What is loaded by now stays; looking through it each time would hold up the window.
+        # Everything loaded so far stays; scanning it each time would slow the window down.
         gc.freeze()
         self.start()
 
@@ -60,7 +60,7 @@ class _Collector(QTimer):
 
 
 def user_window() -> MainWindow:
-    """The window with this account's settings, recovery folder and log."""
+    """Make the window with this account's settings, recovery folder and log."""
     config = Path(platformdirs.user_config_dir(NAME, ensure_exists=True))
     state = Path(platformdirs.user_state_dir(NAME, ensure_exists=True))
     log_file = state / "studio.log"

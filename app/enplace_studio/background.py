@@ -1,4 +1,4 @@
-"""Work in threads, with callbacks in the thread of the window, which goes on taking input."""
+"""Work in threads, with callbacks in the window's thread, so that the window stays responsive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Result = TypeVar("_Result")
 
 
 class _Task:
-    """One piece of work; its thread touches nothing else."""
+    """One function to run; its thread touches nothing else."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class _Task:
 
 
 class Background(QObject):
-    """Runs functions that touch no widgets, and delivers their results in the order of the starts.
+    """Runs functions that touch no widgets, and delivers results in the order of the starts.
 
     Nothing is delivered once the owner is gone. Threads see plain data only: a Qt object that is
-    called, or dies, in one of them would bring the process down.
+    called or deleted in one of them would crash the process.
 
     Parameters
     ----------
     owner : QObject
-        A widget shows the busy cursor while its work is under way.
+        If it is a widget, it shows the busy cursor while work is running.
     """
 
     def __init__(self, owner: QObject) -> None:
@@ -70,7 +70,7 @@ class Background(QObject):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a result is still to come."""
+        """Whether any result is still pending."""
         return bool(self._tasks)
 
     def start(
@@ -87,7 +87,7 @@ class Background(QObject):
         QThreadPool.globalInstance().start(task.run)
 
     def forget(self) -> None:
-        """Drop the results that are still to come."""
+        """Drop all pending results."""
         self._tasks.clear()
         self._settle()
 

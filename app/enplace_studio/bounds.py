@@ -1,4 +1,4 @@
-"""Lower bounds on the step time of what is open, calculated in the background."""
+"""Lower bounds on the step time of the open problems, computed in the background."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from enplace_studio.background import Background
 
 
 class Bounds(QObject):
-    """What is proven of the open problems.
+    """The proven lower bounds of the open problems.
 
-    A bound takes a linear program, so an edit never waits for one. Pins and other constraints only
-    remove plans: what is proven of a problem holds once more are added, and only a problem without
-    such a proof needs a calculation.
+    A bound takes a linear program, so an edit never waits for one. Constraints only remove plans,
+    so a bound stays valid when constraints are added; only a problem without any valid bound needs
+    a computation.
     """
 
     changed = Signal()
@@ -28,25 +28,25 @@ class Bounds(QObject):
         self._background = Background(self)
 
     def add(self, problem: Problem, proof: Proof) -> None:
-        """Keep what a solver proved."""
+        """Keep a bound that a solver proved."""
         self._proofs.add(problem, proof)
         self.changed.emit()
 
     def find_us(self, problem: Problem) -> float | None:
-        """The best bound that is known; if there is none, ``changed`` follows once there is."""
+        """Return the best known bound; if there is none, ``changed`` is sent once there is."""
         proof = self._proofs.known(problem)
         if proof is None:
-            self._next = problem  # of several that are asked for meanwhile, the last one counts
+            self._next = problem  # later requests replace earlier ones
             self._start()
         return None if proof is None else proof.bound_us
 
     def gap(self, schedule: Schedule) -> float | None:
-        """How far a step may be above the best possible, as a fraction; None if not known yet."""
+        """Return how far a step is above the bound, as a fraction; None if not known yet."""
         bound_us = self.find_us(schedule.problem)
         return None if bound_us is None else find_gap(schedule.makespan_us, bound_us)
 
     def _start(self) -> None:
-        """Calculate the bound of the problem that was asked for last, one at a time."""
+        """Compute the bound of the last requested problem, one at a time."""
         problem = self._next
         if problem is None or self._background.is_busy:
             return

@@ -1,4 +1,4 @@
-"""Changing a cluster in two tables."""
+"""A dialog that edits a cluster in two tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_cluster(path: Path) -> Cluster:
     Raises
     ------
     EnplaceError
-        One line with the file, the place in it, and how to mend it.
+        One line with the file, the place in it and the fix.
     """
     with naming(path):
         return cluster_from_json(parse_json(read_bytes(path)))
@@ -93,14 +93,14 @@ class ClusterEditor(QDialog):
         self._fault.clear()
 
     def read(self) -> Cluster:
-        """The cluster that the fields and tables describe.
+        """Read the cluster from the fields and tables.
 
         Raises
         ------
         EnplaceError
-            Names the device or link, and how to mend it.
+            Names the device or link, and the fix.
         """
-        # What was not touched keeps the digits that the table does not show.
+        # Untouched values keep the digits that the table does not show.
         exact_device = {tuple(_device_row(device)): device for device in self._shown["devices"]}
         exact_link = {tuple(_link_row(link)): link for link in self._shown["links"]}
         devices = [exact_device.get(tuple(r)) or _device_of(r) for r in _rows(self.devices)]
@@ -133,7 +133,7 @@ class ClusterEditor(QDialog):
         self.devices.scrollToBottom()
 
     def remove_device(self) -> None:
-        """Remove the chosen device, or the last, and its links."""
+        """Remove the chosen device (by default the last) and its links."""
         rows = _rows(self.devices)
         at = self.devices.currentRow()
         gone = rows.pop(at if at >= 0 else -1)[0]

@@ -30,14 +30,14 @@ from enplace_studio.panel import label
 
 
 def cluster_title(cluster: Cluster) -> str:
-    """The beginning of a cluster's description, and whether it was edited."""
+    """Return the beginning of a cluster's description, marked if it was edited."""
     title = re.split(r"[,.:(] ?(?!\d)", cluster.description, maxsplit=1)[0].strip()
     is_edited = presets().get(cluster.name, cluster) != cluster
     return (title or cluster.name) + (", edited" if is_edited else "")
 
 
 def family(cluster: Cluster) -> str:
-    """The heading of a preset in the list."""
+    """Return the heading of a preset in the list."""
     if "paper" in cluster.description:
         return "Testbeds of the papers"
     if all(device.kind == "cpu" for device in cluster.devices):
@@ -132,7 +132,7 @@ class ClusterChooser(QDialog):
 
 
 def carried_cluster(profile: Profile) -> Cluster | None:
-    """The devices that the profile says it was measured on."""
+    """Return the devices that the profile was measured on, if it names them."""
     try:
         return cluster_from("local", profile)
     except EnplaceError:

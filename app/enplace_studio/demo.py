@@ -1,4 +1,4 @@
-"""The main job from end to end, off-screen: what `make run` does without a display."""
+"""The main workflow from end to end, off-screen: `make run` without a display."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZE = (1440, 900)
 
 
 def run_demo(folder: Path) -> int:
-    """Solve the first sample, overrule it, solve around that, and leave the results in a folder.
+    """Solve the first sample, move a group, solve around it, and write the results to a folder.
 
     Writes ``plan.json``, ``comparison.txt`` and ``window.png``.
 
@@ -80,7 +80,7 @@ def _do_the_job(window: MainWindow) -> None:
 
 
 def _gentlest_move(document: Document) -> tuple[list[int], int]:
-    """The group and the other GPU where moving it costs least, or gains most."""
+    """Find the group and other GPU whose move costs least or gains most."""
     project, schedule = document.project, document.schedule
     if project is None or schedule is None:
         raise EnplaceError("the demo found no plan")
@@ -96,7 +96,7 @@ def _delta_us(document: Document, ops: list[int], device: int) -> float:
 
 
 def _wait_idle(window: MainWindow) -> None:
-    """Let the window live until the solver has nothing left to do."""
+    """Run the event loop until the solver is idle."""
     _wait(lambda: bool(window.solver.methods) and not window.solver.busy)
     window.studio.solving.wait()
 
@@ -133,7 +133,7 @@ def _let_pass(milliseconds: int) -> None:
 
 
 def plan_line(project: OpenProject, entry: PlanEntry) -> str:
-    """One line on a plan: name, step time, gap, against the expert."""
+    """Describe a plan in one line: name, step time, gap, change against the expert."""
     against = project.against_expert(entry.schedule)
     parts = [f"{entry.name:32}", f"{ms(entry.schedule.makespan_us):>10}"]
     gap = find_gap(entry.schedule.makespan_us, lower_bound_us(entry.schedule.problem))

@@ -1,4 +1,4 @@
-"""Panes around the graph: quiet docks whose gap is their handle."""
+"""Panes around the graph: plain docks with their gaps as handles."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from enplace_studio.theme import theme
 
 GRIP_HEIGHT, GRIP_WIDTH = 6, 28
 GAP_HALF = 3
-"""With the separator's 4 pixels between them, panes stand 10 apart in both directions."""
+"""With the separator's 4 pixels, panes are 10 pixels apart in both directions."""
 
 
 class Dock(QDockWidget):
-    """A pane that can be closed, floated, moved, and brought back from the View menu."""
+    """A pane that can be closed, floated, moved, and reopened from the View menu."""
 
     def __init__(self, name: str, title: str, view: QWidget) -> None:
         super().__init__(title)

@@ -36,9 +36,9 @@ class Document(QObject):
     """The open problem with its plans, the selection, and the undo stack."""
 
     opened = Signal()
-    """Another profile is open, or another graph of it, or none: rebuild everything."""
+    """Another profile, another graph of it, or nothing is open: rebuild everything."""
     problem_changed = Signal()
-    """The cluster, a pin or a colocation group changed."""
+    """The cluster or a constraint changed."""
     plans_changed = Signal()
     """The list of plans changed."""
     current_changed = Signal()
@@ -46,11 +46,11 @@ class Document(QObject):
     selection_changed = Signal()
     hover_changed = Signal()
     file_changed = Signal()
-    """``path``, ``modified`` or what can be undone changed."""
+    """``path``, ``modified`` or the undo stack changed."""
     noticed = Signal(str)
-    """Something was done that deserves a line; undo takes it back."""
+    """Emitted with a line about an edit that can be undone."""
     failed = Signal(str)
-    """A request was refused; the text says why and how to mend it."""
+    """Emitted with the reason for a refused request, and the fix."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -60,7 +60,7 @@ class Document(QObject):
         self.hovered: frozenset[int] = frozenset()
         self.path: Path | None = None
         self.view: dict[str, Any] = {}
-        """What views want remembered with a project; values that JSON can hold."""
+        """State that views save with a project; JSON values."""
         self.bounds = Bounds(self)
         self.undo_stack = QUndoStack(self)
         self.undo_stack.setUndoLimit(UNDO_LIMIT)
@@ -68,16 +68,16 @@ class Document(QObject):
         self._saved = True
         self.previews = Previews(self)
 
-    # What is open
+    # The open project
 
     @property
     def project(self) -> OpenProject | None:
-        """All that is open, as one value."""
+        """Everything that is open, as one value."""
         return self._project
 
     @property
     def problem(self) -> Problem | None:
-        """Profile, cluster as scaled, pins and the other constraints."""
+        """Profile, scaled cluster, pins and the other constraints."""
         return self._project.problem if self._project else None
 
     @property
@@ -107,14 +107,14 @@ class Document(QObject):
         view: dict[str, Any] | None = None,
         saved: bool = True,
     ) -> None:
-        """Show another project, or nothing; forgets undo and selection.
+        """Show another project, or nothing; clear undo and selection.
 
         Parameters
         ----------
         path : Path, optional
             The project file that "Save" writes.
         saved : bool
-            False for work that no file holds, such as a recovered project.
+            False for work that is not in any file, such as a recovered project.
         """
         self._project = project
         self.path, self.view, self._saved = path, view or {}, saved
@@ -125,20 +125,20 @@ class Document(QObject):
         self.file_changed.emit()
 
     def begin_with(self, entry: PlanEntry) -> None:
-        """Show the first plan of a project that was just opened, which is no edit to undo."""
+        """Show the first plan of a project just opened, without an undo step."""
         if self._project is not None:
             self._show(edits.with_plan(self._project, entry, choose=True))
 
     def mark_saved(self, path: Path) -> None:
         """Remember that the project is saved in this file."""
         self.path, self._saved = path, True
-        self.undo_stack.setClean()  # silent where there was nothing to undo
+        self.undo_stack.setClean()  # sends no signal if there was nothing to undo
         self.file_changed.emit()
 
     # Selection
 
     def select(self, ops: Iterable[int], extend: bool = False) -> None:
-        """Select ops; with ``extend`` add them, or take them out where all are selected already."""
+        """Select ops; with ``extend``, add them, or deselect them if all are already selected."""
         wanted = frozenset(map(int, ops))
         if extend:
             has_all = wanted <= self.selection
@@ -148,13 +148,13 @@ class Document(QObject):
             self.selection_changed.emit()
 
     def hover(self, ops: Iterable[int]) -> None:
-        """Say which ops the pointer is over."""
+        """Set the ops under the pointer."""
         hovered = frozenset(map(int, ops))
         if hovered != self.hovered:
             self.hovered = hovered
             self.hover_changed.emit()
 
-    # Requests; each is one step of undo and says whether it was done
+    # Requests; each is one undo step and returns whether it was done
 
     def place(self, ops: Collection[int], device: int, pin: bool = True) -> bool:
         """Run ops on a device; pin them there, or only move them."""
@@ -182,7 +182,7 @@ class Document(QObject):
         return self._edit_ops(title, lambda project: edits.forbid(project, ops, device), ops)
 
     def allow(self, ops: Collection[int], device: int) -> bool:
-        """Take back a :meth:`forbid`."""
+        """Undo a :meth:`forbid`."""
         if self._project is None:
             return False
         title = f"allow “{{}}” on {self._project.device_label(device)}"
@@ -193,11 +193,11 @@ class Document(QObject):
         return self._edit_ops("colocate “{}”", lambda project: edits.colocate(project, ops), ops)
 
     def separate(self, ops: Collection[int]) -> bool:
-        """Take ops out of the groups that a person colocated."""
+        """Remove ops from the groups that the user colocated."""
         return self._edit_ops("separate “{}”", lambda project: edits.separate(project, ops), ops)
 
     def set_cluster(self, cluster: Cluster) -> bool:
-        """Go to another cluster; plans it has no device for are left out."""
+        """Switch to another cluster; drop plans that use devices it does not have."""
         return self._edit(
             f"use {cluster.name}",
             lambda project: edits.set_cluster(project, cluster, *project.scale),
@@ -209,7 +209,7 @@ class Document(QObject):
         Parameters
         ----------
         drag : int, optional
-            Changes in a row with the same number are one step of undo.
+            Consecutive changes with the same number are one undo step.
         """
         if self._project is None or self._project.scale == (compute, links):
             return False
@@ -220,13 +220,13 @@ class Document(QObject):
         )
 
     def take_costs(self, entry: PlanEntry, profile: Profile) -> bool:
-        """Go on with the costs that a plan's run measured; all plans are simulated again."""
+        """Use the costs measured in a plan's run; simulate all plans again."""
         title = f"take the measured costs of “{entry.name}”"
         notice = "Took the measured costs"
         return self._edit(title, lambda project: edits.set_profile(project, profile), notice)
 
     def set_run(self, plan: Plan, run: MeasuredRun) -> bool:
-        """Keep what was measured when a plan of the list ran."""
+        """Keep the measured run of a plan in the list."""
         entry = next((entry for entry in self.plans if entry.plan is plan), None)
         return entry is not None and self._edit(
             f"measure “{entry.name}”",
@@ -298,7 +298,7 @@ class Document(QObject):
         old, self._project = self._project, new
         self.previews.follow(new)
         if old is None or new.problem.splits != old.problem.splits:
-            # A graph with other ops: all that is known of single ops is about the old ones.
+            # The ops differ: selection and other state per op refers to the old graph.
             self.selection = self.hovered = frozenset()
             self.opened.emit()
         if old is None or new.problem is not old.problem:
@@ -310,7 +310,7 @@ class Document(QObject):
 
 
 class _Change(QUndoCommand):
-    """From one state to another; both are kept."""
+    """An undo step, which keeps the states before and after."""
 
     def __init__(
         self, document: Document, old: OpenProject, new: OpenProject, title: str, drag: int | None

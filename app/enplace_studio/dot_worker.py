@@ -1,6 +1,6 @@
 """The handler that lays out a graph with Graphviz.
 
-It stands outside the folder of the graph pane, whose code imports Qt: so it starts quickly.
+It is outside the graph pane's folder, whose code imports Qt, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ POINTS_PER_INCH = 72
 
 
 def serve(connection: Connection) -> Message:
-    """Lay out the graph that is received, whose ``edges`` have shape (n_edges, 2)."""
+    """Lay out the received graph, whose ``edges`` have shape (n_edges, 2)."""
     job = connection.receive()
     return Message(DONE, {}, {"middles": lay_out(edges=job.arrays["edges"], **job.details)})
 
@@ -24,7 +24,7 @@ def serve(connection: Connection) -> Message:
 def lay_out(
     n: int, edges: np.ndarray, card: tuple[float, float], gap: tuple[float, float]
 ) -> NDArray[np.float64]:
-    """Return the middles of ``n`` boxes of one size, shape (n, 2); y grows upwards."""
+    """Return the centres of ``n`` boxes of one size, shape (n, 2); y grows upwards."""
     (card_w, card_h), (gap_x, gap_y) = card, gap
     graph = AGraph(directed=True, strict=True)
     graph.graph_attr.update(nodesep=gap_x / POINTS_PER_INCH, ranksep=gap_y / POINTS_PER_INCH)

@@ -1,4 +1,4 @@
-"""Selecting and dragging with the mouse, as the graph and the timeline share it."""
+"""Selecting and dragging with the mouse, shared by the graph and the timeline."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from enplace_studio.document import Document
 from enplace_studio.theme import theme
 
 EXTEND = Qt.KeyboardModifier.ShiftModifier | Qt.KeyboardModifier.ControlModifier
-"""With one of these keys a selection grows."""
+"""The keys that extend a selection."""
 
 _BAND_ALPHA = 0.13
 
 
 def is_drag(way: QPointF) -> bool:
-    """Whether the mouse has moved far enough since it was pressed to mean a drag."""
+    """Return whether the mouse has moved far enough since it was pressed to start a drag."""
     return way.manhattanLength() >= QApplication.startDragDistance()
 
 
 class RubberBand:
-    """A rectangle from where the mouse was pressed to where it is."""
+    """A rectangle from where the mouse was pressed to where it is now."""
 
     def __init__(self, start: QPointF) -> None:
         self._start = start
@@ -47,14 +47,14 @@ class RubberBand:
 
 @dataclass(frozen=True)
 class Drop:
-    """The effect of dropping ops, in words; good if they may run there and all memory fits."""
+    """The effect of a drop, in words; good if the ops may run there and the plan fits."""
 
     text: str
     is_good: bool
 
 
 def describe_drop(document: Document, ops: Collection[int], device: int) -> Drop:
-    """Change in step time and peak memory if the ops were dropped on a device."""
+    """Describe the step time and peak memory if the ops were dropped on a device."""
     project, preview = document.project, document.previews.get(ops, device)
     if project is None:
         return Drop("", False)

@@ -1,4 +1,4 @@
-"""The edits a person can make: functions from a project to a project. No Qt."""
+"""The user's edits, as functions from a project to a project. No Qt."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from enplace_studio.project import OpenProject, PlanEntry
 
 
 def unit_ops(problem: Problem, ops: Collection[int]) -> IntArray:
-    """The ops together with all those that must share their device."""
+    """Return the ops with all those that must share their device."""
     wanted = np.zeros(problem.n_units, dtype=bool)
     wanted[problem.unit[np.fromiter(ops, dtype=np.int64)]] = True
     return np.flatnonzero(wanted[problem.unit])
 
 
 def move(plan: Plan, ops: IntArray, device: int) -> Plan:
-    """The plan with some ops on another device, in the same order."""
+    """Move some ops of a plan to another device, keeping the order."""
     devices = plan.device.copy()
     devices[ops] = device
     return replace(plan, device=devices)
 
 
 def repair(problem: Problem, plan: Plan) -> Plan:
-    """The plan with every unit on one device it may use; units that are right stay.
+    """Put every placement unit of a plan on one allowed device; valid units stay.
 
-    A unit that is not goes where most of its compute time is, and among equals to the least busy.
+    Other units go to the device with most of their compute time; ties go to the least busy.
     """
     unit_device = np.zeros(problem.n_units, dtype=np.int64)
     unit_device[problem.unit] = plan.device
@@ -67,14 +67,14 @@ def constrain(
     forbidden: frozenset[tuple[int, int]] | None = None,
     plan: Plan | None = None,
 ) -> OpenProject:
-    """Change constraints, and the current plan with them where it breaks one.
+    """Change constraints, and repair the current plan if it breaks one.
 
     Parameters
     ----------
     pins, together, forbidden
-        As in :class:`Problem`; those not given stay.
+        As in :class:`Problem`; unchanged if not given.
     plan : Plan, optional
-        Use this in place of the current plan.
+        Replaces the current plan.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def constrain(
 
 
 def _with_plan(project: OpenProject, plan: Plan) -> OpenProject:
-    """Show an edited plan: after its origin in the list, or in the place of an earlier edit."""
+    """Show an edited plan: after its origin in the list, or replacing an earlier edit."""
     current = project.current
     assert current is not None
     if np.array_equal(plan.device, current.plan.device):
@@ -114,7 +114,7 @@ def _with_plan(project: OpenProject, plan: Plan) -> OpenProject:
 
 
 def swap_entry(project: OpenProject, old: PlanEntry, new: PlanEntry) -> OpenProject:
-    """Put one entry in the place of another, also as the origin of its edits."""
+    """Replace one entry by another, also as the origin of its edits."""
     swapped = {entry: replace(entry, origin=new) for entry in project.plans if entry.origin is old}
     swapped[old] = new
     plans = tuple(swapped.get(entry, entry) for entry in project.plans)
@@ -123,7 +123,7 @@ def swap_entry(project: OpenProject, old: PlanEntry, new: PlanEntry) -> OpenProj
 
 
 def unused_name(project: OpenProject, name: str) -> str:
-    """The name, followed by a number if another plan has it."""
+    """Return the name, with a number added if another plan has it."""
     taken = {entry.name for entry in project.plans}
     numbers = range(2, len(taken) + 3)
     return next(n for n in (name, *(f"{name} {i}" for i in numbers)) if n not in taken)
@@ -198,7 +198,7 @@ def colocate(project: OpenProject, ops: Collection[int]) -> OpenProject:
 
 
 def separate(project: OpenProject, ops: Collection[int]) -> OpenProject:
-    """Take ops out of the groups that a person colocated."""
+    """Remove ops from the groups that the user colocated."""
     leaving = set(map(int, ops))
     kept = (tuple(op for op in group if op not in leaving) for group in project.problem.together)
     together = tuple(group for group in kept if len(group) > 1)
@@ -212,7 +212,7 @@ def separate(project: OpenProject, ops: Collection[int]) -> OpenProject:
 def set_cluster(
     project: OpenProject, cluster: Cluster, compute: float, links: float
 ) -> OpenProject:
-    """Go to another cluster or scale; plans and constraints that it has no device for are left out.
+    """Switch cluster or scale; drop plans and constraints for devices that it does not have.
 
     Raises
     ------
@@ -225,7 +225,7 @@ def set_cluster(
 
 
 def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
-    """The problem on another cluster, without constraints that it has no device for."""
+    """Move the problem to another cluster; drop constraints on devices it does not have."""
     n = cluster.n_devices
     return replace(
         problem,
@@ -236,14 +236,14 @@ def _on_cluster(problem: Problem, cluster: Cluster) -> Problem:
 
 
 def set_profile(project: OpenProject, profile: Profile) -> OpenProject:
-    """Replace the costs; plans that they rule out are left out.
+    """Replace the costs; drop plans that cannot run with them.
 
     Raises
     ------
     ProblemError
         If the profile cannot run on the cluster.
     PlanError
-        If ops are split: the times of the parts say nothing about the whole op.
+        If ops are split: the times of parts do not give the time of the whole op.
     """
     if project.problem.splits:
         raise PlanError(
@@ -256,16 +256,16 @@ def set_profile(project: OpenProject, profile: Profile) -> OpenProject:
 def _simulate_all(
     project: OpenProject, problem: Problem, compute: float, links: float
 ) -> OpenProject:
-    """Go to another problem and simulate every plan on it."""
+    """Switch to another problem and simulate every plan on it."""
     moved: dict[PlanEntry, PlanEntry | None] = {}
-    for entry in project.plans:  # an origin stands before its edit
+    for entry in project.plans:  # an origin precedes its edit
         moved[entry] = _simulate_entry(entry, problem, moved)
     current = moved.get(project.current) if project.current else None
     plans = tuple(entry for entry in moved.values() if entry)
     graphs = {
         splits: _on_cluster(other, problem.cluster)
         for splits, other in project.graphs.items()
-        if problem.splits or splits  # the model's own costs may be others now
+        if problem.splits or splits  # the costs of the model may have changed
     }
     again = replace(
         project,
@@ -282,7 +282,7 @@ def _simulate_all(
 def _simulate_entry(
     entry: PlanEntry, problem: Problem, moved: Mapping[PlanEntry, PlanEntry | None]
 ) -> PlanEntry | None:
-    """The plan with other costs, under the constraints it was made under; None if it cannot be."""
+    """Simulate a plan with other costs and its old constraints; None if impossible."""
     old = entry.schedule.problem
     try:
         own = replace(old, profile=_costs_for(old, problem), cluster=problem.cluster)
@@ -299,7 +299,7 @@ def _simulate_entry(
 
 
 def _costs_for(old: Problem, problem: Problem) -> Profile:
-    """The profile of a plan's graph, where the open problem may be that of another."""
+    """Return the profile of a plan's graph, which may not be the open one."""
     if old.splits == problem.splits:
         return problem.profile
     return old.profile if problem.splits else split_profile(problem.profile, old.splits)
@@ -316,7 +316,7 @@ def with_plan(project: OpenProject, entry: PlanEntry, choose: bool) -> OpenProje
 
 
 def without_plan(project: OpenProject, entry: PlanEntry) -> OpenProject:
-    """Take a row away; its neighbour is shown in its place."""
+    """Remove a row and show its neighbour."""
     at = project.plans.index(entry)
     plans = project.plans[:at] + project.plans[at + 1 :]
     if project.current is not entry:
@@ -326,7 +326,7 @@ def without_plan(project: OpenProject, entry: PlanEntry) -> OpenProject:
 
 
 def renamed(entry: PlanEntry, name: str) -> PlanEntry:
-    """The entry under another name."""
+    """Rename an entry."""
     return replace(entry, name=name)
 
 
@@ -337,7 +337,7 @@ def choosing(project: OpenProject, entry: PlanEntry) -> OpenProject:
         return replace(project, current=entry)
     graphs = {**project.graphs, shown.splits: shown}
     problem = graphs.pop(splits, entry.schedule.problem)
-    # All that is known of single ops is about the old graph.
+    # Selection and other state per op refers to the old graph.
     grouping = group_ops(problem.profile)
     return replace(project, current=entry, problem=problem, graphs=graphs, grouping=grouping)
 
@@ -356,5 +356,5 @@ def moved_schedule(problem: Problem, plan: Plan, ops: Collection[int], device: i
 
 @lru_cache(maxsize=2)
 def unpinned(problem: Problem) -> Problem:
-    """The problem without its pins."""
+    """Return the problem without its pins."""
     return replace(problem, pins={}) if problem.pins else problem

@@ -1,6 +1,6 @@
-"""Opening, saving, importing and exporting, with the questions that belong to them.
+"""Opening, saving, importing and exporting, with the questions they ask.
 
-Files are read and written in threads; the window goes on taking input meanwhile.
+Files are read and written in threads, so that the window stays responsive.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def _do_nothing() -> None:
 class Filing(QWidget):
     """Opens and writes files; a widget only so that its dialogs have a parent.
 
-    Signals ``done`` and ``failed`` carry one line for the person.
+    Signals ``done`` and ``failed`` carry one line for the user.
     """
 
     done = Signal(str)
     failed = Signal(str)
     model_named = Signal(object)
-    """The path of a model: there is no profile of it yet."""
+    """Emitted with the path of a model that has no profile yet."""
 
     def __init__(
         self, document: Document, recent: RecentFiles, recovery: Recovery, parent: QWidget
@@ -89,7 +89,7 @@ class Filing(QWidget):
         self._open(lambda: session.open_file(path), then=lambda: self.recent.add(path))
 
     def open_profile(self, profile: Profile, then: Callable[[], object] = _do_nothing) -> None:
-        """Open what was just measured, which no file holds yet; then call ``then``."""
+        """Open a new measurement, not yet saved in a file; then call ``then``."""
         self._open(lambda: session.open_profile(profile), saved=False, then=then)
 
     def _open(
@@ -98,7 +98,7 @@ class Filing(QWidget):
         saved: bool = True,
         then: Callable[[], object] = _do_nothing,
     ) -> None:
-        """Read in a thread, then show; a later call takes the place of an earlier one."""
+        """Read in a thread, then show; a later call replaces an earlier one."""
         if not self.may_leave(lambda: self._open(read, saved, then)):
             return
         before = self._document.project
@@ -126,14 +126,14 @@ class Filing(QWidget):
     # After a crash
 
     def offer_recovery(self) -> None:
-        """Ask whether to go on with work that a crash left unsaved."""
+        """Ask whether to recover work that a crash left unsaved."""
         left = self._recovery.leftovers()
         self._background.start(
             lambda: [(path, _model_in(path)) for path in left], self._ask_to_recover
         )
 
     def _ask_to_recover(self, found: Sequence[tuple[Path, str]]) -> None:
-        """Ask about one copy after the other, until the person opens one or cancels."""
+        """Ask about each copy in turn, until the user opens one or cancels."""
         for path, model in found:
             changed = QDateTime.fromSecsSinceEpoch(int(path.stat().st_mtime))
             when = QLocale.system().toString(changed, QLocale.FormatType.ShortFormat)
@@ -162,9 +162,9 @@ class Filing(QWidget):
     # Saving
 
     def may_leave(self, again: Callable[[], object]) -> bool:
-        """Whether nothing is unsaved, or the person gives it up.
+        """Return whether nothing is unsaved, or the user discards it.
 
-        If the person saves it, ``again`` is called once it is saved.
+        If the user chooses to save, ``again`` is called once it is saved.
         """
         if not self._document.modified:
             return True
@@ -180,7 +180,7 @@ class Filing(QWidget):
         return answer == _Button.Discard
 
     def save(self, then: Callable[[], object] = _do_nothing) -> None:
-        """Write the project, then call ``then``; asks for a name where it has none yet."""
+        """Save the project, then call ``then``; ask for a file name if it has none."""
         path = self._document.path
         if path:
             self.save_to(path, then)
@@ -200,7 +200,7 @@ class Filing(QWidget):
         project = session.to_project(opened, self._document.view)
 
         def finish(_: object) -> None:
-            if self._document.project is opened:  # else it has changed since
+            if self._document.project is opened:  # otherwise it has changed since
                 self._document.mark_saved(path)
             self.recent.add(path)
             self.done.emit(f"Saved {path.name}")
@@ -217,7 +217,7 @@ class Filing(QWidget):
     # Exporting
 
     def ask_export_plan(self, entry: PlanEntry | None = None) -> None:
-        """Ask where to write a plan of the list, or the current one, for teammates and scripts."""
+        """Ask for a file and write a plan of the list, or the current one, to it."""
         entry = entry or self._document.current
         if entry is not None:
             plan, schedule = entry.plan, entry.schedule
@@ -228,7 +228,7 @@ class Filing(QWidget):
             )
 
     def ask_export(self, form: str, suffix: str) -> None:
-        """Ask where to write the current schedule, for another program or another person."""
+        """Ask for a file and export the current schedule to it."""
         schedule, exporter = self._document.schedule, exporters()[form]
         if schedule is not None:
             self.ask_write(
@@ -236,7 +236,7 @@ class Filing(QWidget):
             )
 
     def ask_write(self, title: str, suffix: str, write: Callable[[Path], object]) -> None:
-        """Ask for a file's name and write it in a thread."""
+        """Ask for a file name and write the file in a thread."""
         name = self._ask_save(title, suffix, f"(*{suffix})")
         if name:
             path = Path(name)
@@ -252,7 +252,7 @@ class Filing(QWidget):
             self.import_plan(Path(name))
 
     def import_plan(self, path: Path) -> None:
-        """Add the plan of a file; ask what to do where it was made for another graph."""
+        """Add a plan from a file; ask what to do if it was made for another graph."""
         project = self._document.project
         if project is not None:
             self._background.start(
@@ -262,7 +262,7 @@ class Filing(QWidget):
             )
 
     def _complete(self, path: Path, found: PlanFile) -> None:
-        """Place what the file leaves out, if the person wants that, and add the plan."""
+        """Place the missing ops, if the user agrees, and add the plan."""
         if (found.missing or found.unknown) and not self._accept_mismatch(path, found):
             return
 
@@ -273,7 +273,7 @@ class Filing(QWidget):
         self._background.start(make, self._add_plan, self._fail)
 
     def _add_plan(self, entry: PlanEntry) -> None:
-        """Add an imported plan, unless another model is open by now."""
+        """Add an imported plan, unless another model is now open."""
         project = self._document.project
         profile = entry.schedule.problem.profile
         if project is not None and (entry.plan.splits or profile is project.model.profile):
@@ -298,7 +298,7 @@ class Filing(QWidget):
 
 
 def _model_in(path: Path) -> str:
-    """The model of a project, for a sentence that also works where the file is damaged."""
+    """Return the name of a project's model, or a substitute if the file is damaged."""
     try:
         return f"“{read_project(path).profile.name}”"
     except EnplaceError:

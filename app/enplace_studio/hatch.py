@@ -1,4 +1,4 @@
-"""Hatching: how a backward stage looks in every view, in the colour of its device."""
+"""Hatching, which marks a backward stage in every view, in the colour of its device."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from PySide6.QtGui import QColor, QPainter, QPainterPath, QPolygonF
 def paint_hatching(
     painter: QPainter, area: QRectF, ground: QColor, period: float, radius: float = 0.0
 ) -> None:
-    """Let a ground show through what was painted before, in slanted bands.
+    """Paint slanted bands in the background colour over an area.
 
     Parameters
     ----------
     period : float
-        From one band to the next; half of it is ground.
+        Distance from one band to the next; half of it is background.
     radius : float
-        Of the area's corners.
+        Radius of the area's corners.
     """
-    # A path, not a clip: pictures in SVG have none.
+    # A path and not a clip, since SVG pictures do not clip.
     bands = _bands(round(area.width(), 1), round(area.height(), 1), period, radius)
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)

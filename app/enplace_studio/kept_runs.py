@@ -1,4 +1,4 @@
-"""Measured runs as a project file keeps them: plain JSON."""
+"""Measured runs in the form a project file stores them: plain JSON."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from enplace.values.profile import FloatArray
 
 _OF_PLAN = ("device", "position")
 _DIGITS = 3
-"""Of times in µs; nobody measures picoseconds."""
+"""Decimals of times in µs; nobody measures picoseconds."""
 
 
 def run_to_json(run: MeasuredRun) -> dict[str, Any]:
-    """Write a run without its profile and its plan, which the project holds anyway."""
+    """Convert a run to JSON, without its profile and plan, which the project stores anyway."""
     message = run_message(run)
     arrays = {name: _plain(array) for name, array in message.arrays.items() if name not in _OF_PLAN}
     figures = {name: _known(value) for name, value in message.details["run"].items()}
@@ -28,7 +28,7 @@ def run_to_json(run: MeasuredRun) -> dict[str, Any]:
 
 
 def run_from_json(data: Any, problem: Problem, plan: Plan) -> MeasuredRun | None:
-    """Read the run of a plan; None where it is damaged or belongs to other ops."""
+    """Read the run of a plan; None if it is damaged or belongs to other ops."""
     try:
         arrays = {name: _array(values) for name, values in data["arrays"].items()}
         arrays |= {name: getattr(plan, name) for name in _OF_PLAN}
@@ -42,19 +42,19 @@ def run_from_json(data: Any, problem: Problem, plan: Plan) -> MeasuredRun | None
 
 
 def _plain(array: Any) -> list[Any]:
-    """Numbers with null for NaN, which JSON does not know."""
+    """Convert numbers, with null for NaN, which JSON does not have."""
     if array.dtype.kind != "f":
         return list(array.tolist())
     return [_known(value) for value in array.round(_DIGITS).tolist()]
 
 
 def _known(value: Any) -> Any:
-    """The value, or null where it is NaN."""
+    """Return the value, or null for NaN."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _array(values: list[Any]) -> FloatArray | Any:
-    """Whole numbers as such; all else as floats, with NaN for null."""
+    """Read whole numbers as integers, anything else as floats with NaN for null."""
     if all(type(value) is int for value in values):
         return np.array(values, dtype=np.int64)
     return np.array(values, dtype=np.float64)

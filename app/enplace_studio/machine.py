@@ -1,4 +1,4 @@
-"""Whether TensorFlow can be used here, found out without importing it."""
+"""Checks on whether TensorFlow can be used here, without importing it."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ MODEL_SUFFIXES = (".py", ".keras", ".h5", ".hdf5", ".meta", ".pb", ".pbtxt")
 
 
 def has_tensorflow() -> bool:
-    """Whether TensorFlow is installed; looks it up without importing it."""
+    """Return whether TensorFlow is installed, without importing it."""
     return importlib.util.find_spec("tensorflow") is not None
 
 
 def tensorflow_state() -> str:
-    """The same as a sentence."""
+    """Say in a sentence whether TensorFlow is installed."""
     return f"TensorFlow is {'' if has_tensorflow() else 'not '}installed with the studio."
 
 
 def is_model(path: Path) -> bool:
-    """Whether a file is for TensorFlow to open: a script, a saved model or a graph."""
+    """Return whether TensorFlow opens this file: a script, a saved model or a graph."""
     return path.is_dir() or path.suffix.lower() in MODEL_SUFFIXES
 
 
 def model_source(document: Document) -> Mapping[str, Any] | None:
-    """The model that the open profile was measured on, where it says so."""
+    """Return the model that the open profile was measured on, if it names one."""
     problem = document.problem
     source = problem.profile.measured.source if problem is not None else {}
     return source if source.get("path") else None
 
 
 def why_no_run(document: Document) -> str:
-    """Why the current plan cannot run on this machine, and how to mend that; empty if it can."""
+    """Explain why the current plan cannot run on this machine, and the fix; empty if it can."""
     source = model_source(document)
     if document.current is None:
         return "There is no plan to run yet. Press Solve first."
     if source is None:
         return (
-            "This profile does not say which model it was measured on. "
+            "This profile does not name the model it was measured on. "
             "Open the model itself with File › Open a model, then run its plans."
         )
     if source.get("kind") == "trace":
@@ -58,5 +58,5 @@ def why_no_run(document: Document) -> str:
         )
     path = Path(str(source["path"]))
     if source.get("kind") != "module" and not path.exists():
-        return f"{path} is not there any more. Put it back, or open the model from its new place."
+        return f"{path} no longer exists. Put it back, or open the model from its new place."
     return ""

@@ -1,4 +1,4 @@
-"""The table of actions as Qt has them: shortcuts, menus, and what is enabled now."""
+"""The table of actions in Qt: shortcuts, menus, and which actions are enabled."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Menus(QObject):
         return menu
 
     def export_menu(self) -> QMenu:
-        """A menu of every way to export."""
+        """Make a menu of all export formats."""
         menu = QMenu(self._window)
         for form in ("plan", *EXPORTS, "graph"):
             menu.addAction(self.by_id[f"export-{form}"])
@@ -83,7 +83,7 @@ class Menus(QObject):
         action.triggered.connect(lambda: self._studio.files.open_path(path))
 
     def refresh(self) -> None:
-        """Enable what can be done now, and say what undo and redo would do."""
+        """Enable the available actions, and name the edits of Undo and Redo."""
         studio = self._studio
         for spec in self.specs:
             action = self.by_id[spec.id]

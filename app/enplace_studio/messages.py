@@ -32,7 +32,7 @@ MARGIN = 18
 def button(
     text: str, clicked: Callable[[], object] | None = None, *, kind: str = ""
 ) -> QPushButton:
-    """A button; ``kind`` is empty, ``accent``, ``link`` or ``quiet``."""
+    """Make a button; ``kind`` is empty, ``accent``, ``link`` or ``quiet``."""
     made = QPushButton(text)
     made.setCursor(Qt.CursorShape.PointingHandCursor)
     if kind:
@@ -43,7 +43,7 @@ def button(
 
 
 def dialog_buttons(dialog: QDialog, accept: str, *others: QPushButton) -> QHBoxLayout:
-    """The last row of a dialog: other buttons on the left, Cancel and the default on the right."""
+    """Make the last row of a dialog: other buttons left, Cancel and the default right."""
     row = QHBoxLayout()
     for other in others:
         row.addWidget(other)
@@ -56,7 +56,7 @@ def dialog_buttons(dialog: QDialog, accept: str, *others: QPushButton) -> QHBoxL
 
 
 class Banner(QFrame):
-    """An error, above the panes, until it is closed or something succeeds."""
+    """An error above the panes, shown until it is closed or something succeeds."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -82,7 +82,7 @@ class Banner(QFrame):
 
 
 class Toast(QFrame):
-    """A line about what was just done, with a way back, for a few seconds."""
+    """A line about the last edit, with an Undo button, shown for a few seconds."""
 
     def __init__(self, parent: QWidget, undo: Callable[[], object]) -> None:
         super().__init__(parent)
@@ -103,8 +103,8 @@ class Toast(QFrame):
     def text(self) -> str:
         return self._text.text()
 
-    def say(self, text: str, undo: bool = False) -> None:
-        """Show a line; ``undo`` offers to take it back."""
+    def show_text(self, text: str, undo: bool = False) -> None:
+        """Show a line; ``undo`` adds the Undo button."""
         self._text.setText(text + ".")
         self._undo.setVisible(undo)
         self._settle()
@@ -132,7 +132,7 @@ class Toast(QFrame):
 
 
 def install_excepthook(log_file: Path) -> None:
-    """Log every fault of the program and report it in a box; the studio stays up."""
+    """Log every unexpected exception and report it in a box; the studio keeps running."""
     showing = False
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -141,7 +141,7 @@ def install_excepthook(log_file: Path) -> None:
             QApplication.quit()
             return
         details = "".join(traceback.format_exception(kind, error, trace))
-        log.error("unexpected fault\n%s", details)
+        log.error("unexpected error\n%s", details)
         if showing or QApplication.instance() is None:
             return
         showing = True
@@ -157,7 +157,7 @@ def _show_fault(details: str, log_file: Path) -> None:
     box = QMessageBox(QApplication.activeWindow())
     box.setIcon(QMessageBox.Icon.NoIcon)
     box.setWindowTitle("Something went wrong")
-    box.setText("The studio met a fault of its own. Your work is kept; you can go on.")
+    box.setText("The studio had an internal error. Your work is safe; you can continue.")
     box.setInformativeText(f"If it happens again, please send the log:\n{log_file}")
     box.setDetailedText(details)
     box.exec()

@@ -1,4 +1,4 @@
-"""The command palette, and the sheet that lists every key."""
+"""The command palette, and the list of all keys."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from enplace_studio.panel import label
 
 
 def native_keys(keys: str) -> str:
-    """A shortcut as the system writes it."""
+    """Return a shortcut in the notation of the system."""
     return QKeySequence(keys).toString(QKeySequence.SequenceFormat.NativeText)
 
 
 class Palette(QDialog):
-    """Type a few letters, press Enter: runs any action that can be done now."""
+    """A search field that runs any available action: type a few letters and press Enter."""
 
     def __init__(self, menus: Menus, parent: QWidget) -> None:
         super().__init__(parent)
@@ -73,7 +73,7 @@ class Palette(QDialog):
 
 
 def matches(typed: str, title: str) -> bool:
-    """Whether every typed word begins or lies in the title."""
+    """Return whether the title contains every typed word."""
     return all(word in title.lower() for word in typed.lower().split())
 
 

@@ -1,4 +1,4 @@
-"""The card that every pane of the studio is: a title, a quiet legend, and a body."""
+"""The card that frames every pane of the studio: a title, a legend and a body."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from PySide6.QtWidgets import (
 
 
 class Panel(QFrame):
-    """A card with a title; put what it shows into ``body``.
+    """A card with a title; its contents go into ``body``.
 
     Attributes
     ----------
     body : QVBoxLayout
-        Where the contents go.
+        The layout of the contents.
     header : QHBoxLayout
         Title and legend; a small button may be added at its end.
     """
@@ -52,7 +52,7 @@ class Panel(QFrame):
 
     @property
     def legend(self) -> str:
-        """The whole legend, even where it is shown elided."""
+        """The full legend, even if it is shown elided."""
         return self._legend.whole
 
     def set_legend(self, legend: str) -> None:
@@ -60,7 +60,7 @@ class Panel(QFrame):
 
 
 class ElidedLabel(QLabel):
-    """A text that shrinks: it ends in an ellipsis where it does not fit."""
+    """A label that can shrink; a text that does not fit ends in an ellipsis."""
 
     def __init__(self, role: str = "") -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class ElidedLabel(QLabel):
 
 
 def label(text: str, role: str = "") -> QLabel:
-    """A text in a role that the style sheet knows: ``title``, ``dim``, ``number``, ``good``..."""
+    """Make a text with a role from the style sheet: ``title``, ``dim``, ``number``, ``good``..."""
     made = QLabel(text)
     made.setTextFormat(Qt.TextFormat.PlainText)
     if role:
@@ -94,14 +94,14 @@ def label(text: str, role: str = "") -> QLabel:
 
 
 def paragraph(text: str) -> QLabel:
-    """A quiet text that takes as many lines as it needs."""
+    """Make a dim text that wraps."""
     made = label(text, "dim")
     made.setWordWrap(True)
     return made
 
 
 class Column(QScrollArea):
-    """Widgets below each other that scroll where they do not fit; :meth:`fill` replaces them."""
+    """A column of widgets that scrolls if they do not fit; :meth:`fill` replaces them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Column(QScrollArea):
 
 
 def set_role(widget: QLabel, role: str) -> None:
-    """Give a label another role and the look that goes with it."""
+    """Give a label another role and the style of that role."""
     if widget.property("role") != role:
         widget.setProperty("role", role)
         widget.style().unpolish(widget)
@@ -132,27 +132,27 @@ def set_role(widget: QLabel, role: str) -> None:
 
 
 def named(widget: QWidget, name: str) -> QWidget:
-    """The widget, under the name by which the style sheet knows it."""
+    """Set the name of a widget for the style sheet, and return the widget."""
     widget.setObjectName(name)
     return widget
 
 
 def plain_tip(text: str) -> str:
-    """A tooltip that shows a text as it is, even where a name in it looks like HTML."""
+    """Make a tooltip that shows a text verbatim, even if it looks like HTML."""
     shown = html.escape(text, quote=False)
     return f'<p style="white-space: pre-wrap">{shown}</p>' if text else ""
 
 
 def number_field(low: int, high: int, value: int) -> QSpinBox:
-    """A whole number to type; the arrow keys and the wheel change it too."""
+    """Make a field for a whole number, which arrow keys and wheel change too."""
     made = QSpinBox(minimum=low, maximum=high, value=value)
     made.setGroupSeparatorShown(True)
-    made.lineEdit().setTextMargins(7, 0, 7, 0)  # a style sheet's padding does not reach it
+    made.lineEdit().setTextMargins(7, 0, 7, 0)  # the style sheet's padding does not apply to it
     return made
 
 
 class Form(QFormLayout):
-    """Names on the left, fields as wide as possible on the right."""
+    """A form with names on the left and fields as wide as possible on the right."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class Form(QFormLayout):
         self.setFieldGrowthPolicy(QFormLayout.FieldGrowthPolicy.AllNonFixedFieldsGrow)
 
     def add(self, name: str, field: QWidget) -> None:
-        """Add a row; its name stands in the middle of the field's height."""
+        """Add a row, its name vertically centred on the field."""
         shown = label(name)
         shown.setMinimumHeight(field.sizeHint().height())
         shown.setBuddy(field)

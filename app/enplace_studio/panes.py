@@ -1,4 +1,4 @@
-"""The views of the window: made when a model first opens, shown in the middle and in docks."""
+"""The views of the window: made when a model first opens, shown in the middle or in docks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT = Qt.Orientation.Horizontal, Qt.Orientation.Vertical
 
 
 class Panes(QObject):
-    """Makes the views, and remembers how the person arranges them.
+    """Makes the views, and remembers how the user arranges them.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Panes(QObject):
     """
 
     built = Signal()
-    """The views and their docks are there."""
+    """The views and their docks have been made."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Panes(QObject):
             QTimer.singleShot(0, self, self._preload)
 
     def build(self) -> None:
-        """Make all views, unless they are there already."""
+        """Make all views, unless they exist."""
         if self.views:
             return
         self._not_loaded = []
@@ -73,24 +73,24 @@ class Panes(QObject):
                 dock = self.docks[view.id] = Dock(view.id, view.title, widget)
                 self._window.addDockWidget(view.area, dock)
         self.built.emit()
-        # Sizes hold once the panes have been laid out.
+        # Sizes take effect only after the panes have been laid out.
         QTimer.singleShot(0, self, self.restore)
 
     @property
     def toggles(self) -> list[QAction]:
-        """One action for each dock that shows or hides it."""
+        """Return the actions that show or hide each dock."""
         return [dock.toggleViewAction() for dock in self.docks.values()]
 
     # Showing them
 
     @property
     def middle_view(self) -> QWidget | None:
-        """The view in the middle, once it is made."""
+        """The view in the middle, once made."""
         ids = [view.id for view in self._table if view.area is None]
         return self.views.get(ids[0]) if ids else None
 
     def show_views(self) -> None:
-        """Show the middle view, and the docks that the person has not closed."""
+        """Show the middle view, and the docks that the user has not closed."""
         self.build()
         middle = self.middle_view
         if middle is not None:
@@ -100,12 +100,12 @@ class Panes(QObject):
             self.docks[name].show()
 
     def hide_docks(self) -> None:
-        """Hide every dock: without a model they have nothing to show."""
+        """Hide all docks, which show nothing without a model."""
         for dock in self.docks.values():
             dock.hide()
 
     def call(self, method: str) -> None:
-        """Call a method of the view that has the focus, or else of the view in the middle."""
+        """Call a method of the focused view, or else of the view in the middle."""
         widget: QWidget | None = QApplication.focusWidget()
         while widget is not None and not hasattr(widget, method):
             widget = widget.parentWidget()
@@ -117,7 +117,7 @@ class Panes(QObject):
 
     @property
     def _version(self) -> int:
-        """Of saved layouts: one that was saved with other views does not apply."""
+        """The version of saved layouts; one saved with other views does not apply."""
         known = repr([(view.id, str(view.area)) for view in self._docked])
         return zlib.crc32(known.encode()) & 0x7FFFFFFF
 
@@ -129,14 +129,14 @@ class Panes(QObject):
             self._settings.setValue(_LAYOUT_KEY, self._window.saveState(self._version))
 
     def restore(self) -> None:
-        """Arrange the docks as the person left them, or else as at first."""
+        """Restore the user's arrangement of the docks, or else the default one."""
         self._resize()
         state = self._settings.value(_LAYOUT_KEY)
         if isinstance(state, QByteArray):
             self._window.restoreState(state, self._version)
 
     def reset(self) -> None:
-        """Put the docks where they were at first."""
+        """Restore the default arrangement of the docks."""
         for view in self._docked:
             if view.area is not None and (dock := self.docks.get(view.id)):
                 dock.setFloating(False)

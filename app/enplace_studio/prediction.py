@@ -11,14 +11,14 @@ from enplace.values.schedule import Schedule
 
 
 def prediction_error(predicted_us: float, measured_us: float) -> float | None:
-    """The prediction against the measurement, as a fraction; −0.05 is predicted 5 % too short."""
+    """Return the relative error of a prediction; −0.05 is 5 % too short."""
     return predicted_us / measured_us - 1 if measured_us > 0 else None
 
 
 def predicted_times(schedule: Schedule) -> FloatArray:
-    """Compute time of each op in the schedule, as a trace would show it; shape (n_ops,).
+    """Compute the op times of the schedule as a trace would show them; shape (n_ops,).
 
-    Rows on a CPU do not hold what the executor adds to every op; the profile's costs do.
+    Traces of a CPU leave out the executor's overhead per op; the profile's costs include it.
     """
     cluster, device = schedule.problem.cluster, schedule.plan.device
     overhead_us = schedule.problem.profile.measured.op_overhead_us or 0.0
@@ -28,28 +28,28 @@ def predicted_times(schedule: Schedule) -> FloatArray:
 
 
 def total_times(schedule: Schedule, run: MeasuredRun, ops: IntArray) -> tuple[float, float]:
-    """Predicted and measured compute time of those of the ops that were seen to run."""
+    """Sum the predicted and measured times of those ops that the run recorded."""
     seen = ops[np.isfinite(run.op_time_us[ops])]
     return float(predicted_times(schedule)[seen].sum()), float(run.op_time_us[seen].sum())
 
 
 def device_times(schedule: Schedule, run: MeasuredRun, device: int) -> tuple[float, float]:
-    """Predicted and measured compute time of what ran on a device."""
+    """Sum the predicted and measured times of the ops that ran on a device."""
     return total_times(schedule, run, np.flatnonzero(run.op_device == device))
 
 
 def step_error(schedule: Schedule, run: MeasuredRun) -> float | None:
-    """The predicted step against the measured one, as a fraction."""
+    """Return the relative error of the predicted step time."""
     return prediction_error(schedule.makespan_us, run.step_time_us)
 
 
 def error_text(predicted_us: float, measured_us: float) -> str:
-    """``prediction −3.2 %``; empty where nothing was measured."""
+    """Format the error: ``prediction −3.2 %``; empty if nothing was measured."""
     error = prediction_error(predicted_us, measured_us)
     return "" if error is None else f"prediction {percent(error, signed=True)}"
 
 
 def compared(predicted_us: float, measured_us: float) -> str:
-    """``4.4 ms, prediction −3.2 %``."""
+    """Format time and error: ``4.4 ms, prediction −3.2 %``."""
     off = error_text(predicted_us, measured_us)
     return f"{ms(measured_us)}, {off}" if off else ms(measured_us)

@@ -17,7 +17,7 @@ from enplace_studio.edits import moved_schedule
 from enplace_studio.project import OpenProject
 
 LIMIT = 64
-"""Previews that are kept of one project."""
+"""Largest number of previews kept for a project."""
 
 _Key = tuple[frozenset[int], int]
 
@@ -29,10 +29,10 @@ class Preview:
     Attributes
     ----------
     step_us, delta_us : float
-        Step time then, and its change; inf where the ops may not run on the device.
+        Step time after the move, and its change; inf if the ops may not run on the device.
     peak_bytes : int array, shape (n_devices,)
     why_not : str
-        Why the ops may not run there; empty where they may.
+        Why the ops may not run there; empty if they may.
     """
 
     step_us: float
@@ -43,10 +43,10 @@ class Preview:
 
 
 class Previews(QObject):
-    """The previews of the project that is open."""
+    """The previews of the open project."""
 
     ready = Signal(object, int, object)
-    """The ops, the device and the :class:`Preview` that :meth:`start` asked for."""
+    """Emitted with the ops, the device and the :class:`Preview` after :meth:`start`."""
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
@@ -55,13 +55,13 @@ class Previews(QObject):
         self._background = Background(self)
 
     def follow(self, project: OpenProject | None) -> None:
-        """Work on this project from now on."""
+        """Preview edits of this project from now on."""
         self._project = project
         self._known.clear()
         self._background.forget()
 
     def get(self, ops: Collection[int], device: int) -> Preview | None:
-        """Step time and memory if these ops ran on a device; None without a plan."""
+        """Return the effect of running these ops on a device; None without a plan."""
         key = (frozenset(ops), device)
         if (
             key not in self._known
@@ -73,7 +73,7 @@ class Previews(QObject):
         return self._known.get(key)
 
     def start(self, ops: Collection[int], device: int) -> None:
-        """Simulate in a thread; :attr:`ready` follows, unless the project changes."""
+        """Simulate in a thread; :attr:`ready` is sent unless the project changes."""
         project, key = self._project, (frozenset(ops), device)
         if key in self._known:
             self.ready.emit(*key, self._known[key])

@@ -1,4 +1,4 @@
-"""What is open, as one immutable value. No Qt."""
+"""The open project as one immutable value. No Qt."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class PlanEntry:
     Attributes
     ----------
     name, note : str
-        What a person calls it, and a few words about how it was made.
+        Its title, and a few words on how it was made.
     origin : PlanEntry or None
         The plan this one was edited from; its schedule is drawn as a ghost.
     run : MeasuredRun or None
-        What was measured when the plan ran on this machine.
+        The measured run of the plan on this machine.
     """
 
     name: str
@@ -45,14 +45,14 @@ class OpenProject:
     Attributes
     ----------
     problem : Problem
-        With the cluster as scaled.
+        The problem with the scaled cluster.
     cluster : Cluster
-        Before scaling by ``compute_scale`` and ``link_scale``.
+        The cluster before scaling by ``compute_scale`` and ``link_scale``.
     grouping : Grouping
-        The groups of ops that a person sees.
+        The groups of ops as shown to the user.
     graphs : mapping
-        The problems of the graphs that are not shown, by their splits: a plan that splits ops has a
-        graph of its own, which is shown with it.
+        The problems of the graphs not shown, keyed by their splits: a plan that splits ops has
+        its own graph, which is shown with it.
     """
 
     problem: Problem
@@ -76,7 +76,7 @@ class OpenProject:
 
     @property
     def baseline(self) -> Schedule | None:
-        """The schedule before the person's edits, drawn as a ghost."""
+        """The schedule before the user's edits, drawn as a ghost."""
         return self.current.origin.schedule if self.current and self.current.origin else None
 
     @property
@@ -86,9 +86,9 @@ class OpenProject:
         return next((e for e in experts if e.plan.objective == STEP_TIME), None)
 
     def against_expert(self, schedule: Schedule) -> float | None:
-        """Change of step time against the expert plan, as a fraction; −0.2 is 20 % faster.
+        """Return the change in step time from the expert plan; −0.2 is 20 % faster.
 
-        None without an expert plan that fits: a plan that cannot run is no reference.
+        None if no expert plan fits: a plan that cannot run is no reference.
         """
         expert = self.expert.schedule if self.expert else None
         if expert is None or expert.makespan_us == 0 or not expert.fits:
@@ -96,16 +96,16 @@ class OpenProject:
         return schedule.makespan_us / expert.makespan_us - 1
 
     def describe(self, ops: Collection[int]) -> str:
-        """What a person calls these ops."""
+        """Return a short name for these ops."""
         return name_ops(self.problem.profile, ops, self.grouping)
 
     def device_label(self, device: int) -> str:
-        """What a person calls a device: ``GPU 0``."""
+        """Return a readable name for a device: ``GPU 0``."""
         return device_label(self.problem.cluster.devices[device].name)
 
 
 def start_project(profile: Profile, cluster: Cluster) -> OpenProject:
-    """A profile just opened, without plans.
+    """Make a project from a profile, without plans.
 
     Raises
     ------

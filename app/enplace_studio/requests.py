@@ -1,4 +1,4 @@
-"""Requests of views to the rest of the studio; the part that can do it listens."""
+"""Requests from views to the rest of the studio; the part that can fulfil one listens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ class Requests(QObject):
     """Signals that a view emits and never connects to."""
 
     export_plan = Signal(object)
-    """A :class:`PlanEntry` that the person wants to save as a file."""
+    """A :class:`PlanEntry` that the user wants to export to a file."""
     renew_plan = Signal(object)
-    """A :class:`PlanEntry` whose method should run again, on the problem as it is now."""
+    """A :class:`PlanEntry` whose method should run again on the current problem."""
     polish_plan = Signal(object)
     """A :class:`Plan` from which to look for a better one."""
     write_file = Signal(str, str, object)

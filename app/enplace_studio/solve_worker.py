@@ -1,4 +1,4 @@
-"""The handler that runs placers in a worker, so that the window never waits for them."""
+"""The handler that runs placers in a worker, so that they never block the window."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def serve(connection: Connection) -> Message:
         target=_sort, args=(connection, inbox, cancelled), name="cancels", daemon=True
     ).start()
     connection.send(Message("hello", {"default": DEFAULT_METHOD, "methods": _methods()}))
-    # Before the first person waits for them; the first plans appear while the rest compiles.
+    # Compile before the user waits for it; the first plans appear while the rest compiles.
     threading.Thread(target=load_all_kernels, args=[_ignore], name="kernels", daemon=True).start()
     profile: Profile | None = None
     while True:
@@ -46,7 +46,7 @@ def _ignore(message: str) -> None:
 
 
 def _sort(connection: Connection, inbox: queue.SimpleQueue[Message], cancelled: set[int]) -> None:
-    """Note at once which jobs are cancelled; everything else waits for the placer."""
+    """Handle cancels at once; everything else waits for the placer."""
     while message := connection.receive():
         if message.do == "cancel":
             cancelled.add(message.details["job"])
@@ -81,8 +81,8 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
     except EnplaceError as error:
         send(Message("unsolved", {"job": number, "why": str(error)}))
     else:
-        reporter.tell()
-        # What is proven of a graph with its ops split says nothing about the graph as it was.
+        reporter.send_pending()
+        # A bound on the graph with split ops is not a bound on the original graph.
         same = result.schedule.problem.splits == problem.splits
         bound_us = result.step_bound_us if same else None
         proof = {"bound_us": bound_us, "proven_by": result.proven_by}
@@ -90,7 +90,7 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
 
 
 class _Reporter:
-    """Passes on progress, not more often than an eye can follow."""
+    """Passes on progress, at most as often as the eye can follow."""
 
     def __init__(self, job: int, send: Send) -> None:
         self._job, self._send = job, send
@@ -102,10 +102,10 @@ class _Reporter:
         now_s = time.monotonic()
         if now_s - self._last_s >= REPORT_EVERY_S:
             self._last_s = now_s
-            self.tell()
+            self.send_pending()
 
-    def tell(self) -> None:
-        """Send what came too soon after the last message."""
+    def send_pending(self) -> None:
+        """Send the progress that came too soon after the last message."""
         progress, self._held = self._held, None
         if progress is None:
             return
@@ -118,7 +118,7 @@ class _Reporter:
 
 
 def _merged(earlier: Progress, later: Progress) -> Progress:
-    """One report for two: the later plan that there is, and the better bound."""
+    """Merge two reports: keep the later plan and the better bound."""
     found = later if later.incumbent is not None or earlier.incumbent is None else earlier
     bound = max((earlier, later), key=lambda progress: progress.bound_us or 0.0)
     return replace(found, fraction=later.fraction, bound_us=bound.bound_us, bound_by=bound.bound_by)

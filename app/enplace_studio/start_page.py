@@ -1,4 +1,4 @@
-"""The page that is shown while nothing is open: samples, recent files, and buttons to open more."""
+"""The page shown while nothing is open: samples, recent files, and buttons to open more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line at the bottom: predicted step, unsaved change, solver."""
+"""The status line: predicted step, unsaved change, solver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enplace_studio.panel import ElidedLabel, label, set_role
 
 
 class StatusLine(QWidget):
-    """Reads the document and the solver."""
+    """Shows the state of the document and the solver."""
 
     def __init__(self, document: Document, solver: Solver) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class StatusLine(QWidget):
 
 
 def unsaved_text(document: Document) -> str:
-    """The last change that no file holds."""
+    """Describe the last unsaved change."""
     if not document.modified:
         return ""
     change = document.undo_stack.undoText()
@@ -60,7 +60,7 @@ def unsaved_text(document: Document) -> str:
 
 
 def solver_state(solver: Solver) -> str:
-    """What the solver does and how long it has taken."""
+    """Describe the running method and its elapsed time."""
     job, report = solver.job, solver.report
     if job is None:
         return "solver idle"

@@ -1,4 +1,4 @@
-"""The parts of one window that actions work on."""
+"""The parts of a window that actions work on."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 class Studio(QObject):
     """The document, and the parts that open, solve, measure and show it.
 
-    Signals ``done`` and ``failed`` carry one line for the person.
+    Signals ``done`` and ``failed`` carry one line for the user.
 
     Parameters
     ----------
     window : QMainWindow
         The parent of dialogs and docks.
     middle : QStackedWidget
-        Where the view in the middle is shown.
+        Container of the view in the middle.
     settings : QSettings
-        Where the layout, the theme, the method and recent files are remembered.
+        Storage of the layout, theme, method and recent files.
     recovery_folder : Path
-        Where unsaved work is kept against a crash.
+        Folder with copies of unsaved work, for recovery after a crash.
     """
 
     done = Signal(str)
     failed = Signal(str)
     changed = Signal()
-    """Other actions may be possible now."""
+    """The set of available actions may have changed."""
     palette_wanted = Signal()
     keys_wanted = Signal()
-    """The list of all commands, or of all keys, should be shown."""
+    """The user asked for the command palette or the list of keys."""
     measuring_made = Signal(QWidget)
-    """The strip that shows a measurement; it belongs above the views."""
+    """Emitted with the strip that shows a measurement, to be put above the views."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Studio(QObject):
         self.files.model_named.connect(lambda path: self.measuring.open_model(path))
 
     def _on_solver_changed(self) -> None:
-        """Pass on that the solver started or ended, but not its progress."""
+        """Report that the solver started or ended, but not its progress."""
         now = self.solver.busy, self.solver.is_asked
         if now != self._solver_was:
             self._solver_was = now
@@ -95,7 +95,7 @@ class Studio(QObject):
 
     @property
     def measuring(self) -> Measuring:
-        """What profiles and runs models; its code is imported when it is first used."""
+        """The part that profiles and runs models; its code is imported on first use."""
         if self._measuring is None:
             from enplace_studio.tensorflow.measuring import Measuring
 
@@ -108,15 +108,15 @@ class Studio(QObject):
 
     @property
     def is_measuring(self) -> bool:
-        """Whether a worker profiles a model or runs a plan."""
+        """Whether a worker is profiling a model or running a plan."""
         return self._measuring is not None and self._measuring.busy
 
     def why_no_run(self) -> str:
-        """Why the current plan cannot run on this machine now; empty if it can."""
+        """Explain why the current plan cannot run on this machine now; empty if it can."""
         if self.is_measuring:
             return "A measurement is running. Wait until it ends, or cancel it."
         if self.solver.busy:
-            return "The solver is at work and would disturb the measurement. Wait, or stop it."
+            return "The solver is running and would disturb the measurement. Wait, or stop it."
         return why_no_run(self.document)
 
     # Settings
@@ -128,17 +128,17 @@ class Studio(QObject):
         self.header.set_method(method, objective=objective)
 
     def set_theme(self, mode: str) -> None:
-        """Switch to light, dark, or whatever the system uses, and remember it."""
+        """Switch to light, dark or the system's theme, and remember it."""
         self.settings.setValue("theme", mode)
         theme.set_mode(mode)
         self.changed.emit()
 
-    # The end
+    # Closing
 
     def may_close(self) -> bool:
-        """Whether nothing is unsaved or under way, or the person gives it up.
+        """Return whether nothing is unsaved or running, or the user abandons it.
 
-        If the person saves it, the window closes once it is saved.
+        If the user chooses to save, the window closes once it is saved.
         """
         if not self.files.may_leave(self.window.close):
             return False

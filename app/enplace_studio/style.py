@@ -1,4 +1,4 @@
-"""How the studio looks: Fusion, a palette and one style sheet, all made from the theme's tokens."""
+"""The look of the studio: Fusion, a palette and one style sheet, made from the theme's tokens."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _apply(app: QApplication, theme: Theme) -> None:
 
 
 def make_sheet(theme: Theme) -> str:
-    """The style sheet with the theme's colours and sizes."""
+    """Make the style sheet with the theme's colours and sizes."""
     sizes = {f"px{size}": round(size * theme.scale) for size in (11, 12, 15, 16, 22)}
     hover = theme.tokens.accent.lighter(112) if theme.dark else theme.tokens.accent.darker(108)
     chevron = resources.files("enplace_resources") / "icons" / "chevron.svg"
@@ -153,7 +153,7 @@ def make_sheet(theme: Theme) -> str:
 
 
 def make_palette(theme: Theme) -> QPalette:
-    """The colours of what no style sheet reaches."""
+    """Make the palette for what the style sheet does not cover."""
     tokens, role = theme.tokens, QPalette.ColorRole
     palette = QPalette()
     colors: dict[QPalette.ColorRole, QColor] = {

@@ -14,7 +14,7 @@ MODES = ("system", "light", "dark")
 
 @dataclass(frozen=True)
 class Tokens:
-    """What each colour is for. ``faint`` is for decoration only; text uses ``text`` and ``dim``."""
+    """The colours by purpose. ``faint`` is for decoration only; text uses ``text`` and ``dim``."""
 
     bg: QColor
     panel: QColor
@@ -40,7 +40,7 @@ _LARGEST_USUAL_POINTS = 11.0
 
 
 class Theme(QObject):
-    """The current colours and fonts; ``changed`` says that they have to be read again."""
+    """The current colours and fonts; ``changed`` is sent when they must be read again."""
 
     changed = Signal()
 
@@ -52,7 +52,7 @@ class Theme(QObject):
 
     @property
     def mode(self) -> str:
-        """What the person chose: one of :data:`MODES`."""
+        """The user's choice: one of :data:`MODES`."""
         return self._mode
 
     @property
@@ -64,22 +64,22 @@ class Theme(QObject):
         return _DARK if self._dark else _LIGHT
 
     def device_color(self, device: int) -> QColor:
-        """The colour of a device, the same in every view."""
+        """Return the colour of a device, the same in every view."""
         colors = _DEVICES_DARK if self._dark else _DEVICES
         return colors[device % len(colors)]
 
     def set_mode(self, mode: str) -> None:
-        """Show light, dark, or whatever the system shows."""
+        """Switch to light, dark or the system's theme."""
         self._mode = mode
         self._update()
 
     def follow_system(self) -> None:
-        """Change with the system from now on; call once when there is an application."""
+        """Follow changes of the system's theme; call once after making the application."""
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._update)
         self._update()
 
     def font(self, size: int = 12, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
-        """A font of ``size`` pixels on a usual system, larger where the system's text is larger."""
+        """Return a font of ``size`` pixels, scaled with the system's text size."""
         font = QFont(self.family)
         # Inter would show the x between two digits of a name as ×.
         font.setFeature(QFont.Tag("calt"), 0)
@@ -89,7 +89,7 @@ class Theme(QObject):
 
     @property
     def family(self) -> str:
-        """Inter where the system has it, else the system's own font."""
+        """Inter if the system has it, else the system's default font."""
         if self._family is None:
             system = QGuiApplication.font().family()
             self._family = "Inter" if "Inter" in QFontDatabase.families() else system
@@ -97,7 +97,7 @@ class Theme(QObject):
 
     @property
     def scale(self) -> float:
-        """How much larger than usual the person has set the system's text."""
+        """The system's text size relative to the usual one."""
         return max(1.0, QGuiApplication.font().pointSizeF() / _LARGEST_USUAL_POINTS)
 
     def _update(self) -> None:
@@ -109,7 +109,7 @@ class Theme(QObject):
 
 
 def blend(color: QColor, ground: QColor, share: float) -> QColor:
-    """``share`` of one colour on another."""
+    """Blend ``share`` of one colour over another."""
     rest = 1 - share
     return QColor(
         round(color.red() * share + ground.red() * rest),
@@ -119,7 +119,7 @@ def blend(color: QColor, ground: QColor, share: float) -> QColor:
 
 
 def css_colors(tokens: Tokens) -> dict[str, str]:
-    """Each token's name and its value as a style sheet writes it."""
+    """Return each token's name and its value in style sheet syntax."""
     return {field.name: getattr(tokens, field.name).name() for field in fields(tokens)}
 
 

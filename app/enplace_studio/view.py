@@ -1,4 +1,4 @@
-"""The view protocol: what a folder says of its view, so that the window can show it.
+"""The view protocol: how a folder describes its view to the window.
 
 A view is a folder whose ``__init__`` holds a :class:`View` named ``VIEW``, and a module in it with
 a function ``make_view(document, solver)``. One line in :mod:`enplace_studio.views` registers it.
@@ -20,7 +20,7 @@ from enplace_studio.jobs import Solver
 
 @dataclass(frozen=True)
 class ViewAction:
-    """Something a person can do with a view while a model is open.
+    """Something the user can do with a view while a model is open.
 
     Attributes
     ----------
@@ -29,9 +29,9 @@ class ViewAction:
     keys : tuple of str
         Shortcuts as Qt writes them; the first is shown.
     run : callable
-        Takes the view's widget.
+        Function that takes the view's widget.
     group : int
-        Actions of one menu with the same number stand together.
+        Actions of one menu with the same number are shown together.
     """
 
     id: str
@@ -44,16 +44,16 @@ class ViewAction:
 
 @dataclass(frozen=True)
 class View:
-    """A view as the window needs to know it.
+    """The description of a view for the window.
 
     Attributes
     ----------
     module : str
         The module with ``make_view``; imported when the first model opens, not before.
     area : Qt.DockWidgetArea or None
-        Where it docks at first; None for the one view in the middle.
+        Its default dock area; None for the one view in the middle.
     width, height : int or None
-        Preferred size in pixels; None leaves a side to the window.
+        Preferred size in pixels; None leaves it to the window.
     """
 
     id: str

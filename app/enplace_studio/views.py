@@ -17,5 +17,5 @@ FOLDERS = [
 
 
 def all_views() -> tuple[View, ...]:
-    """Every view of the table."""
+    """List all views of the table."""
     return tuple(importlib.import_module(folder).VIEW for folder in FOLDERS)

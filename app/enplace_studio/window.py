@@ -1,4 +1,4 @@
-"""The main window: header, views, status line, and where messages appear."""
+"""The main window: header, views, messages and status line."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _AREA = Qt.DockWidgetArea
 
 
 class MainWindow(QMainWindow):
-    """One document and everything around it.
+    """The window of one document.
 
     Parameters
     ----------
     settings : QSettings
-        Where window state, theme, method and recent files are remembered.
+        Storage of window state, theme, method and recent files.
     recovery_folder : Path
-        Where unsaved work is kept against a crash.
+        Folder with copies of unsaved work, for recovery after a crash.
     """
 
     def __init__(self, settings: QSettings, recovery_folder: Path) -> None:
@@ -92,10 +92,10 @@ class MainWindow(QMainWindow):
         start.model_pressed.connect(self.menus.by_id["open-model"].trigger)
 
     def _connect_messages(self) -> None:
-        """Show what was done in the toast, and what went wrong in the banner."""
-        self.studio.done.connect(self.toast.say)
+        """Show edits in the toast, and errors in the banner."""
+        self.studio.done.connect(self.toast.show_text)
         self.studio.failed.connect(self.banner.show_error)
-        self.document.noticed.connect(lambda text: self.toast.say(text, undo=True))
+        self.document.noticed.connect(lambda text: self.toast.show_text(text, undo=True))
         for signal in (self.document.file_changed, self.document.selection_changed):
             signal.connect(self.banner.hide)
 
@@ -105,7 +105,7 @@ class MainWindow(QMainWindow):
         if isinstance(geometry, QByteArray):
             self.restoreGeometry(geometry)
 
-    # What the window shows
+    # Contents
 
     def _on_opened(self) -> None:
         is_open = self.document.problem is not None
@@ -135,17 +135,17 @@ class MainWindow(QMainWindow):
     def _show_run(self) -> None:
         self.header.show_run(self.studio.why_no_run(), self.studio.is_measuring)
 
-    # Files that are dropped, and the end
+    # Dropped files, and closing
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         if _dropped_path(event) is not None:
             event.acceptProposedAction()
 
     def dropEvent(self, event: QDropEvent) -> None:
-        """Open what is dropped: a profile, a project or a model."""
+        """Open a dropped profile, project or model."""
         if (path := _dropped_path(event)) is not None:
             event.acceptProposedAction()
-            # Once the other program knows that the drop is over.
+            # Only after the other program has been notified of the drop.
             QTimer.singleShot(0, self, lambda: self.studio.files.open_path(path))
 
     def closeEvent(self, event: QCloseEvent) -> None:
@@ -158,6 +158,6 @@ class MainWindow(QMainWindow):
 
 
 def _dropped_path(event: QDropEvent) -> Path | None:
-    """The file that is dropped, if it is one of this machine."""
+    """Return the dropped file, if it is on this machine."""
     urls = event.mimeData().urls()
     return Path(urls[0].toLocalFile()) if urls and urls[0].isLocalFile() else None

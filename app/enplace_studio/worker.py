@@ -1,4 +1,4 @@
-"""Workers in an event loop: their messages arrive as signals."""
+"""Workers for the event loop: their messages arrive as signals."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from enplace.processes.worker import KILL_AFTER_S, Program, Worker, WorkerError,
 
 
 class StudioWorker(QObject):
-    """A worker that runs until its last message has arrived, or until it is closed.
+    """A worker that runs until its last message arrives, or until it is closed.
 
     Parameters
     ----------
     messages : iterable of Message
-        What it is sent at first.
+        The first messages to send it.
     """
 
     received = Signal(object)
@@ -39,7 +39,7 @@ class StudioWorker(QObject):
 
     @property
     def pid(self) -> int:
-        """Number of the process; 0 once it is closed."""
+        """Process id; 0 once it is closed."""
         return self._worker.pid if self._worker is not None else 0
 
     def send(self, message: Message) -> None:
@@ -48,13 +48,13 @@ class StudioWorker(QObject):
             self._worker.send(message)
 
     def end(self) -> None:
-        """Ask it to end, and kill it if it does not; ``received`` brings its last message."""
+        """Ask the worker to end, and kill it if it does not; its last message is still received."""
         if self._worker is not None:
             self._worker.terminate()
             QTimer.singleShot(round(KILL_AFTER_S * 1000), self, self._kill)
 
     def close(self) -> None:
-        """Kill it, and what it started, at once; nothing more is received."""
+        """Kill the worker and its children at once; nothing more is received."""
         self._is_closed = True
         self._stop()
 

@@ -555,7 +555,7 @@ def test_an_unexpected_fault_is_told_calmly_and_the_studio_stays(window, monkeyp
     monkeypatch.setattr(QMessageBox, "exec", lambda box: told.append(box.text()))
     install_excepthook(tmp_path / "studio.log")
     sys.excepthook(ValueError, ValueError("boom"), None)
-    assert told == ["The studio met a fault of its own. Your work is kept; you can go on."]
+    assert told == ["The studio had an internal error. Your work is safe; you can continue."]
     assert window.isVisible()
 
 

@@ -1,4 +1,4 @@
-"""Memory of each device against its capacity, and over time."""
+"""Memory of each device: the peak against its capacity, and the course over time."""
 
 from PySide6.QtCore import Qt
 

@@ -1,4 +1,4 @@
-"""One device: its bar against the capacity, and the curve over the step."""
+"""The memory of one device: a bar against its capacity, and the curve over the step."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from enplace_studio.panel import plain_tip
 from enplace_studio.theme import blend, theme
 
 STRENGTHS = (1.0, 0.62, 0.34)
-"""How much of the device's colour weights, activations and received tensors have."""
+"""Strength of the device's colour for weights, activations and received tensors."""
 NEXT_TO_NOTHING = 0.01
-"""A device that never holds more of its capacity than this is one line of text."""
+"""A device that never uses more than this share of its capacity gets one line of text."""
 _NAME_LENGTH = 48
 
 
@@ -61,7 +61,7 @@ class DeviceMemory(QWidget):
 
     @property
     def over_bytes(self) -> int:
-        """How much is missing; 0 where the plan fits."""
+        """Bytes above the capacity; 0 if the plan fits."""
         return max(self.split.peak_bytes - self.capacity_bytes, 0)
 
     @property
@@ -75,7 +75,7 @@ class DeviceMemory(QWidget):
     def is_compact(self) -> bool:
         return self.split.peak_bytes < NEXT_TO_NOTHING * self.capacity_bytes
 
-    # Geometry, in steps of the text's scale
+    # Geometry, in units of the text's scale
 
     def _px(self, pixels: float) -> float:
         return pixels * theme.scale
@@ -86,7 +86,7 @@ class DeviceMemory(QWidget):
 
     @property
     def curve_area(self) -> QRectF:
-        """Where the curve is drawn."""
+        """Area of the curve."""
         return QRectF(0, self._px(38), self.width(), self._px(34))
 
     def sizeHint(self) -> QSize:
@@ -96,7 +96,7 @@ class DeviceMemory(QWidget):
         return QSize(round(self._px(120)), self.sizeHint().height())
 
     def time_at(self, x: float) -> float:
-        """Moment of the step below a pixel."""
+        """Return the moment of the step at a pixel."""
         return min(max(x / max(self.width(), 1), 0.0), 1.0) * self.schedule.makespan_us
 
     # Drawing
@@ -185,7 +185,7 @@ class DeviceMemory(QWidget):
         painter.drawPolyline(QPolygonF(points))
 
     def _paint_moments(self, painter: QPainter, area: QRectF, ys: np.ndarray) -> None:
-        """A dot at the peak, a hairline below the pointer."""
+        """Paint a dot at the peak and a hairline at the pointer."""
         tokens = theme.tokens
         x = self.split.peak_us / max(self.schedule.makespan_us, 1e-9) * area.width()
         y = float(ys[min(int(x), len(ys) - 1)])
@@ -216,7 +216,7 @@ class DeviceMemory(QWidget):
         return super().event(event)
 
     def tip_at(self, at: QPointF) -> str:
-        """The tensors alive at a moment of the curve, or at the peak over the bar."""
+        """List the tensors in memory at a moment of the curve or, over the bar, at the peak."""
         if not self.is_compact and self.curve_area.contains(at):
             return self._tip_of_moment(self.time_at(at.x()))
         split = self.split
@@ -249,7 +249,7 @@ class DeviceMemory(QWidget):
 
 
 def _of(used: int, capacity: int) -> str:
-    """Two sizes with one unit where they share it: ``11.9 of 16.0 GiB``."""
+    """Format two sizes, with one unit if they share it: ``11.9 of 16.0 GiB``."""
     first, second = size(used), size(capacity).replace(".0 ", " ")
     unit = second.rpartition(" ")[2]
     return f"{first.removesuffix(' ' + unit)} of {second}"

@@ -16,7 +16,7 @@ LARGEST = 5
 class PeakParts:
     """Memory of a device at its peak; the parts add up to the peak.
 
-    ``activation_bytes`` are outputs of the device's own ops and what ops need while they run.
+    ``activation_bytes`` counts outputs of the device's own ops and their temporary memory.
     """
 
     peak_us: float
@@ -40,7 +40,7 @@ def split_at_peak(schedule: Schedule, device: int) -> PeakParts:
 
 @dataclass(frozen=True)
 class Holding:
-    """One tensor in memory, or what an op needs while it runs (``output`` is then None)."""
+    """One tensor in memory, or an op's temporary memory (``output`` is then None)."""
 
     op: int
     output: int | None
@@ -51,7 +51,7 @@ class Holding:
 def holdings_at(
     schedule: Schedule, device: int, time_us: float, limit: int = LARGEST
 ) -> list[Holding]:
-    """The largest things that a device holds at a moment, largest first; variables left out."""
+    """List the largest contents of a device at a moment, without variables."""
     profile, lives = schedule.problem.profile, schedule.lives
     held = (lives.device == device) & (lives.start_us <= time_us) & (time_us < lives.end_us)
     rows = np.flatnonzero(held)
@@ -75,7 +75,7 @@ def holdings_at(
 
 
 def highest_per_column(time_us: FloatArray, values: FloatArray, edges_us: FloatArray) -> FloatArray:
-    """The highest value that a step curve reaches in each column, so that no peak is lost.
+    """Find the maximum of a step curve in each column, so that no peak is lost.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ def make_view(document: Document, solver: Solver) -> MemoryView:
 
 
 class MemoryView(Panel):
-    """How full each device gets: a bar against its capacity, and the curve over the step."""
+    """The memory of each device: a bar against its capacity, and the curve over the step."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Memory", parent=parent)
@@ -30,7 +30,7 @@ class MemoryView(Panel):
         self._column = Column()
         self.body.addWidget(self._column, 1)
         document.opened.connect(self.rebuild)
-        # After the other views, so that the window stays responsive when a plan changes.
+        # Runs after the other views, so that the window stays responsive when a plan changes.
         document.current_changed.connect(self.rebuild, Qt.ConnectionType.QueuedConnection)
         self.rebuild()
 

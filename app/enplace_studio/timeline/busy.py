@@ -1,4 +1,4 @@
-"""How busy a row is, exactly, in each pixel column."""
+"""The exact busy fraction of a row in each pixel column."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enplace.values.profile import FloatArray
 
 
 class BusyCurve:
-    """Total length of intervals before any moment; the intervals may overlap.
+    """The total length of intervals before any moment; intervals may overlap.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ class BusyCurve:
         self._finishes, self._finish_sums = _with_sums(finish_us)
 
     def before(self, time_us: FloatArray) -> FloatArray:
-        """Sum over the intervals of their part before each of the moments.
+        """Sum the parts of the intervals that lie before each moment.
 
         An interval from s to f contributes max(t - s, 0) - max(t - f, 0).
         """
@@ -31,12 +31,12 @@ class BusyCurve:
         return (started - ended) * time_us - sums
 
     def fractions(self, edges_us: FloatArray) -> FloatArray:
-        """Busy fraction between neighbouring edges; above 1 where intervals overlap.
+        """Compute the busy fraction between adjacent edges; above 1 where intervals overlap.
 
         Parameters
         ----------
         edges_us : float array, shape (n_columns + 1,)
-            Rising.
+            Ascending.
         """
         return np.diff(self.before(edges_us)) / np.diff(edges_us)
 

@@ -1,4 +1,4 @@
-"""The timeline's surface: follows the document, and turns pointer and keys into requests."""
+"""The timeline's surface: follows the document, and translates input into requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from enplace_studio.timeline.waiting import (
 
 ZOOM_STEP = 1.25
 PAN_SHARE = 0.12
-"""How much of the window one press of A or D moves it."""
+"""Share of the window that one press of A or D moves it by."""
 SCROLL_PX = 40
 _PATH_DELAY_MS = 30
 
@@ -55,15 +55,15 @@ class TimelineCanvas(QWidget):
     Attributes
     ----------
     lanes : Lanes
-        Where rows and moments are.
+        The positions of rows and moments.
     picture : Picture or None
-        What is shown; None without a plan.
+        The picture shown; None without a plan.
     """
 
     summary_changed = Signal(str)
-    """The parts of the step time, found a moment after the schedule changed."""
+    """The parts of the step time; sent shortly after the schedule changed."""
     extent_changed = Signal()
-    """The rows need another height, or scrolled."""
+    """The rows scrolled, or their height changed."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -85,7 +85,7 @@ class TimelineCanvas(QWidget):
         theme.changed.connect(self.update)
         self._open()
 
-    # What is shown
+    # Contents
 
     def _open(self) -> None:
         """Show another model from its start."""
@@ -95,7 +95,7 @@ class TimelineCanvas(QWidget):
         self._show_schedule()
 
     def _show_schedule(self) -> None:
-        """Show another schedule; its critical path follows a moment later."""
+        """Show another schedule; its critical path follows shortly after."""
         self._gesture = self._pressed = self.picture = None
         project, rows = self.document.project, []
         if project is not None and (current := project.current) is not None:
@@ -138,7 +138,7 @@ class TimelineCanvas(QWidget):
         self.extent_changed.emit()
         self.update()
 
-    # Looking around
+    # Navigation
 
     def scroll_rows(self, pixels: float) -> None:
         """Move the rows up."""
@@ -173,7 +173,7 @@ class TimelineCanvas(QWidget):
         self.scroll_rows(down_px)
 
     def _zoom(self, factor: float) -> None:
-        """Zoom at the pointer, or at the middle where it is elsewhere."""
+        """Zoom at the pointer, or at the middle if the pointer is elsewhere."""
         scale, left = self.lanes.scale, self.lanes.left
         at_px = scale.width_px / 2
         if self._pointer is not None and self._pointer.x() > left:
@@ -220,7 +220,7 @@ class TimelineCanvas(QWidget):
             self.update()
 
     def _begin(self, start: QPointF, at: QPointF) -> Gesture | None:
-        """Up or down from a planned bar moves it; anything else is a rubber band."""
+        """Start moving a planned bar if dragged up or down, else a rubber band."""
         if self.picture is None or not is_drag(at - start):
             return None
         op, way = self.lanes.op_at(start), at - start
@@ -252,7 +252,7 @@ class TimelineCanvas(QWidget):
             self.document.select(project.grouping.ops(int(project.grouping.group[op])))
 
     def _mark(self, at: QPointF) -> None:
-        """Put the time marker here; a second click on it takes it away."""
+        """Set the time marker; a second click on it removes it."""
         near_us, time_us = SLACK_PX * self.lanes.scale.us_per_px, self.lanes.time_at(at)
         is_there = self.marker_us is not None and abs(time_us - self.marker_us) <= near_us
         self.marker_us = None if is_there else max(time_us, 0.0)
@@ -264,15 +264,15 @@ class TimelineCanvas(QWidget):
             self.update()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
-        """Ctrl zooms at the pointer; Shift, or having nothing to scroll, goes along the step."""
-        turns, keys = event.angleDelta(), event.modifiers()
-        notches = (turns.y() or turns.x()) / 120
+        """Zoom at the pointer with Ctrl; move along the step with Shift or if all rows fit."""
+        delta, keys = event.angleDelta(), event.modifiers()
+        notches = (delta.y() or delta.x()) / 120
         if keys & Qt.KeyboardModifier.ControlModifier:
             at_px = event.position().x() - self.lanes.left
             self.set_scale(self.lanes.scale.zoomed(ZOOM_STEP**notches, at_px))
         elif (
             keys & Qt.KeyboardModifier.ShiftModifier
-            or turns.x()
+            or delta.x()
             or self.lanes.content_px <= self.lanes.visible_px
         ):
             self._pan(-notches * PAN_SHARE)
@@ -290,7 +290,7 @@ class TimelineCanvas(QWidget):
         return super().event(event)
 
     def tip_at(self, at: QPointF) -> str:
-        """The tooltip at a point."""
+        """Return the tooltip at a point."""
         found, index = self.lanes.bar_at(at), self.lanes.row_at(at)
         if self.picture is None or index is None:
             return ""
@@ -302,7 +302,7 @@ class TimelineCanvas(QWidget):
         return self._describe(schedule, row, found[1])
 
     def _describe(self, schedule: Schedule, row: Row, number: int) -> str:
-        """The tooltip of a bar."""
+        """Return the tooltip of a bar."""
         run = self.document.current.run if self.document.current else None
         if row.measured and run is not None:
             return describe_measured(schedule, run, number)
@@ -333,7 +333,7 @@ class TimelineCanvas(QWidget):
             action()
 
     def _escape(self) -> None:
-        """Leave a drag; otherwise drop the selection."""
+        """Cancel a drag; without one, clear the selection."""
         if self._gesture is None:
             self.document.select([])
         self._gesture = self._pressed = None

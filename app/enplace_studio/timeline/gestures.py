@@ -1,4 +1,4 @@
-"""Gestures on the timeline: each moves, then finishes or is dropped."""
+"""Gestures on the timeline: each follows the pointer, then finishes or is cancelled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Gesture(Protocol):
 
 
 class Pan:
-    """The middle button drags the window along the step.
+    """A drag with the middle button, which moves the window along the step.
 
     Parameters
     ----------
@@ -50,11 +50,11 @@ class Pan:
         self.move(at)
 
     def paint(self, painter: QPainter, area: QRectF) -> None:
-        """Nothing: the picture itself moves."""
+        """Paint nothing, since the picture itself moves."""
 
 
 class Band:
-    """A rubber band selects the ops it touches."""
+    """A rubber band, which selects the ops it touches."""
 
     def __init__(self, document: Document, lanes: Lanes, start: QPointF) -> None:
         self._document, self._lanes, self._band = document, lanes, RubberBand(start)
@@ -72,7 +72,7 @@ class Band:
 
 
 class Move:
-    """Bars dragged to another device's lane; the lane shows what that would change."""
+    """Bars dragged to another device's lane; the lane shows the effect of a drop."""
 
     def __init__(self, document: Document, lanes: Lanes, schedule: Schedule, at: QPointF) -> None:
         self._document, self._lanes, self._at = document, lanes, at
@@ -112,7 +112,7 @@ class Move:
         self._paint_text(painter, area, color)
 
     def _paint_text(self, painter: QPainter, area: QRectF, color: QColor) -> None:
-        """Write what a drop would change, next to the pointer."""
+        """Write the effect of a drop next to the pointer."""
         tokens, font = theme.tokens, theme.font(12)
         text = QFontMetricsF(font).boundingRect(area, 0, self.drop.text)
         box = QRectF(0, 0, text.width() + 20, text.height() + 10)

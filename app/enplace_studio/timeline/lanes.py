@@ -1,4 +1,4 @@
-"""Where the rows of the timeline and the moments of the step are on the canvas."""
+"""The positions of the timeline's rows and of the step's moments on the canvas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from enplace_studio.timeline.rows import Place, Row, arrange
 from enplace_studio.timeline.scale import TimeScale
 
 SLACK_PX = 3
-"""A bar this near to the pointer is meant."""
+"""Distance from the pointer within which a bar counts as hit."""
 TITLE_LENGTH = 24
 _NARROW_PX = 420
 _RIGHT_PX = 8
@@ -24,7 +24,7 @@ _RIGHT_PX = 8
 
 @dataclass(frozen=True)
 class Gutter:
-    """Width of the titles, and of titles and notes; a narrow canvas has no notes."""
+    """The widths of titles alone and with notes; a narrow canvas shows no notes."""
 
     titles_px: int
     all_px: int
@@ -38,9 +38,9 @@ class Lanes:
     scale : TimeScale
         The part of the step on screen; its pixels count from the left edge of the lanes.
     rows, places : sequences of Row and Place
-        What is drawn, and where.
+        The rows drawn, and their places.
     scroll_px : float
-        How far the rows have moved up.
+        Distance that the rows have scrolled up.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Lanes:
         self._width = self._height = 0
 
     def lay_out(self, rows: Sequence[Row], end_us: float, width: int, height: int) -> None:
-        """Arrange rows, of a step that ends at a moment, on a canvas of some size."""
+        """Arrange the rows of a step on a canvas of this size."""
         self.rows, self._width, self._height = rows, width, height
         self.gutter = find_gutter(rows, width)
         self.places = arrange(list(rows), height - self.axis_px, theme.scale)
@@ -61,11 +61,11 @@ class Lanes:
         self.scroll(0)
 
     def fit(self, end_us: float) -> None:
-        """Show the whole of a step."""
+        """Show the whole step."""
         self.scale = TimeScale.fit(end_us, self.lane_px)
 
     def scroll(self, pixels: float) -> None:
-        """Move the rows up."""
+        """Scroll the rows up."""
         last = max(self.content_px - self.visible_px, 0)
         self.scroll_px = min(max(self.scroll_px + pixels, 0), last)
 
@@ -77,7 +77,7 @@ class Lanes:
 
     @property
     def left(self) -> int:
-        """Where the lanes begin."""
+        """Left edge of the lanes."""
         return self.gutter.all_px
 
     @property
@@ -86,33 +86,33 @@ class Lanes:
 
     @property
     def content_px(self) -> int:
-        """Height that all rows take."""
+        """Height of all rows."""
         return self.places[-1].bottom + 4 if self.places else 0
 
     @property
     def visible_px(self) -> int:
-        """Height that there is for rows."""
+        """Height available for rows."""
         return self._height - self.axis_px
 
     @property
     def bottom(self) -> float:
-        """Where the last visible row ends."""
+        """Lower edge of the last visible row."""
         return min(self.axis_px + self.content_px - self.scroll_px, self._height)
 
     def edges_us(self) -> FloatArray:
-        """Moments at the edges of the physical pixel columns."""
+        """Compute the moments at the edges of the physical pixel columns."""
         return self.scale.edges(self.pixel_ratio)
 
     # From rows to pixels
 
     def row_area(self, index: int) -> QRectF:
-        """Where a row's lane is drawn."""
+        """Return the area of a row's lane."""
         place = self.places[index]
         top = self.axis_px + place.top - self.scroll_px
         return QRectF(self.left, top, self.scale.width_px, place.height)
 
     def lanes_of(self, device: int) -> list[QRectF]:
-        """The lanes of a device in the plan."""
+        """Return the areas of a device's planned lanes."""
         lanes = enumerate(self.rows)
         return [self.row_area(i) for i, row in lanes if row.is_planned and row.device == device]
 
@@ -122,7 +122,7 @@ class Lanes:
         return self.scale.time(at.x() - self.left)
 
     def row_at(self, at: QPointF) -> int | None:
-        """Index of the row below the pointer; the gap below a row belongs to it."""
+        """Find the index of the row at the pointer; the gap below a row belongs to it."""
         y = at.y() - self.axis_px + self.scroll_px
         if at.y() < self.axis_px:
             return None
@@ -131,13 +131,13 @@ class Lanes:
         return index if index >= 0 and y <= self.places[index].bottom + 4 else None
 
     def device_at(self, at: QPointF) -> int | None:
-        """Device of the lane below the pointer, if ops can be dragged there."""
+        """Find the device of the lane at the pointer, if ops can be dragged there."""
         index = self.row_at(at)
         planned = index is not None and self.rows[index].is_planned
         return self.rows[index].device if index is not None and planned else None
 
     def bar_at(self, at: QPointF) -> tuple[Row, int] | None:
-        """The row and the op or transfer number below the pointer."""
+        """Find the row and the op or transfer number at the pointer."""
         index = self.row_at(at)
         if index is None or at.x() < self.left:
             return None
@@ -146,12 +146,12 @@ class Lanes:
         return None if bar is None else (row, int(row.number[bar]))
 
     def op_at(self, at: QPointF) -> int | None:
-        """The op below the pointer."""
+        """Find the op at the pointer."""
         found = self.bar_at(at)
         return found[1] if found and found[0].is_device else None
 
     def ops_in(self, area: QRectF) -> IntArray:
-        """Ops whose bars touch a rectangle."""
+        """Find the ops whose bars touch a rectangle."""
         start, stop = self.time_at(area.topLeft()), self.time_at(area.topRight())
         found = [np.zeros(0, dtype=np.int64)]
         for index, row in enumerate(self.rows):
@@ -164,12 +164,12 @@ class Lanes:
 
 
 def row_title(row: Row) -> str:
-    """The title of a row as it is drawn."""
+    """Return the title of a row as it is drawn."""
     return elide_middle(device_label(row.title), TITLE_LENGTH)
 
 
 def find_gutter(rows: Sequence[Row], width: int) -> Gutter:
-    """Find the widths of the titles and notes, on a canvas of some width."""
+    """Find the widths of the titles and notes for a canvas of this width."""
     titles = QFontMetricsF(theme.font(12, QFont.Weight.DemiBold))
     notes = QFontMetricsF(theme.font(11))
     title = max((titles.horizontalAdvance(row_title(row)) for row in rows), default=0)

@@ -1,6 +1,6 @@
 """Drawing of the timeline: rows as exact busy fractions, labels, axis and critical path.
 
-Every function draws what it is given, within the window of a scale; none keeps anything.
+Every function draws its arguments within the window of a scale; none keeps state.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from enplace_studio.timeline.trace import Trace
 Pixels = NDArray[np.uint8]
 
 WIDE_PX = 4
-"""Bars from this width on have a gap behind them and an outline when selected."""
+"""Bars at least this wide have a gap after them, and an outline when selected."""
 LABEL_PX = 34
-"""Bars from this width on carry a label."""
+"""Bars at least this wide have a label."""
 DIMMED = 0.55
-"""How much of its colour a bar keeps while others are selected."""
+"""Share of its colour that a bar keeps while others are selected."""
 LONG_STRETCH_PX = 3
 """Steps of the critical path between two stretches shorter than this are left out: a wall of lines
 would hide the lanes."""
@@ -42,12 +42,12 @@ _DENSEST_LABELS = 500
 
 
 def rgb(color: QColor) -> FloatArray:
-    """Red, green and blue, 0 to 255."""
+    """Return red, green and blue from 0 to 255."""
     return np.array([color.red(), color.green(), color.blue()], dtype=np.float64)
 
 
 def shades(device: int) -> tuple[QColor, QColor]:
-    """The two shades of a row: the device's colour and a lighter one; transfers are neutral."""
+    """Return a row's two shades: the device's colour and a lighter one; neutral for transfers."""
     if device < 0:
         return theme.tokens.dim, theme.tokens.dim
     color = theme.device_color(device)
@@ -56,7 +56,7 @@ def shades(device: int) -> tuple[QColor, QColor]:
 
 
 def mix(ground: QColor, layers: Sequence[tuple[FloatArray, QColor]]) -> Pixels:
-    """Opaque pixels in which each layer's colour covers its fraction of the column.
+    """Mix opaque pixels in which each layer's colour covers its fraction of the column.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def draw_row(
     selected: tuple[BusyCurve, BusyCurve] | None,
     dimmed: bool,
 ) -> None:
-    """A row's bars: each column shows exactly how much of it is busy.
+    """Draw a row's bars; each column shows its exact busy fraction.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def draw_row(
 def draw_marks(
     painter: QPainter, curve: BusyCurve, area: QRectF, edges_us: FloatArray, color: QColor
 ) -> None:
-    """Paint every column where a curve has anything at all."""
+    """Paint every column in which a curve is not zero."""
     touched = np.diff(curve.before(edges_us)) > 1e-6
     pixels = np.zeros((len(touched), 4), dtype=np.uint8)
     pixels[touched] = [*rgb(color)[::-1], 255]
@@ -117,13 +117,13 @@ def draw_marks(
 
 
 def draw_ghost(painter: QPainter, curve: BusyCurve, area: QRectF, edges_us: FloatArray) -> None:
-    """The busy time of an earlier schedule as a thin strip."""
+    """Draw the busy time of an earlier schedule as a thin strip."""
     tokens = theme.tokens
     draw_columns(painter, mix(tokens.panel, [(curve.fractions(edges_us), tokens.faint)]), area)
 
 
 def draw_gaps(painter: QPainter, row: Row, xs: FloatArray, area: QRectF) -> None:
-    """A hairline between bars that are wide enough for one."""
+    """Draw a hairline between bars that are wide enough for one."""
     if row.is_device and len(xs):
         painter.setPen(QPen(theme.tokens.lane, 1))
         lines = [QLineF(x - 0.5, area.top(), x - 0.5, area.bottom()) for x in xs.tolist()]
@@ -131,7 +131,7 @@ def draw_gaps(painter: QPainter, row: Row, xs: FloatArray, area: QRectF) -> None
 
 
 def wide_bars(row: Row, scale: TimeScale) -> NDArray[np.int64]:
-    """Indices of the bars on screen that are at least :data:`WIDE_PX` wide."""
+    """Find the bars on screen that are at least :data:`WIDE_PX` wide."""
     near = row.within(scale.start_us, scale.stop_us)
     lengths = row.finish_us[near] - row.start_us[near]
     return near.start + np.flatnonzero(lengths >= WIDE_PX * scale.us_per_px)
@@ -147,8 +147,8 @@ def draw_labels(
     selection: Collection[int],
 ) -> None:
     """Write names of ops into bars that are wide enough; all but the selected may be dimmed."""
-    room = (row.finish_us[wide] - row.start_us[wide]) / scale.us_per_px
-    labelled = wide[room >= LABEL_PX][:_DENSEST_LABELS]
+    width = (row.finish_us[wide] - row.start_us[wide]) / scale.us_per_px
+    labelled = wide[width >= LABEL_PX][:_DENSEST_LABELS]
     font = theme.font(11)
     height = QFontMetricsF(font).height()
     if area.height() < height:
@@ -170,12 +170,12 @@ def draw_labels(
 
 
 LEAST_LETTERS = 6
-"""Less of a name than this is useless."""
+"""Fewest letters of a name worth showing."""
 
 
 @lru_cache(maxsize=4096)
 def fitted(name: str, width: int, font_key: str) -> QStaticText:
-    """An op's name in so many pixels: whole, else without its scope, else elided in the middle."""
+    """Fit an op's name into a width: in full, or without its scope, or elided in the middle."""
     font = theme.font(11)
     metrics = QFontMetricsF(font)
     shown = name if metrics.horizontalAdvance(name) <= width else name.rpartition("/")[2]
@@ -189,7 +189,7 @@ def fitted(name: str, width: int, font_key: str) -> QStaticText:
 
 
 def ink_on(ground: QColor) -> QColor:
-    """Black or white, whichever reads better on a colour (WCAG relative luminance)."""
+    """Return black or white, whichever reads better on a colour (WCAG luminance)."""
     linear = [
         c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
         for c in (ground.redF(), ground.greenF(), ground.blueF())
@@ -201,7 +201,7 @@ def ink_on(ground: QColor) -> QColor:
 def draw_axis(
     painter: QPainter, scale: TimeScale, left: float, axis_px: int, bottom: float
 ) -> None:
-    """Tick texts above the rows and faint lines through them."""
+    """Draw tick texts above the rows and faint lines through them."""
     tokens = theme.tokens
     ticks = scale.ticks(90 * theme.scale)
     font = theme.font(11)
@@ -228,7 +228,7 @@ def draw_trace(
     left: float,
     top: float,
 ) -> None:
-    """The critical path: low in the lanes, clear of labels, stepping between them."""
+    """Draw the critical path low in the lanes, clear of labels, stepping between them."""
     first = max(int(np.searchsorted(trace.finish_us, scale.start_us)) - 1, 0)
     last = int(np.searchsorted(trace.start_us, scale.stop_us)) + 1
     part = slice(first, last)
@@ -239,7 +239,7 @@ def draw_trace(
         for row, place in zip(rows, places, strict=True)
     ]
     ys = np.array(heights)[trace.row[part]] + top
-    far = 4 * scale.width_px  # the raster engine slows down on far-away points
+    far = 4 * scale.width_px  # the raster engine is slow with far-away points
     begin = np.clip(scale.xs(trace.start_us[part]), -far, far) + left
     end = np.maximum(np.clip(scale.xs(trace.finish_us[part]), -far, far) + left, begin + 0.75)
     along = [QLineF(a, y, b, y) for a, b, y in zip(begin, end, ys, strict=True)]

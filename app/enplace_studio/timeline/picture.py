@@ -1,4 +1,4 @@
-"""The picture of a schedule on the timeline, and how it is painted."""
+"""The picture of a schedule on the timeline, and its painting."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Picture:
     Attributes
     ----------
     baseline : Schedule or None
-        The schedule before the person's edits.
+        The schedule before the user's edits.
     ghosts : dict of int to BusyCurve
         Busy time of each device in the baseline.
     selected : dict of int to pair of BusyCurve
-        The selected bars of each row, even and odd ones apart.
+        The selected bars of each row, even and odd ones separately.
     """
 
     lanes: Lanes
@@ -100,7 +100,7 @@ class Picture:
             painter.drawText(line, align, row.note)
 
     def _paint_ends(self, painter: QPainter) -> None:
-        """A line at the end of the step, and a dashed one where it ended before the edits."""
+        """Paint a line at the end of the step, and a dashed one where it ended before the edits."""
         self._paint_end(painter, self.schedule.makespan_us, Qt.PenStyle.SolidLine)
         if self.baseline is not None:
             self._paint_end(painter, self.baseline.makespan_us, Qt.PenStyle.DashLine)
@@ -114,7 +114,7 @@ class Picture:
             painter.drawLine(QLineF(across, lanes.axis_px - 2, across, lanes.bottom))
 
     def _paint_trace(self, painter: QPainter, area: QRectF) -> None:
-        """The critical path."""
+        """Paint the critical path."""
         if self.trace is None:
             return
         lanes = self.lanes
@@ -131,7 +131,7 @@ class Picture:
 
 
 def device_curves(schedule: Schedule) -> dict[int, BusyCurve]:
-    """Busy time of each device."""
+    """Compute the busy time of each device."""
     device = schedule.plan.device
     return {
         d: BusyCurve(schedule.op_start_us[device == d], schedule.op_finish_us[device == d])
@@ -142,7 +142,7 @@ def device_curves(schedule: Schedule) -> dict[int, BusyCurve]:
 def selected_curves(
     rows: Sequence[Row], n_ops: int, selection: Collection[int]
 ) -> dict[int, tuple[BusyCurve, BusyCurve]]:
-    """The selected bars of each row that has any, even and odd ones apart."""
+    """Compute the selected bars of each row that has any, even and odd ones separately."""
     selected = np.zeros(n_ops, dtype=bool)
     selected[list(selection)] = True
     found = {}
@@ -158,7 +158,7 @@ def selected_curves(
 
 
 def paint_empty(painter: QPainter, area: QRectF) -> None:
-    """Say what will appear here."""
+    """Paint a hint on what will appear here."""
     painter.setFont(theme.font(12))
     painter.setPen(theme.tokens.dim)
     text = "Open a model and press Solve: each device's ops appear here over time."
@@ -169,7 +169,7 @@ def paint_empty(painter: QPainter, area: QRectF) -> None:
 def paint_marker(
     painter: QPainter, lanes: Lanes, marker_us: float, pointer: QPointF | None, area: QRectF
 ) -> None:
-    """The marker, and how far the pointer is from it."""
+    """Paint the marker, and the time from it to the pointer."""
     x = lanes.left + lanes.scale.x(marker_us)
     if not lanes.left <= x <= lanes.left + lanes.scale.width_px:
         return

@@ -1,4 +1,4 @@
-"""A plan as a pipeline: many samples on their way through the devices, and each device's load."""
+"""A plan as a pipeline: many samples passing through the devices, and each device's load."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ TRAINING = {"1f1b": "Training, 1F1B (PipeDream)", "gpipe": "Training, GPipe"}
 INFERENCE = {"inference": "Inference"}
 
 SLOWER = 1.02
-"""A full pipeline that takes so much longer than its busiest device needs a word on why."""
+"""A full pipeline slower than its busiest device by this factor gets an explanation."""
 
 MOST_STAGES = 250
-"""A plan with more stages hops to and fro too often to be looked at, or used, as a pipeline."""
+"""A plan with more stages changes devices too often to show or use as a pipeline."""
 
 SAMPLES, MOST_SAMPLES = 8, 64
 
 ROWS_SEEN = 9
-"""Of more rows than these, some may have to be scrolled to."""
+"""Largest number of rows that are sure to be visible without scrolling."""
 
 LEGEND = "left: a sample's compute, in, out · right: samples, backward hatched, transfers thin"
 LEGEND_TIP = (
-    "Bars on the left: what each device computes, brings in and sends out for one sample.\n"
-    "On the right: what it does when. Numbers are samples; forward is solid, backward hatched, "
+    "Bars on the left: what each device computes, receives and sends for one sample.\n"
+    "On the right: its work over time. Numbers are samples; forward is solid, backward hatched, "
     "transfers are thin; an outline marks a further subgraph of its device."
 )
 
 
 class PipelineView(QWidget):
-    """The schedule of a pipeline, which kind and how many samples.
+    """The schedule of a pipeline, with its kind and number of samples.
 
     Attributes
     ----------
     facts : str
-        Facts about it, in one line; ``facts_changed`` is emitted when it changes.
+        One line of facts; ``facts_changed`` is emitted when it changes.
     """
 
     facts_changed = Signal()
@@ -122,7 +122,7 @@ class PipelineView(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Simulate the current plan as a pipeline, if it is visible and not shown already."""
+        """Simulate the current plan as a pipeline, if visible and not already shown."""
         schedule = self._document.schedule
         wanted = (schedule, self.kind.currentData(), self.samples.value())
         if not self.isVisible() or wanted == self._shown:
@@ -140,7 +140,7 @@ class PipelineView(QWidget):
         )
 
     def _show_found(self, schedule: Schedule, found: PipelineSchedule | int) -> None:
-        """Show a pipeline, or the number of its stages where they are too many."""
+        """Show a pipeline, or just the number of its stages if there are too many."""
         if isinstance(found, int):
             self._show_nothing(
                 f"As a pipeline, this plan would have {count(found, 'stage')}: its ops move back "
@@ -152,7 +152,7 @@ class PipelineView(QWidget):
     def _show_nothing(self, why: str) -> None:
         self.message.setText(why)
         self.message.show()
-        self._tell("")
+        self._set_facts("")
         self.further_button.hide()
         self.legend.hide()
         self._draw(None, None)
@@ -167,7 +167,7 @@ class PipelineView(QWidget):
             parts.append(f"at most {max(found.in_flight)} in flight")
         names = [device_label(device.name) for device in schedule.problem.cluster.devices]
         broken = {device for stage in further for device in found.stages[stage].devices}
-        self._tell("   ·   ".join(parts))
+        self._set_facts("   ·   ".join(parts))
         self.further_button.setVisible(bool(further))
         texts = [gpipe_loads(schedule) if found.kind == "gpipe" else ""]
         texts.append(why_not_the_load(schedule, found))
@@ -186,7 +186,7 @@ class PipelineView(QWidget):
         self._share_height()
 
     def _share_height(self) -> None:
-        """Texts keep all their lines, which layouts forget in docks; a message costs rows."""
+        """Reserve the full height of the texts, which layouts in docks ignore, and fit the rows."""
         for text in (self.message, self.legend):
             text.setMinimumHeight(max(0, text.heightForWidth(self.width())))
         most = round(ROWS_SEEN * ROW_PX * theme.scale)
@@ -194,7 +194,7 @@ class PipelineView(QWidget):
             most -= self.message.minimumHeight()
         self.rows.setMinimumHeight(min(self.canvas.minimumHeight(), most))
 
-    def _tell(self, facts: str) -> None:
+    def _set_facts(self, facts: str) -> None:
         self.facts = facts
         self.facts_changed.emit()
 
@@ -206,7 +206,7 @@ class PipelineView(QWidget):
 
 
 def _simulated(schedule: Schedule, kind: str, n: int) -> PipelineSchedule | int:
-    """The pipeline of a plan, or how many stages it would have if they are too many."""
+    """Simulate a plan as a pipeline; if it has too many stages, return their number."""
     problem, plan = schedule.problem, schedule.plan
     n_stages = len(stages_of(problem, plan))
     if n_stages > MOST_STAGES:
@@ -215,22 +215,22 @@ def _simulated(schedule: Schedule, kind: str, n: int) -> PipelineSchedule | int:
 
 
 def gpipe_loads(schedule: Schedule) -> str:
-    """The largest load of each pass, which add up to the time of a sample in GPipe's pipeline."""
+    """Describe the largest load of each pass; they add up to GPipe's time per sample."""
     plan = schedule.plan
     rule = replace(planned_rule(plan), pipeline="gpipe")
     forward_us, backward_us = busiest_us(schedule.problem, plan.device, rule, plan.replicas)
-    return f"Busiest device: forward {ms(forward_us)}, backward {ms(backward_us)} a sample."
+    return f"Busiest device: forward {ms(forward_us)}, backward {ms(backward_us)} per sample."
 
 
 def why_not_the_load(schedule: Schedule, found: PipelineSchedule) -> str:
-    """Explain why a full pipeline is not as fast as its loads; empty where it is."""
+    """Explain why a full pipeline is not as fast as its loads; empty if it is."""
     plan = schedule.plan
     pipeline = "gpipe" if found.kind == "gpipe" else "1f1b"
     rule = replace(planned_rule(plan), pipeline=pipeline)
     load_us = max_load_us(schedule.problem, plan.device, rule, plan.replicas)
     if found.time_per_sample_us > SLOWER * load_us:
         return (
-            f"The busiest device has {ms(load_us)} to do for a sample; the rest of the time it "
+            f"The busiest device works {ms(load_us)} per sample; the rest of the time it "
             f"waits, because each device takes its part of the {len(found.stages)} stages in a "
             f"fixed order."
         )

@@ -1,4 +1,4 @@
-"""The drawing of a pipeline: a row for each device, with its load and what it does when."""
+"""The drawing of a pipeline: a row for each device, with its load and its work over time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from enplace_studio.panel import plain_tip
 from enplace_studio.theme import blend, theme
 from enplace_studio.timeline.paint import ink_on
 
-PART_NAMES = {COMPUTE: "computes", IN: "brings in", OUT: "sends out"}
+PART_NAMES = {COMPUTE: "computes", IN: "receives", OUT: "sends"}
 PART_STRENGTHS = {COMPUTE: 1.0, IN: 0.62, OUT: 0.34}
 
 NAME_PX, LOAD_PX, GAP_PX = 56, 150, 16
@@ -34,11 +34,11 @@ ROW_PX, TALLEST_ROW_PX = 20, 52
 """The least and the greatest height of a row."""
 TRANSFER_PX, HATCH_PX = 5, 5
 NUMBER_PX, HATCHED_NUMBER_PX = 13, 20
-"""Stages at least so wide show their sample's number; hatching must stay visible around it."""
+"""Stages at least this wide show their sample's number, with visible hatching around it."""
 
 
 class PipelineCanvas(QWidget):
-    """A row for each device in use: its name, its load in parts, and what it does when."""
+    """A row for each device in use: its name, the parts of its load, and its work over time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class PipelineCanvas(QWidget):
         theme.changed.connect(self.update)
 
     def show_pipeline(self, schedule: Schedule | None, pipeline: PipelineSchedule | None) -> None:
-        """Draw this from now on; nothing without a pipeline."""
+        """Show this pipeline, or nothing if there is none."""
         self.schedule, self.pipeline = schedule, pipeline
         self._rows, self._further = [], set()
         if schedule is not None and pipeline is not None:
@@ -80,13 +80,13 @@ class PipelineCanvas(QWidget):
         return (NAME_PX + LOAD_PX + GAP_PX) * theme.scale
 
     def lane(self, device: int) -> QRectF:
-        """Where a device's stages are drawn."""
+        """Return the area of a device's stages."""
         height = min(self.height() / max(len(self._rows), 1), TALLEST_ROW_PX * theme.scale)
         top = self._rows.index(device) * height
         return QRectF(self._left, top + 2, self.width() - self._left, height - 4)
 
     def box(self, slot: Slot) -> QRectF:
-        """Where a slot is drawn."""
+        """Return the area of a slot."""
         assert self.pipeline is not None
         lane, whole_us = self.lane(slot.device), max(self.pipeline.makespan_us, 1e-9)
         left = lane.left() + slot.start_us / whole_us * lane.width()
@@ -156,7 +156,7 @@ class PipelineCanvas(QWidget):
             self._paint_number(painter, box, str(slot.microbatch + 1), color)
 
     def _paint_number(self, painter: QPainter, box: QRectF, number: str, color: QColor) -> None:
-        """Write a number in the middle of a box, on a plate without hatching."""
+        """Write a number in the middle of a box, on an unhatched plate."""
         painter.setFont(theme.font(10))
         metrics = QFontMetricsF(painter.font())
         plate = QRectF(0, 0, metrics.horizontalAdvance(number) + 4, metrics.height())
@@ -175,7 +175,7 @@ class PipelineCanvas(QWidget):
         return super().event(event)
 
     def tip_at(self, at: QPointF) -> str:
-        """The slot at a point, or the parts of a device's load."""
+        """Describe the slot at a point, or the parts of a device's load."""
         if self.pipeline is None or self.schedule is None:
             return ""
         devices = self.schedule.problem.cluster.devices
@@ -203,9 +203,9 @@ class PipelineCanvas(QWidget):
 
 
 def _parts_us(problem: Problem, plan: Plan) -> FloatArray:
-    """Compute, in and out of each device for one sample; shape (n_devices, 3).
+    """Compute each device's compute, in and out times for one sample; shape (n_devices, 3).
 
-    The gradients that replicas exchange count as sent out.
+    Gradients that replicas exchange count as sent.
     """
     loads: FloatArray = shared_parts_us(problem, plan.device, plan.replicas).sum(axis=1)
     for group in plan.replicas:
@@ -218,7 +218,7 @@ def _shade(device: int, strength: float) -> QColor:
 
 
 def further_stages(found: PipelineSchedule) -> list[int]:
-    """Stages whose device has another one before them in the same pass."""
+    """Find the stages whose device has an earlier stage in the same pass."""
     seen: set[tuple[int, bool]] = set()
     further = []
     for number, stage in enumerate(found.stages):

@@ -1,4 +1,4 @@
-"""The rows of the timeline: a lane per device, a thin one per channel between GPUs."""
+"""The rows of the timeline: a lane per device, and a thin one per channel between GPUs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from enplace_studio.prediction import device_times, error_text
 from enplace_studio.timeline.busy import BusyCurve
 
 MAX_CHANNEL_ROWS = 6
-"""With more channels in use, those that leave one device share a row."""
+"""If more channels are in use, those from the same device share a row."""
 
 NEXT_TO_NOTHING = 0.02
 """A CPU that is busy for less of the step than this gets a thin lane."""
 
 MEASURED_SHARE = 0.65
-"""A measured lane is lower than the planned one it belongs to."""
+"""Height of a measured lane relative to the planned one above it."""
 
 BoolArray = NDArray[np.bool_]
 
@@ -41,16 +41,16 @@ class Row:
     device : int
         Device number; of a row of transfers, -1.
     thin : bool
-        Whether the row is low: transfers, or a CPU that does next to nothing.
+        Whether the row is low: transfers, or an almost idle CPU.
     number : int array, shape (n_bars,)
         Op or transfer numbers.
     start_us, finish_us : float array, shape (n_bars,)
     odd : bool array, shape (n_bars,)
-        Which of two shades a bar has.
+        Whether a bar has the second of the two shades.
     channels : int
-        How many channels share the row.
+        Number of channels that share the row.
     measured : bool
-        Whether it shows what was measured, not what is planned.
+        Whether it shows the measurement rather than the plan.
     tip : str
         The tooltip of the row as a whole.
     """
@@ -73,12 +73,12 @@ class Row:
 
     @property
     def is_planned(self) -> bool:
-        """Whether it is the lane of a device in the plan: what ops can be dragged to."""
+        """Whether it is a planned lane of a device, to which ops can be dragged."""
         return self.is_device and not self.measured
 
     @cached_property
     def curves(self) -> tuple[BusyCurve, BusyCurve]:
-        """Busy time of the bars of either shade."""
+        """Busy time of the bars of each shade."""
         even, odd = ~self.odd, self.odd
         return (
             BusyCurve(self.start_us[even], self.finish_us[even]),
@@ -87,17 +87,17 @@ class Row:
 
     @cached_property
     def _reach_us(self) -> FloatArray:
-        """Latest finish of this and all earlier bars: rising even where bars overlap."""
+        """Latest finish of this and all earlier bars: ascending even if bars overlap."""
         return np.maximum.accumulate(self.finish_us)
 
     def within(self, start_us: float, stop_us: float) -> slice:
-        """The bars that may touch an interval; all that do are among them."""
+        """Return a slice with all bars that touch an interval, and perhaps others."""
         first = int(np.searchsorted(self._reach_us, start_us, side="left"))
         last = int(np.searchsorted(self.start_us, stop_us, side="right"))
         return slice(first, max(first, last))
 
     def nearest(self, time_us: float, slack_us: float) -> int | None:
-        """Index of the bar at a moment, or else the closest within the slack."""
+        """Find the index of the bar at a moment, or else of the closest within the slack."""
         near = self.within(time_us - slack_us, time_us + slack_us)
         if near.start == near.stop:
             return None
@@ -108,7 +108,7 @@ class Row:
         return near.start + best if distance[best] <= slack_us else None
 
     def gap_at(self, time_us: float) -> tuple[float, int | None]:
-        """When the row fell idle before a moment, and the index of the bar that ends the gap."""
+        """Find the start of the idle gap around a moment, and the index of the bar that ends it."""
         next_bar = int(np.searchsorted(self.start_us, time_us, side="right"))
         since_us = float(self._reach_us[next_bar - 1]) if next_bar else 0.0
         return since_us, next_bar if next_bar < len(self.number) else None
@@ -117,14 +117,14 @@ class Row:
 def rows_of(
     schedule: Schedule, group: IntArray | None = None, run: MeasuredRun | None = None
 ) -> list[Row]:
-    """All rows from top to bottom; the channels of a pair stand below its first device.
+    """Make all rows, top to bottom; the channels of a pair follow its first device.
 
     Parameters
     ----------
     group : int array, shape (n_ops,), optional
-        The shade changes where the group does; without groups, at every bar.
+        The shade changes with the group; without groups, at every bar.
     run : MeasuredRun, optional
-        Its ops stand below the lane of each device.
+        Its ops are shown below the lane of each device.
     """
     channels = _channel_rows(schedule)
     rows: list[Row] = []
@@ -137,7 +137,7 @@ def rows_of(
 
 
 def _device_rows(schedule: Schedule, device: int, group: IntArray | None) -> Iterator[Row]:
-    """One row, or one per lane of a CPU that uses several."""
+    """Make one row, or one per lane for a CPU that uses several."""
     lasting = schedule.op_finish_us > schedule.op_start_us
     mine = np.flatnonzero((schedule.plan.device == device) & lasting)
     lanes = np.unique(schedule.op_lane[mine]) if len(mine) else np.zeros(1, dtype=np.int64)
@@ -163,7 +163,7 @@ def _device_rows(schedule: Schedule, device: int, group: IntArray | None) -> Ite
 def _measured_rows(
     schedule: Schedule, run: MeasuredRun, device: int, group: IntArray | None
 ) -> Iterator[Row]:
-    """One row with what ran on a device in the traced step; none where nothing did."""
+    """Make a row of what ran on a device in the traced step; none if nothing did."""
     length_us = run.op_finish_us - run.op_start_us
     ops = np.flatnonzero((run.op_device == device) & (length_us > 0))
     if not len(ops):
@@ -187,14 +187,14 @@ def _measured_rows(
 
 
 def _alternate(key: IntArray) -> BoolArray:
-    """A shade that changes wherever the key does."""
+    """Alternate the shade wherever the key changes."""
     changes = np.ones(len(key), dtype=np.int64)
     changes[1:] = np.diff(key) != 0
     return np.cumsum(changes) % 2 == 0
 
 
 def _channel_rows(schedule: Schedule) -> list[tuple[int, Row]]:
-    """Rows of transfers, each with the device below which it stands."""
+    """Make the rows of transfers, each with the device it goes below."""
     cluster = schedule.problem.cluster
     among = set(cluster.gpus)
     used: dict[int, list[int]] = {}
@@ -252,7 +252,7 @@ def _transfer_row(schedule: Schedule, title: str, transfers: IntArray, channels:
 
 
 def _short_names(cluster: Cluster) -> list[str]:
-    """The number of a GPU where that says it all; otherwise the whole name."""
+    """Shorten a GPU's name to its number if that is unambiguous."""
     numbers = [re.search(r"\d+$", device.name) for device in cluster.devices]
     short = [
         found.group() if found and cluster.devices[d].kind == "gpu" else device_label(device.name)
@@ -264,7 +264,7 @@ def _short_names(cluster: Cluster) -> list[str]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a row is drawn, in pixels from the top of the rows."""
+    """The place of a row, in pixels from the top of the rows."""
 
     top: int
     height: int
@@ -279,19 +279,19 @@ class Place:
 
 
 def arrange(rows: Sequence[Row], height_px: int, scale: float = 1.0) -> list[Place]:
-    """Stack rows: as high as the canvas allows, within limits; beyond that it scrolls.
+    """Stack rows as high as the canvas allows, within limits; beyond that, it scrolls.
 
     Parameters
     ----------
     scale : float
-        How much larger than usual the text is.
+        Size of the text relative to the usual one.
     """
     gap = round(5 * scale)
     thin = round(9 * scale)
     n_thin = sum(row.thin for row in rows)
     full = sum(_share(row) for row in rows if not row.thin)
-    room = height_px - gap * len(rows) - thin * n_thin
-    tall = min(max(int(room / max(full, 1)), round(16 * scale)), round(34 * scale))
+    free_px = height_px - gap * len(rows) - thin * n_thin
+    tall = min(max(int(free_px / max(full, 1)), round(16 * scale)), round(34 * scale))
     places, top = [], 0
     for row in rows:
         height = thin if row.thin else round(_share(row) * tall)
@@ -301,5 +301,5 @@ def arrange(rows: Sequence[Row], height_px: int, scale: float = 1.0) -> list[Pla
 
 
 def _share(row: Row) -> float:
-    """Height of a row against that of a planned lane."""
+    """Return the height of a row relative to a planned lane."""
     return MEASURED_SHARE if row.measured else 1.0

@@ -1,4 +1,4 @@
-"""Which part of the step is on screen: moments to pixels and back."""
+"""The part of the step on screen: moments to pixels and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enplace.values.profile import FloatArray
 
 MIN_US_PER_PX = 0.001
 MARGIN = 1.02
-"""The whole step is shown with a little space after it."""
+"""Length shown, relative to the step, to leave a little space after it."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class TimeScale:
 
     @staticmethod
     def fit(end_us: float, width_px: float) -> TimeScale:
-        """The whole step."""
+        """Return the scale that shows the whole step."""
         end_us = max(end_us, 1e-3) * MARGIN
         return TimeScale(0.0, end_us / max(width_px, 1.0), max(width_px, 1.0), end_us)
 
@@ -61,25 +61,25 @@ class TimeScale:
         return self.start_us + x * self.us_per_px
 
     def edges(self, columns_per_px: float = 1.0) -> FloatArray:
-        """Moments at the edges of the pixel columns; shape (n_columns + 1,)."""
+        """Compute the moments at the edges of the pixel columns; shape (n_columns + 1,)."""
         columns = math.ceil(self.width_px * columns_per_px)
         return self.start_us + np.arange(columns + 1, dtype=np.float64) * (
             self.us_per_px / columns_per_px
         )
 
     def zoomed(self, factor: float, at_px: float) -> TimeScale:
-        """Closer by a factor above 1, with the moment at a pixel kept there."""
+        """Zoom in by a factor above 1, keeping the moment at a pixel in place."""
         widest = self.end_us / self.width_px
         us_per_px = min(max(self.us_per_px / factor, min(MIN_US_PER_PX, widest)), widest)
         start = self.time(at_px) - at_px * us_per_px
         return self._within(start, us_per_px, self.width_px)
 
     def panned(self, pixels: float) -> TimeScale:
-        """The window moved right."""
+        """Move the window to the right."""
         return self._within(self.start_us + pixels * self.us_per_px, self.us_per_px, self.width_px)
 
     def resized(self, end_us: float, width_px: float) -> TimeScale:
-        """The same place in another window, or of another step; a full view stays full."""
+        """Adapt to another window width or step; a full view stays full."""
         whole = TimeScale.fit(end_us, width_px)
         if self.is_fit:
             return whole
@@ -87,18 +87,18 @@ class TimeScale:
         return whole._within(self.start_us, us_per_px, whole.width_px)
 
     def around(self, start_us: float, finish_us: float) -> TimeScale:
-        """The window that shows an interval with a tenth of its length on each side."""
-        room = max((finish_us - start_us) * 0.1, MIN_US_PER_PX * self.width_px / 4)
-        us_per_px = (finish_us - start_us + 2 * room) / self.width_px
+        """Show an interval with a tenth of its length on each side."""
+        margin_us = max((finish_us - start_us) * 0.1, MIN_US_PER_PX * self.width_px / 4)
+        us_per_px = (finish_us - start_us + 2 * margin_us) / self.width_px
         us_per_px = min(us_per_px, self.end_us / self.width_px)
-        return self._within(start_us - room, us_per_px, self.width_px)
+        return self._within(start_us - margin_us, us_per_px, self.width_px)
 
     def _within(self, start_us: float, us_per_px: float, width_px: float) -> TimeScale:
         last = self.end_us - us_per_px * width_px
         return TimeScale(max(0.0, min(start_us, last)), us_per_px, width_px, self.end_us)
 
     def ticks(self, spacing_px: float = 90) -> FloatArray:
-        """Round moments on screen, about this far apart or farther."""
+        """Choose round moments on screen, at least about this far apart."""
         step = _round_up(self.us_per_px * spacing_px)
         first = math.ceil(self.start_us / step - 1e-9)
         last = math.floor(min(self.stop_us, self.end_us) / step + 1e-9)
@@ -106,13 +106,13 @@ class TimeScale:
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 2.5, 5, 10 times a power of ten."""
+    """Round up to 1, 2, 2.5, 5 or 10 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= value * (1 - 1e-9))
 
 
 def tick_texts(ticks_us: FloatArray) -> list[str]:
-    """Ticks in ms, with just the digits that tell neighbours apart."""
+    """Format ticks in ms, with just enough digits to distinguish neighbours."""
     if len(ticks_us) < 2:
         return [f"{t / 1000:g} ms" for t in ticks_us]
     step_ms = (ticks_us[1] - ticks_us[0]) / 1000

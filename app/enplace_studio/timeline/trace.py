@@ -15,7 +15,7 @@ from enplace_studio.timeline.rows import Row
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Stretches of the critical path, each within one row; shape (n_stretches,) all of them."""
+    """Stretches of the critical path, each within one row; all arrays have shape (n_stretches,)."""
 
     row: IntArray
     start_us: FloatArray
@@ -23,7 +23,7 @@ class Trace:
 
 
 def trace_path(path: CriticalPath, rows: Sequence[Row]) -> Trace:
-    """Join the path's steps row by row; steps that no row shows are left out."""
+    """Merge the path's steps by row; steps that no row shows are left out."""
     number = path.number
     where = np.full(len(number), -1)
     for index, row in enumerate(rows):
@@ -40,7 +40,7 @@ def trace_path(path: CriticalPath, rows: Sequence[Row]) -> Trace:
 
 
 def summary(path: CriticalPath) -> str:
-    """The parts of the step time, in one line."""
+    """Summarise the parts of the step time in one line."""
     return (
         f"critical path   compute {ms(path.compute_us)} · transfers {ms(path.transfer_us)} · "
         f"waiting {ms(path.waiting_us)}"

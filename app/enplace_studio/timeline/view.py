@@ -31,7 +31,7 @@ def make_view(document: Document, solver: Solver) -> TimelineView:
 
 
 class TimelineView(Panel):
-    """When everything runs: lanes, transfers, the critical path and what it consists of."""
+    """The times of all ops and transfers, and the critical path with its parts."""
 
     def __init__(self, document: Document, parent: QWidget | None = None) -> None:
         super().__init__("Timeline", parent=parent)
@@ -70,7 +70,7 @@ class TimelineView(Panel):
         return page
 
     def _make_switch(self) -> tuple[QPushButton, QPushButton]:
-        """Two buttons next to the title: one step, or many samples at once."""
+        """Make two buttons next to the title: one step, or many samples at once."""
         made = QPushButton("One step"), QPushButton("Pipeline")
         tips = "When each op of one step runs", "Many samples at once, one after the other"
         group = QButtonGroup(self)
@@ -91,7 +91,7 @@ class TimelineView(Panel):
         self._show_legend()
 
     def _follow_objective(self) -> None:
-        """A plan that was made for a pipeline shows as one, all others as a step."""
+        """Show a plan made for a pipeline as one, all others as a step."""
         entry = self._document.current
         if entry is not None and entry is not self._followed:
             self._followed = entry
@@ -117,11 +117,13 @@ class TimelineView(Panel):
         self.set_legend(f"{step}   ·   W A S D to move")
 
     def _show_summary(self, text: str) -> None:
-        self.summary.setText(text.replace(" ms", "\u00a0ms"))  # a unit stays with its number
+        self.summary.setText(
+            text.replace(" ms", "\u00a0ms")
+        )  # keep a unit on the line of its number
         self.summary.setToolTip(plain_tip(text))
 
     def _show_extent(self) -> None:
-        """The scroll bar follows the canvas."""
+        """Adapt the scroll bar to the canvas."""
         extra = self.canvas.lanes.content_px - self.canvas.lanes.visible_px
         self._bar.setVisible(extra > 0)
         self._bar.setRange(0, max(extra, 0))
@@ -134,7 +136,7 @@ class TimelineView(Panel):
 
 
 def _traced(run: MeasuredRun) -> str:
-    """How the step of the measured lanes compares with those that were run without tracing."""
+    """Compare the traced step with the steps that ran without tracing."""
     if not np.isfinite(run.op_finish_us).any():
         return ""
     slower = np.nanmax(run.op_finish_us) > run.step_time_us

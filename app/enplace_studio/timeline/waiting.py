@@ -13,11 +13,11 @@ from enplace_studio.timeline.rows import Row
 
 NAME_LENGTH = 70
 _SHORT_US = 0.5
-"""Waits below this are not worth a sentence."""
+"""Waits shorter than this are not mentioned."""
 
 
 def describe_op(schedule: Schedule, op: int) -> str:
-    """Name, type, times, device and the cause of waiting, one line each."""
+    """Describe an op: name, type, times, device and cause of waiting, one line each."""
     profile = schedule.problem.profile
     start, finish = float(schedule.op_start_us[op]), float(schedule.op_finish_us[op])
     return "\n".join(
@@ -46,7 +46,7 @@ def describe_measured(schedule: Schedule, run: MeasuredRun, op: int) -> str:
 
 
 def describe_gap(schedule: Schedule, row: Row, time_us: float) -> str:
-    """Describe how long a device is idle around a moment, and the op it waits for."""
+    """Describe a device's idle time around a moment, and the op it waits for."""
     since_us, next_bar = row.gap_at(time_us)
     until_us = schedule.makespan_us if next_bar is None else float(row.start_us[next_bar])
     if time_us > schedule.makespan_us or until_us <= since_us:
@@ -60,7 +60,7 @@ def describe_gap(schedule: Schedule, row: Row, time_us: float) -> str:
 
 
 def describe_transfer(schedule: Schedule, transfer: int) -> str:
-    """Describe a transfer: size, ends, times, and how long it waited for its channel."""
+    """Describe a transfer: size, devices, times, and its wait for the channel."""
     profile = schedule.problem.profile
     tensor = int(schedule.transfer_tensor[transfer])
     producer = int(profile.tensor_op[tensor])
@@ -83,7 +83,7 @@ def describe_transfer(schedule: Schedule, transfer: int) -> str:
 
 
 def describe_start(schedule: Schedule, op: int) -> str:
-    """Say what an op started after: its last input, or the op before it on its lane."""
+    """Explain an op's start: its last input, or the previous op on its lane."""
     start = float(schedule.op_start_us[op])
     free_us, before = _lane_free(schedule, op)
     ready_us, producer, transfer = _last_input(schedule, op)
@@ -92,7 +92,7 @@ def describe_start(schedule: Schedule, op: int) -> str:
         return "Starts with the step."
     if ready_us > free_us and producer is not None:
         name = elide_middle(names[producer], NAME_LENGTH)
-        waited = f"Its device stood idle for {ms(start - free_us)}, waiting"
+        waited = f"Its device was idle for {ms(start - free_us)}, waiting"
         if start - free_us <= _SHORT_US:
             waited = "Started as soon as it could, after"
         if transfer is None:
@@ -108,7 +108,7 @@ def describe_start(schedule: Schedule, op: int) -> str:
 
 
 def _lane_free(schedule: Schedule, op: int) -> tuple[float, int | None]:
-    """When the op's lane became free for it, and the op that ran there before."""
+    """Find when the op's lane became free, and the op that ran there before."""
     start = schedule.op_start_us[op]
     same = (schedule.plan.device == schedule.plan.device[op]) & (
         schedule.op_lane == schedule.op_lane[op]
@@ -124,7 +124,7 @@ def _lane_free(schedule: Schedule, op: int) -> tuple[float, int | None]:
 
 
 def _last_input(schedule: Schedule, op: int) -> tuple[float, int | None, int | None]:
-    """When the last input arrived, its producer, and its transfer, if there is one."""
+    """Find when the last input arrived, its producer, and its transfer, if any."""
     profile = schedule.problem.profile
     here = int(schedule.plan.device[op])
     ready, source, brought = 0.0, None, None

@@ -1,4 +1,4 @@
-"""What if compute or links were faster."""
+"""The effect of faster compute or links."""
 
 from PySide6.QtCore import Qt
 

@@ -1,4 +1,4 @@
-"""What if compute or links were faster: two sliders (the sweeps of Pesto's Fig. 8)."""
+"""Two sliders for the speed of compute and links (the sweeps of Pesto's Fig. 8)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_view(document: Document, solver: Solver) -> WhatIfView:
 
 
 class WhatIfView(Panel):
-    """Scales the cluster of the document; every number follows."""
+    """Scales the document's cluster; all numbers follow."""
 
     def __init__(self, document: Document) -> None:
         super().__init__("What if")
@@ -33,7 +33,7 @@ class WhatIfView(Panel):
         self.reset_button = button("Back to 1 ×", self.reset, kind="link")
         self.body.addWidget(self.reset_button, 0, Qt.AlignmentFlag.AlignLeft)
         self.body.addStretch()
-        # A drag moves faster than a large schedule can follow.
+        # A drag is faster than the simulation of a large schedule.
         self._settle = QTimer(self, interval=SETTLE_MS, singleShot=True)
         self._settle.timeout.connect(self._apply)
         document.opened.connect(self.refresh)
@@ -57,11 +57,11 @@ class WhatIfView(Panel):
         return slider, value
 
     def reset(self) -> None:
-        """Back to the cluster as it is."""
+        """Return to the unscaled cluster."""
         self._document.set_scale(1.0, 1.0)
 
     def refresh(self) -> None:
-        """Show the document's factors."""
+        """Show the factors of the document."""
         project = self._document.project
         compute, links = project.scale if project is not None else (1.0, 1.0)
         for slider, value in ((self._compute, compute), (self._links, links)):
@@ -77,7 +77,7 @@ class WhatIfView(Panel):
 
     def _on_moved(self, slider: QSlider) -> None:
         if not slider.isSliderDown() and not self._settle.isActive():
-            self._begin_drag()  # by a key or the wheel
+            self._begin_drag()  # changed by a key or the wheel
         self._show_texts()
         self._settle.start()
 
@@ -91,10 +91,10 @@ class WhatIfView(Panel):
 
 
 def value_at(position: int) -> float:
-    """Factor of a slider's position, two digits; 1 in the middle, 8 and 1/8 at the ends."""
+    """Return the factor of a slider position: 1 in the middle, 1/8 and 8 at the ends."""
     return float(f"{LARGEST ** (position / STEPS):.2g}")
 
 
 def position_of(value: float) -> int:
-    """The position that stands for a factor, or the nearest."""
+    """Return the slider position nearest to a factor."""
     return min(range(-STEPS, STEPS + 1), key=lambda position: abs(value_at(position) - value))

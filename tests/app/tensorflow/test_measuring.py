@@ -175,13 +175,13 @@ def test_a_profile_from_elsewhere_says_that_its_model_is_not_known(window):
 
     window.document.open(start_project(profile_of({"a": 10, "b": 10, "c": 1}), cluster_of(2)))
     add_plan(window)
-    assert "does not say which model" in window.header.run_button.toolTip()
+    assert "does not name the model" in window.header.run_button.toolTip()
 
 
 def test_a_model_that_was_moved_away_is_missed(opened, model):
     model("mine.py").unlink()
     add_plan(opened)
-    assert "not there any more" in opened.header.run_button.toolTip()
+    assert "no longer exists" in opened.header.run_button.toolTip()
 
 
 def test_a_recorded_trace_cannot_run_and_says_so(opened):
