@@ -1,4 +1,4 @@
-"""How the tests of the panes open one."""
+"""Fixtures that open a pane."""
 
 from collections.abc import Callable
 
@@ -11,12 +11,12 @@ from enplace_studio.document import Document
 
 @pytest.fixture(autouse=True)
 def _application(qapp: object) -> None:
-    """The studio runs in an application, so every test has one, whichever comes first."""
+    """Make the studio's application for every test, whatever test runs first."""
 
 
 @pytest.fixture
 def opener(qtbot: QtBot) -> Callable[..., QWidget]:
-    """Open a pane of some class on a document, at some size, and keep it for the test."""
+    """Return a function that opens a pane on a document and keeps it for the test."""
     kept = []
 
     def open_it(pane: type[QWidget], document: Document, width: int, height: int) -> QWidget:

@@ -32,6 +32,6 @@ print(Cyclic.died_in == {threading.main_thread()})
 """
 
 
-def test_only_the_thread_of_the_window_collects_garbage():
+def test_garbage_is_collected_only_in_the_windows_thread():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert done.stdout.split() == ["0", "True"], done.stderr

@@ -32,7 +32,7 @@ def test_the_chooser_lists_every_preset_under_a_heading_and_marks_the_current(qt
     assert chooser.chosen is presets()["celeritas"]
 
 
-def test_a_cluster_of_ones_own_stays_in_the_list(qtbot):
+def test_a_custom_cluster_stays_in_the_list(qtbot):
     own = cluster_of(2)
     chooser = ClusterChooser(profile_of({"a": 1}), own)
     qtbot.addWidget(chooser)
@@ -46,14 +46,14 @@ def test_headings_cannot_be_chosen(qtbot):
 
 
 @pytest.mark.parametrize("name", presets())
-def test_a_title_is_short_and_says_how_many(name):
+def test_a_title_is_short_and_gives_the_number_of_devices(name):
     title = cluster_title(presets()[name])
     assert len(title) < 60
     assert title[0].isdigit() or title.startswith("Two servers")
 
 
 @pytest.mark.parametrize("name", presets())
-def test_the_editor_gives_back_what_it_was_given(qtbot, name):
+def test_the_editor_returns_an_unchanged_cluster(qtbot, name):
     given = presets()[name]
     editor = ClusterEditor(given)
     qtbot.addWidget(editor)
@@ -86,7 +86,7 @@ def test_devices_are_added_with_their_links_and_removed_with_them(editor):
         ("links", 4, "", "channel"),
     ],
 )
-def test_what_is_wrong_is_said_and_the_editor_stays(editor, table, column, text, complaint):
+def test_an_error_is_shown_and_the_editor_stays_open(editor, table, column, text, complaint):
     getattr(editor, table).item(0, column).setText(text)
     editor.show()
     editor.accept()
@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said_and_the_editor_stays(editor, table, column, text,
     editor.close()
 
 
-def test_export_and_import(editor, monkeypatch, tmp_path):
+def test_an_exported_cluster_can_be_imported(editor, monkeypatch, tmp_path):
     path = tmp_path / "c.json"
     for method in ("getSaveFileName", "getOpenFileName"):
         monkeypatch.setattr(QFileDialog, method, lambda *_: (str(path), ""))
@@ -110,7 +110,7 @@ def test_export_and_import(editor, monkeypatch, tmp_path):
     assert "c.json" in editor._fault.text()
 
 
-def test_an_edited_preset_says_so():
+def test_an_edited_preset_is_marked_as_edited():
     pesto = presets()["pesto"]
     smaller = replace(
         pesto, devices=(replace(pesto.devices[0], capacity_bytes=1 << 31), *pesto.devices[1:])

@@ -45,7 +45,7 @@ def document():
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_every_edit_undoes_and_redoes(document, name):
+def test_every_edit_can_be_undone_and_redone(document, name):
     before = snapshot(document)
     EDITS[name](document)
     after = snapshot(document)
@@ -65,7 +65,7 @@ def test_every_edit_undoes_and_redoes(document, name):
         (lambda d: d.colocate([0, 1]), lambda d: d.separate([0])),
     ],
 )
-def test_an_edit_and_its_opposite_leave_the_constraints_as_they_were(document, first, second):
+def test_an_edit_and_its_opposite_restore_the_constraints(document, first, second):
     before = snapshot(document)[:3]
     first(document)
     second(document)
@@ -79,21 +79,21 @@ def test_placing_pins_and_simulates_at_once(document):
     assert document.schedule.makespan_us == 30
 
 
-def test_placing_brings_along_what_is_colocated():
+def test_placing_an_op_moves_the_ops_colocated_with_it():
     profile = profile_of({"a": 10, "b": 10}, colocation={"a": "g", "b": "g"})
     document = document_of(profile, cluster_of(2), {"a": 0, "b": 0})
     document.place([0], 1)
     assert places(document) == [1, 1]
 
 
-def test_the_first_edit_keeps_the_plan_it_came_from_and_the_next_do_not_add_more(document):
+def test_the_first_edit_adds_a_row_and_later_edits_replace_it(document):
     document.place([2], 0)
     document.place([1], 1)
     assert [entry.name for entry in document.plans] == ["plan 1", "plan 1, edited", "all on one"]
     assert document.project.baseline is document.plans[0].schedule
 
 
-def test_the_ghost_follows_a_new_name_and_another_speed(document):
+def test_the_ghost_survives_a_rename_and_a_change_of_speed(document):
     document.place([2], 0)
     document.rename_plan(document.plans[0], "renamed")
     document.set_scale(2.0, 1.0)
@@ -101,7 +101,7 @@ def test_the_ghost_follows_a_new_name_and_another_speed(document):
     assert document.project.baseline.problem.cluster is document.problem.cluster
 
 
-def test_moving_without_a_pin_takes_an_older_pin_away(document):
+def test_moving_without_a_pin_removes_an_older_pin(document):
     document.place([2], 0)
     document.place([2], 1, pin=False)
     assert document.problem.pins == {}
@@ -113,7 +113,7 @@ def test_forbidding_moves_the_op_away(document):
     assert places(document) == [0, 0, 0]
 
 
-def test_colocating_moves_everything_where_most_of_the_time_is(document):
+def test_colocated_ops_move_to_the_device_with_most_of_their_time(document):
     document.colocate([0, 1, 2])
     assert places(document) == [0, 0, 0]
 
@@ -127,14 +127,14 @@ def test_a_contradiction_is_refused_with_a_reason_and_changes_nothing(document, 
     assert snapshot(document) == before
 
 
-def test_an_op_goes_nowhere_it_cannot_run(qtbot):
+def test_an_op_is_not_placed_where_it_cannot_run(qtbot):
     profile = profile_of({"a": 10})
     document = document_of(profile, cluster_of(1, cpu_lanes=1), {"a": 0})
     with qtbot.waitSignal(document.failed):
         assert not document.place([0], 1)
 
 
-def test_preview_says_what_placing_would_come_to_and_changes_nothing(document):
+def test_a_preview_shows_the_effect_and_changes_nothing(document):
     before = snapshot(document)
     preview = document.previews.get([2], 0)
     assert (preview.step_us, preview.delta_us) == (30, -21)
@@ -144,19 +144,19 @@ def test_preview_says_what_placing_would_come_to_and_changes_nothing(document):
     assert document.schedule.peak_bytes.tolist() == preview.peak_bytes.tolist()
 
 
-def test_preview_disregards_the_pins_of_what_would_move(document):
+def test_a_preview_ignores_the_pins_of_the_moved_ops(document):
     document.pin_here([2])
     assert document.previews.get([2], 0).step_us == 30
 
 
-def test_preview_of_the_impossible_says_why():
+def test_a_preview_of_an_impossible_move_gives_the_reason():
     document = document_of(profile_of({"a": 10}), cluster_of(1, cpu_lanes=1), {"a": 0})
     preview = document.previews.get([0], 1)
     assert not preview.fits
     assert "cannot run" in preview.why_not
 
 
-def test_a_smaller_cluster_drops_the_plans_and_pins_that_need_more(document):
+def test_a_smaller_cluster_drops_plans_and_pins_that_do_not_fit_it(document):
     document.pin_here([0, 2])
     document.set_cluster(cluster_of(1))
     assert document.problem.pins == {0: 0}
@@ -164,19 +164,19 @@ def test_a_smaller_cluster_drops_the_plans_and_pins_that_need_more(document):
     assert document.current is document.plans[0]
 
 
-def test_scaling_replays_every_plan(document):
+def test_scaling_simulates_every_plan_again(document):
     document.set_scale(2.0, 1.0)
     assert [entry.schedule.makespan_us for entry in document.plans][1] == 15
 
 
-def test_one_drag_of_a_slider_is_one_step_of_undo(document):
+def test_one_slider_drag_is_one_undo_step(document):
     for factor in (1.5, 2.0, 4.0):
         document.set_scale(factor, 1.0, drag=1)
     document.undo_stack.undo()
     assert document.project.scale == (1.0, 1.0)
 
 
-def test_two_drags_of_a_slider_are_two_steps_of_undo(document):
+def test_two_slider_drags_are_two_undo_steps(document):
     for drag, factor in ((1, 1.5), (1, 2.0), (2, 3.0), (2, 4.0)):
         document.set_scale(factor, 1.0, drag=drag)
     document.undo_stack.undo()
@@ -193,12 +193,12 @@ def test_the_expert_is_the_reference(document):
     assert document.project.against_expert(document.project.expert.schedule) == 0
 
 
-def test_names_of_plans_stay_apart(document):
+def test_plan_names_are_unique(document):
     add_plan(document, "all on one", {"a": 1, "b": 1, "c": 1})
     assert document.plans[-1].name == "all on one 2"
 
 
-def test_the_first_plan_of_a_model_is_nothing_to_save(document, qtbot):
+def test_the_first_plan_of_a_model_is_not_an_unsaved_change(document, qtbot):
     entry = document.plans[1]
     document.remove_plan(entry)
     document.undo_stack.clear()
@@ -207,7 +207,7 @@ def test_the_first_plan_of_a_model_is_nothing_to_save(document, qtbot):
     assert not document.modified
 
 
-def test_extending_the_selection_adds_and_takes_away(document):
+def test_extending_the_selection_adds_or_removes_ops(document):
     document.select([0])
     document.select([1, 2], extend=True)
     assert document.selection == {0, 1, 2}
@@ -215,11 +215,11 @@ def test_extending_the_selection_adds_and_takes_away(document):
     assert document.selection == {0}
 
 
-def test_an_edit_tells_only_what_changed(document, qtbot):
-    told = []
+def test_an_edit_signals_only_what_changed(document, qtbot):
+    signals = []
     for name in ("problem_changed", "plans_changed", "current_changed"):
-        getattr(document, name).connect(lambda name=name: told.append(name))
+        getattr(document, name).connect(lambda name=name: signals.append(name))
     document.choose_plan(document.plans[1])
     document.rename_plan(document.plans[0], "renamed")
     document.pin_here([0])
-    assert told == ["current_changed", "plans_changed", "problem_changed"]
+    assert signals == ["current_changed", "plans_changed", "problem_changed"]

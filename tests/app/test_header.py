@@ -1,4 +1,4 @@
-"""What the menu of methods says of each."""
+"""The menu of methods: reasons, warnings and objectives."""
 
 from types import SimpleNamespace
 
@@ -26,7 +26,7 @@ def warnings(problem, *capabilities):
     return " ".join(warnings_for(SimpleNamespace(capabilities=capabilities), problem))
 
 
-def test_a_method_that_takes_gpus_for_alike_is_warned_of_where_they_differ():
+def test_a_method_that_treats_gpus_as_identical_has_a_warning_if_they_differ():
     unlike, alike = problem_on(speeds=(1.0, 0.5)), problem_on()
     assert "treats all GPUs as identical" in warnings(unlike, "memory")
     assert warnings(unlike, "memory", "heterogeneous") == ""
@@ -34,15 +34,15 @@ def test_a_method_that_takes_gpus_for_alike_is_warned_of_where_they_differ():
     assert warnings(alike, "memory") == ""
 
 
-def test_a_method_that_does_not_look_at_memory_is_warned_of_where_one_gpu_is_too_small():
+def test_a_method_that_ignores_memory_has_a_warning_if_one_gpu_is_too_small():
     tight, roomy = problem_on(capacity_bytes=1499), problem_on(capacity_bytes=1500)
     assert "ignores memory" in warnings(tight, "heterogeneous")
     assert warnings(tight, "memory", "heterogeneous") == ""
     assert warnings(roomy, "heterogeneous") == ""
 
 
-def test_outputs_that_are_not_held_at_once_do_not_count_together():
-    """Of 400 bytes of outputs, 300 are the most that is held at a time."""
+def test_only_outputs_held_at_the_same_time_add_up():
+    """At most 300 of the 400 bytes of outputs are held at a time."""
     ops = dict.fromkeys("abcde", 1.0)
     path = profile_of(ops, [("a", "b", 100), ("b", "c", 200), ("c", "d", 100), ("d", "e", 0)])
     tight = Problem(path, cluster_of(2, capacity_bytes=299))
@@ -51,13 +51,13 @@ def test_outputs_that_are_not_held_at_once_do_not_count_together():
     assert warnings(enough, "heterogeneous") == ""
 
 
-def test_there_is_no_false_alarm_on_vgg_19():
+def test_vgg_19_gets_no_false_warning():
     sample = next(sample for sample in samples() if sample.name == "vgg-19")
     problem = Problem(read_profile(sample.path), presets()["pesto"])
     assert warnings(problem, "heterogeneous") == ""
 
 
-def test_the_menu_shows_the_warning_behind_the_source_and_greys_nothing(qtbot):
+def test_the_menu_shows_warnings_after_the_source_and_keeps_the_method_enabled(qtbot):
     document, solver = Document(), Solver()
     header = Header(document, solver)
     qtbot.addWidget(header)
@@ -71,7 +71,7 @@ def test_the_menu_shows_the_warning_behind_the_source_and_greys_nothing(qtbot):
     assert "identical" not in action.toolTip()
 
 
-def test_a_method_is_listed_under_each_of_its_objectives_and_asked_for_that_one(qtbot):
+def test_a_method_is_listed_under_each_objective_and_solves_for_that_one(qtbot):
     solver = Solver()
     header = Header(Document(), solver)
     qtbot.addWidget(header)

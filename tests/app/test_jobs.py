@@ -13,7 +13,7 @@ from enplace_studio.jobs import Solver
 from problems import cluster_of, profile_of
 
 PATIENCE_MS = 120_000
-"""A machine that has never run the solver compiles its loops first."""
+"""Long, since the first run on a machine compiles the kernels."""
 
 
 @pytest.fixture
@@ -41,14 +41,14 @@ def test_methods_run_one_after_the_other(solver, problem, qtbot):
     assert not solver.busy
 
 
-def test_a_fault_of_the_input_comes_back_as_a_sentence(solver, problem, qtbot):
+def test_an_input_error_is_reported_as_a_sentence(solver, problem, qtbot):
     with qtbot.waitSignal(solver.failed, timeout=PATIENCE_MS) as failed:
         solver.solve(problem, ["no-such-method"])
     assert "no-such-method" in failed.args[1]
 
 
-def test_the_process_has_the_problem_as_it_is_here(solver, qtbot):
-    """It knows which ops are backward, and so finds Table 1's optimum."""
+def test_the_worker_receives_the_whole_problem(solver, qtbot):
+    """It receives which ops are backward, and so finds the optimum of Table 1."""
     profile = read_profile(next(s.path for s in samples() if s.name == "bert-3-training"))
     problem = Problem(profile, cluster_from("from-file", profile))
     with qtbot.waitSignal(solver.solved, timeout=PATIENCE_MS) as solved:
@@ -66,14 +66,14 @@ def test_a_second_model_replaces_the_first(solver, problem, qtbot):
         assert len(solved.args[1].device) == wanted.profile.n_ops
 
 
-def test_cancelling_forgets_what_was_waiting(solver, problem, qtbot):
+def test_cancelling_drops_waiting_jobs(solver, problem, qtbot):
     solver.solve(problem, ["single", "heft", "celeritas"])
     with qtbot.waitSignal(solver.idle, timeout=PATIENCE_MS):
         solver.cancel()
     assert not solver.waiting
 
 
-def test_cancelling_a_search_keeps_its_best_within_a_second(solver, qtbot):
+def test_cancelling_a_search_keeps_its_best_plan_within_a_second(solver, qtbot):
     problem = wide_document(n_ops=400).problem
     solver.solve(problem, ["enplace"], time_limit_s=60)
     qtbot.waitUntil(lambda: solver.report.incumbent is not None, timeout=PATIENCE_MS)
@@ -83,7 +83,7 @@ def test_cancelling_a_search_keeps_its_best_within_a_second(solver, qtbot):
     assert len(solved.args[1].device) == problem.profile.n_ops
 
 
-def test_a_search_goes_on_from_a_plan_and_tells_which_part_found_what(solver, qtbot):
+def test_a_search_starts_from_a_plan_and_names_the_engine_of_each_find(solver, qtbot):
     from enplace.machine import simulate
     from enplace.placers import place
 
@@ -97,8 +97,8 @@ def test_a_search_goes_on_from_a_plan_and_tells_which_part_found_what(solver, qt
     assert simulate(problem, solved.args[1]).makespan_us <= reached
 
 
-def test_a_placer_that_does_not_listen_is_ended_and_its_best_kept(solver, problem, qtbot):
-    """A job the process never heard of stands for one that never answers."""
+def test_an_unresponsive_placer_is_killed_and_its_best_plan_kept(solver, problem, qtbot):
+    """A job that was never sent to the worker simulates one that never answers."""
     from dataclasses import replace
 
     from enplace_studio.jobs import Job, Report
@@ -114,7 +114,7 @@ def test_a_placer_that_does_not_listen_is_ended_and_its_best_kept(solver, proble
         solver.solve(problem, ["single"])
 
 
-def test_a_process_that_dies_is_reported_and_the_next_solve_works(solver, problem, qtbot):
+def test_a_dead_worker_is_reported_and_the_next_solve_works(solver, problem, qtbot):
     with qtbot.waitSignal(solver.failed, timeout=PATIENCE_MS) as failed:
         solver.solve(wide_document(n_ops=2000).problem, ["celeritas"])
         os.kill(solver._worker.pid, signal.SIGKILL)

@@ -47,7 +47,7 @@ def test_a_project_opens_as_it_was_saved(tmp_path):
     assert again.view == {"graph": {"open": ["lstm 0"]}}
 
 
-def test_saving_makes_the_document_clean_and_an_undo_makes_it_unsaved(tmp_path):
+def test_a_saved_document_is_unmodified_until_an_undo(tmp_path):
     document = chain_document()
     document.place([2], 0)
     assert document.modified
@@ -73,7 +73,7 @@ def test_a_plain_profile_opens_without_plans_and_is_never_overwritten(tmp_path):
     assert not opened.project.plans
 
 
-def test_an_unreadable_file_is_one_sentence(tmp_path):
+def test_an_unreadable_file_is_reported_in_one_sentence(tmp_path):
     path = tmp_path / "bad.enplace"
     path.write_bytes(b"no zip")
     with pytest.raises(EnplaceError, match=r"bad\.enplace"):
@@ -85,18 +85,18 @@ def write_now(recovery):
     recovery._pool.waitForDone()
 
 
-def test_a_crash_leaves_a_copy_that_the_next_start_finds(tmp_path):
+def test_the_next_start_finds_the_copy_that_a_crash_left(tmp_path):
     document = chain_document()
     document.place([2], 0)
     crashed = Recovery(document, tmp_path)
     write_now(crashed)
-    crashed._lock.unlock()  # what the system does when a process ends
+    crashed._lock.unlock()  # as the system does when a process ends
     found = Recovery(Document(), tmp_path).leftovers()
     assert len(found) == 1
     assert session.open_file(found[0]).project.problem.pins == {2: 0}
 
 
-def test_the_copy_of_a_studio_that_runs_is_not_offered(tmp_path):
+def test_the_copy_of_a_running_studio_is_not_offered(tmp_path):
     document = chain_document()
     document.place([2], 0)
     running = Recovery(document, tmp_path)
@@ -117,7 +117,7 @@ def test_nothing_is_left_behind_after_saving_or_closing(tmp_path):
     assert not list((tmp_path / "r").iterdir())
 
 
-def test_the_dialog_offers_what_has_a_reader():
+def test_the_dialog_offers_every_format_with_a_reader():
     offered = session.file_filter().split(";;")
     assert offered[0] == "Profiles and projects (*.json *.json.gz *.enplace)"
     assert [text.partition(" (")[0] for text in offered[1:-1]] == [

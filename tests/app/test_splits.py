@@ -1,4 +1,4 @@
-"""A plan that splits ops has a graph of its own, which the studio shows with it."""
+"""A plan that splits ops has its own graph, which the studio shows with the plan."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -56,7 +56,7 @@ def document(qapp):
     return opened
 
 
-def test_choosing_it_shows_its_graph_and_choosing_another_the_model(document):
+def test_a_plan_with_splits_shows_its_graph_and_other_plans_the_model(document):
     whole, split = document.plans
     model = document.problem
     opened = []
@@ -72,7 +72,7 @@ def test_choosing_it_shows_its_graph_and_choosing_another_the_model(document):
     assert opened == [split.schedule.problem.profile.n_ops, 4, split.schedule.problem.profile.n_ops]
 
 
-def test_its_parts_can_be_moved_by_hand(document):
+def test_parts_can_be_moved_by_hand(document):
     _, split = document.plans
     document.choose_plan(split)
     part = document.problem.profile.index["conv/split/part_1"]
@@ -83,7 +83,7 @@ def test_its_parts_can_be_moved_by_hand(document):
     assert document.project.baseline is split.schedule
 
 
-def test_going_to_another_cluster_takes_it_along(document):
+def test_a_plan_with_splits_survives_a_change_of_cluster(document):
     _, split = document.plans
     document.choose_plan(split)
     assert document.set_cluster(replace(cluster_of(3, b1_us_per_byte=1e-5), name="three"))
@@ -93,7 +93,7 @@ def test_going_to_another_cluster_takes_it_along(document):
     assert document.problem.cluster.n_devices == 3
 
 
-def test_a_project_keeps_it(document, tmp_path):
+def test_a_project_keeps_a_plan_with_splits(document, tmp_path):
     _, split = document.plans
     document.choose_plan(split)
     write_project(tmp_path / "p.enplace", session.to_project(document.project, document.view))
@@ -116,7 +116,7 @@ def test_the_inspector_lists_the_splits(document, opener):
     assert any("split op" in made.text() for made in view.findChildren(QLabel))
 
 
-def test_methods_that_cannot_solve_the_problem_say_why(document):
+def test_methods_that_cannot_solve_the_problem_give_the_reason(document):
     method = SimpleNamespace(why_not="", capabilities=("splits", "memory"))
     assert why_not_for(method, document.problem) == ""
     document.choose_plan(document.plans[1])
@@ -126,7 +126,7 @@ def test_methods_that_cannot_solve_the_problem_say_why(document):
     single = SimpleNamespace(why_not="", capabilities=("one-device",))
     assert why_not_for(single, document.problem) == ""
     assert "uses one GPU" in why_not_for(single, problem)
-    # A method that spreads the model may fit it without looking.
+    # A method that spreads the model may fit it even if it ignores memory.
     assert why_not_for(SimpleNamespace(why_not="", capabilities=()), problem) == ""
 
 
@@ -147,7 +147,7 @@ def test_all_splits_can_be_opened_in_a_table(document, opener):
     shown.close()
 
 
-def test_a_part_that_is_split_again_counts_with_its_own_parts(document):
+def test_a_part_that_is_split_again_is_counted_by_its_parts(document):
     model = document.project.model
     splits = (Split("conv", "batch", 2), Split("conv/split/part_1", "batch", 2))
     problem = split_problem(model, splits)

@@ -1,4 +1,4 @@
-"""One folder and one line make a view."""
+"""A view takes one folder and one line."""
 
 import sys
 from types import ModuleType
@@ -32,7 +32,7 @@ class NotesView(QLabel):
 
 @pytest.fixture
 def folder(monkeypatch):
-    """The folder of a view: what its ``__init__`` and its module would hold."""
+    """The folder of a view, with the contents of its ``__init__`` and its module."""
     package, module = ModuleType(FOLDER), ModuleType(f"{FOLDER}.view")
     action = ViewAction("ask-notes", "Ask the notes", "Edit", ("Ctrl+J",), lambda v: v.ask(), 2)
     area = Qt.DockWidgetArea.RightDockWidgetArea
@@ -45,7 +45,7 @@ def folder(monkeypatch):
 
 @pytest.fixture
 def window(qapp, tmp_path, monkeypatch, folder):
-    """A window where one line more is in the table."""
+    """A window with one more line in the table of views."""
     monkeypatch.setattr(views, "FOLDERS", [*views.FOLDERS, folder])
     theme.set_mode("light")
     settings = QSettings(str(tmp_path / "studio.ini"), QSettings.Format.IniFormat)
@@ -70,13 +70,13 @@ def test_the_view_is_shown_in_its_dock(window):
     assert window.panes.views["notes"].text() == "3 ops"
 
 
-def test_the_view_menu_shows_and_hides_it(window):
+def test_the_view_menu_shows_and_hides_the_view(window):
     toggle = next(a for a in menu_of(window, "View").actions() if a.text() == "Notes")
     toggle.trigger()
     assert not window.panes.docks["notes"].isVisible()
 
 
-def test_its_action_is_in_the_menu_and_in_the_palette(window, qtbot):
+def test_the_views_action_is_in_the_menu_and_the_palette(window, qtbot):
     assert "Ask the notes" in [a.text() for a in menu_of(window, "Edit").actions()]
     palette = Palette(window.menus, window)
     qtbot.addWidget(palette)

@@ -54,7 +54,7 @@ def make_window(qtbot, settings, tmp_path, monkeypatch):
 
 @pytest.fixture
 def window(make_window):
-    """A window with a plan to look at; its solver process is never started."""
+    """A window with a plan; its solver is never started."""
     made = make_window()
     profile = profile_of({"a": 10, "b": 10, "c": 10}, [("a", "b", 8), ("b", "c", 20)])
     state = start_project(profile, cluster_of(2))
@@ -95,9 +95,9 @@ def import_plan(window, path):
 
 
 def answer(monkeypatch, button):
-    """Answer every question so; returns the questions that were asked."""
+    """Answer every question with this button; return the questions that were asked."""
     asked = []
-    monkeypatch.setattr(QMessageBox, "question", lambda *said: asked.append(said[2]) or button)
+    monkeypatch.setattr(QMessageBox, "question", lambda *args: asked.append(args[2]) or button)
     return asked
 
 
@@ -106,7 +106,7 @@ def name_file(monkeypatch, path):
         monkeypatch.setattr(QFileDialog, method, lambda *_: (str(path), ""))
 
 
-def test_the_start_page_teaches_and_shows_no_panes(make_window):
+def test_the_start_page_explains_and_shows_no_panes(make_window):
     window = make_window()
     assert window.start_page.isVisible()
     assert not window.bar.isVisible()
@@ -161,9 +161,7 @@ def test_solve_need_not_wait_for_the_experts_plan(make_window, qtbot):
     assert window.document.current.plan.method == window.solver.default_method
 
 
-def test_the_experts_plan_does_not_take_the_place_of_one_opened_meanwhile(
-    make_window, qtbot, tmp_path
-):
+def test_the_experts_plan_does_not_replace_a_plan_opened_meanwhile(make_window, qtbot, tmp_path):
     window = make_window()
     state = start_project(profile_of({"a": 10, "b": 10}), cluster_of(2))
     plan = plan_of(state.problem, {"a": 1, "b": 0})
@@ -175,7 +173,7 @@ def test_the_experts_plan_does_not_take_the_place_of_one_opened_meanwhile(
     assert window.document.current.plan.method == plan.method
 
 
-def test_the_expert_places_as_the_person_says(make_window, qtbot, tmp_path):
+def test_the_expert_follows_the_users_rules(make_window, qtbot, tmp_path):
     window = make_window()
     profile = profile_of({"l_1/a": 10, "l_2/b": 10, "l_2/c": 10}, [("l_1/a", "l_2/b", 8)])
     window.document.open(start_project(profile, cluster_of(2)))
@@ -195,12 +193,12 @@ def test_the_expert_places_as_the_person_says(make_window, qtbot, tmp_path):
         window.header.solve_button.click()
     assert window.document.current.plan.details["family"] == "layers"
     rules.write_text("nonesuch -> GPU:1")
-    with qtbot.waitSignal(window.studio.solving.failed) as said:
+    with qtbot.waitSignal(window.studio.solving.failed) as failed:
         window.studio.solving.place_by_rules(rules)
-    assert "mine.rules: line 1" in said.args[0]
+    assert "mine.rules: line 1" in failed.args[0]
 
 
-def test_baechis_methods_go_by_the_memory_rule_that_a_person_chooses(make_window, qtbot):
+def test_baechis_methods_use_the_chosen_memory_rule(make_window, qtbot):
     window = make_window()
     profile = profile_of(dict.fromkeys("abcd", 10), [("a", "b", 300), ("b", "c", 300)])
     window.document.open(start_project(profile, cluster_of(2, capacity_bytes=700)))
@@ -218,7 +216,7 @@ def test_baechis_methods_go_by_the_memory_rule_that_a_person_chooses(make_window
     assert not window.header.option_menu.menuAction().isVisible()
 
 
-def test_loads_of_a_pipeline_count_as_a_person_chooses(make_window, qtbot):
+def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
     window = make_window()
     profile = profile_of(dict.fromkeys("ab", 10), [("a", "b", 4)])
     window.document.open(start_project(profile, cluster_of(2, b0_us=0.0)))
@@ -256,17 +254,15 @@ def test_loads_of_a_pipeline_count_as_a_person_chooses(make_window, qtbot):
     assert header.method_button.text() == "HEFT  ▾"
 
 
-def test_what_is_asked_of_a_solver_at_work_is_refused_with_the_reason(window, qtbot):
+def test_a_running_solver_refuses_requests_with_the_reason(window, qtbot):
     window.solver.job = Job(1, window.document.problem, "enplace", 10.0, choose=True)
-    with qtbot.waitSignal(window.studio.solving.failed) as said:
+    with qtbot.waitSignal(window.studio.solving.failed) as failed:
         window.studio.solving.polish(window.document.current.plan)
     window.solver.job = None
-    assert "is running" in said.args[0]
+    assert "is running" in failed.args[0]
 
 
-def test_methods_of_other_aims_are_in_menus_of_their_own_and_compared_among_themselves(
-    make_window, qtbot
-):
+def test_each_objective_has_its_own_menu_and_comparison(make_window, qtbot):
     window = make_window()
     window.document.open(
         start_project(profile_of({"a": 10, "b": 10}, [("a", "b", 8)]), cluster_of(2))
@@ -290,7 +286,7 @@ def test_methods_of_other_aims_are_in_menus_of_their_own_and_compared_among_them
     assert timeline.pages.currentWidget() is timeline.pipeline
 
 
-def test_a_baseline_solves_for_the_objective_it_is_asked_for(make_window, qtbot):
+def test_a_baseline_solves_for_the_requested_objective(make_window, qtbot):
     window = make_window()
     window.document.open(
         start_project(profile_of({"a": 10, "b": 10}, [("a", "b", 8)]), cluster_of(2))
@@ -315,7 +311,7 @@ def test_a_baseline_solves_for_the_objective_it_is_asked_for(make_window, qtbot)
     assert window.document.current.plan.objective == "throughput"
 
 
-def test_the_answer_to_an_older_question_is_left_out(window):
+def test_a_plan_for_an_earlier_version_of_the_problem_is_dropped(window):
     old = window.document.problem
     window.document.pin_here([0])
     rows = len(window.document.plans)
@@ -326,7 +322,7 @@ def test_the_answer_to_an_older_question_is_left_out(window):
     assert "earlier version" in window.toast.text
 
 
-def test_pins_change_what_the_button_promises(window):
+def test_pins_change_the_text_of_the_solve_button(window):
     assert window.header.solve_button.text() == "Solve"
     window.document.pin_here([0])
     assert window.header.solve_button.text() == "Solve around my pins"
@@ -410,7 +406,7 @@ def test_a_saved_project_opens_again_from_the_recent_files(
     assert again.document.problem.pins == {2: 0}
 
 
-def test_a_file_that_cannot_be_read_is_explained_and_the_window_stays(window, tmp_path):
+def test_an_unreadable_file_is_explained_and_the_window_stays(window, tmp_path):
     bad = tmp_path / "bad.json"
     bad.write_text("{")
     open_path(window, bad)
@@ -426,7 +422,7 @@ def test_every_export_writes_a_file(window, monkeypatch, tmp_path, form):
     assert written.stat().st_size > 0
 
 
-def test_an_exported_plan_comes_back(window, monkeypatch, tmp_path):
+def test_an_exported_plan_can_be_imported(window, monkeypatch, tmp_path):
     name_file(monkeypatch, tmp_path / "plan.json")
     trigger(window, "export-plan")
     import_plan(window, tmp_path / "plan.json")
@@ -461,7 +457,7 @@ def test_a_plan_of_another_graph_offers_to_place_what_is_missing(window, monkeyp
     assert read_plan(tmp_path / "plan.json", window.document.problem).missing == ["c"]
 
 
-def test_another_cluster_is_one_step_of_undo(window, monkeypatch):
+def test_a_change_of_cluster_is_one_undo_step(window, monkeypatch):
     monkeypatch.setattr(window.solver, "solve", lambda *_, **__: None)
     window.studio.solving.use_cluster(presets()["cpu-2"])
     assert "runs only on a gpu" in window.banner.text
@@ -471,7 +467,7 @@ def test_another_cluster_is_one_step_of_undo(window, monkeypatch):
     assert window.document.project.cluster.name == "hand"
 
 
-def test_two_drags_of_a_what_if_slider_are_two_steps_of_undo(window, qtbot):
+def test_two_drags_of_a_what_if_slider_are_two_undo_steps(window, qtbot):
     slider = window.panes.views["whatif"]._compute
     for positions in ((3, 6, 8), (12, 16)):
         slider.setSliderDown(True)
@@ -495,7 +491,9 @@ def test_what_if_sliders_scale_the_cluster(window, qtbot):
     assert slider.value() == 0
 
 
-def test_panes_close_and_come_back_and_the_next_start_remembers(window, make_window, monkeypatch):
+def test_closed_panes_can_be_reopened_and_the_next_start_remembers_them(
+    window, make_window, monkeypatch
+):
     window.panes.docks["memory"].toggleViewAction().trigger()
     assert not window.panes.docks["memory"].isVisible()
     state = window.document.project
@@ -547,15 +545,17 @@ def test_the_key_sheet_names_every_shortcut(window, qtbot):
     assert {"Pin selection where it is", "P", "Ctrl+Shift+P", "Search ops"} <= shown
 
 
-def test_an_unexpected_fault_is_told_calmly_and_the_studio_stays(window, monkeypatch, tmp_path):
+def test_an_unexpected_error_is_reported_and_the_studio_keeps_running(
+    window, monkeypatch, tmp_path
+):
     from enplace_studio.messages import install_excepthook
 
-    told = []
+    texts = []
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(QMessageBox, "exec", lambda box: told.append(box.text()))
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: texts.append(box.text()))
     install_excepthook(tmp_path / "studio.log")
     sys.excepthook(ValueError, ValueError("boom"), None)
-    assert told == ["The studio had an internal error. Your work is safe; you can continue."]
+    assert texts == ["The studio had an internal error. Your work is safe; you can continue."]
     assert window.isVisible()
 
 
@@ -563,7 +563,7 @@ def test_a_crashed_session_is_offered_and_opens_as_unsaved(window, make_window, 
     window.document.place([2], 0)
     window.studio.recovery.write()
     window.studio.recovery._pool.waitForDone()
-    window.studio.recovery._lock.unlock()  # what the system does when a process ends
+    window.studio.recovery._lock.unlock()  # as the system does when a process ends
     again = make_window()
     asked = answer(monkeypatch, BUTTON.Open)
     again.studio.files.offer_recovery()
@@ -573,8 +573,8 @@ def test_a_crashed_session_is_offered_and_opens_as_unsaved(window, make_window, 
     assert again.document.modified
 
 
-def test_repainting_keeps_the_references_to_none(qtbot):
-    """PySide6 6.12 loses one on every such call, and Python ends when none is left."""
+def test_repainting_loses_no_reference_to_none(qtbot):
+    """PySide6 6.12 loses one per call, and Python crashes when none is left."""
     widget = QWidget()
     qtbot.addWidget(widget)
     widget.update()
@@ -595,7 +595,7 @@ def test_plans_are_renamed_and_removed(window, monkeypatch):
     assert [entry.name for entry in window.document.plans] == ["second"]
 
 
-def test_panes_closed_by_hand_stay_closed_past_the_start_page(window, monkeypatch):
+def test_closed_panes_stay_closed_after_the_start_page(window, monkeypatch):
     state = window.document.project
     window.panes.docks["whatif"].toggleViewAction().trigger()
     answer(monkeypatch, BUTTON.Discard)
@@ -606,24 +606,30 @@ def test_panes_closed_by_hand_stay_closed_past_the_start_page(window, monkeypatc
     assert not window.panes.docks["whatif"].isVisible()
 
 
-def test_a_running_search_shows_its_best_plan_against_the_expert(window, qtbot):
+def test_a_running_search_shows_its_best_plan_next_to_the_experts(window, qtbot):
     live = window.findChild(QWidget, "live")
     solver = window.solver
     assert not live.isVisible()
     solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
     solver.job = Job(1, window.document.problem, "enplace", 10.0, True)
     solver._started_s -= 5
-    said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": 80e3}
-    said |= {"engine": "blocks", "bound_by": ""}
-    first = {**said, "objective_us": 95e3, "engine": "list schedules"}
-    report = Report("").then(first, None).then(said, None)
-    solver.report = report.then({**said, "objective_us": None, "bound_us": None}, None)
+    progress = {
+        "message": "",
+        "fraction": None,
+        "seconds": 1.0,
+        "objective_us": 90e3,
+        "bound_us": 80e3,
+    }
+    progress |= {"engine": "blocks", "bound_by": ""}
+    first = {**progress, "objective_us": 95e3, "engine": "list schedules"}
+    report = Report("").then(first, None).then(progress, None)
+    solver.report = report.then({**progress, "objective_us": None, "bound_us": None}, None)
     solver.changed.emit()
     assert live.isVisible()
     assert live.step.text() == "90.0 ms"
     assert live.bound.text() == "proven not below 80.0 ms"
     assert live.found_by.text() == "found by ○ list schedules 95.0 ms → ● blocks 90.0 ms"
-    proven = {**said, "objective_us": None, "bound_us": 85e3, "bound_by": "CP-SAT"}
+    proven = {**progress, "objective_us": None, "bound_us": 85e3, "bound_by": "CP-SAT"}
     solver.report = solver.report.then(proven, None)
     solver.changed.emit()
     assert live.bound.text() == "proven not below 85.0 ms by ◆ CP-SAT"
@@ -632,14 +638,20 @@ def test_a_running_search_shows_its_best_plan_against_the_expert(window, qtbot):
     assert not live.isVisible()
 
 
-def test_a_search_that_has_ended_is_shown_until_the_next_or_another_model(window, qtbot):
+def test_a_finished_search_is_shown_until_the_next_one_or_another_model(window, qtbot):
     live, solver = window.findChild(QWidget, "live"), window.solver
     solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
     job = Job(1, window.document.problem, "enplace", 10.0, True)
-    said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": 80e3}
+    progress = {
+        "message": "",
+        "fraction": None,
+        "seconds": 1.0,
+        "objective_us": 90e3,
+        "bound_us": 80e3,
+    }
     solver.job = job
     solver._started_s -= 5
-    solver.report = Report("").then({**said, "engine": "blocks", "bound_by": ""}, None)
+    solver.report = Report("").then({**progress, "engine": "blocks", "bound_by": ""}, None)
     solver._next()
     assert live.isVisible()
     assert not live.bar.isVisible()
@@ -665,7 +677,7 @@ def test_a_plan_is_polished_from_its_menu(window, monkeypatch):
     assert more["start"] is card.entry.plan
 
 
-def test_a_polish_that_finds_nothing_better_says_so_and_adds_no_row(make_window, qtbot):
+def test_polishing_that_finds_nothing_better_is_reported_and_adds_no_row(make_window, qtbot):
     window = make_window()
     window.document.open(start_project(profile_of({"a": 10, "b": 10}), cluster_of(2)))
     with solving(window, qtbot):
@@ -678,7 +690,7 @@ def test_a_polish_that_finds_nothing_better_says_so_and_adds_no_row(make_window,
     assert f"Nothing better than “{best.name}” was found in " in window.toast.text
 
 
-def test_a_polish_that_finds_something_better_adds_a_row(window, qtbot):
+def test_polishing_that_finds_a_better_plan_adds_a_row(window, qtbot):
     first = window.document.current
     better = replace(first.plan, method="enplace", device=0 * first.plan.device)
     job = Job(1, window.document.problem, "enplace", 30.0, True, start=first.plan)
@@ -687,7 +699,7 @@ def test_a_polish_that_finds_something_better_adds_a_row(window, qtbot):
     assert [entry.note for entry in window.document.plans] == ["", "polished"]
 
 
-def test_a_plan_to_go_on_from_that_has_no_row_any_more_gets_one_again(window, qtbot):
+def test_a_removed_plan_that_polishing_does_not_improve_gets_its_row_back(window, qtbot):
     first = window.document.current
     window.document.remove_plan(first)
     job = Job(1, window.document.problem, "enplace", 30.0, True, start=first.plan)
@@ -696,17 +708,21 @@ def test_a_plan_to_go_on_from_that_has_no_row_any_more_gets_one_again(window, qt
     assert [entry.plan for entry in window.document.plans] == [first.plan]
 
 
-def test_a_search_that_has_ended_goes_on_from_its_plan_at_the_press_of_a_button(
-    window, monkeypatch
-):
+def test_a_finished_search_continues_from_its_plan_at_the_press_of_a_button(window, monkeypatch):
     asked, live, solver = [], window.findChild(QWidget, "live"), window.solver
     solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
     found = window.document.current.plan
-    said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": None}
-    said |= {"engine": "the plan given", "bound_by": ""}
+    progress = {
+        "message": "",
+        "fraction": None,
+        "seconds": 1.0,
+        "objective_us": 90e3,
+        "bound_us": None,
+    }
+    progress |= {"engine": "the plan given", "bound_by": ""}
     solver.job = Job(1, window.document.problem, "enplace", 10.0, True, start=found)
     solver._started_s -= 5
-    solver.report = Report("").then(said, found)
+    solver.report = Report("").then(progress, found)
     solver.changed.emit()
     assert live.found_by.text() == "from ○ the plan given 90.0 ms"
     assert not live.go_on.isVisible()
@@ -742,7 +758,7 @@ def test_a_plan_of_the_list_is_exported_from_its_menu(window, monkeypatch, tmp_p
         ("my-own_model-3", "my-own_model-3"),
     ],
 )
-def test_well_known_models_have_the_name_that_people_use(name, title):
+def test_well_known_models_have_their_usual_names(name, title):
     from enplace_studio.header import model_title
 
     assert model_title(name) == title
@@ -765,8 +781,8 @@ def test_a_plan_made_before_a_pin_is_brought_up_to_date(make_window, qtbot):
     assert window.document.current.schedule.problem is window.document.problem
 
 
-def test_a_fault_while_one_view_paints_leaves_the_others_paintable(window, monkeypatch):
-    """A traceback keeps the frame of the fault; a painter alive in it would break the next one."""
+def test_an_error_while_one_view_paints_does_not_affect_the_others(window, monkeypatch):
+    """A traceback keeps the failed frame alive; a painter left in it would break the next one."""
     with monkeypatch.context() as patch:
         patch.setattr("enplace_studio.graph.canvas.paint_scene", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError) as fault:

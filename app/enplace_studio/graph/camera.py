@@ -21,7 +21,7 @@ class Camera:
         return self.corner + point / self.scale
 
     def transform(self) -> QTransform:
-        """The transform from scene to widget."""
+        """Return the transform from scene to widget."""
         moved = QTransform.fromScale(self.scale, self.scale)
         return moved.translate(-self.corner.x(), -self.corner.y())
 

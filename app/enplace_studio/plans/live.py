@@ -166,7 +166,7 @@ def bound_line(report: Report) -> str:
 
 
 def engines_line(report: Report, start: Plan | None = None) -> str:
-    """The best plan of each part of a search: ``found by ○ list schedules 9 ms → ● blocks 8 ms``.
+    """Describe each engine's best plan: ``found by ○ list schedules 9 ms → ● blocks 8 ms``.
 
     A search that starts from a given plan did not find it: ``from ○ the plan given 9 ms → ...``.
     """

@@ -80,7 +80,7 @@ _TEACHING = (
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """What to profile, where, and how long."""
+    """The model to profile, the devices and the number of steps."""
 
     source: Source
     devices: str

@@ -126,7 +126,7 @@ class TimelineCanvas(QWidget):
             self.update()
 
     def _end_us(self) -> float:
-        """The last moment worth showing: the end of the step, of its ghost or of its run."""
+        """Return the last moment to show: the end of the step, its ghost or its run."""
         shown = (self.picture.schedule, self.picture.baseline) if self.picture else ()
         ends = [schedule.makespan_us for schedule in shown if schedule is not None]
         ends += [float(row.finish_us.max()) for row in self.lanes.rows if row.measured]

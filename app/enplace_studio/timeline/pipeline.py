@@ -113,7 +113,7 @@ class PipelineView(QWidget):
         self.refresh()
 
     def _follow_plan(self) -> None:
-        """Simulate a plan made for GPipe as GPipe, until the person chooses otherwise."""
+        """Simulate a plan made for GPipe as GPipe, until the user chooses otherwise."""
         schedule = self._document.schedule
         if schedule is not None and schedule.plan.load_rule is not None:
             kind = self.kind.findData(planned_rule(schedule.plan).pipeline)

@@ -45,7 +45,7 @@ def test_cards_never_overlap_in_a_grid(room):
     assert arrangement.bounds[2] <= max(room, 480)
 
 
-def test_equal_steps_of_two_layers_stand_below_each_other():
+def test_equal_steps_of_two_layers_share_a_column():
     grouping = group_ops(grid_profile())
     arrangement = layout.grid(grouping, 1400)
     columns = {}
@@ -59,7 +59,7 @@ def test_equal_steps_of_two_layers_stand_below_each_other():
     assert [len(line) for line in lines.values()] == [1] * 4
 
 
-def test_short_rows_stand_beside_their_gradients():
+def test_short_rows_are_next_to_their_gradients():
     names = [
         f"{prefix}block{b}/unit{u}/op{i}"
         for prefix in ("", "gradients/")
@@ -83,7 +83,7 @@ def test_layers_follow_the_edges():
     assert not overlaps(arrangement)
 
 
-def test_a_chain_is_read_like_text():
+def test_a_chain_is_arranged_like_text():
     names = [f"op{i}" for i in range(30)]
     profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 1) for a, b in pairwise(names)])
     grouping = group_ops(profile)
@@ -93,7 +93,7 @@ def test_a_chain_is_read_like_text():
     assert np.array_equal(order, np.arange(30))
 
 
-def test_equal_labels_are_told_apart_by_their_scope():
+def test_equal_labels_are_distinguished_by_their_scope():
     names = [f"{scope}/{part}/op{i}" for scope in "abcd" for part in ("x", "y") for i in range(9)]
     profile = profile_of(dict.fromkeys(names, 1.0))
     texts = layout.unique_texts(subgroups(profile, range(profile.n_ops), 8))
@@ -101,7 +101,7 @@ def test_equal_labels_are_told_apart_by_their_scope():
     assert len(set(texts)) == 8
 
 
-def test_graphviz_lays_out_in_a_process(qtbot):
+def test_graphviz_runs_in_a_worker(qtbot):
     edges = random_edges(20, 40)
     parent, answers = QObject(), []
     process = dot.DotProcess(parent)
@@ -113,7 +113,7 @@ def test_graphviz_lays_out_in_a_process(qtbot):
 
 
 @pytest.mark.parametrize("program", ["print('no places')", "import time; time.sleep(60)"])
-def test_a_layout_that_fails_or_takes_too_long_is_given_up(qtbot, monkeypatch, program):
+def test_a_layout_that_fails_or_takes_too_long_is_abandoned(qtbot, monkeypatch, program):
     monkeypatch.setattr(dot, "PROGRAM", Program((sys.executable, "-c", program), "Graphviz"))
     parent, answers = QObject(), []
     process = dot.DotProcess(parent)
@@ -122,7 +122,7 @@ def test_a_layout_that_fails_or_takes_too_long_is_given_up(qtbot, monkeypatch, p
     qtbot.waitUntil(lambda: answers == ["failed"], timeout=10_000)
 
 
-def test_cards_are_as_far_apart_as_asked():
+def test_cards_keep_the_requested_distance():
     from enplace_studio.dot_worker import lay_out
 
     middles = lay_out(2, np.array([[0, 1]]), (132, 42), (10, 40))

@@ -75,12 +75,12 @@ def centre(view, group) -> QPoint:
 
 
 def chip_rect(bar, device) -> QRect:
-    """Where a device's chip is."""
+    """Return the area of a device's chip."""
     return next(rect for rect, item in bar._placed if item.device == device)
 
 
 def chip(view, device) -> QPoint:
-    """The middle of a device's chip, as the canvas sees it."""
+    """Return the centre of a device's chip, in canvas coordinates."""
     place = view.devices.mapToGlobal(chip_rect(view.devices, device).center())
     return view.canvas.mapFromGlobal(place)
 
@@ -110,7 +110,7 @@ def test_a_click_selects_a_group_and_control_adds_another(view):
     assert view.document.selection == ops_of(view, 5)
 
 
-def test_a_click_beside_the_cards_selects_nothing(view):
+def test_a_click_outside_the_cards_clears_the_selection(view):
     QTest.mouseClick(view.canvas, LEFT, NO_KEY, centre(view, 3))
     QTest.mouseClick(view.canvas, LEFT, NO_KEY, QPoint(3, 3))
     assert not view.document.selection
@@ -134,7 +134,7 @@ def test_dropping_a_group_on_a_device_moves_and_pins_it(view):
     assert not view.drag.ghost.isVisible()
 
 
-def test_with_shift_a_drop_only_moves(view):
+def test_a_drop_with_shift_moves_without_a_pin(view):
     drag_to(view, 0, chip(view, 1), Qt.KeyboardModifier.ShiftModifier)
     assert set(view.document.schedule.plan.device[list(ops_of(view, 0))]) == {1}
     assert not view.document.problem.pins
@@ -167,7 +167,7 @@ def test_while_dragging_the_change_in_time_and_memory_is_shown(view):
     assert "at the peak" in texts[2]
 
 
-def test_a_drag_onto_a_device_that_is_too_small_says_so(open_view):
+def test_a_drag_onto_a_device_that_is_too_small_shows_that(open_view):
     view = open_view(model_document(capacity_bytes=120 << 20))
     view.document.select(range(view.document.problem.profile.n_ops))
     drag_to(view, 0, chip(view, 1), modifier=None)
@@ -229,7 +229,7 @@ def test_enter_opens_and_escape_leaves(view):
     assert len(view.model.levels) == 1
 
 
-def test_search_singles_out_and_steps_through_the_matches(view):
+def test_search_highlights_and_steps_through_the_matches(view):
     QTest.keyClick(view.canvas, Qt.Key.Key_F, CTRL)
     assert view.search.isVisible()
     view.search.line.setText("t7/matmul_2")
@@ -252,14 +252,14 @@ def test_search_singles_out_and_steps_through_the_matches(view):
     ("query", "field", "groups"),
     [("gpu 1", "device", 24), ("op", "type", 48), ("matmul", "type", 0), ("lstm1", "scope", 24)],
 )
-def test_search_can_be_kept_to_one_field(view, query, field, groups):
+def test_search_can_be_limited_to_one_field(view, query, field, groups):
     view.start_search()
     view.search.field.setCurrentText(field)
     view.search.line.setText(query)
     assert len(view.model.matches) == groups
 
 
-def test_edges_between_devices_cross(view):
+def test_edges_between_devices_are_marked_as_crossing(view):
     scene = view.model.scene
     edges, device = scene.level.edges, scene.facts.device
     ends = device[edges.source] != device[edges.target]
@@ -278,7 +278,7 @@ def test_a_split_group_shows_each_device_by_its_share(view):
 
 
 @pytest.mark.parametrize("number", range(len(MODES)))
-def test_every_colour_mode_paints_and_says_what_it_means(view, number):
+def test_every_colour_mode_paints_and_has_a_legend(view, number):
     view.set_mode(number)
     assert not view.grab().isNull()
     assert MODES[number].title in view.modes.text()
@@ -286,8 +286,8 @@ def test_every_colour_mode_paints_and_says_what_it_means(view, number):
     assert number == 0 or MODES[number].legend(view.model.scene.facts)
 
 
-def test_ops_that_break_contiguity_are_told_apart(view):
-    """What leaves a device and comes back to it is in a further piece."""
+def test_ops_that_break_contiguity_are_marked(view):
+    """Ops whose inputs left the device and came back are in a further subgraph."""
     profile, document = view.document.problem.profile, view.document
     order = profile.topological_order.tolist()
     source = profile.edge_source.tolist()
@@ -308,7 +308,7 @@ def show_stages(view):
     view.set_mode([mode.title for mode in MODES].index("stage"))
 
 
-def test_groups_show_the_stage_with_most_of_their_time_as_the_pipeline_page_numbers_it(view, qtbot):
+def test_groups_show_their_main_stage_with_the_pipeline_pages_number(view, qtbot):
     document, model = view.document, view.model
     show_stages(view)
     document.place(range(document.problem.profile.n_ops), 0)
@@ -328,7 +328,7 @@ def test_groups_show_the_stage_with_most_of_their_time_as_the_pipeline_page_numb
 
 
 def staged_document(gpus=2) -> Document:
-    """The model with its layers, and their gradients, dealt out to the GPUs as a pipeline."""
+    """The model as a pipeline: layers and their gradients distributed over the GPUs."""
     document = model_document(gpus=gpus)
     profile = document.problem.profile
     layer = ["lstm1" in name for name in profile.op_names]
@@ -355,7 +355,7 @@ def test_a_pipeline_is_coloured_by_stage_and_other_plans_by_device(open_view, qt
     qtbot.waitUntil(lambda: view.modes.text() == "colour: stage ▾")
 
 
-def test_a_colouring_that_a_person_chose_holds_for_every_plan(open_view, qtbot):
+def test_a_chosen_colour_mode_holds_for_every_plan(open_view, qtbot):
     view = open_view(staged_document())
     view.set_mode([mode.title for mode in MODES].index("device"))
     for entry in (*view.document.plans, *view.document.plans):
@@ -366,7 +366,7 @@ def test_a_colouring_that_a_person_chose_holds_for_every_plan(open_view, qtbot):
     assert view.model.mode.title == "device"
 
 
-def test_a_backward_stage_is_its_devices_forward_stage_hatched(open_view, qtbot):
+def test_a_backward_stage_is_hatched_in_its_devices_colour(open_view, qtbot):
     view = open_view(staged_document())
     qtbot.waitUntil(lambda: bool(view.model.scene.facts.stages))
     looks, device = view.model.scene.looks, view.model.scene.facts.device
@@ -378,7 +378,7 @@ def test_a_backward_stage_is_its_devices_forward_stage_hatched(open_view, qtbot)
     picture = view.canvas.grab().toImage()
 
     def shades(group) -> set[int]:
-        """Colours along a line of the card's that has no text on it."""
+        """Return the colours along a line of the card without text."""
         bottom = view.canvas.camera.transform().map(view.model.scene.rects[group].bottomLeft())
         return {picture.pixel(int(bottom.x()) + 10 + dx, int(bottom.y()) - 4) for dx in range(24)}
 
@@ -386,7 +386,7 @@ def test_a_backward_stage_is_its_devices_forward_stage_hatched(open_view, qtbot)
     assert len(shades(backward.index(True))) > 1
 
 
-def test_the_chip_of_a_device_has_its_stages_of_both_passes(open_view, qtbot):
+def test_a_devices_chip_lists_its_stages_of_both_passes(open_view, qtbot):
     view = open_view(staged_document())
     qtbot.waitUntil(lambda: bool(view.model.scene.facts.stages))
     stages = [(stage.number, stage.where, stage.way) for stage in view.model.scene.facts.stages]
@@ -397,9 +397,9 @@ def test_the_chip_of_a_device_has_its_stages_of_both_passes(open_view, qtbot):
         (4, "GPU 1", "backward"),
     ]
     legend = view.model.mode.legend(view.model.scene.facts)
-    said = [(one.device, one.text, one.hatched) for one in legend]
-    assert said[:4] == [(0, "1", False), (0, "3", True), (1, "2", False), (1, "4", True)]
-    assert said[4:] == [(None, "forward stage", False), (None, "backward stage", True)]
+    entries = [(one.device, one.text, one.hatched) for one in legend]
+    assert entries[:4] == [(0, "1", False), (0, "3", True), (1, "2", False), (1, "4", True)]
+    assert entries[4:] == [(None, "forward stage", False), (None, "backward stage", True)]
     chips, in_words = view.devices, "forward stage 2\nbackward stage 4"
     qtbot.waitUntil(lambda: in_words in chips.tip_at(chip_rect(chips, 1).center()))
 
@@ -415,7 +415,7 @@ def test_a_card_and_its_tip_name_stage_and_device(open_view, qtbot):
     assert "stage 4: GPU 1, backward" in view.canvas.tip(0)
 
 
-def test_the_legend_of_many_devices_and_stages_leaves_room_for_the_graph(open_view, qtbot):
+def test_a_long_legend_leaves_space_for_the_graph(open_view, qtbot):
     view = open_view(staged_document(gpus=17), 450, 500)
     document = view.document
     for group in range(view.model.scene.n):
@@ -429,7 +429,7 @@ def test_the_legend_of_many_devices_and_stages_leaves_room_for_the_graph(open_vi
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_texts_of_cards_can_be_read_on_every_tint(view, dark):
+def test_card_texts_are_readable_on_every_tint(view, dark):
     theme.set_mode("dark" if dark else "light")
     try:
         colors = [theme.device_color(device) for device in range(17)]
@@ -442,7 +442,7 @@ def test_the_texts_of_cards_can_be_read_on_every_tint(view, dark):
 
 
 def contrast(one: QColor, other: QColor) -> float:
-    """As WCAG 2 defines it."""
+    """Compute the contrast ratio as defined by WCAG 2."""
     dark, light = sorted(map(luminance, (one, other)))
     return (light + 0.05) / (dark + 0.05)
 
@@ -501,7 +501,7 @@ def test_the_menu_pins_forbids_and_colocates(view):
     assert not view.document.problem.forbidden
 
 
-def test_a_tip_has_the_whole_name_and_the_numbers(view):
+def test_a_tooltip_has_the_full_name_and_the_numbers(view):
     tip = view.canvas.tip(group_called(view, "lstm 0 / t 0"))
     assert tip.splitlines() == [
         "lstm 0 / t 0",
@@ -511,14 +511,14 @@ def test_a_tip_has_the_whole_name_and_the_numbers(view):
     ]
 
 
-def test_nothing_open_says_what_to_do(open_view):
+def test_an_empty_pane_explains_what_to_do(open_view):
     view = open_view(Document())
     assert view.model.scene is None
     assert not view.grab().isNull()
 
 
 def irregular_document() -> Document:
-    """Ops that share no scope, joined at random, so that their cards stand in layers."""
+    """Ops without common scopes and with random edges, so that their cards form layers."""
     random = np.random.default_rng(1)
     names = [f"node{i}" for i in range(60)]
     ends = {tuple(sorted(pair)) for pair in random.integers(0, 60, (200, 2)).tolist()}
@@ -566,6 +566,6 @@ def test_repainting_loses_no_reference_to_none(view):
     assert sys.getrefcount(None) > before - 200
 
 
-def test_the_legend_names_only_number_keys_that_do_something(view):
+def test_the_legend_names_only_number_keys_that_work(view):
     n_devices = view.document.problem.cluster.n_devices
     assert view.devices._placed[-1][1].runs[-1].text.endswith(f"press 1 … {n_devices}")

@@ -16,7 +16,7 @@ def test_totals_count_each_tensor_that_leaves_once():
     assert totals(document.problem, document.schedule, ops(0, 1, 2)) == "3 ops · 0.020 ms · 0 B out"
 
 
-def test_the_largest_tensors_come_first_and_say_where_they_go():
+def test_the_largest_tensors_come_first_with_their_consumers():
     profile = profile_of(
         {"net/a": 1, "net/b": 1, "net/x": 1},
         [("net/a", "net/x", 10), ("net/b", "net/x", 30), ("net/a", "net/b", 10)],
@@ -28,7 +28,7 @@ def test_the_largest_tensors_come_first_and_say_where_they_go():
     assert found[0].goes_to
 
 
-def test_tensors_of_one_name_are_told_apart():
+def test_tensors_with_equal_names_are_distinguished():
     profile = profile_of(
         {"t0/cell": 1, "t1/cell": 1, "end": 1}, [("t0/cell", "end", 9), ("t1/cell", "end", 8)]
     )
@@ -37,7 +37,7 @@ def test_tensors_of_one_name_are_told_apart():
     assert [tensor.name for tensor in found] == ["t0/cell", "t1/cell"]
 
 
-def test_the_sentence_says_what_is_pinned_and_where_it_is():
+def test_the_sentence_names_pins_and_devices():
     document = chain_document()
     problem, schedule = document.problem, document.schedule
     assert place_sentence(problem, schedule, ops(0, 1)) == "Not pinned."
@@ -50,7 +50,7 @@ def test_the_sentence_says_what_is_pinned_and_where_it_is():
     )
 
 
-def test_the_sentence_says_what_moves_along_and_what_is_forbidden():
+def test_the_sentence_names_colocated_ops_and_forbidden_devices():
     profile = profile_of({"v": 1, "w": 1, "x": 1}, colocation={"v": "loc", "w": "loc"})
     document = document_of(profile, cluster_of(2), {"v": 0, "w": 0, "x": 0})
     document.forbid([0], 1)
@@ -59,7 +59,7 @@ def test_the_sentence_says_what_moves_along_and_what_is_forbidden():
     )
 
 
-def test_one_op_says_what_it_costs_on_this_cluster():
+def test_the_facts_of_an_op_are_its_costs_on_this_cluster():
     profile = profile_of(
         {"a": 10}, persistent={"a": 2048}, temporary={"a": 1024}, cpu={"a": 50, "b": 1}
     )

@@ -30,7 +30,7 @@ def select(view: InspectorView, document: Document, ops, qtbot) -> None:
     qtbot.waitUntil(lambda: view.where is not None)
 
 
-def test_it_names_the_selection_and_its_device(open_view, qtbot):
+def test_the_pane_names_the_selection_and_its_device(open_view, qtbot):
     document = chain_document()
     view = open_view(document)
     select(view, document, [2], qtbot)
@@ -48,7 +48,7 @@ def test_a_device_button_places_the_selection(open_view, qtbot):
     assert "Pinned to GPU 1." in view.sentence.text()
 
 
-def test_other_devices_say_what_the_step_would_change_by(open_view, qtbot):
+def test_other_devices_show_the_change_in_step_time(open_view, qtbot):
     document = chain_document()
     view = open_view(document)
     select(view, document, [1], qtbot)
@@ -57,7 +57,7 @@ def test_other_devices_say_what_the_step_would_change_by(open_view, qtbot):
     assert document.undo_stack.count() == 0
 
 
-def test_a_device_that_an_op_cannot_use_says_why(open_view, qtbot):
+def test_a_device_that_an_op_cannot_use_gives_the_reason(open_view, qtbot):
     profile = profile_of({"a": 1, "b": 1}, cpu={"c": 1})
     document = document_of(profile, cluster_of(2, cpu_lanes=1), {"a": 0, "b": 0, "c": 2})
     view = open_view(document)
@@ -67,7 +67,7 @@ def test_a_device_that_an_op_cannot_use_says_why(open_view, qtbot):
     assert "cannot run" in cpu.toolTip()
 
 
-def test_every_one_of_many_devices_says_what_a_move_costs(open_view, qtbot):
+def test_each_of_many_devices_shows_the_cost_of_a_move(open_view, qtbot):
     profile = profile_of({"a": 1, "b": 1})
     document = document_of(profile, cluster_of(12), {"a": 0, "b": 0})
     view = open_view(document)
@@ -76,7 +76,7 @@ def test_every_one_of_many_devices_says_what_a_move_costs(open_view, qtbot):
     assert view.where.buttons[11].note
 
 
-def test_an_answer_about_an_earlier_plan_is_dropped(open_view, qtbot):
+def test_a_preview_of_an_earlier_plan_is_dropped(open_view, qtbot):
     document = chain_document()
     view = open_view(document)
     select(view, document, [1], qtbot)
@@ -122,12 +122,12 @@ def test_the_menu_of_a_device_forbids_and_allows(open_view, qtbot):
     assert document.problem.pins == {}
 
 
-def test_nothing_selected_teaches(open_view):
+def test_an_empty_selection_shows_an_introduction(open_view):
     assert "Open a model" in texts(open_view(Document()))
     assert "Select a group" in texts(open_view(chain_document()))
 
 
-def test_nothing_selected_tells_what_the_method_says_of_the_plan(open_view):
+def test_an_empty_selection_shows_the_methods_note_on_the_plan(open_view):
     document = chain_document()
     entry = document.current
     plan = replace(entry.plan, note="the best of 60 linear orders")
@@ -135,7 +135,7 @@ def test_nothing_selected_tells_what_the_method_says_of_the_plan(open_view):
     assert "The best of 60 linear orders." in texts(open_view(document))
 
 
-def test_a_model_without_a_plan_asks_for_one(open_view, qtbot):
+def test_without_a_plan_the_pane_asks_for_one(open_view, qtbot):
     profile = profile_of({"a": 1, "b": 1})
     document = document_of(profile, cluster_of(2))
     view = open_view(document)

@@ -20,7 +20,7 @@ def names(schedule, found: list[Holding]) -> list[tuple[str, int, bool]]:
     return [(op_names[held.op], held.bytes, held.received) for held in found]
 
 
-def test_who_lives_when():
+def test_tensors_are_held_from_production_to_last_use():
     """a: 0 to 10, b: 10 to 20, b's tensor on its way 20 to 41, c: 41 to 51 on GPU 1."""
     schedule = chain_document().schedule
     assert names(schedule, holdings_at(schedule, 0, 5.0)) == [("a", 8, False)]
@@ -31,7 +31,7 @@ def test_who_lives_when():
     assert names(schedule, holdings_at(schedule, 1, 45.0)) == [("b", 20, True)]
 
 
-def test_what_an_op_needs_while_it_runs_counts():
+def test_temporary_memory_of_a_running_op_counts():
     profile = profile_of({"a": 10, "b": 10}, [("a", "b", 4)], temporary={"b": 100})
     schedule = document_of(profile, cluster_of(1), {"a": 0, "b": 0}).schedule
     found = holdings_at(schedule, 0, 12.0)
@@ -48,7 +48,7 @@ def test_all_holdings_and_the_weights_add_up_to_the_curve(moment, device):
     assert sum(h.bytes for h in held) + curve.weights_bytes == curve.bytes[at]
 
 
-def test_only_the_largest_are_named_in_order():
+def test_only_the_largest_holdings_are_listed_in_order():
     held = holdings_at(SCHEDULE, 0, SCHEDULE.makespan_us / 2)
     sizes = [h.bytes for h in held]
     every = holdings_at(SCHEDULE, 0, SCHEDULE.makespan_us / 2, limit=10_000)
@@ -69,7 +69,7 @@ def test_the_parts_add_up_to_the_peak(device):
     st.sets(st.integers(0, 400), min_size=2, max_size=30),
 )
 def test_no_peak_is_lost_between_columns(values, edges):
-    """Step i of the curve lasts from 10 i to 10 (i + 1), the last one for ever."""
+    """Step i of the curve lasts from 10 i to 10 (i + 1), the last one forever."""
     time_us = np.arange(len(values)) * 10.0
     ends = [*time_us[1:].tolist(), np.inf]
     columns = list(pairwise(sorted(edges)))

@@ -31,7 +31,7 @@ def test_a_device_shows_its_peak_against_its_capacity(open_view):
     assert device.over_bytes == 0
 
 
-def test_a_device_that_is_too_small_says_by_how_much(open_view):
+def test_a_device_that_is_too_small_shows_the_excess(open_view):
     view = open_view(big_document(0.75))
     assert view.devices[0].verdict == "does not fit: 232 MiB over"
     view.grab()
@@ -45,13 +45,13 @@ def test_unused_devices_are_left_out(open_view, qapp):
     assert [device.title for device in view.devices] == ["GPU 0", "GPU 1"]
 
 
-def test_a_device_that_holds_next_to_nothing_is_one_line(open_view):
+def test_an_almost_empty_device_is_one_line(open_view):
     view = open_view(chain_document())
     assert all(device.is_compact for device in view.devices)
     assert view.devices[0].sizeHint().height() < 30
 
 
-def test_the_curve_names_what_lives_below_the_pointer(open_view):
+def test_the_curve_lists_the_tensors_held_at_the_pointer(open_view):
     view = open_view(big_document(2))
     device = view.devices[0]
     middle = device.curve_area.center()
@@ -84,7 +84,7 @@ def test_the_pane_follows_the_schedule(open_view, qapp):
     assert [device.title for device in view.devices] == ["GPU 0"]
 
 
-def test_nothing_open_shows_no_device(open_view):
+def test_an_empty_pane_shows_no_device(open_view):
     view = open_view(Document())
     view.grab()
     assert view.devices == []

@@ -32,7 +32,7 @@ def three_plans() -> Document:
 def open_view(opener):
     def open_it(document, width=260, height=420):
         view = opener(PlansView, document, width, height)
-        finish_work(document)  # the bounds, which the cards show
+        finish_work(document)  # the cards show the bounds
         view._later.stop()
         view.rebuild()
         return view
@@ -54,7 +54,7 @@ def test_plans_are_listed_fastest_first(open_view):
     assert set(names(view)[1:]) == {"plan 1", "expert"}
 
 
-def test_a_card_says_what_a_plan_is_worth(open_view):
+def test_a_card_compares_the_plan_with_the_expert(open_view):
     document = three_plans()
     card = card_of(open_view(document), "both")
     assert (card.step, card.standing) == ("0.010 ms", "−50.0 % vs expert")
@@ -62,7 +62,7 @@ def test_a_card_says_what_a_plan_is_worth(open_view):
     assert standing(document.project, document.project.expert) == ("reference", "dim")
 
 
-def test_a_plan_for_a_pipeline_stands_below_with_its_own_number(open_view):
+def test_a_plan_for_a_pipeline_is_listed_last_with_its_own_number(open_view):
     document = three_plans()
     entry = document.plans[-1]
     for name, value_us, bound_us, proven in (
@@ -94,7 +94,7 @@ def test_a_note_of_the_method_is_in_the_tooltip(open_view):
     assert "Linear orders only." in tooltip(document.project, document.bounds, noted)
 
 
-def test_a_plan_that_does_not_fit_says_so(open_view):
+def test_a_plan_that_does_not_fit_is_marked(open_view):
     profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
     document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 0})
     card = open_view(document).cards[0]
@@ -195,7 +195,7 @@ def test_a_plan_that_breaks_a_pin_is_marked(open_view, qtbot):
     qtbot.waitUntil(lambda: card_of(view, "expert").notes[0] == "without your pins")
 
 
-def test_no_plans_say_how_to_make_one(open_view):
+def test_an_empty_list_explains_how_to_make_a_plan(open_view):
     view = open_view(Document())
     view.grab()
     assert view.cards == []

@@ -1,4 +1,4 @@
-"""A window whose worker is a fake one, so that no test needs TensorFlow."""
+"""A window with a fake worker, so that no test needs TensorFlow."""
 
 import importlib.util
 import sys
@@ -21,7 +21,7 @@ FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
 @pytest.fixture(autouse=True)
 def fake_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Jobs go to the fake worker, TensorFlow seems to be there, and nobody's trust is touched."""
+    """Send jobs to the fake worker, pretend TensorFlow is installed, isolate the trust settings."""
     use_worker(monkeypatch, sys.executable, str(FAKE_WORKER))
     monkeypatch.setattr(machine, "has_tensorflow", lambda: True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -29,7 +29,7 @@ def fake_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Callable[[str], Path]:
-    """Make the file of a model; its name tells the fake worker what to do."""
+    """Make a model file whose name selects the fake worker's behaviour."""
 
     def make(name: str) -> Path:
         path = tmp_path / "models" / name
@@ -44,7 +44,7 @@ def model(tmp_path: Path) -> Callable[[str], Path]:
 def window(
     qapp: QApplication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MainWindow]:
-    """A window that solves nothing by itself."""
+    """A window that does not solve automatically."""
     theme.set_mode("light")
     settings = QSettings(str(tmp_path / "studio.ini"), QSettings.Format.IniFormat)
     made = MainWindow(settings, tmp_path / "recovery")
@@ -58,7 +58,7 @@ def window(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[QDialog]:
-    """Accept every dialog of this folder at once; what was asked is kept."""
+    """Accept every dialog immediately, and keep the dialogs that were shown."""
     kept: list[QDialog] = []
 
     def accept(dialog: QDialog) -> int:
@@ -72,7 +72,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[QDialog]:
 
 @pytest.fixture(scope="session")
 def fake() -> ModuleType:
-    """The fake worker's own code, for tests that need its answers and not its process."""
+    """The fake worker's module, for tests that need its answers but not its process."""
     spec = importlib.util.spec_from_file_location("fake_worker", FAKE_WORKER)
     assert spec is not None
     assert spec.loader is not None
@@ -83,5 +83,5 @@ def fake() -> ModuleType:
 
 @pytest.fixture
 def distrusting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The person does not trust the folder."""
+    """Answer that the folder is not trusted."""
     monkeypatch.setattr(TrustQuestion, "exec", lambda dialog: 0)

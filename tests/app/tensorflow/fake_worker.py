@@ -1,4 +1,4 @@
-"""A worker without TensorFlow: the name of the model says what it does."""
+"""A worker without TensorFlow; the name of the model selects its behaviour."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from enplace.values.profile import make_profile
 from enplace.writers.clusters import cluster_to_json
 
 SLOWER = 1.25
-"""Every op takes so much longer than its profile says."""
+"""Factor by which every op is slower than its profile says."""
 
 NAMES = ("a", "b", "c")
 
@@ -45,11 +45,11 @@ def main():
         )
         plan = codecs.plan_from(job)
         measured = run(problem, plan, job.details["steps"])
-        if name == "relay":  # what changes devices takes long, whatever the profile says
+        if name == "relay":  # slow on several devices, whatever the profile says
             apart = 1 + len(set(plan.device.tolist())) * 10
             steps_us = np.full(job.details["steps"], 1000.0 * apart)
             measured = replace(measured, step_times_us=steps_us)
-        if name == "stray":  # slow apart, and not as planned together
+        if name == "stray":  # slow on several devices; on one, not as planned
             apart = len(set(plan.device.tolist()))
             measured = replace(
                 measured,
@@ -92,7 +92,7 @@ def babble(job):
 
 
 def sleep_deaf(job):
-    """Neither this process nor the one it starts listens to anybody."""
+    """Ignore SIGTERM, as does the child."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     say(Message("progress", {"message": f"{os.getpid()} {child.pid}", "fraction": None}))
@@ -100,7 +100,7 @@ def sleep_deaf(job):
 
 
 def crash_once(job):
-    """Works when it is started again."""
+    """Crash at the first start, and work at the second."""
     mark = Path(job.details["source"]["path"]).with_suffix(".tried")
     if mark.exists():
         say(codecs.profile_message(profile(), "done"))
@@ -126,7 +126,7 @@ def cpus():
 
 
 def profile():
-    """A chain of three ops of 1 ms each, measured on one of two logical CPUs."""
+    """Make a chain of three ops of 1 ms each, measured on one of two logical CPUs."""
     return make_profile(
         "mine",
         op_names=NAMES,
@@ -152,7 +152,7 @@ def profile():
 
 
 def run(problem, plan, n_steps):
-    """Every op as the profile says, only slower."""
+    """Simulate a run in which every op takes longer than in the profile."""
     schedule = simulate(problem, plan)
     n_ops = problem.profile.n_ops
     return MeasuredRun(

@@ -26,7 +26,7 @@ def shown_fields(dialog):
     return {name for name in names if dialog.form.isRowVisible(getattr(dialog, name))}
 
 
-def test_it_teaches_what_can_be_opened(ask):
+def test_the_dialog_explains_what_can_be_opened(ask):
     dialog = ask("")
     assert "SavedModel" in dialog.what.text()
     assert not dialog.profile_button.isEnabled()
@@ -41,13 +41,13 @@ def test_it_teaches_what_can_be_opened(ask):
         ("graph.pbtxt", {"batch_size"}),
     ],
 )
-def test_it_asks_for_what_belongs_to_the_kind_of_model(ask, name, fields):
+def test_the_fields_depend_on_the_kind_of_model(ask, name, fields):
     dialog = ask(name)
     assert shown_fields(dialog) == fields
     assert dialog.profile_button.isEnabled()
 
 
-def test_a_saved_model_is_inference_unless_there_is_a_loss(parent, model):
+def test_a_saved_model_is_profiled_for_inference_unless_it_has_a_loss(parent, model):
     folder = model("saved_model.pb").parent
     dialog = OpenModel(folder, parent)
     assert shown_fields(dialog) == {"signature", "loss", "optimizer", "batch_size"}
@@ -62,7 +62,7 @@ def test_a_keras_model_trains_with_its_own_loss_unless_another_is_given(parent, 
     assert (dialog.request.source.loss, dialog.request.source.optimizer) == ("", "")
 
 
-def test_what_was_typed_becomes_the_request(ask):
+def test_the_request_holds_what_was_typed(ask):
     dialog = ask("train.py")
     dialog.arguments.setText("--name 'two words' --batch {batch}")
     dialog.batch_size.setValue(64)
@@ -76,28 +76,28 @@ def test_what_was_typed_becomes_the_request(ask):
 
 
 @pytest.mark.parametrize(
-    ("field", "text", "said"),
+    ("field", "text", "message"),
     [
         ("batch_sizes", "8, many", "many"),
         ("batch_sizes", "8, 16", "where does it take its batch size"),
         ("arguments", "--name 'half", "quotation mark"),
     ],
 )
-def test_a_slip_is_explained_and_nothing_starts(ask, field, text, said):
+def test_an_invalid_input_is_explained_and_nothing_starts(ask, field, text, message):
     dialog = ask("train.py")
     getattr(dialog, field).setText(text)
     dialog.accept()
     assert dialog.request is None
-    assert said in dialog.what.text()
+    assert message in dialog.what.text()
 
 
-def test_a_file_that_is_no_model_is_explained(ask):
+def test_a_file_that_is_not_a_model_is_rejected_with_the_reason(ask):
     dialog = ask("notes.txt")
     assert "notes.txt" in dialog.what.text()
     assert not dialog.profile_button.isEnabled()
 
 
-def test_without_tensorflow_it_says_how_to_add_it(ask, monkeypatch):
+def test_without_tensorflow_the_dialog_explains_how_to_add_it(ask, monkeypatch):
     monkeypatch.setattr(open_model, "has_tensorflow", lambda: False)
     dialog = ask("train.py")
     assert not dialog.profile_button.isEnabled()
@@ -131,6 +131,6 @@ def test_the_failure_report_shows_and_copies_the_last_lines(parent):
     assert QGuiApplication.clipboard().text() == "one\ntwo"
 
 
-def test_without_lines_the_report_is_a_sentence(parent):
+def test_without_output_the_report_is_a_sentence(parent):
     report = FailureReport("train.py could not be profiled", "no train step.", "", parent)
     assert report.findChild(QPlainTextEdit) is None

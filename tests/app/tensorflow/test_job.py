@@ -29,7 +29,7 @@ def start(model, qtbot):
 
 
 def ended(process):
-    """Whether a process is over, be it that nobody has asked for its status yet."""
+    """Return whether a process has ended, even if its status has not been collected."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -37,7 +37,7 @@ def ended(process):
 
 
 def processes_of(job, qtbot):
-    """The deaf worker and the process it started."""
+    """Return the process ids of the deaf worker and of its child."""
     qtbot.waitUntil(lambda: job.text.replace(" ", "").isdigit(), timeout=PATIENCE_MS)
     return [psutil.Process(int(number)) for number in job.text.split()]
 
@@ -56,23 +56,23 @@ def test_progress_and_the_result_arrive(start, qtbot):
     assert (job.text, job.fraction) == ("Step 1 of 2", 0.5)
 
 
-def test_a_crash_is_named_and_brings_the_last_lines(start, qtbot):
+def test_a_crash_is_reported_with_the_last_lines(start, qtbot):
     why, lines = failure(qtbot, start("crash.py"))
     assert "SIGSEGV" in why
     assert lines.splitlines() == [f"line {number}" for number in range(20, 60)]
 
 
-def test_a_process_that_ends_itself_is_reported_as_such(start, qtbot):
+def test_a_worker_that_exits_early_is_reported(start, qtbot):
     why, lines = failure(qtbot, start("leave.py"))
     assert "exit status 3" in why
     assert lines
 
 
-def test_a_fault_of_the_input_is_one_line_without_noise(start, qtbot):
+def test_an_input_error_is_reported_in_one_line(start, qtbot):
     assert failure(qtbot, start("refuse.py")) == ["mine.py: takes no training step", ""]
 
 
-def test_words_among_the_messages_are_no_riddle(start, qtbot):
+def test_stray_output_among_the_messages_is_reported(start, qtbot):
     why, _ = failure(qtbot, start("babble.py"))
     assert "Epoch 1" in why
 
@@ -87,7 +87,7 @@ def test_cancel_ends_a_deaf_worker_and_its_child_within_a_second(start, qtbot):
     qtbot.waitUntil(lambda: all(map(ended, processes)), timeout=1000)
 
 
-def test_closing_says_nothing_and_leaves_no_process(start, qtbot):
+def test_closing_sends_no_signal_and_leaves_no_process(start, qtbot):
     job = start("deaf.py")
     processes = processes_of(job, qtbot)
     with qtbot.assertNotEmitted(job.failed), qtbot.assertNotEmitted(job.cancelled):
@@ -95,7 +95,7 @@ def test_closing_says_nothing_and_leaves_no_process(start, qtbot):
     qtbot.waitUntil(lambda: all(map(ended, processes)), timeout=1000)
 
 
-def test_a_worker_that_cannot_start_says_so(start, qtbot, monkeypatch):
+def test_a_worker_that_cannot_start_is_reported(start, qtbot, monkeypatch):
     use_worker(monkeypatch, "/nowhere/python")
     why, _ = failure(qtbot, start("mine.py"))
     assert "does not start" in why

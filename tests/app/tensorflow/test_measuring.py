@@ -37,7 +37,7 @@ def add_plan(window, name="mine", devices=("a", "b", "c")):
 
 @pytest.fixture
 def opened(window, fake, model, asked):
-    """A window with a profile as the worker answers it."""
+    """A window with the profile that the worker returned."""
     source = source_of(str(model("mine.py"))).to_json()
     profile = fake.profile()
     measured = replace(profile.measured, source=source, devices="cpu:2")
@@ -48,7 +48,7 @@ def opened(window, fake, model, asked):
 
 @pytest.fixture
 def ran(opened, fake):
-    """The same with a plan that ran."""
+    """The same window with a plan that has been run."""
     entry = add_plan(opened)
     opened.document.set_run(entry.plan, fake.run(opened.document.problem, entry.plan, 20))
     return opened
@@ -116,7 +116,7 @@ def test_a_crash_is_reported_and_start_again_works(window, model, asked, qtbot):
     assert window.document.problem is not None
 
 
-def test_cancel_is_heard_and_the_window_is_as_before(window, model, asked, qtbot):
+def test_cancelling_ends_the_job_and_restores_the_window(window, model, asked, qtbot):
     window.studio.measuring.open_model(model("deaf.py"))
     assert window.studio.is_measuring
     strip = window.studio.measuring.strip
@@ -141,7 +141,7 @@ def test_closing_the_window_asks_and_ends_the_worker(
     assert (job.pid == 0) is closes
 
 
-def test_while_something_is_measured_nothing_is_solved(opened, model, asked):
+def test_nothing_is_solved_during_a_measurement(opened, model, asked):
     opened.solver.methods = {"expert": None}
     opened.studio.measuring.open_model(model("deaf.py"))
     assert not opened.menus.by_id["solve"].isEnabled()
@@ -161,7 +161,7 @@ def test_a_plan_needs_the_model_it_was_made_for(opened):
     assert opened.menus.by_id["run"].isEnabled()
 
 
-def test_without_tensorflow_the_tooltip_says_how_to_add_it(opened, monkeypatch):
+def test_without_tensorflow_the_tooltip_explains_how_to_add_it(opened, monkeypatch):
     monkeypatch.setattr(machine, "has_tensorflow", lambda: False)
     add_plan(opened)
     assert not opened.header.run_button.isEnabled()
@@ -169,7 +169,7 @@ def test_without_tensorflow_the_tooltip_says_how_to_add_it(opened, monkeypatch):
     assert ADD_TENSORFLOW in opened.menus.by_id["run"].toolTip()
 
 
-def test_a_profile_from_elsewhere_says_that_its_model_is_not_known(window):
+def test_a_profile_without_a_model_cannot_run_and_says_why(window):
     from enplace_studio.project import start_project
     from problems import cluster_of, profile_of
 
@@ -178,13 +178,13 @@ def test_a_profile_from_elsewhere_says_that_its_model_is_not_known(window):
     assert "does not name the model" in window.header.run_button.toolTip()
 
 
-def test_a_model_that_was_moved_away_is_missed(opened, model):
+def test_a_missing_model_file_is_reported(opened, model):
     model("mine.py").unlink()
     add_plan(opened)
     assert "no longer exists" in opened.header.run_button.toolTip()
 
 
-def test_a_recorded_trace_cannot_run_and_says_so(opened):
+def test_a_recorded_trace_cannot_run_and_says_why(opened):
     opened.document.problem.profile.measured.source["kind"] = "trace"
     add_plan(opened)
     assert "recorded trace, which cannot run" in opened.header.run_button.toolTip()
@@ -201,7 +201,7 @@ def test_a_damaged_source_is_explained(opened):
 # Running
 
 
-def test_the_button_runs_the_plan_and_keeps_what_was_measured(opened, asked, qtbot):
+def test_the_button_runs_the_plan_and_keeps_the_measurement(opened, asked, qtbot):
     add_plan(opened)
     with qtbot.waitSignal(opened.document.current_changed, timeout=PATIENCE_MS):
         opened.header.run_button.click()
@@ -213,7 +213,7 @@ def test_the_button_runs_the_plan_and_keeps_what_was_measured(opened, asked, qtb
     assert "3.8 ms" in opened.toast.text
 
 
-def test_a_measurement_is_undone(ran):
+def test_a_measurement_can_be_undone(ran):
     ran.document.undo_stack.undo()
     assert ran.document.current.run is None
     assert not ran.findChild(ResultCard).isVisible()
@@ -252,7 +252,7 @@ def test_the_legend_says_whether_the_traced_step_was_slower_or_faster(ran):
     assert "traced, faster" in legend(MEASURED_US + 100)
 
 
-def test_the_card_says_what_the_run_proves(ran):
+def test_the_card_lists_the_facts_of_the_run(ran):
     card = ran.findChild(ResultCard)
     assert card.isVisible()
     assert card.step.text() == "3.8 ms"
@@ -275,7 +275,7 @@ def test_the_card_warns_where_logical_cpus_share_a_machine(ran):
     assert "share caches, memory" in card.caveat.text()
 
 
-def test_the_card_says_that_the_order_was_left_to_tensorflow_and_what_did_not_run(ran):
+def test_the_card_reports_an_unplanned_order_and_ops_that_did_not_run(ran):
     left_out = {"count": 2, "reasons": {"a constant": 2}, "ops": ["x", "y"]}
     run = replace(ran.document.current.run, facts={"ordered": False, "not_run": left_out})
     ran.document.set_run(ran.document.current.plan, run)
@@ -296,7 +296,7 @@ def test_the_card_judges_splits_by_the_first_step(ran):
     assert {fact.name: fact.role for fact in wrong}["first step difference"] == "bad"
 
 
-def test_a_narrow_header_has_a_short_name_for_running(opened):
+def test_a_narrow_header_has_a_short_run_button(opened):
     opened.resize(1440, 800)
     assert opened.header.run_button.text() == "Run on this machine"
     opened.resize(1000, 800)
@@ -317,15 +317,15 @@ def test_the_inspector_compares_each_op(ran, qtbot):
     assert values()["ran from"] == "1.2 ms to 2.5 ms"
 
 
-def test_what_the_executor_adds_to_an_op_is_no_error_of_the_prediction(ran):
-    """A row of a trace holds an op's own time; its cost also holds the calibrated overhead."""
+def test_the_executors_overhead_is_not_a_prediction_error(ran):
+    """A trace holds an op's own time; its cost also includes the calibrated overhead."""
     document = ran.document
     object.__setattr__(document.problem.profile.measured, "op_overhead_us", 250.0)
     predicted_us, measured_us = total_times(document.schedule, document.current.run, np.arange(3))
     assert (predicted_us, measured_us) == (2250, MEASURED_US)
 
 
-def test_measured_costs_are_taken_in_and_given_back(ran):
+def test_measured_costs_can_be_taken_and_undone(ran):
     add_plan(ran, "second")
     first = ran.document.plans[0]
     ran.document.choose_plan(first)
@@ -345,7 +345,7 @@ def test_an_edited_plan_has_not_been_run(ran):
     assert ran.document.current.origin.run is not None
 
 
-def test_the_measurement_of_a_plan_that_is_gone_is_left_out(opened, qtbot):
+def test_the_measurement_of_a_removed_plan_is_dropped(opened, qtbot):
     entry = add_plan(opened)
     opened.header.run_button.click()
     opened.document.remove_plan(entry)
@@ -355,7 +355,7 @@ def test_the_measurement_of_a_plan_that_is_gone_is_left_out(opened, qtbot):
     assert opened.document.plans == []
 
 
-def test_a_run_that_fails_leaves_the_plan_and_says_why(opened, model, asked, qtbot, monkeypatch):
+def test_a_failed_run_keeps_the_plan_and_gives_the_reason(opened, model, asked, qtbot, monkeypatch):
     add_plan(opened)
     source = dict(opened.document.problem.profile.measured.source)
     source["path"] = str(model("leave.py"))
@@ -368,7 +368,7 @@ def test_a_run_that_fails_leaves_the_plan_and_says_why(opened, model, asked, qtb
     assert not opened.studio.is_measuring
 
 
-def test_a_run_is_saved_with_the_project_and_comes_back(ran, tmp_path):
+def test_a_run_is_saved_with_the_project_and_restored(ran, tmp_path):
     before = ran.document.current.run
     path = tmp_path / "mine.enplace"
     ran.studio.files.save_to(path)
@@ -381,7 +381,7 @@ def test_a_run_is_saved_with_the_project_and_comes_back(ran, tmp_path):
     assert after.to_json() == before.to_json()
 
 
-def test_an_op_that_was_not_seen_stays_unseen_in_a_project(ran):
+def test_an_op_without_measurement_stays_so_in_a_project(ran):
     run, plan = ran.document.current.run, ran.document.current.plan
     unseen = replace(run, op_time_us=np.array([np.nan, 1.0, 2.0]))
     kept = json.loads(json.dumps(run_to_json(unseen), allow_nan=False))
@@ -390,11 +390,11 @@ def test_an_op_that_was_not_seen_stays_unseen_in_a_project(ran):
 
 
 @pytest.mark.parametrize("damage", [None, {}, {"arrays": {}}, {"arrays": {"op_time_us": [1]}}])
-def test_a_damaged_run_is_left_out(ran, damage):
+def test_a_damaged_run_is_dropped(ran, damage):
     assert run_from_json(damage, ran.document.problem, ran.document.current.plan) is None
 
 
-def test_a_run_of_another_number_of_ops_is_left_out(ran):
+def test_a_run_with_another_number_of_ops_is_dropped(ran):
     kept = run_to_json(ran.document.current.run)
     kept["arrays"]["op_time_us"].append(1.0)
     assert run_from_json(kept, ran.document.problem, ran.document.current.plan) is None

@@ -58,7 +58,7 @@ def texts(page):
     return " ".join(found.text() for found in page.findChildren(QLabel))
 
 
-def test_the_deviations_are_sorted_and_weighed(profile):
+def test_the_deviations_are_sorted_and_weighted(profile):
     found = deviations(profile)
     assert found.deviation.tolist() == [0.02, 0.1]
     assert found.curve(np.ones(2))[1].tolist() == [0, 0.5, 1]
@@ -73,7 +73,7 @@ def test_the_step_is_compared_with_the_simulator(page, profile):
     assert lines["launch gap of a kernel, calibrated"] == "1.50 µs"
 
 
-def test_it_plots_what_was_measured(page, profile):
+def test_the_page_plots_the_measurements(page, profile):
     made = page(profile)
     assert made.findChild(DeviationPlot) is not None
     assert made.findChild(LinkPlot) is not None
@@ -82,20 +82,20 @@ def test_it_plots_what_was_measured(page, profile):
     assert "stay within 2.0 %" in texts(made)
 
 
-def test_what_logical_cpus_cost_is_called_a_preset(page, profile):
+def test_the_link_costs_of_logical_cpus_are_called_a_preset(page, profile):
     measured = replace(profile.measured, cluster=presets()["cpu-2"], links=())
     made = page(replace(profile, measured=measured))
     assert made.findChild(LinkPlot) is None
     assert "is a preset, 0.0050 ms + bytes at 10 GB/s" in texts(made)
 
 
-def test_a_line_that_fits_poorly_is_said_to(page, profile):
+def test_a_poor_line_fit_is_pointed_out(page, profile):
     (link,) = profile.measured.links
     poor = replace(profile.measured, links=(replace(link, r2=0.6),))
     assert "Poor fit" not in texts(page(profile))
-    said = texts(page(replace(profile, measured=poor)))
-    assert "Poor fit (R² below 0.9): GPU 0 → GPU 1." in said
-    assert "profile again" in said
+    shown = texts(page(replace(profile, measured=poor)))
+    assert "Poor fit (R² below 0.9): GPU 0 → GPU 1." in shown
+    assert "profile again" in shown
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_profile_with_few_measurements_still_opens(page, profile, measured):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_draws_in_both_themes(page, profile, dark):
+def test_the_page_draws_in_both_themes(page, profile, dark):
     theme.set_mode("dark" if dark else "light")
     try:
         made = page(profile)

@@ -1,4 +1,4 @@
-"""Tuning from the studio, with the fake worker behind the process that tunes."""
+"""Tuning from the studio, with the fake worker measuring for the tuning process."""
 
 import sys
 from dataclasses import replace
@@ -20,7 +20,7 @@ PATIENCE_MS = 60_000
 
 @pytest.fixture(autouse=True)
 def tuner(monkeypatch):
-    """The worker that tunes starts the fake worker, too."""
+    """Make the tuning worker start the fake worker."""
     code = (
         f"{code_to_use_worker(sys.executable, str(FAKE_WORKER))}"
         "from enplace.frameworks import tuning_process; tuning_process.SEARCH_S = 0.5\n"
@@ -31,7 +31,7 @@ def tuner(monkeypatch):
 
 @pytest.fixture
 def planned(window, fake, model, asked):
-    """Opens a profile of a model and a plan for it."""
+    """Open a profile of a model, and a plan for it."""
 
     def open_with(name, devices):
         source = source_of(str(model(name))).to_json()
@@ -46,7 +46,7 @@ def planned(window, fake, model, asked):
     return open_with
 
 
-def test_a_plan_that_cannot_be_bettered_keeps_its_measurement(planned, qtbot, asked):
+def test_a_plan_that_cannot_be_improved_keeps_its_measurement(planned, qtbot, asked):
     window = planned("mine.py", {"a": 0, "b": 0, "c": 0})
     with qtbot.waitSignal(window.studio.measuring.done, timeout=PATIENCE_MS) as done:
         window.studio.measuring.tune_current()
@@ -58,7 +58,7 @@ def test_a_plan_that_cannot_be_bettered_keeps_its_measurement(planned, qtbot, as
 
 
 def test_a_faster_plan_is_added_and_shown(planned, qtbot):
-    """The fake model is a chain; the worker's answers make transfers cost, so one device wins."""
+    """The fake model is a chain with costly transfers, so one device is best."""
     window = planned("relay.py", {"a": 0, "b": 1, "c": 0})
     with qtbot.waitSignal(window.studio.measuring.done, timeout=PATIENCE_MS) as done:
         window.studio.measuring.tune_current()
@@ -90,7 +90,7 @@ def test_a_crash_while_tuning_is_reported_and_changes_nothing(planned, qtbot, as
     assert window.document.current.run is None
 
 
-def test_cancel_ends_it_within_a_second(planned, qtbot):
+def test_cancelling_ends_the_tuning_within_a_second(planned, qtbot):
     window = planned("deaf.py", {"a": 0, "b": 0, "c": 0})
     window.studio.measuring.tune_current()
     qtbot.waitUntil(

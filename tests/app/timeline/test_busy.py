@@ -12,12 +12,12 @@ intervals = st.lists(st.tuples(times, times).map(sorted), max_size=30)
 
 
 def by_hand(bars: list[list[float]], left: float, right: float) -> float:
-    """Busy part of one column, bar by bar."""
+    """Compute the busy share of one column, bar by bar."""
     return sum(max(min(f, right) - max(s, left), 0.0) for s, f in bars) / (right - left)
 
 
 @given(intervals, st.floats(0, 500), st.floats(0.5, 300))
-def test_a_column_is_as_busy_as_its_bars_cover_it(bars, left, width):
+def test_a_columns_busy_share_is_what_its_bars_cover(bars, left, width):
     curve = BusyCurve(np.array([s for s, _ in bars]), np.array([f for _, f in bars]))
     edges = left + np.arange(5) * width
     wanted = [by_hand(bars, a, b) for a, b in pairwise(edges.tolist())]

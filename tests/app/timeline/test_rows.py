@@ -18,7 +18,7 @@ def test_a_lane_per_device_with_the_channel_between_them():
     assert [row.note for row in rows] == ["39 % busy", "20 B", "20 % busy"]
 
 
-def test_every_op_that_takes_time_and_every_transfer_has_one_bar():
+def test_every_transfer_and_every_op_that_takes_time_has_one_bar():
     schedule = wide_document().schedule
     rows = rows_of(schedule)
     ops = np.concatenate([row.number for row in rows if row.is_device])
@@ -34,20 +34,20 @@ def test_many_channels_share_a_row_for_each_sender():
     assert len(channels) <= MAX_CHANNEL_ROWS
 
 
-def test_a_cpu_has_a_lane_for_each_it_uses():
+def test_a_cpu_has_a_row_for_each_lane_it_uses():
     times = {f"op{i}": 10.0 for i in range(3)}
     profile = profile_of({}, cpu=times)
     document = document_of(profile, cluster_of(1, cpu_lanes=4), dict.fromkeys(times, 1))
     assert [row.title for row in rows_of(document.schedule)] == ["GPU 0", "CPU 0", "", ""]
 
 
-def test_a_cpu_that_does_next_to_nothing_is_thin():
+def test_an_almost_idle_cpu_is_thin():
     profile = profile_of({"a": 1000}, [("in", "a", 1)], cpu={"in": 1})
     document = document_of(profile, cluster_of(1, cpu_lanes=4), {"a": 0, "in": 1})
     assert [row.thin for row in rows_of(document.schedule)] == [False, True]
 
 
-def test_the_nearest_bar_is_found_within_the_slack_only():
+def test_the_nearest_bar_is_found_only_within_the_slack():
     row = rows_of(chain_document().schedule)[2]
     assert row.nearest(45.0, 0.0) == 0
     assert row.nearest(39.0, 3.0) == 0
@@ -86,13 +86,13 @@ def test_the_critical_path_steps_between_the_rows():
     assert summary(path).endswith("compute 0.030 ms · transfers 0.021 ms · waiting 0 ms")
 
 
-def test_an_op_says_what_it_waited_for():
+def test_an_op_names_what_it_waited_for():
     schedule = chain_document().schedule
     assert "idle for 0.041 ms, waiting for the transfer of b from GPU 0" in describe_op(schedule, 2)
     assert "Starts with the step" in describe_op(schedule, 0)
 
 
-def test_a_gap_says_how_long_it_is_and_what_ends_it():
+def test_a_gap_shows_its_length_and_the_op_that_ends_it():
     schedule = chain_document().schedule
     first, _, second = rows_of(schedule)
     assert describe_gap(schedule, second, 20.0).startswith("GPU 1 idle for 0.041 ms, until c\n")
@@ -102,7 +102,7 @@ def test_a_gap_says_how_long_it_is_and_what_ends_it():
     assert describe_gap(schedule, first, 60.0) == ""
 
 
-def test_an_op_that_was_ready_says_who_held_its_device():
+def test_a_ready_op_names_the_op_that_occupied_its_device():
     profile = profile_of({"long": 30, "late": 5})
     document = document_of(profile, cluster_of(1), {"long": 0, "late": 0})
     assert "ready 0.030 ms earlier; its device was busy until long" in describe_op(
@@ -110,7 +110,7 @@ def test_an_op_that_was_ready_says_who_held_its_device():
     )
 
 
-def test_a_transfer_says_what_it_carries_and_how_long_it_waited():
+def test_a_transfer_shows_its_tensor_and_its_wait():
     profile = profile_of({"a": 10, "x": 1, "y": 1}, [("a", "x", 50), ("a", "y", 50)])
     document = document_of(profile, cluster_of(3, shared=True), {"a": 0, "x": 1, "y": 2})
     schedule = document.schedule

@@ -9,7 +9,7 @@ scales = st.builds(TimeScale.fit, st.floats(1, 1e7), st.floats(50, 3000))
 
 
 @given(scales, st.floats(0.1, 50), st.floats(0, 1), st.floats(1, 50), st.floats(0, 1))
-def test_zooming_in_keeps_the_moment_below_the_pointer(scale, pan, first, factor, second):
+def test_zooming_in_keeps_the_moment_at_the_pointer(scale, pan, first, factor, second):
     scale = scale.zoomed(4, first * scale.width_px).panned(pan)
     at = second * scale.width_px
     assert scale.zoomed(factor, at).time(at) == pytest.approx(
@@ -26,7 +26,7 @@ def test_the_window_stays_within_the_step(scale, moves):
 
 
 @given(scales, st.floats(1, 1e4))
-def test_ticks_stand_apart_and_say_different_things(scale, factor):
+def test_ticks_are_spaced_and_have_different_texts(scale, factor):
     ticks = scale.zoomed(factor, scale.width_px / 2).ticks(90)
     assert len(set(tick_texts(ticks))) == len(ticks)
     assert (np.diff(ticks) >= 89 * scale.us_per_px / factor).all()
@@ -42,12 +42,12 @@ def test_a_close_view_stays_where_it_is_when_the_pane_is_resized():
     assert (wider.start_us, wider.us_per_px) == (close.start_us, close.us_per_px)
 
 
-def test_an_interval_is_shown_with_room_around_it():
+def test_an_interval_is_shown_with_space_around_it():
     scale = TimeScale.fit(1000, 500).around(400, 500)
     assert scale.x(400) == pytest.approx(500 / 12)
     assert scale.x(500) == pytest.approx(500 * 11 / 12)
 
 
-def test_ticks_read_in_ms():
+def test_ticks_are_in_ms():
     assert tick_texts(np.array([0.0, 25_000.0])) == ["0 ms", "25 ms"]
     assert tick_texts(np.array([0.0, 2_500.0, 5_000.0])) == ["0.0 ms", "2.5 ms", "5.0 ms"]

@@ -26,7 +26,7 @@ def open_view(opener):
 
 
 def bar_of(view: TimelineView, op: int) -> QPoint:
-    """The middle of an op's bar."""
+    """Return the centre of an op's bar."""
     canvas = view.canvas
     for index, row in enumerate(canvas.lanes.rows):
         if row.is_device and op in row.number:
@@ -78,7 +78,7 @@ def test_a_drag_moves_the_whole_selection(open_view):
     assert document.current.plan.device.tolist() == [1, 1, 1]
 
 
-def test_escape_leaves_a_drag_without_a_change(open_view):
+def test_escape_cancels_a_drag_without_a_change(open_view):
     document = chain_document()
     view = open_view(document)
     start = bar_of(view, 1)
@@ -89,7 +89,7 @@ def test_escape_leaves_a_drag_without_a_change(open_view):
     assert document.undo_stack.count() == 0
 
 
-def test_the_lane_below_a_drag_says_what_it_would_come_to(open_view):
+def test_the_lane_below_a_drag_shows_the_effect_of_a_drop(open_view):
     document = chain_document()
     view = open_view(document)
     start = bar_of(view, 1)
@@ -101,7 +101,7 @@ def test_the_lane_below_a_drag_says_what_it_would_come_to(open_view):
     QTest.keyClick(view.canvas, Qt.Key.Key_Escape)
 
 
-def test_a_drag_over_capacity_says_by_how_much(open_view):
+def test_a_drag_over_capacity_shows_the_excess(open_view):
     profile = profile_of(
         {"a": 10, "b": 10, "c": 10}, [("a", "b", 8), ("b", "c", 20)], persistent={"b": 60, "c": 60}
     )
@@ -117,7 +117,7 @@ def test_a_drag_over_capacity_says_by_how_much(open_view):
     QTest.keyClick(view.canvas, Qt.Key.Key_Escape)
 
 
-def test_a_lane_that_cannot_take_the_op_says_so_and_refuses_it(open_view):
+def test_a_lane_where_the_op_cannot_run_refuses_the_drop(open_view):
     profile = profile_of({"a": 10, "b": 5}, cpu={"c": 10})
     document = document_of(profile, cluster_of(1, cpu_lanes=1), {"a": 0, "b": 0, "c": 1})
     view = open_view(document)
@@ -132,7 +132,7 @@ def test_a_lane_that_cannot_take_the_op_says_so_and_refuses_it(open_view):
     assert len(refused) == 1
 
 
-def test_a_click_selects_the_op_and_a_click_beside_drops_it(open_view):
+def test_a_click_selects_an_op_and_a_click_elsewhere_clears_the_selection(open_view):
     document = chain_document()
     view = open_view(document)
     QTest.mouseClick(view.canvas, LEFT, NONE, bar_of(view, 2))
@@ -162,7 +162,7 @@ def test_a_rubber_band_selects_what_it_touches(open_view):
     assert document.selection == {2}
 
 
-def test_dragging_along_a_lane_bands_instead_of_moving(open_view):
+def test_dragging_along_a_lane_selects_instead_of_moving(open_view):
     document = chain_document()
     view = open_view(document)
     drag(view, bar_of(view, 0), bar_of(view, 1))
@@ -170,7 +170,7 @@ def test_dragging_along_a_lane_bands_instead_of_moving(open_view):
     assert document.undo_stack.count() == 0
 
 
-def test_the_tooltip_is_that_of_the_bar_below(open_view):
+def test_the_tooltip_describes_the_bar_at_the_pointer(open_view):
     view = open_view(chain_document())
     assert view.canvas.tip_at(QPointF(bar_of(view, 2))).startswith("c\n")
     channel = view.canvas.lanes.row_area(1)
@@ -206,7 +206,7 @@ def test_f_shows_the_selection(open_view):
     )
 
 
-def test_a_click_on_the_axis_sets_the_marker_and_another_takes_it_away(open_view):
+def test_a_click_on_the_axis_sets_the_marker_and_another_removes_it(open_view):
     canvas = open_view(chain_document()).canvas
     axis = QPoint(round(canvas.lanes.row_area(0).left() + canvas.lanes.scale.x(20)), 4)
     QTest.mouseClick(canvas, LEFT, NONE, axis)
@@ -233,8 +233,8 @@ def test_a_ghost_stays_after_an_edit(open_view):
     assert view.canvas.picture.ghosts == {}
 
 
-def test_a_column_of_the_picture_is_as_dark_as_it_is_busy(open_view):
-    """A bar that covers a third of a column gives it a third of its colour."""
+def test_a_columns_colour_shows_how_busy_it_is(open_view):
+    """A bar over a third of a column gives it a third of its colour."""
     document = wide_document(n_ops=300)
     view = open_view(document, width=400)
     canvas = view.canvas
@@ -262,7 +262,7 @@ def covered(start, finish, left, right) -> float:
 
 
 def on_gap(canvas, row, column: int) -> bool:
-    """Whether a hairline between wide bars is drawn in this column."""
+    """Return whether a hairline between wide bars is drawn in this column."""
     ends = canvas.lanes.scale.xs(row.finish_us)
     return bool((np.abs(ends - 0.5 - column) <= 1.5).any())
 
@@ -292,13 +292,13 @@ def test_it_draws_in_both_themes_at_every_size(open_view, dark, size):
         theme.set_mode("light")
 
 
-def test_nothing_open_says_what_will_appear(open_view):
+def test_an_empty_pane_explains_what_will_appear(open_view):
     view = open_view(Document())
     view.grab()
     assert view.canvas.lanes.rows == []
 
 
-def test_a_name_that_looks_like_html_is_shown_as_it_is(open_view, monkeypatch):
+def test_a_name_that_looks_like_html_is_shown_verbatim(open_view, monkeypatch):
     profile = profile_of({"<img src=x>": 10})
     view = open_view(document_of(profile, cluster_of(1), {"<img src=x>": 0}))
     shown = []
