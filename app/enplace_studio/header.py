@@ -155,7 +155,7 @@ class Header(QWidget):
             self._show_cluster(self._document.project.cluster)
 
     def refresh(self) -> None:
-        """Show what is open and what the solver is doing."""
+        """Show the open project and the state of the solver."""
         project = self._document.project
         if project is None:
             return

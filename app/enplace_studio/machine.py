@@ -58,5 +58,5 @@ def why_no_run(document: Document) -> str:
         )
     path = Path(str(source["path"]))
     if source.get("kind") != "module" and not path.exists():
-        return f"{path} no longer exists. Put it back, or open the model from its new place."
+        return f"{path} no longer exists. Put it back, or open the model from its new location."
     return ""

@@ -82,7 +82,7 @@ class Banner(QFrame):
 
 
 class Toast(QFrame):
-    """A line about the last edit, with an Undo button, shown for a few seconds."""
+    """A line about what was just done, shown for a few seconds, with Undo if possible."""
 
     def __init__(self, parent: QWidget, undo: Callable[[], object]) -> None:
         super().__init__(parent)

@@ -132,7 +132,7 @@ def edge_path(start: QRectF, end: QRectF) -> QPainterPath:
 
 
 def _sideways(start: QRectF, end: QRectF) -> QPainterPath:
-    """Connect two cards in one line, passing above any cards between them."""
+    """Connect two cards in one line, passing below any cards between them."""
     right = end.left() > start.left()
     a = QPointF(start.right() if right else start.left(), start.center().y())
     b = QPointF(end.left() if right else end.right(), end.center().y())

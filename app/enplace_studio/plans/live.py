@@ -209,9 +209,9 @@ class FallingCurve(QWidget):
         self._span_s, self._now_s = 1.0, 0.0
         self._expert_us: float | None = None
         self.setToolTip(
-            "What the best plan so far takes, with a mark for the part of the search that found "
-            "it; below, in green, what is proven, with a mark for the part that proved it: no plan "
-            "is shorter. Dashed: the expert's plan"
+            "Step time of the best plan so far, marked by the engine that found it. Below, "
+            "in green: the proven lower bound, marked by the engine that proved it. Dashed: the "
+            "expert's plan"
         )
 
     def sizeHint(self) -> QSize:
@@ -284,7 +284,7 @@ class FallingCurve(QWidget):
 
     @property
     def _first_shown(self) -> int:
-        """Return the first engine's best plan, since its first tries are often far worse."""
+        """Index of the first engine's best plan; its earlier ones are often far worse."""
         return max(self._marks.count(MARKS[0]) - 1, 0)
 
     def _steps(self, history: tuple[tuple[float, float], ...]) -> QPainterPath:

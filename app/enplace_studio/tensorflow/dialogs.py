@@ -114,10 +114,10 @@ class FailureReport(Question):
 
 RUN, TUNE = "Run", "Tune"
 _WHAT_HAPPENS = {
-    RUN: "Runs training steps as planned, and again as they are, on the same batches; then says "
-    "what each op took, where it ran, in what order, and whether the result is the same.",
-    TUNE: "Runs the plan, solves again with the times that the ops really took, and runs the new "
-    "plan; up to three times. Whichever plan measures fastest is kept, the others are dropped.",
+    RUN: "Runs training steps with and without the plan, on the same batches; then shows the time, "
+    "device and order of each op, and whether the result is the same.",
+    TUNE: "Runs the plan, solves again with the measured op times, and runs the new plan, up to "
+    "three times. Keeps the plan with the fastest measured step and drops the others.",
 }
 
 

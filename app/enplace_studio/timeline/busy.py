@@ -31,7 +31,7 @@ class BusyCurve:
         return (started - ended) * time_us - sums
 
     def fractions(self, edges_us: FloatArray) -> FloatArray:
-        """Compute the busy fraction between adjacent edges; above 1 where intervals overlap.
+        """Compute the busy fraction between adjacent edges; above 1 if intervals overlap.
 
         Parameters
         ----------

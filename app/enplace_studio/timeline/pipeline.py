@@ -236,7 +236,7 @@ def why_not_the_load(schedule: Schedule, found: PipelineSchedule) -> str:
         )
     if SLOWER * found.time_per_sample_us < load_us:
         return (
-            f"The busiest forward and backward parts add up to {ms(load_us)}; it takes less, "
-            f"because some devices begin backward while others are still in forward."
+            f"The busiest forward and backward parts add up to {ms(load_us)}; the pipeline is "
+            f"faster, because some devices begin backward while others are still in forward."
         )
     return ""

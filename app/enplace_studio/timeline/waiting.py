@@ -103,7 +103,9 @@ def describe_start(schedule: Schedule, op: int) -> str:
         return ""
     name = elide_middle(names[before], NAME_LENGTH)
     if start - ready_us > _SHORT_US:
-        return f"Was ready {ms(start - ready_us)} earlier; its device was busy until {name} ended."
+        return (
+            f"It was ready {ms(start - ready_us)} earlier; its device was busy until {name} ended."
+        )
     return f"Started as soon as it could, after {name}."
 
 

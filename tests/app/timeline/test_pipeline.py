@@ -158,7 +158,7 @@ def test_gpipe_faster_than_its_loads_has_an_explanation(opener):
     edges = [("a", "b", 1), ("a", "gradients/a", 1)]
     view = simulated_as_gpipe(opener, times, edges, [0, 1, 0])
     assert "0.050 ms a sample once full" in view.legend
-    assert "add up to 0.090 ms; it takes less" in view.pipeline.message.text()
+    assert "add up to 0.090 ms; the pipeline is faster" in view.pipeline.message.text()
 
 
 def test_a_plan_with_too_many_stages_is_not_drawn(opened, monkeypatch):
