@@ -102,11 +102,11 @@ def test_nothing_overlaps_on_a_device(opened):
 
 
 def test_a_pipeline_slower_than_its_busiest_device_has_an_explanation(opened, monkeypatch):
-    assert "busiest device has" not in opened([0, 1, 0, 1]).pipeline.message.text()
+    assert "busiest device works" not in opened([0, 1, 0, 1]).pipeline.message.text()
     monkeypatch.setattr("enplace_studio.timeline.pipeline.SLOWER", 0.9)
     message = opened([0, 1, 0, 1]).pipeline.message
     assert message.isVisible()
-    assert "busiest device has 0.023 ms" in message.text()
+    assert "busiest device works 0.023 ms" in message.text()
 
 
 def test_a_plan_for_gpipe_is_simulated_as_gpipe(opener):
