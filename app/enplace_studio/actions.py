@@ -225,7 +225,7 @@ _ACTIONS: tuple[Action, ...] = (
     Action("focus", "Go to selection", "View", ("F",),
            lambda s: s.panes.call("focus_selection"), _selected, 1),
     Action("reset-layout", "Reset layout", "View", (), lambda s: s.panes.reset(), group=2),
-    _mode_action("system", "Light or dark as the system"),
+    _mode_action("system", "Light or dark like the system"),
     _mode_action("light", "Light"),
     _mode_action("dark", "Dark"),
     Action("palette", "Commands…", "Help", ("Ctrl+Shift+P",), lambda s: s.palette_wanted.emit()),

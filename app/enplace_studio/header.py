@@ -38,7 +38,7 @@ RUN, RUN_SHORT = "Run on this machine", "Run here"
 OBJECTIVES = {
     STEP_TIME: "Shortest step",
     THROUGHPUT: "Highest pipeline throughput",
-    LATENCY: "Shortest query, in whole pieces",
+    LATENCY: "Shortest query, contiguous subgraphs",
 }
 """Menu titles of the objectives; methods for the first are listed in the menu itself."""
 SHORT_OBJECTIVES = {THROUGHPUT: "pipeline", LATENCY: "query"}
@@ -171,21 +171,21 @@ class Header(QWidget):
 
     def _show_cluster(self, cluster: Cluster) -> None:
         title, most = cluster_title(cluster), round(CLUSTER_SHARE * self.width())
-        room = QFontMetrics(self.cluster_button.font())
-        shown = room.elidedText(title, Qt.TextElideMode.ElideRight, most)
+        metrics = QFontMetrics(self.cluster_button.font())
+        shown = metrics.elidedText(title, Qt.TextElideMode.ElideRight, most)
         self.cluster_button.setText(f"{shown}  ▾")
         self.cluster_button.setToolTip(plain_tip(f"{cluster.name}: {cluster.description}"))
 
     def _show_method(self) -> None:
-        said = [short_title(self._solver.title(self.method))]
+        texts = [short_title(self._solver.title(self.method))]
         if self.objective != self._solver.aim(self.method):
-            said.append(SHORT_OBJECTIVES[self.objective])
+            texts.append(SHORT_OBJECTIVES[self.objective])
         if self._solver.searches(self.method):
-            said.append(f"{self.time_limit_s} s")
-        said.append(
+            texts.append(f"{self.time_limit_s} s")
+        texts.append(
             values_text(self._solver.known_values(self.method, self.objective, self.values))
         )
-        self.method_button.setText(f"{', '.join(filter(None, said))}  ▾")
+        self.method_button.setText(f"{', '.join(filter(None, texts))}  ▾")
         self.method_button.setEnabled(bool(self._solver.methods))
 
     def show_run(self, why_not: str, measuring: bool) -> None:
@@ -249,8 +249,8 @@ class Header(QWidget):
             method = self._solver.methods[name]
             why_not = why_not_for(method, problem)
             action.setEnabled(not why_not)
-            told = filter(None, [method.source, *warnings_for(method, problem)])
-            action.setToolTip(plain_tip(why_not or "\n".join(told)))
+            tips = filter(None, [method.source, *warnings_for(method, problem)])
+            action.setToolTip(plain_tip(why_not or "\n".join(tips)))
 
     def _fill_options(self) -> None:
         """Fill the menu with the options of the chosen method and their values."""
@@ -321,24 +321,24 @@ def why_not_for(method: Method, problem: Problem) -> str:
     if method.why_not:
         return method.why_not
     if "splits" in method.capabilities and problem.splits:
-        return "The ops of this graph are split already; show a plan without splits first."
+        return "The ops of this graph are already split; show a plan without splits first."
     largest = int(problem.cluster.capacity_bytes.max())
     if "one-device" in method.capabilities and problem.profile.persistent_bytes.sum() > largest:
-        return "It takes one GPU, and the variables of this model fit no single device."
+        return "It uses one GPU, and this model’s variables do not fit on any single device."
     return ""
 
 
 def warnings_for(method: Method, problem: Problem) -> list[str]:
     """List what a method ignores that matters for this problem, one sentence each."""
     cluster, gpus, warnings = problem.cluster, problem.cluster.gpus, []
-    knows_speed = {"heterogeneous", "one-device"} & set(method.capabilities)
-    if len(set(cluster.speed[gpus].tolist())) > 1 and not knows_speed:
-        warnings.append("It takes all GPUs for alike, and yours differ.")
+    uses_speed = {"heterogeneous", "one-device"} & set(method.capabilities)
+    if len(set(cluster.speed[gpus].tolist())) > 1 and not uses_speed:
+        warnings.append("It treats all GPUs as identical, and yours differ.")
     if (
         "memory" not in method.capabilities
         and _one_gpu_bytes(problem) > cluster.capacity_bytes[gpus].max()
     ):
-        warnings.append("It does not look at memory, and one device may not hold this model.")
+        warnings.append("It ignores memory, and this model may not fit on one device.")
     return warnings
 
 
@@ -348,7 +348,7 @@ def _one_gpu_bytes(problem: Problem) -> int:
     return one_device_peak_bytes(problem)
 
 
-_SPELT = {
+_SPELLINGS = {
     "bert": "BERT", "gpt": "GPT", "inception": "Inception", "lstm": "LSTM", "nasnet": "NASNet",
     "nmt": "NMT", "resnet": "ResNet", "rnnlm": "RNNLM", "transformer": "Transformer", "vgg": "VGG",
 }  # fmt: skip
@@ -358,9 +358,9 @@ _SPELT = {
 def model_title(name: str) -> str:
     """Return a readable form of a profile's name: ``rnnlm-2-2048`` is ``RNNLM 2 × 2048``."""
     first, *rest = re.split("[-_]", name)
-    if first not in _SPELT:
+    if first not in _SPELLINGS:
         return name
-    title = _SPELT[first]
+    title = _SPELLINGS[first]
     if len(rest) == 1 and rest[0].isdigit():
         return f"{title}-{rest[0]}"
     for before, word in zip([first, *rest], rest, strict=False):

@@ -41,9 +41,9 @@ class Method:
     why_not: str
     options: tuple[Option, ...] = ()
 
-    def aim(self, wish: str) -> str:
-        """The objective it works for: the one that is wished for, if it can, else its own."""
-        return wish if wish in self.objectives else self.objectives[0]
+    def aim(self, objective: str) -> str:
+        """Return the given objective if this method supports it, else its usual one."""
+        return objective if objective in self.objectives else self.objectives[0]
 
     def options_for(self, objective: str) -> tuple[Option, ...]:
         """Return the options it has for an objective."""
@@ -115,21 +115,21 @@ class Report:
         """Step time of the best plan so far."""
         return self.history[-1][1] if self.history else None
 
-    def then(self, said: Mapping[str, Any], plan: Plan | None) -> Report:
-        """The report after a message; what it leaves out stays."""
+    def then(self, progress: Mapping[str, Any], plan: Plan | None) -> Report:
+        """Return the report updated by a message; what the message leaves out stays."""
         history, bounds, engines = self.history, self.bounds, self.engines
         provers = self.provers
-        objective_us = said["objective_us"]
+        objective_us = progress["objective_us"]
         if objective_us is not None and math.isfinite(objective_us):
-            history = (*history, (said["seconds"], objective_us))
-            engines = (*engines, said["engine"])
-        bound_us = max(said["bound_us"] or 0.0, self.bound_us or 0.0) or None
+            history = (*history, (progress["seconds"], objective_us))
+            engines = (*engines, progress["engine"])
+        bound_us = max(progress["bound_us"] or 0.0, self.bound_us or 0.0) or None
         if bound_us is not None and bound_us != self.bound_us:
-            bounds = (*bounds, (said["seconds"], bound_us))
-            provers = (*provers, said["bound_by"])
+            bounds = (*bounds, (progress["seconds"], bound_us))
+            provers = (*provers, progress["bound_by"])
         return Report(
-            said["message"],
-            self.fraction if said["fraction"] is None else said["fraction"],
+            progress["message"],
+            self.fraction if progress["fraction"] is None else progress["fraction"],
             bound_us,
             plan or self.incumbent,
             history,
@@ -212,9 +212,11 @@ class Solver(QObject):
         """Return the title of a method."""
         return self.methods[method].title if method in self.methods else method
 
-    def aim(self, method: str, wish: str = "") -> str:
-        """The objective a method works for, which is its own unless it can do what is wished."""
-        return self.methods[method].aim(wish) if method in self.methods else wish or STEP_TIME
+    def aim(self, method: str, objective: str = "") -> str:
+        """Return the given objective if the method supports it, else the method's usual one."""
+        if method not in self.methods:
+            return objective or STEP_TIME
+        return self.methods[method].aim(objective)
 
     def searches(self, method: str) -> bool:
         """Return whether a method keeps improving its plan until its time is up."""
@@ -232,15 +234,15 @@ class Solver(QObject):
         methods: Sequence[str],
         time_limit_s: float | None = None,
         choose: bool = True,
-        **wishes: Any,
+        **details: Any,
     ) -> None:
         """Run methods on a problem, one after the other; each plan is emitted by ``solved``.
 
         ``details`` are further attributes of their :class:`Job`.
         """
-        values = wishes.pop("values", {})
+        values = details.pop("values", {})
         for method in methods:
-            job = Job(next(self._numbers), problem, method, time_limit_s, choose, **wishes)
+            job = Job(next(self._numbers), problem, method, time_limit_s, choose, **details)
             known = self.known_values(method, job.objective, values)
             self._queue.append(replace(job, values=known))
         if self.busy:

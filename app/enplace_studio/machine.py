@@ -43,7 +43,7 @@ def why_no_run(document: Document) -> str:
         return "There is no plan to run yet. Press Solve first."
     if source is None:
         return (
-            "This profile does not say which model it was measured on. "
+            "This profile does not name the model it was measured on. "
             "Open the model itself with File › Open a model, then run its plans."
         )
     if source.get("kind") == "trace":
@@ -58,5 +58,5 @@ def why_no_run(document: Document) -> str:
         )
     path = Path(str(source["path"]))
     if source.get("kind") != "module" and not path.exists():
-        return f"{path} is not there any more. Put it back, or open the model from its new place."
+        return f"{path} no longer exists. Put it back, or open the model from its new location."
     return ""

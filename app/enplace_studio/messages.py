@@ -103,8 +103,8 @@ class Toast(QFrame):
     def text(self) -> str:
         return self._text.text()
 
-    def say(self, text: str, undo: bool = False) -> None:
-        """Show a line; ``undo`` offers to take it back."""
+    def show_text(self, text: str, undo: bool = False) -> None:
+        """Show a line; ``undo`` adds the Undo button."""
         self._text.setText(text + ".")
         self._undo.setVisible(undo)
         self._settle()
@@ -141,7 +141,7 @@ def install_excepthook(log_file: Path) -> None:
             QApplication.quit()
             return
         details = "".join(traceback.format_exception(kind, error, trace))
-        log.error("unexpected fault\n%s", details)
+        log.error("unexpected error\n%s", details)
         if showing or QApplication.instance() is None:
             return
         showing = True
@@ -157,7 +157,7 @@ def _show_fault(details: str, log_file: Path) -> None:
     box = QMessageBox(QApplication.activeWindow())
     box.setIcon(QMessageBox.Icon.NoIcon)
     box.setWindowTitle("Something went wrong")
-    box.setText("The studio met a fault of its own. Your work is kept; you can go on.")
+    box.setText("The studio had an internal error. Your work is safe; you can continue.")
     box.setInformativeText(f"If it happens again, please send the log:\n{log_file}")
     box.setDetailedText(details)
     box.exec()

@@ -81,8 +81,8 @@ def _solve(profile: Profile, message: Message, cancelled: set[int], send: Send) 
     except EnplaceError as error:
         send(Message("unsolved", {"job": number, "why": str(error)}))
     else:
-        reporter.tell()
-        # What is proven of a graph with its ops split says nothing about the graph as it was.
+        reporter.send_pending()
+        # A bound on the graph with split ops is not a bound on the original graph.
         same = result.schedule.problem.splits == problem.splits
         bound_us = result.step_bound_us if same else None
         proof = {"bound_us": bound_us, "proven_by": result.proven_by}
@@ -102,10 +102,10 @@ class _Reporter:
         now_s = time.monotonic()
         if now_s - self._last_s >= REPORT_EVERY_S:
             self._last_s = now_s
-            self.tell()
+            self.send_pending()
 
-    def tell(self) -> None:
-        """Send what came too soon after the last message."""
+    def send_pending(self) -> None:
+        """Send the progress that came too soon after the last message."""
         progress, self._held = self._held, None
         if progress is None:
             return

@@ -122,23 +122,23 @@ class Solving(QWidget):
             for entry in self._document.plans
             if entry.schedule.problem is problem
             and entry.plan.objective == aim
-            and self._counts_alike(entry.plan.method, load_values(planned_rule(entry.plan)))
+            and self._has_same_load_values(entry.plan.method, load_values(planned_rule(entry.plan)))
         }
         coming = {
             job.method
             for job in solver.jobs
             if job.problem is problem
             and solver.aim(job.method, job.objective) == aim
-            and self._counts_alike(job.method, job.values)
+            and self._has_same_load_values(job.method, job.values)
         }
         methods = self.compared_methods(without=done | coming)
         if methods:
             self._run(methods, choose=False, objective=aim, values=self._load_values)
         else:
-            self.done.emit("Every method has its row already")
+            self.done.emit("Every method already has a plan in the list")
 
-    def _counts_alike(self, method: str, values: Mapping[str, Value]) -> bool:
-        """Whether loads count as they do now, as far as a method has options for that."""
+    def _has_same_load_values(self, method: str, values: Mapping[str, Value]) -> bool:
+        """Return whether these values define loads as the header does, as far as the method can."""
         now = self._load_values
         return values == self._solver.known_values(method, self._header.objective, now)
 
@@ -160,16 +160,16 @@ class Solving(QWidget):
         methods: list[str],
         choose: bool,
         limit_s: float | None = None,
-        **wishes: Any,
+        **details: Any,
     ) -> None:
         problem = self._document.problem
         if problem is None:
             return
         if self._solver.is_asked:
-            self.failed.emit("the solver is at work; wait, or stop it first")
+            self.failed.emit("the solver is running; wait, or stop it first")
             return
         time_limit_s = limit_s or self._header.time_limit_s
-        self._solver.solve(problem, methods, time_limit_s, choose, **wishes)
+        self._solver.solve(problem, methods, time_limit_s, choose, **details)
 
     def _on_opened(self) -> None:
         self._solver.cancel()
@@ -177,7 +177,7 @@ class Solving(QWidget):
             self._solver.solve(self._document.problem, [FIRST_METHOD], choose=False, asked=False)
 
     def _on_solved(self, job: Job, plan: Plan) -> None:
-        if self._is_stale(job) or self._is_fruitless(job, plan):
+        if self._is_stale(job) or self._is_already_listed(job, plan):
             return
         self._background.start(
             lambda: _full_schedule(job.problem, plan),
@@ -199,11 +199,11 @@ class Solving(QWidget):
         stale = job.problem is not self._document.problem
         if stale:
             title = short_title(self._solver.title(job.method))
-            self.done.emit(f"{title} answered an older question; its plan is left out")
+            self.done.emit(f"{title} solved an earlier version of the problem; its plan is dropped")
         return stale
 
-    def _is_fruitless(self, job: Job, plan: Plan) -> bool:
-        """Whether going on from a plan led to nothing but what has its row already; says so."""
+    def _is_already_listed(self, job: Job, plan: Plan) -> bool:
+        """Return whether polishing gave only a plan that is already listed; report it if so."""
         if job.start is None or not plan.acts_like(job.start):
             return False
         for entry in self._document.plans:
@@ -220,12 +220,12 @@ class Solving(QWidget):
         if self._document.plans or job.method != FIRST_METHOD:
             self._document.add_plan(entry, job.choose)
             if job.choose and self._document.current:
-                self._tell(self._document.current)
+                self._report(self._document.current)
         else:
             self._document.begin_with(entry)
 
-    def _tell(self, entry: PlanEntry) -> None:
-        """Say what was found, against the expert where there is one."""
+    def _report(self, entry: PlanEntry) -> None:
+        """Report the new plan, compared with the expert's if there is one."""
         change, project = None, self._document.project
         is_expert = project is not None and entry is project.expert
         if project is not None and entry.plan.value_us is None and not is_expert:

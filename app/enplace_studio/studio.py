@@ -116,7 +116,7 @@ class Studio(QObject):
         if self.is_measuring:
             return "A measurement is running. Wait until it ends, or cancel it."
         if self.solver.busy:
-            return "The solver is at work and would disturb the measurement. Wait, or stop it."
+            return "The solver is running and would disturb the measurement. Wait, or stop it."
         return why_no_run(self.document)
 
     # Settings

@@ -92,10 +92,10 @@ class MainWindow(QMainWindow):
         start.model_pressed.connect(self.menus.by_id["open-model"].trigger)
 
     def _connect_messages(self) -> None:
-        """Show what was done in the toast, and what went wrong in the banner."""
-        self.studio.done.connect(self.toast.say)
+        """Show edits in the toast, and errors in the banner."""
+        self.studio.done.connect(self.toast.show_text)
         self.studio.failed.connect(self.banner.show_error)
-        self.document.noticed.connect(lambda text: self.toast.say(text, undo=True))
+        self.document.noticed.connect(lambda text: self.toast.show_text(text, undo=True))
         for signal in (self.document.file_changed, self.document.selection_changed):
             signal.connect(self.banner.hide)
 

@@ -215,11 +215,11 @@ def test_extending_the_selection_adds_or_removes_ops(document):
     assert document.selection == {0}
 
 
-def test_an_edit_tells_only_what_changed(document, qtbot):
-    told = []
+def test_an_edit_signals_only_what_changed(document, qtbot):
+    signals = []
     for name in ("problem_changed", "plans_changed", "current_changed"):
-        getattr(document, name).connect(lambda name=name: told.append(name))
+        getattr(document, name).connect(lambda name=name: signals.append(name))
     document.choose_plan(document.plans[1])
     document.rename_plan(document.plans[0], "renamed")
     document.pin_here([0])
-    assert told == ["current_changed", "plans_changed", "problem_changed"]
+    assert signals == ["current_changed", "plans_changed", "problem_changed"]

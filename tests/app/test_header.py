@@ -28,7 +28,7 @@ def warnings(problem, *capabilities):
 
 def test_a_method_that_treats_gpus_as_identical_has_a_warning_if_they_differ():
     unlike, alike = problem_on(speeds=(1.0, 0.5)), problem_on()
-    assert "takes all GPUs for alike" in warnings(unlike, "memory")
+    assert "treats all GPUs as identical" in warnings(unlike, "memory")
     assert warnings(unlike, "memory", "heterogeneous") == ""
     assert warnings(unlike, "one-device") == ""  # it goes to the fastest
     assert warnings(alike, "memory") == ""
@@ -36,7 +36,7 @@ def test_a_method_that_treats_gpus_as_identical_has_a_warning_if_they_differ():
 
 def test_a_method_that_ignores_memory_has_a_warning_if_one_gpu_is_too_small():
     tight, roomy = problem_on(capacity_bytes=1499), problem_on(capacity_bytes=1500)
-    assert "does not look at memory" in warnings(tight, "heterogeneous")
+    assert "ignores memory" in warnings(tight, "heterogeneous")
     assert warnings(tight, "memory", "heterogeneous") == ""
     assert warnings(roomy, "heterogeneous") == ""
 
@@ -47,7 +47,7 @@ def test_only_outputs_held_at_the_same_time_add_up():
     path = profile_of(ops, [("a", "b", 100), ("b", "c", 200), ("c", "d", 100), ("d", "e", 0)])
     tight = Problem(path, cluster_of(2, capacity_bytes=299))
     enough = Problem(path, cluster_of(2, capacity_bytes=300))
-    assert "does not look at memory" in warnings(tight, "heterogeneous")
+    assert "ignores memory" in warnings(tight, "heterogeneous")
     assert warnings(enough, "heterogeneous") == ""
 
 
@@ -66,9 +66,9 @@ def test_the_menu_shows_warnings_after_the_source_and_keeps_the_method_enabled(q
     document.open(start_project(chain(), cluster_of(2, speeds=(1.0, 0.5))))
     action = next(a for a in header.method_menu.actions() if a.text() == "M")
     assert action.isEnabled()
-    assert "A paper\nIt takes all GPUs for alike, and yours differ." in action.toolTip()
+    assert "A paper\nIt treats all GPUs as identical, and yours differ." in action.toolTip()
     document.open(start_project(chain(), cluster_of(2)))
-    assert "alike" not in action.toolTip()
+    assert "identical" not in action.toolTip()
 
 
 def test_a_method_is_listed_under_each_objective_and_solves_for_that_one(qtbot):
@@ -86,7 +86,7 @@ def test_a_method_is_listed_under_each_objective_and_solves_for_that_one(qtbot):
     menus = {action.text(): action.menu() for action in header.method_menu.actions()}
     shown = {
         title: [action.text() for action in menus[title].actions()]
-        for title in ("Highest pipeline throughput", "Shortest query, in whole pieces")
+        for title in ("Highest pipeline throughput", "Shortest query, contiguous subgraphs")
     }
     assert "Any, by layer" in menus
     assert [*shown.values()] == [

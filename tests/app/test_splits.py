@@ -120,13 +120,13 @@ def test_methods_that_cannot_solve_the_problem_give_the_reason(document):
     method = SimpleNamespace(why_not="", capabilities=("splits", "memory"))
     assert why_not_for(method, document.problem) == ""
     document.choose_plan(document.plans[1])
-    assert "split already" in why_not_for(method, document.problem)
+    assert "already split" in why_not_for(method, document.problem)
     free = replace(layer(), persistent_bytes=np.array([1024, 1024, 1024, 0]))
     problem = Problem(free, cluster_of(2, capacity_bytes=2048))
     single = SimpleNamespace(why_not="", capabilities=("one-device",))
     assert why_not_for(single, document.problem) == ""
-    assert "takes one GPU" in why_not_for(single, problem)
-    # A method that spreads the model may fit it without looking.
+    assert "uses one GPU" in why_not_for(single, problem)
+    # A method that spreads the model may fit it even if it ignores memory.
     assert why_not_for(SimpleNamespace(why_not="", capabilities=()), problem) == ""
 
 

@@ -97,7 +97,7 @@ def import_plan(window, path):
 def answer(monkeypatch, button):
     """Answer every question with this button; return the questions that were asked."""
     asked = []
-    monkeypatch.setattr(QMessageBox, "question", lambda *said: asked.append(said[2]) or button)
+    monkeypatch.setattr(QMessageBox, "question", lambda *args: asked.append(args[2]) or button)
     return asked
 
 
@@ -193,9 +193,9 @@ def test_the_expert_follows_the_users_rules(make_window, qtbot, tmp_path):
         window.header.solve_button.click()
     assert window.document.current.plan.details["family"] == "layers"
     rules.write_text("nonesuch -> GPU:1")
-    with qtbot.waitSignal(window.studio.solving.failed) as said:
+    with qtbot.waitSignal(window.studio.solving.failed) as failed:
         window.studio.solving.place_by_rules(rules)
-    assert "mine.rules: line 1" in said.args[0]
+    assert "mine.rules: line 1" in failed.args[0]
 
 
 def test_baechis_methods_use_the_chosen_memory_rule(make_window, qtbot):
@@ -256,10 +256,10 @@ def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
 
 def test_a_running_solver_refuses_requests_with_the_reason(window, qtbot):
     window.solver.job = Job(1, window.document.problem, "enplace", 10.0, choose=True)
-    with qtbot.waitSignal(window.studio.solving.failed) as said:
+    with qtbot.waitSignal(window.studio.solving.failed) as failed:
         window.studio.solving.polish(window.document.current.plan)
     window.solver.job = None
-    assert "at work" in said.args[0]
+    assert "is running" in failed.args[0]
 
 
 def test_each_objective_has_its_own_menu_and_comparison(make_window, qtbot):
@@ -319,7 +319,7 @@ def test_a_plan_for_an_earlier_version_of_the_problem_is_dropped(window):
         Job(1, old, "heft", None, True), plan_of(old, dict.fromkeys("abc", 0))
     )
     assert len(window.document.plans) == rows
-    assert "older question" in window.toast.text
+    assert "earlier version" in window.toast.text
 
 
 def test_pins_change_the_text_of_the_solve_button(window):
@@ -550,12 +550,12 @@ def test_an_unexpected_error_is_reported_and_the_studio_keeps_running(
 ):
     from enplace_studio.messages import install_excepthook
 
-    told = []
+    texts = []
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(QMessageBox, "exec", lambda box: told.append(box.text()))
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: texts.append(box.text()))
     install_excepthook(tmp_path / "studio.log")
     sys.excepthook(ValueError, ValueError("boom"), None)
-    assert told == ["The studio met a fault of its own. Your work is kept; you can go on."]
+    assert texts == ["The studio had an internal error. Your work is safe; you can continue."]
     assert window.isVisible()
 
 
@@ -613,17 +613,23 @@ def test_a_running_search_shows_its_best_plan_next_to_the_experts(window, qtbot)
     solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
     solver.job = Job(1, window.document.problem, "enplace", 10.0, True)
     solver._started_s -= 5
-    said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": 80e3}
-    said |= {"engine": "blocks", "bound_by": ""}
-    first = {**said, "objective_us": 95e3, "engine": "list schedules"}
-    report = Report("").then(first, None).then(said, None)
-    solver.report = report.then({**said, "objective_us": None, "bound_us": None}, None)
+    progress = {
+        "message": "",
+        "fraction": None,
+        "seconds": 1.0,
+        "objective_us": 90e3,
+        "bound_us": 80e3,
+    }
+    progress |= {"engine": "blocks", "bound_by": ""}
+    first = {**progress, "objective_us": 95e3, "engine": "list schedules"}
+    report = Report("").then(first, None).then(progress, None)
+    solver.report = report.then({**progress, "objective_us": None, "bound_us": None}, None)
     solver.changed.emit()
     assert live.isVisible()
     assert live.step.text() == "90.0 ms"
     assert live.bound.text() == "proven not below 80.0 ms"
     assert live.found_by.text() == "found by ○ list schedules 95.0 ms → ● blocks 90.0 ms"
-    proven = {**said, "objective_us": None, "bound_us": 85e3, "bound_by": "CP-SAT"}
+    proven = {**progress, "objective_us": None, "bound_us": 85e3, "bound_by": "CP-SAT"}
     solver.report = solver.report.then(proven, None)
     solver.changed.emit()
     assert live.bound.text() == "proven not below 85.0 ms by ◆ CP-SAT"
@@ -636,16 +642,22 @@ def test_a_finished_search_is_shown_until_the_next_one_or_another_model(window, 
     live, solver = window.findChild(QWidget, "live"), window.solver
     solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
     job = Job(1, window.document.problem, "enplace", 10.0, True)
-    said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": 80e3}
+    progress = {
+        "message": "",
+        "fraction": None,
+        "seconds": 1.0,
+        "objective_us": 90e3,
+        "bound_us": 80e3,
+    }
     solver.job = job
     solver._started_s -= 5
-    solver.report = Report("").then({**said, "engine": "blocks", "bound_by": ""}, None)
+    solver.report = Report("").then({**progress, "engine": "blocks", "bound_by": ""}, None)
     solver._next()
     assert live.isVisible()
     assert not live.bar.isVisible()
     assert live.curve.isVisible()
     live.grab()
-    assert (live.name.text(), live.step.text()) == ("Enplace has ended", "90.0 ms")
+    assert (live.name.text(), live.step.text()) == ("Enplace has finished", "90.0 ms")
     window.document.open(wide_document(n_ops=20).project)
     assert not live.isVisible()
 
@@ -700,11 +712,17 @@ def test_a_finished_search_continues_from_its_plan_at_the_press_of_a_button(wind
     asked, live, solver = [], window.findChild(QWidget, "live"), window.solver
     solver.methods = {"enplace": Method("enplace", "Enplace", "", ("step-time",), ("anytime",), "")}
     found = window.document.current.plan
-    said = {"message": "", "fraction": None, "seconds": 1.0, "objective_us": 90e3, "bound_us": None}
-    said |= {"engine": "the plan given", "bound_by": ""}
+    progress = {
+        "message": "",
+        "fraction": None,
+        "seconds": 1.0,
+        "objective_us": 90e3,
+        "bound_us": None,
+    }
+    progress |= {"engine": "the plan given", "bound_by": ""}
     solver.job = Job(1, window.document.problem, "enplace", 10.0, True, start=found)
     solver._started_s -= 5
-    solver.report = Report("").then(said, found)
+    solver.report = Report("").then(progress, found)
     solver.changed.emit()
     assert live.found_by.text() == "from ○ the plan given 90.0 ms"
     assert not live.go_on.isVisible()

@@ -73,7 +73,7 @@ class Canvas(QWidget):
         self.setAccessibleName("Graph")
         self.setAccessibleDescription("Groups of ops; arrow keys move, Enter opens, 1 to 8 place")
         model.changed.connect(self.update)
-        model.arranged.connect(self._begin_anew)
+        model.arranged.connect(self._restart)
         self.document.selection_changed.connect(self.update)
         self.document.hover_changed.connect(self.update)
 
@@ -83,7 +83,7 @@ class Canvas(QWidget):
     def scene(self) -> Scene | None:
         return self.model.scene
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         self.current = None
         self.fit(READABLE)
         self.untouched = True

@@ -190,8 +190,8 @@ def _critical_legend(facts: Facts) -> Legend:
 def _contiguity_legend(facts: Facts) -> Legend:
     further = count(int(facts.n_further.sum()), "op")
     return [
-        Meaning(theme.tokens.bad, f"{further} in further subgraphs of a device"),
-        Meaning(theme.tokens.faint, "in the first piece"),
+        Meaning(theme.tokens.bad, f"{further} in a device’s further subgraphs"),
+        Meaning(theme.tokens.faint, "in a device’s first subgraph"),
     ]
 
 

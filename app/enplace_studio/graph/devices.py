@@ -205,9 +205,11 @@ class DeviceBar(QWidget):
         for run, width in zip(item.runs, item.widths(), strict=True):
             self._paint_mark(painter, QPointF(left, rect.center().y() + 0.5), run)
             painter.setPen(theme.tokens.dim if item.device is None else theme.tokens.text)
-            room = width - run.mark_width
-            area = QRectF(left + run.mark_width, rect.top(), room + 2, rect.height())
-            painter.drawText(area, Qt.AlignmentFlag.AlignVCenter, fitted(run.text, font, room + 1))
+            run_width = width - run.mark_width
+            area = QRectF(left + run.mark_width, rect.top(), run_width + 2, rect.height())
+            painter.drawText(
+                area, Qt.AlignmentFlag.AlignVCenter, fitted(run.text, font, run_width + 1)
+            )
             left += width + _RUN_GAP
 
     def _paint_mark(self, painter: QPainter, left: QPointF, run: _Run) -> None:

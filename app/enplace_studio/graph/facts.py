@@ -183,7 +183,7 @@ def make_facts(
     grouping: Grouping,
     schedule: Schedule | None,
     with_path: bool = False,
-    with_pieces: bool = False,
+    with_subgraphs: bool = False,
     stages: PlanStages | None = None,
 ) -> Facts:
     """Sum up ops by group; path, subgraphs and stages only on request, as they are slow."""
@@ -209,7 +209,7 @@ def make_facts(
         n_ops=np.bincount(group, minlength=n),
         n_pinned=total(pinned[grouped]).astype(np.int64),
         critical_us=_critical(grouping, schedule if with_path else None),
-        n_further=total(_further(schedule if with_pieces else None, profile)[grouped]).astype(
+        n_further=total(_further(schedule if with_subgraphs else None, profile)[grouped]).astype(
             np.int64
         ),
         work=_work(_kinds_of_work(profile)[grouped], group, time_us, n),

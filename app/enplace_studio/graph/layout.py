@@ -98,16 +98,16 @@ def grid(grouping: Grouping, room: float) -> Arrangement:
     """
     lines = _lines(grouping, list(range(grouping.n_groups)))
     derived = sum(" of " in row for row in grouping.rows)
-    half = _columns_in(room / 2)
+    half = _columns_in(width / 2)
     mostly_short = sum(len(line.columns) > half for line in lines if line.title) <= 1
     if len(lines) > _MANY_LINES and mostly_short and derived > _DERIVED_SHARE * grouping.n_groups:
-        return _Stack(grouping, _next_to_their_origin(grouping), room).arrangement()
-    return _Stack(grouping, [([line],) for line in lines], room).arrangement()
+        return _Stack(grouping, _next_to_their_origin(grouping), width).arrangement()
+    return _Stack(grouping, [([line],) for line in lines], width).arrangement()
 
 
-def reading(grouping: Grouping, room: float) -> Arrangement:
-    """All cards in their order, line after line, as text is read."""
-    columns = max(1, int((room + GAP) / (WIDE_CARD_W + GAP)))
+def reading(grouping: Grouping, width: float) -> Arrangement:
+    """Arrange all cards in order, line after line, like text."""
+    columns = max(1, int((width + GAP) / (WIDE_CARD_W + GAP)))
     at = np.arange(grouping.n_groups)
     return Arrangement(
         x=(at % columns).astype(np.float64) * (WIDE_CARD_W + GAP),
@@ -117,8 +117,8 @@ def reading(grouping: Grouping, room: float) -> Arrangement:
     )
 
 
-_Piece = list[tuple[int, int, int]]
-"""Column, number of columns and group of each card in a line."""
+_CardLine = list[tuple[int, int, int]]
+"""The cards of one line: column, number of columns and group of each."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ def _longest(lines: Sequence[_Line]) -> int:
     return max((len(line.columns) for line in lines if line.title), default=1)
 
 
-def _columns_in(room: float) -> int:
-    return max(_LEAST_COLUMNS, int((room - TITLE_W + GAP) / (CARD_W + GAP)))
+def _columns_in(width: float) -> int:
+    return max(_LEAST_COLUMNS, int((width - TITLE_W + GAP) / (CARD_W + GAP)))
 
 
 def _lines(grouping: Grouping, groups: Sequence[int]) -> list[_Line]:
@@ -221,20 +221,20 @@ def _label_key(label: str) -> tuple[str, tuple[int, ...]]:
 class _Stack:
     """Stacks bands of lines; each line is cut to fit its lane."""
 
-    def __init__(self, grouping: Grouping, bands: Sequence[_Band], room: float) -> None:
+    def __init__(self, grouping: Grouping, bands: Sequence[_Band], width: float) -> None:
         n, n_lanes = grouping.n_groups, len(bands[0])
-        self.grouping, self.room = grouping, room
+        self.grouping, self.full_width = grouping, width
         self.x, self.y, self.width = np.zeros(n), np.zeros(n), np.zeros(n)
         self.titles: list[tuple[str, float, float]] = []
         self.gap = ROW_GAP if len(bands) <= _MANY_LINES else TIGHT_ROW_GAP
-        lane_room = (room - LANE_GAP * (n_lanes - 1)) / n_lanes
+        lane_width = (width - LANE_GAP * (n_lanes - 1)) / n_lanes
         needed = _longest([line for band in bands for lane in band for line in lane])
-        most = _columns_in(lane_room)
-        if n_lanes == 1 and needed <= _columns_in(lane_room * TIGHTER):
+        most = _columns_in(lane_width)
+        if n_lanes == 1 and needed <= _columns_in(lane_width * TIGHTER):
             most = max(most, needed)
         balanced = -(-needed // -(-needed // most))
         self.columns = balanced if n_lanes == 1 else min(needed, most)
-        share = (lane_room - TITLE_W + GAP) / max(self.columns, _LEAST_COLUMNS) - GAP
+        share = (lane_width - TITLE_W + GAP) / max(self.columns, _LEAST_COLUMNS) - GAP
         self.card_w = min(max(share, CARD_W), WIDEST_CARD_W)
         self.texts, self.words = _row_texts(grouping, self.card_w)
         lane_w = TITLE_W + max(self.columns, _LEAST_COLUMNS) * (self.card_w + GAP) + LANE_GAP
@@ -251,8 +251,8 @@ class _Stack:
             if line.title:
                 words = [_short_title(line.title), *self.words.get(line.title, ())]
                 self.titles.append((" / ".join(words), left, top + CARD_H / 2))
-            for piece in self._titled(line) if line.title else self._singles(line, left):
-                for column, span, group in piece:
+            for cards in self._titled(line) if line.title else self._singles(line, left):
+                for column, span, group in cards:
                     self.x[group] = left + TITLE_W + column * (self.card_w + GAP)
                     self.y[group] = top
                     self.width[group] = span * (self.card_w + GAP) - GAP
@@ -260,27 +260,27 @@ class _Stack:
             top += self.gap - GAP
         return top
 
-    def _titled(self, line: _Line) -> list[_Piece]:
+    def _titled(self, line: _Line) -> list[_CardLine]:
         placed = [(place, group) for place, group in enumerate(line.columns) if group is not None]
         lines = groupby(placed, key=lambda one: one[0] // self.columns)
         return [[(place % self.columns, 1, group) for place, group in some] for _, some in lines]
 
-    def _singles(self, line: _Line, left: float) -> list[_Piece]:
-        """Cards that span one, two or three columns, as their texts need."""
-        pieces: list[_Piece] = [[]]
+    def _singles(self, line: _Line, left: float) -> list[_CardLine]:
+        """Place cards that span one, two or three columns, depending on their texts."""
+        card_lines: list[_CardLine] = [[]]
         column, most = 0, max(self.columns, _LEAST_COLUMNS)
         if left:
-            most = max(most, int((self.room - left - TITLE_W + GAP) / (self.card_w + GAP)))
+            most = max(most, int((self.full_width - left - TITLE_W + GAP) / (self.card_w + GAP)))
         for group in line.columns:
             assert group is not None
             self.texts[group] = text = self.grouping.rows[group]
             span = min(3, math.ceil((_text_width(text) + GAP) / (self.card_w + GAP)))
             if column and column + span > most:
-                pieces.append([])
+                card_lines.append([])
                 column = 0
-            pieces[-1].append((column, span, group))
+            card_lines[-1].append((column, span, group))
             column += span
-        return pieces
+        return card_lines
 
 
 def _row_texts(grouping: Grouping, card_w: float) -> tuple[list[str], dict[str, tuple[str, ...]]]:

@@ -23,7 +23,7 @@ class Minimap(QWidget):
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
         self.setAccessibleName("Overview of the graph")
-        self.setToolTip("The whole graph; press to look there")
+        self.setToolTip("The whole graph; click to go there")
         self._scene: Scene | None = None
         self._view = QRectF()
 

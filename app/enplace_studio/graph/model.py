@@ -212,7 +212,7 @@ class GraphModel(QObject):
             level.grouping,
             schedule,
             with_path=wanted == "critical path",
-            with_pieces=wanted == "contiguity",
+            with_subgraphs=wanted == "contiguity",
             stages=stages,
         )
         return make_scene(level, arrangement, facts, self.mode.looks, cut)

@@ -105,9 +105,9 @@ def paint_card(painter: QPainter, scene: Scene, group: int, text_scale: float) -
     if scene.facts.n_pinned[group]:
         paint_pin(painter, rect.bottomRight() + QPointF(-9, -15))
     if text_scale:
-        room = rect.adjusted(_PAD, 3, -4, 0)
+        inner = rect.adjusted(_PAD, 3, -4, 0)
         pin = _PIN_ROOM if scene.facts.n_pinned[group] else 0.0
-        _paint_texts(painter, room, scene.arrangement.texts[group], look, text_scale, pin)
+        _paint_texts(painter, inner, scene.arrangement.texts[group], look, text_scale, pin)
 
 
 def tinted(color: QColor, hatched: bool) -> QColor:

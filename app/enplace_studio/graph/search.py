@@ -84,8 +84,8 @@ class SearchBar(QFrame):
             ("×", "Close (Esc)", self.closed.emit),
         ):
             layout.addWidget(_small_button(text, tip, action))
-        self.line.textChanged.connect(self._tell)
-        self.field.currentTextChanged.connect(self._tell)
+        self.line.textChanged.connect(self._emit_query)
+        self.field.currentTextChanged.connect(self._emit_query)
 
     def show_found(self, groups: int, ops: int) -> None:
         """Show the number of matches."""
@@ -101,7 +101,7 @@ class SearchBar(QFrame):
         self.line.setFocus()
         self.line.selectAll()
 
-    def _tell(self) -> None:
+    def _emit_query(self) -> None:
         self.changed.emit(self.line.text().strip(), self.field.currentText())
 
     def keyPressEvent(self, event: QKeyEvent) -> None:

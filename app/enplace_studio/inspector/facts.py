@@ -151,7 +151,7 @@ def place_sentence(problem: Problem, schedule: Schedule | None, ops: IntArray) -
     others = int(np.isin(problem.unit, unit).sum()) - len(ops)
     if others:
         sentences.append(
-            f"Shares its device with {count(others, 'other op')}, which would move along."
+            f"Shares its device with {count(others, 'other op')}, which would move with it."
         )
     chosen = set(ops.tolist())
     kept_off = sorted({device for op, device in problem.forbidden if op in chosen})

@@ -83,10 +83,10 @@ class InspectorView(Panel):
         if project is None:
             self._add_text("Open a model, or start from a sample.")
         else:
-            self._add_teaching(project)
+            self._add_introduction(project)
 
-    def _add_teaching(self, project: OpenProject) -> None:
-        """Say what the plan is and what a person can do: nothing is selected."""
+    def _add_introduction(self, project: OpenProject) -> None:
+        """Describe the plan and what the user can do, while nothing is selected."""
         current = project.current
         if current is None:
             self._add_text(
@@ -94,13 +94,13 @@ class InspectorView(Panel):
             )
         else:
             step = ms(current.schedule.makespan_us)
-            self._add_text(f"“{current.name}” takes {step} a step.")
+            self._add_text(f"“{current.name}” takes {step} per step.")
             if note := current.plan.note.rstrip("."):
                 self._add_text(f"{note[0].upper()}{note[1:]}.")
             self._add_text(
                 "Select a group in the graph, or ops in the timeline, to see what they cost. "
-                "Drag them to another device, or press its number, and the step time answers at "
-                "once."
+                "Drag them to another device, or press its number, and the step time updates "
+                "at once."
             )
             if current.plan.splits:
                 self._add_splits(split_facts(project.model.profile, current.schedule))
@@ -154,13 +154,13 @@ class InspectorView(Panel):
         actions: list[Action] = [
             (
                 "Pin here   P",
-                "Keep these ops on the devices they are on, whatever a solver would do",
+                "Keep these ops on their current devices, whatever a solver would choose",
                 has_plan and pinned < len(chosen),
                 lambda: document.pin_here(chosen),
             ),
             (
                 "Colocate   G",
-                "Keep the selected ops on one device, whichever that is; select two or more",
+                "Keep the selected ops together on one device; select two or more",
                 len(chosen) > 1,
                 lambda: document.colocate(chosen),
             ),
@@ -169,7 +169,7 @@ class InspectorView(Panel):
             tip = "Let a solver decide about these ops again"
             actions.append(("Unpin   U", tip, True, lambda: document.unpin(chosen)))
         if together:
-            tip = "Let each of these ops have its own device again"
+            tip = "Allow these ops to run on different devices again"
             actions.append(("Separate", tip, True, lambda: document.separate(chosen)))
         return actions
 

@@ -93,15 +93,15 @@ class PlanCard(QAbstractButton):
         lower.setTop(upper.bottom())
         tokens = theme.tokens
         step_font = theme.font(15, QFont.Weight.DemiBold)
-        room = self._right(painter, upper, self.step, step_font, tokens.text)
+        width = self._right(painter, upper, self.step, step_font, tokens.text)
         name_font = theme.font(12, QFont.Weight.DemiBold)
-        self._left(painter, upper, room, self.entry.name, name_font, tokens.text)
+        self._left(painter, upper, width, self.entry.name, name_font, tokens.text)
         quiet = theme.font(11, QFont.Weight.Medium)
-        room = self._right(painter, lower, self.standing, quiet, self._color(self._standing_role))
+        width = self._right(painter, lower, self.standing, quiet, self._color(self._standing_role))
         fits = self.entry.schedule.fits
         quiet = theme.font(11)
-        notes = self._fitting(QFontMetricsF(quiet), room)
-        self._left(painter, lower, room, notes, quiet, tokens.dim if fits else tokens.bad)
+        notes = self._fitting(QFontMetricsF(quiet), width)
+        self._left(painter, lower, width, notes, quiet, tokens.dim if fits else tokens.bad)
 
     def _paint_frame(self, painter: QPainter) -> None:
         tokens = theme.tokens
@@ -120,12 +120,12 @@ class PlanCard(QAbstractButton):
         tokens = theme.tokens
         return {"good": tokens.good, "bad": tokens.bad}.get(role, tokens.dim)
 
-    def _fitting(self, metrics: QFontMetricsF, room: float) -> str:
-        """As many notes as there is room for, the first in any case."""
+    def _fitting(self, metrics: QFontMetricsF, width: float) -> str:
+        """Join as many notes as fit; the first is always shown."""
         shown = self.notes[0]
         for note in self.notes[1:]:
             longer = f"{shown} · {note}"
-            if metrics.horizontalAdvance(longer) > room:
+            if metrics.horizontalAdvance(longer) > width:
                 break
             shown = longer
         return shown
@@ -141,9 +141,9 @@ class PlanCard(QAbstractButton):
 
     @staticmethod
     def _left(
-        painter: QPainter, area: QRectF, room: float, text: str, font: QFont, color: QColor
+        painter: QPainter, area: QRectF, width: float, text: str, font: QFont, color: QColor
     ) -> None:
         painter.setFont(font)
         painter.setPen(color)
-        shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, room)
+        shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, width)
         painter.drawText(area, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)

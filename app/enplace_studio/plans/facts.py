@@ -90,7 +90,7 @@ def tooltip(project: OpenProject, bounds: Bounds, entry: PlanEntry) -> str:
         *_objective_lines(entry.plan),
         f"step time {ms(schedule.makespan_us)}{_proof(bounds, schedule)}",
         f"{transfers}, {size(sent_bytes(schedule))} in all",
-        f"peak memory: {peak_text(schedule) or 'next to nothing'}",
+        f"peak memory: {peak_text(schedule) or 'almost none'}",
     ]
     if entry.plan.note:
         lines.append(entry.plan.note)

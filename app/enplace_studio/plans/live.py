@@ -42,8 +42,8 @@ class LiveCard(QFrame):
         self.bar.setAccessibleName("Progress of the search")
         self.bound, self.found_by = label("", "dim"), label("", "dim")
         self.found_by.setWordWrap(True)
-        self.go_on = button("Go on for 30 s", self._ask_to_go_on, kind="link")
-        self.go_on.setToolTip("Look for a better plan from this one on, with the pins as they are")
+        self.go_on = button("Continue for 30 s", self._ask_to_go_on, kind="link")
+        self.go_on.setToolTip("Search for a better plan, starting from this one; pins stay")
         self._lay_out()
         for changed in (solver.changed, document.opened, document.problem_changed):
             changed.connect(self.refresh)
@@ -71,21 +71,21 @@ class LiveCard(QFrame):
         problem = self._document.problem
         if job is not None and (job is self._shown or self._solver.seconds > SHOW_AFTER_S):
             self._shown = job
-            self._show(Search(job, self._solver.report, self._solver.seconds), "at work")
+            self._show(Search(job, self._solver.report, self._solver.seconds), "is running")
             self._show_share(job, self._solver.report)
             self.go_on.hide()
         elif last and last.seconds > SHOW_AFTER_S and problem and _same_model(last, problem):
             self._shown = None
-            self._show(last, "has ended")
+            self._show(last, "has finished")
             self.bar.hide()
-            self.go_on.setVisible(self._can_go_on(last, problem))
+            self.go_on.setVisible(self._can_continue(last, problem))
             self.go_on.setEnabled(not self._solver.is_asked)
         else:
             self._shown = None
             self.hide()
 
-    def _can_go_on(self, search: Search, problem: Problem) -> bool:
-        """Whether it found a plan for the step time, on the graph and cluster that are open."""
+    def _can_continue(self, search: Search, problem: Problem) -> bool:
+        """Return whether it found a step-time plan for the open graph and cluster."""
         job, plan = search.job, search.report.incumbent
         aim = self._solver.aim(job.method, job.objective)
         same = job.problem.cluster is problem.cluster
@@ -209,9 +209,9 @@ class FallingCurve(QWidget):
         self._span_s, self._now_s = 1.0, 0.0
         self._expert_us: float | None = None
         self.setToolTip(
-            "What the best plan so far takes, with a mark for the part of the search that found "
-            "it; below, in green, what is proven, with a mark for the part that proved it: no plan "
-            "is shorter. Dashed: the expert's plan"
+            "Step time of the best plan so far, marked by the engine that found it. Below, "
+            "in green: the proven lower bound, marked by the engine that proved it. Dashed: the "
+            "expert's plan"
         )
 
     def sizeHint(self) -> QSize:
@@ -306,6 +306,6 @@ class FallingCurve(QWidget):
         if self._expert_us is not None:
             known.append(self._expert_us)
         low, high = min(known), max(known)
-        room = max(high - low, 1e-3 * high, 1e-9) * (1 + 2 * HEADROOM)
+        span = max(high - low, 1e-3 * high, 1e-9) * (1 + 2 * HEADROOM)
         middle = (low + high) / 2
-        return self.height() * (0.5 - (step_us - middle) / room)
+        return self.height() * (0.5 - (step_us - middle) / span)

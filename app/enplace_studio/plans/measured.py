@@ -45,7 +45,7 @@ class ResultCard(QFrame):
         )
         self.take_button.setToolTip(
             plain_tip(
-                "Use what each op took here as its cost from now on. All plans are simulated "
+                "Use the op times measured here as costs from now on. All plans are simulated "
                 "again; Undo takes it back."
             )
         )
@@ -136,7 +136,7 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
             "good" if run.ops_on_planned_device == run.ops_checked else "bad",
             "\n".join(
                 [
-                    "Ops that really ran, and those of them on the device the plan gives them",
+                    "Ops that ran on their planned device, out of all that ran",
                     *_reasons(run, "elsewhere", "elsewhere"),
                     *_reasons(run, "not_run", "did not run as ops"),
                 ]
@@ -146,18 +146,18 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
             "out of order",
             count(run.order_violations, "op"),
             "good" if run.order_violations == 0 else "bad",
-            "Ops that started before one that the plan puts ahead of them on their device",
+            "Ops that started before an op that precedes them in the plan",
         ),
         *_result_facts(run),
         Fact("steps", f"{len(run.step_times_us):,}"),
     ]
     if run.facts.get("ordered") is False:
-        tip = "The plan's devices were kept, its order was not asked for"
+        tip = "The run kept the plan's devices, but was not asked to keep its order"
         lines[1] = Fact("order", "TensorFlow’s own", "plain", tip)
     if run.stock_step_time_us > 0:
         slower = run.step_time_us / run.stock_step_time_us - 1
         alone = f"{ms(run.stock_step_time_us)}; plan {percent(slower, signed=True)}"
-        tip = "A step of TensorFlow by itself, with its own optimiser of graphs and no plan"
+        tip = "A step of TensorFlow alone, with its own graph optimiser and no plan"
         role = "bad" if slower > CLOSE else "plain"
         tip = f"{tip}. {run.about_stock}" if run.about_stock else tip
         lines.append(Fact("TensorFlow alone", alone, role, tip))
@@ -168,11 +168,11 @@ def _result_facts(run: MeasuredRun) -> list[Fact]:
     """Compare the result with that of a run without a plan."""
     role = "bad" if run.changes_result else "good"
     if not (run.differs and run.rounds):
-        tip = "Against the same steps without a plan, on the same batches"
+        tip = "Compared with the same steps without a plan, on the same batches"
         return [Fact("loss difference", difference(run.loss_difference), role, tip)]
     tip = (
-        "Loss and weights of the first step, against the same step without a plan; other last bits "
-        f"of the variables alone make {difference(run.rounding_difference)}"
+        "Loss and weights of the first step, compared with the same step without a plan; rounding "
+        f"of the variables alone causes {difference(run.rounding_difference)}"
     )
     return [
         Fact("first step difference", difference(run.first_step_difference), role, tip),

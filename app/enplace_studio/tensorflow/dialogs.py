@@ -51,7 +51,7 @@ class Question(QDialog):
         layout.addSpacing(4)
         layout.addLayout(self.buttons)
 
-    def say(self, text: str, role: str = "") -> None:
+    def add_text(self, text: str, role: str = "") -> None:
         """Add a sentence."""
         made = label(text, role)
         made.setWordWrap(True)
@@ -71,13 +71,13 @@ class TrustQuestion(Question):
         super().__init__(
             "Trust this folder?",
             "Do you trust the code in this folder?",
-            "Trust the folder and go on",
+            "Trust the folder and continue",
             "Don’t run it",
             parent,
         )
         self.quote(str(folder))
-        self.say(what)
-        self.say(
+        self.add_text(what)
+        self.add_text(
             "It runs with your rights: it can read and change your files and use the network, "
             "just as if you started it yourself. Enplace remembers your answer for this folder."
         )
@@ -93,8 +93,8 @@ class FailureReport(Question):
         starts_with_file = "." in why.split(" ", 1)[0]
         begun = why if starts_with_file else why[:1].upper() + why[1:]
         self.why = begun + ("" if why.endswith(".") else ".")
-        self.say(self.why)
-        self.say("The studio and your work are as they were.", "dim")
+        self.add_text(self.why)
+        self.add_text("The studio and your work are not affected.", "dim")
         if last_lines.strip():
             self._add_lines(last_lines)
 
@@ -114,10 +114,10 @@ class FailureReport(Question):
 
 RUN, TUNE = "Run", "Tune"
 _WHAT_HAPPENS = {
-    RUN: "Runs training steps as planned, and again as they are, on the same batches; then says "
-    "what each op took, where it ran, in what order, and whether the result is the same.",
-    TUNE: "Runs the plan, solves again with the times that the ops really took, and runs the new "
-    "plan; up to three times. Whichever plan measures fastest is kept, the others are dropped.",
+    RUN: "Runs training steps with and without the plan, on the same batches; then shows the time, "
+    "device and order of each op, and whether the result is the same.",
+    TUNE: "Runs the plan, solves again with the measured op times, and runs the new plan, up to "
+    "three times. Keeps the plan with the fastest measured step and drops the others.",
 }
 
 
@@ -141,9 +141,9 @@ class RunQuestion(Question):
     ) -> None:
         heading = f"{what} “{elide_middle(plan, 40)}” on this machine"
         super().__init__(f"{what} on this machine", heading, what, "Cancel", parent)
-        self.say(_WHAT_HAPPENS[what])
+        self.add_text(_WHAT_HAPPENS[what])
         if remark:
-            self.say(remark, "dim")
+            self.add_text(remark, "dim")
         self.steps = number_field(1, MOST_STEPS, STEPS)
         self.order = QCheckBox("Keep the plan’s order of ops on each device")
         self.order.setChecked(True)

@@ -88,7 +88,7 @@ class WorkerJob(QObject):
             self.text, self.fraction = message.details["message"], message.details["fraction"]
             self.ticked.emit()
 
-    def _end(self, tell: Callable[[], object]) -> None:
+    def _end(self, emit: Callable[[], object]) -> None:
         self._tick.stop()
         self._worker = None
-        tell()
+        emit()

@@ -102,8 +102,8 @@ class Measuring(QWidget):
         choice = QMessageBox.StandardButton
         answer = QMessageBox.question(
             self.window(),
-            "Close all the same?",
-            f"{self.strip.title.text()}. Close all the same, and give it up?",
+            "Close anyway?",
+            f"{self.strip.title.text()}. Close anyway, and abandon it?",
             choice.Discard | choice.Cancel,
             choice.Cancel,
         )
@@ -242,7 +242,7 @@ class Measuring(QWidget):
         self, entry: PlanEntry, run: MeasuredRun, rounds: Sequence[Mapping[str, Any]]
     ) -> None:
         if self._document.problem is None or entry not in self._document.plans:
-            self.done.emit("The plan that was tuned is not open any more; nothing has changed")
+            self.done.emit("The tuned plan is no longer open; nothing has changed")
             return
         first, best = rounds[0]["step_time_us"], run.step_time_us
         if not any(each["kept"] for each in rounds[1:]):
@@ -259,7 +259,7 @@ class Measuring(QWidget):
         if self._document.set_run(plan, run):
             self.done.emit(f"A step takes {ms(run.step_time_us)} on this machine")
         else:
-            self.done.emit("The plan that ran is not open any more; its measurement is left out")
+            self.done.emit("The plan that ran is no longer open; its measurement is dropped")
 
     def take_costs(self) -> None:
         """Use the op times measured in the current plan's run as their costs."""
@@ -291,7 +291,7 @@ class Measuring(QWidget):
 
     def _start(self, task: _Task) -> None:
         if not self.strip.isHidden():
-            self.failed.emit(f"{self.strip.title.text()}; let it end, open it, or give it up first")
+            self.failed.emit(f"{self.strip.title.text()}; wait, or open or discard it first")
             return
         job = self.job = WorkerJob(task.program, task.messages, self)
         job.done.connect(lambda message: self._on_done(task, message))
@@ -332,7 +332,7 @@ def _remark(project: OpenProject) -> str:
     if measured_on is None or measured_on.name == project.cluster.name:
         return ""
     return (
-        f"The plan was made for {project.cluster.name}. Here it runs on what this machine has, so "
+        f"The plan was made for {project.cluster.name}. Here it runs on this machine’s devices, so "
         "times will differ."
     )
 
@@ -340,7 +340,7 @@ def _remark(project: OpenProject) -> str:
 def _what_runs(source: Source) -> str:
     if source.kind in ("script", "module"):
         return f"runs {source.command}"
-    return f"loads {Path(source.path).name}, which can hold code of its own"
+    return f"loads {Path(source.path).name}, which can contain code"
 
 
 def _describe_none_kept(name: str, step_time_us: float, rounds: Sequence[Mapping[str, Any]]) -> str:
@@ -350,8 +350,8 @@ def _describe_none_kept(name: str, step_time_us: float, rounds: Sequence[Mapping
         return f"“{name}” did not run as planned, and no plan was found that did; see Measured here"
     fastest = f"“{name}” is the fastest plan found: {ms(step_time_us)}."
     if not all(each["as_planned"] for each in new):
-        return f"{fastest} A new one did not run as planned and is rolled back."
-    return f"{fastest} The new one measured no faster and is dropped." if new else fastest
+        return f"{fastest} A new one did not run as planned and was dropped."
+    return f"{fastest} The new one was no faster and was dropped." if new else fastest
 
 
 def _with_source(profile: Profile, request: ProfileRequest) -> Profile:

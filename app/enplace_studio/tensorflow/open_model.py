@@ -50,12 +50,12 @@ OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "adagrad")
 
 WHAT_HAPPENS = {
     "script": "A training script. It runs, unchanged, until its first training steps; those are "
-    "taken out of it and profiled.",
+    "extracted and profiled.",
     "module": "A training module. It runs, unchanged, until its first training steps; those are "
-    "taken out of it and profiled.",
-    "keras": "A Keras model. It is trained on random batches of the shape it wants.",
-    "saved-model": "A SavedModel. Its signature is profiled; with a loss, a training step of it.",
-    "tf1": "A TensorFlow 1 graph. Its training op is profiled, or else its last ops.",
+    "extracted and profiled.",
+    "keras": "A Keras model. It is trained on random batches of the shape it expects.",
+    "saved-model": "A SavedModel. Its signature is profiled or, with a loss, a training step.",
+    "tf1": "A TensorFlow 1 graph. Its training op is profiled or, without one, its last ops.",
     "trace": "A recorded trace. It holds the measurements already; nothing runs.",
 }
 
@@ -118,9 +118,9 @@ class OpenModel(QDialog):
         )
         self.form = Form()
         self._lay_out()
-        self.path.textChanged.connect(self._look)
+        self.path.textChanged.connect(self._show_kind)
         self.path.setText(str(path) if path else "")
-        self._look()
+        self._show_kind()
 
     # Construction
 
@@ -193,7 +193,7 @@ class OpenModel(QDialog):
         """Return the folder in which a file dialog starts."""
         return str(Path(self.path.text()).parent) if self.path.text() else ""
 
-    def _look(self) -> None:
+    def _show_kind(self) -> None:
         """Show the kind of the chosen model, and the options of that kind."""
         source, why = self._source({})
         kind = source.kind if source else ""
@@ -271,7 +271,7 @@ def _words(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError:
-        raise ValueError("A quotation mark in the arguments has no partner.") from None
+        raise ValueError("The arguments have an unmatched quotation mark.") from None
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:

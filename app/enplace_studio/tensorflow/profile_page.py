@@ -58,11 +58,11 @@ class ProfilePage(QDialog):
         grid.setColumnStretch(FACTS_A_ROW, 1)
         panel.body.addLayout(grid)
         if not self.lines:
-            panel.body.addWidget(paragraph("The profile does not say how long its step took."))
+            panel.body.addWidget(paragraph("The profile does not record how long its step took."))
         return panel
 
     def _deviation_panel(self) -> Panel:
-        panel, found = Panel("How steady the ops are"), self.deviations
+        panel, found = Panel("Variation of the ops"), self.deviations
         if found is None:
             panel.body.addWidget(
                 paragraph("Not measured. Profile the model itself to see how its ops vary.")
@@ -74,7 +74,7 @@ class ProfilePage(QDialog):
         half = percent(found.within(found.time_us, 0.5))
         panel.body.addWidget(
             paragraph(
-                "Share of the ops that vary by at most so much from step to step (standard "
+                "Share of the ops that vary at most this much from step to step (standard "
                 f"deviation over mean, {count(len(found.deviation), 'op')}). Half of the compute "
                 f"time is in ops that stay within {half}."
             )
@@ -82,7 +82,7 @@ class ProfilePage(QDialog):
         return panel
 
     def _link_panel(self) -> Panel:
-        panel = Panel("What transfers cost")
+        panel = Panel("Transfer times")
         if not self.links:
             reason = self.about_presets or "No links were measured."
             panel.body.addWidget(paragraph(f"{reason} Plans use the links of the chosen cluster."))

@@ -264,15 +264,15 @@ class TimelineCanvas(QWidget):
             self.update()
 
     def wheelEvent(self, event: QWheelEvent) -> None:
-        """Ctrl zooms at the pointer; Shift, or having nothing to scroll, goes along the step."""
-        turns, keys = event.angleDelta(), event.modifiers()
-        notches = (turns.y() or turns.x()) / 120
+        """Zoom at the pointer with Ctrl; move along the step with Shift or if all rows fit."""
+        delta, keys = event.angleDelta(), event.modifiers()
+        notches = (delta.y() or delta.x()) / 120
         if keys & Qt.KeyboardModifier.ControlModifier:
             at_px = event.position().x() - self.lanes.left
             self.set_scale(self.lanes.scale.zoomed(ZOOM_STEP**notches, at_px))
         elif (
             keys & Qt.KeyboardModifier.ShiftModifier
-            or turns.x()
+            or delta.x()
             or self.lanes.content_px <= self.lanes.visible_px
         ):
             self._pan(-notches * PAN_SHARE)

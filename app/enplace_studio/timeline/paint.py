@@ -147,8 +147,8 @@ def draw_labels(
     selection: Collection[int],
 ) -> None:
     """Write names of ops into bars that are wide enough; all but the selected may be dimmed."""
-    room = (row.finish_us[wide] - row.start_us[wide]) / scale.us_per_px
-    labelled = wide[room >= LABEL_PX][:_DENSEST_LABELS]
+    width = (row.finish_us[wide] - row.start_us[wide]) / scale.us_per_px
+    labelled = wide[width >= LABEL_PX][:_DENSEST_LABELS]
     font = theme.font(11)
     height = QFontMetricsF(font).height()
     if area.height() < height:

@@ -39,8 +39,8 @@ ROWS_SEEN = 9
 
 LEGEND = "left: a sample's compute, in, out · right: samples, backward hatched, transfers thin"
 LEGEND_TIP = (
-    "Bars on the left: what each device computes, brings in and sends out for one sample.\n"
-    "On the right: what it does when. Numbers are samples; forward is solid, backward hatched, "
+    "Bars on the left: what each device computes, receives and sends for one sample.\n"
+    "On the right: its work over time. Numbers are samples; forward is solid, backward hatched, "
     "transfers are thin; an outline marks a further subgraph of its device."
 )
 
@@ -152,7 +152,7 @@ class PipelineView(QWidget):
     def _show_nothing(self, why: str) -> None:
         self.message.setText(why)
         self.message.show()
-        self._tell("")
+        self._set_facts("")
         self.further_button.hide()
         self.legend.hide()
         self._draw(None, None)
@@ -167,7 +167,7 @@ class PipelineView(QWidget):
             parts.append(f"at most {max(found.in_flight)} in flight")
         names = [device_label(device.name) for device in schedule.problem.cluster.devices]
         broken = {device for stage in further for device in found.stages[stage].devices}
-        self._tell("   ·   ".join(parts))
+        self._set_facts("   ·   ".join(parts))
         self.further_button.setVisible(bool(further))
         texts = [gpipe_loads(schedule) if found.kind == "gpipe" else ""]
         texts.append(why_not_the_load(schedule, found))
@@ -194,7 +194,7 @@ class PipelineView(QWidget):
             most -= self.message.minimumHeight()
         self.rows.setMinimumHeight(min(self.canvas.minimumHeight(), most))
 
-    def _tell(self, facts: str) -> None:
+    def _set_facts(self, facts: str) -> None:
         self.facts = facts
         self.facts_changed.emit()
 
@@ -219,7 +219,7 @@ def gpipe_loads(schedule: Schedule) -> str:
     plan = schedule.plan
     rule = replace(planned_rule(plan), pipeline="gpipe")
     forward_us, backward_us = busiest_us(schedule.problem, plan.device, rule, plan.replicas)
-    return f"Busiest device: forward {ms(forward_us)}, backward {ms(backward_us)} a sample."
+    return f"Busiest device: forward {ms(forward_us)}, backward {ms(backward_us)} per sample."
 
 
 def why_not_the_load(schedule: Schedule, found: PipelineSchedule) -> str:
@@ -230,13 +230,13 @@ def why_not_the_load(schedule: Schedule, found: PipelineSchedule) -> str:
     load_us = max_load_us(schedule.problem, plan.device, rule, plan.replicas)
     if found.time_per_sample_us > SLOWER * load_us:
         return (
-            f"The busiest device has {ms(load_us)} to do for a sample; the rest of the time it "
+            f"The busiest device works {ms(load_us)} per sample; the rest of the time it "
             f"waits, because each device takes its part of the {len(found.stages)} stages in a "
             f"fixed order."
         )
     if SLOWER * found.time_per_sample_us < load_us:
         return (
-            f"The busiest forward and backward parts add up to {ms(load_us)}; it takes less, "
-            f"because some devices begin backward while others are still in forward."
+            f"The busiest forward and backward parts add up to {ms(load_us)}; the pipeline is "
+            f"faster, because some devices begin backward while others are still in forward."
         )
     return ""

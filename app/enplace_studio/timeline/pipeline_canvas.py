@@ -26,7 +26,7 @@ from enplace_studio.panel import plain_tip
 from enplace_studio.theme import blend, theme
 from enplace_studio.timeline.paint import ink_on
 
-PART_NAMES = {COMPUTE: "computes", IN: "brings in", OUT: "sends out"}
+PART_NAMES = {COMPUTE: "computes", IN: "receives", OUT: "sends"}
 PART_STRENGTHS = {COMPUTE: 1.0, IN: 0.62, OUT: 0.34}
 
 NAME_PX, LOAD_PX, GAP_PX = 56, 150, 16

@@ -290,8 +290,8 @@ def arrange(rows: Sequence[Row], height_px: int, scale: float = 1.0) -> list[Pla
     thin = round(9 * scale)
     n_thin = sum(row.thin for row in rows)
     full = sum(_share(row) for row in rows if not row.thin)
-    room = height_px - gap * len(rows) - thin * n_thin
-    tall = min(max(int(room / max(full, 1)), round(16 * scale)), round(34 * scale))
+    free_px = height_px - gap * len(rows) - thin * n_thin
+    tall = min(max(int(free_px / max(full, 1)), round(16 * scale)), round(34 * scale))
     places, top = [], 0
     for row in rows:
         height = thin if row.thin else round(_share(row) * tall)

@@ -87,11 +87,11 @@ class TimeScale:
         return whole._within(self.start_us, us_per_px, whole.width_px)
 
     def around(self, start_us: float, finish_us: float) -> TimeScale:
-        """The window that shows an interval with a tenth of its length on each side."""
-        room = max((finish_us - start_us) * 0.1, MIN_US_PER_PX * self.width_px / 4)
-        us_per_px = (finish_us - start_us + 2 * room) / self.width_px
+        """Show an interval with a tenth of its length on each side."""
+        margin_us = max((finish_us - start_us) * 0.1, MIN_US_PER_PX * self.width_px / 4)
+        us_per_px = (finish_us - start_us + 2 * margin_us) / self.width_px
         us_per_px = min(us_per_px, self.end_us / self.width_px)
-        return self._within(start_us - room, us_per_px, self.width_px)
+        return self._within(start_us - margin_us, us_per_px, self.width_px)
 
     def _within(self, start_us: float, us_per_px: float, width_px: float) -> TimeScale:
         last = self.end_us - us_per_px * width_px

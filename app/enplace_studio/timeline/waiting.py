@@ -92,7 +92,7 @@ def describe_start(schedule: Schedule, op: int) -> str:
         return "Starts with the step."
     if ready_us > free_us and producer is not None:
         name = elide_middle(names[producer], NAME_LENGTH)
-        waited = f"Its device stood idle for {ms(start - free_us)}, waiting"
+        waited = f"Its device was idle for {ms(start - free_us)}, waiting"
         if start - free_us <= _SHORT_US:
             waited = "Started as soon as it could, after"
         if transfer is None:
@@ -103,7 +103,9 @@ def describe_start(schedule: Schedule, op: int) -> str:
         return ""
     name = elide_middle(names[before], NAME_LENGTH)
     if start - ready_us > _SHORT_US:
-        return f"Was ready {ms(start - ready_us)} earlier; its device was busy until {name} ended."
+        return (
+            f"It was ready {ms(start - ready_us)} earlier; its device was busy until {name} ended."
+        )
     return f"Started as soon as it could, after {name}."
 
 

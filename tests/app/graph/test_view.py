@@ -397,9 +397,9 @@ def test_a_devices_chip_lists_its_stages_of_both_passes(open_view, qtbot):
         (4, "GPU 1", "backward"),
     ]
     legend = view.model.mode.legend(view.model.scene.facts)
-    said = [(one.device, one.text, one.hatched) for one in legend]
-    assert said[:4] == [(0, "1", False), (0, "3", True), (1, "2", False), (1, "4", True)]
-    assert said[4:] == [(None, "forward stage", False), (None, "backward stage", True)]
+    entries = [(one.device, one.text, one.hatched) for one in legend]
+    assert entries[:4] == [(0, "1", False), (0, "3", True), (1, "2", False), (1, "4", True)]
+    assert entries[4:] == [(None, "forward stage", False), (None, "backward stage", True)]
     chips, in_words = view.devices, "forward stage 2\nbackward stage 4"
     qtbot.waitUntil(lambda: in_words in chips.tip_at(chip_rect(chips, 1).center()))
 

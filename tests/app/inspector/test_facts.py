@@ -55,7 +55,7 @@ def test_the_sentence_names_colocated_ops_and_forbidden_devices():
     document = document_of(profile, cluster_of(2), {"v": 0, "w": 0, "x": 0})
     document.forbid([0], 1)
     assert place_sentence(document.problem, document.schedule, ops(0)) == (
-        "Not pinned. Shares its device with 1 other op, which would move along. Kept off GPU 1."
+        "Not pinned. Shares its device with 1 other op, which would move with it. Kept off GPU 1."
     )
 
 

@@ -76,19 +76,19 @@ def test_the_request_holds_what_was_typed(ask):
 
 
 @pytest.mark.parametrize(
-    ("field", "text", "said"),
+    ("field", "text", "message"),
     [
         ("batch_sizes", "8, many", "many"),
         ("batch_sizes", "8, 16", "where does it take its batch size"),
         ("arguments", "--name 'half", "quotation mark"),
     ],
 )
-def test_a_slip_is_explained_and_nothing_starts(ask, field, text, said):
+def test_an_invalid_input_is_explained_and_nothing_starts(ask, field, text, message):
     dialog = ask("train.py")
     getattr(dialog, field).setText(text)
     dialog.accept()
     assert dialog.request is None
-    assert said in dialog.what.text()
+    assert message in dialog.what.text()
 
 
 def test_a_file_that_is_not_a_model_is_rejected_with_the_reason(ask):

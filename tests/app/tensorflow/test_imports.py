@@ -29,7 +29,7 @@ print(*sys.modules)
 
 @pytest.fixture(scope="module")
 def loaded():
-    """Modules after a sample is open, and after the part for TensorFlow was used."""
+    """Modules after a sample was opened, and after the TensorFlow part was used."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     before, after = done.stdout.splitlines()
@@ -45,7 +45,7 @@ def test_the_studio_never_imports_tensorflow(loaded):
         assert known <= {inside + name for name in without_it}
 
 
-def test_its_part_for_tensorflow_and_the_plots_are_not_imported_before_they_are_used(loaded):
+def test_the_tensorflow_part_and_the_plots_are_imported_on_first_use(loaded):
     before, after = loaded
     late = {"enplace_studio.tensorflow", "enplace.frameworks.jobs", "pyqtgraph"}
     assert not late & before

@@ -175,13 +175,13 @@ def test_a_profile_without_a_model_cannot_run_and_says_why(window):
 
     window.document.open(start_project(profile_of({"a": 10, "b": 10, "c": 1}), cluster_of(2)))
     add_plan(window)
-    assert "does not say which model" in window.header.run_button.toolTip()
+    assert "does not name the model" in window.header.run_button.toolTip()
 
 
 def test_a_missing_model_file_is_reported(opened, model):
     model("mine.py").unlink()
     add_plan(opened)
-    assert "not there any more" in opened.header.run_button.toolTip()
+    assert "no longer exists" in opened.header.run_button.toolTip()
 
 
 def test_a_recorded_trace_cannot_run_and_says_why(opened):
@@ -351,7 +351,7 @@ def test_the_measurement_of_a_removed_plan_is_dropped(opened, qtbot):
     opened.document.remove_plan(entry)
     with qtbot.waitSignal(opened.studio.measuring.done, timeout=PATIENCE_MS):
         pass
-    assert "not open any more" in opened.toast.text
+    assert "no longer open" in opened.toast.text
     assert opened.document.plans == []
 
 

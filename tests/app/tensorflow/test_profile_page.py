@@ -93,9 +93,9 @@ def test_a_poor_line_fit_is_pointed_out(page, profile):
     (link,) = profile.measured.links
     poor = replace(profile.measured, links=(replace(link, r2=0.6),))
     assert "Poor fit" not in texts(page(profile))
-    said = texts(page(replace(profile, measured=poor)))
-    assert "Poor fit (R² below 0.9): GPU 0 → GPU 1." in said
-    assert "profile again" in said
+    shown = texts(page(replace(profile, measured=poor)))
+    assert "Poor fit (R² below 0.9): GPU 0 → GPU 1." in shown
+    assert "profile again" in shown
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_a_faster_plan_that_does_not_run_as_planned_is_not_added(planned, qtbot)
     window = planned("stray.py", {"a": 0, "b": 1, "c": 0})
     with qtbot.waitSignal(window.studio.measuring.done, timeout=PATIENCE_MS) as done:
         window.studio.measuring.tune_current()
-    assert "did not run as planned and is rolled back" in done.args[0]
+    assert "did not run as planned and was dropped" in done.args[0]
     assert [entry.name for entry in window.document.plans] == ["mine"]
     assert window.document.current.run is not None
 

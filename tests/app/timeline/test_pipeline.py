@@ -1,4 +1,4 @@
-"""A plan as a pipeline: the schedule, the loads, pieces that break contiguity, and the switch."""
+"""A plan as a pipeline: schedule, loads, subgraphs that break contiguity, and the switch."""
 
 from itertools import pairwise
 
@@ -60,21 +60,21 @@ def test_a_plan_for_a_step_shows_as_a_step_and_a_click_shows_its_pipeline(opened
     assert "W A S D" in view.legend
 
 
-def test_more_samples_are_simulated_when_asked_for(opened):
+def test_more_samples_are_simulated_on_request(opened):
     view = opened([0, 0, 1, 1])
     view.pipeline.samples.setValue(3)
     finish_work(view)
     assert view.pipeline.canvas.pipeline.n_microbatches == 3
 
 
-def test_further_pieces_are_named_and_selected(opened):
+def test_further_subgraphs_are_named_and_selected(opened):
     view = opened([0, 1, 0, 1])
     assert "Not contiguous: GPU 0, GPU 1." in view.pipeline.message.text()
     view.pipeline.further_button.click()
     assert view.pipeline._document.selection == {2, 3}
 
 
-def test_the_pointer_is_told_what_is_done_there(opened):
+def test_the_tooltip_describes_the_slot_at_the_pointer(opened):
     view = opened([0, 0, 1, 1])
     canvas = view.pipeline.canvas
     slot = next(s for row in canvas.pipeline.computing for s in row if s.microbatch == 2)
@@ -101,12 +101,12 @@ def test_nothing_overlaps_on_a_device(opened):
         assert all(f <= s for f, s in zip(finishes[:-1], starts[1:], strict=True))
 
 
-def test_a_pipeline_slower_than_its_busiest_device_says_why(opened, monkeypatch):
-    assert "busiest device has" not in opened([0, 1, 0, 1]).pipeline.message.text()
+def test_a_pipeline_slower_than_its_busiest_device_has_an_explanation(opened, monkeypatch):
+    assert "busiest device works" not in opened([0, 1, 0, 1]).pipeline.message.text()
     monkeypatch.setattr("enplace_studio.timeline.pipeline.SLOWER", 0.9)
     message = opened([0, 1, 0, 1]).pipeline.message
     assert message.isVisible()
-    assert "busiest device has 0.023 ms" in message.text()
+    assert "busiest device works 0.023 ms" in message.text()
 
 
 def test_a_plan_for_gpipe_is_simulated_as_gpipe(opener):
@@ -128,7 +128,7 @@ def test_a_plan_for_gpipe_is_simulated_as_gpipe(opener):
 
 
 def simulated_as_gpipe(opener, times, edges, device):
-    """The timeline of a split over free links, simulated as GPipe."""
+    """Make the timeline of a split over free links, simulated as GPipe."""
     document = document_of(profile_of(times, edges), cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
     view = opener(TimelineView, document, 900, 260)
     plan = Plan(np.array(device), np.arange(len(device)), "max-load-dp")
@@ -140,8 +140,8 @@ def simulated_as_gpipe(opener, times, edges, device):
     return view
 
 
-def test_gpipe_says_what_the_busiest_device_does_in_each_pass(opener):
-    """Their largest loads add up to the headline; those of one device need not."""
+def test_gpipe_shows_the_largest_load_of_each_pass(opener):
+    """The largest loads of the passes add up to the headline, even if from different devices."""
     times = {"a": 10, "b": 20, "gradients/b": 30, "gradients/a": 40}
     edges = [("a", "b", 1), ("b", "gradients/b", 1), ("gradients/b", "gradients/a", 1)]
     view = simulated_as_gpipe(opener, times, edges, [0, 1, 1, 0])
@@ -153,15 +153,15 @@ def test_gpipe_says_what_the_busiest_device_does_in_each_pass(opener):
     assert "backward" not in view.pipeline.message.text()
 
 
-def test_gpipe_faster_than_its_loads_says_why(opener):
+def test_gpipe_faster_than_its_loads_has_an_explanation(opener):
     times = {"a": 10, "b": 50, "gradients/a": 40}
     edges = [("a", "b", 1), ("a", "gradients/a", 1)]
     view = simulated_as_gpipe(opener, times, edges, [0, 1, 0])
     assert "0.050 ms a sample once full" in view.legend
-    assert "add up to 0.090 ms; it takes less" in view.pipeline.message.text()
+    assert "add up to 0.090 ms; the pipeline is faster" in view.pipeline.message.text()
 
 
-def test_a_plan_that_hops_too_often_says_so(opened, monkeypatch):
+def test_a_plan_with_too_many_stages_is_not_drawn(opened, monkeypatch):
     monkeypatch.setattr("enplace_studio.timeline.pipeline.MOST_STAGES", 3)
     view = opened([0, 1, 0, 1])
     assert view.pipeline.canvas.pipeline is None
@@ -169,7 +169,7 @@ def test_a_plan_that_hops_too_often_says_so(opened, monkeypatch):
 
 
 def trained_on(opener, n_devices, width, height):
-    """The timeline of a model that is trained on some GPUs, one layer on each."""
+    """Make the timeline of a model trained on some GPUs, one layer on each."""
     forward = [f"layer{i}" for i in range(n_devices)]
     names = forward + [f"gradients/{name}" for name in reversed(forward)]
     profile = profile_of(dict.fromkeys(names, 100), [(a, b, 1) for a, b in pairwise(names)])
@@ -185,11 +185,11 @@ def trained_on(opener, n_devices, width, height):
 
 
 def place_in(view, widget) -> QRect:
-    """Where a part of the pipeline's page is."""
+    """Return the area of a part of the pipeline page."""
     return QRect(widget.mapTo(view.pipeline, QPoint()), widget.size())
 
 
-def test_eight_devices_have_their_rows_in_a_small_window(opener, qtbot):
+def test_eight_devices_fit_in_a_small_window(opener, qtbot):
     view = trained_on(opener, 8, 476, 100)
     canvas, rows, legend = view.pipeline.canvas, view.pipeline.rows, view.pipeline.legend
     qtbot.waitUntil(lambda: place_in(view, rows).bottom() < place_in(view, legend).top())
@@ -200,7 +200,7 @@ def test_eight_devices_have_their_rows_in_a_small_window(opener, qtbot):
     assert canvas.rect().contains(lanes[-1].toAlignedRect())
 
 
-def test_more_devices_than_have_room_are_scrolled_to(opener):
+def test_devices_that_do_not_fit_can_be_scrolled_to(opener):
     view = trained_on(opener, 24, 476, 300)
     assert view.minimumSizeHint().height() < 340
     bar = view.pipeline.rows.verticalScrollBar()
