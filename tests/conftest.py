@@ -1,4 +1,4 @@
-"""Fixtures for every test: Qt without a display, no thread left running, no window left open.
+"""Fixtures for all tests: Qt without a display; no thread left running, no window left open.
 
 Unexpected Python warnings and Qt warnings fail a test too; pyproject.toml turns that on.
 """
@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-# Compiling a kernel takes seconds, so no example has a deadline; where nobody watches, the examples
-# are always the same.
+# Compiling a kernel takes seconds, so examples have no deadline. In CI they are always the same.
 settings.register_profile("enplace", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("enplace")
 
@@ -26,7 +25,7 @@ GRACE_MS = 5000
 def widgets_die_in_this_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     """Collect garbage only between the studio's tests, as the studio does in its own thread.
 
-    A thread that happened to collect a dropped widget would crash, there or much later.
+    A widget that is collected in another thread crashes the process, at once or much later.
     """
     if not {"app", "acceptance"} & set(request.path.parts):
         yield
@@ -40,7 +39,7 @@ def widgets_die_in_this_thread(request: pytest.FixtureRequest) -> Iterator[None]
 
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
-    """Fail the test that leaves a thread running, once the thread had time to end.
+    """Fail a test that leaves a thread running, after giving the thread time to end.
 
     Covers threads of Python and Qt's thread pool; a QThread that is dropped while it runs warns and
     so fails its test anyway.
@@ -50,7 +49,7 @@ def no_thread_left() -> Iterator[None]:
     qt_core = sys.modules.get("PySide6.QtCore")
     pool_is_done = qt_core is None or qt_core.QThreadPool.globalInstance().waitForDone(GRACE_MS)
     assert pool_is_done, "work left running in Qt's thread pool"
-    # A dummy stands for a thread that Qt started and Python only met; it never reports its end.
+    # A dummy is Python's record of a thread that Qt started. It never reports its end.
     dummy = threading._DummyThread
     started = [t for t in threading.enumerate() if t not in before and not isinstance(t, dummy)]
     for thread in started:

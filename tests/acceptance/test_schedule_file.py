@@ -1,7 +1,7 @@
-"""A program that knows only the files checks a schedule against the machine that is promised.
+"""Check schedule files against the machine model from the files alone.
 
-It reads the open text form of a profile, a cluster and what ``--schedule`` wrote; the checks use
-nothing of Enplace.
+The checks read a profile in the open text form, a cluster and the output of ``--schedule``. They
+use no code of Enplace.
 """
 
 import json
@@ -43,7 +43,7 @@ def intervals(entries):
     return sorted((e["start_us"], e["finish_us"]) for e in entries)
 
 
-def test_ops_run_where_the_plan_says_and_as_long_as_they_take(files):
+def test_each_op_runs_on_its_device_for_its_whole_time(files):
     placed = {entry["op"]: entry["device"] for entry in files["plan"]["ops"]}
     device = {d["name"]: d for d in files["schedule"]["devices"]}
     ran = {entry["op"]: entry for entry in files["schedule"]["ops"]}
@@ -56,7 +56,7 @@ def test_ops_run_where_the_plan_says_and_as_long_as_they_take(files):
         assert close(entry["finish_us"] - entry["start_us"], duration)
 
 
-def test_lanes_and_channels_carry_one_thing_at_a_time(files):
+def test_lanes_and_channels_never_overlap(files):
     users = defaultdict(list)
     for op in files["schedule"]["ops"]:
         users[op["device"], op["lane"]].append(op)
@@ -70,7 +70,7 @@ def test_lanes_and_channels_carry_one_thing_at_a_time(files):
             assert start >= finish - ROUNDING_US
 
 
-def test_every_tensor_arrives_once_and_in_time(files):
+def test_every_tensor_arrives_once_before_its_consumer_starts(files):
     ran = {entry["op"]: entry for entry in files["schedule"]["ops"]}
     sent = {(t["op"], t["output"], t["to"]): t for t in files["schedule"]["transfers"]}
     assert len(sent) == len(files["schedule"]["transfers"])
@@ -88,7 +88,7 @@ def test_every_tensor_arrives_once_and_in_time(files):
     assert used == set(sent)
 
 
-def test_transfers_take_what_their_link_takes(files):
+def test_transfers_take_the_time_of_their_link(files):
     links = {(link["from"], link["to"]): link for link in files["cluster"]["links"]}
     for transfer in files["schedule"]["transfers"]:
         link = links[transfer["from"], transfer["to"]]
@@ -97,7 +97,7 @@ def test_transfers_take_what_their_link_takes(files):
         assert transfer["channels"] == link["channels"]
 
 
-def test_the_peaks_are_those_of_the_rules(files):
+def test_peak_memory_follows_from_the_memory_rules(files):
     """Frees come before allocations at equal times, so ends sort first."""
     profile, schedule = files["profile"], files["schedule"]
     ran = {entry["op"]: entry for entry in schedule["ops"]}
@@ -136,7 +136,7 @@ def test_the_peaks_are_those_of_the_rules(files):
         assert device["peak_bytes"] == peak
 
 
-def test_the_makespan_is_when_the_last_thing_ends(files):
+def test_the_makespan_is_the_end_of_the_last_op_or_transfer(files):
     schedule = files["schedule"]
     ends = [e["finish_us"] for e in schedule["ops"] + schedule["transfers"]]
     assert schedule["makespan_us"] == max(ends)

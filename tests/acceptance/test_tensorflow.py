@@ -1,6 +1,6 @@
-"""From a model as it is to a measured run of a plan, typed as a person would.
+"""From an unchanged model to a measured run of a plan, with the commands that a user types.
 
-TensorFlow runs where it always does, in processes of its own, on two logical CPUs.
+TensorFlow runs in worker processes, as always, on two logical CPUs.
 """
 
 import json
@@ -55,7 +55,7 @@ model.fit(np.ones((64, 8), "f4"), np.ones((64, 1), "f4"), batch_size=8, epochs=2
 
 @pytest.fixture
 def desk(tmp_path, monkeypatch):
-    """A folder with both scripts, which the person trusts."""
+    """A trusted folder with both scripts."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "fit.py").write_text(FIT)
@@ -64,7 +64,7 @@ def desk(tmp_path, monkeypatch):
 
 
 def typed(command, folder):
-    """What a command that must succeed says, as JSON."""
+    """Run a command that must succeed and return its JSON."""
     done = shell(f"{command} --json", folder)
     assert done.returncode == 0, f"{command}\n{done.stderr}"
     assert done.stderr == ""
@@ -83,7 +83,7 @@ def test_the_commands_of_the_readme_work_from_start_to_end(desk, monkeypatch):
     assert not list((desk / "scratch").iterdir())
     assert found["run"]["predicted_step_time_us"] > 0
     assert found["tune"]["step_time_us"] <= found["tune"]["first_step_time_us"]
-    # The last one estimates a large batch: tensors are known exactly, times roughly.
+    # The last command estimates a large batch: tensor sizes exactly, times roughly.
     profile = read_profile(str(desk / "P.enplace"))
     evaluation = profile.measured.evaluation
     assert evaluation.memory.mean < 0.1
@@ -94,7 +94,7 @@ def test_the_commands_of_the_readme_work_from_start_to_end(desk, monkeypatch):
 
 
 @pytest.mark.parametrize("script", ["train.py", "fit.py"])
-def test_a_plan_that_splits_the_model_changes_nothing_but_where_it_runs(desk, script):
+def test_a_plan_with_splits_changes_only_where_the_model_runs(desk, script):
     typed(f"enplace profile {script} -o P.enplace --devices cpu:2 --steps 10", desk)
     typed("enplace place P.enplace --cluster local --method round-robin -o plan.json", desk)
     devices = {entry["device"] for entry in json.loads((desk / "plan.json").read_text())["ops"]}
@@ -122,7 +122,7 @@ for_ever()
 """
 
 
-def test_cancelling_ends_even_a_call_of_tensorflow_within_a_second(desk, monkeypatch):
+def test_cancelling_interrupts_tensorflow_within_a_second(desk, monkeypatch):
     (desk / "endless.py").write_text(ENDLESS)
     monkeypatch.chdir(desk)
     asked = []

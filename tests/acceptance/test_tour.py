@@ -1,4 +1,4 @@
-"""The README's tour of the command line, run as a person would type it."""
+"""The README's tour of the command line, run as written."""
 
 import json
 import re
@@ -14,7 +14,7 @@ CLUSTER, SAMPLE = "v100-2-pcie", "transformer-6-16-2048"
 
 
 def as_typed(command: str) -> str:
-    """A command with the names it stands for."""
+    """Insert real names into a command of the README."""
     command = re.sub(r"--cluster C\b", f"--cluster {CLUSTER}", command)
     return re.sub(r"\bNAME\b", CLUSTER, command)
 

@@ -1,4 +1,4 @@
-"""What tests of solvers and of the methods that ask them share."""
+"""Fixtures for tests of solvers and of the methods that use them."""
 
 import os
 
@@ -8,7 +8,7 @@ from tests.core.solvers.fakes import install_gurobi
 
 @pytest.fixture
 def gurobi(monkeypatch, tmp_path):
-    """Put a Gurobi in the path, as :func:`install_gurobi` has it."""
+    """Install a fake Gurobi and put it on the path; see :func:`install_gurobi`."""
 
     def put(**what):
         install_gurobi(tmp_path, **what)

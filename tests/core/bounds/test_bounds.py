@@ -1,4 +1,4 @@
-"""Lower bounds: below everything that exhaustive search finds, and worth having."""
+"""Lower bounds hold against exhaustive search, and are tight enough to be useful."""
 
 import itertools
 from dataclasses import replace
@@ -22,13 +22,13 @@ from enplace.values.result import Result
 
 @settings(deadline=None, max_examples=400)
 @given(planned=planned_problems())
-def test_no_schedule_is_shorter(planned):
+def test_no_random_schedule_beats_the_bound(planned):
     problem, plan = planned
     assert lower_bound_us(problem) <= simulate(problem, plan).makespan_us * (1 + 1e-12)
 
 
 def every_schedule(problem):
-    """Makespans of all placements in all orders."""
+    """Yield the makespans of all placements in all orders."""
     profile = problem.profile
     graph = nx.DiGraph()
     graph.add_nodes_from(range(profile.n_ops))
@@ -43,22 +43,20 @@ def every_schedule(problem):
 
 
 def shortest_us(problem):
-    """Step time of the shortest schedule that fits; inf where none does."""
+    """Return the step time of the shortest schedule that fits, or inf if none does."""
     return min((s.makespan_us for s in every_schedule(problem) if s.fits), default=np.inf)
 
 
 @settings(deadline=None, max_examples=60)
 @given(profile=profiles(max_ops=5), cluster=clusters())
-def test_exhaustive_search_finds_nothing_shorter(profile, cluster):
+def test_no_schedule_at_all_beats_the_bound(profile, cluster):
     problem = Problem(profile, cluster)
     assert lower_bound_us(problem) <= shortest_us(problem) * (1 + 1e-12)
 
 
 @settings(deadline=None, max_examples=100)
 @given(profile=profiles(max_ops=4), cluster=clusters(), data=st.data())
-def test_where_memory_is_tight_exhaustive_search_finds_nothing_shorter_that_fits(
-    profile, cluster, data
-):
+def test_no_schedule_that_fits_tight_memory_beats_the_bound(profile, cluster, data):
     room = st.sampled_from([30, 60, 90, 120, 200])
     cluster = replace(
         cluster,
@@ -72,36 +70,36 @@ def test_where_memory_is_tight_exhaustive_search_finds_nothing_shorter_that_fits
     assert lower_bound_us(problem) <= shortest_us(problem) * (1 + 1e-12)
 
 
-def test_branches_that_meet_stay_together_or_wait_for_a_transfer():
-    """Two ops of 10 meet: one after the other on one device (20), or a transfer of 7 between."""
+def test_a_join_pays_for_one_device_or_for_a_transfer():
+    """Two ops of 10 join: they share a device (20), or one of them sends for 7."""
     profile = profile_of({"a": 10, "b": 10, "c": 1}, [("a", "c", 6), ("b", "c", 6)])
     problem = Problem(profile, cluster_of(2, b0_us=1.0))
     assert lower_bound_us(problem) == 18
     assert shortest_us(problem) == 18
 
 
-def test_a_long_transfer_leaves_one_device():
+def test_long_transfers_keep_a_join_on_one_device():
     profile = profile_of({"a": 10, "b": 10, "c": 1}, [("a", "c", 60), ("b", "c", 60)])
     assert lower_bound_us(Problem(profile, cluster_of(2))) == 21
 
 
-def test_what_lies_further_back_counts_too():
-    """Two chains of two meet; three ops must be on one device unless something is sent."""
+def test_a_join_counts_whole_branches():
+    """Two chains of two join: four ops of 5 share a device unless a tensor is sent."""
     times = {"a1": 5, "a2": 5, "b1": 5, "b2": 5, "c": 1}
     edges = [("a1", "a2", 40), ("b1", "b2", 40), ("a2", "c", 40), ("b2", "c", 40)]
     assert lower_bound_us(Problem(profile_of(times, edges), cluster_of(2))) == 21
 
 
-def test_before_and_after_the_wide_part_nothing_can_be_shared():
-    """One op, six side by side, one op: the bound counts the ends whole and the middle by half."""
+def test_ops_before_and_after_parallel_work_count_in_full():
+    """One op, six parallel ops, one op: two devices can share only the parallel ones."""
     times = {"first": 10, **{f"m{i}": 4 for i in range(6)}, "last": 10}
     edges = [("first", f"m{i}", 1) for i in range(6)] + [(f"m{i}", "last", 1) for i in range(6)]
     problem = Problem(profile_of(times, edges), cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
     assert lower_bound_us(problem) == pytest.approx(32)
 
 
-def test_ends_with_no_device_for_both_pay_a_transfer():
-    """A chain of three whose middle has room beside neither end: two transfers of 1 + 3."""
+def test_ops_that_cannot_share_a_device_pay_for_a_transfer():
+    """A chain whose middle op fits with neither end: two transfers of 1 + 3."""
     problem = Problem(
         profile_of(
             {"a": 10, "b": 10, "c": 10},
@@ -114,8 +112,8 @@ def test_ends_with_no_device_for_both_pay_a_transfer():
     assert shortest_us(problem) == 38
 
 
-def test_what_an_op_needs_while_it_runs_keeps_others_away():
-    """The variables of both would fit one device, but not beside what b needs to run."""
+def test_temporary_memory_can_force_ops_apart():
+    """The variables of both ops would fit one device, but not with the temporary memory of b."""
     profile = profile_of(
         {"a": 10, "b": 10}, [("a", "b", 3)], persistent={"a": 40, "b": 40}, temporary={"b": 20}
     )
@@ -123,17 +121,17 @@ def test_what_an_op_needs_while_it_runs_keeps_others_away():
     assert lower_bound_us(Problem(profile, cluster_of(2, capacity_bytes=110))) == pytest.approx(20)
 
 
-def test_an_op_of_each_kind_of_device_pays_the_transfer_between_them():
+def test_a_cpu_op_that_feeds_a_gpu_op_pays_for_the_transfer():
     profile = profile_of({"a": 10}, [("input", "a", 3)], cpu={"input": 10})
     problem = Problem(profile, cluster_of(1, cpu_lanes=1))
     assert lower_bound_us(problem) == shortest_us(problem) == 24
 
 
-def test_little_memory_on_the_fast_device_leaves_work_for_the_slow():
-    """Four ops of 10, no edges; the fast device does one in 2.5 and has no room for another.
+def test_a_full_fast_device_leaves_work_to_the_slow_one():
+    """Four ops of 10 without edges; the fast device runs one in 2.5 and cannot hold another.
 
-    Neither the work over the speed of all (8), nor the longest op (2.5), nor any path knows that
-    three of them must go to the slow one.
+    Total work over total speed (8), the longest op (2.5) and the longest path all miss that three
+    ops must run on the slow device.
     """
     devices = (Device("GPU:0", "gpu", 19, speed=4.0), Device("GPU:1", "gpu", 100))
     links = tuple(Link(a, 1 - a, 1.0, 1.0, (a,)) for a in (0, 1))
@@ -142,11 +140,11 @@ def test_little_memory_on_the_fast_device_leaves_work_for_the_slow():
     profile = profile_of(dict.fromkeys(names, 10), persistent=dict.fromkeys(names, 10))
     problem = Problem(profile, cluster)
     assert shortest_us(problem) == 30
-    # With fractions, nine tenths of a second op fit beside the first.
+    # The linear program places fractions: nine tenths of a second op still fit on the fast device.
     assert lower_bound_us(problem) == pytest.approx(21)
 
 
-def test_a_schedule_that_lacks_memory_may_be_shorter_than_any_that_fits():
+def test_a_schedule_that_exceeds_memory_may_beat_the_bound():
     profile = profile_of({"a": 10, "b": 10}, [("a", "b", 9)], persistent={"a": 40, "b": 60})
     problem = Problem(profile, cluster_of(2, capacity_bytes=90))
     together = simulate(problem, Plan(np.array([0, 0]), np.array([0, 1]), "x"))
@@ -157,7 +155,7 @@ def test_a_schedule_that_lacks_memory_may_be_shorter_than_any_that_fits():
 
 @pytest.mark.parametrize(("b0_us", "at_least_us"), [(0.0, 80.0), (4.0, 88.0), (100.0, 130.0)])
 def test_rows_of_parallel_ops_add_up(b0_us, at_least_us):
-    """Two rows of five between three ops: each shared by two GPUs, or each on one."""
+    """Two rows of five parallel ops, between three single ops: a row runs on one GPU or on two."""
     times, edges = {}, []
     for row in range(3):
         times[f"one{row}"] = 10.0
@@ -173,10 +171,10 @@ def test_rows_of_parallel_ops_add_up(b0_us, at_least_us):
 
 @pytest.mark.parametrize(("shared", "at_least_us"), [(False, 48), (True, 52)])
 def test_gpus_that_share_a_channel_wait_for_each_other(shared, at_least_us):
-    """One op, six side by side, one op, on three GPUs: transfers of 6 in and out, all of one bus.
+    """One op, six parallel ops, one op, on three GPUs; each transfer takes 6.
 
-    With a channel each, both other GPUs have 12 less than the first. With one for all, the second
-    of them has 24 less: it waits for two transfers, and its last is one of two.
+    With channels of their own, GPUs 1 and 2 each lose 12 to transfers. On a shared channel GPU 2
+    loses 24: two transfers must end before it starts, and two follow the first of the last ops.
     """
     times = {"first": 10, **{f"m{i}": 10 for i in range(6)}, "last": 10}
     edges = [("first", f"m{i}", 0) for i in range(6)] + [(f"m{i}", "last", 0) for i in range(6)]
@@ -186,11 +184,11 @@ def test_gpus_that_share_a_channel_wait_for_each_other(shared, at_least_us):
     assert simulate(problem, plan).makespan_us == (54 if shared else 52)
 
 
-def test_a_long_way_in_keeps_an_op_where_its_data_is():
-    """Four chains of two: the first ops read 100 bytes, and what goes on from there is small.
+def test_ops_with_large_inputs_stay_with_their_data():
+    """Four chains of two: the first ops read 100 bytes, the second ops none.
 
-    A second op may leave alone, for 1 in and 1 out. The first ones, of 10 each, cannot: 10 before,
-    40 on one device, then the last chain's end.
+    A second op can move for two transfers of 1. The first ops, 10 each, cannot: the bound is 10
+    before them, 40 on one device, 1 for the last second op, and 10 after.
     """
     chains = [("big", f"a{i}", 100) for i in range(4)] + [(f"a{i}", f"b{i}", 0) for i in range(4)]
     times = {"big": 10, **{f"a{i}": 10 for i in range(4)}, **{f"b{i}": 1 for i in range(4)}}

@@ -1,4 +1,4 @@
-"""Proofs as they are kept."""
+"""Proven bounds, and when they are kept."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ def problem():
     return Problem(profile_of({"a": 10, "b": 10, "c": 4}, [("a", "c", 8)]), cluster_of(2))
 
 
-def test_our_own_bound_is_calculated_once(problem, monkeypatch):
+def test_the_lower_bound_is_calculated_once(problem, monkeypatch):
     calls = []
     monkeypatch.setattr(
         "enplace.bounds.proofs.lower_bound_us", lambda p: calls.append(p) or lower_bound_us(p)
@@ -24,14 +24,14 @@ def test_our_own_bound_is_calculated_once(problem, monkeypatch):
     assert calls == [problem]
 
 
-def test_the_best_proof_is_kept(problem):
+def test_the_highest_proven_bound_is_kept(problem):
     proofs = Proofs()
     for us in (15.0, 17.0, 16.0):
         proofs.add(problem, Proof(us, "CP-SAT"))
     assert proofs.find(problem) == (17.0, "CP-SAT")
 
 
-def test_what_is_proven_holds_once_constraints_are_added(problem):
+def test_a_proof_still_holds_after_constraints_are_added(problem):
     proofs = Proofs()
     proofs.add(problem, Proof(15.0))
     pinned = replace(problem, pins={0: 1})
@@ -39,7 +39,7 @@ def test_what_is_proven_holds_once_constraints_are_added(problem):
     assert proofs.known(pinned) == proofs.known(both) == Proof(15.0)
 
 
-def test_what_is_proven_does_not_hold_once_constraints_are_removed(problem):
+def test_a_proof_is_dropped_when_constraints_are_removed(problem):
     proofs = Proofs()
     pinned = replace(problem, pins={0: 1})
     proofs.add(pinned, Proof(15.0))
@@ -48,7 +48,7 @@ def test_what_is_proven_does_not_hold_once_constraints_are_removed(problem):
     assert proofs.known(Problem(problem.profile, cluster_of(3), pins={0: 1})) is None
 
 
-def test_two_runs_share_nothing(problem):
+def test_two_runs_share_no_proofs(problem):
     one, other = Proofs(), Proofs()
     one.add(problem, Proof(99.0))
     assert other.find(problem).bound_us == lower_bound_us(problem)

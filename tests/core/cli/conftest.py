@@ -1,4 +1,4 @@
-"""A small model on disk, and the command run inside the test's own process."""
+"""A small model on disk, and the ``enplace`` command run in the process of the test."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Done(NamedTuple):
 
 
 def model(names: list[str] = OPS, **more: Any) -> dict[str, Any]:
-    """A chain of ops, each with 100 µs of work, 4 MiB of variables and 1 MiB sent on."""
+    """Return a chain of ops; each has 100 µs of work, 4 MiB of variables and 1 MiB of output."""
     ops = [
         {"name": name, "type": "MatMul", "time_us": {"gpu": 100.0, "cpu": 900.0}}
         | {"persistent_bytes": 4 * MIB}
@@ -58,7 +58,7 @@ def enplace(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with ``p.json``, ``c.json`` and ``small.json`` in it."""
+    """The working folder, which holds ``p.json``, ``c.json`` and ``small.json``."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.json").write_text(json.dumps(model()))
     (tmp_path / "c.json").write_text(json.dumps(machine()))

@@ -1,4 +1,4 @@
-"""Stands for the process with TensorFlow: its answers are made up from the job, without any."""
+"""A fake worker: invents the answers of TensorFlow's worker from the job."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ COSTS_US = (100.0, 100.0, 1.0)
 
 
 def profile_of(details):
-    """A step of three ops, whatever the model."""
+    """Return a profile of three ops, whatever the model."""
     n_ops = len(OPS)
     ends = np.array([[a, 0, b, 4] for a, b in pairwise(range(n_ops))]).T
     return make_profile(
@@ -51,7 +51,7 @@ def profile_of(details):
 
 
 def transfers_of(devices):
-    """Four logical CPUs, whose links are presets, or GPUs; what was measured of two of these."""
+    """Return a cluster and its measured links: two of GPUs, none of four logical CPUs."""
     if devices == "cpu:4":
         return {"cluster": cluster_to_json(presets()["cpu-4"]), "links": []}
     costs = {"sizes": [1, 2], "times_us": [1.0, 2.0], "b0_us": 12.0, "b1_us_per_byte": 4e-5}
@@ -61,7 +61,7 @@ def transfers_of(devices):
 
 
 def evaluation_of(details):
-    """An estimate of times that is worth nothing, of a batch that fits one device."""
+    """Return a useless estimate of times, for a batch that fits one device."""
     exact, poor = {"mean": 0.0, "of_sum": 0.0, "near": 1.0}, {"mean": 0.6, "of_sum": 0.5, "near": 0}
     return {
         "memory": exact,
@@ -74,7 +74,7 @@ def evaluation_of(details):
 
 
 def run_of(problem, plan, details, wrong, loss_difference=0.0):
-    """A run in which everything takes twice as long as predicted."""
+    """Return a run in which everything took twice as long as predicted."""
     schedule = simulate(problem, plan)
     n_ops = problem.profile.n_ops
     return MeasuredRun(

@@ -9,7 +9,7 @@ from tests.core.cli.conftest import OPS, machine, model
 from enplace.readers import read_profile
 
 
-def test_import_writes_what_can_be_read_again(enplace, folder):
+def test_import_writes_a_file_that_reads_back_the_same(enplace, folder):
     assert enplace("import", "p.json", "-o", "p.enplace").status == 0
     assert enplace("import", "p.enplace", "-o", "again.json").status == 0
     first, again = read_profile("p.json"), read_profile("again.json")
@@ -17,7 +17,7 @@ def test_import_writes_what_can_be_read_again(enplace, folder):
     assert np.array_equal(first.time_us, again.time_us)
 
 
-def test_import_says_what_the_file_holds(enplace, folder):
+def test_import_summarises_the_file(enplace, folder):
     found = enplace("import", "p.json", "-o", "p.enplace", "--json").document
     assert (found["ops"], found["edges"]) == (7, 6)
     assert found["profile_file"] == "p.enplace"
@@ -41,13 +41,13 @@ def test_a_profile_that_was_not_measured_has_no_recorded_placement(enplace, fold
     assert not (folder / "plan.json").exists()
 
 
-def test_import_wants_to_know_where_to_write(enplace, folder):
+def test_import_requires_an_output(enplace, folder):
     done = enplace("import", "p.json")
     assert done.status == 2
     assert "-o P.enplace" in done.err
 
 
-def test_numbers_that_are_none_stay_out_of_the_json(enplace, folder):
+def test_json_contains_no_nan_or_infinity(enplace, folder):
     text = json.dumps(model(measured={"step_time_us": 0})).replace('us": 0}', 'us": NaN}')
     (folder / "nan.json").write_text(text)
     found = enplace("import", "nan.json", "-o", "p.enplace", "--json")

@@ -1,4 +1,4 @@
-"""Whatever a file holds: exit status 2, one line that names it, never a traceback."""
+"""Bad input ends with exit status 2 and one line that names the file, never with a traceback."""
 
 import gzip
 import io
@@ -112,7 +112,7 @@ def test_a_missing_file_and_a_folder_are_refused(enplace, folder, path, command)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_with_json_the_refusal_is_a_document(enplace, folder, command):
+def test_with_json_the_error_is_a_json_document(enplace, folder, command):
     (folder / "bad.json").write_bytes(b"{")
     (folder / "plan.json").write_text("{}")
     done = enplace(*[word.format("bad.json") for word in COMMANDS[command]], "--json")
@@ -121,7 +121,7 @@ def test_with_json_the_refusal_is_a_document(enplace, folder, command):
     assert done.err == f"enplace: {done.document['error']}\n"
 
 
-def test_a_byte_order_mark_does_no_harm(enplace, folder):
+def test_a_byte_order_mark_is_ignored(enplace, folder):
     (folder / "bom.json").write_bytes(b"\xef\xbb\xbf" + GOOD)
     assert enplace("place", "bom.json", "--cluster", "c.json").status == 0
 
@@ -146,7 +146,7 @@ ODD_NAMES = [
 
 
 @pytest.mark.parametrize("form", ["python", "csv", "trace", "html", "svg"])
-def test_names_with_markup_and_quotes_pass_through_every_export(enplace, folder, form):
+def test_every_export_keeps_names_with_markup_and_quotes(enplace, folder, form):
     (folder / "odd.json").write_text(json.dumps(model(ODD_NAMES, name='<b>"odd"</b>')))
     assert enplace("place", "odd.json", "--cluster", "c.json", "-o", "plan.json").status == 0
     assert enplace("export", "odd.json", "plan.json", "--format", form, "-o", "out").status == 0
@@ -156,7 +156,7 @@ def test_names_with_markup_and_quotes_pass_through_every_export(enplace, folder,
         assert '<b>"odd"' not in text
 
 
-def test_a_regex_that_never_ends_is_stopped(enplace, folder, monkeypatch):
+def test_a_catastrophic_regex_is_stopped(enplace, folder, monkeypatch):
     monkeypatch.setattr("enplace.names.rules.MATCH_S", 0.1)
     (folder / "long.json").write_text(json.dumps(model(["a" * 60 + "!", "loss"])))
     done = enplace("place", "long.json", "--cluster", "c.json", "--pin", "^(a|aa)+$=0")
@@ -164,7 +164,7 @@ def test_a_regex_that_never_ends_is_stopped(enplace, folder, monkeypatch):
     assert "still matching after 0.1 s" in done.err
 
 
-def test_a_pipe_is_written_to_and_stays_a_pipe(enplace, folder):
+def test_writing_to_a_pipe_does_not_replace_it(enplace, folder):
     os.mkfifo("pipe")
     end = os.open("pipe", os.O_RDWR | os.O_NONBLOCK)
     done = enplace("place", "p.json", "--cluster", "c.json", "--method", "single", "-o", "pipe")
@@ -174,7 +174,7 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(enplace, folder):
     os.close(end)
 
 
-def test_an_old_file_keeps_its_permissions(enplace, folder):
+def test_an_overwritten_file_keeps_its_permissions(enplace, folder):
     (folder / "plan.json").touch(mode=0o600)
     enplace("place", "p.json", "--cluster", "c.json", "--method", "single", "-o", "plan.json")
     assert stat.S_IMODE(os.stat("plan.json").st_mode) == 0o600
@@ -205,7 +205,7 @@ def test_outputs_never_replace_inputs_or_each_other(enplace, folder, words, said
         ('{"ops": [], "edges": [], "measured": {"x": "\\ud800"}}', "half of a character"),
     ],
 )
-def test_json_that_readers_would_understand_differently_is_refused(enplace, folder, text, said):
+def test_ambiguous_json_is_refused(enplace, folder, text, said):
     (folder / "odd.json").write_text(text)
     done = enplace("import", "odd.json", "-o", "out.enplace")
     assert done.status == 2
@@ -213,7 +213,7 @@ def test_json_that_readers_would_understand_differently_is_refused(enplace, fold
     assert "odd.json" in done.err
 
 
-def test_sizes_that_no_machine_holds_are_refused(enplace, folder):
+def test_total_sizes_that_overflow_are_refused(enplace, folder):
     data = model([f"op{i}" for i in range(2000)])
     for op in data["ops"]:
         op["persistent_bytes"] = 1 << 50
@@ -223,7 +223,7 @@ def test_sizes_that_no_machine_holds_are_refused(enplace, folder):
     assert "all bytes together" in done.err
 
 
-def test_a_link_in_a_circle_is_told(enplace, folder):
+def test_a_cycle_of_symbolic_links_is_refused(enplace, folder):
     os.symlink("a", "b")
     os.symlink("b", "a")
     done = enplace("place", "p.json", "--cluster", "c.json", "--method", "single", "-o", "a")

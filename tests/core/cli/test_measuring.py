@@ -1,4 +1,4 @@
-"""``profile``, ``run``, ``tune``, with a process that only stands for TensorFlow."""
+"""``profile``, ``run`` and ``tune`` with a fake TensorFlow worker."""
 
 import json
 import os
@@ -20,7 +20,7 @@ FAKE = Path(__file__).with_name("fake_worker.py")
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch, tmp_path):
-    """Choose how the process behaves; trust of others is out of reach."""
+    """Choose how the fake worker behaves, with an empty list of trusted folders."""
 
     def behave(mode):
         use_worker(monkeypatch, sys.executable, str(FAKE), mode)
@@ -44,7 +44,7 @@ def profiled(enplace, script, folder):
     return folder
 
 
-def test_profile_writes_what_the_process_measured(enplace, script, folder):
+def test_profile_writes_what_the_worker_measured(enplace, script, folder):
     words = ["--devices", "cpu:2", "--arg", "--batch", "--arg", "16", "--trust", "--json"]
     done = enplace("profile", "train.py", "-o", "P.enplace", *words)
     assert done.status == 0
@@ -54,28 +54,28 @@ def test_profile_writes_what_the_process_measured(enplace, script, folder):
     assert measured.devices == "cpu:2"
 
 
-def test_nothing_but_the_answer_is_printed(enplace, script):
+def test_the_output_of_the_script_is_not_printed(enplace, script):
     done = enplace("profile", "train.py", "-o", "P.enplace", "--trust")
     assert done.err == ""
     assert "3 ops" in done.out
     assert "hello" not in done.out
 
 
-def test_profile_tells_what_transfers_cost_and_which_lines_are_poor(enplace, script):
+def test_profile_prints_transfer_costs_and_names_poor_fits(enplace, script):
     said = enplace("profile", "train.py", "-o", "P.enplace", "--trust").out
     assert "GPU 0 → GPU 1  0.012 ms + bytes at 25 GB/s, R² 0.998" in said
     assert "Poor fit (R² below 0.9): GPU 1 → GPU 0." in said
     assert "preset" not in said
 
 
-def test_profile_calls_what_transfers_between_logical_cpus_cost_a_preset(enplace, script):
+def test_profile_says_that_links_of_logical_cpus_are_presets(enplace, script):
     words = ["--devices", "cpu:4", "--trust"]
     said = enplace("profile", "train.py", "-o", "P.enplace", *words).out
     assert "is a preset, 0.0050 ms + bytes at 10 GB/s" in said
     assert "R²" not in said
 
 
-def test_a_poor_estimate_says_what_to_trust_and_that_none_was_needed(enplace, script):
+def test_a_poor_estimate_is_flagged_and_a_batch_that_fits_is_noted(enplace, script):
     words = ["--arg", "{batch}", "--batch-size", "64", "--batch-sizes", "8,16", "--trust"]
     lines = enplace("profile", "train.py", "-o", "P.enplace", *words).out.splitlines()
     (poor,) = [line for line in lines if "estimated times are 60.0 % off" in line]
@@ -84,7 +84,7 @@ def test_a_poor_estimate_says_what_to_trust_and_that_none_was_needed(enplace, sc
     assert any("Batch 64 fits one device" in line for line in lines)
 
 
-def test_run_reports_what_was_promised(enplace, profiled):
+def test_run_reports_measured_and_predicted_figures(enplace, profiled):
     words = ["--profile", "P.enplace", "--steps", "7", "--trust", "--json"]
     done = enplace("run", "train.py", "plan.json", *words)
     assert done.status == 0
@@ -95,7 +95,7 @@ def test_run_reports_what_was_promised(enplace, profiled):
     assert (found["order_violations"], found["loss_difference"]) == (0, 0)
 
 
-def test_without_a_profile_the_prediction_is_that_of_the_plan(enplace, profiled):
+def test_without_a_profile_run_uses_the_prediction_in_the_plan(enplace, profiled):
     plan = json.loads((profiled / "plan.json").read_text())
     plan["predicted"]["step_time_us"] = 123.5
     (profiled / "plan.json").write_text(json.dumps(plan))
@@ -107,7 +107,7 @@ def test_without_a_profile_the_prediction_is_that_of_the_plan(enplace, profiled)
     assert with_profile["predicted_step_time_us"] != 123.5
 
 
-def test_a_plan_that_predicts_nothing_runs_all_the_same(enplace, profiled):
+def test_a_plan_without_a_prediction_still_runs(enplace, profiled):
     plan = json.loads((profiled / "plan.json").read_text())
     del plan["predicted"]
     (profiled / "plan.json").write_text(json.dumps(plan))
@@ -118,13 +118,13 @@ def test_a_plan_that_predicts_nothing_runs_all_the_same(enplace, profiled):
     assert "nan" not in text
 
 
-def test_run_tells_a_person_the_same(enplace, profiled):
+def test_run_prints_the_same_figures_as_text(enplace, profiled):
     lines = enplace("run", "train.py", "plan.json", "--trust").out.splitlines()
     assert any(line.startswith("ops where planned") and "of 3" in line for line in lines)
     assert any("loss differs by" in line for line in lines)
 
 
-def test_on_logical_cpus_the_error_has_a_caveat_and_on_gpus_none(enplace, profiled):
+def test_prediction_errors_have_a_caveat_on_logical_cpus_only(enplace, profiled):
     words = ["--profile", "P.enplace", "--trust"]
     assert "share caches" not in enplace("run", "train.py", "plan.json", *words).out
     cluster = enplace("clusters", "--json", "pcie-2").document
@@ -139,7 +139,7 @@ def test_on_logical_cpus_the_error_has_a_caveat_and_on_gpus_none(enplace, profil
     assert tuned.out.count("share caches, memory") == 1
 
 
-def test_a_run_that_went_otherwise_is_a_no(enplace, profiled, fake):
+def test_a_run_that_departs_from_the_plan_exits_with_1(enplace, profiled, fake):
     fake("wrong")
     done = enplace("run", "train.py", "plan.json", "--trust", "--json")
     assert done.status == 1
@@ -148,7 +148,7 @@ def test_a_run_that_went_otherwise_is_a_no(enplace, profiled, fake):
     assert enplace("run", "train.py", "plan.json", "--trust").status == 1
 
 
-def test_a_run_with_another_result_is_a_no(enplace, profiled, fake):
+def test_a_run_with_a_different_result_exits_with_1(enplace, profiled, fake):
     fake("differs")
     done = enplace("run", "train.py", "plan.json", "--trust", "--json")
     assert done.status == 1
@@ -157,7 +157,7 @@ def test_a_run_with_another_result_is_a_no(enplace, profiled, fake):
     assert "The result is not that of the run without the plan." in told.out
 
 
-def test_a_run_is_called_as_its_profile_was(enplace, script, folder):
+def test_run_reuses_the_script_arguments_of_the_profile(enplace, script, folder):
     enplace("profile", "train.py", "-o", "P.enplace", "--trust", "--arg", "deep")
     enplace("place", "P.enplace", "--cluster", "local", "-o", "plan.json")
     seen = []
@@ -176,7 +176,7 @@ def test_a_run_is_called_as_its_profile_was(enplace, script, folder):
     assert seen == [("deep",), (), ("wide",)]
 
 
-def test_tune_writes_the_best_plan_and_tells_each_round(enplace, profiled):
+def test_tune_writes_the_best_plan_and_lists_each_round(enplace, profiled):
     enplace("place", "P.enplace", "--cluster", "local", "-o", "bad.json", "--method", "round-robin")
     words = ["--profile", "P.enplace", "--trust", "-o", "better.json", "--method", "heft"]
     done = enplace("tune", "train.py", "bad.json", *words, "--json")
@@ -211,7 +211,7 @@ def test_tune_rolls_back_a_faster_plan_that_does_not_run_as_planned(enplace, pro
     assert "Round 1 did not run as planned: 1 op not where planned, 1 op out of order." in told.out
 
 
-def test_tune_says_no_where_the_first_plan_does_not_run_as_planned_either(enplace, profiled, fake):
+def test_tune_exits_with_1_if_even_the_first_plan_does_not_run_as_planned(enplace, profiled, fake):
     fake("wrong")
     words = ["--profile", "P.enplace", "--trust", "-o", "better.json", "--method", "heft"]
     done = enplace("tune", "train.py", "plan.json", *words)
@@ -233,7 +233,7 @@ def test_tune_says_no_where_the_first_plan_does_not_run_as_planned_either(enplac
         (["run", "train.py", "p.json"], "p.json"),
     ],
 )
-def test_bad_input_is_one_line_and_nothing_runs(enplace, script, fake, words, hint):
+def test_bad_input_is_refused_in_one_line_before_anything_runs(enplace, script, fake, words, hint):
     fake("crash")
     done = enplace(*words, "--trust")
     assert done.status == 2
@@ -241,7 +241,7 @@ def test_bad_input_is_one_line_and_nothing_runs(enplace, script, fake, words, hi
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_crash_is_one_line_and_the_last_that_was_written(enplace, script, folder, fake):
+def test_a_crash_is_reported_with_the_last_lines_of_output(enplace, script, folder, fake):
     fake("crash")
     (folder / "P.enplace").write_bytes(b"precious")
     done = enplace("profile", "train.py", "-o", "P.enplace", "--trust", "--json")
@@ -254,7 +254,7 @@ def test_a_crash_is_one_line_and_the_last_that_was_written(enplace, script, fold
 
 
 def test_an_interrupt_leaves_the_output_alone(script, folder):
-    """The command in a process of its own gets the signal that Ctrl-C sends."""
+    """A command in a separate process receives SIGINT, as Ctrl-C sends it."""
     (folder / "P.enplace").write_bytes(b"precious")
     code = (
         f"{code_to_use_worker(sys.executable, str(FAKE), 'hang')}"
@@ -282,7 +282,7 @@ def test_an_interrupt_leaves_the_output_alone(script, folder):
 # Trust
 
 
-def test_code_of_others_does_not_run_where_nobody_can_be_asked(enplace, script, fake):
+def test_untrusted_code_does_not_run_without_a_terminal_to_ask_on(enplace, script, fake):
     fake("crash")
     done = enplace("profile", "train.py", "-o", "P.enplace")
     assert done.status == 2
@@ -290,7 +290,7 @@ def test_code_of_others_does_not_run_where_nobody_can_be_asked(enplace, script, 
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_yes_is_remembered_for_the_folder(enplace, script, folder, monkeypatch):
+def test_answering_yes_trusts_the_folder_from_then_on(enplace, script, folder, monkeypatch):
     asked = []
     monkeypatch.setattr("enplace.cli.measuring._can_ask", lambda: True)
     monkeypatch.setattr("click.confirm", lambda text, err: asked.append(text) or True)
@@ -301,7 +301,9 @@ def test_a_yes_is_remembered_for_the_folder(enplace, script, folder, monkeypatch
     assert is_trusted(folder / "other.py")
 
 
-def test_a_no_runs_nothing_and_is_asked_again(enplace, script, folder, fake, monkeypatch):
+def test_after_a_no_nothing_runs_and_the_question_is_asked_again(
+    enplace, script, folder, fake, monkeypatch
+):
     fake("crash")
     monkeypatch.setattr("enplace.cli.measuring._can_ask", lambda: True)
     monkeypatch.setattr("click.confirm", lambda text, err: False)
@@ -312,8 +314,8 @@ def test_a_no_runs_nothing_and_is_asked_again(enplace, script, folder, fake, mon
 
 
 @pytest.mark.parametrize(("typed", "status"), [("y\n", 0), ("\n", 2), ("n\n", 2)])
-def test_the_question_on_a_terminal(script, folder, typed, status):
-    """In a pseudo-terminal, as a person sees it: no is what Enter means."""
+def test_on_a_terminal_enter_means_no(script, folder, typed, status):
+    """Ask in a pseudo-terminal."""
     master, slave = os.openpty()
     code = (
         f"{code_to_use_worker(sys.executable, str(FAKE), 'well')}"
@@ -335,10 +337,10 @@ def test_the_question_on_a_terminal(script, folder, typed, status):
     os.close(master)
     assert process.returncode == status
     assert "[y/N]" in said
-    json.loads(out)  # the question does not disturb the answer
+    json.loads(out)  # the question is not part of the JSON
     assert (folder / "P.enplace").exists() == (status == 0)
 
 
-def test_trust_on_the_command_line_is_for_this_once(enplace, script):
+def test_the_trust_flag_is_not_remembered(enplace, script):
     assert enplace("profile", "train.py", "-o", "P.enplace", "--trust").status == 0
     assert not is_trusted(script)

@@ -1,4 +1,4 @@
-"""A new reader is one file, and so is a new exporter."""
+"""A new reader or exporter takes one file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +41,7 @@ def write_names(schedule: Schedule) -> str:
 
 @pytest.fixture
 def new_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Another folder with one file in it joins each of the packages."""
+    """Add a folder with one new file to each of the two packages."""
     for package, text in ((readers, NEW_READER), (writers, NEW_EXPORTER)):
         folder = tmp_path / f"more_{package.__name__}"
         folder.mkdir()
@@ -52,14 +52,14 @@ def new_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     registered_exporters.pop("names", None)
 
 
-def test_a_new_reader_is_one_file(new_formats, enplace, folder):
+def test_a_new_reader_takes_one_file(new_formats, enplace, folder):
     Path("two.ops").write_text("ops:\na\nb\n")
     done = enplace("import", "two.ops", "-o", "p.enplace", "--json")
     assert done.document["ops"] == 2
     assert read_profile("p.enplace").op_names == ("a", "b")
 
 
-def test_a_new_exporter_is_one_file(new_formats, enplace, folder):
+def test_a_new_exporter_takes_one_file(new_formats, enplace, folder):
     enplace("place", "p.json", "--cluster", "c.json", "--method", "single", "-o", "plan.json")
     done = enplace("export", "p.json", "plan.json", "--format", "names", "-o", "out.txt")
     assert done.status == 0

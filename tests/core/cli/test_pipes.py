@@ -1,4 +1,4 @@
-"""Only standard output that nobody reads ends the command quietly."""
+"""A closed standard output ends the command quietly; any other closed pipe does not."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from tests.core.cli.conftest import model
 COMMAND = "import sys; from enplace.cli import main; sys.argv[0] = 'enplace'; main()"
 
 
-def test_output_that_nobody_reads_ends_the_command_quietly():
+def test_a_closed_standard_output_ends_the_command_quietly():
     reader, writer = os.pipe()
     os.close(reader)
     process = subprocess.Popen(
@@ -22,7 +22,7 @@ def test_output_that_nobody_reads_ends_the_command_quietly():
     assert errors == b""
 
 
-def test_a_solver_that_reads_nothing_does_not_end_the_command(folder):
+def test_a_solver_that_closes_its_input_does_not_end_the_command(folder):
     (folder / "p.json").write_text(json.dumps(model([f"layer_{i}/MatMul" for i in range(40)])))
     code = (
         "import sys\n"

@@ -1,4 +1,4 @@
-"""``place --rules`` and ``--family``: a person's own strategy, and slips of the pen in it."""
+"""``place --rules`` and ``--family``: strategies that a user writes, and mistakes in them."""
 
 import json
 
@@ -10,7 +10,7 @@ from enplace.readers import read_plan_alone
 PLACE = ("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
 
 
-def test_the_first_rule_that_matches_decides(enplace, folder):
+def test_the_first_matching_rule_decides(enplace, folder):
     (folder / "rules.txt").write_text(
         "# the encoder's middle\n\nlayer_1/ -> GPU:1\nencoder/.* -> 0\nloss->gpu:1\n"
     )
@@ -36,7 +36,7 @@ def test_the_first_rule_that_matches_decides(enplace, folder):
         ("# nothing", "rules.txt: holds no rule"),
     ],
 )
-def test_a_bad_file_is_one_clear_line(enplace, folder, text, said):
+def test_a_bad_rules_file_is_refused_in_one_line(enplace, folder, text, said):
     (folder / "rules.txt").write_text(text)
     done = enplace(*PLACE, "--rules", "rules.txt")
     assert done.status == 2
@@ -45,15 +45,15 @@ def test_a_bad_file_is_one_clear_line(enplace, folder, text, said):
 
 
 @pytest.mark.parametrize("option", ["--rules", "--cluster", "--start"])
-def test_a_folder_in_the_place_of_a_file_is_named_once(enplace, folder, option):
+def test_a_folder_instead_of_a_file_is_refused_in_one_line(enplace, folder, option):
     (folder / "mine.json").mkdir()
     done = enplace(*PLACE, option, "mine.json")
     assert done.status == 2
     assert done.err == "enplace: mine.json: cannot read: Is a directory; check the path\n"
 
 
-def with_a_processor(folder):
-    """Ops of the last layer have no CPU time, the loss no GPU time; ``layer_0``'s are colocated."""
+def write_inputs_with_a_cpu(folder):
+    """Give the last layer no CPU time and the loss no GPU time; colocate the ops of ``layer_0``."""
     profile, cluster = model(), machine()
     for op in profile["ops"]:
         if "layer_2" in op["name"]:
@@ -91,10 +91,8 @@ def with_a_processor(folder):
         ),
     ],
 )
-def test_a_rule_that_cannot_be_kept_is_refused_and_not_forgotten(
-    enplace, folder, text, wishes, said
-):
-    with_a_processor(folder)
+def test_a_rule_that_no_plan_can_follow_is_refused(enplace, folder, text, wishes, said):
+    write_inputs_with_a_cpu(folder)
     (folder / "rules.txt").write_text(text)
     done = enplace(*PLACE, "--rules", "rules.txt", *wishes)
     assert done.status == 2
@@ -103,8 +101,8 @@ def test_a_rule_that_cannot_be_kept_is_refused_and_not_forgotten(
     assert not (folder / "plan.json").exists()
 
 
-def test_a_line_above_takes_out_what_cannot_follow_and_pins_go_first(enplace, folder):
-    with_a_processor(folder)
+def test_earlier_rules_and_pins_exempt_ops_from_later_rules(enplace, folder):
+    write_inputs_with_a_cpu(folder)
     (folder / "rules.txt").write_text("layer_2 -> GPU:1\nencoder -> CPU:0\n")
     pin = ("--pin", "layer_1/=GPU:1")
     assert enplace(*PLACE, "--rules", "rules.txt", *pin).status == 0
@@ -117,13 +115,13 @@ def test_a_line_above_takes_out_what_cannot_follow_and_pins_go_first(enplace, fo
     }
 
 
-def test_a_file_that_is_no_text_or_not_there(enplace, folder):
+def test_a_binary_or_missing_rules_file_is_refused(enplace, folder):
     (folder / "rules.txt").write_bytes(b"\xff\xfe\x00")
     assert "rules.txt: not a text" in enplace(*PLACE, "--rules", "rules.txt").err
     assert enplace(*PLACE, "--rules", "none.txt").status == 2
 
 
-def test_the_family_can_be_named_and_is_for_the_expert_alone(enplace, folder):
+def test_the_family_option_belongs_to_the_expert_only(enplace, folder):
     assert enplace(*PLACE, "--family", "layers").status == 0
     assert json.loads((folder / "plan.json").read_text())["facts"]["family"] == "layers"
     done = enplace(*PLACE, "--family", "layers", "--method", "heft")

@@ -1,4 +1,4 @@
-"""The command as a whole: streams, exit status, what it loads."""
+"""The command as a whole: streams, exit status, imported modules."""
 
 import io
 import subprocess
@@ -17,7 +17,7 @@ HEAVY = {"numba", "numpy", "scipy", "networkx", "tqdm"}
 
 @pytest.fixture
 def temporary():
-    """Register commands for one test only."""
+    """Register commands for one test."""
     before = dict(cli.commands)
     yield command
     cli.commands.clear()
@@ -30,7 +30,7 @@ def python(code: str, **options) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["place", "--help"], ["--version"], []])
-def test_help_loads_nothing_heavy(arguments):
+def test_help_imports_no_heavy_modules(arguments):
     code = f"import sys; from enplace.cli import run; s = run({arguments}); print(s, *sys.modules)"
     status, *loaded = python(code).stdout.splitlines()[-1].split()
     assert status == "0"
@@ -62,7 +62,7 @@ def test_an_interrupt_ends_the_command_quietly(temporary, enplace):
     assert done.err.strip() == ""
 
 
-def test_a_fault_of_the_program_is_neither_a_no_nor_bad_input(temporary, enplace, monkeypatch):
+def test_a_bug_has_its_own_exit_status_and_one_line(temporary, enplace, monkeypatch):
     @temporary("break")
     def break_() -> Answer:
         raise ZeroDivisionError("oh")
@@ -103,12 +103,12 @@ def test_every_command_takes_json(name):
     assert "as_json" in {parameter.name for parameter in cli.commands[name].params}
 
 
-def test_every_option_says_what_it_is_for():
+def test_every_option_has_a_help_text():
     options = [p for c in cli.commands.values() for p in c.params if isinstance(p, click.Option)]
     assert all(option.help for option in options)
 
 
-def test_text_that_the_terminal_cannot_show_does_not_fail():
+def test_characters_that_the_terminal_cannot_show_are_escaped():
     code = "from enplace.cli import run; import sys; sys.exit(run(['clusters', 'celeritas']))"
     done = python(code, env={"PYTHONIOENCODING": "latin-1"}, encoding="latin-1")
     assert done.returncode == 0, done.stderr
@@ -116,7 +116,7 @@ def test_text_that_the_terminal_cannot_show_does_not_fail():
     assert "GPU 0 \\u2192 GPU 1" in done.stdout
 
 
-def test_a_full_disk_is_told(tmp_path):
+def test_a_full_disk_is_reported_in_one_line(tmp_path):
     with open("/dev/full", "w") as full:
         words = [sys.executable, "-c", "from enplace.cli import main; main()", "methods"]
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -124,7 +124,7 @@ def test_a_full_disk_is_told(tmp_path):
     assert done.stderr == "enplace: output: No space left on device\n"
 
 
-def test_a_table_is_aligned():
+def test_table_columns_are_aligned():
     assert table([["a", "bb"], ["ccc", "1"]], "lr") == "a    bb\nccc   1"
 
 
@@ -138,7 +138,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_a_bar_on_a_terminal_and_nothing_elsewhere(enplace, folder, monkeypatch):
+def test_progress_is_shown_on_a_terminal_only(enplace, folder, monkeypatch):
     methods = ("--cluster", "c.json", "--methods", "single,random")
     assert enplace("compare", "p.json", *methods).err == ""
     terminal = Terminal()

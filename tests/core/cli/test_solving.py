@@ -1,4 +1,4 @@
-"""``place``, ``simulate`` and ``compare``: what they print, write and answer."""
+"""``place``, ``simulate`` and ``compare``: output, files and exit status."""
 
 import json
 import os
@@ -32,19 +32,19 @@ NUMBERS = {
 
 @pytest.fixture
 def planned(enplace, folder):
-    """A plan of the small model, ``plan.json``."""
+    """Path of ``plan.json``, a plan of the small model."""
     assert enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json").status == 0
     return folder / "plan.json"
 
 
 def devices_of(plan_file, profile="p.json", cluster="c.json"):
-    """Device of each op, by name, as a plan file says."""
+    """Read the device of each op from a plan file, by name."""
     problem = Problem(read_profile(profile), cluster_from(cluster, read_profile(profile)))
     plan = read_plan(plan_file, problem).plan
     return dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
 
 
-def test_place_writes_a_plan_and_says_what_it_comes_to(enplace, folder):
+def test_place_writes_a_plan_and_prints_its_figures(enplace, folder):
     done = enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json")
     assert (done.status, done.err) == (0, "")
     assert "step time" in done.out
@@ -65,13 +65,13 @@ def test_json_is_one_document_with_every_number(enplace, folder):
     assert found["transfers"] == {"count": 0, "bytes": 0, "time_us": 0.0}
 
 
-def test_without_output_nothing_is_written(enplace, folder):
+def test_without_an_output_place_writes_no_file(enplace, folder):
     before = sorted(folder.iterdir())
     assert enplace("place", "p.json", "--cluster", "c.json").status == 0
     assert sorted(folder.iterdir()) == before
 
 
-def test_a_plan_that_does_not_fit_is_written_and_answered_with_no(enplace, folder):
+def test_a_plan_that_exceeds_memory_is_written_but_exits_with_1(enplace, folder):
     (folder / "tight.json").write_text(json.dumps(machine(20 * MIB)))
     arguments = ("--cluster", "tight.json", "--method", "single", "-o", "plan.json")
     done = enplace("place", "p.json", *arguments)
@@ -84,14 +84,14 @@ def test_a_plan_that_does_not_fit_is_written_and_answered_with_no(enplace, folde
     assert enplace("simulate", "p.json", "plan.json", "--json").document["feasible"] is False
 
 
-def test_variables_that_can_never_fit_are_answered_with_no(enplace, folder):
+def test_variables_that_can_never_fit_exit_with_1(enplace, folder):
     done = enplace("place", "p.json", "--cluster", "small.json", "--json")
     assert done.status == 1
     assert done.document["kind"] == "DoesNotFitError"
     assert done.err.count("\n") == 1
 
 
-def test_an_op_that_no_device_runs_is_answered_with_no(enplace, folder):
+def test_an_op_that_no_device_can_run_exits_with_1(enplace, folder):
     lost = model()
     lost["ops"][2]["time_us"] = {"cpu": 1.0}
     (folder / "lost.json").write_text(json.dumps(lost))
@@ -100,7 +100,7 @@ def test_an_op_that_no_device_runs_is_answered_with_no(enplace, folder):
     assert OPS[2] in done.err
 
 
-def test_pins_colocation_and_forbidden_devices_hold(enplace, folder):
+def test_pins_colocation_and_forbidden_devices_are_respected(enplace, folder):
     wishes = ("--pin", "layer_0=gpu:1", "--colocate", "Relu", "--forbid", "loss=1")
     done = enplace("place", "p.json", "--cluster", "c.json", *wishes, "-o", "plan.json")
     assert done.status == 0
@@ -111,13 +111,13 @@ def test_pins_colocation_and_forbidden_devices_hold(enplace, folder):
 
 
 @pytest.mark.parametrize("spelling", ["GPU:1", "gpu:1", "1", "GPU 1"])
-def test_a_device_may_be_written_in_four_ways(enplace, folder, spelling):
+def test_a_device_can_be_spelled_in_four_ways(enplace, folder, spelling):
     options = ("--cluster", "c.json", "--method", "single", "-o", "plan.json")
     assert enplace("place", "p.json", *options, "--pin", f".={spelling}").status == 0
     assert set(devices_of("plan.json").values()) == {1}
 
 
-def test_a_device_of_a_host_is_pinned_to_by_the_name_that_the_table_shows(enplace, folder):
+def test_a_pin_can_use_the_device_name_that_the_table_shows(enplace, folder):
     hosts = machine()
     for task, device in enumerate(hosts["devices"]):
         device["name"] = f"/job:worker/task:{task}/device:GPU:0"
@@ -130,7 +130,7 @@ def test_a_device_of_a_host_is_pinned_to_by_the_name_that_the_table_shows(enplac
     assert enplace("place", "p.json", *options, "--pin", ".=GPU 0").status == 2
 
 
-def test_the_whole_name_of_an_op_pins_that_op_alone(enplace, folder):
+def test_an_exact_op_name_pins_only_that_op(enplace, folder):
     (folder / "p.json").write_text(json.dumps(model(["MatMul_1", "MatMul_10", "MatMul_11"])))
     pins = ("--pin", "MatMul_1=1", "--pin", "MatMul_10=0", "--pin", "_11=0")
     options = ("--cluster", "c.json", "-o", "plan.json")
@@ -168,7 +168,7 @@ def test_the_whole_name_of_an_op_pins_that_op_alone(enplace, folder):
         (("--schedule", "."), "is a folder"),
     ],
 )
-def test_a_wrong_wish_is_refused_in_one_line(enplace, folder, wish, complaint):
+def test_a_bad_option_of_place_is_refused_in_one_line(enplace, folder, wish, complaint):
     done = enplace("place", "p.json", "--cluster", "c.json", *wish)
     assert done.status == 2
     assert done.out == ""
@@ -184,20 +184,20 @@ def test_scaling_makes_devices_and_links_faster(enplace, planned):
     assert step("--scale-compute", 2, "--scale-links", 2) == pytest.approx(step() / 2)
 
 
-def test_simulate_predicts_what_place_promised(enplace, planned):
+def test_simulate_predicts_the_step_time_that_place_printed(enplace, planned):
     promised = json.loads(planned.read_text())["predicted"]["step_time_us"]
     done = enplace("simulate", "p.json", planned, "--cluster", "c.json", "--json")
     assert done.document["step_time_us"] == promised
     assert done.document.keys() >= NUMBERS
 
 
-def test_simulate_takes_other_policies(enplace, planned):
+def test_simulate_accepts_other_policies(enplace, planned):
     policies = ("--policy", "strict", "--links", "ordered")
     found = enplace("simulate", "p.json", planned, *policies, "--json").document
     assert (found["policy"], found["links"]) == ("strict", "ordered")
 
 
-def test_an_order_that_deadlocks_is_answered_with_no(enplace, planned):
+def test_a_deadlocking_order_exits_with_1(enplace, planned):
     plan = json.loads(planned.read_text())
     plan["ops"].reverse()
     planned.write_text(json.dumps(plan))
@@ -215,7 +215,7 @@ def test_simulate_writes_the_schedule_and_the_trace(enplace, planned):
     assert json.loads((planned.parent / "t.json").read_text())["traceEvents"]
 
 
-def test_a_plan_of_another_graph_is_refused_with_the_difference(enplace, planned):
+def test_a_plan_of_another_graph_is_refused_and_the_difference_shown(enplace, planned):
     other = [*OPS[:4], "new_a", "new_b", "new_c", "new_d"]
     (planned.parent / "other.json").write_text(json.dumps(model(other)))
     done = enplace("simulate", "other.json", planned, "--json")
@@ -227,7 +227,7 @@ def test_a_plan_of_another_graph_is_refused_with_the_difference(enplace, planned
     assert done.err.count("\n") == 1
 
 
-def test_changed_edges_are_noted(enplace, planned):
+def test_changed_edges_cause_a_note(enplace, planned):
     changed = model()
     changed["edges"].append({"src": OPS[0], "output": 0, "dst": OPS[-1], "bytes": MIB})
     (planned.parent / "changed.json").write_text(json.dumps(changed))
@@ -238,14 +238,14 @@ def test_changed_edges_are_noted(enplace, planned):
     assert done.err.count("\n") == 1
 
 
-def test_complete_places_the_ops_that_a_plan_lacks(enplace, planned):
+def test_complete_places_the_ops_missing_from_a_plan(enplace, planned):
     (planned.parent / "other.json").write_text(json.dumps(model([*OPS[:4], "new_a"])))
     done = enplace("simulate", "other.json", planned, "--complete", "--json")
     assert done.status == 0
     assert sum(device["ops"] for device in done.document["devices"]) == 5
 
 
-def test_a_measured_plan_that_splits_a_group_is_simulated_with_a_word(enplace, folder):
+def test_a_plan_that_separates_colocated_ops_is_simulated_with_a_note(enplace, folder):
     dealt = ("--method", "round-robin", "-o", "s.json")
     assert enplace("place", "p.json", "--cluster", "c.json", *dealt).status == 0
     tied = model()
@@ -281,7 +281,7 @@ def test_compare_lists_the_methods_asked_for(enplace, folder):
         ("latency", "latency", "latency_us"),
     ],
 )
-def test_compare_sets_baselines_beside_what_goes_by_the_objective(
+def test_compare_includes_baselines_that_do_not_minimise_the_objective(
     enplace, folder, objective, column, figure
 ):
     words = ("--objective", objective, "--methods", "max-load-dp,expert,local-search")
@@ -297,7 +297,7 @@ def test_compare_sets_baselines_beside_what_goes_by_the_objective(
     assert not expert["proven"]
 
 
-def test_compare_has_the_wishes_that_some_of_the_methods_know(enplace, folder):
+def test_compare_passes_each_option_to_the_methods_that_have_it(enplace, folder):
     words = (
         "compare",
         "p.json",
@@ -321,7 +321,7 @@ def test_compare_refuses_a_method_that_does_not_exist(enplace, folder):
     assert "no method 'guess'" in done.err
 
 
-def test_compare_goes_on_when_a_method_fails(enplace, folder, monkeypatch):
+def test_compare_continues_when_a_method_fails(enplace, folder, monkeypatch):
     from enplace.errors import EnplaceError
     from enplace.placing import registry
 
@@ -338,14 +338,14 @@ def test_compare_goes_on_when_a_method_fails(enplace, folder, monkeypatch):
     assert entry == {"method": "broken", "error": "no luck today", "feasible": False}
 
 
-def test_compare_answers_no_if_nothing_fits(enplace, folder):
+def test_compare_exits_with_1_if_nothing_fits(enplace, folder):
     (folder / "tight.json").write_text(json.dumps(machine(20 * MIB)))
     done = enplace("compare", "p.json", "--cluster", "tight.json", "--methods", "single")
     assert done.status == 1
     assert " no " in done.out
 
 
-def test_throughput_says_time_per_sample_and_proof(enplace, tmp_path):
+def test_throughput_prints_the_time_per_sample_and_the_proof(enplace, tmp_path):
     bert = str(next(s.path for s in samples() if s.name == "bert-3-training"))
     words = ["place", bert, "--cluster", "from-file", "--objective", "throughput"]
     found = enplace(*words, "--json").document
@@ -362,7 +362,7 @@ def gap_line(done):
     return line
 
 
-def test_the_gap_of_a_pipeline_is_to_the_bound_of_the_time_per_sample(enplace, tmp_path):
+def test_with_throughput_the_gap_is_to_the_bound_on_the_time_per_sample(enplace, tmp_path):
     vgg = str(next(s.path for s in samples() if s.name == "vgg-19"))
     plan = str(tmp_path / "plan.json")
     words = ["place", vgg, "--cluster", "pesto", "--objective", "throughput", "-o", plan, "--json"]
@@ -376,21 +376,21 @@ def test_the_gap_of_a_pipeline_is_to_the_bound_of_the_time_per_sample(enplace, t
     assert f"has less than {ms(bound_us)}" in shown
 
 
-def test_the_gap_of_a_query_is_to_the_bound_of_the_latency(enplace, folder):
+def test_with_latency_the_gap_is_to_the_bound_on_the_latency(enplace, folder):
     words = ["place", "p.json", "--cluster", "c.json", "--objective", "latency"]
     found = enplace(*words, "--json").document
     assert (found["lower_bound"], found["gap"]) == (found["latency_us"], 0.0)
     assert "no contiguous split has less" in gap_line(enplace(*words))
 
 
-def test_where_nothing_is_proven_of_the_objective_there_is_no_gap(enplace, folder):
+def test_without_a_bound_on_the_objective_no_gap_is_printed(enplace, folder):
     words = ["place", "p.json", "--cluster", "c.json", "--objective", "throughput"]
     done = enplace(*words, "--method", "expert", "--json")
     assert (done.document["lower_bound"], done.document["gap"]) == (None, None)
     assert "\ngap" not in enplace(*words, "--method", "expert").out
 
 
-def test_latency_says_the_time_of_a_query(enplace):
+def test_latency_prints_the_time_of_a_query(enplace):
     bert = str(next(s.path for s in samples() if s.name == "bert-3-training"))
     words = ["place", bert, "--cluster", "from-file", "--objective", "latency"]
     found = enplace(*words, "--method", "greedy-latency", "--json").document
@@ -400,13 +400,13 @@ def test_latency_says_the_time_of_a_query(enplace):
     assert "latency of a query" in enplace(*words, "--method", "greedy-latency").out
 
 
-def test_a_placement_that_need_not_be_contiguous_says_so(enplace, folder):
+def test_a_noncontiguous_proof_is_worded_as_one(enplace, folder):
     words = ["place", "p.json", "--cluster", "c.json", "--objective", "throughput"]
     method = ["--method", "max-load-ip-noncontiguous", "--time-limit", "2"]
     assert "no split has less" in enplace(*words, *method).out
 
 
-def test_a_method_for_another_objective_is_refused(enplace):
+def test_a_method_that_does_not_serve_the_objective_is_refused(enplace):
     bert = str(next(s.path for s in samples() if s.name == "bert-3-training"))
     words = ["--cluster", "from-file", "--objective", "throughput", "--method", "heft"]
     done = enplace("place", bert, *words)
@@ -416,7 +416,7 @@ def test_a_method_for_another_objective_is_refused(enplace):
 
 @pytest.fixture
 def endless():
-    """A method that finds a plan and searches on until it is stopped; Ctrl-C comes at once."""
+    """A method that reports a plan, presses Ctrl-C and then searches until it is stopped."""
 
     @registry.placer("endless", title="Endless")
     def run(problem, options):
@@ -441,7 +441,7 @@ def test_ctrl_c_keeps_the_best_plan_so_far(enplace, folder, endless):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ctrl_c_leaves_the_methods_out_that_did_not_run(enplace, folder, endless):
+def test_after_ctrl_c_compare_skips_the_remaining_methods(enplace, folder, endless):
     done = enplace(
         "compare", "p.json", "--cluster", "c.json", "--methods", "heft,endless,celeritas", "--json"
     )
@@ -452,7 +452,7 @@ def test_ctrl_c_leaves_the_methods_out_that_did_not_run(enplace, folder, endless
     assert late["error"] == "stopped before there was a plan"
 
 
-def test_a_search_goes_on_from_a_plan(enplace, planned, folder):
+def test_a_search_can_start_from_a_plan(enplace, planned, folder):
     done = enplace(
         "place", "p.json", "--cluster", "c.json", "--start", "plan.json",
         "--time-limit", "0.5", "-o", "better.json", "--json",
@@ -471,7 +471,7 @@ def test_a_search_that_finds_nothing_better_than_its_start_says_so(enplace, fold
     assert "Nothing better than the plan given was found in " in again.out
 
 
-def test_a_search_does_not_begin_with_the_plan_of_another_model(enplace, planned, folder):
+def test_a_plan_of_another_model_is_refused_as_a_start(enplace, planned, folder):
     profile = json.loads((folder / "p.json").read_text())
     text = json.dumps(profile)
     for number, op in enumerate(profile["ops"]):
@@ -483,7 +483,7 @@ def test_a_search_does_not_begin_with_the_plan_of_another_model(enplace, planned
     assert done.err.count("\n") == 1
 
 
-def test_a_method_that_cannot_go_on_from_a_plan_says_which_can(enplace, planned):
+def test_a_method_that_cannot_start_from_a_plan_names_those_that_can(enplace, planned):
     done = enplace(
         "place", "p.json", "--cluster", "c.json", "--method", "heft", "--start", "plan.json"
     )
@@ -492,7 +492,7 @@ def test_a_method_that_cannot_go_on_from_a_plan_says_which_can(enplace, planned)
     assert "use enplace or pesto" in done.err
 
 
-def test_a_damaged_plan_to_start_from_is_named(enplace, folder):
+def test_a_damaged_start_plan_is_named(enplace, folder):
     (folder / "bad.json").write_text("{")
     done = enplace("place", "p.json", "--cluster", "c.json", "--start", "bad.json")
     assert done.status == 2

@@ -1,4 +1,4 @@
-"""Batch merging: what the theorem promises, and the case that its printed form lets through."""
+"""Batch merging: the guarantees of the theorem, and a case that its printed form misses."""
 
 import networkx as nx
 import numpy as np
@@ -15,7 +15,7 @@ quick = settings(deadline=None, max_examples=100)
 
 
 def contracted(problem, vertex):
-    """The graph of vertices, and which ops each holds."""
+    """Return the graph of merged vertices."""
     graph = nx.DiGraph()
     graph.add_nodes_from(vertex.tolist())
     profile = problem.profile
@@ -35,7 +35,7 @@ def test_merging_leaves_no_cycle_and_loses_no_op(problem, target, critical):
 
 @quick
 @given(problem=problems(), target=st.integers(1, 8), critical=st.booleans())
-def test_only_ops_with_the_same_devices_are_merged(problem, target, critical):
+def test_merged_ops_have_the_same_allowed_devices(problem, target, critical):
     vertex = merge_batches(problem, target, critical=critical)
     allowed = problem.unit_allowed[problem.unit]
     for number in range(vertex.max() + 1):
@@ -64,14 +64,17 @@ def random_graphs(draw):
 
 @quick
 @given(profile=random_graphs(), target=st.integers(1, 10), critical=st.booleans())
-def test_the_target_is_reached_where_memory_and_devices_are_no_obstacle(profile, target, critical):
+def test_the_target_is_reached_if_memory_and_devices_allow_it(profile, target, critical):
     vertex = merge_batches(Problem(profile, gpus(2)), target, critical=critical)
     assert vertex.max() + 1 <= target
     assert nx.is_directed_acyclic_graph(contracted(Problem(profile, gpus(2)), vertex))
 
 
-def test_the_case_that_the_printed_theorem_lets_through():
-    """Two pairs with edges both ways: merging both at once would make a cycle of two vertices."""
+def test_merges_that_are_safe_only_separately_make_no_cycle():
+    """Two pairs with edges in both directions: merging both at once would make a cycle.
+
+    The printed theorem allows it.
+    """
     edges = [(0, 2, 9), (1, 3, 9), (0, 3, 1), (1, 2, 1)]
     problem = Problem(line([1.0] * 4, [(a, b, 5) for a, b, _ in edges]), gpus(2))
     vertex = merge_batches(problem, 2)
@@ -81,12 +84,12 @@ def test_the_case_that_the_printed_theorem_lets_through():
 
 @settings(deadline=None, max_examples=60)
 @given(problem=problems(12), critical=st.booleans())
-def test_what_is_tied_together_still_fits_a_device(problem, critical):
-    """A graph that can be placed can be placed when merged: contracting it raises nothing."""
+def test_a_problem_can_still_be_placed_after_merging(problem, critical):
+    """Contracting raises no error."""
     contract(problem, merge_batches(problem, 2, critical=critical))
 
 
-def test_a_vertex_holds_no_more_than_its_share_of_memory():
+def test_a_vertex_stays_within_its_share_of_memory():
     profile = line([1.0] * 8, [(i, i + 1, 1) for i in range(7)], persistent=[100] * 8)
     problem = Problem(profile, gpus(2, capacity=1200))
     vertex = merge_batches(problem, 1)
@@ -94,12 +97,12 @@ def test_a_vertex_holds_no_more_than_its_share_of_memory():
     assert held.max() <= MEMORY_SHARE * 1200
 
 
-def test_ops_without_edges_are_packed():
+def test_ops_without_edges_are_merged_too():
     problem = Problem(line([1.0] * 40, []), gpus(2))
     assert merge_batches(problem, 5).max() + 1 <= 5
 
 
-def test_colocated_ops_are_merged_first_where_that_closes_no_cycle():
+def test_colocated_ops_are_merged_first_unless_that_makes_a_cycle():
     edges = [(0, 1, 4), (1, 2, 4), (2, 3, 4)]
     apart = line([1.0] * 4, edges, colocation=["v", "", "", "v"])
     beside = line([1.0] * 4, edges, colocation=["", "v", "v", ""])
@@ -109,7 +112,7 @@ def test_colocated_ops_are_merged_first_where_that_closes_no_cycle():
 
 
 def test_the_critical_variant_keeps_branches_apart():
-    """A long path of short transfers and a bundle of branches: the branches must stay parallel."""
+    """Eight equal branches must stay parallel."""
     n = 8
     edges = [(0, i, 4) for i in range(1, n + 1)] + [(i, n + 1, 4) for i in range(1, n + 1)]
     problem = Problem(line([1.0] + [10.0] * n + [1.0], edges), gpus(2))

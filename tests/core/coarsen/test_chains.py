@@ -1,4 +1,4 @@
-"""Chains of ops that the default method merges."""
+"""Merging of chains, as the default method does it."""
 
 from itertools import pairwise
 
@@ -11,8 +11,8 @@ from enplace.values.problem import Problem
 from problems import GIB, cluster_of, profile_of
 
 
-def test_a_chain_too_large_for_a_device_stays_in_pieces():
-    """Six links of a quarter of a device each: merged, they would fit none."""
+def test_a_chain_too_large_for_a_device_is_merged_in_parts():
+    """Six ops of a quarter of a device each: all together they would fit none."""
     names = [f"link_{i}" for i in range(6)]
     profile = profile_of(
         dict.fromkeys(names, 10.0),

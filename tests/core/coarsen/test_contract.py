@@ -1,4 +1,4 @@
-"""Contraction and its way back: what is conserved, and that nothing is gained by it."""
+"""Contracting a graph and expanding a plan conserve work, memory and constraints."""
 
 import networkx as nx
 import numpy as np
@@ -18,14 +18,14 @@ quick = settings(deadline=None, max_examples=60)
 
 
 def allowed_work_us(problem):
-    """Time of all ops that may be on each device, together."""
+    """Sum the times of the ops that each device may run."""
     allowed = problem.unit_allowed[problem.unit]
     return np.where(allowed, problem.time_us, 0.0).sum(axis=0)
 
 
 @quick
 @given(problem=problems(), target=st.integers(1, 6))
-def test_times_and_bytes_are_conserved(problem, target):
+def test_contracting_conserves_times_and_bytes(problem, target):
     group = merge_batches(problem, target)
     small = contract(problem, group)
     fine, coarse = problem.profile, small.profile
@@ -39,7 +39,7 @@ def test_times_and_bytes_are_conserved(problem, target):
 
 @quick
 @given(problem=problems(), target=st.integers(1, 6))
-def test_a_plan_of_the_groups_is_a_plan_of_the_ops(problem, target):
+def test_a_plan_of_the_contracted_graph_expands_to_a_valid_plan(problem, target):
     group = merge_batches(problem, target)
     small = contract(problem, group)
     plan = place(small, "heft").plan
@@ -52,8 +52,8 @@ def test_a_plan_of_the_groups_is_a_plan_of_the_ops(problem, target):
 
 @quick
 @given(problem=problems())
-def test_one_device_takes_no_longer_for_the_groups(problem):
-    """All on one device is the sum of all times, merged or not."""
+def test_contracting_keeps_the_step_time_on_one_device(problem):
+    """On one device the step time is the sum of all times, merged or not."""
     single = problem.unit_allowed.all(axis=0) & (problem.cluster.lanes == 1)
     if not single.any():
         return
@@ -73,7 +73,7 @@ def place_all(problem, device):
 
 @quick
 @given(problem=problems())
-def test_chains_leave_no_cycle(problem):
+def test_merging_chains_makes_no_cycle(problem):
     group = merge_chains(problem)
     graph = nx.DiGraph()
     graph.add_nodes_from(group.tolist())
@@ -82,7 +82,7 @@ def test_chains_leave_no_cycle(problem):
     assert nx.is_directed_acyclic_graph(graph)
 
 
-def test_a_chain_becomes_one_op_and_a_branch_does_not():
+def test_a_chain_is_merged_and_a_branch_is_not():
     problem = Problem(line([1.0] * 5, [(0, 1, 4), (1, 2, 4), (1, 3, 4), (2, 4, 4)]), gpus(2))
     group = merge_chains(problem)
     assert group[0] == group[1]
@@ -90,13 +90,13 @@ def test_a_chain_becomes_one_op_and_a_branch_does_not():
     assert len(set(group.tolist())) == 3
 
 
-def test_a_constant_joins_its_only_consumer():
+def test_a_constant_is_merged_with_its_only_consumer():
     problem = Problem(line([0.0, 1.0, 1.0], [(0, 1, 4), (2, 1, 4)]), gpus(2))
     group = merge_chains(problem)
     assert group[0] == group[1]
 
 
-def test_pins_and_groups_are_carried_over():
+def test_pins_and_colocation_survive_contraction():
     profile = line([1.0] * 4, [(0, 1, 4), (2, 3, 4)], colocation=["v", "", "", "v"])
     problem = Problem(profile, gpus(2), pins={1: 1})
     small = contract(problem, np.array([0, 0, 1, 2]))
@@ -104,14 +104,14 @@ def test_pins_and_groups_are_carried_over():
     assert small.unit_allowed[small.unit[0]].tolist() == [False, True]
 
 
-def test_what_stays_inside_a_group_is_memory_while_it_runs():
+def test_a_tensor_inside_a_group_becomes_temporary_memory():
     profile = line([1.0] * 3, [(0, 1, 100), (1, 2, 7)])
     small = contract(Problem(profile, gpus(2)), np.array([0, 0, 1]))
     assert small.profile.temporary_bytes.tolist() == [100, 0]
     assert small.profile.tensor_bytes.tolist() == [7]
 
 
-def test_groups_that_wait_for_each_other_are_refused():
+def test_groups_that_form_a_cycle_are_refused():
     problem = Problem(line([1.0] * 3, [(0, 1, 4), (1, 2, 4)]), gpus(2))
     with pytest.raises(CycleError):
         contract(problem, np.array([0, 1, 0]))

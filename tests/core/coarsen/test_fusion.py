@@ -22,7 +22,7 @@ def every_op_alone(problem):
 
 
 def reference_cpath(graph, cost):
-    """Longest path through each node, transfers and work included (equations 2 and 3)."""
+    """Return the longest path through each node, with transfers and work (equations 2 and 3)."""
     work = shortest_time_us(graph)
     dag = nx.DiGraph()
     dag.add_nodes_from(range(graph.n_groups))
@@ -37,7 +37,7 @@ def reference_cpath(graph, cost):
 
 
 def reference_cpd_topo(graph, cost):
-    """Algorithm 1 as printed: a queue served and filled at its head."""
+    """Return the order of Algorithm 1 as printed: nodes enter and leave its queue at the head."""
     dag, cpath = reference_cpath(graph, cost)
     queue = sorted((v for v in dag if not dag.in_degree(v)), key=lambda v: (-cpath[v], v))
     order = []
@@ -53,21 +53,21 @@ def reference_cpd_topo(graph, cost):
 
 
 def cut_cost(graph, cost, segment_of):
-    """What is sent between segments, given the segment of each node."""
+    """Return the cost of the edges between segments, given the segment of each node."""
     return cost[segment_of[graph.source] != segment_of[graph.target]].sum()
 
 
 @quick
 @given(problem=problems())
-def test_cpd_topo_is_the_order_of_algorithm_1(problem):
+def test_cpd_topo_equals_algorithm_1(problem):
     graph = every_op_alone(problem)
-    # Whole costs keep sums exact, so that ties fall alike here and there.
+    # With whole numbers, sums are exact, so both sides break ties alike.
     cost = np.round(graph.edge_us(*mean_link(problem.cluster)))
     assert cpd_topo(graph, cost).tolist() == reference_cpd_topo(graph, cost)
 
 
-def test_cpd_topo_follows_a_branch_to_its_end():
-    """Figure 3: a breadth-first order interleaves two branches, CPD-TOPO takes the longer first."""
+def test_cpd_topo_finishes_a_branch_before_the_next():
+    """Figure 3: a breadth-first order interleaves two branches; CPD-TOPO runs the longer first."""
     problem = Problem(
         line([1.0] * 4 + [2.0] * 4, [(i, i + 1, 8) for i in (0, 1, 2, 4, 5, 6)]), gpus(2)
     )
@@ -81,7 +81,7 @@ def test_cpd_topo_follows_a_branch_to_its_end():
 @given(
     problem=problems(max_ops=9), reach=st.integers(1, 5), limit=st.sampled_from([800, 3000, 10**9])
 )
-def test_breakpoints_send_as_little_as_the_best_of_all_cuts(problem, reach, limit):
+def test_breakpoints_cost_as_little_as_the_best_of_all_cuts(problem, reach, limit):
     graph = every_op_alone(problem)
     n, cost = graph.n_groups, np.round(graph.edge_us(3.0, 0.5))
     order = cpd_topo(graph, cost)
@@ -137,7 +137,7 @@ def test_fusion_is_an_acyclic_partition_that_conserves_time_and_bytes(problem, r
 
 @quick
 @given(problem=problems())
-def test_leaders_come_first_among_the_users_of_their_followers(problem):
+def test_a_leader_comes_before_other_consumers_of_its_followers(problem):
     profile, position = problem.profile, natural_position(problem)
     leader = find_leaders(problem, position)
     assert np.array_equal(leader[leader], leader)
@@ -148,7 +148,7 @@ def test_leaders_come_first_among_the_users_of_their_followers(problem):
     assert not (problem.time_us[followers] > 0)[np.isfinite(problem.time_us[followers])].any()
 
 
-def test_a_chain_of_constants_follows_the_first_real_consumer():
+def test_a_chain_of_constants_joins_its_first_real_consumer():
     edges = [(0, 1, 4), (1, 3, 4), (2, 3, 4), (1, 4, 4)]
     problem = Problem(line([0.0, 0.0, 5.0, 5.0, 5.0], edges), gpus(2))
     leader = find_leaders(problem, natural_position(problem))

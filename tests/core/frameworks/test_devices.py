@@ -1,4 +1,4 @@
-"""The devices of this machine that a plan needs."""
+"""The device option that a plan needs on this machine."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from enplace.values.measurement import Measurement
 from problems import cluster_of
 
 
-def test_a_plan_of_this_machine_runs_on_as_many_devices():
+def test_a_plan_for_this_machine_runs_on_as_many_devices():
     assert devices_for(cluster_of(4), Measurement()) == "gpu:4"
     pair = cluster_of(2)
     known = Measurement(cluster=pair, devices="gpu:all")

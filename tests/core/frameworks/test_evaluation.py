@@ -1,4 +1,4 @@
-"""Costs of a large batch from those of small ones: lines by hand, and the whole way round."""
+"""Estimate the costs of a large batch from small ones, by hand and from start to end."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def of_batch(size, unknown=False, **more):
     return profile
 
 
-def test_costs_follow_their_lines():
+def test_costs_follow_the_fitted_lines():
     sizes = (4, 8, 16)
     found = estimate(of_batch(32, unknown=True), [of_batch(n) for n in sizes], sizes, 32)
     truth = of_batch(32)
@@ -48,13 +48,13 @@ def small_batches(*n_bytes):
     return [profile_of({"a": n, "b": 1}, [("a", "b", n)]) for n in n_bytes]
 
 
-def test_bytes_come_from_a_line_like_times():
+def test_tensor_sizes_follow_a_line_too():
     graph = profile_of({"a": 1, "b": 1}, [("a", "b", 75)])
     assert estimate(graph, small_batches(10, 20), (1, 2), 8).tensor_bytes.tolist() == [80]
 
 
 def test_a_model_that_does_not_follow_the_batch_size_is_refused():
-    """Its data may have fewer samples, or the model may take its batch size from elsewhere."""
+    """The data may have too few samples, or the model may ignore the option."""
     graph = profile_of({"a": 1, "b": 1}, [("a", "b", 20)])
     with pytest.raises(ProfileError, match="should hold 80 B but hold 20 B"):
         estimate(graph, small_batches(10, 20), (1, 2), 8)
@@ -62,7 +62,7 @@ def test_a_model_that_does_not_follow_the_batch_size_is_refused():
         estimate(graph, small_batches(20, 20), (1, 2), 8)
 
 
-def test_another_graph_for_each_size_is_refused():
+def test_a_graph_that_depends_on_the_batch_size_is_refused():
     small = [profile_of({"a": 1.0}), profile_of({"a": 1.0, "tail": 1.0})]
     with pytest.raises(ProfileError, match="'tail' are not in the graphs of all batch sizes"):
         estimate(profile_of({"a": 1.0}), small, (1, 2), 8)
@@ -73,12 +73,12 @@ def test_another_graph_for_each_size_is_refused():
     st.floats(0, 1e6),
     st.floats(0, 1e4),
 )
-def test_a_line_is_found_again(sizes, at_0, slope):
+def test_an_exact_line_is_recovered(sizes, at_0, slope):
     values = np.array([[at_0 + slope * size] for size in sizes])
     assert extrapolated(sizes, values, 1000)[0] == pytest.approx(at_0 + slope * 1000, rel=1e-6)
 
 
-def test_noise_makes_no_cost_fall_and_gaps_are_left_out():
+def test_no_line_falls_and_missing_values_are_skipped():
     values = np.array([[9.0, NAN, NAN], [8.0, 4.0, NAN], [10.0 - 4.0, 6.0, NAN]])
     falling, two_points, nowhere = extrapolated((1, 2, 3), values, 10)
     assert falling == pytest.approx(values[:, 0].mean())
@@ -87,7 +87,7 @@ def test_noise_makes_no_cost_fall_and_gaps_are_left_out():
 
 
 class Worker:
-    """Stands for processes with TensorFlow; batch 32 takes and needs more than estimated."""
+    """A fake TensorFlow worker; a batch of 32 takes more time and memory than estimated."""
 
     def __init__(self):
         self.asked = []
@@ -125,7 +125,7 @@ class Worker:
         )
 
 
-def test_the_whole_way_round():
+def test_a_large_batch_is_estimated_from_start_to_end():
     worker, told = Worker(), []
     profile = evaluate(SOURCE, (4, 8, 16), "gpu:2", 20, 2, worker, lambda *said: told.append(said))
     assert [details["source"]["batch_size"] for details in worker.asked] == [4, 8, 16, 32, 32]
@@ -134,7 +134,7 @@ def test_the_whole_way_round():
     shares = [share for _, share in told]
     assert shares == sorted(shares)
     assert told[0][0] == "Batch 4: Measuring"
-    # What the steps across the devices measured is what counts in the end.
+    # The final costs are those measured in the steps across the devices.
     np.testing.assert_allclose(profile.time_us, 1.25 * of_batch(32).time_us)
     found = profile.measured.evaluation
     assert found.time.mean == pytest.approx(0.2)
@@ -153,14 +153,14 @@ def test_the_whole_way_round():
         (Source("m.keras", "keras"), (8, 16), "its own batch size"),
     ],
 )
-def test_sizes_that_tell_nothing_are_refused_before_any_work(source, sizes, message):
+def test_useless_batch_sizes_are_refused_before_anything_runs(source, sizes, message):
     worker = Worker()
     with pytest.raises(FileError, match=message):
         evaluate(source, sizes, "gpu:2", 20, 2, worker, lambda *said: None)
     assert not worker.asked
 
 
-def test_without_anything_measured_nothing_is_off():
+def test_without_measurements_there_is_no_deviation():
     profile = of_batch(4)
     none = np.full(3, NAN)
     run = MeasuredRun(
@@ -180,7 +180,7 @@ def test_without_anything_measured_nothing_is_off():
     assert time.ops == 0
 
 
-def test_only_poor_times_and_a_batch_that_fits_one_device_are_worth_a_line():
+def test_advice_covers_poor_estimates_and_batches_that_fit_one_device():
     exact, near, far = (Deviation(mean, 0.0, 1.0, ops=3) for mean in (0.0, 0.2, 0.35))
     found = Evaluation(exact, near, 32, (8, 16), devices_used=2, step_time_us=100.0)
     assert advice(found) == []
@@ -193,7 +193,7 @@ def test_only_poor_times_and_a_batch_that_fits_one_device_are_worth_a_line():
     assert "measured directly" in line
 
 
-def test_what_can_be_split_is_that_of_the_large_batch():
+def test_legal_splits_are_those_of_the_large_batch():
     def with_lengths(size):
         return replace(of_batch(size), measured=Measurement(split_lengths={"a": {"batch": size}}))
 

@@ -49,7 +49,7 @@ def a_run(**changes):
     return problem, replace(run, **changes)
 
 
-def test_a_run_survives_the_journey():
+def test_a_run_survives_encoding():
     problem, run = a_run()
     arrived = run_from(wire.take(bytearray(wire.encode(run_message(run)))), problem)
     assert arrived.to_json() == run.to_json()
@@ -62,7 +62,7 @@ def test_a_run_survives_the_journey():
     assert np.isnan(arrived.loss_difference)
 
 
-def test_its_figures_are_json_and_what_is_not_known_is_null():
+def test_figures_are_json_and_unknown_ones_are_null():
     _, run = a_run()
     figures = json.loads(json.dumps(run.to_json(), allow_nan=False))
     assert figures["loss_difference"] is None
@@ -72,7 +72,7 @@ def test_its_figures_are_json_and_what_is_not_known_is_null():
     assert expected < figures.keys()
 
 
-def test_measured_costs_are_those_of_a_device_of_speed_one():
+def test_measured_costs_are_scaled_to_a_device_of_speed_one():
     _, run = a_run()
     profile = with_measured_costs(run)
     np.testing.assert_array_equal(profile.time_us, [[8.0, 50.0], [21.0, NAN], [NAN, 5.0]])
@@ -80,7 +80,7 @@ def test_measured_costs_are_those_of_a_device_of_speed_one():
 
 
 def to_and_fro(n, b0_us):
-    """A run of a chain whose ops take turns, on a machine whose transfers take so long at least."""
+    """Return a run of a chain that alternates between devices, with at least b0_us per transfer."""
     names = [f"op{i}" for i in range(n)]
     profile = profile_of(dict.fromkeys(names, 10.0), [(a, b, 100) for a, b in pairwise(names)])
     preset = Problem(profile, cluster_of(2, b0_us=1.0, b1_us_per_byte=0.1))
@@ -99,24 +99,24 @@ def to_and_fro(n, b0_us):
     )
 
 
-def test_a_run_tells_what_its_transfers_took():
+def test_a_run_gives_the_cost_of_its_links():
     links = with_measured_links(to_and_fro(14, b0_us=40.0)).links
     assert [link.b0_us for link in links] == pytest.approx([40.0, 40.0])
     assert [link.b1_us_per_byte for link in links] == [0.1, 0.1]
 
 
-def test_a_link_stays_where_few_transfers_tell_of_it():
+def test_a_link_with_few_transfers_keeps_its_cost():
     run = to_and_fro(6, b0_us=40.0)
     assert with_measured_links(run).links == run.cluster.links
 
 
 @pytest.mark.parametrize("changes", [{"op_device": np.array([NOT_SEEN] * 3)}])
-def test_costs_of_ops_that_were_not_seen_stay(changes):
+def test_ops_that_did_not_run_keep_their_costs(changes):
     _, run = a_run(**changes)
     np.testing.assert_array_equal(with_measured_costs(run).time_us, run.profile.time_us)
 
 
-def test_what_rows_do_not_hold_stays_as_it_was_calibrated():
+def test_calibrated_overheads_are_added_to_the_measured_times():
     _, run = a_run(op_device=np.array([2, 1, NOT_SEEN]))
     measured = Measurement(op_overhead_us=3.0, launch_gap_us=1.5, op_kernels={"b": 2})
     profile = with_measured_costs(replace(run, profile=replace(run.profile, measured=measured)))
@@ -133,7 +133,7 @@ def on_cpus(devices=("CPU:0", "CPU:1"), **changes):
     return a_run(profile=profile, plan=plan, cluster=cluster)[1]
 
 
-def test_only_logical_cpus_that_run_at_once_make_a_prediction_short():
+def test_logical_cpus_that_run_at_once_have_a_caveat():
     assert "share caches, memory" in on_cpus().caveat
     assert on_cpus(chip="CPU").caveat == ""
     assert a_run()[1].caveat == ""
@@ -146,28 +146,28 @@ TASKS = ("/job:worker/task:0", "/job:worker/task:1")
 
 
 def on_hosts(*addresses):
-    """A run of two ops on two hosts, or, without addresses, on two processes started here."""
+    """Return a run of two ops on two hosts; without addresses, on two local processes."""
     run = on_cpus([f"{task}/device:CPU:0" for task in TASKS])
     served = tuple(zip(TASKS, addresses, strict=True)) if addresses else ()
     return replace(run, cluster=replace(run.cluster, hosts=served))
 
 
 @pytest.mark.parametrize("addresses", [(), ("127.0.0.1:2222", "127.0.0.1:2223")])
-def test_hosts_that_are_processes_of_one_machine_share_its_cores(addresses):
+def test_hosts_on_one_machine_have_a_caveat(addresses):
     assert "processes of one machine" in on_hosts(*addresses).caveat
     assert "Logical CPUs" not in on_hosts(*addresses).caveat
 
 
-def test_hosts_that_are_machines_share_nothing():
+def test_hosts_on_separate_machines_have_no_caveat():
     assert on_hosts("a.lab:2222", "b.lab:2222").caveat == ""
 
 
-def test_two_logical_cpus_of_one_host_are_logical_cpus():
+def test_logical_cpus_of_one_host_have_their_caveat():
     run = on_cpus([f"{TASKS[0]}/device:CPU:{number}" for number in range(2)])
     assert "Logical CPUs share caches" in run.caveat
 
 
-def test_where_ops_are_split_the_first_step_decides():
+def test_with_splits_the_first_step_decides_whether_the_result_changed():
     _, run = a_run(loss_difference=2e-6, weights_difference=1e-4)
     assert run.changes_result
     split = replace(run, plan=replace(run.plan, splits=(Split("a", "batch", 2),)))
@@ -176,7 +176,7 @@ def test_where_ops_are_split_the_first_step_decides():
     assert replace(split, first_step_difference=2e-6).changes_result
 
 
-def test_a_model_that_makes_much_of_last_bits_may_do_so_of_splits():
+def test_a_model_that_amplifies_rounding_may_amplify_it_with_splits_too():
     _, run = a_run()
     splits = (Split("a", "batch", 2),)
     run = replace(run, plan=replace(run.plan, splits=splits), rounding_difference=3e-6)
@@ -185,7 +185,7 @@ def test_a_model_that_makes_much_of_last_bits_may_do_so_of_splits():
     assert replace(run, first_step_difference=2e-3, rounding_difference=0.1).changes_result
 
 
-def test_only_a_plan_with_splits_may_drift():
+def test_drift_is_allowed_only_with_splits():
     _, run = a_run(loss_difference=0.12)
     split = replace(run, plan=replace(run.plan, splits=(Split("a", "batch", 2),)))
     assert run.drift == ""
@@ -193,7 +193,7 @@ def test_only_a_plan_with_splits_may_drift():
     assert replace(split, loss_difference=0.0).drift == ""
 
 
-def test_a_plan_with_splits_is_as_planned_if_its_first_step_is():
+def test_with_splits_a_run_is_as_planned_if_its_first_step_is():
     _, run = a_run(loss_difference=0.12)
     plan = replace(run.plan, splits=(Split("a", "batch", 2),))
     split = replace(run, plan=plan, first_step_difference=6e-8)
@@ -208,7 +208,7 @@ def test_a_plan_with_splits_is_as_planned_if_its_first_step_is():
     assert "by more than rounding" in describe_run(wrong, "gpu:2")
 
 
-def test_hosts_may_round_too_but_change_no_more_than_that():
+def test_separate_hosts_may_differ_by_rounding_only():
     exact = replace(
         on_cpus([f"{task}/device:CPU:0" for task in TASKS]),
         loss_difference=0.0,

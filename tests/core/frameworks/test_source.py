@@ -1,4 +1,4 @@
-"""What a person points at is told apart, or refused with the mend."""
+"""Every kind of model source is recognised, or refused with a remedy."""
 
 import re
 from contextlib import suppress
@@ -26,13 +26,13 @@ TRACE = b"\x0a\x80\x01\x0a\x7e\x0a\x2d/job:localhost/replica:0/task:0/device:CPU
         ("graph.pbtxt", "tf1"),
     ],
 )
-def test_a_file_is_told_by_its_name(tmp_path, name, kind):
+def test_a_file_is_recognised_by_its_name(tmp_path, name, kind):
     path = tmp_path / name
     path.write_bytes(b"anything")
     assert source_of(str(path)) == Source(str(path), kind)
 
 
-def test_a_folder_is_a_saved_model_if_it_holds_one(tmp_path):
+def test_a_folder_with_a_saved_model_is_recognised(tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01")
     expected = Source(str(tmp_path), "saved-model")
     assert source_of(str(tmp_path)) == source_of(str(tmp_path / "saved_model.pb")) == expected
@@ -42,7 +42,7 @@ def test_a_folder_is_a_saved_model_if_it_holds_one(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["graph.pb", "metadata", "trace.bin"])
-def test_a_trace_is_told_by_what_is_in_it(tmp_path, name):
+def test_a_trace_is_recognised_by_its_content(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(TRACE)
     assert source_of(str(path)).kind == "trace"
@@ -50,7 +50,7 @@ def test_a_trace_is_told_by_what_is_in_it(tmp_path, name):
     assert source_of(str(path)).kind == "trace"
 
 
-def test_a_dotted_name_is_a_module_and_nothing_of_it_runs(tmp_path, monkeypatch):
+def test_a_dotted_name_is_a_module_and_is_not_imported(tmp_path, monkeypatch):
     package = tmp_path / "explosive"
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemError")
@@ -69,7 +69,7 @@ def test_a_dotted_name_is_a_module_and_nothing_of_it_runs(tmp_path, monkeypatch)
         ("model.keras", b"", "is empty"),
     ],
 )
-def test_what_is_no_model_is_refused(tmp_path, monkeypatch, name, content, complaint):
+def test_a_source_that_is_not_a_model_is_refused(tmp_path, monkeypatch, name, content, complaint):
     monkeypatch.chdir(tmp_path)
     if content is not None:
         (tmp_path / name).write_bytes(content)
@@ -77,14 +77,14 @@ def test_what_is_no_model_is_refused(tmp_path, monkeypatch, name, content, compl
         source_of(name)
 
 
-def test_loss_and_optimizer_go_together(tmp_path):
+def test_a_loss_needs_an_optimizer_and_vice_versa(tmp_path):
     path = tmp_path / "model.keras"
     path.write_bytes(b"PK")
     with pytest.raises(FileError, match="a loss but no optimizer; give both or neither"):
         source_of(str(path), loss="mse")
 
 
-def test_a_batch_size_stands_where_the_arguments_have_its_place(tmp_path):
+def test_the_batch_size_replaces_its_placeholder_in_the_arguments(tmp_path):
     path = tmp_path / "train.py"
     path.write_text("pass")
     source = source_of(str(path), arguments=["--batch={batch}", "--layers", "2"], batch_size=64)
@@ -109,7 +109,7 @@ SOURCES = st.builds(
 
 
 @given(SOURCES)
-def test_a_source_survives_the_journey(source):
+def test_a_source_survives_encoding(source):
     assert source_from_json(source.to_json()) == source
 
 
@@ -118,7 +118,7 @@ def test_a_source_survives_the_journey(source):
     st.sampled_from(sorted(Source.__dataclass_fields__)),
     st.sampled_from([None, 3.5, -1, [], [1], {}, "?"]),
 )
-def test_a_spoilt_source_is_refused_or_whole(source, key, value):
+def test_a_spoilt_source_is_refused_or_valid(source, key, value):
     with suppress(FileError):
         read = source_from_json(source.to_json() | {key: value})
         assert source_from_json(read.to_json()) == read

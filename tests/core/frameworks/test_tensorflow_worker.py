@@ -1,4 +1,4 @@
-"""TensorFlow's worker, with something else in the place of TensorFlow."""
+"""TensorFlow's worker, with a fake TensorFlow module."""
 
 import os
 import select
@@ -18,7 +18,7 @@ from enplace.processes.worker import Program, WorkerError, do_job, why_it_ended
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, or does so at once."""
+    """Return whether a process has ended or is about to."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -30,7 +30,7 @@ def is_gone(pid: int) -> bool:
 
 @pytest.fixture
 def with_tensorflow(monkeypatch, tmp_path):
-    """Let a process find some Python where TensorFlow should be."""
+    """Put Python code where the worker imports TensorFlow."""
 
     def put(code):
         (tmp_path / "tensorflow.py").write_text(textwrap.dedent(code))
@@ -43,7 +43,7 @@ MODEL = Source("train.py", "script")
 REAL_JOB = profile_job(MODEL, "cpu:2", steps=1, warm_ups=0)
 
 
-def test_without_tensorflow_one_line_says_how_to_add_it():
+def test_without_tensorflow_one_line_explains_how_to_install_it():
     code = (
         "import sys; sys.modules['tensorflow'] = None; "
         "from enplace.frameworks.tensorflow.worker import work; "
@@ -54,7 +54,7 @@ def test_without_tensorflow_one_line_says_how_to_add_it():
     assert str(caught.value) == f"TensorFlow is not installed; run: {FRAMEWORK.install_command}"
 
 
-def test_a_tensorflow_that_does_not_start_is_told_with_its_reason(with_tensorflow):
+def test_a_failing_import_of_tensorflow_is_reported_with_its_reason(with_tensorflow):
     with_tensorflow("raise ImportError('libcudart.so is missing\\nand more')")
     with pytest.raises(
         EnplaceError, match=r"does not start \(ImportError: libcudart.so is missing\)"
@@ -62,7 +62,7 @@ def test_a_tensorflow_that_does_not_start_is_told_with_its_reason(with_tensorflo
         do_work(MODEL, REAL_JOB)
 
 
-def test_what_libraries_and_children_print_goes_to_the_noise(with_tensorflow):
+def test_output_of_libraries_and_children_is_kept_apart_from_messages(with_tensorflow):
     with_tensorflow(
         """
         import os, sys
@@ -79,7 +79,7 @@ def test_what_libraries_and_children_print_goes_to_the_noise(with_tensorflow):
     assert caught.value.last_lines.splitlines() == lines
 
 
-def test_the_process_ends_with_whoever_started_it(with_tensorflow, tmp_path):
+def test_the_worker_ends_with_the_process_that_started_it(with_tensorflow, tmp_path):
     with_tensorflow(
         f"""
         import os, time
@@ -104,7 +104,9 @@ def test_the_process_ends_with_whoever_started_it(with_tensorflow, tmp_path):
     assert all(is_gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
-def test_the_folder_it_is_started_in_hides_no_library(with_tensorflow, monkeypatch, tmp_path):
+def test_modules_in_the_current_folder_do_not_shadow_libraries(
+    with_tensorflow, monkeypatch, tmp_path
+):
     folder = tmp_path / "models"
     folder.mkdir()
     (folder / "queue.py").write_text("raise RuntimeError('not the library')")
@@ -127,5 +129,5 @@ def test_the_folder_it_is_started_in_hides_no_library(with_tensorflow, monkeypat
         (3, "", "exit status 3"),
     ],
 )
-def test_the_end_of_the_worker_is_explained(code, last_lines, why):
+def test_an_unexpected_end_of_the_worker_is_explained(code, last_lines, why):
     assert why in why_it_ended(FRAMEWORK.worker, code, last_lines)

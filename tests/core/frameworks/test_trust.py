@@ -10,22 +10,22 @@ from enplace.frameworks.trust import folder_of, is_trusted, needs_trust, trust
 
 @pytest.fixture(autouse=True)
 def settings(tmp_path, monkeypatch):
-    """Settings of nobody but the test."""
+    """Use an empty settings folder."""
     folder = tmp_path / "settings"
     monkeypatch.setattr(platformdirs, "user_config_dir", lambda name: str(folder))
     return folder
 
 
 @pytest.mark.parametrize("kind", ["script", "module", "keras", "saved-model", "tf1"])
-def test_every_model_may_hold_code(kind):
+def test_every_kind_of_model_may_contain_code(kind):
     assert needs_trust(Source("x", kind))
 
 
-def test_a_trace_holds_none():
+def test_a_trace_contains_no_code():
     assert not needs_trust(Source("x", "trace"))
 
 
-def test_trust_is_remembered_for_a_folder_and_all_in_it(tmp_path):
+def test_trusting_a_folder_covers_everything_in_it(tmp_path):
     script = tmp_path / "models" / "deep" / "train.py"
     assert not is_trusted(script)
     trust(tmp_path / "models")
@@ -35,14 +35,14 @@ def test_trust_is_remembered_for_a_folder_and_all_in_it(tmp_path):
     assert not is_trusted(tmp_path / "models-of-others" / "train.py")
 
 
-def test_trusting_one_folder_keeps_the_others(tmp_path):
+def test_trusting_another_folder_keeps_the_first(tmp_path):
     trust(tmp_path / "a")
     trust(tmp_path / "b")
     assert is_trusted(tmp_path / "a" / "x.py")
     assert is_trusted(tmp_path / "b" / "x.py")
 
 
-def test_a_link_is_as_trusted_as_what_it_leads_to(tmp_path):
+def test_a_link_is_as_trusted_as_its_target(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "x.py").touch()
@@ -51,7 +51,7 @@ def test_a_link_is_as_trusted_as_what_it_leads_to(tmp_path):
     assert not is_trusted(tmp_path / "mine" / "x.py")
 
 
-def test_a_module_belongs_to_the_folder_it_is_called_from(tmp_path, monkeypatch):
+def test_a_module_is_trusted_with_the_folder_it_is_run_from(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert folder_of(Source("package.train", "module")) == tmp_path
     trust(tmp_path)
@@ -68,7 +68,7 @@ def test_a_module_belongs_to_the_folder_it_is_called_from(tmp_path, monkeypatch)
         b'{"format": "enplace-trust/9", "folders": ["/"]}',
     ],
 )
-def test_a_damaged_list_trusts_nobody_and_is_written_anew(settings, tmp_path, content):
+def test_a_damaged_list_trusts_nothing_and_is_replaced(settings, tmp_path, content):
     settings.mkdir()
     (settings / "trusted.json").write_bytes(content)
     assert not is_trusted(tmp_path / "x.py")
@@ -77,7 +77,7 @@ def test_a_damaged_list_trusts_nobody_and_is_written_anew(settings, tmp_path, co
     assert json.loads((settings / "trusted.json").read_text())["folders"] == [str(tmp_path)]
 
 
-def test_settings_that_cannot_be_written_are_a_sentence(settings, tmp_path):
+def test_settings_that_cannot_be_written_are_reported(settings, tmp_path):
     (settings / "trusted.json").mkdir(parents=True)
     with pytest.raises(FileError, match="cannot write"):
         trust(tmp_path)

@@ -15,12 +15,12 @@ from problems import cluster_of, plan_of, profile_of
 
 @pytest.fixture
 def problem():
-    """Two equal ops that need not wait for each other, and two devices."""
+    """Two equal independent ops and two devices."""
     return Problem(profile_of({"a": 100, "b": 100}), cluster_of(2))
 
 
 def machine(true_us, slower_when_apart=1.0):
-    """A machine on which ops take other times than the profile says."""
+    """Return a function that runs a plan on a machine with other op times than the profile."""
     steps = []
 
     def run(problem, plan):
@@ -74,20 +74,20 @@ def test_a_plan_that_measures_slower_is_rolled_back(problem):
     assert not tuning.settled
 
 
-def test_a_gain_that_may_be_noise_is_none(problem):
+def test_a_gain_within_noise_does_not_count(problem):
     run = machine([100, 100], slower_when_apart=1.995)
     tuning = tune(problem, plan_of(problem, {"a": 0, "b": 0}), run, solve, rounds=1)
     assert [trial.kept for trial in tuning.trials] == [True, False]
 
 
-def test_a_plan_that_cannot_be_bettered_runs_once(problem):
+def test_an_optimal_plan_runs_once(problem):
     run = machine([100, 100])
     tuning = tune(problem, plan_of(problem, {"a": 0, "b": 1}), run, solve, rounds=5)
     assert len(run.steps) == 1
     assert tuning.settled
 
 
-def test_each_round_solves_with_the_costs_that_the_last_run_showed(problem):
+def test_each_round_uses_the_costs_measured_in_the_last_run(problem):
     seen = []
 
     def watched(problem):
@@ -99,7 +99,7 @@ def test_each_round_solves_with_the_costs_that_the_last_run_showed(problem):
     assert tuning.problem.profile.time_us[:, 0].tolist() == [70, 30]
 
 
-def test_no_more_plans_run_than_allowed(problem):
+def test_the_limit_on_runs_is_kept(problem):
     run = machine([100, 100], slower_when_apart=3)
     others = [plan_of(problem, {"a": a, "b": 1 - a}) for a in (0, 1, 0)]
     first = plan_of(problem, {"a": 0, "b": 0})
@@ -115,7 +115,7 @@ def test_a_plan_that_ran_before_does_not_run_again(problem):
 
 
 def going_wrong(run, is_wrong):
-    """The machine, with an op elsewhere in those plans."""
+    """Return the machine, which runs one op of certain plans on the wrong device."""
 
     def run_wrong(problem, plan):
         return replace(run(problem, plan), ops_on_planned_device=1 if is_wrong(plan) else 2)
@@ -136,8 +136,8 @@ def test_a_faster_plan_that_does_not_run_as_planned_is_rolled_back(problem):
     assert tuning.is_spoilt
 
 
-def test_a_plan_that_runs_as_planned_takes_the_place_of_one_that_does_not(problem):
-    """Even a slower one: what was fast is not the first plan."""
+def test_a_plan_that_runs_as_planned_replaces_one_that_does_not(problem):
+    """Even a slower plan replaces it, as the fast time was not that of the first plan."""
     together = plan_of(problem, {"a": 0, "b": 0})
     run = going_wrong(machine([100, 100], slower_when_apart=1.9), uses_two_devices)
     first = plan_of(problem, {"a": 0, "b": 1})
@@ -147,7 +147,7 @@ def test_a_plan_that_runs_as_planned_takes_the_place_of_one_that_does_not(proble
     assert not tuning.is_spoilt
 
 
-def test_where_no_plan_runs_as_planned_the_first_stays(problem):
+def test_if_no_plan_runs_as_planned_the_first_is_kept(problem):
     first = plan_of(problem, {"a": 0, "b": 0})
     run = going_wrong(machine([100, 100]), lambda plan: True)
     tuning = tune(problem, first, run, solve, rounds=1)
@@ -156,7 +156,7 @@ def test_where_no_plan_runs_as_planned_the_first_stays(problem):
     assert tuning.is_spoilt
 
 
-def test_what_the_executor_adds_to_every_op_stays(problem):
+def test_the_overhead_per_op_is_kept(problem):
     cpus = replace(problem.cluster.devices[0], name="CPU:0", kind="cpu")
     cluster = replace(problem.cluster, devices=(cpus, replace(cpus, name="CPU:1")))
     profile = replace(
@@ -167,8 +167,8 @@ def test_what_the_executor_adds_to_every_op_stays(problem):
     assert tuning.problem.profile.time_us[:, 1].tolist() == [75, 35]
 
 
-def test_what_transfers_take_is_learned_and_the_plan_without_them_found():
-    """The links cost 40 times what the cluster says."""
+def test_slow_transfers_are_measured_and_then_avoided():
+    """The links are 40 times slower than in the cluster."""
     names = [f"op{i}" for i in range(16)]
     edges = [(a, b, 1) for a, b in pairwise(names)]
     problem = Problem(profile_of(dict.fromkeys(names, 10.0), edges), cluster_of(2))
@@ -190,8 +190,8 @@ def test_what_transfers_take_is_learned_and_the_plan_without_them_found():
     assert tuning.settled
 
 
-def test_a_plan_that_should_beat_what_was_measured_is_run(problem):
-    """The simulator is right of the ops together, and far too short of the ops apart."""
+def test_a_plan_predicted_to_beat_the_measured_time_is_run(problem):
+    """The prediction is right for ops on one device, far too short for ops on two."""
     first = plan_of(problem, {"a": 0, "b": 1})
     together = plan_of(problem, {"a": 0, "b": 0})
     run = machine([100, 100], slower_when_apart=2.5)

@@ -1,4 +1,4 @@
-"""TensorFlow for tests: on the processor, quiet, and without rewriting what it runs."""
+"""TensorFlow for tests: on the CPU, quiet, and with graph rewriting off."""
 
 import os
 
@@ -9,7 +9,7 @@ os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 import pytest
 
 LIBRARIES = (
-    # What TensorFlow, Keras and what they import say of each other; nothing of ours.
+    # Warnings of TensorFlow, Keras and their imports about each other, none of them ours.
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",
     "ignore:`shuffle=True` was passed:UserWarning",
     "ignore:Skipping variable loading for optimizer:UserWarning",
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True, scope="session")
 def no_rewriting():
-    """Bit for bit, a step can equal only what TensorFlow has not rewritten."""
+    """Turn off graph rewriting: rewritten graphs differ in the last bits."""
     import tensorflow as tf
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

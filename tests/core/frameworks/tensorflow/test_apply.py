@@ -1,4 +1,4 @@
-"""``enplace.apply`` in a script of its own process, which is how people use it."""
+"""``enplace.apply`` in a script that runs in a separate process, as users run it."""
 
 import json
 import runpy
@@ -61,7 +61,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
-    """A folder with a ``plan.json`` for each style."""
+    """Folders with a ``plan.json``, by style."""
     folders = {}
     for style in STYLES:
         folder = folders[style] = tmp_path_factory.mktemp(style)
@@ -73,13 +73,13 @@ def planned(tmp_path_factory):
 
 
 def run_plain(folder, style):
-    """Losses and weights of the script by itself, in this process, which rewrites nothing."""
+    """Run the script without a plan in this process, where graph rewriting is off."""
     found = runpy.run_path(str(write_script(folder, style)), run_name="__main__")
     return found["losses"], [weight.tolist() for weight in found["weights"]]
 
 
 def run_placed(folder, style, head=PLACED):
-    """What the script finds in a process of its own, and what it prints to standard error."""
+    """Run the script in a separate process; return its results and its standard error."""
     done = run_python(folder, str(write_script(folder, style, head, TELL)))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
@@ -91,7 +91,7 @@ def run_python(folder, *words):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_an_unchanged_script_trains_as_before_and_where_the_plan_says(style, planned):
+def test_an_unchanged_script_trains_as_before_on_the_planned_devices(style, planned):
     placed, stderr = run_placed(planned[style], style)
     losses, weights = run_plain(planned[style], style)
     assert len(losses) == 21
@@ -99,7 +99,7 @@ def test_an_unchanged_script_trains_as_before_and_where_the_plan_says(style, pla
     assert placed["weights"] == weights
     assert placed["as_planned"] == placed["checked"] > 100
     assert placed["order_edges"] > 30
-    if style != "branches":  # a branch that updates all variables keeps them together
+    if style != "branches":  # a conditional that updates all variables keeps them together
         assert placed["moved"] > 0
         assert set(placed["devices"]) == {"CPU:0", "CPU:1"}
     said = f"{placed['checked']} of {placed['checked']} ops run where the plan has them"
@@ -107,7 +107,7 @@ def test_an_unchanged_script_trains_as_before_and_where_the_plan_says(style, pla
     assert said in stderr.splitlines()[-1]
 
 
-def test_a_script_keeps_the_kernels_that_it_has_without_a_plan(planned):
+def test_a_plan_does_not_change_the_kernels_of_a_script(planned):
     told = (
         "from tensorflow.python.util import _pywrap_util_port as port\n"
         "print(port.IsMklEnabled(), os.environ.get('TF_ENABLE_ONEDNN_OPTS'))"
@@ -121,8 +121,8 @@ def test_a_script_keeps_the_kernels_that_it_has_without_a_plan(planned):
     assert placed.stdout == plain.stdout
 
 
-def test_an_order_that_tensorflow_cannot_keep_is_left_out_and_said(tmp_path):
-    """With oneDNN on before the plan is applied, a convolution and its bias become one op."""
+def test_an_order_that_tensorflow_cannot_keep_is_dropped_with_a_note(tmp_path):
+    """If oneDNN is on before the plan is applied, it fuses a convolution with its bias."""
     (tmp_path / "train.py").write_text(CONVOLUTIONS)
     step = load(source_of(tmp_path / "train.py"))
     problem = problem_of(step, parse_devices("cpu:2").cluster)
@@ -162,7 +162,7 @@ print(*[float(train_step(x)) for x in data])
 """
 
 
-def test_a_variable_that_a_dataset_reads_stays_where_it_is(tmp_path):
+def test_a_variable_that_a_dataset_reads_is_not_moved(tmp_path):
     plain, placed = _both(tmp_path, READ_BY_A_DATASET)
     assert placed.stdout.splitlines()[0] == plain.stdout.splitlines()[0]
     assert " ops run where the plan has them" in placed.stdout
@@ -182,14 +182,14 @@ applied = enplace.apply("plan.json")
 """
 
 
-def test_a_function_that_tensorflow_refuses_runs_as_it_is(tmp_path):
+def test_a_function_that_cannot_be_rewritten_runs_unchanged(tmp_path):
     plain, placed = _both(tmp_path, READ_BY_A_DATASET, NOWHERE)
     assert placed.stdout.splitlines()[0] == plain.stdout.splitlines()[0]
     assert "TensorFlow does not run train_step as the plan says" in placed.stderr
 
 
 def _both(folder, text, head='import enplace\napplied = enplace.apply("plan.json")\n'):
-    """A script by itself, and with a plan for two CPUs."""
+    """Run a script without a plan, then with a plan for two CPUs."""
     (folder / "train.py").write_text(text)
     step = load(source_of(folder / "train.py"))
     problem = problem_of(step, parse_devices("cpu:2").cluster)
@@ -201,7 +201,7 @@ def _both(folder, text, head='import enplace\napplied = enplace.apply("plan.json
     return plain, placed
 
 
-def test_a_script_that_applies_a_plan_is_loaded_as_if_it_did_not(planned):
+def test_loading_a_script_ignores_the_plan_that_it_applies(planned):
     folder = planned["custom"]
     plain = step_of_script(folder, "custom")
     with_plan = load(source_of(str(write_script(folder, "custom", PLACED))))
@@ -238,7 +238,7 @@ applied = tell("one.json")
 """
 
 
-def test_trouble_is_explained_in_a_line(planned):
+def test_problems_with_a_plan_are_explained_in_one_line(planned):
     folder = planned["fit"]
     text = (folder / "plan.json").read_text()
     (folder / "hosts.json").write_text(text.replace('"CPU:', '"/job:worker/task:0/device:CPU:'))
@@ -254,8 +254,8 @@ def test_trouble_is_explained_in_a_line(planned):
     assert "enplace: not used: one.json: no function with the plan's ops" in done.stderr
 
 
-def test_a_plan_with_splits_is_applied_to_an_unchanged_script(tmp_path):
-    """The custom loop, its ops split by samples: the same losses and weights."""
+def test_an_unchanged_script_can_run_a_plan_with_splits(tmp_path):
+    """With the ops of the custom loop split by samples, losses and weights stay the same."""
     step = step_of_script(tmp_path, "custom")
     devices = parse_devices("cpu:2")
     profile = graph_profile(step, devices)

@@ -1,4 +1,4 @@
-"""A step taken out of its process does, bit for bit, what the function does."""
+"""A captured step gives the same results as the function, bit for bit."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ BATCHES = [tf.random.stateless_normal((4, 3), (7, i)) for i in range(N_STEPS)]
 
 
 def trained(weight, loss_of):
-    """A training step of plain gradient descent."""
+    """Return a training step of plain gradient descent."""
 
     @tf.function
     def train_step(*batch):
@@ -35,7 +35,7 @@ def flat_calls(function, calls):
 
 
 def assert_same(function, calls, *variables, name="weight"):
-    """The step alone and the function end with equal outputs and variables after every step."""
+    """Check that step and function have equal outputs and variables after every step."""
     concrete, flats = flat_calls(function, calls)
     step = step_of("it", concrete, flats)
     with OpenStep(step) as alone:
@@ -53,7 +53,7 @@ def calls_of(*columns):
     return list(zip(*columns, strict=True))
 
 
-def test_recorded_calls_of_one_tensor():
+def test_calls_with_one_tensor_are_recorded():
     weight = weight_of()
     function = trained(weight, lambda x: tf.reduce_sum(tf.nn.relu(x @ weight)))
     step = assert_same(function, calls_of(BATCHES), weight)
@@ -62,7 +62,7 @@ def test_recorded_calls_of_one_tensor():
     assert len(step.batches) == N_STEPS
 
 
-def test_nested_arguments_and_python_numbers():
+def test_nested_arguments_and_python_numbers_are_captured():
     weight = weight_of()
 
     @tf.function
@@ -78,7 +78,7 @@ def test_nested_arguments_and_python_numbers():
     assert step.losses == step.outputs[:1]
 
 
-def test_an_iterator_beside_other_arguments():
+def test_an_iterator_among_other_arguments_is_captured():
     weight = weight_of()
     dataset = tf.data.Dataset.from_tensor_slices(tf.stack(BATCHES))
 
@@ -116,7 +116,7 @@ def test_batches_of_another_shape_are_left_out():
     assert [batch[0].shape for batch in step.batches] == [(8, 3), (8, 3)]
 
 
-def test_captured_constants_and_variables_of_one_name():
+def test_constants_and_variables_with_equal_names_are_captured():
     twins = [weight_of(), weight_of()]
     shift = tf.constant(np.eye(3, dtype=np.float32)) + 0.0
 
@@ -132,7 +132,7 @@ def test_captured_constants_and_variables_of_one_name():
     assert set(step.variables) == {"weight", "weight_1"}
 
 
-def test_a_variable_as_an_argument():
+def test_a_variable_passed_as_an_argument_is_captured():
     weight = weight_of()
 
     @tf.function
@@ -146,20 +146,20 @@ def test_a_variable_as_an_argument():
     assert len(step.variables) == 1
 
 
-def test_random_generators_go_on_where_they_were():
+def test_random_generators_continue_from_their_state():
     weight = weight_of()
     generator = tf.random.Generator.from_seed(5)
     function = trained(weight, lambda x: tf.reduce_sum(x @ weight * generator.normal((3,))))
     assert_same(function, calls_of(BATCHES), weight)
 
 
-def test_random_ops_with_a_seed():
+def test_random_ops_with_a_seed_give_the_same_numbers():
     weight = weight_of()
     function = trained(weight, lambda x: tf.reduce_sum(tf.nn.dropout(x @ weight, 0.5, seed=11)))
     assert_same(function, calls_of(BATCHES), weight)
 
 
-def test_random_ops_without_a_seed_get_one():
+def test_random_ops_without_a_seed_are_given_one():
     weight = weight_of()
 
     @tf.function
@@ -178,7 +178,7 @@ def test_random_ops_without_a_seed_get_one():
     assert weight is not None
 
 
-def test_a_loop_with_a_variable_in_its_body():
+def test_a_loop_that_reads_a_variable_is_captured():
     weight = weight_of()
 
     def loss_of(x):
@@ -190,7 +190,7 @@ def test_a_loop_with_a_variable_in_its_body():
     assert any(node.op in ("While", "StatelessWhile") for node in step.graph_def.node)
 
 
-def test_a_function_to_be_compiled():
+def test_a_jit_compiled_function_is_captured():
     weight = weight_of()
 
     @tf.function(jit_compile=True)
@@ -208,7 +208,7 @@ def test_a_function_to_be_compiled():
     np.testing.assert_allclose(losses, [train_step(x) for x in BATCHES], rtol=1e-4)
 
 
-def test_sparse_gradients_and_whole_numbers():
+def test_sparse_gradients_and_integers_are_captured():
     table = tf.Variable(tf.random.stateless_normal((5, 2), (1, 2)), name="table")
     words = [tf.constant([i % 5, 1, 1]) for i in range(N_STEPS)]
 
@@ -232,7 +232,7 @@ def refusal(function, *arguments):
     return message
 
 
-def test_a_lookup_table_is_explained():
+def test_a_lookup_table_in_the_step_is_refused():
     keys = tf.lookup.KeyValueTensorInitializer([1, 2], [3, 4])
     table = tf.lookup.StaticHashTable(keys, 0)
     weight = weight_of()
@@ -242,7 +242,7 @@ def test_a_lookup_table_is_explained():
     assert "lookup table; look words up in the dataset" in refusal(function, tf.constant(1))
 
 
-def test_a_dataset_in_the_step_is_explained():
+def test_a_dataset_in_the_step_is_refused():
     weight = weight_of()
     dataset = tf.data.Dataset.from_tensor_slices(tf.stack(BATCHES))
 
@@ -254,7 +254,7 @@ def test_a_dataset_in_the_step_is_explained():
     assert "call the function once for each batch" in refusal(train_epoch, dataset)
 
 
-def test_two_iterators_are_explained():
+def test_two_iterators_are_refused():
     weight = weight_of()
     iterators = [iter(tf.data.Dataset.from_tensors(BATCHES[0]).repeat()) for _ in range(2)]
     function = trained(weight, lambda x, y: tf.reduce_sum((next(x) + next(y)) @ weight))
@@ -262,8 +262,8 @@ def test_two_iterators_are_explained():
 
 
 @pytest.mark.parametrize("scopes", [("", "replica_1/"), ("replica_0/", "replica_1/")])
-def test_only_what_a_strategy_has_copied_is_refused(scopes):
-    """As tf.distribute names it: the ops of the first replica have no prefix."""
+def test_a_model_replicated_by_a_strategy_is_refused(scopes):
+    """Copies have the names that tf.distribute gives: the first replica has no prefix."""
     weight = weight_of()
 
     def loss(x):
@@ -282,14 +282,14 @@ def test_only_what_a_strategy_has_copied_is_refused(scopes):
         assert "without the strategy, or with one replica" in said
 
 
-def test_two_batches_of_one_iterator_are_explained():
+def test_taking_two_batches_in_one_step_is_refused():
     weight = weight_of()
     iterator = iter(tf.data.Dataset.from_tensors(BATCHES[0]).repeat())
     function = trained(weight, lambda x: tf.reduce_sum((next(x) + next(x)) @ weight))
     assert "takes 2 batches" in refusal(function, iterator)
 
 
-def test_an_empty_dataset_is_explained():
+def test_an_empty_dataset_is_refused():
     weight = weight_of()
     iterator = iter(tf.data.Dataset.from_tensors(BATCHES[0]).skip(1))
     function = trained(weight, lambda x: tf.reduce_sum(next(x) @ weight))

@@ -59,7 +59,7 @@ def check(*planned):
     return check_placement(PARTITIONS, STEP, NAMES, np.array(planned), DEVICES)
 
 
-def test_every_op_is_looked_up_and_each_that_did_not_run_has_its_reason():
+def test_every_op_that_did_not_run_has_a_reason():
     found = check(0, 0, 0, 1, 0, 0, 0)
     assert (found.checked, found.as_planned) == (2, 2)
     assert found.op_device.tolist() == [NOT_SEEN, NOT_SEEN, 0, 1, NOT_SEEN, NOT_SEEN, NOT_SEEN]
@@ -73,21 +73,21 @@ def test_every_op_is_looked_up_and_each_that_did_not_run_has_its_reason():
     assert found.facts["added"] == {"ends of transfers": 2, "copies of constants": 1}
 
 
-def test_an_op_elsewhere_is_found_and_named():
+def test_an_op_on_another_device_is_named():
     found = check(0, 0, 0, 0, 0, 0, 0)
     assert (found.checked, found.as_planned) == (2, 1)
     assert found.facts["elsewhere"]["ops"] == ["b"]
     assert found.facts["elsewhere"]["reasons"] == {"on /device:CPU:1": 1}
 
 
-def test_a_device_that_no_plan_knows_is_elsewhere_too():
+def test_a_device_outside_the_plan_counts_as_another_device():
     graph = graph_of(("a", "Add", on(0).replace("CPU:0", "CPU:5")))
     found = check_placement([graph], STEP, ["a"], np.array([0]), DEVICES)
     assert (found.checked, found.as_planned) == (1, 0)
     assert found.op_device.tolist() == [NOT_SEEN]
 
 
-def test_ops_of_the_graph_that_the_plan_lacks():
+def test_ops_missing_from_the_plan_are_listed():
     told = not_in_plan(STEP, ["x", "k", "a"])
     assert told == {"count": 3, "reasons": {"Mul": 1, "Neg": 2}, "ops": ["b", "gone", "unused"]}
 
@@ -103,7 +103,7 @@ def test_ops_of_the_graph_that_the_plan_lacks():
         ([5, 4], [[]], 0),
     ],
 )
-def test_violations_are_ops_that_started_before_one_ahead_of_them(starts, order, violations):
+def test_an_op_that_starts_before_an_earlier_one_is_a_violation(starts, order, violations):
     assert count_violations(np.array(starts, dtype=float), order) == violations
 
 
@@ -119,7 +119,7 @@ def row(stats, device, name, begin_us, length_us):
     )
 
 
-def test_times_count_from_the_first_op_of_the_plan():
+def test_times_are_relative_to_the_first_op_of_the_plan():
     stats = StepStats()
     row(stats, DEVICES[0], "_SOURCE", 1000, 1)
     row(stats, DEVICES[0], "a", 1010, 5)
@@ -129,7 +129,7 @@ def test_times_count_from_the_first_op_of_the_plan():
     np.testing.assert_allclose(finish, [5, 22, np.nan])
 
 
-def test_a_gpu_op_lasts_from_its_launch_to_the_end_of_its_last_kernel():
+def test_a_gpu_op_runs_from_its_launch_to_the_end_of_its_last_kernel():
     stats = StepStats()
     row(stats, "/device:GPU:0", "a", 100, 3)
     row(stats, "/device:GPU:0/stream:all", "a:MatMul", 105, 40)
@@ -137,6 +137,6 @@ def test_a_gpu_op_lasts_from_its_launch_to_the_end_of_its_last_kernel():
     np.testing.assert_allclose([start[0], finish[0]], [0, 45])
 
 
-def test_a_trace_without_any_row_of_the_plan():
+def test_a_trace_without_planned_ops_gives_no_times():
     start, finish = op_times_us(StepStats(), {"a": 0})
     assert np.isnan([start, finish]).all()

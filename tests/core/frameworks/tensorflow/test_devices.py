@@ -13,7 +13,7 @@ from enplace.readers.clusters import cluster_from_json
 from enplace.writers.clusters import cluster_text
 
 
-def test_logical_cpus_share_the_memory_and_have_a_thread_each(monkeypatch):
+def test_logical_cpus_share_memory_and_have_one_thread_each(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
     found = parse_devices("CPU:3")
     assert found.names == ["/device:CPU:0", "/device:CPU:1", "/device:CPU:2"]
@@ -25,14 +25,14 @@ def test_logical_cpus_share_the_memory_and_have_a_thread_each(monkeypatch):
     assert (found.host, found.tasks) == ("/device:CPU:0", [])
 
 
-def test_more_logical_cpus_than_cores_take_turns(monkeypatch):
+def test_more_logical_cpus_than_cores_share_the_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
     found = parse_devices("cpu:4")
     assert found.config.inter_op_parallelism_threads == 1
     assert set(found.cluster.lane_owner.tolist()) == {0}
 
 
-def test_all_cpus_are_as_many_as_there_are_cores(monkeypatch):
+def test_cpu_all_means_one_device_per_core(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
     assert parse_devices("cpu:all").cluster.n_devices == 3
 
@@ -43,7 +43,7 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(module, "gpu_bytes", lambda: 10 << 30)
 
 
-def test_gpus_and_their_host(two_gpus):
+def test_gpus_come_with_their_host(two_gpus):
     found = parse_devices("gpu:all")
     assert found.names == ["/device:GPU:0", "/device:GPU:1", "/device:CPU:0"]
     assert found.config.gpu_options.visible_device_list == "0,1"
@@ -51,7 +51,7 @@ def test_gpus_and_their_host(two_gpus):
     assert parse_devices("gpu:1").config.gpu_options.visible_device_list == "0"
 
 
-def test_more_gpus_than_there_are_split_their_memory_and_take_turns(two_gpus):
+def test_logical_gpus_of_one_chip_share_its_memory_and_run_in_turn(two_gpus):
     found = parse_devices("gpu:3")
     assert [device.chip for device in found.cluster.devices] == ["GPU 0", "GPU 0", "", ""]
     limits = [
@@ -83,7 +83,7 @@ def test_devices_of_hosts_keep_their_names(tmp_path):
     assert found.config.device_count["CPU"] == 2
 
 
-def test_addresses_stay_with_the_cluster(tmp_path):
+def test_host_addresses_are_kept_in_the_cluster(tmp_path):
     hosts = {"/job:worker/task:0": "10.0.0.1:2222", "/job:worker/task:1": "b.lan:2222"}
     cluster = parse_devices(hosts_file(tmp_path, WORKERS, hosts=hosts)).cluster
     assert dict(cluster.hosts) == hosts
@@ -104,23 +104,23 @@ def test_addresses_stay_with_the_cluster(tmp_path):
         ("missing.json", "neither cpu:N"),
     ],
 )
-def test_what_is_not_there_is_explained(text, why):
+def test_missing_devices_are_explained(text, why):
     with pytest.raises(DevicesError, match=why):
         parse_devices(text)
 
 
-def test_a_cluster_of_one_machine_is_no_file_of_hosts(tmp_path):
+def test_a_cluster_without_hosts_is_refused_as_a_hosts_file(tmp_path):
     with pytest.raises(DevicesError, match=r"rename 'CPU:0'"):
         parse_devices(hosts_file(tmp_path, ["CPU:0", "CPU:1"]))
 
 
-def test_an_address_that_is_none_is_refused(tmp_path):
+def test_an_invalid_address_is_refused(tmp_path):
     path = hosts_file(tmp_path, WORKERS, hosts={"/job:worker/task:0": "here"})
     with pytest.raises(FileError, match="name:port"):
         parse_devices(path)
 
 
-def test_short_names():
+def test_full_device_names_are_shortened():
     assert short_name("/job:localhost/replica:0/task:0/device:CPU:1") == "/device:CPU:1"
     assert short_name("/job:worker/replica:0/task:1/device:GPU:0") == (
         "/job:worker/task:1/device:GPU:0"

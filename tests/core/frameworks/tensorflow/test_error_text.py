@@ -1,4 +1,4 @@
-"""What is said of an error is its reason, whatever TensorFlow puts before it."""
+"""An error of TensorFlow is reported by its reason, without the text before it."""
 
 import keras
 import pytest
@@ -10,7 +10,7 @@ SHAPES = "Incompatible shapes: [2] vs. [3]"
 
 
 def failing_graph():
-    """Any length is fine while it is traced."""
+    """Return a step that can be traced but fails when it runs."""
 
     @tf.function(input_signature=[tf.TensorSpec([None])])
     def step(a):
@@ -48,15 +48,15 @@ def failing_layer_while_traced():
         (failing_layer, "Exception encountered when calling", "wants pictures"),
     ],
 )
-def test_the_reason_and_no_heading(fail, heading, reason):
+def test_the_reason_is_shown_without_its_heading(fail, heading, reason):
     with pytest.raises(Exception) as caught:  # noqa: PT011
         fail()
     assert str(caught.value).startswith(heading)
     assert first_line(caught.value) == reason
 
 
-def test_the_first_of_several_errors():
-    """As kernels that fail at the same time are reported."""
+def test_only_the_first_of_several_errors_is_shown():
+    """TensorFlow lists errors of kernels that fail at the same time."""
     message = (
         "Graph execution error:\n\n2 root error(s) found.\n"
         f"  (0) INVALID_ARGUMENT:  {SHAPES}\n\t [[{{{{node sub}}}}]]\n"
@@ -65,13 +65,13 @@ def test_the_first_of_several_errors():
     assert SHAPES in first_line(tf.errors.InvalidArgumentError(None, None, message))
 
 
-def test_a_function_of_one_line():
-    """TensorFlow names it in front of the reason and leaves the heading out."""
+def test_the_name_of_a_one_line_function_is_removed():
+    """TensorFlow prints the name before the reason and omits the heading."""
     step = tf.function(lambda a: tf.subtract(a, tf.ones(3)), [tf.TensorSpec([None])])
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         step(tf.ones(2))
     assert first_line(caught.value) == SHAPES
 
 
-def test_an_error_that_says_nothing():
+def test_an_error_without_a_message_shows_its_type():
     assert first_line(AssertionError()) == ""

@@ -1,4 +1,4 @@
-"""A traced function becomes one flat graph under names that the next trace gives again."""
+"""A traced function becomes one flat graph with names that every trace repeats."""
 
 import tensorflow as tf
 
@@ -25,7 +25,7 @@ X = tf.constant([1.0, 2.0])
 
 
 def nested():
-    """A function that calls functions, one of them to be compiled."""
+    """Return a function that calls functions, one of them jit-compiled."""
     weight = tf.Variable([3.0, 4.0], name="weight")
 
     @tf.function
@@ -45,7 +45,7 @@ def nested():
     return outer, weight
 
 
-def test_calls_are_inlined_and_compiled_ones_too():
+def test_calls_are_inlined_even_if_jit_compiled():
     outer, _weight = nested()
     graph = flat(outer, X)
     assert not {"PartitionedCall", "StatefulPartitionedCall"} & set(ops(graph))
@@ -60,7 +60,7 @@ def test_another_trace_gives_the_same_names():
     assert structure(flat(first, X)) == structure(flat(second, X))
 
 
-def test_captures_have_the_names_of_their_variables():
+def test_captures_are_named_after_their_variables():
     twins = [tf.Variable(float(i), name="twin") for i in range(3)]
     constant = tf.constant(5.0) + 0.0
 
@@ -71,21 +71,21 @@ def test_captures_have_the_names_of_their_variables():
     assert flat(summed).captures == ("twin", "twin_1", "twin_2", "capture_3")
 
 
-def test_only_what_has_an_effect_must_run():
+def test_ops_with_effects_must_run():
     outer, _weight = nested()
     graph = flat(outer, X)
     types = {node.name: node.op for node in graph.graph_def.node}
     assert [types[name] for name in graph.control_outputs] == ["AssignAddVariableOp"]
 
 
-def test_outputs_wait_for_nothing():
+def test_outputs_are_not_behind_control_edges():
     outer, _weight = nested()
     graph = flat(outer, X)
     types = {node.name: node.op for node in graph.graph_def.node}
     assert [types[node_of(tensor)] for tensor in graph.outputs] == ["Sum"]
 
 
-def test_order_between_effects_stays():
+def test_the_order_of_effects_is_kept():
     weight = tf.Variable(1.0, name="weight")
 
     @tf.function
@@ -101,7 +101,7 @@ def test_order_between_effects_stays():
     assert all("^AssignVariableOp" in nodes[name].input for name in reads)
 
 
-def test_gradients_do_not_meet_in_one_op():
+def test_an_identity_of_many_tensors_is_removed():
     variables = [tf.Variable(X, name=f"v{i}") for i in range(2)]
 
     @tf.function
@@ -116,7 +116,7 @@ def test_gradients_do_not_meet_in_one_op():
     assert [pair[:2] for pair in inputs] == [("v0", "mul"), ("v1", "mul_1")]
 
 
-def test_devices_of_the_script_are_forgotten():
+def test_devices_set_by_the_script_are_dropped():
     @tf.function
     def placed(x):
         with tf.device("/device:CPU:0"):
@@ -128,7 +128,7 @@ def test_devices_of_the_script_are_forgotten():
     assert not any(node.device for node in [*graph.graph_def.node, *bodies])
 
 
-def test_a_loop_is_one_op():
+def test_a_loop_becomes_one_op():
     weight = tf.Variable(2.0, name="weight")
 
     @tf.function
@@ -144,7 +144,7 @@ def test_a_loop_is_one_op():
     assert not {"Enter", "Merge"} & set(ops(graph))
 
 
-def test_unused_arguments_keep_their_place():
+def test_unused_arguments_keep_their_position():
     @tf.function
     def second(a, b):
         return b * 2.0

@@ -1,4 +1,4 @@
-"""Models of every kind become a step that does, bit for bit, what the original does."""
+"""Models of every kind become a step with the same results as the original, bit for bit."""
 
 import runpy
 import textwrap
@@ -48,7 +48,7 @@ def losses_alone(step, n_steps=N_STEPS):
 
 
 def assert_same(path):
-    """The step taken out of a script has the losses that the script finds by itself."""
+    """Check that the captured step has the same losses as the script."""
     step = load(source_of(path))
     expected = runpy.run_path(path, run_name="__main__")["losses"][:N_STEPS]
     assert len(expected) == N_STEPS
@@ -100,7 +100,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_script_with_model_fit(tmp_path, kind):
+def test_a_script_that_calls_model_fit_is_loaded(tmp_path, kind):
     model, inputs, compiled = MODELS[kind]
     lines = (textwrap.dedent(model), f"inputs = {inputs}", compiled, "model.jit_compile = False")
     step = assert_same(script(tmp_path, "\n".join([*lines, FIT])))
@@ -108,7 +108,7 @@ def test_a_script_with_model_fit(tmp_path, kind):
     assert step.iterator
 
 
-def test_several_steps_at_once_are_taken_one_by_one(tmp_path):
+def test_steps_per_execution_is_reduced_to_single_steps(tmp_path):
     model, _, _ = MODELS["dropout"]
     lines = (
         textwrap.dedent(model),
@@ -137,19 +137,19 @@ for i in range(6):
 """
 
 
-def test_a_script_with_its_own_loop(tmp_path):
+def test_a_script_with_a_custom_loop_is_loaded(tmp_path):
     step = assert_same(script(tmp_path, LOOP))
     assert step.trainable == {"weight"}
     assert len(step.batches) == 6
     assert not step.compiled
 
 
-def test_a_function_that_the_script_compiles_is_known_to_be(tmp_path):
+def test_a_jit_compiled_function_is_recognised(tmp_path):
     text = LOOP.replace("@tf.function", "@tf.function(jit_compile=True)")
     assert load(source_of(script(tmp_path, text))).compiled
 
 
-def test_a_script_has_its_arguments_its_folder_and_its_name(tmp_path):
+def test_a_script_sees_its_arguments_folder_and_name(tmp_path):
     (tmp_path / "beside.py").write_text("n = 3")
     path = script(
         tmp_path,
@@ -163,7 +163,7 @@ def test_a_script_has_its_arguments_its_folder_and_its_name(tmp_path):
     assert load(source_of(path, arguments=["--rate", "2"])).losses
 
 
-def test_a_module(tmp_path, monkeypatch):
+def test_a_module_is_loaded(tmp_path, monkeypatch):
     (tmp_path / "some_package").mkdir()
     script(tmp_path / "some_package", LOOP)
     monkeypatch.chdir(tmp_path)
@@ -171,7 +171,7 @@ def test_a_module(tmp_path, monkeypatch):
     assert (step.name, len(step.batches)) == ("some_package.train", 6)
 
 
-def test_a_script_that_catches_everything_ends_all_the_same(tmp_path):
+def test_a_script_that_catches_every_exception_is_still_ended(tmp_path):
     text = LOOP.replace("range(6)", "range(100)").replace(
         "    losses.append(train_step(x[8 * i:8 * i + 8], y[8 * i:8 * i + 8]))",
         "    try:\n        train_step(x[:8], y[:8])\n    except Exception:\n        pass",
@@ -179,7 +179,7 @@ def test_a_script_that_catches_everything_ends_all_the_same(tmp_path):
     assert len(load(source_of(script(tmp_path, text))).batches) == 8
 
 
-# What cannot be loaded is explained in one line
+# Models that cannot be loaded are explained in one line
 
 
 def refusal(path, **options):
@@ -247,7 +247,7 @@ def test_a_script_that_never_trains_is_explained(tmp_path, capsys, text, complai
     ("text", "printed"),
     [("print('no data', file=sys.stderr); 1 / 0", True), ("print('nothing')", False)],
 )
-def test_what_a_script_printed_is_shown_where_it_failed_itself(tmp_path, text, printed):
+def test_the_output_of_a_script_that_fails_is_shown(tmp_path, text, printed):
     with pytest.raises(LoadError) as caught:
         load(source_of(script(tmp_path, f"import sys\n{text}")))
     assert caught.value.printed is printed
@@ -256,12 +256,12 @@ def test_what_a_script_printed_is_shown_where_it_failed_itself(tmp_path, text, p
 @pytest.mark.parametrize(
     "error", ["MemoryError()", "tf.errors.ResourceExhaustedError(0, 0, 'OOM')"]
 )
-def test_running_out_of_memory_is_no_fault_of_the_script(tmp_path, error):
+def test_running_out_of_memory_is_not_blamed_on_the_script(tmp_path, error):
     with pytest.raises((MemoryError, tf.errors.ResourceExhaustedError)):
         load(source_of(script(tmp_path, f"raise {error}")))
 
 
-def test_a_script_that_fails_shows_its_own_traceback(tmp_path, capsys):
+def test_a_failing_script_shows_only_its_own_traceback(tmp_path, capsys):
     path = script(tmp_path, "def deep():\n    1 / 0\ndeep()")
     assert "train.py, line 12" in refusal(path)
     said = capsys.readouterr().err
@@ -270,7 +270,7 @@ def test_a_script_that_fails_shows_its_own_traceback(tmp_path, capsys):
     assert "runpy" not in said
 
 
-def test_what_cannot_leave_the_script_is_explained_with_its_line(tmp_path):
+def test_code_that_cannot_be_captured_is_reported_with_its_line(tmp_path):
     text = LOOP.replace(
         "loss = tf", "loss = tf.cast(table.lookup(tf.constant(1)), tf.float32) * tf"
     ).replace(
@@ -320,7 +320,7 @@ def keras_file(tmp_path):
 
 
 def fitted_losses(path, step, loss, optimizer):
-    """What ``model.fit`` finds on the batches of the step."""
+    """Return the losses of ``model.fit`` on the batches of the step."""
     model = keras.saving.load_model(path, compile=False)
     model.compile(optimizer, loss, jit_compile=False)
     x, y = (np.concatenate(parts) for parts in zip(*step.batches, strict=True))
@@ -336,14 +336,14 @@ def fitted_losses(path, step, loss, optimizer):
 @pytest.mark.parametrize(
     "loss", ["sparse_categorical_crossentropy", "categorical_crossentropy", "mean_squared_error"]
 )
-def test_a_keras_file_with_a_loss(keras_file, loss):
+def test_a_keras_file_trains_with_a_given_loss(keras_file, loss):
     step = load(source_of(str(keras_file), loss=loss, optimizer="adam", batch_size=5))
     assert step.batches[0][0].shape == (5, 4)
     expected = fitted_losses(keras_file, step, loss, "adam")
     np.testing.assert_array_equal(losses_alone(step), expected)
 
 
-def test_a_compiled_keras_file_trains_as_it_was_saved(tmp_path):
+def test_a_compiled_keras_file_trains_with_its_saved_settings(tmp_path):
     path = tmp_path / "model.h5"
     model = small_model(optimizer="adam", loss="categorical_crossentropy")
     model.save(path)
@@ -352,7 +352,7 @@ def test_a_compiled_keras_file_trains_as_it_was_saved(tmp_path):
     np.testing.assert_array_equal(losses_alone(step), expected)
 
 
-def test_a_keras_model_of_several_inputs_and_outputs(tmp_path):
+def test_a_keras_model_with_several_inputs_and_outputs_trains(tmp_path):
     keras.utils.clear_session()
     words, rest = keras.Input((None,), dtype="int32", name="words"), keras.Input((3,))
     mean = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(2, 3)(words))
@@ -383,7 +383,7 @@ def exported(tmp_path):
     return path
 
 
-def test_a_saved_model_infers(exported):
+def test_a_saved_model_runs_inference(exported):
     step = load(source_of(str(exported)))
     serve = tf.saved_model.load(exported).signatures["serving_default"]
     assert not step.losses
@@ -394,7 +394,7 @@ def test_a_saved_model_infers(exported):
             np.testing.assert_array_equal(alone.run()[0], expected)
 
 
-def test_a_saved_model_is_trained_around_its_signature(exported):
+def test_a_saved_model_without_a_training_step_is_given_one(exported):
     loss = "sparse_categorical_crossentropy"
     step = load(source_of(str(exported), loss=loss, optimizer="adam"))
     loaded = tf.saved_model.load(exported)
@@ -439,7 +439,7 @@ def test_a_saved_model_trains_by_its_own_signature(tmp_path):
     assert step.targets
 
 
-def test_of_several_signatures_it_is_known_which_was_taken(tmp_path):
+def test_the_chosen_signature_is_reported(tmp_path):
     trainer = Trainer()
     forward = tf.function(lambda x: {"y": x @ trainer.weight})
     serve = forward.get_concrete_function(tf.TensorSpec((None, 4), name="x"))
@@ -450,7 +450,7 @@ def test_of_several_signatures_it_is_known_which_was_taken(tmp_path):
     assert load(source_of(str(tmp_path), signature="train")).left_out == ()
 
 
-def test_saved_models_that_cannot_be_used_are_explained(tmp_path, exported):
+def test_unusable_saved_models_are_explained(tmp_path, exported):
     assert "no signature 'other'; choose of" in refusal(exported, signature="other")
     bare = tmp_path / "bare"
     tf.saved_model.save(tf.Module(), str(bare))

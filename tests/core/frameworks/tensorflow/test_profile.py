@@ -1,4 +1,4 @@
-"""Profiles of a step: what is measured, and hand-made traces of a GPU."""
+"""Profiles of a step, measured and from hand-made GPU traces."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from enplace.values.problem import Problem
 
 @pytest.fixture(scope="module")
 def profile():
-    """A dense layer with a gradient step, on two logical CPUs."""
+    """The profile of a dense layer with a gradient step, on two logical CPUs."""
     kernel = tf.Variable(tf.ones((32, 32)), name="layer/kernel")
     x = tf.ones((16, 32))
 
@@ -33,13 +33,13 @@ def profile():
     return profile_step(step, parse_devices("cpu:2"), steps=20, warm_ups=3)
 
 
-def test_one_device_simulated_takes_as_long_as_the_measured_step(profile):
+def test_simulating_one_device_gives_the_measured_step_time(profile):
     cluster = cluster_from("local", profile)
     schedule = simulate(Problem(profile, cluster), recorded_plan(profile, cluster))
     assert schedule.makespan_us == pytest.approx(profile.measured.step_time_us, rel=0.05)
 
 
-def test_a_variable_holds_its_bytes_and_keeps_its_readers_and_writers(profile):
+def test_a_variable_has_its_bytes_and_is_colocated_with_its_users(profile):
     variable = profile.index["layer/kernel"]
     assert profile.op_types[variable] == "VarHandleOp"
     assert profile.persistent_bytes[variable] == 4 * 32 * 32
@@ -47,7 +47,7 @@ def test_a_variable_holds_its_bytes_and_keeps_its_readers_and_writers(profile):
     assert tied == {"VarHandleOp", "ReadVariableOp", "AssignSubVariableOp"}
 
 
-def test_tensors_have_their_bytes_and_handles_none(profile):
+def test_tensors_have_bytes_and_resource_handles_have_none(profile):
     size = {
         (profile.op_types[op], output): int(n_bytes)
         for op, output, n_bytes in zip(
@@ -58,7 +58,7 @@ def test_tensors_have_their_bytes_and_handles_none(profile):
     assert size["ReadVariableOp", 0] == 4 * 32 * 32
 
 
-def test_scopes_are_those_a_person_knows(profile):
+def test_scopes_are_those_of_the_model_code(profile):
     scope = dict(zip(profile.op_names, profile.scopes, strict=True))
     assert scope["layer/MatMul"] == "layer"
     assert scope["layer/kernel"] == "layer"
@@ -67,7 +67,7 @@ def test_scopes_are_those_a_person_knows(profile):
     assert profile.scopes[writer] == "update"
 
 
-def test_every_op_that_ran_has_a_deviation_and_a_time_where_it_ran(profile):
+def test_every_op_that_ran_has_a_time_and_its_deviation(profile):
     matmul = profile.index["layer/MatMul"]
     assert profile.measured.op_deviation["layer/MatMul"] >= 0
     assert np.isnan(profile.time_us[matmul, 0])
@@ -75,11 +75,11 @@ def test_every_op_that_ran_has_a_deviation_and_a_time_where_it_ran(profile):
     assert set(profile.measured.op_devices.values()) == {"CPU:0"}
 
 
-def test_nothing_is_measured_between_logical_cpus(profile):
+def test_transfers_between_logical_cpus_are_not_measured(profile):
     assert profile.measured.links == ()
 
 
-def test_kernels_of_a_gpu_are_added_up_from_the_row_of_all_streams():
+def test_gpu_kernels_are_summed_from_the_row_of_all_streams():
     stats = StepStats()
     host = stats.dev_stats.add(device="/job:localhost/replica:0/task:0/device:GPU:0")
     host.node_stats.add(node_name="a/MatMul", op_end_rel_nanos=5000)
@@ -92,13 +92,13 @@ def test_kernels_of_a_gpu_are_added_up_from_the_row_of_all_streams():
     assert (trace.kernel_us, trace.host_us) == ([30.0], [5.0])
 
 
-def test_the_slowest_tenth_does_not_count():
+def test_the_slowest_tenth_is_ignored():
     assert trimmed([1.0] * 9 + [100.0]) == (1.0, 0.0)
     mean, deviation = trimmed([1.0, 3.0])
     assert (mean, deviation) == (2.0, 0.5)
 
 
-def test_a_stray_measurement_does_not_bend_the_line():
+def test_an_outlier_does_not_change_the_fitted_line():
     sizes = np.array([1e3, 1e4, 1e5, 1e6, 1e7, 1e8])
     times_us = 10 + 1e-4 * sizes
     times_us[2] *= 5

@@ -1,4 +1,4 @@
-"""A trace that somebody saved becomes a profile, with and without the graph in it."""
+"""A saved trace becomes a profile, with or without the graph in it."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ EDGES = {
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    """Run a step on two devices and save its trace."""
+    """Traces of a step on two devices, saved to files."""
     graph, folder = tf.Graph(), tmp_path_factory.mktemp("traces")
     with graph.as_default():
         x = tf1.placeholder(tf.float32, [32, 64], name="x")
@@ -67,7 +67,7 @@ def edges_of(profile):
     return {(names[a], slot, names[b], size) for a, slot, b, size in rows}
 
 
-def test_the_graph_comes_back_whole_from_its_partitions(record):
+def test_the_graph_is_rebuilt_from_its_partitions(record):
     profile = profile_of_trace(str(record("whole.pb", partitions=True)))
     found = edges_of(profile)
     assert found >= EDGES | {("layer/halves", 1, "left", 32 * 32 * 4)}
@@ -79,7 +79,7 @@ def test_the_graph_comes_back_whole_from_its_partitions(record):
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_without_the_graph_the_labels_of_the_rows_tell_it(record, text):
+def test_without_a_graph_the_row_labels_give_the_edges(record, text):
     path = record("rows.pbtxt" if text else "rows.pb", partitions=False, text=text)
     assert source_of(str(path)).kind == "trace"
     profile = profile_of_trace(str(path))
@@ -87,7 +87,7 @@ def test_without_the_graph_the_labels_of_the_rows_tell_it(record, text):
     assert not any("/_" in name or name.startswith("_") for name in profile.op_names)
 
 
-def test_times_devices_and_variables_are_those_of_the_rows(record):
+def test_times_devices_and_variables_come_from_the_rows(record):
     profile = profile_of_trace(str(record("rows.pb", partitions=False)))
     at = profile.index
     assert profile.measured.op_devices["layer/a"] == "CPU:0"
@@ -101,7 +101,7 @@ def test_times_devices_and_variables_are_those_of_the_rows(record):
     assert profile.measured.step_time_us >= profile.time_us[at["layer/a"], 1] * 0.5
 
 
-def test_a_damaged_trace_is_one_line(record, tmp_path):
+def test_a_damaged_trace_is_refused_in_one_line(record, tmp_path):
     whole = record("rows.pb", partitions=False).read_bytes()
     (tmp_path / "cut.pb").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(LoadError, match=r"cut\.pb: the recorded trace is damaged"):

@@ -1,4 +1,4 @@
-"""A plan written into a graph; graphs here are drawn, and need no TensorFlow to run them."""
+"""Plans written into graphs, most of them random; no graph is run."""
 
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ DEVICES = ["/device:CPU:0", "/device:CPU:1"]
 
 
 def graph_of(inputs, ops=()):
-    """A graph from name -> inputs; ``ops`` gives the types that are not Identity."""
+    """Build a graph from name -> inputs; ``ops`` gives the types that are not Identity."""
     graph = GraphDef()
     for name, tensors in inputs.items():
         graph.node.add(name=name, op=dict(ops).get(name, "Identity"), input=tensors)
@@ -38,7 +38,7 @@ def devices_of(graph):
 
 @st.composite
 def placed_graphs(draw):
-    """A drawn graph, a device for every op, and an order of each device that the graph allows."""
+    """Draw a graph, a device for every op, and a valid order for each device."""
     n = draw(st.integers(2, 12))
     names = [f"n{i}" for i in range(n)]
     inputs = {
@@ -54,7 +54,7 @@ def placed_graphs(draw):
 
 
 @given(placed_graphs())
-def test_every_op_waits_for_the_one_ahead_and_nothing_goes_in_circles(drawn):
+def test_every_op_follows_the_one_before_it_and_there_is_no_cycle(drawn):
     graph, device_of, order = drawn
     placed = place_graph(graph, device_of, order)
     whole = nx.DiGraph(
@@ -69,7 +69,7 @@ def test_every_op_waits_for_the_one_ahead_and_nothing_goes_in_circles(drawn):
 
 
 @given(placed_graphs())
-def test_edges_are_only_added_and_only_where_data_does_not_imply_them(drawn):
+def test_only_control_edges_that_data_does_not_imply_are_added(drawn):
     graph, device_of, order = drawn
     placed, before = inputs_of(place_graph(graph, device_of, order)), inputs_of(graph)
     data = nx.DiGraph([(node_of(t), n) for n, tensors in before.items() for t in tensors])
@@ -83,7 +83,7 @@ def test_edges_are_only_added_and_only_where_data_does_not_imply_them(drawn):
 
 
 @given(placed_graphs())
-def test_any_order_of_priorities_becomes_one_that_the_graph_allows(drawn):
+def test_any_priorities_give_an_order_that_the_graph_allows(drawn):
     graph, device_of, order = drawn
     names = list(device_of)
     problem = Problem(profile_of(dict.fromkeys(names, 1.0)), cluster_of(2))
@@ -95,7 +95,7 @@ def test_any_order_of_priorities_becomes_one_that_the_graph_allows(drawn):
     place_graph(graph, device_of, lists)  # raises if they contradict the graph
 
 
-def test_a_priority_order_departs_from_the_positions_only_where_it_must():
+def test_priorities_are_followed_as_far_as_edges_allow():
     graph = graph_of({"a": [], "b": [], "c": ["a"], "d": []})
     problem = Problem(profile_of(dict.fromkeys("abcd", 1.0)), cluster_of(1))
     position = np.array([3, 1, 0, 2])  # c, b, d, a; but c needs a
@@ -103,7 +103,7 @@ def test_a_priority_order_departs_from_the_positions_only_where_it_must():
     assert device_orders(graph, problem, plan, plan.position) == [["b", "d", "a", "c"]]
 
 
-def test_a_plan_without_order_and_a_device_of_many_lanes_have_none():
+def test_fifo_plans_and_devices_with_several_lanes_have_no_order():
     graph = graph_of({"a": [], "b": []})
     problem = Problem(profile_of({}, cpu={"a": 1, "b": 1}), cluster_of(0, cpu_lanes=2))
     free, lanes = (
@@ -114,7 +114,7 @@ def test_a_plan_without_order_and_a_device_of_many_lanes_have_none():
     assert device_orders(graph, problem, lanes, lanes.position) == [[]]
 
 
-def test_without_order_a_cpu_of_one_lane_still_runs_one_op_at_a_time():
+def test_a_fifo_plan_still_orders_a_cpu_with_one_lane():
     graph = graph_of({"a": [], "b": [], "c": []})
     profile = profile_of({"b": 1, "c": 1}, cpu={"a": 1, "b": 1})
     problem = Problem(profile, cluster_of(1, cpu_lanes=1))
@@ -124,21 +124,21 @@ def test_without_order_a_cpu_of_one_lane_still_runs_one_op_at_a_time():
     assert device_orders(graph, problem, plan, plan.position) == [[], ["a", "b"]]
 
 
-def test_an_order_against_the_graph_names_the_ops():
+def test_an_order_that_contradicts_the_graph_is_refused_by_op_name():
     graph = graph_of({"a": [], "b": ["a"], "c": ["b"]})
     device_of = dict.fromkeys("abc", DEVICES[0])
     with pytest.raises(DeadlockError, match=r"contradicts the graph: .*'a'"):
         place_graph(graph, device_of, [["b", "a", "c"]])
 
 
-def test_orders_of_two_devices_that_contradict_each_other():
+def test_contradictory_orders_of_two_devices_are_refused():
     graph = graph_of({"a": [], "b": ["c"], "c": [], "d": ["a"]})
     device_of = {"a": DEVICES[0], "b": DEVICES[0], "c": DEVICES[1], "d": DEVICES[1]}
     with pytest.raises(DeadlockError):
         place_graph(graph, device_of, [["b", "a"], ["d", "c"]])
 
 
-def test_what_does_no_work_is_not_waited_for():
+def test_ops_that_do_no_work_are_not_ordered():
     types = {"x": "Placeholder", "k": "Const", "v": "VarHandleOp"}
     assert ordered_ops(graph_of({"x": [], "k": [], "v": [], "a": ["x"]}, types)) == {"a"}
 
@@ -152,7 +152,7 @@ def test_loops_of_tf1_are_left_alone():
     assert inputs_of(placed) == inputs
 
 
-def test_branches_of_tf1_end_where_they_merge():
+def test_ops_inside_tf1_branches_are_not_ordered():
     inner = {"s2": ["t", "q"], "u": ["s2"], "w": ["s2:1"], "m2": ["u", "w"]}
     outer = {"p": [], "q": [], "d": [], "s": ["d", "p"], "f": ["s"], "t": ["s:1"]}
     inputs = {**outer, **inner, "m": ["f", "m2"], "after": ["m"]}
@@ -161,7 +161,7 @@ def test_branches_of_tf1_end_where_they_merge():
     assert ordered_ops(graph_of(inputs, types)) == always
 
 
-def test_ops_that_the_plan_does_not_know_go_beside_what_they_use():
+def test_ops_missing_from_the_plan_join_their_inputs_or_consumers():
     types = {"it": "Placeholder", "next": "IteratorGetNext", "v": "VarHandleOp", "k": "Const"}
     inputs = {
         "it": [],
@@ -189,7 +189,7 @@ def test_ops_that_the_plan_does_not_know_go_beside_what_they_use():
     }
 
 
-def test_readers_stay_with_their_variable_and_lose_their_place_in_the_order():
+def test_readers_on_the_device_of_their_variable_are_not_ordered():
     graph = graph_of({"v": [], "read": ["v"], "a": [], "b": []}, {"v": "VarHandleOp"})
     device_of = {"v": DEVICES[0], "read": DEVICES[1], "a": DEVICES[1], "b": DEVICES[1]}
     placed = place_graph(graph, device_of, [["v"], ["a", "read", "b"]])
@@ -197,15 +197,15 @@ def test_readers_stay_with_their_variable_and_lose_their_place_in_the_order():
     assert inputs_of(placed)["b"] == ["^a"]
 
 
-def test_the_graph_that_was_given_stays_as_it_is():
+def test_placing_does_not_change_the_given_graph():
     graph = graph_of({"a": [], "b": []})
     before = graph.SerializeToString(deterministic=True)
     place_graph(graph, dict.fromkeys("ab", DEVICES[0]), [["a", "b"]])
     assert graph.SerializeToString(deterministic=True) == before
 
 
-def test_what_needs_no_batch_does_not_wait_for_one():
-    """At the end of the data a counter of steps has gone on, with a plan as without one."""
+def test_ops_that_need_no_batch_do_not_wait_for_one():
+    """A step counter still counts at the end of the data, with or without a plan."""
     graph = tf.Graph()
     with graph.as_default():
         data = tf.data.Dataset.range(3).map(lambda i: tf.fill((2,), tf.cast(i, tf.float32)))

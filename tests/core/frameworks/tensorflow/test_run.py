@@ -1,4 +1,4 @@
-"""Plans run on two logical CPUs exactly as they say, and change nothing of the result."""
+"""Plans run exactly as planned on two logical CPUs and do not change the results."""
 
 from dataclasses import replace
 from itertools import chain, count
@@ -44,7 +44,7 @@ def assert_exact(run):
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("policy", ["strict", "priority"])
-def test_a_scattered_plan_runs_exactly_as_it_says(style, policy, all_steps, two_cpus):
+def test_a_scattered_plan_runs_exactly_as_planned(style, policy, all_steps, two_cpus):
     step = all_steps[style]
     problem = problem_of(step, two_cpus.cluster)
     plan = scattered_plan(problem, policy=policy)
@@ -57,13 +57,13 @@ def test_a_scattered_plan_runs_exactly_as_it_says(style, policy, all_steps, two_
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_plan_of_a_placer_runs_exactly_as_it_says(style, all_steps, two_cpus):
+def test_the_plan_of_a_placer_runs_exactly_as_planned(style, all_steps, two_cpus):
     step = all_steps[style]
     problem = problem_of(step, two_cpus.cluster)
     assert_exact(run_plan(step, problem, place(problem, "heft").plan, two_cpus, N_STEPS))
 
 
-def test_what_was_measured_is_whole_and_travels(all_steps, two_cpus):
+def test_a_measured_run_is_complete_and_survives_encoding(all_steps, two_cpus):
     step = all_steps["custom"]
     problem = problem_of(step, two_cpus.cluster)
     plan = scattered_plan(problem)
@@ -84,10 +84,10 @@ def test_what_was_measured_is_whole_and_travels(all_steps, two_cpus):
     assert arrived.to_json() == run.to_json()
 
 
-def test_a_machine_that_slows_down_meanwhile_does_so_for_all_three_ways(
+def test_a_machine_that_slows_down_affects_all_three_variants_alike(
     all_steps, two_cpus, monkeypatch
 ):
-    """By this clock every step takes 1 ms longer than the one before."""
+    """With this clock every step takes 1 ms longer than the one before."""
     step = all_steps["custom"]
     problem = problem_of(step, two_cpus.cluster)
     ticks = chain.from_iterable((0, 1_000_000 * number) for number in count())
@@ -98,14 +98,12 @@ def test_a_machine_that_slows_down_meanwhile_does_so_for_all_three_ways(
     assert len(run.step_times_us) == N_STEPS
 
 
-def test_a_model_that_fits_only_with_the_plan_has_nothing_to_be_compared_with(
-    all_steps, two_cpus, monkeypatch
-):
+def test_a_model_that_fits_only_with_the_plan_is_not_compared(all_steps, two_cpus, monkeypatch):
     step = all_steps["custom"]
     problem = problem_of(step, two_cpus.cluster)
 
     class Small(running.OpenStep):
-        """A session of a machine with room for the placed graph alone."""
+        """A session on a machine that has memory only for the placed graph."""
 
         def run(self, options=None, metadata=None):
             if not any(node.device for node in self.graph.as_graph_def().node):
@@ -120,7 +118,7 @@ def test_a_model_that_fits_only_with_the_plan_has_nothing_to_be_compared_with(
     assert run.ops_on_planned_device == run.ops_checked
 
 
-def test_without_order_only_the_devices_are_fixed(all_steps, two_cpus):
+def test_an_unordered_run_fixes_only_the_devices(all_steps, two_cpus):
     step = all_steps["custom"]
     problem = problem_of(step, two_cpus.cluster)
     run = run_plan(step, problem, scattered_plan(problem), two_cpus, 5, ordered=False)
@@ -130,7 +128,7 @@ def test_without_order_only_the_devices_are_fixed(all_steps, two_cpus):
     assert run.loss_difference == 0.0
 
 
-def test_ops_that_the_plan_does_not_know_are_told_and_run_beside_the_others(all_steps, two_cpus):
+def test_ops_missing_from_the_plan_are_listed_and_still_run(all_steps, two_cpus):
     step = all_steps["custom"]
     known = problem_of(step, two_cpus.cluster)
     graph_def = type(step.graph_def)()
@@ -143,7 +141,7 @@ def test_ops_that_the_plan_does_not_know_are_told_and_run_beside_the_others(all_
     assert run.ops_on_planned_device == run.ops_checked
 
 
-def test_a_strict_order_against_the_graph_is_refused(all_steps, two_cpus):
+def test_a_strict_order_that_contradicts_the_graph_is_refused(all_steps, two_cpus):
     step = all_steps["custom"]
     problem = problem_of(step, two_cpus.cluster)
     plan = scattered_plan(problem, policy="strict")
@@ -152,7 +150,7 @@ def test_a_strict_order_against_the_graph_is_refused(all_steps, two_cpus):
         run_plan(step, problem, turned, two_cpus, 5)
 
 
-def test_devices_that_are_not_there_are_named(all_steps, two_cpus):
+def test_missing_devices_are_named(all_steps, two_cpus):
     step = all_steps["custom"]
     problem = problem_of(step, replace(two_cpus.cluster, devices=_renamed(two_cpus.cluster)))
     with pytest.raises(DevicesError, match=r"/device:CPU:7 is not here"):
@@ -164,7 +162,7 @@ def _renamed(cluster):
     return first, replace(second, name="CPU:7")
 
 
-def test_what_tensorflow_refuses_is_told_in_one_line(all_steps, two_cpus):
+def test_a_graph_that_tensorflow_refuses_is_explained_in_one_line(all_steps, two_cpus):
     step = all_steps["custom"]
     problem = problem_of(step, two_cpus.cluster)
     broken = replace(step, targets=(*step.targets, "nothing"))
@@ -173,7 +171,7 @@ def test_what_tensorflow_refuses_is_told_in_one_line(all_steps, two_cpus):
     assert "\n" not in str(caught.value)
 
 
-def test_an_inference_is_compared_by_all_that_it_gives(all_steps, two_cpus):
+def test_inference_is_compared_by_all_its_outputs(all_steps, two_cpus):
     step = replace(all_steps["custom"], losses=())
     problem = problem_of(step, two_cpus.cluster)
     run = run_plan(step, problem, scattered_plan(problem), two_cpus, 5)
@@ -181,7 +179,7 @@ def test_an_inference_is_compared_by_all_that_it_gives(all_steps, two_cpus):
     assert run.loss_difference == 0.0
 
 
-def test_a_graph_of_tf1_with_a_loop_and_variables_by_reference(tmp_path, two_cpus):
+def test_a_tf1_graph_with_a_loop_and_reference_variables_runs_as_planned(tmp_path, two_cpus):
     v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
         v1.set_random_seed(1)

@@ -1,4 +1,4 @@
-"""A plan runs only with the model that it was made for."""
+"""A plan runs only with its own model."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from enplace.values.measurement import Measurement
 from problems import profile_of
 
 
-def test_a_model_that_lost_or_got_ops_is_refused():
+def test_a_model_with_missing_or_new_ops_is_refused():
     _check_same_graph({"a", "b"}, ["a", "b"], whole=True)
     with pytest.raises(PlanError, match="has no b"):
         _check_same_graph({"a"}, ["a", "b"], whole=True)
@@ -18,7 +18,7 @@ def test_a_model_that_lost_or_got_ops_is_refused():
         _check_same_graph({"a", "b", "dense"}, ["a", "b"], whole=True)
 
 
-def test_a_trace_may_have_left_ops_out():
+def test_a_trace_may_omit_ops_of_the_model():
     _check_same_graph({"a", "b", "folded"}, ["a", "b"], whole=False)
 
 
@@ -32,5 +32,5 @@ def test_a_trace_may_have_left_ops_out():
         (Measurement(paper="odd"), False),
     ],
 )
-def test_profiles_of_whole_models_are_known(measured, whole):
+def test_profiles_of_whole_models_are_recognised(measured, whole):
     assert _is_whole(replace(profile_of({"a": 1}), measured=measured)) is whole

@@ -1,4 +1,4 @@
-"""Shapes and bytes of the tensors of a step, as far as they are known."""
+"""Known shapes and sizes of the tensors of a step."""
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +26,7 @@ def test_sizes_come_from_the_recorded_batches():
     assert shapes["weight:0"].n_bytes is None
 
 
-def test_an_iterator_brings_batches_of_known_size():
+def test_batches_of_an_iterator_have_known_sizes():
     data = tf.data.Dataset.from_tensor_slices(np.zeros((8, 3), np.float32)).repeat().batch(4)
 
     @tf.function
@@ -40,7 +40,7 @@ def test_an_iterator_brings_batches_of_known_size():
     assert shapes["mul:0"].n_bytes == 4 * 3 * 4
 
 
-def test_what_differs_between_batches_or_only_running_tells_is_unknown():
+def test_shapes_that_vary_or_depend_on_values_are_unknown():
     @tf.function(input_signature=[tf.TensorSpec((None, 3))])
     def picked(x):
         return tf.where(x > 0.0, name="where"), tf.add(x, 1.0, name="add")
@@ -51,7 +51,7 @@ def test_what_differs_between_batches_or_only_running_tells_is_unknown():
     assert shapes["where:0"].n_bytes is shapes["add:0"].n_bytes is None
 
 
-def test_reading_shapes_leaves_the_step_alone():
+def test_reading_shapes_does_not_change_the_step():
     @tf.function(input_signature=[tf.TensorSpec((None, 3))])
     def plus(x):
         return x + 1.0

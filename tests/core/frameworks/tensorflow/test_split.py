@@ -1,4 +1,4 @@
-"""Real graphs with their ops split: the same results, and the nodes that the plan speaks of."""
+"""Splits of real graphs keep the results and make the nodes that the plan names."""
 
 from collections import Counter
 from dataclasses import replace
@@ -66,17 +66,17 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
 model.fit(x, y, batch_size=BATCH, verbose=0)
 """
-"""A convolution in two groups; it comes first, as TensorFlow has no gradients of it on a CPU."""
+"""A grouped convolution, placed first because TensorFlow has no CPU gradient for its input."""
 
 NORM = "    layers.BatchNormalization(),\n"
 CHAOTIC = MODEL.replace("    layers.Flatten(),", 3 * NORM + "    layers.Flatten(),").replace(
     "SGD(0.1)", "SGD(3.0)"
 )
-"""At this rate the last bit of the weights decides what the loss is some steps later."""
+"""With this learning rate, a change in the last bit of the weights soon changes the loss."""
 
 N_STEPS = 3
 LAST_BIT = 2.0**-16
-"""Of the largest variable: Keras sums up the losses of all samples, more than 128."""
+"""Tolerance relative to the largest variable; Keras sums the losses of over 128 samples."""
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def grouped_step(folder, batch):
 
 
 def as_on_gpus(problem):
-    """The problem on GPUs where convolutions take long, so that os-dpos splits them."""
+    """Move the problem to GPUs where convolutions are slow, so that os-dpos splits them."""
     long = np.array([kind.startswith("Conv2D") for kind in problem.profile.op_types])
     times = np.where(long, 1000.0, 5.0)
     profile = problem.profile.with_costs(np.stack([times, times], axis=1))
@@ -117,7 +117,7 @@ def as_on_gpus(problem):
 
 
 def everything(problem, last):
-    """Every op split along one of its dimensions: the first, or the last."""
+    """Split every op along the first or the last of its dimensions."""
     profile = problem.profile
     splits = [
         Split(name, legal[-1 if last else 0], 2)
@@ -133,7 +133,7 @@ def run(step, problem, splits, two_cpus, steps=N_STEPS):
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_results_stay_whatever_is_split(last, step, problem, two_cpus):
+def test_splitting_any_op_keeps_the_results(last, step, problem, two_cpus):
     splits = everything(problem, last)
     types = Counter(problem.profile.op_types[problem.profile.index[s.op]] for s in splits)
     assert {"Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "MatMul"} <= set(types)
@@ -158,7 +158,7 @@ def test_the_data_parallel_graph_gives_the_same_results(step, problem, two_cpus)
     assert {"Split", "ConcatV2", "AddN"} <= set(nodes.values())
 
 
-def test_parts_of_parts(step, problem, two_cpus):
+def test_splitting_parts_again_keeps_the_results(step, problem, two_cpus):
     profile = problem.profile
     conv = next(n for n, t in zip(profile.op_names, profile.op_types, strict=True) if t == "Conv2D")
     splits = [Split(conv, "batch", 2), Split(f"{conv}/split/part_1", "channel", 4)]
@@ -173,7 +173,7 @@ def step_of_text(folder, text):
     return load(source_of(str(path)))
 
 
-def test_a_loss_that_drifts_is_no_fault_of_the_splits(tmp_path, two_cpus):
+def test_a_drifting_loss_is_not_blamed_on_the_splits(tmp_path, two_cpus):
     step = step_of_text(tmp_path, CHAOTIC)
     problem = problem_of(step, two_cpus)
     done = run(step, problem, data_parallel(problem), two_cpus, 10)
@@ -185,8 +185,8 @@ def test_a_loss_that_drifts_is_no_fault_of_the_splits(tmp_path, two_cpus):
     assert 0 < arrived.rounding_difference == done.rounding_difference <= 1e-5
 
 
-def test_an_optimiser_that_divides_by_the_gradient_may_make_much_of_rounding(tmp_path, two_cpus):
-    """What is added just before batch normalisation has no gradient but rounding errors."""
+def test_an_optimiser_that_divides_by_gradients_may_amplify_rounding(tmp_path, two_cpus):
+    """A bias just before batch normalisation has only rounding errors as its gradient."""
     before = 'layers.Conv2D(8, 3, padding="same", activation="relu"),\n    layers.Batch'
     text = MODEL.replace(before, 'layers.Conv2D(8, 3, padding="same"),\n    layers.Batch')
     step = step_of_text(tmp_path, text.replace("SGD(0.1)", "Adam(0.001)"))
@@ -196,8 +196,8 @@ def test_an_optimiser_that_divides_by_the_gradient_may_make_much_of_rounding(tmp
     assert not done.changes_result
 
 
-def test_parts_that_are_left_out_of_a_sum_are_found_out(step, problem, two_cpus, monkeypatch):
-    """A gradient that lacks the samples of one part."""
+def test_a_sum_that_omits_a_part_is_detected(step, problem, two_cpus, monkeypatch):
+    """A gradient is summed without the samples of one part."""
 
     def split_wrongly(step, splits):
         made = split_step(step, splits)
@@ -209,14 +209,14 @@ def test_parts_that_are_left_out_of_a_sum_are_found_out(step, problem, two_cpus,
     assert run(step, problem, data_parallel(problem), two_cpus).changes_result
 
 
-def test_a_dimension_without_equal_parts_is_named(step, problem):
+def test_a_dimension_that_does_not_divide_evenly_is_refused(step, problem):
     profile = problem.profile
     conv = next(n for n, t in zip(profile.op_names, profile.op_types, strict=True) if t == "Conv2D")
     with pytest.raises(SplitError, match=f"op '{conv}' .* 8 is no multiple of 3"):
         split_step(step, [Split(conv, "batch", 3)])
 
 
-def test_a_graph_without_the_op_is_refused(step):
+def test_splitting_an_op_missing_from_the_graph_is_refused(step):
     with pytest.raises(SplitError, match=r"op 'conv9' .* profile the model as it is now"):
         split_step(replace(step), [Split("conv9", "batch", 2)])
 
@@ -231,7 +231,7 @@ def test_a_grouped_convolution_keeps_its_results(tmp_path, two_cpus):
     assert done.loss_difference <= 1e-6
 
 
-def test_the_channels_of_a_grouped_convolution_are_not_split(two_cpus):
+def test_a_grouped_convolution_is_not_split_by_channel(two_cpus):
     @tf.function
     def gradients(x, filters):
         with tf.GradientTape() as tape:
@@ -250,7 +250,7 @@ def test_the_channels_of_a_grouped_convolution_are_not_split(two_cpus):
             split_step(step, [Split(op, "channel", 2)])
 
 
-def test_a_batch_of_seven_is_never_split_in_two(tmp_path, two_cpus):
+def test_a_batch_of_seven_is_never_halved(tmp_path, two_cpus):
     step = grouped_step(tmp_path, 7)
     problem = problem_of(step, two_cpus)
     profile = problem.profile
@@ -262,7 +262,7 @@ def test_a_batch_of_seven_is_never_split_in_two(tmp_path, two_cpus):
     assert done.loss_difference <= 1e-6
 
 
-def test_ops_without_an_axis_of_samples_stay_whole(two_cpus):
+def test_ops_without_a_sample_dimension_stay_whole(two_cpus):
     @tf.function
     def train(x, table, ids):
         rows, columns = tf.gather(table, ids), tf.gather(table, ids, axis=1)

@@ -1,4 +1,4 @@
-"""A step in a session starts from what was recorded, and goes through the batches in turn."""
+"""A step in a session starts from the recorded state and cycles through the batches."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from enplace.frameworks.tensorflow.step import OpenStep, plain_config
 
 
 def counting_step(*batches):
-    """A step that sums up what it is given."""
+    """Return a step that sums its batches."""
     total = tf.Variable(5.0, name="total")
 
     @tf.function(input_signature=[tf.TensorSpec(None)])
@@ -24,11 +24,11 @@ def values(step, n_steps, **options):
         return [float(alone.run()[0]) for _ in range(n_steps)]
 
 
-def test_after_the_last_batch_comes_the_first():
+def test_the_first_batch_follows_the_last():
     assert values(counting_step(1.0, 10.0), 4) == [6.0, 16.0, 17.0, 27.0]
 
 
-def test_every_run_starts_from_what_was_recorded():
+def test_every_run_starts_from_the_recorded_state():
     step = counting_step(1.0)
     assert values(step, 2) == values(step, 2) == [6.0, 7.0]
 
@@ -37,7 +37,7 @@ def test_fed_batches_may_differ_in_shape():
     assert values(counting_step([1.0, 1.0], [1.0, 1.0, 1.0]), 2) == [7.0, 10.0]
 
 
-def test_a_variable_tells_its_value():
+def test_the_value_of_a_variable_can_be_read():
     step = counting_step(1.0)
     with OpenStep(step) as alone:
         assert alone.variable("total") == 5.0
@@ -48,7 +48,7 @@ def test_a_variable_tells_its_value():
 @pytest.mark.parametrize(
     "values", [tf.constant([b"a", b"b"]), tf.ones((2,), tf.bfloat16), tf.constant([True, False])]
 )
-def test_values_of_any_type_come_from_an_iterator(values):
+def test_an_iterator_can_yield_any_type(values):
     dataset = tf.data.Dataset.from_tensor_slices(values)
 
     @tf.function
@@ -62,7 +62,7 @@ def test_values_of_any_type_come_from_an_iterator(values):
         np.testing.assert_array_equal([alone.run()[0] for _ in range(2)], values.numpy())
 
 
-def test_a_placed_graph_runs_where_it_says():
+def test_a_placed_graph_runs_on_its_devices():
     step = counting_step(1.0)
     for node in step.graph_def.node:
         node.device = "/device:CPU:1"

@@ -1,4 +1,4 @@
-"""TensorFlow 1 graphs become a step that does, bit for bit, what a session does with them."""
+"""TensorFlow 1 graphs become a step with the same results as a session, bit for bit."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ N_STEPS = 5
 
 
 def made(resource=False, x=None):
-    """A small graph that trains, its op, its loss."""
+    """Return a small training graph, its training op and its loss."""
     x = v1.placeholder(tf.float32, (None, 4), "x") if x is None else x
     init = v1.initializers.truncated_normal(seed=3)
     weight = v1.get_variable("weight", (4, 2), initializer=init, use_resource=resource)
@@ -50,7 +50,7 @@ def export(graph, path):
 
 @pytest.mark.parametrize("resource", [False, True], ids=["ref", "resource"])
 @pytest.mark.parametrize("suffix", [".meta", ".pb", ".pbtxt"])
-def test_a_training_graph(tmp_path, suffix, resource):
+def test_a_training_graph_is_loaded(tmp_path, suffix, resource):
     with tf.Graph().as_default() as graph:
         train, loss = made(resource)
         v1.global_variables_initializer()
@@ -64,7 +64,7 @@ def test_a_training_graph(tmp_path, suffix, resource):
 
 
 @pytest.mark.parametrize("start", [v1.data.make_one_shot_iterator, None], ids=["one-shot", "own"])
-def test_a_dataset_in_the_graph_brings_the_batches(tmp_path, start):
+def test_a_dataset_in_the_graph_provides_the_batches(tmp_path, start):
     with tf.Graph().as_default() as graph:
         values = np.arange(48, dtype=np.float32).reshape(6, 2, 4)
         dataset = tf.data.Dataset.from_tensor_slices(values)
@@ -90,7 +90,7 @@ def test_variables_start_from_the_checkpoint(tmp_path):
     np.testing.assert_array_equal(step.variables["weight"], saved)
 
 
-def test_colocation_stays_and_devices_do_not(tmp_path):
+def test_colocation_is_kept_and_devices_are_dropped(tmp_path):
     with tf.Graph().as_default() as graph, tf.device("/device:GPU:7"):
         made()
     step = load(export(graph, tmp_path / "model.meta"))
@@ -99,7 +99,7 @@ def test_colocation_stays_and_devices_do_not(tmp_path):
     assert not any(node.device for node in step.graph_def.node)
 
 
-def test_a_graph_that_only_infers(tmp_path):
+def test_an_inference_graph_is_loaded(tmp_path):
     with tf.Graph().as_default() as graph:
         x = v1.placeholder(tf.float32, (None, 4), "x")
         tf.nn.softmax(x @ tf.ones((4, 2)), name="probabilities")
@@ -145,7 +145,7 @@ def with_a_queue():
         (with_a_queue, "is part of a queue; bring the batches with tf.data"),
     ],
 )
-def test_what_cannot_run_by_itself_is_explained(tmp_path, make, complaint):
+def test_graphs_that_cannot_run_alone_are_explained(tmp_path, make, complaint):
     with tf.Graph().as_default() as graph:
         make()
     with pytest.raises(LoadError, match=complaint) as caught:
@@ -155,7 +155,7 @@ def test_what_cannot_run_by_itself_is_explained(tmp_path, make, complaint):
 
 @pytest.mark.parametrize("name", ["graph.pb", "graph.pbtxt", "graph.meta"])
 @pytest.mark.parametrize("content", [b"hello\n", b"\xff\xfe\x00", b"\x0a\x05\x0a\x03abc"])
-def test_what_is_no_graph_is_refused(tmp_path, name, content):
+def test_a_file_that_is_not_a_graph_is_refused(tmp_path, name, content):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(LoadError, match=name):
