@@ -1,4 +1,4 @@
-"""Open documents for tests of the studio."""
+"""Documents for tests of the studio."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from problems import cluster_of, plan_of, profile_of
 
 
 def chain_document(**cluster: object) -> Document:
-    """Ops a -> b -> c, 10 µs each, with c sent 20 bytes from GPU 0 to GPU 1 at 1 µs a byte.
+    """Return a document of ops a -> b -> c, 10 µs each; b sends 20 bytes at 1 µs per byte.
 
     The plan puts a and b on GPU 0 and c on GPU 1: c starts at 10 + 10 + 1 + 20 = 41 µs.
     """
@@ -24,7 +24,7 @@ def chain_document(**cluster: object) -> Document:
 
 
 def document_of(profile: Profile, cluster: Cluster, *places: dict[str, int]) -> Document:
-    """A document with a plan for each op -> device; the first is shown."""
+    """Return a document with one plan per mapping from op to device; the first plan is shown."""
     document = Document()
     document.open(start_project(profile, cluster))
     for number, devices in enumerate(places):
@@ -40,7 +40,7 @@ def add_plan(
     method: str = "hand",
     choose: bool = False,
 ) -> PlanEntry:
-    """Add a plan that a test wrote."""
+    """Add a hand-made plan."""
     assert document.problem is not None
     plan = replace(plan_of(document.problem, devices), method=method)
     document.add_plan(PlanEntry(name, plan, simulate(document.problem, plan)), choose=choose)
@@ -48,7 +48,7 @@ def add_plan(
 
 
 def wide_document(n_ops: int = 400, n_gpus: int = 3) -> Document:
-    """Many independent ops of random length dealt out to the GPUs, in a tangle of transfers."""
+    """Return many ops of random duration spread over the GPUs, with many transfers."""
     random = np.random.default_rng(7)
     names = [f"layer_{op % 4}/op_{op}" for op in range(n_ops)]
     times = dict(zip(names, random.uniform(0.5, 20, n_ops).tolist(), strict=True))

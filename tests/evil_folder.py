@@ -1,4 +1,4 @@
-"""A folder that is the current one, with modules that no process may run."""
+"""A current folder with modules that no process may import."""
 
 import pytest
 
@@ -10,9 +10,9 @@ MODULES = ("argparse", "click", "io", "json", "numpy", "os", "queue", "scipy", "
 
 @pytest.fixture
 def evil_folder(tmp_path, monkeypatch):
-    """Make it the current folder, and an entry of the path of modules.
+    """Make the folder current and add it to ``PYTHONPATH``.
 
-    Returns the file that is there once one of its modules has run.
+    Returns a file that exists once one of its modules has run.
     """
     mark = tmp_path / "ran"
     folder = tmp_path / "evil"
@@ -25,7 +25,7 @@ def evil_folder(tmp_path, monkeypatch):
 
 
 def first_message(program, *jobs):
-    """What a worker answers first."""
+    """Return the first answer of a worker."""
     with Worker(program, [Message("profile", job) for job in jobs]) as worker:
         while not (messages := worker.receive(1.0)):
             pass

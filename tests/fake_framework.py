@@ -1,4 +1,4 @@
-"""Put another worker in the place of TensorFlow's."""
+"""Replace TensorFlow's worker."""
 
 from dataclasses import replace
 
@@ -7,13 +7,13 @@ from enplace.processes.worker import Program
 
 
 def use_worker(monkeypatch, *command):
-    """Have a command do the jobs, in this process."""
+    """Let a command do the jobs of this process."""
     program = Program(command, "TensorFlow", framework.explain_end)
     monkeypatch.setattr(framework, "FRAMEWORK", replace(framework.FRAMEWORK, worker=program))
 
 
 def code_to_use_worker(*command):
-    """Python code that has a command do the jobs, for another process."""
+    """Return Python code that lets a command do the jobs of another process."""
     return (
         "from dataclasses import replace\n"
         "from enplace.frameworks.tensorflow import framework\n"

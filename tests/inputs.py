@@ -1,4 +1,4 @@
-"""Small inputs of every readable format, as plain data that a test can spoil."""
+"""Small inputs in every readable format, as plain data for tests to modify."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def tarnawski(rate: float = RATE) -> dict[str, Any]:
 
 
 def text_form() -> dict[str, Any]:
-    """Give two ops and the tensor between them."""
+    """Return two ops and the tensor between them."""
     return {
         "ops": [{"name": "net/a", "time_us": {"gpu": 1}}, {"name": "b", "time_us": {"cpu": 2}}],
         "edges": [{"src": "net/a", "dst": "b", "bytes": 4}],
@@ -37,7 +37,7 @@ def text_form() -> dict[str, Any]:
 
 
 def cluster_file() -> dict[str, Any]:
-    """Give two GPUs and a CPU behind a shared bridge."""
+    """Return two GPUs and a CPU behind a shared bridge."""
     return {
         "devices": [
             {"name": "GPU:0", "kind": "gpu", "capacity_bytes": 100},
@@ -61,7 +61,7 @@ def tf_node(name: str, op: str, **more: Any) -> dict[str, Any]:
 
 
 def tf_profile(step_us: float = 100.0) -> dict[str, Any]:
-    """One training step of w: read, multiply, gradient, update; fed from the host."""
+    """Return one training step of w: read, multiply, gradient, update; fed from the host."""
     nodes = [
         tf_node("next", "IteratorGetNext", device="CPU:0", cpu_us_median=20.0),
         tf_node("w", "VariableV2", tag="lstm1", var_bytes=40),
@@ -96,7 +96,7 @@ def tf_profile(step_us: float = 100.0) -> dict[str, Any]:
 
 
 def put(*where: Any) -> Callable[[dict[str, Any]], None]:
-    """Change that sets the value at a path; the last item is the value."""
+    """Return a change that sets the value at a path; the last item is the value."""
     *path, key, value = where
 
     def change(data: Any) -> None:

@@ -1,4 +1,4 @@
-"""Small problems for tests: written by hand, or drawn by hypothesis."""
+"""Small problems for tests, written by hand or drawn by hypothesis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def profile_of(
     colocation: dict[str, str] | None = None,
     cpu: dict[str, float] | None = None,
 ) -> Profile:
-    """A profile from op -> GPU time and (source, target, bytes) edges, all of output 0."""
+    """Build a profile from op -> GPU time and (source, target, bytes) edges of output 0."""
     names = [*times, *(name for name in cpu or {} if name not in times)]
     index = {name: op for op, name in enumerate(names)}
     ends = [(index[a], 0, index[b], size) for a, b, size in edges]
@@ -60,9 +60,9 @@ def cluster_of(
     shared: bool = False,
     slower: Sequence[float] = (),
 ) -> Cluster:
-    """GPUs (and a CPU if it has lanes) with a channel for each ordered pair, or one for all.
+    """Build GPUs, and a CPU if it has lanes, with a channel per ordered pair or one for all.
 
-    All links of a GPU may be several times slower; of two such factors, the larger counts.
+    ``slower`` gives a factor for all links of each GPU; a link takes the larger of two.
     """
     devices = [
         Device(f"GPU:{d}", "gpu", capacity_bytes, speeds[d] if speeds else 1.0)
@@ -86,7 +86,7 @@ def cluster_of(
 
 
 def plan_of(problem: Problem, devices: dict[str, int], **settings: str) -> Plan:
-    """A plan in topological order from op -> device."""
+    """Build a plan in topological order from op -> device."""
     profile = problem.profile
     position = np.empty(profile.n_ops, dtype=np.int64)
     position[profile.topological_order] = np.arange(profile.n_ops)
@@ -96,7 +96,7 @@ def plan_of(problem: Problem, devices: dict[str, int], **settings: str) -> Plan:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Two to four devices, some slower, two perhaps of one chip; channels shared or routed."""
+    """Draw two to four devices of various speeds; chips and channels may be shared."""
     n_gpus = draw(st.integers(2, 3))
     lanes = draw(st.integers(0, 3))
     chip = draw(st.sampled_from(["", "", "chip"]))
@@ -126,7 +126,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 @st.composite
 def profiles(draw: st.DrawFn, max_ops: int = 14) -> Profile:
-    """A small DAG with zero-time ops, several outputs, control edges, colocation, CPU times."""
+    """Draw a small DAG with zero-time ops, several outputs, control edges and colocation."""
     n = draw(st.integers(1, max_ops))
     ops = range(n)
     pairs = [(a, b) for a in ops for b in ops if a < b]
@@ -155,14 +155,14 @@ def profiles(draw: st.DrawFn, max_ops: int = 14) -> Profile:
 
 
 def on_own_chips(problem: Problem) -> Problem:
-    """The same where no device shares a chip with another."""
+    """Return the problem with a separate chip for every device."""
     devices = tuple(replace(device, chip="") for device in problem.cluster.devices)
     return replace(problem, cluster=replace(problem.cluster, devices=devices))
 
 
 @st.composite
 def planned_problems(draw: st.DrawFn) -> tuple[Problem, Plan]:
-    """A problem with any plan that respects its constraints, in a topological order."""
+    """Draw a problem and a topologically ordered plan that respects its constraints."""
     problem = Problem(draw(profiles()), draw(clusters()))
     choices = [np.flatnonzero(row).tolist() for row in problem.unit_allowed]
     unit_device = np.array([draw(st.sampled_from(choice)) for choice in choices])

@@ -1,4 +1,4 @@
-"""The commands of the README, for tests that type them."""
+"""The commands in the README, for tests that run them."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ TENSORFLOW = "\n### TensorFlow\n"
 
 
 def commands(with_tensorflow: bool) -> list[str]:
-    """Every ``enplace`` line up to the section on TensorFlow, or of that; comments taken off."""
+    """Return the ``enplace`` lines before, or in, the section on TensorFlow, without comments."""
     before, _, after = README.read_text(encoding="utf-8").partition(TENSORFLOW)
     lines = (after if with_tensorflow else before).splitlines()
     typed = [line.partition("#")[0].strip() for line in lines if line.startswith("    enplace ")]
@@ -18,7 +18,7 @@ def commands(with_tensorflow: bool) -> list[str]:
 
 
 def shell(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
-    """Type a command."""
+    """Run a command in a shell."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(
         command,

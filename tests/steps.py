@@ -1,4 +1,4 @@
-"""Small training steps for tests that need TensorFlow, and problems about them."""
+"""Small training steps for tests that need TensorFlow, and their problems."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ STYLES = {"fit": FIT, "custom": CUSTOM, "branches": BRANCHES}
 
 
 def write_script(folder: Path, style: str, head: str = "", foot: str = "") -> Path:
-    """A training script of one of :data:`STYLES`; both collect ``losses`` of 20 steps and a test.
+    """Write a script in one of :data:`STYLES` that collects ``losses`` of 20 steps and a test.
 
     If the head says ``compiled = True``, Keras is asked to compile the whole step.
     """
@@ -86,12 +86,12 @@ def write_script(folder: Path, style: str, head: str = "", foot: str = "") -> Pa
 
 
 def step_of_script(folder: Path, style: str) -> Step:
-    """The step of such a script."""
+    """Load the step of a script in one of :data:`STYLES`."""
     return load(source_of(str(write_script(folder, style))))
 
 
 def profile_of_step(step: Step) -> Profile:
-    """A profile with 10 us for each op, in which variables keep their readers and writers."""
+    """Return a profile with 10 µs per op and variables colocated with their users."""
     nodes = {node.name: node for node in step.graph_def.node}
     index = {name: op for op, name in enumerate(nodes)}
     edges = [
@@ -123,7 +123,7 @@ def profile_of_step(step: Step) -> Profile:
 
 
 def scattered_plan(problem: Problem, seed: int = 0, **settings: str) -> Plan:
-    """Units anywhere, and one of the orders that the graph allows."""
+    """Return a plan with random devices and a random valid order."""
     rng = np.random.default_rng(seed)
     unit_device = rng.integers(0, problem.cluster.n_devices, problem.n_units)
     profile = problem.profile
@@ -138,5 +138,5 @@ def scattered_plan(problem: Problem, seed: int = 0, **settings: str) -> Plan:
 
 
 def problem_of(step: Step, cluster: Cluster) -> Problem:
-    """A step on a cluster, at :func:`profile_of_step`'s costs."""
+    """Return the problem of a step on a cluster, with the costs of :func:`profile_of_step`."""
     return Problem(profile_of_step(step), cluster)

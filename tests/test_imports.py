@@ -13,7 +13,7 @@ HEAVY = {"PySide6", "pyqtgraph", "tensorflow", "enplace_studio"}
 
 
 def loaded_after(statement: str) -> set[str]:
-    """Every module a fresh interpreter holds after a statement."""
+    """Return all modules that a fresh interpreter has loaded after a statement."""
     script = f"import sys\n{statement}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -21,7 +21,7 @@ def loaded_after(statement: str) -> set[str]:
 
 
 def library_modules() -> list[str]:
-    """All but those that live in a worker process with TensorFlow."""
+    """List all library modules except those that only TensorFlow's worker imports."""
     core = ROOT / "core"
     worker = core / "enplace" / "frameworks" / "tensorflow"
     paths = sorted(p for p in (core / "enplace").rglob("*.py") if worker not in p.parents)
@@ -34,11 +34,11 @@ def test_the_whole_library_loads_without_qt_or_tensorflow():
     assert not HEAVY & {name.partition(".")[0] for name in loaded}
 
 
-def test_the_document_loads_no_widgets():
+def test_the_document_imports_no_widgets():
     assert "PySide6.QtWidgets" not in loaded_after("import enplace_studio.document")
 
 
-def test_the_package_and_its_metadata_agree_on_the_version():
+def test_package_and_metadata_have_the_same_version():
     assert version("enplace") == enplace.__version__
 
 
@@ -51,7 +51,7 @@ def files_below(folder: Path) -> set[Path]:
     return {path for path in paths if "__pycache__" not in path.parts}
 
 
-def test_an_installed_copy_has_every_module_and_data_file(tmp_path):
+def test_an_installed_copy_contains_every_module_and_data_file(tmp_path):
     command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     assert files_below(tmp_path / "enplace") == files_below(ROOT / "core" / "enplace")
@@ -60,7 +60,7 @@ def test_an_installed_copy_has_every_module_and_data_file(tmp_path):
 
 
 @pytest.mark.parametrize("extra", ["studio", "tensorflow", "dev", None])
-def test_every_requirement_is_pinned(extra):
+def test_every_requirement_has_a_tested_version(extra):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""How the tests of the studio wait for its threads."""
+"""Waiting for threads in tests of the studio."""
 
 from PySide6.QtCore import QObject
 
@@ -6,7 +6,7 @@ from enplace_studio.background import Background
 
 
 def finish_work(owner: QObject) -> None:
-    """Block until the threads of an object and its children have delivered their results."""
+    """Wait until the threads of an object and its children have delivered their results."""
     while busy := [work for work in owner.findChildren(Background) if work.is_busy]:
         for work in busy:
             work.wait()

@@ -1,4 +1,4 @@
-"""The benchmark of the 2020 tables, on an input so small that it takes no time."""
+"""The benchmark of the 2020 tables, on a tiny input."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ FILE = "OperatorGraphs/small.json"
 
 
 # The CPU has one op of 10 ms, between two of 1.5 ms on an accelerator.
-def test_the_2020_tables_are_printed_beside_the_papers(tmp_path, monkeypatch, capsys):
+def test_the_2020_tables_are_printed_next_to_those_of_the_paper(tmp_path, monkeypatch, capsys):
     for folder in ("throughput", "latency", "expert"):
         (tmp_path / "workloads" / "dnn-partitioning" / folder).mkdir(parents=True)
     inputs = tmp_path / "workloads" / "dnn-partitioning"
@@ -33,12 +33,12 @@ def test_the_2020_tables_are_printed_beside_the_papers(tmp_path, monkeypatch, ca
     for columns, ours in ((tarnawski2020._TABLE_1, "10.00"), (tarnawski2020._TABLE_4, "13.01")):
         for heading, method, _ in columns:
             if method == "scotch" and heading not in printed:
-                continue  # It is not installed.
+                continue  # Not installed.
             row = printed.partition(heading)[2].partition("small")[2].split()
             assert row[:2] == ["2.00", ours]
 
 
 def _paper(value, columns):
-    """What a paper's table says of one graph: 2 ms everywhere, found in 1 s."""
+    """Return a row of the paper's table: 2 ms in every column, found in 1 s."""
     said = {value: 2.0, "runtime": {"raw": "1s"}}
     return {"small": {"file": FILE, "algorithms": dict.fromkeys((c for _, c, _ in columns), said)}}

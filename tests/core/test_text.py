@@ -62,7 +62,7 @@ def test_bandwidth_uses_decimal_units(speed, shown):
     assert text.rate(speed) == shown
 
 
-def test_one_thing_is_singular_and_many_are_grouped_by_thousands():
+def test_counts_have_a_singular_and_group_thousands():
     assert [text.count(n, "op") for n in (0, 1, 3776)] == ["0 ops", "1 op", "3,776 ops"]
 
 
@@ -81,11 +81,11 @@ def test_a_short_text_stays_whole():
     assert text.elide_middle("lstm", 4) == "lstm"
 
 
-def test_a_device_is_called_without_the_colon():
+def test_device_names_are_shown_without_the_colon():
     assert text.device_label("GPU:0") == "GPU 0"
 
 
-def test_the_devices_of_two_hosts_are_told_apart():
+def test_device_names_of_several_hosts_include_the_host():
     names = [f"/job:worker/task:{task}/device:GPU:0" for task in range(2)]
     assert [text.device_label(name) for name in names] == ["worker 0 GPU 0", "worker 1 GPU 0"]
     assert text.device_label("->".join(names)) == "worker 0 GPU 0->worker 1 GPU 0"

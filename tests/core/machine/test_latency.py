@@ -1,4 +1,4 @@
-"""Latencies by hand, and subgraphs against what contiguity means."""
+"""Latencies by hand; subgraphs against the definition of contiguity."""
 
 import itertools
 from dataclasses import replace
@@ -18,13 +18,13 @@ from problems import cluster_of, planned_problems, profile_of
 
 
 def machine(n_gpus):
-    """GPUs and a CPU, 1 µs for each byte and nothing for a start."""
+    """Return GPUs and a CPU whose links take 1 µs per byte and have no latency."""
     return cluster_of(n_gpus, b0_us=0.0, b1_us_per_byte=1.0, cpu_lanes=1)
 
 
 @pytest.fixture
 def diamond():
-    """A: 10 µs on a GPU; b and c, 20 and 30, read its 3 bytes; d, 5, reads 2 of b and 4 of c."""
+    """GPU times: a 10 µs, b 20, c 30, d 5. Edges: a sends 3 bytes to b and c, b 2 and c 4 to d."""
     edges = [("a", "b", 3), ("a", "c", 3), ("b", "d", 2), ("c", "d", 4)]
     cpu = {"a": 100, "b": 200, "c": 300, "d": 50}
     return Problem(profile_of({"a": 10, "b": 20, "c": 30, "d": 5}, edges, cpu=cpu), machine(2))
@@ -40,12 +40,12 @@ def diamond():
         ([2, 0, 1, 2], 100 + (3 + 30 + 4) + 50, "c is the longer of two subgraphs at once"),
     ],
 )
-def test_a_diamond(diamond, device, expected, why):
+def test_a_diamond_has_the_latency_by_hand(diamond, device, expected, why):
     assert latency_us(diamond, np.array(device)) == expected, why
 
 
-def test_the_subgraphs_of_one_accelerator_come_one_after_the_other():
-    """Two independent ops are one subgraph, or two that take turns."""
+def test_subgraphs_of_one_accelerator_run_one_after_another():
+    """Two independent ops form one subgraph, or two in sequence."""
     problem = Problem(profile_of({"a": 10, "b": 20}), machine(1))
     device = np.array([0, 0])
     assert latency_us(problem, device) == 30
@@ -54,14 +54,14 @@ def test_the_subgraphs_of_one_accelerator_come_one_after_the_other():
 
 
 def test_forward_and_backward_ops_never_share_a_subgraph():
-    """A subgraph's output is there at its end: c need not wait for the backward op next to a."""
+    """A subgraph delivers at its end, and c does not wait for the backward op on a's device."""
     profile = profile_of({"a": 10, "c": 5, "gradients/b": 20}, [("a", "c", 1)])
     problem = Problem(profile, machine(2))
     assert latency_us(problem, np.array([0, 1, 0])) == (10 + 1) + 20
     assert find_pass_subgraphs(problem, np.array([0, 1, 0])).tolist() == [0, 0, 0]
 
 
-def test_subgraphs_in_an_order_that_cannot_be_never_finish():
+def test_subgraphs_in_an_impossible_order_never_finish():
     profile = profile_of({"a": 1, "b": 1, "c": 1}, [("a", "b", 1), ("b", "c", 1)])
     problem = Problem(profile, machine(2))
     device = np.array([0, 1, 0])
@@ -81,7 +81,7 @@ def test_contiguous_sets_that_wait_for_each_other_are_split():
 
 @st.composite
 def placed(draw):
-    """A problem, perhaps with a backward pass, and any placement."""
+    """Draw a problem, perhaps with a backward pass, and any placement."""
     problem, plan = draw(planned_problems())
     backward = draw(st.lists(st.integers(0, problem.profile.n_ops - 1), max_size=4))
     profile = replace(problem.profile, measured=Measurement(backward=backward))
@@ -90,7 +90,7 @@ def placed(draw):
 
 @settings(deadline=None)
 @given(placed=placed())
-def test_subgraphs_run_to_the_end_and_are_contiguous(placed):
+def test_subgraphs_are_contiguous_and_finish(placed):
     problem, device = placed
     profile, gpus = problem.profile, problem.cluster.gpus
     subgraph = find_pass_subgraphs(problem, device)
@@ -109,7 +109,7 @@ def test_subgraphs_run_to_the_end_and_are_contiguous(placed):
 
 @settings(deadline=None)
 @given(planned=planned_problems(), seed=st.integers(0, 9))
-def test_no_latency_is_below_the_longest_path(planned, seed):
+def test_the_latency_is_at_least_the_longest_path(planned, seed):
     problem, plan = planned
     fastest = problem.time_us.min(axis=1)
     ahead = np.zeros(problem.profile.n_ops)
@@ -121,7 +121,7 @@ def test_no_latency_is_below_the_longest_path(planned, seed):
 
 @settings(deadline=None)
 @given(placed=placed(), seed=st.integers(0, 99))
-def test_the_quick_evaluator_says_what_the_slow_one_does(placed, seed):
+def test_the_fast_evaluator_equals_the_reference(placed, seed):
     problem, device = placed
     subgraph = find_pass_subgraphs(problem, device)
     assert subgraph.tolist() == reference.find_pass_subgraphs(problem, device).tolist()
@@ -132,7 +132,7 @@ def test_the_quick_evaluator_says_what_the_slow_one_does(placed, seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_so_it_is_on_a_larger_graph_placed_by_chance(seed):
+def test_the_fast_evaluator_equals_the_reference_on_a_larger_graph(seed):
     rng = np.random.default_rng(seed)
     ends = sorted({tuple(sorted(pair)) for pair in rng.integers(0, 80, (160, 2)).tolist()})
     names = [f"op{i}" for i in range(80)]

@@ -1,4 +1,4 @@
-"""Pipelines in time: the formulas of the schedules, and the load of the busiest device."""
+"""Simulated pipelines, against the formulas of the schedules and the load of the busiest device."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -23,7 +23,7 @@ MANY = 60
 
 
 def chain(k, forward_us, backward_us, sent=0):
-    """K stages of a forward and a backward op each, on k devices."""
+    """Return k stages on k devices, each with a forward and a backward op."""
     names = [f"f{i}" for i in range(k)] + [f"b{i}" for i in reversed(range(k))]
     times = {name: forward_us if name[0] == "f" else backward_us for name in names}
     edges = [(a, b, sent) for a, b in pairwise(names)]
@@ -34,22 +34,22 @@ def chain(k, forward_us, backward_us, sent=0):
 
 
 @pytest.mark.parametrize(("k", "m"), [(1, 3), (2, 5), (4, 4), (4, 9)])
-def test_gpipe_has_the_bubbles_of_its_formula(k, m):
+def test_gpipe_has_the_bubbles_that_its_formula_predicts(k, m):
     found = simulate_pipeline(*chain(k, 3.0, 5.0), "gpipe", m)
     assert found.makespan_us == (m + k - 1) * (3 + 5)
     assert found.in_flight == (m,) * k
 
 
 @pytest.mark.parametrize(("k", "m"), [(1, 3), (2, 5), (4, 4), (4, 9)])
-def test_1f1b_takes_as_long_but_holds_at_most_k_microbatches(k, m):
+def test_1f1b_takes_as_long_as_gpipe_with_at_most_k_microbatches(k, m):
     found = simulate_pipeline(*chain(k, 3.0, 3.0), "1f1b", m)
     assert found.makespan_us == (m + k - 1) * (3 + 3)
     assert found.in_flight == tuple(min(m, k - i) for i in range(k))
 
 
 @pytest.mark.parametrize("m", [1, 8, 500])
-def test_backward_during_others_forward_makes_gpipe_faster_than_its_objective(m):
-    """Device 0 has 1 + 4, device 1 has 5 + 0: it need not wait for the forward op of device 1."""
+def test_gpipe_beats_its_objective_if_passes_of_devices_overlap(m):
+    """Device 0 has 1 + 4, device 1 has 5 + 0: device 0 does not wait for device 1."""
     profile = profile_of({"f0": 1, "f1": 5, "b0": 4}, [("f0", "f1", 0), ("f0", "b0", 0)])
     profile = replace(profile, measured=Measurement(backward=[2]))
     problem = Problem(profile, cluster_of(2, b0_us=0.0))
@@ -70,7 +70,7 @@ def test_1f1b_alternates_once_the_pipeline_is_full():
 
 @pytest.mark.parametrize(("kind", "expected"), [("1f1b", 10.0), ("gpipe", 12.0)])
 def test_the_time_per_sample_is_the_objective_of_each_schedule(kind, expected):
-    """Device 0 has 6 + 4, device 1 has 2 + 6: together 10 at most, apart 6 + 6."""
+    """Device 0 has 6 + 4, device 1 has 2 + 6: the sums are at most 10, the passes 6 and 6."""
     times = {"f0": 6, "f1": 2, "b1": 6, "b0": 4}
     edges = [("f0", "f1", 0), ("f1", "b1", 0), ("b1", "b0", 0)]
     profile = replace(profile_of(times, edges), measured=Measurement(backward=[2, 3]))
@@ -84,8 +84,8 @@ def test_the_time_per_sample_is_the_objective_of_each_schedule(kind, expected):
 
 @settings(deadline=None, max_examples=60)
 @given(planned=planned_problems(), transfers=st.sampled_from(TRANSFERS))
-def test_inference_takes_one_load_of_the_busiest_device_per_sample(planned, transfers):
-    """However the ops are spread: stages of one device alternate."""
+def test_inference_takes_the_largest_load_per_sample(planned, transfers):
+    """Any placement will do, as the stages of one device alternate."""
     problem, plan = on_own_chips(planned[0]), planned[1]
     rule = LoadRule(transfers)
     found = simulate_pipeline(problem, plan, "inference", MANY, rule)
@@ -94,7 +94,7 @@ def test_inference_takes_one_load_of_the_busiest_device_per_sample(planned, tran
 
 @settings(deadline=None, max_examples=40)
 @given(planned=planned_problems(), kind=st.sampled_from(KINDS), cut=st.integers(0, 20))
-def test_nothing_starts_before_its_inputs_or_while_its_device_is_busy(planned, kind, cut):
+def test_stages_wait_for_their_inputs_and_their_device(planned, kind, cut):
     problem, plan = planned
     late = problem.profile.topological_order[min(cut, problem.profile.n_ops - 1) :]
     profile = replace(problem.profile, measured=Measurement(backward=sorted(late.tolist())))
@@ -131,8 +131,8 @@ def test_the_stages_of_a_device_add_up_to_its_load(planned):
     )
 
 
-def test_a_plan_that_is_not_contiguous_has_virtual_devices():
-    """A and c on one device, b on the other between them: three stages, as in Fig. 5b."""
+def test_a_noncontiguous_plan_has_several_stages_per_device():
+    """With a and c on one device and b on the other there are three stages, as in Fig. 5b."""
     profile = profile_of({"a": 2, "b": 3, "c": 2}, [("a", "b", 1), ("b", "c", 1)])
     problem = Problem(profile, cluster_of(2, b0_us=0.0))
     plan = plan_of(problem, {"a": 0, "b": 1, "c": 0})
@@ -153,8 +153,8 @@ def test_logical_gpus_of_one_chip_compute_one_after_another():
     assert "one chip" in found.note
 
 
-def test_replicas_on_unlike_gpus_each_need_their_own_time():
-    """Every other sample is on the second, ten times slower: 100 and 1,000 µs, over two samples."""
+def test_replicas_on_different_gpus_have_different_times():
+    """Every other sample runs on the second GPU, which takes 1,000 µs instead of 100."""
     profile = profile_of({"a": 100}, [])
     problem = Problem(profile, cluster_of(2, speeds=[1.0, 0.1]))
     plan = replace(plan_of(problem, {"a": 0}), replicas=((0, 1),))
@@ -170,7 +170,7 @@ def test_replicas_on_unlike_gpus_each_need_their_own_time():
 
 @pytest.mark.parametrize("kind", ["1f1b", "gpipe"])
 def test_a_pipeline_with_replicas_keeps_all_of_them_busy(kind):
-    """Four GPUs for the first stage and one for the second, which has a fourth of the work."""
+    """Four GPUs run the first stage and one runs the second, which has a quarter of the work."""
     times = {"f0": 16, "f1": 4, "b1": 4, "b0": 16}
     edges = [("f0", "f1", 0), ("f1", "b1", 0), ("b1", "b0", 0)]
     profile = replace(profile_of(times, edges), measured=Measurement(backward=[2, 3]))
@@ -181,7 +181,7 @@ def test_a_pipeline_with_replicas_keeps_all_of_them_busy(kind):
 
 
 @pytest.mark.parametrize("transfers", TRANSFERS)
-def test_gradients_overlap_where_transfers_overlap_with_computing(transfers):
+def test_gradients_overlap_if_transfers_overlap_with_computing(transfers):
     times = {"f0": 20, "f1": 10, "b1": 10, "b0": 20}
     edges = [("f0", "f1", 10), ("f1", "b1", 0), ("b1", "b0", 10)]
     profile = replace(

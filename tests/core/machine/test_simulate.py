@@ -1,4 +1,4 @@
-"""The simulator: small cases by hand, and the compiled loop against the plain one."""
+"""The simulator: small cases by hand, and the compiled kernel against the reference."""
 
 import itertools
 from dataclasses import replace
@@ -20,8 +20,8 @@ from problems import GIB, cluster_of, plan_of, planned_problems, profile_of
 
 
 @given(planned_problems(), st.sampled_from([0.0, 1e-20]))
-def test_compiled_loop_equals_reference_to_the_last_bit(drawn, least_us):
-    """Also where a transfer takes so little time that rounding loses it."""
+def test_the_kernel_equals_the_reference_to_the_last_bit(drawn, least_us):
+    """This includes transfers so short that rounding hides them."""
     problem, plan = drawn
     links = [replace(link, b0_us=max(link.b0_us, least_us)) for link in problem.cluster.links]
     problem = Problem(problem.profile, replace(problem.cluster, links=tuple(links)))
@@ -36,13 +36,13 @@ def test_compiled_loop_equals_reference_to_the_last_bit(drawn, least_us):
 
 
 @given(planned_problems())
-def test_verifier_finds_no_fault(drawn):
+def test_the_verifier_finds_no_fault_in_simulated_schedules(drawn):
     assert find_faults(simulate(*drawn)) == []
 
 
 @given(planned_problems())
-def test_critical_path_explains_the_step(drawn):
-    """Steps follow each other without overlap; where devices choose freely, without a gap."""
+def test_the_critical_path_covers_the_step(drawn):
+    """Its entries do not overlap; unless the order is strict, there are no gaps between them."""
     problem, plan = drawn
     schedule = simulate(problem, plan)
     path = critical_path(schedule)
@@ -55,7 +55,7 @@ def test_critical_path_explains_the_step(drawn):
         assert path.waiting_us == 0
 
 
-def test_one_transfer_however_many_consumers():
+def test_a_tensor_is_sent_to_a_device_once_for_all_consumers():
     problem = Problem(
         profile_of({"a": 2, "b": 3, "c": 3}, [("a", "b", 4), ("a", "c", 4)]), cluster_of()
     )
@@ -66,7 +66,7 @@ def test_one_transfer_however_many_consumers():
     assert schedule.makespan_us == 13
 
 
-def test_transfers_of_one_direction_queue_and_those_of_the_other_do_not():
+def test_transfers_in_one_direction_queue_and_do_not_delay_the_other():
     edges = [("a", "x", 4), ("b", "y", 4), ("c", "z", 4)]
     problem = Problem(profile_of(dict.fromkeys("abcxyz", 1), edges), cluster_of())
     plan = plan_of(problem, {"a": 0, "b": 0, "c": 1, "x": 1, "y": 1, "z": 0})
@@ -75,8 +75,8 @@ def test_transfers_of_one_direction_queue_and_those_of_the_other_do_not():
     assert sorted(simulate(shared, plan).transfer_start_us.tolist()) == [1, 6, 11]
 
 
-def test_routed_pair_occupies_every_hop():
-    """GPU 0 to 2 goes over both hops, so GPU 1 to 2 has to wait for the second."""
+def test_a_routed_transfer_occupies_every_hop():
+    """A transfer from GPU 0 to 2 uses both hops, so one from GPU 1 to 2 waits for the second."""
     base = cluster_of(3)
     hops = ("up", "down", "side")
     route = {(0, 2): (0, 1), (1, 2): (1,)}
@@ -91,7 +91,7 @@ def test_routed_pair_occupies_every_hop():
     assert schedule.transfer_start_us.tolist() == [1, 11]
 
 
-def test_control_edge_is_free_at_home_and_costs_latency_abroad():
+def test_a_control_edge_costs_latency_only_between_devices():
     problem = Problem(profile_of({"a": 1, "b": 1}, control=[("a", "b")]), cluster_of(b0_us=5))
     assert simulate(problem, plan_of(problem, {"a": 0, "b": 0})).makespan_us == 2
     abroad = simulate(problem, plan_of(problem, {"a": 0, "b": 1}))
@@ -102,9 +102,8 @@ def test_control_edge_is_free_at_home_and_costs_latency_abroad():
 @pytest.mark.parametrize(
     ("policy", "order"), [("priority", "acb"), ("strict", "abc"), ("fifo", "acb")]
 )
-def test_dispatch_policies(policy, order):
-    """With c ready from the start and b after x on the other device: strict waits, others do
-    not."""
+def test_strict_waits_for_the_next_op_and_others_do_not(policy, order):
+    """C is ready from the start; b, earlier in the order, waits for x on the other device."""
     problem = Problem(
         profile_of({"x": 4, "a": 1, "b": 1, "c": 1}, [("x", "b", 0)]), cluster_of(b0_us=0)
     )
@@ -117,8 +116,8 @@ def test_dispatch_policies(policy, order):
     assert "".join(started) == order
 
 
-def test_fifo_takes_the_first_ready_and_priority_the_most_urgent():
-    """c is ready before b, b is more urgent; both wait for the long op a."""
+def test_fifo_runs_the_first_ready_op_and_priority_the_most_urgent():
+    """C is ready before b, but b is more urgent; both wait for the long op a."""
     edges = [("x", "b", 0), ("y", "c", 0)]
     problem = Problem(
         profile_of({"a": 9, "x": 3, "y": 1, "b": 1, "c": 1}, edges), cluster_of(3, b0_us=0)
@@ -133,9 +132,8 @@ def test_fifo_takes_the_first_ready_and_priority_the_most_urgent():
 
 
 @pytest.mark.parametrize(("links", "first"), [("fifo", 3), ("priority", 2), ("ordered", 2)])
-def test_link_policies(links, first):
-    """While the channel carries a's tensor, b and then c ask for it; c's consumer is more
-    urgent."""
+def test_fifo_links_send_in_request_order_and_priority_links_by_urgency(links, first):
+    """While the channel carries the tensor of a, b and then c request it; c is more urgent."""
     times = {"a": 1, "b": 1, "c": 1, "p": 1, "q": 1, "r": 1}
     edges = [("a", "p", 9), ("b", "r", 1), ("c", "q", 1)]
     problem = Problem(profile_of(times, edges), cluster_of())
@@ -149,7 +147,7 @@ def test_link_policies(links, first):
     assert problem.profile.op_names[producer] == {3: "b", 2: "c"}[first]
 
 
-def test_cpu_lanes_run_side_by_side():
+def test_cpu_lanes_run_in_parallel():
     problem = Problem(profile_of({}, cpu={"a": 4, "b": 4, "c": 4}), cluster_of(1, cpu_lanes=2))
     schedule = simulate(problem, plan_of(problem, dict.fromkeys("abc", 1)))
     assert sorted(schedule.op_start_us.tolist()) == [0, 0, 4]
@@ -157,7 +155,7 @@ def test_cpu_lanes_run_side_by_side():
     assert schedule.idle_us.tolist() == [8, 4]
 
 
-def test_logical_devices_of_one_chip_take_turns():
+def test_logical_devices_of_one_chip_run_one_op_at_a_time():
     devices = tuple(Device(f"GPU:{d}", "gpu", GIB, chip="one") for d in range(2))
     base = cluster_of()
     problem = Problem(
@@ -169,7 +167,7 @@ def test_logical_devices_of_one_chip_take_turns():
     assert find_faults(schedule) == []
 
 
-def test_chip_mates_need_the_same_lanes():
+def test_devices_of_one_chip_must_have_equal_lanes():
     devices = (Device("A", "cpu", GIB, chip="x"), Device("B", "cpu", GIB, lanes=2, chip="x"))
     base = cluster_of()
     with pytest.raises(ClusterError, match="'A' and 'B' share chip 'x'"):
@@ -182,8 +180,8 @@ def test_speed_divides_time():
     assert lower_bound_us(problem) == 2
 
 
-def test_zero_time_op_does_not_wait_behind_real_work():
-    """Both are ready when a ends; the shape op goes first although it comes last in the order."""
+def test_a_zero_time_op_does_not_wait_behind_a_long_op():
+    """Both are ready when a ends. The shape op runs first although it is last in the order."""
     problem = Problem(
         profile_of({"a": 1, "b": 5, "shape": 0}, [("a", "b", 1), ("a", "shape", 1)]), cluster_of()
     )
@@ -191,14 +189,14 @@ def test_zero_time_op_does_not_wait_behind_real_work():
     assert schedule.op_start_us.tolist() == [0, 1, 1]
 
 
-def test_order_against_the_graph_deadlocks_with_a_clear_line():
+def test_an_order_that_contradicts_the_graph_is_reported_as_a_deadlock():
     problem = Problem(profile_of({"a": 1, "b": 1}, [("a", "b", 1)]), cluster_of())
     plan = Plan(np.zeros(2, dtype=np.int64), np.array([1, 0]), "hand", "strict")
     with pytest.raises(DeadlockError, match="op 'b' on GPU:0 waits for op 'a'"):
         simulate(problem, plan)
 
 
-def test_plan_that_breaks_a_constraint_is_refused():
+def test_a_plan_that_breaks_a_constraint_is_refused():
     profile = profile_of({"a": 1, "b": 1}, colocation={"a": "v", "b": "v"})
     problem = Problem(profile, cluster_of(), pins={0: 0})
     with pytest.raises(PlanError, match="colocated"):
@@ -207,8 +205,8 @@ def test_plan_that_breaks_a_constraint_is_refused():
         simulate(problem, plan_of(problem, {"a": 1, "b": 1}))
 
 
-def test_bounds_by_hand():
-    """Path a-b is 5, work 9 on two devices 4.5, the group {b, c} alone 7."""
+def test_the_lower_bound_equals_the_one_by_hand():
+    """The path a-b takes 5, the work of 9 takes 4.5 on two devices, the group {b, c} takes 7."""
     profile = profile_of({"a": 2, "b": 3, "c": 4}, [("a", "b", 1)])
     assert lower_bound_us(Problem(profile, cluster_of())) == 5
     grouped = profile_of({"a": 2, "b": 3, "c": 4}, colocation={"b": "g", "c": "g"})
@@ -217,7 +215,7 @@ def test_bounds_by_hand():
     assert lower_bound_us(Problem(profile, cluster_of(2, speeds=(1, 2)))) == 3
 
 
-def test_critical_path_goes_through_ops_and_transfers():
+def test_the_critical_path_contains_ops_and_transfers():
     problem = Problem(profile_of({"a": 2, "b": 3, "c": 9}, [("a", "b", 4)]), cluster_of())
     schedule = simulate(problem, plan_of(problem, {"a": 0, "b": 1, "c": 1}))
     path = critical_path(schedule)

@@ -1,4 +1,4 @@
-"""The independent checker must notice every kind of fault in schedules tampered with."""
+"""The independent verifier finds every kind of fault in corrupted schedules."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def two_gpus(links_b0=10.0):
 
 
 def problem(**constraints):
-    """Ops b and c consume what a makes, d what b makes, e what c makes; f stands alone."""
+    """Return ops a to f: b and c consume the output of a, d that of b, e that of c; f is alone."""
     profile = make_profile(
         "six",
         op_names=list("abcdef"),
@@ -67,14 +67,14 @@ def says(schedule, text):
     return any(text in fault for fault in find_faults(schedule))
 
 
-def test_the_schedule_by_hand(schedule):
+def test_the_hand_made_schedule_has_no_fault(schedule):
     assert schedule.op_start_us.tolist() == [0, 30, 50, 62, 80, 0]
     assert find_faults(schedule) == []
 
 
 @settings(deadline=None, max_examples=300)
 @given(planned=planned_problems())
-def test_the_simulator_makes_no_fault_under_any_policy(planned):
+def test_simulated_schedules_have_no_fault_under_any_policy(planned):
     try:
         schedule = simulate(*planned)
     except DeadlockError:
@@ -82,52 +82,52 @@ def test_the_simulator_makes_no_fault_under_any_policy(planned):
     assert find_faults(schedule) == []
 
 
-def test_a_wrong_duration(schedule):
+def test_a_wrong_duration_is_found(schedule):
     assert says(with_op(schedule, 4, finish=86.0), "'e' takes 6.0, not 5.0")
 
 
-def test_an_op_before_its_inputs(schedule):
+def test_an_op_that_starts_before_its_inputs_is_found(schedule):
     assert says(with_op(schedule, 4, start=0.0, finish=5.0), "'e' starts at 0.0")
 
 
-def test_two_ops_at_once(schedule):
+def test_two_ops_at_once_are_found(schedule):
     assert says(with_op(schedule, 2, start=45.0, finish=75.0), "overlap on one lane")
 
 
-def test_an_idle_lane(schedule):
+def test_an_idle_lane_is_found(schedule):
     assert says(with_op(schedule, 4, start=81.0, finish=86.0), "while a lane is free")
 
 
-def test_the_wrong_op_first(schedule):
+def test_an_op_that_runs_too_early_in_the_order_is_found(schedule):
     swapped = with_op(with_op(schedule, 2, 30.0, 60.0), 1, 60.0, 80.0)
     assert says(swapped, "'c' starts while op 'b' should go first")
 
 
-def test_a_missing_transfer(schedule):
+def test_a_missing_transfer_is_found(schedule):
     names = ("transfer_tensor", "transfer_to", "transfer_start_us", "transfer_finish_us")
     fewer = replace(schedule, **{name: getattr(schedule, name)[1:] for name in names})
     assert says(fewer, "is needed, but never sent")
 
 
-def test_a_transfer_nobody_needs(schedule):
+def test_a_superfluous_transfer_is_found(schedule):
     to = schedule.transfer_to.copy()
     to[:] = 0
     assert says(replace(schedule, transfer_to=to), "is sent, but not needed")
 
 
-def test_a_transfer_of_the_wrong_length(schedule):
+def test_a_transfer_of_the_wrong_duration_is_found(schedule):
     assert says(with_transfer(schedule, 0, 10.0, 23.0), "takes 13.0, not 14.0")
 
 
-def test_a_transfer_before_its_tensor(schedule):
+def test_a_transfer_that_starts_before_its_tensor_exists_is_found(schedule):
     assert says(with_transfer(schedule, 0, 5.0, 19.0), "leaves before it is made")
 
 
-def test_a_transfer_that_dawdles(schedule):
+def test_a_transfer_that_starts_late_is_found(schedule):
     assert says(with_transfer(schedule, 1, 52.0, 64.0), "while a channel is free")
 
 
-def test_a_lane_that_does_not_exist(schedule):
+def test_a_lane_that_does_not_exist_is_found(schedule):
     lanes = schedule.op_lane.copy()
     lanes[0] = 1
     assert says(replace(schedule, op_lane=lanes), "is on lane 1, which does not exist")
@@ -141,17 +141,17 @@ def test_a_lane_that_does_not_exist(schedule):
         ({"together": ((0, 1),)}, "apart from an op it is colocated with"),
     ],
 )
-def test_a_placement_that_breaks_a_constraint(schedule, constraints, fault):
+def test_a_placement_that_breaks_a_constraint_is_found(schedule, constraints, fault):
     assert says(replace(schedule, problem=problem(**constraints)), fault)
 
 
-def test_an_order_that_is_not_kept(schedule):
+def test_a_departure_from_a_strict_order_is_found(schedule):
     order = np.array([0, 2, 1, 3, 4, 5])
     strict = replace(schedule, plan=replace(schedule.plan, position=order, policy="strict"))
     assert says(strict, "starts before its predecessor")
 
 
-def test_wrong_memory(schedule):
+def test_a_wrong_memory_curve_is_found(schedule):
     curve = schedule.memory[1]
     assert curve.peak_bytes == 118
     wrong = replace(schedule)
@@ -162,7 +162,7 @@ def test_wrong_memory(schedule):
     assert says(wrong, "device 1 uses")
 
 
-def test_overlap_and_overtaking_on_a_shared_channel():
+def test_overlap_and_overtaking_on_a_shared_channel_are_found():
     profile = make_profile(
         "fan",
         op_names=list("abcd"),

@@ -12,7 +12,7 @@ from problems import profile_of, profiles
 
 
 def recurrent(layers: int = 2, steps: int = 35, per_step: int = 8):
-    """Stacked recurrent layers unrolled in time, with their gradients, as TensorFlow names them."""
+    """Return unrolled recurrent layers and their gradients, named as TensorFlow names them."""
     times, edges = {}, []
     for prefix in ("", "gradients/"):
         for layer in range(layers):
@@ -55,13 +55,13 @@ def test_unrolled_layers_become_a_grid_of_equal_ranges():
     assert all(re.fullmatch(r"t \d+–\d+", label) for label in labels)
 
 
-def test_full_names_say_row_and_label():
+def test_full_names_contain_row_and_label():
     grouping = group_ops(recurrent())
     assert "gradients of lstm 1 / t 3–5" in grouping.names
     assert "lstm 0 / t 0–2" in grouping.names
 
 
-def test_numbered_layers_at_the_top_get_a_row():
+def test_numbered_layers_without_a_parent_share_a_row():
     names = {
         f"encoder/layer_{i}/{part}/op{k}": 5.0 for i in range(12) for part in "ab" for k in "xyz"
     }
@@ -80,12 +80,12 @@ def test_numbered_layers_at_the_top_get_a_row():
         ("fc_out", "fc out"),
     ],
 )
-def test_names_are_made_readable(scope, name):
+def test_group_names_are_made_readable(scope, name):
     ops = {f"{head}/op{i}": 1.0 for head in (scope, "another") for i in range(4)}
     assert set(group_ops(profile_of(ops), 2).names) == {name, "another"}
 
 
-def test_dotted_names_and_bare_numbers_are_scopes_too():
+def test_dotted_names_and_bare_numbers_count_as_scopes():
     ops = {f"bert.layer.{i}.dense.op{k}": 1.0 for i in range(3) for k in range(5)}
     assert set(group_ops(profile_of(ops), 3).names) == {f"bert / layer {i}" for i in range(3)}
 
@@ -98,13 +98,13 @@ def test_ops_without_a_scope_join_their_neighbours():
     assert grouping.names[grouping.group[profile.index["add_7"]]] == "a"
 
 
-def test_the_gradient_of_one_op_is_no_scope():
+def test_the_gradient_scope_of_one_op_is_not_a_group():
     ops = {f"gradients/a/MatMul_{i}_grad/{part}": 1.0 for i in range(4) for part in "xy"}
     ops |= {f"a/op{i}": 1.0 for i in range(8)}
     assert set(group_ops(profile_of(ops), 2).names) == {"a", "gradients of a"}
 
 
-def test_ops_without_any_names_are_cut_in_the_order_they_run():
+def test_ops_without_scopes_are_grouped_in_execution_order():
     names = [f"node{i}" for i in range(300)]
     profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 1) for a, b in pairwise(names)])
     grouping = group_ops(profile)
@@ -113,8 +113,8 @@ def test_ops_without_any_names_are_cut_in_the_order_they_run():
     assert grouping.names[0].startswith("node0 … ")
 
 
-def test_parts_without_names_of_their_own_differ_from_the_first_letter_on():
-    """In a script without scopes many ops are called alike; a card shows the start of a label."""
+def test_labels_of_unnamed_groups_differ_at_the_start():
+    """Without scopes many ops have similar names, and a card shows only the start of a label."""
     names = [f"op_{i}_grad/MatMul" for i in range(300)]
     profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 1) for a, b in pairwise(names)])
     kinds = tuple("Tanh" if op % 3 else "MatMul" for op in range(300))
@@ -123,7 +123,7 @@ def test_parts_without_names_of_their_own_differ_from_the_first_letter_on():
     assert labels[4] == "5: Tanh"
 
 
-def test_few_ops_stand_for_themselves():
+def test_each_of_few_ops_is_a_group():
     grouping = group_ops(profile_of({"a/MatMul": 1.0, "b/Add": 1.0}))
     assert grouping.names == ("a/MatMul", "b/Add")
     assert grouping.labels == ("MatMul", "Add")
@@ -133,7 +133,7 @@ def test_a_single_op_is_a_group():
     assert group_ops(profile_of({"only": 1.0})).names == ("only",)
 
 
-def test_a_group_opens_down_to_its_ops():
+def test_a_group_can_be_opened_down_to_its_ops():
     profile = recurrent()
     grouping = group_ops(profile)
     inside = subgroups(profile, grouping.ops(0), target=4)
@@ -143,13 +143,13 @@ def test_a_group_opens_down_to_its_ops():
     assert sorted(ops.labels) == [f"op_{i}" for i in range(8)]
 
 
-def test_groups_are_balanced():
+def test_groups_have_similar_sizes():
     profile = recurrent(layers=3, steps=20)
     sizes = np.bincount(group_ops(profile).group)
     assert sizes.max() <= 3 * np.median(sizes)
 
 
-def test_a_selection_is_called_by_what_it_is():
+def test_a_selection_is_named_after_its_groups_or_ops():
     profile = recurrent()
     grouping = group_ops(profile)
     first = grouping.ops(0).tolist()

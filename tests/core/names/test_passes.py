@@ -19,7 +19,7 @@ from problems import profile_of
 
 
 @pytest.mark.parametrize("module", [layers, passes, titles])
-def test_the_examples_in_docstrings_are_true(module):
+def test_examples_in_docstrings_are_correct(module):
     assert doctest.testmod(module).failed == 0
 
 
@@ -33,7 +33,7 @@ def test_the_examples_in_docstrings_are_true(module):
         ("model/gradients", ("", "model/gradients")),
     ],
 )
-def test_only_the_first_part_of_a_scope_names_a_pass(scope, split):
+def test_only_the_first_component_of_a_scope_names_a_pass(scope, split):
     assert split_pass(scope) == split
 
 
@@ -50,7 +50,7 @@ def test_names_of_tensorflow_are_recognised():
     assert not writes_variable("MatMul")
 
 
-def test_what_was_measured_goes_before_what_scopes_say():
+def test_a_recorded_backward_pass_overrides_scopes():
     names = {"gradients/a": 1, "update/a": 1, "a": 1}
     profile = profile_of(names)
     assert np.flatnonzero(named_backward(profile)).tolist() == [0, 1]

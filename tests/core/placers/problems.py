@@ -1,4 +1,4 @@
-"""Random problems for the placers: small graphs with every kind of constraint."""
+"""Random problems for placers: small graphs with every kind of constraint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GIB = 2**30
 
 
 def line(costs, edges, *, name="small", **extra) -> Profile:
-    """A profile from GPU times and edges ``(source, target, bytes)``, one output per op."""
+    """Build a profile from GPU times and edges ``(source, target, bytes)``; ops have one output."""
     n = len(costs)
     sizes = {source: size for source, _, size in edges}
     return make_profile(
@@ -40,7 +40,7 @@ def line(costs, edges, *, name="small", **extra) -> Profile:
 
 
 def gpus(n, *, b0=1.0, b1=0.0, capacity=GIB, speeds=None) -> Cluster:
-    """GPUs with a channel of its own for each ordered pair."""
+    """Return GPUs with a separate channel for each ordered pair."""
     pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
     return Cluster(
         name=f"{n} GPUs",
@@ -55,13 +55,13 @@ def gpus(n, *, b0=1.0, b1=0.0, capacity=GIB, speeds=None) -> Cluster:
 SMALL = ((4.5, 0.25), (7.3, 1.0), (4.0, 0.5), (3.0, 0.1))
 TIGHT = ((6.6, 0.3), (2.2, 0.15), (3.3, 0.6), (2.2, 0.3))
 ONE_LARGE = ((6.25, 0.3), (2.08, 0.15), (3.13, 0.6), (2.08, 0.3))
-"""Memory in GiB and speed of GPUs; few plans of VGG-19 fit the second, and of RNNLM the third."""
+"""Memory in GiB and speed of GPUs. Few plans of VGG-19 fit ``TIGHT``, of RNNLM ``ONE_LARGE``."""
 
 
 def small_and_unlike(
     unlike: Sequence[tuple[float, float]] = SMALL, model: str = "vgg-19"
 ) -> Problem:
-    """GPUs that together have little more memory than HEFT needs, and differ much."""
+    """Return very different GPUs that have little more memory in total than HEFT needs."""
     cluster = presets()["celeritas"]
     unlike_gpus = tuple(
         replace(device, capacity_bytes=int(size * GIB), speed=speed)
@@ -73,7 +73,7 @@ def small_and_unlike(
 
 @st.composite
 def profiles(draw, max_ops=24):
-    """Acyclic graphs with free ops, CPU-only ops, variables, control edges and colocation."""
+    """Draw graphs with zero-time and CPU-only ops, variables, control edges and colocation."""
     n = draw(st.integers(1, max_ops))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     gpu = rng.choice([0.0, 0.5, 3.0, 10.0, 42.5], n)
@@ -109,7 +109,7 @@ def profiles(draw, max_ops=24):
 
 @st.composite
 def clusters(draw):
-    """Up to four GPUs of various speeds and a CPU with lanes; channels own, shared or routed."""
+    """Draw up to four GPUs of various speeds and a CPU; channels are separate, shared or routed."""
     n = draw(st.integers(0, 4))
     kind = draw(st.sampled_from(["own", "shared", "routed"]))
     capacity = draw(st.sampled_from([3_000, 20_000, GIB]))
@@ -133,7 +133,7 @@ def clusters(draw):
 
 @st.composite
 def problems(draw, max_ops=24):
-    """Profiles on clusters, with a few pins, colocated and forbidden ops where they agree."""
+    """Draw profiles on clusters, with a few compatible pins, colocated and forbidden ops."""
     profile, cluster = draw(profiles(max_ops)), draw(clusters())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
 
@@ -152,7 +152,7 @@ def problems(draw, max_ops=24):
             return Problem(profile, cluster, **constraints)
         except ProblemError:
             continue
-    # Some op runs only on a GPU, and there is none.
+    # An op needs a GPU, and there is none.
     either = np.where(np.isnan(profile.time_us), 1.0, profile.time_us)
     return Problem(profile.with_costs(either), Cluster("roomy", *_without_limits(cluster)))
 

@@ -1,4 +1,4 @@
-"""Slow list schedulers with lists and dicts, memory left out: what the kernels are held to."""
+"""Slow reference list schedulers for the kernels, with lists and dicts; they ignore memory."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from enplace.coarsen import find_leaders
 
 
 class ListScheduler:
-    """Insertion-based list scheduling with lists and dicts, memory left out."""
+    """Insertion-based list scheduling with lists and dicts, without memory limits."""
 
     def __init__(self, problem, position):
         self.problem, self.profile, self.cluster = problem, problem.profile, problem.cluster
@@ -42,7 +42,7 @@ class ListScheduler:
         return sorted(tensors, key=lambda t: self.finish.get(int(self.profile.tensor_op[t]), 0.0))
 
     def send(self, op, device, keep):
-        """When all inputs are on a device; with ``keep``, book the transfers."""
+        """Return when all inputs are on a device; with ``keep``, reserve their transfers."""
         ready, free = 0.0, {}
         for tensor in self.inputs(op):
             producer = int(self.profile.tensor_op[tensor])
@@ -96,7 +96,7 @@ class ListScheduler:
 
 
 class EarliestFirst(ListScheduler):
-    """m-etf and, with favourite children, m-sct: at each moment, every rule asked of every op."""
+    """m-etf or, with favourite children, m-sct: check every rule for every op at each time."""
 
     def __init__(self, problem, position, favourite):
         super().__init__(problem, position)

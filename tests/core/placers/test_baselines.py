@@ -1,4 +1,4 @@
-"""Baselines asked for another objective than they go by: what their plans say of themselves."""
+"""Baselines run for an objective that they do not minimise report it truthfully."""
 
 import numpy as np
 import pytest
@@ -17,12 +17,12 @@ each_baseline = pytest.mark.parametrize("method", BASELINES)
 
 
 def chain():
-    """Eight ops of 10 µs with 1 µs between any two of them."""
+    """Return a chain of eight 10 µs ops with transfers of 1 µs."""
     return Problem(line([10.0] * 8, [(i, i + 1, 8) for i in range(7)]), gpus(2))
 
 
 @each_baseline
-def test_the_time_per_sample_of_a_baseline_is_the_evaluators(method):
+def test_the_time_per_sample_of_a_baseline_is_evaluated(method):
     rule, told = LoadRule("duplex"), []
     options = PlaceOptions(objective=THROUGHPUT, values=load_values(rule), progress=told.append)
     plan = place(chain(), method, options=options).plan
@@ -33,14 +33,14 @@ def test_the_time_per_sample_of_a_baseline_is_the_evaluators(method):
 
 
 @each_baseline
-def test_the_latency_of_a_baseline_is_the_evaluators(method):
+def test_the_latency_of_a_baseline_is_evaluated(method):
     plan = place(chain(), method, options=PlaceOptions(objective=LATENCY)).plan
     assert plan.objective == LATENCY
     assert plan.value_us == pytest.approx(latency_us(chain(), plan.device))
     assert f"{method} does not minimise the latency" in plan.note
 
 
-def test_what_was_proven_of_the_load_is_not_said_of_the_latency():
+def test_a_proof_about_the_load_is_not_claimed_for_the_latency():
     plan = place(chain(), "max-load-dp", options=PlaceOptions(objective=LATENCY)).plan
     assert plan.value_us == pytest.approx(latency_us(chain(), plan.device))
     assert plan.bound_us is None
@@ -48,8 +48,8 @@ def test_what_was_proven_of_the_load_is_not_said_of_the_latency():
     assert "ideals" not in plan.details
 
 
-def test_local_search_goes_by_the_time_per_sample():
-    """Two chains with dear edges: apart they need 28 and 20 µs, however often they are cut."""
+def test_local_search_minimises_the_time_per_sample():
+    """Two chains with expensive edges take 28 and 20 µs on a device each."""
     edges = [(i, i + 2, 400_000_000) for i in range(4)]
     problem = Problem(line([10.0, 7.0, 10.0, 7.0, 8.0, 6.0], edges), gpus(2, b0=50.0))
     plan = place(problem, "local-search", options=PlaceOptions(objective=THROUGHPUT)).plan

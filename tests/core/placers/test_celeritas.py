@@ -15,16 +15,16 @@ from enplace.values.problem import Problem
 
 
 def placed(problem):
-    """Adjusting Placement on the ungrouped graph."""
+    """Run Adjusting Placement on the ungrouped graph."""
     graph = group_graph(problem, np.arange(problem.profile.n_ops))
     order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
     return adjust(problem, graph, order).tolist()
 
 
 def reference_adjust(problem, graph, order):
-    """Algorithm 2 with lists: devices are the GPUs, each with its busy intervals.
+    """Run Algorithm 2 with lists of busy intervals; the devices are the GPUs.
 
-    The ops are the nodes; of a colocation group, the first takes the memory of all (section 6.1).
+    The ops are the nodes. The first op of a colocation group takes the memory of all (section 6.1).
     """
     cluster, devices = problem.cluster, problem.cluster.gpus
     busy = {d: [] for d in devices}
@@ -87,14 +87,14 @@ def reference_adjust(problem, graph, order):
 
 @settings(deadline=None, max_examples=80)
 @given(problem=problems())
-def test_the_kernel_is_the_reference(problem):
+def test_the_kernel_equals_the_reference(problem):
     graph = group_graph(problem, np.arange(problem.profile.n_ops))
     order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
     assert adjust(problem, graph, order).tolist() == reference_adjust(problem, graph, order)
 
 
-def test_a_node_moves_only_if_it_wins_more_than_the_way_back():
-    """Equation 9: waiting 10 for the first device against a way back of 4 and of 12."""
+def test_a_node_moves_only_if_it_gains_more_than_the_transfer_back():
+    """Equation 9: waiting 10 for the first device, against a transfer back of 4 or 12."""
     costs, edges = [10.0, 5.0, 5.0, 1.0], [(0, 3, 4), (1, 2, 4), (2, 3, 4)]
     assert placed(Problem(line(costs, edges), gpus(2, b0=4.0))) == [1, 0, 0, 1]
     assert placed(Problem(line(costs, edges), gpus(2, b0=12.0))) == [0, 0, 0, 0]
@@ -106,14 +106,14 @@ def test_a_full_device_hands_over_to_the_next():
 
 
 def filled(sizes, capacities):
-    """Devices that Order-Place gives to nodes of these sizes, one after another."""
+    """Return the devices that Order-Place chooses for nodes of these sizes."""
     problem = Problem(line([1.0] * len(sizes), [], persistent=sizes), gpus(len(capacities)))
     claims = claims_of(problem, np.arange(len(sizes)))
     claims.free_bytes[:] = capacities
     return fill_in_order(claims, np.arange(len(sizes)), np.arange(len(capacities))).tolist()
 
 
-def test_with_all_devices_full_the_emptiest_takes_the_rest():
+def test_when_all_devices_are_full_the_emptiest_takes_the_rest():
     assert filled([6, 6, 6, 6, 1], [10, 14]) == [0, 1, 1, 0, 1]
 
 
@@ -123,8 +123,8 @@ def test_order_place_never_returns_to_a_device():
 
 @pytest.mark.parametrize("method", ["celeritas", "order-place", "m-topo", "heft"])
 @pytest.mark.parametrize("constraint", ["group", "pin"])
-def test_memory_of_what_must_share_a_device_is_taken_at_once(method, constraint):
-    """The rest of a group, or what is pinned, comes later, and memory was kept for it."""
+def test_memory_of_colocated_and_pinned_ops_is_reserved(method, constraint):
+    """Memory is reserved for group members and pinned ops that come later in the order."""
     group = ["g", "", "g"] if constraint == "group" else ["", "", ""]
     profile = line([10.0] * 3, [(0, 1, 0), (1, 2, 0)], persistent=[100, 800, 500], colocation=group)
     pins = {2: 0} if constraint == "pin" else {}
@@ -132,7 +132,7 @@ def test_memory_of_what_must_share_a_device_is_taken_at_once(method, constraint)
     assert simulate(problem, place(problem, method).plan).fits
 
 
-def test_order_place_uses_one_gpu_for_what_fits_it():
+def test_order_place_uses_one_gpu_if_all_ops_fit():
     problem = Problem(line([1.0] * 20, [(i, i + 1, 8) for i in range(19)]), gpus(3))
     assert place(problem, "order-place").plan.device.tolist() == [0] * 20
 

@@ -1,4 +1,4 @@
-"""What every placer must do, whatever its method."""
+"""Requirements on every placer."""
 
 import threading
 
@@ -25,7 +25,7 @@ LARGEST = {
     "latency-ip-q": 4,
     "pesto": 5,
 }
-"""Ops of the random problems, where a method proves its plan in a process of its own."""
+"""Largest random problems, in ops, for methods that call a solver process."""
 
 
 def drawn(data, method):
@@ -38,7 +38,7 @@ slow_start = settings(deadline=None, max_examples=40, suppress_health_check=[Hea
 @each_placer
 @slow_start
 @given(data=st.data())
-def test_the_plan_is_valid_and_its_schedule_flawless(method, data):
+def test_the_plan_is_valid_and_its_schedule_has_no_fault(method, data):
     problem = drawn(data, method)
     result = place(problem, method)
     plan = result.plan
@@ -72,14 +72,14 @@ def test_equal_seeds_give_equal_plans(method, data, seed):
 
 
 @each_placer
-def test_cancelling_before_any_plan_raises(method):
+def test_cancelling_before_any_plan_raises_an_error(method):
     problem = Problem(line([1.0, 1.0], [(0, 1, 4)]), gpus(2))
     with pytest.raises(CancelledError):
         place(problem, method, options=PlaceOptions(cancelled=lambda: True))
 
 
 @each_placer
-def test_cancelling_after_an_incumbent_returns_it(method):
+def test_cancelling_after_an_incumbent_returns_the_incumbent(method):
     problem = Problem(line([1.0] * 6, [(0, i, 4) for i in range(1, 6)]), gpus(2))
     seen = []
     stop = threading.Event()
@@ -132,22 +132,22 @@ def test_pins_are_honoured_through_colocation(method):
 
 
 def budget(method, seconds, rounds=150):
-    """A budget of work for the methods that take one: it is the same on a busy machine."""
+    """Return a budget of rounds, which a busy machine does not affect, or else a time limit."""
     names = {option.name for option in placers()[method].options}
     if "rounds" not in names:
         return {"time_limit_s": seconds}
-    few = method.startswith("enplace")  # its rounds are turns of its threads
+    few = method.startswith("enplace")  # a round of this method is a round of all its threads
     return {"values": {"rounds": 1 if few else rounds}}
 
 
 def with_capability(capability):
-    """Methods for the step time that have it; others place for a pipeline, or for a query."""
+    """List the methods with a capability whose main objective is the step time."""
     able = [name for name in installed if placers()[name].can(capability)]
     return [name for name in able if placers()[name].objectives[0] == STEP_TIME]
 
 
 @pytest.mark.parametrize("method", with_capability("memory"))
-def test_a_method_that_knows_memory_fits_vgg_on_small_unlike_gpus(method):
+def test_methods_with_memory_support_fit_vgg_on_small_different_gpus(method):
     problem = small_and_unlike()
     for seed in range(3 if placers()[method].can("anytime") else 1):
         options = PlaceOptions(seed=seed, **budget(method, seconds=30.0))
@@ -155,7 +155,7 @@ def test_a_method_that_knows_memory_fits_vgg_on_small_unlike_gpus(method):
 
 
 @pytest.mark.parametrize("method", with_capability("memory"))
-def test_where_memory_is_tight_a_plan_fits_or_says_that_it_does_not(method):
+def test_with_tight_memory_a_plan_fits_or_notes_that_it_does_not(method):
     problem = small_and_unlike(TIGHT)
     plan = place(problem, method, options=PlaceOptions(**budget(method, seconds=30.0))).plan
     fits = simulate(problem, plan).fits
@@ -164,7 +164,7 @@ def test_where_memory_is_tight_a_plan_fits_or_says_that_it_does_not(method):
 
 
 @pytest.mark.parametrize("method", ["heft", "dpos", "m-etf", "m-topo", "order-place", "celeritas"])
-def test_ops_of_a_plan_that_lacks_memory_move_until_it_fits_and_it_says_so(method):
+def test_a_plan_that_exceeds_memory_is_repaired_with_a_note(method):
     problem = small_and_unlike(ONE_LARGE, "rnnlm-2-2048")
     roomy = Problem(problem.profile, presets()["celeritas"])
     plan = place(problem, method).plan
@@ -174,7 +174,7 @@ def test_ops_of_a_plan_that_lacks_memory_move_until_it_fits_and_it_says_so(metho
 
 
 @pytest.mark.parametrize("method", with_capability("heterogeneous"))
-def test_a_method_that_knows_unlike_devices_gives_the_fastest_most_work(method):
+def test_heterogeneous_methods_give_the_fastest_device_most_work(method):
     problem = Problem(line([10.0] * 12, []), gpus(2, speeds=[0.25, 1.0]))
     device = place(problem, method, options=PlaceOptions(**budget(method, seconds=3.0))).plan.device
     assert (device == 1).sum() > 8

@@ -13,12 +13,12 @@ from enplace.values.problem import Problem
 
 
 def two_branches(**extra):
-    """A long branch 0, 1, 3, 5 and a short one 0, 2, 4, 5."""
+    """Return a long branch 0, 1, 3, 5 and a short one 0, 2, 4, 5."""
     edges = [(0, 1, 8), (0, 2, 8), (1, 3, 8), (2, 4, 8), (3, 5, 8), (4, 5, 8)]
     return line([2.0, 9.0, 3.0, 9.0, 3.0, 2.0], edges, **extra)
 
 
-def test_ranks_count_the_slowest_device_and_the_slowest_link():
+def test_ranks_assume_the_slowest_device_and_link():
     problem = Problem(two_branches(), gpus(2, b0=1.0, speeds=[1.0, 0.5]))
     assert max_rank_us(problem).tolist() == [47, 42, 18, 23, 11, 4]
 
@@ -33,7 +33,7 @@ def test_the_critical_path_runs_on_the_fastest_gpu():
     assert place(problem, "dpos").plan.device[[0, 1, 3, 5]].tolist() == [1] * 4
 
 
-def test_a_path_too_large_for_one_device_goes_on_with_the_next():
+def test_a_path_too_large_for_one_device_continues_on_the_next():
     profile = two_branches(persistent=[400, 400, 0, 400, 0, 400])
     problem = Problem(profile, gpus(2, capacity=900))
     plan = place(problem, "dpos").plan
@@ -41,7 +41,7 @@ def test_a_path_too_large_for_one_device_goes_on_with_the_next():
     assert simulate(problem, plan).fits
 
 
-def test_the_short_branch_runs_beside_the_path_if_that_pays():
+def test_the_short_branch_runs_on_another_gpu_if_that_is_faster():
     near = place(Problem(two_branches(), gpus(2, b0=1.0)), "dpos").plan.device
     far = place(Problem(two_branches(), gpus(2, b0=30.0)), "dpos").plan.device
     assert near[[2, 4]].tolist() == [1, 1]
@@ -50,10 +50,10 @@ def test_the_short_branch_runs_beside_the_path_if_that_pays():
 
 @st.composite
 def with_transfers(draw):
-    """Equal GPUs with ample memory, and graphs in which any op may send to any later one.
+    """Draw equal GPUs with ample memory, and graphs in which any op may send to any later one.
 
-    The theorem knows no queues, so each ordered pair of GPUs has a channel of its own, and few ops
-    use what one op makes.
+    The theorem assumes that transfers never queue, so each ordered pair of GPUs has its own
+    channel, and each output has few consumers.
     """
     n = draw(st.integers(1, 30))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -68,7 +68,7 @@ def with_transfers(draw):
     return Problem(line(costs, [(a, b, int(sizes[a])) for a, b in sorted(edges)]), cluster)
 
 
-# The same graphs each time: rare others have queues, and a longer step.
+# Derandomised, because in rare graphs transfers queue and the step exceeds the bound.
 @settings(deadline=None, max_examples=300, derandomize=True)
 @given(with_transfers())
 def test_theorem_1_bounds_the_step(problem):
@@ -78,13 +78,13 @@ def test_theorem_1_bounds_the_step(problem):
 
 @settings(deadline=None, max_examples=300)
 @given(with_transfers())
-def test_with_queues_all_transfers_bound_the_step(problem):
+def test_with_queues_the_sum_of_all_transfers_bounds_the_step(problem):
     step, ideal, _, all_transfers = step_and_ideal(problem)
     assert step <= 2 * ideal + all_transfers + 1e-9
 
 
-def test_where_transfers_queue_the_step_may_exceed_theorem_1():
-    """Two tensors of 40 us leave one GPU for the other at once."""
+def test_with_queues_the_step_may_exceed_the_bound_of_theorem_1():
+    """Two tensors of 40 µs are sent from one GPU to the other at the same time."""
     edges = [(0, 3, 1), (1, 4, 40), (2, 4, 40), (3, 4, 40), (1, 5, 40), (4, 5, 1)]
     problem = Problem(line([1.0, 1.0, 1.0, 3.0, 3.0, 3.0], edges), gpus(2, b0=0.0, b1=1.0))
     step, ideal, c_max, _ = step_and_ideal(problem)
@@ -92,7 +92,7 @@ def test_where_transfers_queue_the_step_may_exceed_theorem_1():
 
 
 def step_and_ideal(problem):
-    """Step of DPOS, what no machine without transfers goes below, their longest path, and all."""
+    """Return the step of DPOS, the ideal step, the longest path of transfers and their sum."""
     rank, edge_us = max_rank_us(problem), max_edge_us(problem)
     device, start = dpos_schedule(problem, rank, critical_path_ops(problem, rank))
     step = (start + problem.time_us[np.arange(problem.profile.n_ops), device]).max()

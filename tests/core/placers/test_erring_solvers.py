@@ -1,4 +1,4 @@
-"""Pipelines and queries by a solver that errs: the plan in hand stays, and why is told."""
+"""If a solver fails or gives a wrong answer, the plan found so far is kept and the reason noted."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ ERRING = [
 
 @pytest.mark.parametrize(("what", "why"), ERRING)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_plan_is_kept_and_nothing_false_is_proven(method, what, why, gurobi):
+def test_a_failing_solver_costs_neither_the_plan_nor_a_true_bound(method, what, why, gurobi):
     gurobi(**what)
     costs = [3.0 + 2 * (i % 5) for i in range(9)]
     problem = Problem(line(costs, [(i, i + 3, 2) for i in range(6)]), gpus(2))

@@ -1,4 +1,4 @@
-"""HEFT against the example of its paper and a slow reference of our own."""
+"""HEFT against the example in its paper and a slow reference."""
 
 import numpy as np
 from hypothesis import assume, given, settings
@@ -23,7 +23,7 @@ EDGES = [
 
 
 def papers_example():
-    """Figure 2 of Topcuoglu et al.: ten tasks on three processors, edge costs as bytes."""
+    """Return figure 2 of Topcuoglu et al.: ten tasks, three processors, edge costs as bytes."""
     profile = make_profile(
         "Topcuoglu",
         op_names=[f"n{i}" for i in range(1, 11)],
@@ -39,19 +39,19 @@ def papers_example():
         edge_bytes=[e[2] for e in EDGES],
     )
     problem = Problem(profile, gpus(3, b0=0.0, b1=1.0))
-    # A profile has no times that depend freely on op and device; the ranks read only this table.
+    # A profile cannot hold arbitrary times per op and device; the ranks read only this table.
     problem.__dict__["time_us"] = np.array(TIMES, dtype=float)
     return problem
 
 
-def test_upward_ranks_of_the_papers_example():
+def test_upward_ranks_match_the_papers_example():
     expected = [108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667]
     assert np.allclose(mean_rank_us(papers_example()), expected, atol=1e-3)
 
 
 @settings(deadline=None, max_examples=80)
 @given(problem=problems())
-def test_the_kernel_is_the_reference(problem):
+def test_the_kernel_equals_the_reference(problem):
     assume(problem.cluster.capacity_bytes.min() >= GIB)
     rank = mean_rank_us(problem)
     device, start = list_schedule(problem, rank, problem.unit)
@@ -67,7 +67,7 @@ def test_a_faster_gpu_gets_more_of_independent_work():
     assert simulate(problem, plan).makespan_us == 100
 
 
-def test_work_moves_only_if_the_transfer_pays():
+def test_work_moves_only_if_that_outweighs_the_transfer():
     edges = [(0, 1, 4), (0, 2, 4), (1, 3, 4), (2, 3, 4)]
     costs = [2.0, 5.0, 5.0, 2.0]
     near = place(Problem(line(costs, edges), gpus(2, b0=1.0)), "heft").plan
@@ -76,7 +76,7 @@ def test_work_moves_only_if_the_transfer_pays():
     assert len(set(far.device.tolist())) == 1
 
 
-def test_memory_forces_a_split_that_time_alone_would_not():
+def test_memory_forces_ops_onto_a_second_gpu():
     costs, edges = [5.0] * 4, [(i, i + 1, 4) for i in range(3)]
     profile = line(costs, edges, persistent=[400] * 4)
     roomy = Problem(profile, gpus(2, b0=50.0))

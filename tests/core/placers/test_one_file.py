@@ -1,4 +1,4 @@
-"""A new placer with options of its own is one new file."""
+"""A new placer with its own option takes one new file."""
 
 import json
 import sys
@@ -51,7 +51,7 @@ def problem():
     return Problem(line([1.0, 1.0], [(0, 1, 4)]), gpus(3))
 
 
-def test_its_options_are_listed(one_side, capsys):
+def test_the_new_options_are_listed(one_side, capsys):
     assert run(["methods", "--json"]) == 0
     methods = json.loads(capsys.readouterr().out)["methods"]
     (found,) = [each["options"] for each in methods if each["name"] == one_side]
@@ -71,7 +71,7 @@ def test_its_options_are_listed(one_side, capsys):
     ]
 
 
-def test_the_command_line_passes_them_on(one_side, tmp_path, capsys):
+def test_the_command_line_passes_the_new_options_on(one_side, tmp_path, capsys):
     ops = [{"name": "a", "type": "MatMul", "time_us": {"gpu": 1.0}}]
     file, plan = tmp_path / "tiny.json", tmp_path / "plan.json"
     file.write_text(
@@ -93,15 +93,15 @@ def test_the_command_line_passes_them_on(one_side, tmp_path, capsys):
         assert why in capsys.readouterr().err
 
 
-def test_the_library_checks_them(one_side, problem):
+def test_the_library_checks_the_new_options(one_side, problem):
     plan = place(problem, one_side, options=PlaceOptions(values={"side": "right"})).plan
     assert set(plan.device.tolist()) == {2}
     with pytest.raises(EnplaceError, match="its options: side, shift"):
         place(problem, one_side, options=PlaceOptions(values={"load": "sum"}))
 
 
-def test_the_conformance_suite_takes_it(one_side):
+def test_the_new_placer_passes_the_conformance_suite(one_side):
     assert one_side in placers()
-    conformance.test_the_plan_is_valid_and_its_schedule_flawless(one_side)
-    conformance.test_cancelling_before_any_plan_raises(one_side)
+    conformance.test_the_plan_is_valid_and_its_schedule_has_no_fault(one_side)
+    conformance.test_cancelling_before_any_plan_raises_an_error(one_side)
     conformance.test_a_plan_carries_its_solve_time_and_seed(one_side)

@@ -1,4 +1,4 @@
-"""OS-DPOS: where it starts, what it splits, and what it leaves whole."""
+"""OS-DPOS: its starts, the ops it splits and the ops it leaves whole."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ MB = 1 << 20
 
 
 def one_layer(*, norm=False, weights=MB, second_us=10.0):
-    """A convolution that takes nearly all of the step, perhaps with batch normalisation behind."""
+    """Return a convolution that takes most of the step, optionally with batch normalisation."""
     names = ["batch", "w", "conv", "norm" if norm else "relu", "loss"]
     types = ["IteratorV2", "VariableV2", "Conv2D"]
     types += ["FusedBatchNormV3" if norm else "Relu", "Mean"]
@@ -35,7 +35,7 @@ def one_layer(*, norm=False, weights=MB, second_us=10.0):
     )
 
 
-def test_the_heavy_op_is_shared_among_the_gpus():
+def test_the_longest_op_is_split_among_the_gpus():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
     plan = place(problem, "os-dpos").plan
     assert {"conv"} <= {split.op for split in plan.splits}
@@ -44,7 +44,7 @@ def test_the_heavy_op_is_shared_among_the_gpus():
     assert split.problem.splits == plan.splits
 
 
-def test_nothing_is_split_where_sending_costs_more():
+def test_nothing_is_split_if_transfers_cost_more():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=0.1))
     assert place(problem, "os-dpos").plan.splits == ()
 
@@ -62,16 +62,16 @@ def test_a_pinned_op_stays_whole():
     assert "conv" not in {split.op for split in plan.splits}
 
 
-def test_a_model_too_large_for_one_device_starts_from_itself():
-    """Data parallelism is no start then, yet the op of the critical path is split."""
+def test_a_model_too_large_for_data_parallelism_is_still_split():
+    """The search cannot start from data parallelism, yet it splits the critical op."""
     problem = Problem(one_layer(), gpus(2, b0=1.0, b1=1e-5, capacity=3 * MB - 1))
     assert not simulate(problem, place(problem, "single").plan).fits
     plan = place(problem, "os-dpos").plan
     assert "conv" in {split.op for split in plan.splits}
 
 
-def test_the_search_passes_over_what_cannot_be_split():
-    """Batch normalisation is the longest op of the critical path, and stays whole."""
+def test_the_search_skips_ops_that_cannot_be_split():
+    """Batch normalisation is the longest op on the critical path but stays whole."""
     layer = one_layer(norm=True, second_us=2000.0)
     problem = Problem(layer, gpus(4, b0=1.0, b1=1e-5, capacity=3 * MB - 1))
     plan = place(problem, "os-dpos").plan
@@ -84,7 +84,7 @@ def test_a_passed_deadline_still_gives_a_plan():
     assert plan.splits == ()
 
 
-def test_any_method_can_place_a_graph_that_is_split():
+def test_any_method_can_place_a_split_graph():
     problem = Problem(one_layer(), gpus(4, b1=1e-5))
     split = simulate(problem, place(problem, "os-dpos").plan).problem
     plan = place(split, "heft").plan
@@ -92,18 +92,18 @@ def test_any_method_can_place_a_graph_that_is_split():
     assert simulate(problem, plan).makespan_us == simulate(split, plan).makespan_us
 
 
-def test_it_says_that_it_splits():
+def test_os_dpos_declares_that_it_splits():
     assert "splits" in placers()["os-dpos"].capabilities
 
 
 @pytest.mark.parametrize("n_gpus", [1, 2])
-def test_gpus_are_all_there_is_to_share_among(n_gpus):
+def test_data_parallelism_splits_among_all_gpus(n_gpus):
     problem = Problem(one_layer(), gpus(n_gpus, b1=1e-5))
     assert all(split.parts == n_gpus for split in data_parallel(problem))
     assert bool(data_parallel(problem)) == (n_gpus > 1)
 
 
-def test_the_default_method_goes_on_from_its_plan():
+def test_enplace_continues_from_a_plan_with_splits():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
     split = place(problem, "os-dpos").plan
     assert split.splits

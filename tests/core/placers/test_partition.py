@@ -1,4 +1,4 @@
-"""METIS and Scotch: even parts, cheap cuts, and the formats they read and write."""
+"""METIS and Scotch: balanced parts, cheap cuts and file formats."""
 
 import sys
 
@@ -18,14 +18,14 @@ each_partitioner = pytest.mark.parametrize("method", installed)
 
 
 def two_chains(**extra):
-    """Two chains of ten ops with one cheap edge between them."""
+    """Return two chains of ten ops with one cheap edge between them."""
     edges = [(i, i + 2, 1000) for i in range(18)]
     edges.append((18, 19, 1))
     return line([5.0] * 20, edges, **extra)
 
 
 @each_partitioner
-def test_the_cut_goes_where_little_is_sent(method):
+def test_the_graph_is_cut_where_little_is_sent(method):
     device = place(Problem(two_chains(), gpus(2, b0=0.0, b1=1.0)), method).plan.device
     assert len(set(device[::2].tolist())) == len(set(device[1::2].tolist())) == 1
     assert device[0] != device[1]
@@ -91,13 +91,13 @@ def stand_in(folder, monkeypatch, text):
     monkeypatch.setenv("PATH", str(folder), prepend=":")
 
 
-def test_scotch_reads_our_graph_and_we_read_its_mapping(tmp_path, monkeypatch):
+def test_scotch_reads_the_graph_file_and_its_mapping_is_read_back(tmp_path, monkeypatch):
     stand_in(tmp_path, monkeypatch, STAND_IN.format(python=sys.executable))
     _, graph = weighted_graph(Problem(two_chains(), gpus(3)))
     assert run_scotch(graph).tolist() == [node % 3 for node in range(20)]
 
 
-def test_a_scotch_that_fails_is_one_line(tmp_path, monkeypatch):
+def test_a_failing_scotch_is_reported_in_one_line(tmp_path, monkeypatch):
     stand_in(tmp_path, monkeypatch, "#!/bin/sh\necho 'out of memory' >&2\nexit 1\n")
     _, graph = weighted_graph(Problem(two_chains(), gpus(2)))
     with pytest.raises(EnplaceError, match=r"scotch_gmap failed \(out of memory\)"):
@@ -105,8 +105,8 @@ def test_a_scotch_that_fails_is_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("n_ops", [1, 2, 5])
-def test_metis_says_nothing_of_fewer_ops_than_gpus(n_ops, capfd):
-    """It would on the standard output, which may be a JSON document."""
+def test_metis_prints_nothing_with_fewer_ops_than_gpus(n_ops, capfd):
+    """METIS would warn on standard output, which may be a JSON document."""
     pytest.importorskip("pymetis")
     problem = Problem(line([float(i + 1) for i in range(n_ops)], []), gpus(8))
     plan = place(problem, "metis").plan

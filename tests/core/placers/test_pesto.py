@@ -1,4 +1,4 @@
-"""Pesto's integer program: what it admits, and what it finds on cases small enough to check."""
+"""Pesto's integer program: its solutions, and its optima on small cases."""
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ from enplace.values.result import Result
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems(10))
-def test_every_schedule_is_a_solution(problem):
-    """Theorem 3.1's easy half: a valid placement and order satisfies all constraints but memory."""
+def test_every_schedule_satisfies_the_program(problem):
+    """The easy half of Theorem 3.1: a valid plan satisfies all constraints but memory."""
     program = write_program(problem)
     model = program.model
     values = program.values(place(problem, "heft").plan)
@@ -29,7 +29,7 @@ def test_every_schedule_is_a_solution(problem):
     assert (values <= model.upper + 1e-9).all()
 
 
-def test_two_chains_run_side_by_side():
+def test_two_chains_run_in_parallel():
     edges = [(0, 1, 1), (1, 2, 1), (3, 4, 1), (4, 5, 1)]
     problem = Problem(line([5.0] * 6, edges), gpus(2))
     plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
@@ -38,10 +38,10 @@ def test_two_chains_run_side_by_side():
     assert plan.details["ilp_step_time_us"] == pytest.approx(15)
 
 
-def test_congestion_keeps_three_large_tensors_from_one_link():
-    """One op feeds three of 10 µs; a tensor takes 8 µs. Sent to one GPU they wait for each other.
+def test_congestion_limits_how_many_tensors_use_a_link():
+    """One op feeds three of 10 µs by tensors of 8 µs, which queue if sent to the same GPU.
 
-    With all on one GPU the step is 31 µs. One of the three elsewhere: 1 + 8 + 10 = 19 beside 21.
+    On one GPU the step takes 31 µs. With one op moved, its GPU needs 1 + 8 + 10 = 19, the other 21.
     """
     costs = [1.0, 10.0, 10.0, 10.0]
     profile = line(costs, [(0, 1, 8), (0, 2, 8), (0, 3, 8)])
@@ -51,26 +51,26 @@ def test_congestion_keeps_three_large_tensors_from_one_link():
     assert simulate(problem, plan).makespan_us == 21
 
 
-def test_four_gpus_are_told_apart_by_two_bits():
+def test_two_bits_encode_four_gpus():
     problem = Problem(line([6.0] * 4, []), gpus(4))
     plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
     assert sorted(plan.device.tolist()) == [0, 1, 2, 3]
 
 
-def test_three_gpus_never_spell_a_fourth():
+def test_the_program_never_uses_a_fourth_of_three_gpus():
     problem = Problem(line([6.0] * 6, []), gpus(3))
     plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
     assert simulate(problem, plan).makespan_us == 12
 
 
-def test_memory_is_a_constraint_of_the_program():
+def test_the_program_respects_memory():
     profile = line([5.0] * 4, [(0, 1, 1), (2, 3, 1)], persistent=[400] * 4)
     problem = Problem(profile, gpus(2, capacity=900))
     plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
     assert np.bincount(plan.device).tolist() == [2, 2]
 
 
-def test_a_large_graph_is_coarsened_and_says_so():
+def test_a_large_graph_is_coarsened_with_a_note():
     costs = [3.0 + i % 7 for i in range(120)]
     edges = [(i, i + 4, 20) for i in range(116)]
     problem = Problem(line(costs, edges), gpus(2, b1=0.1))
@@ -80,8 +80,8 @@ def test_a_large_graph_is_coarsened_and_says_so():
     assert f"program on {plan.details['vertices']} vertices" in plan.note
 
 
-def test_where_forty_vertices_are_too_coarse_two_hundred_are_searched():
-    """Two hundred chains side by side, of which forty vertices can only tell apart a few."""
+def test_a_finer_graph_is_searched_if_forty_vertices_are_too_coarse():
+    """Forty vertices are too few for fifty parallel chains."""
     rng = np.random.default_rng(3)
     costs = rng.integers(1, 50, 150).astype(float).tolist()
     problem = Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
@@ -91,13 +91,13 @@ def test_where_forty_vertices_are_too_coarse_two_hundred_are_searched():
 
 
 def wide():
-    """Four chains side by side, of more ops than a free solver gets vertices."""
+    """Return four parallel chains with more ops than the vertices given to a free solver."""
     costs = [3.0 + i % 7 for i in range(60)]
     return Problem(line(costs, [(i, i + 4, 20) for i in range(56)]), gpus(2, b1=0.1))
 
 
-def test_the_program_begins_with_the_plan_given():
-    """From HEFT's plan of forty vertices it does not get to what HEFT's of all ops comes to."""
+def test_the_program_starts_from_the_given_plan():
+    """From HEFT's plan for forty vertices it would not reach HEFT's plan for all ops."""
     problem = wide()
     start = place(problem, "heft").plan
     plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=2, start=start)).plan
@@ -105,8 +105,8 @@ def test_the_program_begins_with_the_plan_given():
 
 
 @pytest.mark.parametrize("limit_s", [1e-9, 0.5])
-def test_the_plan_is_never_worse_than_the_one_given(limit_s):
-    """Two hundred chains side by side, of which forty vertices can only tell apart a few."""
+def test_the_plan_is_never_worse_than_the_given_one(limit_s):
+    """Forty vertices are too few for fifty parallel chains."""
     rng = np.random.default_rng(3)
     costs = rng.integers(1, 50, 150).astype(float).tolist()
     problem = Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
@@ -116,7 +116,7 @@ def test_the_plan_is_never_worse_than_the_one_given(limit_s):
     assert simulate(problem, plan).makespan_us <= simulate(problem, start).makespan_us
 
 
-def test_a_plan_given_moves_where_a_new_pin_says():
+def test_a_given_plan_is_adapted_to_a_new_pin():
     problem = wide()
     start = place(problem, "heft").plan
     pinned = Problem(problem.profile, problem.cluster, pins={0: int(1 - start.device[0])})
@@ -130,7 +130,7 @@ BROKEN = [{"every": "0"}, {"every": "1"}, {"every": "nan"}, {"every": "0.5"}, {"
 
 @pytest.mark.parametrize("what", [*BROKEN, UNLICENSED])
 @pytest.mark.parametrize("solver", ["", "Gurobi"])
-def test_a_plan_is_never_lost_to_a_solver_that_errs(gurobi, what, solver):
+def test_a_failing_solver_never_costs_the_plan(gurobi, what, solver):
     gurobi(**what)
     problem = wide()
     plan = place(
@@ -143,7 +143,7 @@ def test_a_plan_is_never_lost_to_a_solver_that_errs(gurobi, what, solver):
     assert "proven optimal by Gurobi" not in plan.note
 
 
-def test_without_a_licence_the_free_solver_and_the_search_take_the_time(gurobi):
+def test_without_a_licence_a_free_solver_takes_over(gurobi):
     gurobi(**UNLICENSED)
     rng = np.random.default_rng(3)
     costs = rng.integers(1, 50, 150).astype(float).tolist()
@@ -157,7 +157,7 @@ def test_without_a_licence_the_free_solver_and_the_search_take_the_time(gurobi):
     assert "searched without a proof" in plan.note
 
 
-def test_a_solver_asked_for_is_kept_to_and_its_reason_told(gurobi):
+def test_a_requested_solver_is_not_replaced_and_its_error_is_noted(gurobi):
     gurobi(**UNLICENSED)
     plan = place(
         wide(), "pesto", options=PlaceOptions(time_limit_s=4, values={"solver": "Gurobi"})

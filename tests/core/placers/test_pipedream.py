@@ -29,14 +29,14 @@ def layers_of(compute_us, sent_us, weights_us=None, held_bytes=None):
     )
 
 
-def test_a_branching_is_one_layer():
+def test_parallel_branches_form_one_layer():
     edges = [(0, 1, 8), (0, 2, 8), (1, 3, 8), (2, 4, 8), (3, 5, 8), (4, 5, 8), (5, 6, 8)]
     problem = Problem(line([1.0] * 7, edges), gpus(2))
     nodes = contract(problem)
     assert find_path(nodes)[nodes.node].tolist() == [0, 1, 1, 1, 1, 2, 3]
 
 
-def test_stages_are_balanced_with_what_they_send():
+def test_stages_are_balanced_including_transfers():
     stages, time_us = cut_path(layers_of([4, 4, 4, 3], [1, 9, 1]), 2, 1, most_replicas=1)
     assert (stages, time_us) == ([Stage(0, 0, 1), Stage(1, 3, 1)], 12.0)
 
@@ -50,7 +50,7 @@ def test_a_heavy_layer_is_replicated_unless_its_weights_are_too_large():
     assert heavy_us == 12.0
 
 
-def test_stages_fit_in_memory_where_they_can():
+def test_stages_fit_in_memory_if_possible():
     path = layers_of([9, 1, 1], [0, 0], held_bytes=[5, 5, 5])
     stages, _ = cut_path(path, 2, 10, most_replicas=1)
     assert stages == [Stage(0, 0, 1), Stage(1, 2, 1)]
@@ -62,7 +62,7 @@ def test_stages_fit_in_memory_where_they_can():
     st.lists(st.integers(0, 5), min_size=5, max_size=5),
     st.integers(1, 4),
 )
-def test_no_cut_of_the_path_is_better(compute, sent, n_gpus):
+def test_no_cut_of_the_path_beats_the_one_found(compute, sent, n_gpus):
     path = layers_of(compute, sent[: len(compute) - 1])
     _, time_us = cut_path(path, n_gpus, 1, most_replicas=1)
     every = []
@@ -77,7 +77,7 @@ def test_no_cut_of_the_path_is_better(compute, sent, n_gpus):
     assert time_us == pytest.approx(min(every))
 
 
-def test_stages_are_replicated_where_the_rule_allows_it():
+def test_stages_are_replicated_if_the_rule_allows_it():
     problem = Problem(line([2.0, 12, 2], [(0, 1, 8), (1, 2, 8)]), gpus(4, b0=0.0))
     plan = place(problem, "pipedream").plan
     assert plan.value_us == 12.0
@@ -88,7 +88,7 @@ def test_stages_are_replicated_where_the_rule_allows_it():
     assert replicated.replicas
 
 
-def test_a_measured_model_is_cut_between_the_layers_that_its_names_tell_of():
+def test_a_measured_model_is_cut_between_named_layers():
     sample = next(sample for sample in samples() if sample.name == "vgg-19")
     problem = Problem(read_profile(sample.path), presets()["a100-4-nvlink"])
     plan = place(problem, "pipedream").plan

@@ -1,4 +1,4 @@
-"""The policy gradient: its gradient, and that it learns."""
+"""The policy gradient: the gradient is correct, and training improves the plan."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from enplace.placing.group_search import ROUNDS, Search
 from enplace.values.problem import Problem
 
 
-def test_the_gradient_is_that_of_the_log_probability():
+def test_the_gradient_matches_numerical_differentiation():
     draw = np.random.default_rng(1)
     score, chosen, step = draw.normal(size=(3, 4)), np.array([2, 0, 3]), 1e-6
 
@@ -32,8 +32,8 @@ def test_samples_follow_their_probabilities():
     assert np.bincount(drawn) / 20_000 == pytest.approx([0.2, 0.5, 0.3], abs=0.02)
 
 
-def test_it_learns_what_drawing_by_chance_does_not_find():
-    """Ops that are too large to be grouped, and one GPU eight times as fast as the other."""
+def test_training_beats_random_sampling():
+    """The ops are too large to be grouped, and one GPU is eight times as fast as the other."""
     profile = line([10.0] * 24, [], persistent=[100] * 24)
     problem = Problem(profile, gpus(2, speeds=[1.0, 8.0], capacity=3000))
     search, draw = Search(problem, "rl", PlaceOptions()), np.random.default_rng(3)

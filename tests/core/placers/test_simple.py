@@ -1,4 +1,4 @@
-"""The naive references, m-topo and the expert, by hand."""
+"""The naive baselines, m-topo and the expert, by hand."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from enplace.values.problem import Problem
 from problems import profile_of
 
 
-def test_single_takes_the_fastest_gpu_and_says_when_it_does_not_fit():
+def test_single_uses_the_fastest_gpu_and_notes_exceeded_memory():
     profile = line([4.0] * 4, [(i, i + 1, 8) for i in range(3)], persistent=[400] * 4)
     problem = Problem(profile, gpus(2, speeds=[1.0, 2.0], capacity=1000))
     plan = place(problem, "single").plan
@@ -37,8 +37,8 @@ def test_random_depends_on_the_seed():
     assert not np.array_equal(*plans)
 
 
-def test_m_topo_on_baechis_diamond():
-    """Baechi's own case: four ops of one byte, a share of 2 + 1, so a, b, c on 0 and d on 1."""
+def test_m_topo_matches_baechis_diamond():
+    """Baechi's example: four ops of one byte, a share of 2 + 1, so a, b, c on 0 and d on 1."""
     edges = [(0, 1, 1), (0, 2, 1), (1, 3, 1), (2, 3, 1)]
     profile = line([2.0, 5.0, 5.0, 2.0], edges, persistent=[0, 0, 0, 1])
     problem = Problem(profile, gpus(2, b0=1.0))
@@ -47,7 +47,7 @@ def test_m_topo_on_baechis_diamond():
     assert simulate(problem, plan).makespan_us == 15
 
 
-def test_m_topo_never_goes_back():
+def test_m_topo_never_returns_to_a_device():
     profile = line([1.0] * 6, [], persistent=[30, 30, 30, 5, 5, 5])
     device = place(Problem(profile, gpus(3)), "m-topo").plan.device
     assert (np.diff(device) >= 0).all()
@@ -67,25 +67,25 @@ def test_m_topo_never_goes_back():
         ("embedding_lookup", "", "", ""),
     ],
 )
-def test_layer_and_branch_are_read_off_the_scope(name, scope, layer, branch):
+def test_layer_and_branch_are_read_from_the_scope(name, scope, layer, branch):
     assert find_home(scope_parts(name, scope))[:2] == (layer, branch)
 
 
-def test_the_name_of_the_model_is_no_layer():
+def test_the_name_of_the_model_is_not_a_layer():
     scopes = ["vgg19/conv1", "vgg19/conv1", "vgg19/conv2", "vgg19/conv2"]
     problem = Problem(line([9.0] * 4, [(i, i + 1, 8) for i in range(3)], scopes=scopes), gpus(2))
     assert place(problem, "expert").plan.device.tolist() == [0, 0, 1, 1]
 
 
 def stacked(layers, costs):
-    """Embedding, layers and softmax with their backward ops, as a chain there and back."""
+    """Return a chain of embedding, layers and softmax, then their backward ops in reverse."""
     scopes = ["emb", *[f"lstm{i}/t0" for i in range(layers)], "softmax"]
     scopes += [f"gradients/{scope}" for scope in reversed(scopes)]
     n = len(scopes)
     return line(costs, [(i, i + 1, 8) for i in range(n - 1)], scopes=scopes)
 
 
-def test_the_expert_keeps_layers_whole_and_their_gradients_with_them():
+def test_the_expert_keeps_layers_and_their_gradients_together():
     problem = Problem(stacked(4, [1.0, 10, 10, 10, 10, 1] * 2), gpus(2))
     device = place(problem, "expert").plan.device.tolist()
     assert device == [0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0]
@@ -97,7 +97,7 @@ def test_the_expert_balances_the_blocks():
     assert device[:6] == [0, 0, 1, 1, 1, 1]
 
 
-def test_the_expert_deals_out_the_branches_of_a_cell():
+def test_the_expert_distributes_the_branches_of_a_cell():
     scopes = ["Mixed_1", "Mixed_1/b0", "Mixed_1/b1", "Mixed_1/b2", "Mixed_1"]
     edges = [(0, 1, 8), (0, 2, 8), (0, 3, 8), (1, 4, 8), (2, 4, 8), (3, 4, 8)]
     problem = Problem(line([1.0, 10, 6, 6, 1], edges, scopes=scopes), gpus(2))
@@ -106,7 +106,7 @@ def test_the_expert_deals_out_the_branches_of_a_cell():
 
 
 def branched(cells, times_us):
-    """Cells of parallel branches of the same times, each joined before the next."""
+    """Return cells of parallel branches, each joined before the next."""
     scopes, costs, edges, last = [], [], [], None
     for cell in range(cells):
         join = len(scopes) + len(times_us)
@@ -120,26 +120,26 @@ def branched(cells, times_us):
     return line(costs, edges, scopes=scopes)
 
 
-def test_the_expert_deals_branches_to_every_gpu_though_a_cell_has_fewer():
+def test_the_expert_uses_all_gpus_even_if_a_cell_has_fewer_branches():
     problem = Problem(branched(4, [9.0, 8, 7]), gpus(8))
     busy_us = simulate(problem, place(problem, "expert").plan).busy_us
     assert busy_us.min() > 0
 
 
-def test_the_expert_deals_the_joins_of_cells_like_branches():
+def test_the_expert_distributes_joins_like_branches():
     problem = Problem(branched(4, [9.0, 8, 7]), gpus(4))
     device = place(problem, "expert").plan.device
     assert len(set(device[3::4].tolist())) > 1
 
 
-def test_the_expert_leaves_no_gpu_empty_that_has_a_layer():
-    """The first two layers take most of the time; a quarter of it is no whole layer."""
+def test_the_expert_gives_every_gpu_a_layer_if_there_are_enough():
+    """The first two layers take most of the time, each more than a quarter."""
     problem = Problem(stacked(4, [0.0, 60, 60, 20, 10, 0] + [0.0] * 6), gpus(4))
     device = place(problem, "expert").plan.device.tolist()
     assert device[:6] == [0, 0, 1, 2, 2, 3]
 
 
-def test_blocks_are_cut_where_the_longest_is_shortest():
+def test_the_longest_block_is_as_short_as_possible():
     layer_us = np.array([4.0, 1, 1, 4, 2, 2])
     assert even_blocks(layer_us, 3).tolist() == [0, 0, 1, 1, 2, 2]
     assert even_blocks(layer_us, 9).tolist() == [0, 1, 2, 3, 4, 5]
@@ -162,8 +162,8 @@ def test_no_other_cut_has_a_shorter_longest_block(layer_us, n_blocks):
     assert np.bincount(block, weights=times).max() == pytest.approx(best)
 
 
-def test_ops_count_for_the_layer_that_they_are_colocated_with():
-    """Backward ops stay with their forward ops, whose second half is as long as the first."""
+def test_ops_belong_to_the_layer_that_they_are_colocated_with():
+    """Backward ops are colocated with their forward ops; both halves take equally long."""
     together = [f"layer {i}" for i in (0, 1, 2, 3, 3, 2, 1, 0)]
     edges = [(i, i + 1, 8) for i in range(7)]
     problem = Problem(line([10.0] * 8, edges, colocation=together), gpus(2))
@@ -175,7 +175,7 @@ def test_without_scopes_the_expert_cuts_the_graph_in_order():
     assert place(problem, "expert").plan.device.tolist() == [0] * 4 + [1] * 4
 
 
-def test_the_expert_takes_flatten_for_no_attention():
+def test_flatten_is_not_mistaken_for_attention():
     scopes = ["conv_1", "conv_2", "flatten", "dense_1", "dense_2"]
     edges = [(i, i + 1, 8) for i in range(4)]
     problem = Problem(line([10.0, 10, 1, 10, 10], edges, scopes=scopes), gpus(4))
@@ -183,12 +183,12 @@ def test_the_expert_takes_flatten_for_no_attention():
 
 
 @pytest.mark.parametrize("scope", ["attention", "decoder/self_attention", "att", "attn"])
-def test_attention_and_its_like_are_the_head(scope):
+def test_attention_scopes_belong_to_the_head(scope):
     assert find_home(scope.split("/")).is_head
 
 
-def test_layers_stand_in_the_order_of_their_work_whatever_looks_at_their_weights():
-    # The loss looks at the weights of the last layer at once: that makes it no first layer.
+def test_layers_are_ordered_by_their_work_not_by_weight_reads():
+    # L2Loss reads the weights of the last layer early. That does not make it the first layer.
     names = ["fc_2/weights", "fc_2/L2Loss", "fc_1/MatMul", "fc_2/MatMul", "softmax/Softmax"]
     times = dict(zip(names, [0, 1, 10, 10, 5], strict=True))
     edges = [(names[0], names[1], 8), (names[0], names[3], 8)]
@@ -200,19 +200,19 @@ def test_layers_stand_in_the_order_of_their_work_whatever_looks_at_their_weights
 
 
 def convolutions():
-    """Four times convolution, normalisation and activation, without names that tell."""
+    """Return four blocks of convolution, normalisation and activation without telling names."""
     types = ["Conv2D", "FusedBatchNormV3", "Relu"] * 4
     edges = [(i, i + 1, 8) for i in range(11)]
     return Problem(line([10.0, 2, 1] * 4, edges, types=types), gpus(2))
 
 
-def test_the_expert_deals_out_layers_of_each_kind_in_turn():
+def test_the_expert_distributes_layers_of_each_kind():
     plan = place(convolutions(), "expert").plan
     assert plan.details["family"] == "layers"
     assert plan.device.tolist() == [0, 0, 0, 1, 1, 1] * 2
 
 
-def test_a_person_may_name_the_family():
+def test_the_family_can_be_chosen():
     plan = place(convolutions(), "expert", options=PlaceOptions(values={"family": "stacked"})).plan
     assert plan.details["family"] == "stacked"
     assert plan.device.tolist() == [0] * 6 + [1] * 6

@@ -1,4 +1,4 @@
-"""Local search and MCMC: what each promises of where it stops."""
+"""Local search and MCMC: the guarantees about their results."""
 
 import itertools
 
@@ -20,17 +20,17 @@ each_search = pytest.mark.parametrize("method", ["local-search", "mcmc"])
 
 
 def ladder(n=6, **extra):
-    """Two chains of dear ops with a rung now and then; each op is a group of its own."""
+    """Return two chains of long ops with a few cross edges; each op is a group."""
     edges = [(i, i + 2, 400_000_000) for i in range(n - 2)] + [(0, 3, 400_000_000)]
     return line([10.0, 7.0] * (n // 2), sorted(set(edges)), **extra)
 
 
 def tight(n=6):
-    """Fusion takes at most a quarter of a GPU's memory, so that nothing is merged."""
+    """Return a problem whose memory is too small for any ops to be merged."""
     return Problem(ladder(n), gpus(2, b0=1.0, capacity=1_500_000_000))
 
 
-def test_no_single_reassignment_helps_where_the_descent_ends():
+def test_a_descent_ends_where_no_reassignment_helps():
     search = Search(tight(), "local-search", PlaceOptions())
     end = descend(search, search.random(np.random.default_rng(3)))
     assert search.n_groups > 2
@@ -59,7 +59,7 @@ def test_plans_that_fit_are_preferred(method):
 
 
 @pytest.mark.parametrize(("method", "seed"), [("local-search", 6), ("rl", 17)])
-def test_a_search_that_meets_nothing_that_fits_fills_the_gpus_in_order(method, seed):
+def test_a_search_that_finds_nothing_that_fits_uses_order_place(method, seed):
     problem = small_and_unlike()
     plan = place(problem, method, options=PlaceOptions(seed=seed)).plan
     assert simulate(problem, plan).fits
@@ -82,21 +82,21 @@ def test_one_gpu_needs_no_search(method):
     assert len(tried) == 1
 
 
-def test_a_group_begins_where_most_of_its_ops_are():
+def test_a_group_starts_on_the_device_of_most_of_its_ops():
     group, device = np.array([0, 0, 0, 1, 1]), np.array([1, 1, 0, 2, 0])
     assert majority(group, device, np.array([0, 1])).tolist() == [1, 0]
 
 
 @settings(deadline=None, max_examples=100)
 @given(problems(), st.integers(0, 99))
-def test_a_placement_of_groups_is_played_as_every_placer_would_settle_it(problem, seed):
+def test_a_placement_of_groups_is_settled_like_any_other(problem, seed):
     search = Search(problem, "mcmc", PlaceOptions())
     device = search.random(np.random.default_rng(seed))
     search.score(device)
     assert np.array_equal(search.best.plan.device, settle(problem, device[search.group]))
 
 
-def test_the_score_of_what_fits_is_its_step_time_where_no_ops_are_grouped():
+def test_without_groups_the_score_of_a_plan_that_fits_is_its_step_time():
     problem = tight()
     for device in itertools.product(problem.cluster.gpus, repeat=problem.profile.n_ops):
         search = Search(problem, "mcmc", PlaceOptions())
@@ -115,7 +115,7 @@ def test_mcmc_is_never_worse_than_the_expert():
 
 
 @pytest.mark.parametrize("objective", [STEP_TIME, THROUGHPUT])
-def test_local_search_says_how_many_descents_it_completed(objective):
+def test_local_search_notes_how_many_descents_it_completed(objective):
     short = PlaceOptions(time_limit_s=1e-9, seed=3, objective=objective)
     assert place(tight(), "local-search", options=short).plan.note == "0 of 10 descents completed"
     assert not place(tight(), "local-search", options=PlaceOptions(objective=objective)).plan.note

@@ -1,4 +1,4 @@
-"""Options of placers, and the flags that spell them."""
+"""Options of placers and their flags."""
 
 import click
 import pytest
@@ -38,12 +38,12 @@ def test_values_are_read_from_text(values, text, value):
         (NUMBER, "-1", "a number"),
     ],
 )
-def test_a_wrong_value_is_refused_with_the_right_ones(values, text, wanted):
+def test_a_wrong_value_is_refused_and_the_allowed_ones_listed(values, text, wanted):
     with pytest.raises(EnplaceError, match=f"option 'it' cannot be '{text}'; use {wanted}"):
         Option("it", values, "", "What it is.").parse(text)
 
 
-def test_placers_that_share_a_name_share_the_option():
+def test_options_with_one_name_are_the_same_option():
     for placer in placers().values():
         assert all(DECLARED[option.name] == option for option in placer.options)
 
@@ -58,7 +58,7 @@ def test_a_flag_offers_the_values_of_its_option(flag):
         assert parameter.is_flag == (option.values == SWITCH)
 
 
-def test_a_load_rule_survives_as_values():
+def test_a_load_rule_survives_conversion_to_values():
     rule = LoadRule("duplex", "gpipe", replicate=True, two_level=True)
     assert PlaceOptions(values=load_values(rule)).load_rule == rule
     assert load_values(LoadRule()) == {}

@@ -1,4 +1,4 @@
-"""Which of several plans is kept."""
+"""The choice between several plans."""
 
 import numpy as np
 from tests.core.placers.problems import gpus, line
@@ -10,7 +10,7 @@ from enplace.values.problem import Problem
 
 
 def two_heavy_ops():
-    """A chain of two ops whose variables fit one GPU each, and not one GPU together."""
+    """Return a chain of two ops whose variables do not fit one GPU together."""
     profile = line([10.0, 10.0], [(0, 1, 100)], persistent=[500, 500])
     return Problem(profile, gpus(2, b0=5.0, capacity=800))
 
@@ -19,7 +19,7 @@ def plan_on(*devices):
     return Plan(np.array(devices), np.arange(len(devices)), "heft")
 
 
-def test_a_longer_plan_that_fits_is_kept_over_a_shorter_one_that_does_not():
+def test_a_plan_that_fits_beats_a_faster_one_that_does_not():
     apart, together = plan_on(0, 1), plan_on(0, 0)
     for plans in ([apart, together], [together, apart]):
         best = best_that_fits(two_heavy_ops(), lambda share, plans=plans: plans, PlaceOptions())

@@ -1,4 +1,4 @@
-"""Free slots against a list of busy intervals that is searched from the start each time."""
+"""Free slots, against a search through a list of busy intervals."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ def overlaps(busy, start, duration):
 
 
 def slow_free_from(lists, ready, duration):
-    """The earliest candidate, ready itself or some interval's end, where nothing overlaps."""
+    """Return the first time at or after ``ready`` at which nothing overlaps."""
     if not duration:
         return ready
     candidates = [ready, *(end for busy in lists for _, end in busy if end > ready)]
@@ -24,7 +24,7 @@ work = st.tuples(st.integers(0, 2), st.integers(0, 300), st.integers(0, 9))
 
 @settings(deadline=None)
 @given(st.lists(work, max_size=150))
-def test_slots_are_the_earliest_gaps(tasks):
+def test_the_earliest_gap_is_found(tasks):
     slots, busy = empty_slots(3), [[], [], []]
     for resource, ready, duration in tasks:
         start = free_from(slots, resource, float(ready), float(duration))

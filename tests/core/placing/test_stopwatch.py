@@ -1,4 +1,4 @@
-"""The time of one run."""
+"""The stopwatch of one run."""
 
 import itertools
 
@@ -8,17 +8,17 @@ from enplace.placing.stopwatch import Stopwatch
 
 
 def ticking():
-    """A stopwatch whose clock goes on by a second at each look."""
+    """A stopwatch whose clock advances by a second at each look."""
     return Stopwatch(itertools.count(100.0).__next__)
 
 
-def test_it_counts_from_when_it_is_made():
+def test_a_stopwatch_starts_when_it_is_made():
     stopwatch = ticking()
     assert [stopwatch.seconds, stopwatch.seconds] == [1.0, 2.0]
     assert stopwatch.restart().seconds == 1.0
 
 
-def test_it_stops_while_loops_are_compiled():
+def test_a_stopwatch_pauses_while_kernels_are_compiled():
     stopwatch = ticking()
     with stopwatch.paused_by_compiler():
         with event.trigger_event("numba:compile"):
@@ -31,13 +31,13 @@ def test_it_stops_while_loops_are_compiled():
         assert stopwatch.seconds < stopwatch.seconds, "nobody listens any more"
 
 
-def test_a_pause_takes_no_time():
+def test_a_pause_does_not_count():
     stopwatch = ticking()
     with stopwatch.paused():
         assert stopwatch.seconds == stopwatch.seconds
 
 
-def test_two_stopwatches_know_nothing_of_each_other():
+def test_stopwatches_are_independent():
     one, other = ticking(), ticking()
     with one.paused():
         assert other.seconds < other.seconds

@@ -1,4 +1,4 @@
-"""No worker runs code of the folder that a person happens to be in."""
+"""No worker runs code from the current folder."""
 
 import subprocess
 import sys
@@ -22,8 +22,8 @@ __all__ = ["evil_folder"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_worker_runs_nothing_of_the_current_folder(name, evil_folder):
-    """The job is nonsense, so that each handler is imported and then fails."""
+def test_a_worker_imports_nothing_from_the_current_folder(name, evil_folder):
+    """The job is invalid, so each handler is imported and then fails."""
     job = {"batch_sizes": [1], "source": {}}
     answer = first_message(PROGRAMS[name], job, job)
     assert answer.do == "failed"
@@ -31,8 +31,8 @@ def test_a_worker_runs_nothing_of_the_current_folder(name, evil_folder):
     assert not evil_folder.exists()
 
 
-def test_a_plain_python_would_run_it(evil_folder):
-    """Or the other tests would prove nothing."""
+def test_plain_python_does_import_from_the_current_folder(evil_folder):
+    """This shows that the other tests can fail."""
     subprocess.run([sys.executable, "-m", "this"], capture_output=True, check=False)
     subprocess.run([sys.executable, "-c", "import numpy"], capture_output=True, check=False)
     assert evil_folder.exists()
@@ -45,7 +45,7 @@ def test_a_module_is_started_in_isolation(evil_folder):
     assert not evil_folder.exists()
 
 
-def test_only_absolute_folders_stay_on_the_path(monkeypatch):
+def test_only_absolute_folders_are_kept_in_pythonpath(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", ":/usr/lib/mine:.:there")
     monkeypatch.setenv("PYTHONSTARTUP", "startup.py")
     assert safe_environment()["PYTHONPATH"] == "/usr/lib/mine"

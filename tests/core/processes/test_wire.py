@@ -22,7 +22,7 @@ def through(message):
 
 
 @given(planned_problems())
-def test_a_problem_survives_the_journey(drawn):
+def test_a_problem_survives_encoding(drawn):
     problem, plan = drawn
     pins = {0: int(plan.device[0])}
     problem = replace(problem, pins=pins, together=((0,),))
@@ -37,8 +37,8 @@ def test_a_problem_survives_the_journey(drawn):
     np.testing.assert_array_equal(arrived.profile.edge_op, problem.profile.edge_op)
 
 
-def test_nothing_of_a_plan_stays_behind():
-    """Nor of what may be added to plans: each value differs from the one that it has by default."""
+def test_every_field_of_a_plan_survives_encoding():
+    """Every value differs from its default, so a field added later cannot be forgotten."""
     splits = (Split("a", "batch", 2),)
     plan = Plan(
         device=np.array([1, 0]),
@@ -65,7 +65,7 @@ def test_nothing_of_a_plan_stays_behind():
         np.testing.assert_equal(getattr(arrived, field.name), getattr(plan, field.name))
 
 
-def test_messages_that_arrive_in_pieces_wait_until_they_are_whole():
+def test_partial_messages_are_kept_until_they_are_complete():
     from enplace.values.problem import Problem
 
     problem = Problem(profile_of({"a": 1}), cluster_of(2))
@@ -87,7 +87,7 @@ def test_an_array_of_objects_is_refused():
         through(bad)
 
 
-def test_what_was_measured_travels_too():
+def test_measurements_survive_encoding():
     measured = Measurement(step_time_us=12.5, op_deviation={"a": 0.1, "b": np.nan})
     profile = replace(profile_of({"a": 1}), measured=measured)
     arrived = codecs.profile_from(through(codecs.profile_message(profile, "done")))
@@ -96,12 +96,12 @@ def test_what_was_measured_travels_too():
     assert np.isnan(arrived.measured.op_deviation["b"])
 
 
-def test_text_between_messages_is_told_from_a_message():
+def test_text_between_messages_is_reported():
     with pytest.raises(WireError, match="step 1: loss"):
         wire.take(bytearray(b"step 1: loss 0.25 and so on"))
 
 
-def test_a_stream_that_breaks_off_ends_with_its_last_whole_message():
+def test_an_incomplete_last_message_is_ignored():
     whole = wire.encode(Message("x", {"path": "caf\udce9"}))
     for n_bytes in range(len(whole)):
         assert wire.read(io.BytesIO(whole[:n_bytes])) is None

@@ -1,4 +1,4 @@
-"""Workers that behave in every bad way, seen from the process that started them."""
+"""Workers that misbehave, seen from the process that started them."""
 
 import os
 import select
@@ -27,7 +27,7 @@ SPEAK = """
 
 
 def work(code, messages=JOB, speak=SPEAK, **options):
-    """Do a job in a process that runs some Python."""
+    """Do a job in a worker that runs some Python code."""
     script = f"{textwrap.dedent(speak)}\n{textwrap.dedent(code)}"
     return do_job(Program((sys.executable, "-c", script), "test"), messages, **options)
 
@@ -40,7 +40,7 @@ def fails(code, **options) -> WorkerError:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, or does so at once."""
+    """Return whether a process has ended or is about to."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -50,7 +50,7 @@ def is_gone(pid: int) -> bool:
     return bool(ended)
 
 
-def test_the_answer_comes_back_with_its_progress():
+def test_progress_and_answer_arrive():
     said = []
     done = work(
         """
@@ -64,7 +64,7 @@ def test_the_answer_comes_back_with_its_progress():
     assert said == [("warming up", None), ("measuring", 0.5)]
 
 
-def test_messages_arrive_whole_however_they_are_cut():
+def test_messages_arrive_complete_however_they_are_written():
     said = []
     done = work(
         """
@@ -81,7 +81,7 @@ def test_messages_arrive_whole_however_they_are_cut():
     assert done.details == {"n": 3}
 
 
-def test_what_a_script_prints_is_never_taken_for_a_message():
+def test_output_of_a_script_is_never_taken_for_a_message():
     done = work(
         """
         for i in range(2000):
@@ -93,7 +93,7 @@ def test_what_a_script_prints_is_never_taken_for_a_message():
     assert done.do == "done"
 
 
-def test_a_job_larger_than_any_pipe_arrives_while_the_process_is_noisy():
+def test_a_large_job_arrives_even_if_the_worker_prints_a_lot():
     big = Message("profile", {"source": {}, "names": "x" * (8 << 20)})
     done = work(
         "send('done', n=len(job.details['names']))",
@@ -103,20 +103,20 @@ def test_a_job_larger_than_any_pipe_arrives_while_the_process_is_noisy():
     assert done.details == {"n": 8 << 20}
 
 
-def test_noise_before_the_first_message_is_shown_as_what_it_is():
+def test_output_before_the_first_message_is_shown():
     error = fails("print('Welcome to this machine')", speak="")
     assert "not understood" in str(error)
     assert "Welcome to this machine" in str(error)
 
 
-def test_an_error_of_the_input_keeps_its_kind():
+def test_an_input_error_keeps_its_type():
     with pytest.raises(CostError, match=r"^op 'a' takes NaN; profile again$"):
         work("send('failed', why=\"op 'a' takes NaN; profile again\", kind='CostError')")
     with pytest.raises(DoesNotFitError):
         work("send('failed', why='too big', kind='DoesNotFitError')")
 
 
-def test_any_other_error_comes_with_the_last_lines():
+def test_other_errors_come_with_the_last_lines_of_output():
     error = fails(
         """
         for i in range(100):
@@ -130,7 +130,7 @@ def test_any_other_error_comes_with_the_last_lines():
 
 
 @pytest.mark.parametrize("kind", ["annotations", "nonesuch", None, "EnplaceWarning"])
-def test_a_kind_that_is_no_error_of_ours_is_a_fault_of_the_worker(kind):
+def test_an_unknown_error_type_becomes_a_worker_error(kind):
     assert str(fails(f"send('failed', why='oh', kind={kind!r})")) == "oh"
 
 
@@ -146,8 +146,10 @@ def test_a_kind_that_is_no_error_of_ours_is_a_fault_of_the_worker(kind):
         ("raise ValueError", "exit status 1"),
     ],
 )
-@pytest.mark.parametrize("speak", [SPEAK, "import os, signal, sys"], ids=["late", "early"])
-def test_a_process_that_ends_without_an_answer_is_reported_as_what_it_was(speak, code, why):
+@pytest.mark.parametrize(
+    "speak", [SPEAK, "import os, signal, sys"], ids=["after reading", "before reading"]
+)
+def test_a_worker_that_ends_without_an_answer_is_explained(speak, code, why):
     assert why in str(fails(code, speak=speak))
 
 
@@ -157,13 +159,13 @@ def test_the_last_lines_before_a_crash_are_kept():
     assert error.details == {"last_lines": ["about to go wrong"]}
 
 
-def test_a_process_that_closes_its_end_is_not_waited_for():
+def test_a_worker_that_closes_its_output_is_ended():
     began = time.monotonic()
     fails("out.close(); time.sleep(60)")
     assert time.monotonic() - began < 10
 
 
-def test_a_child_that_outlives_the_process_keeps_nobody_waiting(tmp_path):
+def test_children_that_outlive_a_worker_are_ended(tmp_path):
     code = f"""
         if (pid := os.fork()) == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -176,9 +178,11 @@ def test_a_child_that_outlives_the_process_keeps_nobody_waiting(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "stubborn", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"], ids=["willing", "stubborn"]
+    "stubborn",
+    ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"],
+    ids=["ends", "ignores SIGTERM"],
 )
-def test_cancelling_ends_the_process_and_its_children_within_a_second(stubborn):
+def test_cancelling_ends_a_worker_and_its_children_within_a_second(stubborn):
     pids, asked = [], []
 
     def cancelled() -> bool:
@@ -200,7 +204,7 @@ def test_cancelling_ends_the_process_and_its_children_within_a_second(stubborn):
     assert all(map(is_gone, pids))
 
 
-def test_an_interrupt_ends_the_process():
+def test_an_interrupt_ends_the_worker():
     pids = []
 
     def interrupt(message, fraction):
@@ -212,8 +216,8 @@ def test_an_interrupt_ends_the_process():
     assert is_gone(pids[0])
 
 
-def test_a_process_that_never_reads_its_job_ends_nobody_else():
-    """Under the signal settings of the command line, where writing to nobody ends a process."""
+def test_a_worker_that_never_reads_its_job_does_not_end_the_command():
+    """SIGPIPE has its default action, as on the command line."""
     before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         big = Message("profile", {"source": {}, "names": "x" * (8 << 20)})
@@ -223,16 +227,16 @@ def test_a_process_that_never_reads_its_job_ends_nobody_else():
     assert "exit status 4" in str(error)
 
 
-def test_an_unknown_signal_still_has_a_number():
+def test_an_unknown_signal_is_reported_by_number():
     assert "signal 250" in why_it_ended(Program((), "test"), -250, "")
 
 
-def test_errors_of_the_protocol_are_errors_a_person_can_read():
+def test_protocol_errors_are_enplace_errors():
     assert issubclass(WireError, EnplaceError)
     assert issubclass(WorkerError, EnplaceError)
 
 
-def test_no_file_stays_open():
+def test_no_file_is_left_open():
     def count() -> int:
         return len(os.listdir("/proc/self/fd"))
 
@@ -243,6 +247,6 @@ def test_no_file_stays_open():
     assert count() == before
 
 
-def test_a_process_that_gives_up_is_quoted():
+def test_a_worker_that_gives_up_is_quoted():
     why = "the server of /job:worker/task:1 does not answer any more"
     assert why_it_ended(Program((), "test"), 1, f"noise\nenplace: {why}") == why

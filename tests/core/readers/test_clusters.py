@@ -1,4 +1,4 @@
-"""Cluster files, presets, and the words that choose a cluster."""
+"""Cluster files, presets, and the choice of a cluster."""
 
 import json
 from collections.abc import Callable
@@ -31,12 +31,12 @@ def channels_of(cluster: Cluster, source: str, target: str) -> list[str]:
 
 
 @given(cluster=clusters())
-def test_a_cluster_comes_back_as_it_was(cluster: Cluster) -> None:
+def test_a_written_cluster_reads_back_the_same(cluster: Cluster) -> None:
     assert cluster_from_json(cluster_to_json(cluster)) == cluster
     assert cluster_from_json(json.loads(cluster_text(cluster))) == cluster
 
 
-def test_defaults_fill_the_pairs_that_no_link_names() -> None:
+def test_default_links_apply_to_all_other_pairs() -> None:
     cluster = cluster_from_json(cluster_file())
     assert cluster.b0_us.tolist() == [[0, 5, 8], [7, 0, 8], [9, 9, 0]]
     assert channels_of(cluster, "GPU:0", "GPU:1") == ["GPU:0->GPU:1"]
@@ -44,7 +44,7 @@ def test_defaults_fill_the_pairs_that_no_link_names() -> None:
     assert channels_of(cluster, "CPU:0", "GPU:1") == ["bridge", "switch"]
 
 
-def test_one_link_may_name_several_devices_and_both_ways() -> None:
+def test_one_link_entry_can_cover_several_devices_and_both_directions() -> None:
     data = cluster_file()
     data["links"][0] |= {"from": ["GPU:0", "GPU:1"], "to": "CPU:0", "both_ways": True}
     assert cluster_from_json(data).b0_us.tolist() == [[0, 7, 5], [7, 0, 5], [5, 5, 0]]
@@ -73,7 +73,7 @@ def test_one_link_may_name_several_devices_and_both_ways() -> None:
         (put("format", "enplace-cluster/5"), "newer Enplace"),
     ],
 )  # fmt: skip
-def test_a_slip_in_a_cluster_file_is_named(
+def test_a_mistake_in_a_cluster_file_is_located(
     tmp_path: Path, change: Callable[[Any], None], message: str
 ) -> None:
     data = cluster_file()
@@ -94,7 +94,7 @@ def test_a_second_link_for_a_pair_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(presets()))
-def test_every_preset_is_sound(name: str) -> None:
+def test_every_preset_is_valid(name: str) -> None:
     file = resource_files("enplace_resources") / "clusters" / f"{name}.json"
     jsonschema.validate(json.loads(file.read_bytes()), SCHEMA)
     jsonschema.validate(cluster_to_json(presets()[name]), SCHEMA)
@@ -108,7 +108,7 @@ def test_every_preset_is_sound(name: str) -> None:
         assert hosts[0].lanes > 1
 
 
-def test_the_papers_testbeds_come_first_and_are_as_published() -> None:
+def test_testbeds_of_the_papers_come_first_and_match_the_papers() -> None:
     assert list(presets())[:5] == ["pesto", "celeritas", "fastt", "fastt-2x8", "baechi"]
     pesto = presets()["pesto"]
     assert [device.capacity_bytes >> 30 for device in pesto.devices[:2]] == [16, 16]
@@ -123,14 +123,14 @@ def test_the_papers_testbeds_come_first_and_are_as_published() -> None:
     assert all(port == {"port GPU:0", "port GPU:1"} for port in ports)
 
 
-def test_shared_and_routed_channels_of_the_presets() -> None:
+def test_presets_have_shared_and_routed_channels() -> None:
     celeritas, fastt, pair = presets()["celeritas"], presets()["fastt"], presets()["fastt-2x8"]
     assert channels_of(celeritas, "GPU:0", "GPU:1") == channels_of(celeritas, "GPU:3", "GPU:2")
     assert channels_of(fastt, "GPU:0", "GPU:5") == ["GPU:0->GPU:4", "GPU:4->GPU:5"]
     assert channels_of(pair, "GPU:0", "GPU:9") == ["NIC 0 out", "NIC 1 in"]
 
 
-def test_choosing_by_name_by_file_and_by_what_the_profile_carries(tmp_path: Path) -> None:
+def test_a_cluster_is_chosen_by_name_by_file_or_from_the_profile(tmp_path: Path) -> None:
     assert cluster_from("pesto", PROFILE) is presets()["pesto"]
     path = tmp_path / "mine.json"
     path.write_text(cluster_text(presets()["pcie-2"]))
@@ -149,7 +149,7 @@ def test_choosing_by_name_by_file_and_by_what_the_profile_carries(tmp_path: Path
         ("local", "does not say which devices it was measured on, so 'local'"),
     ],
 )
-def test_a_cluster_that_does_not_exist(word: str, message: str) -> None:
+def test_an_unknown_cluster_is_refused(word: str, message: str) -> None:
     with pytest.raises(EnplaceError, match=message):
         cluster_from(word, PROFILE)
 

@@ -1,4 +1,4 @@
-"""Files come back as they were written, and hostile ones are refused in one line."""
+"""Written files read back the same, and bad ones are refused in one line."""
 
 import contextlib
 import io
@@ -66,13 +66,15 @@ def schema(name: str) -> Any:
 @slow_disk
 @given(profile=profiles())
 @pytest.mark.parametrize("suffix", [".enplace", ".json"])
-def test_a_profile_comes_back_as_it_was(tmp_path: Path, suffix: str, profile: Profile) -> None:
+def test_a_written_profile_reads_back_the_same(
+    tmp_path: Path, suffix: str, profile: Profile
+) -> None:
     path = tmp_path / f"profile{suffix}"
     write_profile(path, profile)
     assert same(profile, read_profile(path))
 
 
-def test_the_content_tells_the_format_not_the_name(tmp_path: Path) -> None:
+def test_the_format_is_recognised_by_content_not_by_name(tmp_path: Path) -> None:
     write_profile(tmp_path / "a.enplace", PROFILE)
     odd = (tmp_path / "a.enplace").rename(tmp_path / "a.json")
     assert same(read_profile(odd), PROFILE)
@@ -94,7 +96,7 @@ def test_the_text_form_follows_its_schema(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "plan.json"
     write_atomically(target, "old")
     with pytest.raises(FileError, match="cannot write"):
@@ -105,7 +107,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert not target.stat().st_mode & stat.S_IXUSR
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_writing_through_a_link_keeps_the_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     write_atomically(tmp_path / "link", "text")
     assert (tmp_path / "link").is_symlink()
@@ -121,7 +123,7 @@ def read_text_form(tmp_path: Path, data: Any) -> Profile:
     return read_profile(path)
 
 
-def test_what_the_text_form_leaves_out_has_a_plain_meaning(tmp_path: Path) -> None:
+def test_fields_missing_from_the_text_form_have_defaults(tmp_path: Path) -> None:
     profile = read_text_form(tmp_path, text_form())
     assert profile.scopes == ("net", "")
     assert profile.tensor_output.tolist() == [0]
@@ -136,7 +138,7 @@ def test_control_edges_need_no_bytes(tmp_path: Path) -> None:
     assert read_text_form(tmp_path, data).tensor_output.tolist() == [-1]
 
 
-def test_groups_that_share_an_op_become_one(tmp_path: Path) -> None:
+def test_overlapping_colocation_groups_are_merged(tmp_path: Path) -> None:
     data = text_form()
     data["ops"].append({"name": "c", "time_us": {"gpu": 1}, "colocation": "x"})
     data["ops"][0]["colocation"] = ["x", "y"]
@@ -179,7 +181,7 @@ def test_groups_that_share_an_op_become_one(tmp_path: Path) -> None:
         (put("measured", []), "measured: must be an object"),
     ],
 )  # fmt: skip
-def test_a_slip_in_the_text_form_is_named_in_one_line(
+def test_a_mistake_in_the_text_form_is_located_in_one_line(
     tmp_path: Path, change: Callable[[Any], None], message: str
 ) -> None:
     data = text_form()
@@ -201,7 +203,7 @@ def test_a_slip_in_the_text_form_is_named_in_one_line(
         ('{"ops": ' + "9" * 5000 + "}", "number is too long"),
     ],
 )
-def test_text_that_is_no_profile(tmp_path: Path, text: str, message: str) -> None:
+def test_text_that_is_not_a_profile_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(FileError, match=message):
         read_text_form(tmp_path, text)
 
@@ -209,14 +211,14 @@ def test_text_that_is_no_profile(tmp_path: Path, text: str, message: str) -> Non
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe\x00", b"\x1f\x8b broken", b"\x1f\x8b\x08\0\0\0\0\0\0\3"]
 )
-def test_bytes_that_are_no_profile(tmp_path: Path, content: bytes) -> None:
+def test_bytes_that_are_not_a_profile_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "odd"
     path.write_bytes(content)
     with pytest.raises(FileError, match=str(path)):
         read_profile(path)
 
 
-def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none.enplace", tmp_path):
         with pytest.raises(FileError, match="cannot read"):
             read_profile(path)
@@ -259,9 +261,7 @@ def test_a_missing_member_is_named(sound: tuple[Path, dict[str, bytes]], missing
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "extra.json", "a\\b"])
-def test_a_member_that_has_no_place_is_refused(
-    sound: tuple[Path, dict[str, bytes]], name: str
-) -> None:
+def test_an_unexpected_member_is_refused(sound: tuple[Path, dict[str, bytes]], name: str) -> None:
     path, members = sound
     pack(path, members | {name: b"x"})
     with pytest.raises(FileError, match="which does not belong here"):
@@ -269,7 +269,7 @@ def test_a_member_that_has_no_place_is_refused(
     assert [p.name for p in path.parent.iterdir()] == ["p.enplace"]
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked(
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(
     sound: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, members = sound
@@ -289,7 +289,7 @@ def test_every_truncation_is_refused(sound: tuple[Path, dict[str, bytes]]) -> No
             read_profile(path)
 
 
-def test_flipped_bytes_never_end_in_a_traceback(sound: tuple[Path, dict[str, bytes]]) -> None:
+def test_flipped_bytes_never_cause_a_traceback(sound: tuple[Path, dict[str, bytes]]) -> None:
     path, _ = sound
     content = bytearray(path.read_bytes())
     for at in range(2, len(content), 13):
@@ -300,7 +300,7 @@ def test_flipped_bytes_never_end_in_a_traceback(sound: tuple[Path, dict[str, byt
             assert same(read_profile(path), PROFILE)
 
 
-def test_a_newer_format_is_refused_with_a_way_out(sound: tuple[Path, dict[str, bytes]]) -> None:
+def test_a_newer_format_is_refused_with_a_remedy(sound: tuple[Path, dict[str, bytes]]) -> None:
     path, members = sound
     pack(path, members | {"enplace.json": b'{"format": "enplace/99"}'})
     with pytest.raises(FileError, match=r"written by a newer Enplace \(format 99.*update Enplace"):
@@ -328,7 +328,7 @@ def arrays_of(members: dict[str, bytes]) -> dict[str, Any]:
         ("persistent_bytes", np.array([1, 2, 3, -4])),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(
+def test_inconsistent_arrays_are_refused(
     sound: tuple[Path, dict[str, bytes]], key: str, value: Any
 ) -> None:
     path, members = sound
@@ -337,7 +337,7 @@ def test_arrays_that_do_not_fit_are_refused(
         read_profile(path)
 
 
-def test_an_array_that_promises_more_than_it_holds(sound: tuple[Path, dict[str, bytes]]) -> None:
+def test_an_array_shorter_than_its_header_is_refused(sound: tuple[Path, dict[str, bytes]]) -> None:
     path, members = sound
     arrays = arrays_of(members)
     buffer = io.BytesIO()
@@ -367,7 +367,7 @@ def test_pickles_are_not_loaded(sound: tuple[Path, dict[str, bytes]]) -> None:
 
 @slow_disk
 @given(case=planned_problems())
-def test_a_project_comes_back_as_it_was(tmp_path: Path, case: tuple[Problem, Plan]) -> None:
+def test_a_written_project_reads_back_the_same(tmp_path: Path, case: tuple[Problem, Plan]) -> None:
     problem, plan = case
     pins = {0: int(plan.device[0])}
     project = Project(
@@ -428,7 +428,7 @@ def test_a_damaged_project_is_refused(
 
 @slow_disk
 @given(case=planned_problems())
-def test_a_plan_comes_back_as_it_was(tmp_path: Path, case: tuple[Problem, Plan]) -> None:
+def test_a_written_plan_reads_back_the_same(tmp_path: Path, case: tuple[Problem, Plan]) -> None:
     problem, plan = case
     path = tmp_path / "plan.json"
     write_plan(path, problem, plan, simulate(problem, plan))
@@ -446,7 +446,7 @@ def write(tmp_path: Path, problem: Problem = PROBLEM, plan: Plan = PLAN) -> Path
     return path
 
 
-def test_replicas_come_back_and_plans_without_have_none(tmp_path: Path) -> None:
+def test_replicas_are_kept_in_the_file(tmp_path: Path) -> None:
     plan = replace(plan_of(PROBLEM, dict.fromkeys(PROFILE.op_names, 0)), replicas=((0, 1),))
     path = tmp_path / "plan.json"
     write_plan(path, PROBLEM, plan, simulate(PROBLEM, plan))
@@ -474,14 +474,14 @@ def test_spoilt_replicas_are_refused(tmp_path: Path, replicas: Any, complaint: s
         read_plan(path, PROBLEM)
 
 
-def test_ops_on_a_device_of_copies_are_refused() -> None:
+def test_ops_on_a_replica_device_are_refused() -> None:
     with pytest.raises(PlanError, match="op 'right' is on a device that only holds copies"):
         check_plan(PROBLEM, replace(PLAN, replicas=((0, 1),)))
     with pytest.raises(PlanError, match="named twice"):
         check_plan(PROBLEM, replace(PLAN, replicas=((0, 0),)))
 
 
-def test_a_plan_file_follows_its_schema_and_says_what_it_promises(tmp_path: Path) -> None:
+def test_a_plan_file_follows_its_schema_and_contains_the_prediction(tmp_path: Path) -> None:
     pinned = Problem(PROFILE, PROBLEM.cluster, pins={2: 1})
     path = write(tmp_path, pinned)
     data = json.loads(path.read_text())
@@ -500,7 +500,7 @@ def test_moving_one_op_changes_one_line_of_the_ops(tmp_path: Path) -> None:
     assert [line for line in changed if '"op"' in line] == ['    {"device": "GPU:1", "op": "in"},']
 
 
-def test_a_plan_of_another_graph_tells_what_is_missing_and_what_is_new(tmp_path: Path) -> None:
+def test_a_plan_of_another_graph_is_refused_with_missing_and_new_ops(tmp_path: Path) -> None:
     path = write(tmp_path)
     other = profile_of(
         {"in": 1.0, "right": 2.0, "extra": 2.0, "out": 1.0},
@@ -517,7 +517,7 @@ def test_a_plan_of_another_graph_tells_what_is_missing_and_what_is_new(tmp_path:
 
 @given(case=planned_problems())
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_completed_plan_keeps_what_was_placed_and_can_be_run(
+def test_a_completed_plan_keeps_its_placements_and_is_valid(
     tmp_path: Path, case: tuple[Problem, Plan]
 ) -> None:
     problem, plan = case
@@ -546,7 +546,7 @@ def test_a_completed_plan_keeps_what_was_placed_and_can_be_run(
         (put("format", "enplace-profile/1"), "choose another file"),
     ],
 )
-def test_a_slip_in_a_plan_file_is_named(
+def test_a_mistake_in_a_plan_file_is_located(
     tmp_path: Path, change: Callable[[Any], None], message: str
 ) -> None:
     path = write(tmp_path)

@@ -1,4 +1,4 @@
-"""Whatever is wrong in a file, the answer is one printable line, never a traceback."""
+"""A spoilt file is refused in one printable line, never with a traceback."""
 
 import copy
 import json
@@ -39,7 +39,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def spoil(data: Any, dice: random.Random) -> Any:
-    """A copy with one to three values replaced or removed."""
+    """Return a copy with one to three values replaced or removed."""
     spoilt = copy.deepcopy(data)
     for _ in range(dice.randint(1, 3)):
         if not (found := list(places(spoilt))):
@@ -56,7 +56,7 @@ def spoil(data: Any, dice: random.Random) -> Any:
 
 
 def refused_in_one_line(read: Callable[[], object]) -> bool:
-    """Whether reading was refused; anything but a clean refusal fails the test."""
+    """Return whether reading was refused, and check that the refusal is one printable line."""
     line = ""
     try:
         with warnings.catch_warnings():

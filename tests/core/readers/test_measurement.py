@@ -1,4 +1,4 @@
-"""The ``measured`` block: what is written is read, and what is wrong is refused by name."""
+"""The ``measured`` block reads back as written, and wrong fields are refused by name."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ FULL = Measurement(
 @pytest.mark.parametrize(
     "measured", [FULL, Measurement(), Measurement(paper="A paper", links=(), backward=())]
 )
-def test_a_measurement_is_read_as_it_was_written(measured: Measurement) -> None:
+def test_a_written_measurement_reads_back_the_same(measured: Measurement) -> None:
     text = dump_json(measurement_to_json(measured))
     assert measurement_from_json(json.loads(text)) == measured
 
 
-def test_null_means_not_known() -> None:
+def test_null_means_unknown() -> None:
     assert measurement_from_json(dict.fromkeys(measurement_to_json(FULL))) == Measurement()
 
 
@@ -83,7 +83,9 @@ def test_null_means_not_known() -> None:
         ("split_lengths", {"a": {"rows": 10**400}}, r"split_lengths\.a\.rows: must be a number"),
     ],
 )
-def test_a_wrong_type_is_refused_by_the_name_of_its_field(key: str, value: Any, place: str) -> None:
+def test_a_wrong_type_is_refused_with_the_name_of_the_field(
+    key: str, value: Any, place: str
+) -> None:
     with pytest.raises(EnplaceError, match=rf"^measured\.{place}"):
         measurement_from_json({key: value})
 

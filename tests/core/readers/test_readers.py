@@ -1,4 +1,4 @@
-"""Foreign inputs become profiles that mean what the input said."""
+"""Files of other programs become equivalent profiles."""
 
 import gzip
 import json
@@ -45,14 +45,14 @@ def test_a_tarnawski_input_becomes_a_profile(tmp_path: Path) -> None:
     assert profile.measured.backward == (2,)
 
 
-def test_an_output_with_several_consumers_is_one_tensor(tmp_path: Path) -> None:
+def test_an_output_with_several_consumers_becomes_one_tensor(tmp_path: Path) -> None:
     profile = read(tmp_path, tarnawski())
     assert profile.tensor_bytes.tolist() == [8192, 24]
     assert profile.n_edges == 3
 
 
 @pytest.mark.parametrize("sizes", [True, False])
-def test_the_clusters_links_give_the_files_costs_back(tmp_path: Path, sizes: bool) -> None:
+def test_links_of_the_cluster_reproduce_the_costs_in_the_file(tmp_path: Path, sizes: bool) -> None:
     data = tarnawski()
     costs = [data["edges"][0]["cost"], data["edges"][2]["cost"]]
     if not sizes:
@@ -77,7 +77,7 @@ def test_the_cluster_has_the_devices_of_the_input(tmp_path: Path) -> None:
     assert cluster.devices[0].capacity_bytes == 4096
 
 
-def test_costs_that_differ_between_edges_of_a_node_become_outputs(tmp_path: Path) -> None:
+def test_edges_of_a_node_with_different_costs_become_different_outputs(tmp_path: Path) -> None:
     data = tarnawski()
     data["edges"][1] |= {"cost": 64 / RATE, "size": 64.0}
     assert read(tmp_path, data).tensor_bytes.tolist() == [8192, 64, 24]
@@ -93,7 +93,7 @@ def test_costs_a_thousand_times_too_small_are_used_with_a_warning(tmp_path: Path
 @pytest.mark.parametrize(
     "costs_and_sizes", [[(10, 1), (4, 4_000_000), (10.1, 40_000)], [(40, 4), (4, 0.4), (0.04, 0)]]
 )
-def test_costs_count_where_sizes_do_not_go_with_them(tmp_path: Path, costs_and_sizes: Any) -> None:
+def test_costs_are_used_if_sizes_contradict_them(tmp_path: Path, costs_and_sizes: Any) -> None:
     nodes = [{"id": i, "fpgaLatency": 1, "cpuLatency": 9, "size": 1} for i in range(4)]
     edges = [
         {"sourceId": i, "destId": i + 1, "cost": cost, "size": size}
@@ -107,7 +107,7 @@ def test_costs_count_where_sizes_do_not_go_with_them(tmp_path: Path, costs_and_s
     assert sent_ms == pytest.approx([cost for cost, _ in costs_and_sizes], rel=1e-5)
 
 
-def test_costs_without_sizes_count_however_many_there_are(tmp_path: Path) -> None:
+def test_many_costs_without_sizes_are_used(tmp_path: Path) -> None:
     nodes = [{"id": i, "fpgaLatency": 1, "cpuLatency": 9, "size": 1} for i in range(5_000)]
     edges = [{"sourceId": i, "destId": i + 1, "cost": 0.1234567} for i in range(4_999)]
     data = {"maxFPGAs": 2, "maxCPUs": 0, "nodes": nodes, "edges": edges}
@@ -117,7 +117,7 @@ def test_costs_without_sizes_count_however_many_there_are(tmp_path: Path) -> Non
     assert send_us(problem)[:, :2] == pytest.approx(123.4567)
 
 
-def test_activations_count_once_where_sizes_hold_them_already(tmp_path: Path) -> None:
+def test_activations_included_in_sizes_are_not_counted_twice(tmp_path: Path) -> None:
     nodes = [{"id": i, "fpgaLatency": 1, "cpuLatency": 9, "size": 600} for i in range(4)]
     edges = [{"sourceId": i, "destId": i + 1, "cost": 1} for i in range(3)]
     data = {"maxSizePerFPGA": 1300, "maxFPGAs": 2, "maxCPUs": 1, "nodes": nodes, "edges": edges}
@@ -129,7 +129,7 @@ def test_activations_count_once_where_sizes_hold_them_already(tmp_path: Path) ->
     assert find_faults(schedule) == []
 
 
-def test_equal_names_are_told_apart_by_their_ids(tmp_path: Path) -> None:
+def test_ops_with_equal_names_get_their_ids_appended(tmp_path: Path) -> None:
     data = tarnawski()
     data["nodes"][2]["name"] = data["nodes"][0]["name"]
     assert read(tmp_path, data).op_names[::2] == ("net.layer.0.MatMul#3", "net.layer.0.MatMul#9")
@@ -150,7 +150,7 @@ def test_equal_names_are_told_apart_by_their_ids(tmp_path: Path) -> None:
         ("edges", {"cost": math.inf}, r"edges\[0\]\.cost: must be"),
     ],
 )
-def test_a_slip_in_a_tarnawski_input_is_named(
+def test_a_mistake_in_a_tarnawski_input_is_located(
     tmp_path: Path, part: str, change: dict[str, Any], message: str
 ) -> None:
     data = tarnawski()
@@ -164,7 +164,7 @@ def test_a_slip_in_a_tarnawski_input_is_named(
 
 
 @pytest.mark.parametrize("name", ["step.json", "step.json.gz"])
-def test_a_gpu_profile_is_read_packed_or_not(tmp_path: Path, name: str) -> None:
+def test_a_gpu_profile_is_read_with_or_without_gzip(tmp_path: Path, name: str) -> None:
     profile = read(tmp_path, tf_profile(), name)
     assert profile.name == "tiny_fp32"
     assert profile.measured.step_time_us == 100.0
@@ -173,7 +173,7 @@ def test_a_gpu_profile_is_read_packed_or_not(tmp_path: Path, name: str) -> None:
     assert profile.measured.op_devices["next"] == "CPU:0"
 
 
-def test_the_launch_gap_makes_the_simulated_step_the_measured_one(tmp_path: Path) -> None:
+def test_the_launch_gap_makes_simulated_and_measured_step_equal(tmp_path: Path) -> None:
     batch_us = 20.0 + HOST_TO_GPU[0] + 202.0 / 2_000_000 * 40
     profile = read(tmp_path, tf_profile(step_us=batch_us + 60 + 6 * 1.75))
     cluster = cluster_from("local", profile)
@@ -186,11 +186,11 @@ def test_the_launch_gap_makes_the_simulated_step_the_measured_one(tmp_path: Path
 @pytest.mark.parametrize(
     ("step_us", "gap"), [(1.0, GAP_LIMITS_US["gpu"][0]), (5000.0, GAP_LIMITS_US["gpu"][1])]
 )
-def test_a_gap_no_gpu_has_is_clipped(tmp_path: Path, step_us: float, gap: float) -> None:
+def test_an_implausible_launch_gap_is_clipped(tmp_path: Path, step_us: float, gap: float) -> None:
     assert read(tmp_path, tf_profile(step_us)).measured.launch_gap_us == gap
 
 
-def test_host_work_does_not_fill_the_gpu(tmp_path: Path) -> None:
+def test_host_work_takes_no_gpu_time(tmp_path: Path) -> None:
     profile = read(tmp_path, tf_profile())
     assert profile.time_us[2].tolist()[0] == 0.0
     assert np.isnan(profile.time_us[2, 1])
@@ -198,7 +198,7 @@ def test_host_work_does_not_fill_the_gpu(tmp_path: Path) -> None:
     assert profile.time_us[0, 1] == 20.0
 
 
-def test_references_carry_no_bytes_and_tie_both_ends(tmp_path: Path) -> None:
+def test_reference_edges_have_no_bytes_and_colocate_their_ends(tmp_path: Path) -> None:
     profile = read(tmp_path, tf_profile())
     tied = {profile.op_names[op] for op in range(8) if profile.colocation[op] == "w"}
     assert tied == {"w", "w/read", "train_op/update_w/Apply", "w/Adam"}
@@ -208,7 +208,7 @@ def test_references_carry_no_bytes_and_tie_both_ends(tmp_path: Path) -> None:
     assert profile.temporary_bytes[3] == 16
 
 
-def test_scopes_are_what_a_person_knows(tmp_path: Path) -> None:
+def test_scopes_follow_the_structure_of_the_model(tmp_path: Path) -> None:
     profile = read(tmp_path, tf_profile())
     assert dict(zip(profile.op_names, profile.scopes, strict=True)) == {
         "next": "input",
@@ -222,7 +222,7 @@ def test_scopes_are_what_a_person_knows(tmp_path: Path) -> None:
     }
 
 
-def test_a_tag_that_the_name_already_says_adds_nothing(tmp_path: Path) -> None:
+def test_a_tag_that_repeats_the_name_is_ignored(tmp_path: Path) -> None:
     data = tf_profile()
     data["nodes"][3] |= {"name": "decoder/layer_3/self/mul", "tag": "dec3"}
     data["nodes"][4] |= {"name": "gradients/sub_grad/MatMul", "tag": "dec3"}
@@ -231,7 +231,7 @@ def test_a_tag_that_the_name_already_says_adds_nothing(tmp_path: Path) -> None:
     assert profile.scopes[4] == "gradients/decoder/layer_3/self"
 
 
-def test_the_local_cluster_has_the_bandwidth_of_the_steps_own_copies(tmp_path: Path) -> None:
+def test_the_local_cluster_has_the_bandwidth_of_the_recorded_copies(tmp_path: Path) -> None:
     cluster = cluster_from("local", read(tmp_path, tf_profile()))
     assert [device.name for device in cluster.devices] == ["GPU:0", "CPU:0"]
     assert cluster.devices[1].lanes > 1
@@ -246,7 +246,7 @@ def two_gpus() -> dict[str, Any]:
     return data
 
 
-def test_a_recorded_placement_is_a_plan(tmp_path: Path) -> None:
+def test_a_recorded_placement_becomes_a_plan(tmp_path: Path) -> None:
     profile = read(tmp_path, two_gpus())
     cluster = cluster_from("local", profile)
     assert [device.name for device in cluster.devices] == ["GPU:0", "GPU:1", "CPU:0"]
@@ -255,7 +255,7 @@ def test_a_recorded_placement_is_a_plan(tmp_path: Path) -> None:
     assert plan.policy == "fifo"
 
 
-def test_costs_of_another_measurement_are_taken_by_name(tmp_path: Path) -> None:
+def test_costs_of_another_measurement_are_matched_by_name(tmp_path: Path) -> None:
     run = read(tmp_path, two_gpus())
     other = tf_profile()
     del other["nodes"][-1], other["edges"][-1]
@@ -288,7 +288,7 @@ def test_a_recorded_placement_needs_its_devices(tmp_path: Path) -> None:
         (("schema",), "tf-op-profile/2", "newer Enplace"),
     ],
 )
-def test_a_slip_in_a_gpu_profile_is_named(
+def test_a_mistake_in_a_gpu_profile_is_located(
     tmp_path: Path, place: tuple[Any, ...], value: Any, message: str
 ) -> None:
     data = part = tf_profile()
@@ -308,7 +308,7 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         read_profile(path)
 
 
-def test_a_cut_off_gzip_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_gzip_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "step.json.gz"
     path.write_bytes(gzip.compress(json.dumps(tf_profile()).encode())[:-20])
     with pytest.raises(FileError, match="stops early"):

@@ -1,4 +1,4 @@
-"""No file has more than one reader."""
+"""No file matches more than one reader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def matching(content: Content) -> list[str]:
 
 
 @pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.name)
-def test_a_sample_has_one_reader(sample: Any, tmp_path: Path) -> None:
+def test_each_sample_matches_one_reader(sample: Any, tmp_path: Path) -> None:
     data = sample.path.read_bytes()
     assert matching(make_content(data, sample.path.name)) == ["enplace"]
     write_profile(tmp_path / "p.json", read_profile(sample.path))
@@ -37,11 +37,11 @@ def test_a_sample_has_one_reader(sample: Any, tmp_path: Path) -> None:
         ({"schema": "tf-op-profile/1", "nodes": [], "edges": []}, "tf-op-profile"),
     ],
 )
-def test_fields_decide_which_reader_takes_json(fields: dict[str, Any], name: str) -> None:
+def test_the_fields_of_json_decide_its_reader(fields: dict[str, Any], name: str) -> None:
     assert matching(Content(b"{}", "p", fields)) == [name]
 
 
-def test_no_file_has_two_readers() -> None:
+def test_no_file_matches_two_readers() -> None:
     formats = (None, 3, "", "odd/1", "enplace/1", "enplace-profile/1", "enplace-plan/1")
     formats += ("tf-op-profile/1", "enplace-cluster/1")
     keys = ("ops", "nodes", "edges")

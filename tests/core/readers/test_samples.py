@@ -1,4 +1,4 @@
-"""The bundled samples open, run, and stay small."""
+"""The bundled samples open without warnings, can be placed, and stay small."""
 
 import warnings
 
@@ -14,7 +14,7 @@ from enplace.values.problem import Problem
 
 
 @pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.name)
-def test_a_sample_opens_silently_and_can_be_placed(sample: Sample) -> None:
+def test_every_sample_opens_without_warnings_and_can_be_placed(sample: Sample) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         profile = read_profile(sample.path)
@@ -26,18 +26,18 @@ def test_a_sample_opens_silently_and_can_be_placed(sample: Sample) -> None:
     assert simulate(problem, plan).makespan_us > 0
 
 
-def test_the_samples_are_small_together() -> None:
+def test_all_samples_together_are_small() -> None:
     assert sum(sample.path.stat().st_size for sample in samples()) < 5_000_000
 
 
-def test_one_sample_is_giant_one_small_and_one_brings_its_cluster() -> None:
+def test_samples_include_a_large_a_small_and_one_with_its_cluster() -> None:
     ops = {sample.name: read_profile(sample.path).n_ops for sample in samples()}
     assert max(ops.values()) > 5000
     assert min(ops.values()) < 600
     assert "from-file" in {sample.cluster for sample in samples()}
 
 
-def test_the_large_made_up_graph_has_the_size_it_promises() -> None:
+def test_the_generated_transformer_has_its_documented_size() -> None:
     profile = transformer_36k()
     assert profile.n_ops == pytest.approx(36_000, rel=0.02)
     assert profile.n_edges == pytest.approx(60_000, rel=0.05)

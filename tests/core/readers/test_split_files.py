@@ -1,4 +1,4 @@
-"""Splits in plan files and projects, and on their way between processes."""
+"""Splits in plan files, projects and messages between processes."""
 
 import json
 
@@ -28,7 +28,7 @@ def split():
 
 @pytest.fixture
 def path(split, tmp_path):
-    """The plan's file."""
+    """The file of the plan."""
     problem, plan = split
     schedule = simulate(problem, plan)
     write_plan(tmp_path / "plan.json", schedule.problem, plan, schedule)
@@ -43,7 +43,7 @@ def same(one, other):
     )
 
 
-def test_a_plan_file_carries_the_splits(split, path):
+def test_a_plan_file_contains_the_splits(split, path):
     problem, plan = split
     found = read_plan(path, problem)
     assert same(found.plan, plan)
@@ -54,11 +54,11 @@ def test_a_plan_file_carries_the_splits(split, path):
     assert alone.splits == plan.splits
     at = dict(zip(bare.profile.op_names, alone.device.tolist(), strict=True))
     assert at == dict(zip(found.problem.profile.op_names, plan.device.tolist(), strict=True))
-    simulate(bare, alone)  # its ops are the parts already
+    simulate(bare, alone)  # its ops are already parts
     assert predicted_us == simulate(problem, plan).makespan_us
 
 
-def test_a_plan_without_splits_has_none_in_its_file(split, tmp_path):
+def test_the_file_of_a_plan_without_splits_has_none(split, tmp_path):
     problem, _ = split
     plan = place(problem, "dpos").plan
     write_plan(tmp_path / "plain.json", problem, plan, simulate(problem, plan))
@@ -106,14 +106,14 @@ def test_a_project_keeps_plans_of_split_graphs(split, tmp_path):
     assert found.splits == plan.splits
 
 
-def test_problems_and_plans_keep_their_splits_between_processes(split):
+def test_messages_keep_the_splits_of_problems_and_plans(split):
     problem, plan = split
     assert same(plan_from(plan_message("solved", plan, {})), plan)
     graph = split_problem(problem, plan.splits)
     assert problem_from(graph.profile, problem_to_json(graph)).splits == plan.splits
 
 
-def test_the_commands_take_such_plans(split, tmp_path, capsys, monkeypatch):
+def test_the_commands_accept_plans_with_splits(split, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_profile("p.json", split[0].profile)
     plan = ["p.json", "plan.json"]

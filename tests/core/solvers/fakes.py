@@ -1,4 +1,4 @@
-"""A program that passes for Gurobi's."""
+"""A fake Gurobi program."""
 
 import sys
 
@@ -27,9 +27,9 @@ def install_gurobi(folder, values=None, every=None, printed="", status=0, too_la
     Parameters
     ----------
     printed : str
-        What it prints, and with a status other than 0 ends after.
+        Text to print; with a status other than 0 the program then ends.
     too_late : bool
-        Whether it does so only when it has a program to solve.
+        Whether it prints the text only when it has a model to solve.
     """
     path = folder / "gurobi_cl"
     what = (values, every, printed, status, too_late)

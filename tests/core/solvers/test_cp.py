@@ -1,4 +1,4 @@
-"""CP-SAT: bounds that hold, plans that are at least as good, and a solver that is not there."""
+"""CP-SAT: valid bounds, plans that are no worse, and a missing solver."""
 
 from dataclasses import replace
 
@@ -23,16 +23,16 @@ pytest.importorskip("ortools")
 
 
 def answers(problem, known, limit_s):
-    """Everything that CP-SAT says, if our own bound is what is known so far."""
+    """Return all answers of CP-SAT, which is given the cheap lower bound."""
     return list(solve_cp(problem, known, lower_bound_us(problem), limit_s, lambda: False))
 
 
 @settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems(8))
-def test_its_bound_is_below_every_schedule_that_anyone_finds(problem):
+def test_no_schedule_that_fits_beats_the_bound(problem):
     known = simulate(problem, place(problem, "single").plan)
     schedules = [simulate(problem, place(problem, m).plan) for m in ("enplace", "heft", "expert")]
-    # The bound is of what fits.
+    # The bound covers only plans that fit.
     best = min((each.makespan_us for each in schedules if each.fits), default=np.inf)
     found = answers(problem, known, 5.0)
     assert np.isinf(best) or found[-1].status in ("optimal", "stopped")
@@ -45,8 +45,8 @@ def test_its_bound_is_below_every_schedule_that_anyone_finds(problem):
 
 @settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems(8), method=st.sampled_from(["heft", "round-robin", "m-etf"]))
-def test_where_a_plan_just_fits_its_bound_is_below_that_plan(problem, method):
-    """The devices have no byte more than the plan needs."""
+def test_the_bound_is_below_a_plan_that_just_fits(problem, method):
+    """The devices have exactly the memory that the plan needs."""
     plan = place(problem, method).plan
     peak = simulate(problem, plan).peak_bytes.tolist()
     devices = [
@@ -57,7 +57,7 @@ def test_where_a_plan_just_fits_its_bound_is_below_that_plan(problem, method):
         tight = replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
         known = simulate(tight, place(tight, "single").plan)
     except EnplaceError:
-        reject()  # A device that the plan leaves out is too small for what must be there.
+        reject()  # A device that the plan does not use is too small for an op that must be there.
     fitting = simulate(tight, plan)
     assert fitting.fits
     found = list(solve_cp(tight, known, 5.0, lambda: False))
@@ -66,7 +66,7 @@ def test_where_a_plan_just_fits_its_bound_is_below_that_plan(problem, method):
 
 
 def test_an_order_that_fits_is_found():
-    """Only one of two outputs at a time has room; the known plan makes both first."""
+    """Memory holds one of two outputs at a time; the known plan makes both first."""
     costs, sizes = [2.0, 2.0, 3.0, 3.0], [(0, 2, 60), (1, 3, 60)]
     problem = Problem(line(costs, sizes), gpus(1, capacity=100))
     known = simulate(problem, plan_of(problem, {f"op{i}": 0 for i in range(4)}, policy="strict"))
@@ -75,21 +75,21 @@ def test_an_order_that_fits_is_found():
     assert simulate(problem, best).fits
 
 
-def test_where_one_op_alone_is_too_large_nothing_fits():
+def test_if_one_op_is_too_large_nothing_fits():
     problem = Problem(line([2.0, 2.0], [(0, 1, 200)]), gpus(2, capacity=100))
     known = simulate(problem, place(problem, "heft").plan)
     assert [f.status for f in answers(problem, known, 10.0)][-1] == "infeasible"
 
 
-def test_ops_for_one_kind_of_device_have_their_times():
-    """Where the known plan lacks memory, the longest schedule comes from the ops' own times."""
+def test_the_serial_time_uses_the_times_of_each_ops_device():
+    """If the known plan exceeds memory, the horizon is the sum of the ops' times."""
     profile = profile_of({"a": 4}, [("a", "b", 60), ("a", "c", 60)], cpu={"b": 5, "c": 7})
     cluster = cluster_of(1, cpu_lanes=1, b0_us=1.0, b1_us_per_byte=0.0)
     assert cp._serial_us(Problem(profile, cluster)) == 4 + 5 + 7 + 2
 
 
-def test_the_time_that_it_leaves_goes_to_the_search(monkeypatch):
-    """It ends at once here, and something is left to gain."""
+def test_time_that_the_solver_does_not_use_goes_to_the_search(monkeypatch):
+    """The solver ends at once here, and the plan can still improve."""
     monkeypatch.setattr("enplace.placers.enplace.exact.solve_cp", lambda *_: iter(()))
     problem = Problem(line([3.0, 5.0, 7.0, 2.0, 4.0], [(0, 3, 9), (1, 4, 9)]), gpus(2))
     result = place(problem, "enplace", options=PlaceOptions(time_limit_s=1.0))
@@ -97,8 +97,8 @@ def test_the_time_that_it_leaves_goes_to_the_search(monkeypatch):
     assert result.plan.solve_seconds >= 0.95
 
 
-def test_a_gap_that_the_cheap_bound_leaves_is_closed():
-    """Five ops of 2 on two devices: the work says 5, whole ops say 6."""
+def test_the_solver_closes_a_gap_that_the_cheap_bound_leaves():
+    """Five ops of 2 on two devices: the bound by work is 5, the optimum 6."""
     problem = Problem(line([2.0] * 5, []), gpus(2))
     result = place(problem, "enplace", options=PlaceOptions(time_limit_s=8))
     assert result.value_us == result.schedule.makespan_us == 6
@@ -106,11 +106,11 @@ def test_a_gap_that_the_cheap_bound_leaves_is_closed():
     assert lower_bound_us(problem) == 5
 
 
-def test_without_the_solver_the_search_goes_on_without_it(monkeypatch):
+def test_without_the_solver_the_search_continues(monkeypatch):
     missing = iter([cp.CpAnswer(0.0, status="missing", why="No module named 'ortools'")])
     monkeypatch.setattr("enplace.placers.enplace.exact.solve_cp", lambda *_: missing)
     problem = Problem(line([2.0] * 5, []), gpus(2))
-    place(problem, "enplace")  # compiles what it needs, without a time limit
+    place(problem, "enplace")  # compiles the kernels before the time limit counts
     monkeypatch.setattr("enplace.placers.enplace.search.EXACT_SHARE", 0.05)
     said = []
     options = PlaceOptions(time_limit_s=1.0, progress=lambda p: said.append(p.message))
@@ -120,8 +120,8 @@ def test_without_the_solver_the_search_goes_on_without_it(monkeypatch):
     assert "CP-SAT (No module named 'ortools')" in plan.note
 
 
-def test_cancelling_ends_its_process_at_once():
-    """Long before it could prove anything: 400 ops, each read by three drawn at random."""
+def test_cancelling_ends_the_solver_at_once():
+    """The solver cannot prove anything so soon: 400 ops with three random consumers each."""
     rng, n = np.random.default_rng(0), 400
     costs = rng.integers(1, 100, n).astype(float).tolist()
     pairs = {(i, int(j)) for i in range(n - 1) for j in rng.integers(i + 1, min(n, i + 40), 3)}
@@ -138,8 +138,8 @@ def test_cancelling_ends_its_process_at_once():
     assert all(each.status != "optimal" for each in found)
 
 
-def test_a_schedule_that_another_placement_makes_shorter_is_found():
-    """OR-Tools 9.15, given the known placement as a hint, called it optimal: 113 instead of 108."""
+def test_a_shorter_schedule_with_another_placement_is_found():
+    """With the known placement as a hint, OR-Tools 9.15 called 113 optimal instead of 108."""
     profile = profile_of(
         {"a": 20, "b": 6, "c": 2, "d": 85},
         [("b", "d", 8)],
@@ -155,8 +155,8 @@ def test_a_schedule_that_another_placement_makes_shorter_is_found():
     assert last.bound_us == pytest.approx(108, rel=1e-5)
 
 
-def test_known_schedules_that_lack_memory_do_not_hide_longer_ones_that_fit():
-    """All on the faster GPU is short but does not fit; what fits takes longer."""
+def test_a_known_schedule_that_exceeds_memory_is_no_upper_bound():
+    """Using only the faster GPU is short but exceeds memory; plans that fit take longer."""
     profile = profile_of({"a": 10, "b": 10}, persistent=dict.fromkeys("ab", 3 * GIB // 4))
     problem = Problem(profile, cluster_of(2, speeds=(1.0, 0.1)))
     known = simulate(problem, plan_of(problem, {"a": 0, "b": 0}))
@@ -166,8 +166,8 @@ def test_known_schedules_that_lack_memory_do_not_hide_longer_ones_that_fit():
     assert simulate(problem, plans[-1]).makespan_us == 100
 
 
-def test_where_variables_cannot_be_shared_out_it_is_said_that_no_plan_fits():
-    """Three ops of 60 on two devices of 100: together they have the room, but not for whole ops."""
+def test_it_is_proven_that_no_plan_fits():
+    """Three ops of 60 on two devices of 100: the total fits, but no device holds two ops."""
     variables = dict.fromkeys("abc", 60 << 10)
     profile = profile_of(dict.fromkeys("abc", 10), persistent=variables)
     problem = Problem(profile, cluster_of(2, capacity_bytes=100 << 10))
@@ -181,10 +181,10 @@ SLOW, SHARED, SMALL, PINNED = "a slower link", "a shared channel", "less memory"
 
 
 def all_but(difference):
-    """Two ops between ops of a CPU, and two GPUs that are alike but for one thing.
+    """Return two ops between CPU ops, and two GPUs that differ in one respect.
 
-    For that, the heavier op had better not be on the first. The shared channel leads to it and
-    from the second.
+    Because of it, the heavier op should not be on the first GPU. The shared channel leads to the
+    first GPU and from the second.
     """
     times, cpu = {"heavy": 10.0, "other": 2.0}, {"input": 1.0, "next": 1.0, "last": 1.0}
     edges = [("input", "other", 0), ("next", "heavy", 20), ("heavy", "last", 4)]
@@ -208,7 +208,7 @@ def all_but(difference):
 @pytest.mark.parametrize(
     ("difference", "optimum_us"), [(SLOW, 51), (SHARED, 46), (SMALL, 46), (PINNED, 46)]
 )
-def test_devices_that_differ_in_anything_do_not_count_as_alike(difference, optimum_us):
+def test_devices_that_differ_in_any_respect_are_not_interchangeable(difference, optimum_us):
     problem = all_but(difference)
     known = simulate(problem, place(problem, "single").plan)
     found = answers(problem, known, 20.0)
@@ -218,16 +218,16 @@ def test_devices_that_differ_in_anything_do_not_count_as_alike(difference, optim
     assert simulate(problem, last).makespan_us == optimum_us
 
 
-def test_the_heaviest_op_has_one_of_the_devices_that_are_alike():
-    """Ten ops of 2 to 11 on four GPUs of one switch, proven with four ways to be alike."""
+def test_the_heaviest_op_is_fixed_to_one_of_identical_devices():
+    """Ten ops of 2 to 11 on four identical GPUs can be proven only by breaking the symmetry."""
     problem = Problem(line([float(t) for t in range(2, 12)], []), gpus(4))
     result = place(problem, "enplace", options=PlaceOptions(time_limit_s=8))
     assert result.value_us == 17
     assert result.gap < 1e-5
 
 
-def test_unlike_times_on_unlike_devices_with_little_memory_do_not_mislead_it():
-    """OR-Tools 9.15 called 26 optimal where optional intervals shared an end; 21 is."""
+def test_the_optimum_is_found_on_different_devices_with_little_memory():
+    """OR-Tools 9.15 called 26 optimal when optional intervals shared an end; the optimum is 21."""
     profile = profile_of(
         {"a": 4, "b": 0, "c": 4, "d": 3.5, "e": 8},
         [("a", "c", 6), ("a", "d", 6), ("d", "e", 9)],
@@ -245,7 +245,7 @@ def test_unlike_times_on_unlike_devices_with_little_memory_do_not_mislead_it():
 
 
 @pytest.mark.parametrize("answer", [{"status": "infeasible"}, {"bound": 1e9}])
-def test_an_answer_that_denies_a_plan_that_fits_does_not_count(monkeypatch, answer):
+def test_an_answer_that_contradicts_a_known_plan_is_rejected(monkeypatch, answer):
     problem = Problem(line([2.0] * 5, []), gpus(2))
     known = simulate(problem, place(problem, "single").plan)
     monkeypatch.setattr(cp, "ask_solver", lambda *_: iter([Message("progress", answer)]))

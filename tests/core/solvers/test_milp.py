@@ -1,4 +1,4 @@
-"""Models solved in another process: the answers, and what becomes of those that are stopped."""
+"""Models solved in another process: their answers, also when stopped."""
 
 import tempfile
 
@@ -17,7 +17,7 @@ def never():
 
 
 def knapsack(n=4, seed=1):
-    """Leave the least value behind; no more weight than half fits."""
+    """Return a knapsack that holds half the weight; minimise the value left behind."""
     rng = np.random.default_rng(seed)
     value, weight = rng.integers(1, 50, n), rng.integers(1, 50, n)
     builder = ModelBuilder()
@@ -49,7 +49,7 @@ def test_every_solver_finds_the_optimum(solver):
     assert model.cost @ answer.values == pytest.approx(best)
 
 
-def test_what_is_reported_only_gets_better():
+def test_reported_answers_only_improve():
     model, _ = knapsack(12)
     _, heard = solve(model, start=np.zeros(12))
     assert heard
@@ -60,7 +60,7 @@ def test_what_is_reported_only_gets_better():
 
 
 @pytest.mark.parametrize("solver", ["HiGHS", "CBC", CP_SAT])
-def test_what_cannot_be_is_infeasible(solver):
+def test_an_impossible_model_is_infeasible(solver):
     builder = ModelBuilder()
     x = builder.variables(2, upper=1, integral=True)
     builder.rows([(1, x[:1]), (1, x[1:])], lower=3)
@@ -69,13 +69,13 @@ def test_what_cannot_be_is_infeasible(solver):
     assert answer.values is None
 
 
-def test_stopped_before_it_begins_there_is_no_solution():
+def test_stopping_before_the_start_gives_no_solution():
     model, _ = knapsack()
     answer = solve_milp(model, None, 20.0, lambda: True, lambda _: None)
     assert (answer.status, answer.values) == ("stopped", None)
 
 
-def test_stopped_on_the_way_it_answers_with_what_it_told():
+def test_a_stopped_solver_answers_with_its_last_report():
     model, _ = knapsack(12)
     heard = []
     answer = solve_milp(model, np.zeros(12), 20.0, lambda: bool(heard), heard.append)
@@ -85,8 +85,8 @@ def test_stopped_on_the_way_it_answers_with_what_it_told():
     assert answer.objective == heard[-1].objective
 
 
-def test_cbc_tells_of_bounds_on_the_way():
-    """Whole numbers are far from what the linear program makes of them, so it takes a while."""
+def test_cbc_reports_bounds_while_it_runs():
+    """The relaxation of this model is poor, so CBC needs some time."""
     model, best = knapsack(12)
     answer, heard = solve(model, start=np.zeros(12), solver="CBC")
     assert answer.objective == pytest.approx(best)
@@ -108,20 +108,20 @@ Lower bound:                    0.251
 
 
 def test_a_solver_is_installed_where_its_program_is(monkeypatch):
-    """CBC's program is the one that PuLP brings, wherever a person's own may be."""
+    """The CBC program is the one bundled with PuLP, not one on the path."""
     monkeypatch.setenv("PATH", "")
     assert installed("CBC")
     assert not installed("Gurobi")
 
 
-def test_a_process_that_breaks_is_an_answer_with_its_last_line():
+def test_a_failing_solver_process_is_reported_with_its_last_line():
     model, _ = knapsack()
     answer = solve_milp(model, None, 20.0, never, lambda _: None, solver="CBC", threads="two")
     assert answer.status == "failed"
     assert "two" in answer.why
 
 
-def test_rows_say_what_their_terms_say():
+def test_rows_contain_their_terms():
     builder = ModelBuilder()
     x, y = builder.variables(3), builder.variables(1, upper=5)
     builder.rows([(2, x), (-1, y)], lower=[1, 2, 3])
@@ -152,7 +152,7 @@ def test_a_solver_that_is_stopped_leaves_no_file_behind(monkeypatch, tmp_path):
 
 
 def half():
-    """Least 2 x + y where x is whole and x + y is at least 1.5: 1.5, with y alone."""
+    """Minimise 2 x + y for integer x and x + y >= 1.5; the optimum is 1.5, with x = 0."""
     builder = ModelBuilder()
     x = builder.variables(1, upper=4, integral=True, cost=2.0)
     y = builder.variables(1, upper=9, cost=1.0)
@@ -160,7 +160,7 @@ def half():
     return builder.model()
 
 
-def test_an_answer_that_keeps_to_the_program_is_taken(gurobi):
+def test_an_answer_that_satisfies_the_model_is_accepted(gurobi):
     gurobi(values={"x0": "1", "x1": "0.5"})
     answer, _ = solve(half(), solver="Gurobi")
     assert (answer.status, answer.objective, answer.bound) == ("optimal", 2.5, 2.5)
@@ -170,16 +170,16 @@ def test_an_answer_that_keeps_to_the_program_is_taken(gurobi):
 @pytest.mark.parametrize(
     "values",
     [
-        {"x0": "0", "x1": "0"},  # a row
-        {"x0": "0.5", "x1": "1"},  # a whole number
-        {"x0": "-1", "x1": "3"},  # bounds
+        {"x0": "0", "x1": "0"},  # violates a row
+        {"x0": "0.5", "x1": "1"},  # violates integrality
+        {"x0": "-1", "x1": "3"},  # violates bounds
         {"x0": "5", "x1": "0"},
         {"x0": "nan", "x1": "nan"},
         {"x0": "0", "x1": "inf"},
         {"x0": "0"},
     ],
 )
-def test_an_answer_that_breaks_the_program_is_none(gurobi, values, start):
+def test_an_answer_that_violates_the_model_is_rejected(gurobi, values, start):
     gurobi(values=values)
     answer, _ = solve(half(), start=start, solver="Gurobi")
     assert (answer.status, answer.values) == ("failed", None)
@@ -191,7 +191,7 @@ def message(values, **details):
     return Message("progress", details, {"values": np.array(values)})
 
 
-def test_after_a_broken_answer_the_best_so_far_stays(monkeypatch):
+def test_after_a_rejected_answer_the_incumbent_is_kept(monkeypatch):
     messages = [
         message([1.0, 0.0001], objective=2.0, bound=0.5),
         message([1.0, 0.5], objective=2.5, bound=0.75),
@@ -208,7 +208,7 @@ def test_after_a_broken_answer_the_best_so_far_stays(monkeypatch):
     assert (answer.status, answer.values, heard) == ("failed", None, [])
 
 
-def test_what_is_optimal_without_values_is_no_answer(monkeypatch, gurobi):
+def test_an_optimal_status_without_values_is_rejected(monkeypatch, gurobi):
     gurobi(values={})
     answer, _ = solve(half(), start=np.array([2.0, 0.0]), solver="Gurobi")
     assert (answer.status, answer.values) == ("failed", None)
@@ -220,7 +220,7 @@ def test_what_is_optimal_without_values_is_no_answer(monkeypatch, gurobi):
 
 @pytest.mark.parametrize("too_late", [True, False])
 def test_a_solver_without_a_licence_fails_with_its_own_last_line(gurobi, too_late):
-    """Whether it says so at once or only once it has the program."""
+    """The message may come at once or only when the solver is given a model."""
     gurobi(printed="Gurobi Optimizer\nNo Gurobi license found\n", status=1, too_late=too_late)
     answer, _ = solve(half(), solver="Gurobi")
     assert (answer.status, answer.values) == ("failed", None)
@@ -235,12 +235,12 @@ def test_gurobi_at_its_time_limit_has_not_proven_its_answer(gurobi):
     assert answer.bound == pytest.approx(1.25, rel=1e-4)
 
 
-def test_gurobi_says_that_there_is_no_solution(gurobi):
+def test_gurobi_can_report_that_there_is_no_solution(gurobi):
     gurobi(printed="Model is infeasible\n")
     answer, _ = solve(half(), solver="Gurobi")
     assert (answer.status, answer.why) == ("infeasible", "")
 
 
-def test_of_what_cplex_prints_the_error_is_told():
+def test_the_error_is_found_in_the_output_of_cplex():
     printed = b"CPLEX> CPLEX Error  1016: Too large.\nCPLEX> No file written.\nCPLEX> "
     assert last_words(printed) == "CPLEX Error  1016: Too large."

@@ -12,7 +12,7 @@ quick = settings(deadline=None, max_examples=50)
 
 @st.composite
 def dags(draw):
-    """Edges of a graph whose nodes are numbered at random, sorted by source."""
+    """Draw edges of an acyclic graph with randomly numbered nodes, sorted by source."""
     n = draw(st.integers(1, 8))
     name = np.random.default_rng(draw(st.integers(0, 99))).permutation(n)
     pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda e: e[0] < e[1])
@@ -21,7 +21,7 @@ def dags(draw):
     return n, csr_offsets(ends[:, 0], n), np.ascontiguousarray(ends[:, 1]), ends
 
 
-def test_the_inverse_of_an_order_is_the_position_of_each():
+def test_the_inverse_of_an_order_gives_positions():
     assert inverse(np.array([2, 0, 1])).tolist() == [1, 2, 0]
 
 
@@ -48,7 +48,7 @@ def test_an_order_is_topological_and_ranks_are_the_longest_paths(dag):
         assert ranks[node] == work[node] + nx.dag_longest_path_length(below)
 
 
-def test_what_follows_a_cycle_is_left_out_of_the_order():
+def test_nodes_on_or_after_a_cycle_are_left_out_of_the_order():
     # 0 -> 1, 1 -> 2, 2 -> 1, 2 -> 3
     order = topological_order(4, np.array([0, 1, 2, 4, 4]), np.array([1, 2, 1, 3]))
     assert order.tolist() == [0]

@@ -1,4 +1,4 @@
-"""A cluster refuses devices and links that cannot be."""
+"""A cluster refuses impossible devices and links."""
 
 import math
 
@@ -26,7 +26,7 @@ def make(*links: Link, devices: tuple[Device, ...] = GPUS) -> Cluster:
         ({"lanes": 0}, "lanes is 0"),
     ],
 )
-def test_a_device_that_cannot_be_is_refused(change: dict[str, object], message: str) -> None:
+def test_an_impossible_device_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ClusterError, match=message):
         Device(**{"name": "GPU:0", "kind": "gpu", "capacity_bytes": 1} | change)  # type: ignore[arg-type]
 
@@ -48,7 +48,7 @@ def test_every_pair_needs_one_link() -> None:
         Link(0, 1, 1.0, 0.1, (2,)),
     ],
 )
-def test_a_link_that_cannot_be_names_its_ends(link: Link) -> None:
+def test_an_impossible_link_is_refused_with_its_ends(link: Link) -> None:
     with pytest.raises(ClusterError, match="link GPU:0 to GPU:1"):
         make(link, BACK)
 
@@ -69,7 +69,7 @@ def test_a_routed_pair_occupies_all_its_channels() -> None:
     assert cluster.route[cluster.route_ptr[pair] : cluster.route_ptr[pair + 1]].tolist() == [0, 1]
 
 
-def test_scaling_divides_time_and_nothing_else() -> None:
+def test_scaling_divides_times_only() -> None:
     cluster = make(THERE, BACK)
     fast = cluster.scaled(compute=2.0, links=4.0)
     assert fast.speed.tolist() == [2.0, 2.0]
@@ -85,6 +85,6 @@ def test_an_impossible_scale_is_refused(factor: float) -> None:
         make(THERE, BACK).scaled(links=factor)
 
 
-def test_a_full_name_of_a_device_tells_its_task() -> None:
+def test_the_task_is_read_from_a_full_device_name() -> None:
     assert task_of("/job:worker/replica:0/task:1/device:GPU:0") == "/job:worker/task:1"
     assert task_of("/device:GPU:0") == ""

@@ -13,7 +13,7 @@ from enplace.values.problem import Problem
 from problems import cluster_of, plan_of, planned_problems, profile_of, profiles
 
 
-def test_tensor_lives_on_both_sides_by_hand():
+def test_a_sent_tensor_occupies_memory_on_both_devices():
     """a (0-2) sends 4 bytes (2-7) to b (7-10); a's copy ends with the transfer, b's with b."""
     profile = profile_of(
         {"a": 2, "b": 3},
@@ -39,7 +39,7 @@ def test_frees_come_before_allocations():
     assert schedule.peak_bytes.tolist() == [20, 0]
 
 
-def test_overfull_device_is_named():
+def test_a_device_that_exceeds_memory_is_reported():
     problem = Problem(profile_of({"a": 1, "b": 1}, [("a", "b", 9)]), cluster_of(capacity_bytes=8))
     schedule = simulate(problem, plan_of(problem, {"a": 0, "b": 0}))
     assert not schedule.fits
@@ -47,8 +47,8 @@ def test_overfull_device_is_named():
 
 
 @given(planned_problems())
-def test_peak_against_brute_force(drawn):
-    """Sample every instant just after each event and add up who is alive."""
+def test_the_peak_equals_a_brute_force_count(drawn):
+    """Just after each event, add up all live tensors."""
     problem, plan = drawn
     schedule = simulate(problem, plan)
     profile, lives = problem.profile, schedule.lives
@@ -66,7 +66,7 @@ def test_peak_against_brute_force(drawn):
 
 
 @given(profiles())
-def test_the_peak_on_one_device_is_that_of_the_simulated_step_there(profile):
+def test_the_peak_on_one_device_equals_the_simulated_one(profile):
     everywhere = np.nanmin(profile.time_us, axis=1, keepdims=True)
     problem = Problem(profile.with_costs(np.repeat(everywhere, 2, axis=1)), cluster_of(1))
     position = np.argsort(profile.topological_order)

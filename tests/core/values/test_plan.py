@@ -26,16 +26,16 @@ PLAN = Plan(np.array([0, 1]), np.array([0, 1]), "mine")
         {"splits": (Split("a", "batch", 2),)},
     ],
 )
-def test_plans_that_act_differently_are_told_apart(change):
+def test_plans_that_act_differently_do_not_act_alike(change):
     assert not PLAN.acts_like(replace(PLAN, **change))
 
 
 @pytest.mark.parametrize("change", [{"method": "yours"}, {"note": "said"}, {"value_us": 3.0}])
-def test_plans_that_differ_in_words_only_act_alike(change):
+def test_plans_that_differ_only_in_reported_facts_act_alike(change):
     assert PLAN.acts_like(replace(PLAN, **change))
 
 
-def test_the_arrays_of_the_caller_stay_writeable():
+def test_a_plan_does_not_freeze_the_arrays_of_its_caller():
     device, position = np.array([0, 1]), np.array([0, 1])
     plan = Plan(device, position, "mine")
     device[0], position[:] = 1, [1, 0]
@@ -44,14 +44,14 @@ def test_the_arrays_of_the_caller_stay_writeable():
         plan.device[0] = 1
 
 
-def test_under_another_name_nothing_reported_is_left():
+def test_renaming_a_plan_drops_everything_it_reported():
     plan = replace(PLAN, replicas=((0, 2),), note="said", objective=THROUGHPUT, value_us=3.0)
     other = plan.under_name("yours")
     assert other.acts_like(plan)
     assert (other.method, other.note, other.value_us) == ("yours", "", None)
 
 
-def test_a_gap_is_a_share_of_the_value():
+def test_a_gap_is_a_fraction_of_the_value():
     assert find_gap(10.0, 8.0) == pytest.approx(0.2)
     assert find_gap(7.0, 8.0) == 0.0
 

@@ -1,4 +1,4 @@
-"""A problem refuses constraints that no plan can meet, and names op, device and mend."""
+"""A problem refuses constraints that no plan can meet, and names op, device and remedy."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from problems import GIB, cluster_of, profile_of
 CHAIN = profile_of({"a": 1.0, "b": 2.0, "c": 3.0}, [("a", "b", 8), ("b", "c", 8)])
 
 
-def test_an_op_no_device_can_run_is_named_with_what_it_needs() -> None:
+def test_an_op_that_no_device_can_run_is_refused_with_what_it_needs() -> None:
     profile = profile_of({"a": 1.0}, cpu={"read": 5.0})
     with pytest.raises(
         UnplaceableOpError, match="op 'read' runs only on a cpu, and cluster 'hand'"
@@ -32,22 +32,22 @@ def test_pins_that_contradict_a_colocation_group_name_both_ops_and_devices() -> 
         assert word in str(caught.value)
 
 
-def test_pins_that_contradict_ops_a_person_put_together() -> None:
+def test_pins_that_contradict_a_user_group_are_refused() -> None:
     with pytest.raises(PinConflictError, match="colocated"):
         Problem(CHAIN, cluster_of(2), pins={0: 0, 2: 1}, together=((0, 2),))
 
 
-def test_a_pin_to_a_device_that_cannot_run_the_op() -> None:
+def test_a_pin_to_a_device_that_cannot_run_the_op_is_refused() -> None:
     with pytest.raises(PinConflictError, match="op 'b' is pinned to CPU:0, where it cannot run"):
         Problem(CHAIN, cluster_of(2, cpu_lanes=1), pins={1: 2})
 
 
-def test_a_pin_to_a_forbidden_device() -> None:
+def test_a_pin_to_a_forbidden_device_is_refused() -> None:
     with pytest.raises(PinConflictError, match="op 'a' is pinned to GPU:1, where it is forbidden"):
         Problem(CHAIN, cluster_of(2), pins={0: 1}, forbidden=frozenset({(0, 1)}))
 
 
-def test_a_group_without_a_common_device() -> None:
+def test_a_group_without_a_common_device_is_refused() -> None:
     profile = profile_of({"a": 1.0}, cpu={"b": 1.0}, colocation={"a": "g", "b": "g"})
     with pytest.raises(
         UnplaceableOpError, match="op 'a' and the 1 op colocated with it have no device"
@@ -58,17 +58,17 @@ def test_a_group_without_a_common_device() -> None:
 @pytest.mark.parametrize(
     "constraints", [{"pins": {9: 0}}, {"together": ((0, 9),)}, {"forbidden": frozenset({(9, 0)})}]
 )
-def test_a_constraint_on_an_op_that_does_not_exist(constraints: dict[str, object]) -> None:
+def test_a_constraint_on_an_unknown_op_is_refused(constraints: dict[str, object]) -> None:
     with pytest.raises(ProblemError, match="op number 9"):
         Problem(CHAIN, cluster_of(2), **constraints)  # type: ignore[arg-type]
 
 
-def test_a_pin_to_a_device_that_does_not_exist() -> None:
+def test_a_pin_to_an_unknown_device_is_refused() -> None:
     with pytest.raises(ProblemError, match="device number 5"):
         Problem(CHAIN, cluster_of(2), pins={0: 5})
 
 
-def test_variables_that_no_device_can_hold() -> None:
+def test_variables_too_large_for_every_device_are_refused() -> None:
     profile = profile_of({"a": 1.0}, persistent={"a": 2 * GIB})
     with pytest.raises(
         DoesNotFitError, match=r"op 'a' has variables of 2.0 GiB, more than the 1.0 GiB"
@@ -76,7 +76,7 @@ def test_variables_that_no_device_can_hold() -> None:
         Problem(profile, cluster_of(2))
 
 
-def test_variables_that_the_cluster_cannot_hold_together() -> None:
+def test_variables_too_large_for_the_cluster_are_refused() -> None:
     profile = profile_of(dict.fromkeys("abc", 1.0), persistent=dict.fromkeys("abc", GIB))
     with pytest.raises(
         DoesNotFitError, match=r"variables of 3\.0 GiB cannot fit the 2\.0 GiB of GPU:0, GPU:1"
@@ -91,7 +91,7 @@ def test_pins_can_make_memory_too_small() -> None:
         Problem(profile, cluster_of(2), pins={0: 0, 1: 0})
 
 
-def test_units_join_groups_and_ops_put_together() -> None:
+def test_placement_units_combine_colocation_and_user_groups() -> None:
     profile = profile_of(dict.fromkeys("abcd", 1.0), colocation={"a": "g", "c": "g"})
     problem = Problem(profile, cluster_of(2), together=((2, 3),))
     assert problem.unit.tolist() == [0, 1, 0, 0]

@@ -1,4 +1,4 @@
-"""A profile refuses what cannot be a graph with costs, and says which op."""
+"""A profile refuses impossible graphs and costs, and names the op."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ from enplace.values.profile import CONTROL, MAX_BYTES, Profile, make_profile
 
 
 def make(edges: list[tuple[int, int, int, int]], n: int = 3, **changes: Any) -> Profile:
-    """Profile of ops a, b, c... and edges (source, output, consumer, bytes)."""
+    """Build a profile of ops a, b, c... from edges (source, output, consumer, bytes)."""
     columns = np.array(edges, dtype=np.int64).reshape(-1, 4).T
     fields: dict[str, Any] = {
         "op_names": [chr(ord("a") + i) for i in range(n)],
@@ -61,7 +61,7 @@ def test_a_cycle_is_named_by_its_ops() -> None:
         make([(0, 0, 1, 8), (1, 0, 2, 8), (2, 0, 1, 8)])
 
 
-def test_a_long_cycle_is_shown_shortened() -> None:
+def test_a_long_cycle_is_shown_abbreviated() -> None:
     ring = [(i, 0, (i + 1) % 20, 8) for i in range(20)]
     with pytest.raises(CycleError, match=r"\.\.\. \(20 ops\)"):
         make(ring, 20)
@@ -73,18 +73,18 @@ def test_an_op_that_consumes_itself_is_named() -> None:
 
 
 @pytest.mark.parametrize("edge", [(0, 0, 7, 8), (7, 0, 0, 8), (-1, 0, 0, 8)])
-def test_an_edge_to_nowhere_is_refused(edge: tuple[int, int, int, int]) -> None:
+def test_an_edge_to_an_unknown_op_is_refused(edge: tuple[int, int, int, int]) -> None:
     with pytest.raises(DanglingEdgeError, match=r"edge 0 .* op number (7|-1)"):
         make([edge])
 
 
-def test_a_double_name_is_named() -> None:
+def test_a_duplicate_name_is_refused() -> None:
     with pytest.raises(DuplicateOpError, match="2 ops are called 'a'"):
         make([], op_names=["a", "b", "a"])
 
 
 @pytest.mark.parametrize("time_us", [-1.0, math.inf, -math.inf, 1e13])
-def test_an_absurd_time_is_refused(time_us: float) -> None:
+def test_an_impossible_time_is_refused(time_us: float) -> None:
     with pytest.raises(CostError, match="op 'b': a time of"):
         make([], time_us=[[1.0, 1.0], [time_us, 1.0], [1.0, 1.0]])
 
@@ -96,18 +96,18 @@ def test_an_op_without_any_time_is_refused() -> None:
 
 @pytest.mark.parametrize("field", ["persistent_bytes", "temporary_bytes"])
 @pytest.mark.parametrize("size", [-1, MAX_BYTES + 1])
-def test_absurd_memory_is_refused(field: str, size: int) -> None:
+def test_an_impossible_memory_size_is_refused(field: str, size: int) -> None:
     with pytest.raises(CostError, match=f"op 'a': {field} of {size} is impossible"):
         make([], **{field: [size, 0, 0]})
 
 
 @pytest.mark.parametrize("size", [-1, MAX_BYTES + 1])
-def test_an_absurd_tensor_is_refused(size: int) -> None:
+def test_an_impossible_tensor_size_is_refused(size: int) -> None:
     with pytest.raises(CostError, match=f"op 'a', output 0: {size} bytes"):
         make([(0, 0, 1, size)])
 
 
-def test_edges_of_one_tensor_must_agree_about_its_bytes() -> None:
+def test_edges_of_one_tensor_must_have_equal_bytes() -> None:
     with pytest.raises(TensorMismatchError, match="op 'a', output 0: its edges give 8 and 9 bytes"):
         make([(0, 0, 1, 8), (0, 0, 2, 9)])
 
@@ -118,7 +118,7 @@ def test_a_control_edge_carries_no_bytes() -> None:
 
 
 @pytest.mark.parametrize("field", ["op_names", "op_types", "scopes", "colocation"])
-def test_an_endless_text_is_refused(field: str) -> None:
+def test_an_overlong_text_is_refused(field: str) -> None:
     with pytest.raises(NameTooLongError, match="shorten it"):
         make([], **{field: ["x" * 5000, "b", "c"]})
 
@@ -148,7 +148,7 @@ def test_arrays_cannot_be_changed_afterwards() -> None:
         profile.time_us[0, 0] = 5.0
 
 
-def test_the_fingerprint_tells_graphs_apart_but_not_costs() -> None:
+def test_the_fingerprint_depends_on_the_graph_not_on_costs() -> None:
     profile = make([(0, 0, 1, 8)])
     assert profile.with_costs(profile.time_us * 2).fingerprint == profile.fingerprint
     assert make([(0, 0, 2, 8)]).fingerprint != profile.fingerprint

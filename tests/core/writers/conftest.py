@@ -28,13 +28,13 @@ def cluster(n_gpus: int) -> Cluster:
     pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
     names = [f"{devices[a].name}->{devices[b].name}" for a, b in pairs]
     links = [Link(a, b, 1.5, 1e-4, (i,)) for i, (a, b) in enumerate(pairs)]
-    # Into the CPU and over the host: the last link occupies a second channel as well.
+    # The last link, into the CPU, occupies a second channel as well.
     links[-1] = Link(*pairs[-1], 1.5, 1e-4, (len(pairs) - 1, len(pairs)))
     return Cluster("box & <co>", tuple(devices), (*names, "host"), tuple(links), "A box.")
 
 
 def schedule(n_ops: int, n_gpus: int, names: list[str] | None = None, seed: int = 0) -> Schedule:
-    """Random graph, random placement."""
+    """Return a random schedule."""
     draw = np.random.default_rng(seed)
     target = np.repeat(np.arange(1, n_ops), 2)
     source = (draw.random(len(target)) * np.minimum(target, 50)).astype(int)

@@ -1,4 +1,4 @@
-"""The colours of devices can be told apart, also by people who are colour-blind."""
+"""Device colours are distinguishable, with colour blindness too."""
 
 from itertools import combinations
 
@@ -8,7 +8,7 @@ import pytest
 from enplace.values.profile import FloatArray
 from enplace.writers.palette import DEVICES_DARK, DEVICES_LIGHT
 
-# What is seen of linear red, green and blue: Machado, Oliveira and Fernandes 2009, severity 1.
+# Perceived linear red, green and blue: Machado, Oliveira and Fernandes 2009, severity 1.
 SEEN = {
     "all colours": np.eye(3),
     "protanopia": [
@@ -40,7 +40,7 @@ WHITE = np.array([0.9505, 1.0, 1.089])
 def test_eight_gpus_and_a_cpu_look_different(devices, seen):
     places = [lab(np.array(SEEN[seen]) @ linear(colour)) for colour in devices[:9]]
     nearest = min(float(np.linalg.norm(a - b)) for a, b in combinations(places, 2))
-    assert nearest > 10  # a difference of about 2 is just visible side by side
+    assert nearest > 10  # a difference of about 2 is just visible between adjacent colours
 
 
 def linear(colour: str) -> FloatArray:
@@ -49,7 +49,7 @@ def linear(colour: str) -> FloatArray:
 
 
 def lab(seen: FloatArray) -> FloatArray:
-    """CIELAB, in which distances are about as large as differences look."""
+    """Convert to CIELAB, where distances match perceived differences."""
     x, y, z = (np.array(TO_XYZ) @ seen.clip(0, 1)) / WHITE
     fx, fy, fz = (np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
     return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])

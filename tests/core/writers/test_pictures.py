@@ -1,4 +1,4 @@
-"""The SVG and the report: well formed, true to the schedule, small whatever its size."""
+"""The SVG and the report: well formed, correct, and small even for large schedules."""
 
 import re
 from html.parser import HTMLParser
@@ -28,7 +28,7 @@ def test_the_picture_is_well_formed_and_below_two_megabytes(which, request):
     assert ElementTree.fromstring(text).tag == f"{SVG}svg"
 
 
-def test_many_devices_stay_below_two_megabytes_and_say_what_is_left_out():
+def test_with_many_devices_omitted_tracks_are_noted():
     text = timeline_svg(make_schedule(20_000, 90))
     assert len(text.encode()) < 2_000_000
     assert "more lanes, less busy, not drawn" in text
@@ -42,20 +42,20 @@ def test_a_small_picture_names_every_op(small):
         assert any(tip.startswith(f"{name}, ") for tip in tips)
 
 
-def test_the_picture_tells_the_step_time_and_the_bound(middle):
+def test_the_picture_shows_the_step_time_and_the_bound(middle):
     text = timeline_svg(middle)
     assert f"step time {ms(middle.makespan_us)}" in text
     assert f"proven not below {ms(lower_bound_us(middle.problem))}" in text
 
 
-def test_device_colours_have_a_dark_twin(small):
+def test_device_colours_have_dark_variants(small):
     text = timeline_svg(small)
     assert len(DEVICES_LIGHT) == len(DEVICES_DARK)
     assert "prefers-color-scheme:dark" in text
     assert all(colour in text for colour in (*DEVICES_LIGHT, *DEVICES_DARK))
 
 
-def test_tracks_hold_every_op_and_transfer(middle):
+def test_tracks_contain_every_op_and_transfer(middle):
     lanes, channels = lane_tracks(middle), channel_tracks(middle)
     assert sorted(np.concatenate([t.numbers for t in lanes])) == list(range(500))
     sent = set(np.concatenate([t.numbers for t in channels]).tolist())
@@ -69,7 +69,7 @@ def test_tracks_hold_every_op_and_transfer(middle):
     st.integers(1, 40),
     st.floats(0, 5),
 )
-def test_columns_share_out_exactly_the_busy_time(gaps, n_columns, rest):
+def test_columns_add_up_to_the_busy_time(gaps, n_columns, rest):
     ends = np.cumsum(np.array(gaps).reshape(-1, 2)).reshape(-1, 2)
     track = Track("t", 0, 0, np.arange(len(gaps)), ends[:, 0], ends[:, 1])
     makespan = float(ends.max(initial=0.0) + rest)
@@ -79,7 +79,7 @@ def test_columns_share_out_exactly_the_busy_time(gaps, n_columns, rest):
 
 
 @given(st.floats(1e-3, 1e9))
-def test_the_axis_has_a_handful_of_round_ticks(makespan):
+def test_the_axis_has_six_to_fourteen_ticks(makespan):
     ticks = ticks_us(makespan)
     assert 6 <= len(ticks) <= 14
     assert ticks[0] == 0
@@ -93,7 +93,7 @@ def test_column_peaks_keep_the_highest_use(middle):
 
 
 class Checker(HTMLParser):
-    """Collects tags, and whether those that need an end have one."""
+    """Collects tags and checks that they are closed."""
 
     VOID = frozenset({"meta", "th", "tr"})
 
@@ -113,7 +113,7 @@ class Checker(HTMLParser):
 
 
 @pytest.mark.parametrize("which", ["small", "middle", "large"])
-def test_the_report_stands_alone(which, request):
+def test_the_report_needs_no_other_files(which, request):
     text = report_html(request.getfixturevalue(which))
     checker = Checker()
     checker.feed(text)
@@ -124,7 +124,7 @@ def test_the_report_stands_alone(which, request):
     assert "box &amp; &lt;co&gt;" in text
 
 
-def test_the_report_tells_what_matters(middle):
+def test_the_report_shows_step_time_bound_and_peaks(middle):
     text = report_html(middle)
     assert ms(middle.makespan_us) in text
     assert f"proven not below {ms(lower_bound_us(middle.problem))}" in text

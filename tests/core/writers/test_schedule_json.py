@@ -1,4 +1,4 @@
-"""An independent reader finds in the schedule file what the simulator computed, to the last bit."""
+"""The schedule file contains the results of the simulator to the last bit."""
 
 import json
 
@@ -7,7 +7,7 @@ import numpy as np
 from enplace.writers import schedule_json
 
 
-def test_ops_are_there_in_full_precision(middle):
+def test_ops_are_written_in_full_precision(middle):
     found = json.loads(schedule_json(middle))
     assert found["makespan_us"] == middle.makespan_us
     assert [op["op"] for op in found["ops"]] == list(middle.problem.profile.op_names)
@@ -31,7 +31,7 @@ def test_each_transfer_names_its_tensor_and_its_channels(middle):
         assert (transfer["output"] == -1) <= (size == 0)
 
 
-def test_devices_carry_their_memory(middle):
+def test_devices_include_their_memory(middle):
     found = json.loads(schedule_json(middle))["devices"]
     assert [device["name"] for device in found] == ["GPU:0", "GPU:1", "GPU:2", "CPU:0"]
     assert [device["peak_bytes"] for device in found] == middle.peak_bytes.tolist()
@@ -41,6 +41,6 @@ def test_devices_carry_their_memory(middle):
     ]
 
 
-def test_odd_names_survive(small):
+def test_odd_names_are_kept(small):
     found = json.loads(schedule_json(small))
     assert [op["op"] for op in found["ops"]] == list(small.problem.profile.op_names)

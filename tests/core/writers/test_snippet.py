@@ -1,4 +1,4 @@
-"""A plan as a Python module: what TensorFlow reads is the plan."""
+"""A plan as a Python module gives TensorFlow the planned devices."""
 
 import sys
 from dataclasses import replace
@@ -19,7 +19,7 @@ def device_names(schedule: Schedule) -> dict[str, str]:
 
 
 def run_snippet(source: str, monkeypatch: pytest.MonkeyPatch) -> dict:
-    """Execute a snippet with a TensorFlow that only hands the device function back."""
+    """Execute a snippet with a fake TensorFlow that returns the device function."""
     tensorflow = ModuleType("tensorflow")
     tensorflow.compat = SimpleNamespace(v1=SimpleNamespace(device=lambda function: function))
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
@@ -29,19 +29,19 @@ def run_snippet(source: str, monkeypatch: pytest.MonkeyPatch) -> dict:
 
 
 @pytest.mark.parametrize("which", ["small", "middle"])
-def test_the_snippet_puts_every_op_on_its_device(which, request, monkeypatch):
+def test_the_snippet_places_every_op_on_its_device(which, request, monkeypatch):
     schedule = request.getfixturevalue(which)
     device_of = run_snippet(python_snippet(schedule), monkeypatch)["placement"]()
     for op, device in device_names(schedule).items():
         assert device_of(SimpleNamespace(name=op, device="")) == f"/device:{device}"
 
 
-def test_the_snippet_leaves_unknown_ops_alone(small, monkeypatch):
+def test_the_snippet_does_not_place_unknown_ops(small, monkeypatch):
     device_of = run_snippet(python_snippet(small), monkeypatch)["placement"]()
     assert device_of(SimpleNamespace(name="new", device="/device:CPU:0")) == "/device:CPU:0"
 
 
-def test_the_snippet_runs_whatever_the_model_is_called(small, monkeypatch):
+def test_the_snippet_runs_with_any_model_name(small, monkeypatch):
     name = 'evil"""\nraise SystemExit  # \\'
     problem = small.problem
     profile = replace(problem.profile, name=name)
@@ -61,7 +61,7 @@ def test_the_snippet_runs_whatever_the_model_is_called(small, monkeypatch):
         ),
     ],
 )
-def test_devices_get_tensorflows_names(names, expected):
+def test_devices_have_tensorflow_names(names, expected):
     devices = tuple(Device(name, "gpu", 1) for name in names)
     links = (Link(0, 1, 0.0, 0.0, (0,)), Link(1, 0, 0.0, 0.0, (0,)))
     assert tensorflow_devices(Cluster("c", devices, ("x",), links)) == expected

@@ -1,4 +1,4 @@
-"""CSV: what another program reads is the plan."""
+"""The CSV table of a plan."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The trace is what Perfetto expects: named tracks, no overlap, flows that arrive, memory."""
+"""The trace meets Perfetto's rules: named tracks, no overlaps, complete flows, memory counters."""
 
 import json
 from collections import defaultdict
@@ -47,7 +47,7 @@ def test_every_op_is_one_slice_on_its_device(events, schedule):
     }
 
 
-def test_times_are_those_of_the_schedule(events, schedule):
+def test_times_match_the_schedule(events, schedule):
     for event in slices(events, "op"):
         op = schedule.problem.profile.index[event["name"]]
         assert abs(event["ts"] - schedule.op_start_us[op]) <= 0.00051
@@ -59,7 +59,7 @@ def test_every_track_has_a_name(events):
     assert {(e["pid"], e["tid"]) for e in slices(events)} <= named
 
 
-def test_flows_lead_from_the_producer_through_the_channel_to_each_consumer(events, schedule):
+def test_flows_connect_producer_channel_and_consumers(events, schedule):
     at = {(e["pid"], e["tid"], e["ts"]) for e in slices(events)}
     flows = defaultdict(list)
     for event in events:
@@ -72,7 +72,7 @@ def test_flows_lead_from_the_producer_through_the_channel_to_each_consumer(event
     assert len(flows) == np.sum(device[profile.edge_source] != device[profile.edge_op])
 
 
-def test_a_transfer_is_on_every_channel_of_its_link(events, schedule):
+def test_a_transfer_appears_on_every_channel_of_its_link(events, schedule):
     cluster = schedule.problem.cluster
     hops = {(k.source, k.target): len(k.channels) for k in cluster.links}
     pairs = zip(schedule.transfer_from, schedule.transfer_to, strict=True)

@@ -1,4 +1,4 @@
-"""m-etf and m-sct on the small cases of Baechi's own tests and reference runs."""
+"""m-etf and m-sct on small cases from Baechi's tests and reference runs."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from enplace.values.profile import make_profile
 
 
 def edge_costs(costs, edges, **extra):
-    """A profile whose edges carry one tensor each; over the clusters here bytes are µs."""
+    """Return a profile with one tensor per edge; on the clusters here, one byte takes 1 µs."""
     n = len(costs)
     return make_profile(
         "baechi",
@@ -39,7 +39,7 @@ def edge_costs(costs, edges, **extra):
 
 
 def diamond(comm, **extra):
-    """Case 1: a2 -> {b5, c5} -> d2."""
+    """Return case 1: a2 -> {b5, c5} -> d2."""
     edges = [(0, 1, comm), (0, 2, comm), (1, 3, comm), (2, 3, comm)]
     return edge_costs([2.0, 5.0, 5.0, 2.0], edges, **extra)
 
@@ -51,15 +51,15 @@ def solve(profile, method, n=2, **cluster):
 
 
 @pytest.mark.parametrize("method", ["m-etf", "m-sct"])
-def test_a_diamond_is_shared_if_sending_is_cheap(method):
+def test_a_diamond_is_spread_if_transfers_are_cheap(method):
     assert solve(diamond(1), method) == ([0, 0, 1, 1], 10)
 
 
-def test_a_diamond_stays_together_if_sending_is_dear():
+def test_a_diamond_stays_together_if_transfers_are_expensive():
     assert solve(diamond(6), "m-etf") == ([0] * 4, 14)
 
 
-def test_the_first_op_of_a_group_decides_for_all():
+def test_the_first_op_of_a_group_decides_the_device_of_all():
     device, step = solve(diamond(1, colocation=["g", "", "g", ""]), "m-etf")
     assert device[0] == device[2]
     assert step == 14
@@ -68,18 +68,18 @@ def test_the_first_op_of_a_group_decides_for_all():
 FORK = [(0, 1, 3), (0, 2, 3), (0, 3, 3)]
 
 
-def test_m_etf_takes_the_first_of_the_children():
+def test_m_etf_continues_with_the_first_child():
     assert solve(edge_costs([1.0, 2.0, 1.0, 5.0], FORK), "m-etf") == ([0] * 4, 9)
 
 
-def test_m_sct_takes_the_favourite_child_first():
+def test_m_sct_continues_with_the_favourite_child():
     assert solve(edge_costs([1.0, 2.0, 1.0, 5.0], FORK), "m-sct") == ([0, 1, 0, 0], 7)
 
 
 TAIL = [(0, 1, 1), (0, 2, 1), (2, 3, 4)]
 
 
-def test_the_favourite_child_is_on_the_longest_way():
+def test_the_favourite_child_is_on_the_longest_path():
     profile = edge_costs([2.0, 6.0, 6.0, 2.0], TAIL)
     assert solve(profile, "m-etf") == ([0, 0, 1, 1], 11)
     assert solve(profile, "m-sct") == ([0, 1, 0, 0], 10)
@@ -89,7 +89,7 @@ def test_the_favourite_child_is_on_the_longest_way():
     ("persistent", "expected"), [(10, ([0, 0, 1, 1], 11)), (0, ([0, 0, 0, 0], 10))]
 )
 def test_variables_stay_and_outputs_are_freed(persistent, expected):
-    """A chain of outputs that are the variables themselves, or else are freed after their use."""
+    """Outputs of a chain are variables, which stay, or temporary, which are freed after use."""
     size = 1 if persistent else 10
     profile = line(
         [2.0, 3.0, 4.0, 1.0], [(i, i + 1, size) for i in range(3)], persistent=[persistent] * 4
@@ -99,8 +99,8 @@ def test_variables_stay_and_outputs_are_freed(persistent, expected):
     assert (plan.device.tolist(), simulate(problem, plan).makespan_us) == expected
 
 
-def test_half_duplex_devices_send_one_after_another():
-    """Case 5: s1 -> u9, v9, w9, each device with one channel for all it sends and receives."""
+def test_half_duplex_devices_send_one_tensor_at_a_time():
+    """Case 5: s1 -> u9, v9, w9; each device has one channel for sending and receiving."""
     pairs = [(a, b) for a in range(3) for b in range(3) if a != b]
     cluster = Cluster(
         "half duplex",
@@ -117,8 +117,8 @@ def test_half_duplex_devices_send_one_after_another():
 
 @settings(deadline=None, max_examples=150)
 @given(problem=problems(), data=st.data())
-def test_the_kernel_is_the_reference(problem, data):
-    """With any favourite children, none among them; memory is ample."""
+def test_the_kernel_equals_the_reference(problem, data):
+    """Favourite children are arbitrary or absent; memory is ample."""
     assume(problem.cluster.capacity_bytes.min() >= GIB)
     profile = problem.profile
     favourite = np.full(profile.n_ops, -1)
@@ -131,7 +131,7 @@ def test_the_kernel_is_the_reference(problem, data):
 
 @settings(deadline=None, max_examples=25)
 @given(problem=problems(), window=st.integers(1, 30))
-def test_favourite_children_pair_off_whatever_the_window(problem, window):
+def test_with_any_window_each_child_is_the_favourite_of_one_parent(problem, window):
     favourite = favourite_children(problem, PlaceOptions(), window)
     profile = problem.profile
     parents = np.flatnonzero(favourite >= 0)
@@ -145,15 +145,15 @@ def test_favourite_children_pair_off_whatever_the_window(problem, window):
 @pytest.mark.parametrize(
     ("capacity", "rule", "devices"),
     [
-        # One GPU would have 300 and 300 bytes at a time.
+        # One GPU would hold 300 and 300 bytes at a time.
         (700, "", [0, 0, 0, 0]),
-        # But 600 in all after two ops.
+        # Summed up, two ops take 600 bytes.
         (700, "sums", [0, 0, 1, 0]),
-        # A copy beside what an op makes would be too much as well, were it counted.
+        # Counting copies as well as outputs would exceed memory again.
         (500, "makers", [0, 1, 0, 0]),
     ],
 )
-def test_what_counts_as_memory_is_the_persons_choice(capacity, rule, devices):
+def test_the_memory_rule_decides_what_counts_as_memory(capacity, rule, devices):
     profile = edge_costs([10.0] * 4, [(0, 1, 300), (1, 2, 300), (2, 3, 300)])
     problem = Problem(profile, gpus(2, b0=0.0, capacity=capacity))
     nobody = np.full(4, -1)
@@ -167,7 +167,7 @@ def test_other_methods_refuse_a_memory_rule():
         place(problem, "heft", options=PlaceOptions(values={"memory-rule": "sums"}))
 
 
-def test_it_stops_in_the_middle_of_a_placement():
+def test_m_etf_can_be_cancelled_during_a_placement():
     problem = Problem(line([1.0] * 3, []), gpus(2))
     stopped = PlaceOptions(cancelled=lambda: True)
     with pytest.raises(CancelledError):

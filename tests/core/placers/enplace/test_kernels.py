@@ -1,4 +1,4 @@
-"""Compiling ahead: two processes share the steps, and a person sees how far they are."""
+"""Compiling ahead of time: two processes share the steps and report progress."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from enplace.placers.enplace import kernels
 
 
 def compile_one(problem):
-    """Report to numba's listeners that a kernel of ours is compiled."""
+    """Notify numba's listeners that a kernel is being compiled."""
     with event.trigger_event(
         "numba:compile", data={"dispatcher": SimpleNamespace(py_func=simulate)}
     ):
@@ -18,11 +18,11 @@ def compile_one(problem):
 
 
 def load_nothing(problem):
-    """Find every kernel in the cache."""
+    """Compile nothing, as if all kernels were in the cache."""
 
 
 class Helper:
-    """A process that has ended, or been killed."""
+    """A process that has ended."""
 
     def poll(self):
         return 0
@@ -43,7 +43,7 @@ def compilation():
 
 @pytest.fixture
 def helpers(monkeypatch):
-    """Folders of the processes that were started; each has done the last step."""
+    """Folders of the started helpers, each of which has finished the last step."""
     started = []
 
     def start(folder):
@@ -59,7 +59,7 @@ def helpers(monkeypatch):
     return started
 
 
-def test_only_one_process_takes_a_step(tmp_path):
+def test_a_step_can_be_claimed_once(tmp_path):
     one, other = kernels._Claims(tmp_path), kernels._Claims(tmp_path)
     assert one.claim("simulate")
     assert not other.claim("simulate")
@@ -68,9 +68,7 @@ def test_only_one_process_takes_a_step(tmp_path):
     assert other.is_finished("simulate")
 
 
-def test_where_everything_is_compiled_nothing_is_started_or_reported(
-    monkeypatch, compilation, helpers
-):
+def test_with_all_kernels_cached_nothing_is_started_or_reported(monkeypatch, compilation, helpers):
     monkeypatch.setattr(kernels, "STEPS", {"first": load_nothing, "second": load_nothing})
     reports = []
     for step in kernels.STEPS:
@@ -94,7 +92,7 @@ def test_the_first_kernel_to_compile_starts_one_helper(monkeypatch, compilation,
     assert list(dict.fromkeys(reports)) == shown
 
 
-def test_a_step_that_a_dead_helper_took_is_compiled_here(monkeypatch, compilation, helpers):
+def test_a_step_claimed_by_a_dead_helper_is_compiled_here(monkeypatch, compilation, helpers):
     ran = []
     steps = {"first": compile_one, "second": lambda problem: ran.append(problem)}
     monkeypatch.setattr(kernels, "STEPS", steps)

@@ -1,4 +1,4 @@
-"""Enplace with ops split: when it splits, and what it tells on the way."""
+"""Enplace with splits: when it splits, and what it reports."""
 
 from tests.core.placers.problems import gpus
 from tests.core.placers.test_os_dpos import one_layer
@@ -12,7 +12,7 @@ from enplace.values.plan import check_plan
 from enplace.values.problem import Problem, split_problem
 
 
-def test_it_ends_below_the_search_without_splits_and_below_os_dpos():
+def test_splits_beat_enplace_without_splits_and_os_dpos():
     profile = read_profile(next(sample.path for sample in samples() if sample.name == "vgg-19"))
     problem = Problem(profile, presets()["celeritas"])
     step_us = {
@@ -22,7 +22,7 @@ def test_it_ends_below_the_search_without_splits_and_below_os_dpos():
     assert step_us["enplace-split"] < 0.8 * min(step_us["enplace"], step_us["os-dpos"])
 
 
-def test_what_gains_nothing_stays_whole():
+def test_ops_that_gain_nothing_stay_whole():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=0.1))
     plan = place(problem, "enplace-split").plan
     assert plan.splits == ()
@@ -31,7 +31,7 @@ def test_what_gains_nothing_stays_whole():
     )
 
 
-def test_each_plan_on_the_way_is_one_of_the_model():
+def test_every_reported_plan_is_valid_for_the_model():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
     told = []
     plan = place(problem, "enplace-split", options=PlaceOptions(progress=told.append)).plan
@@ -45,14 +45,14 @@ def test_each_plan_on_the_way_is_one_of_the_model():
     assert steps_us == sorted(steps_us, reverse=True)
 
 
-def test_without_time_for_splits_it_has_the_plan_of_a_list_schedule():
+def test_without_time_the_plan_has_no_splits():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
     assert (
         place(problem, "enplace-split", options=PlaceOptions(time_limit_s=1e-9)).plan.splits == ()
     )
 
 
-def test_the_search_without_splits_says_where_they_would_help():
+def test_enplace_suggests_splits_if_they_would_help():
     gains = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
     told = place(gains, "enplace").plan.note
     assert "With ops split by samples, a list schedule takes" in told
@@ -60,7 +60,7 @@ def test_the_search_without_splits_says_where_they_would_help():
     assert place(Problem(one_layer(), gpus(4, b0=1.0, b1=0.1)), "enplace").plan.note == ""
 
 
-def test_of_a_graph_whose_ops_are_split_nothing_more_is_said():
+def test_enplace_suggests_no_splits_for_a_graph_that_is_split():
     problem = Problem(one_layer(), gpus(2, b0=1.0, b1=1e-5))
     start = place(problem, "os-dpos").plan
     assert start.splits

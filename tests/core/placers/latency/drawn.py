@@ -1,4 +1,4 @@
-"""Small problems for queries, and the least latency of any placement, by trying them all."""
+"""Small latency problems, and the least latency found by trying all placements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from problems import cluster_of, profile_of
 
 @st.composite
 def small_problems(draw: st.DrawFn, most: int = 5, least_us: int = 1) -> Problem:
-    """A few ops, some backward or colocated, on accelerators with little memory and a CPU."""
+    """Draw a few ops, some backward or colocated, on accelerators with little memory and a CPU."""
     n = draw(st.integers(2, most))
     names = [f"{'' if i < n - draw(st.integers(0, 2)) else 'gradients/'}op{i}" for i in range(n)]
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
@@ -42,7 +42,7 @@ def small_problems(draw: st.DrawFn, most: int = 5, least_us: int = 1) -> Problem
 
 
 def least_us(problem: Problem, q: int) -> float:
-    """The least latency over all placements and ways to cut accelerators' ops into subgraphs."""
+    """Return the least latency over all placements and all subgraphs of the accelerators."""
     best = np.inf
     for devices in itertools.product(range(problem.cluster.n_devices), repeat=problem.n_units):
         device = np.array(devices)[problem.unit]
@@ -54,7 +54,7 @@ def least_us(problem: Problem, q: int) -> float:
 
 
 def fits(problem: Problem, device: np.ndarray) -> bool:
-    """Whether the weights and outputs of all ops of an accelerator fit it at once."""
+    """Return whether weights and outputs of all ops fit each accelerator at once."""
     need = problem.profile.persistent_bytes.copy()
     np.add.at(need, problem.profile.tensor_op, problem.profile.tensor_bytes)
     cluster = problem.cluster

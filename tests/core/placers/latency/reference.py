@@ -1,6 +1,6 @@
-"""The latency evaluator as section 4 tells it, step by step; slow.
+"""A slow latency evaluator that follows section 4 step by step.
 
-:mod:`enplace.machine.latency` has to say the same.
+:mod:`enplace.machine.latency` must give the same results.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 
 Subgraph = tuple[int, bool, int]
-"""Device, pass and number of a subgraph; an op on a CPU is its own, with a negative number."""
+"""Device, pass and number of a subgraph. Each op on a CPU is one, with a negative number."""
 
 Place = tuple[int, bool]
-"""Device and pass: what has subgraphs of its own."""
+"""Device and pass; each such pair has its own sequence of subgraphs."""
 
 
 def latency_us(problem: Problem, device: IntArray, subgraph: IntArray | None = None) -> float:
-    """Time until every op of one query is done.
+    """Return the time until every op of one query is done.
 
     Parameters
     ----------
     device : int array, shape (n_ops,)
     subgraph : int array, shape (n_ops,), optional
         Number of each op's subgraph in its pass of its accelerator, in order; numbers of ops on
-        CPUs do not count. By default those of :func:`find_pass_subgraphs`.
+        CPUs are ignored. The default is the result of :func:`find_pass_subgraphs`.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def _places(problem: Problem, device: IntArray) -> list[Place]:
 def _durations_us(
     problem: Problem, device: IntArray, where: list[Subgraph]
 ) -> dict[Subgraph, float]:
-    """How long each subgraph takes (Fig. 3, equation 7)."""
+    """Return the duration of each subgraph (Fig. 3, equation 7)."""
     profile, cost_us = problem.profile, send_us(problem)
     duration: dict[Subgraph, float] = defaultdict(float)
     for op, place in enumerate(where):
@@ -110,8 +110,8 @@ def _finish_us(before: dict[Subgraph, set[Subgraph]], duration: dict[Subgraph, f
 def find_pass_subgraphs(problem: Problem, device: IntArray) -> IntArray:
     """Find the subgraphs of each pass of each accelerator, as few as paths between them allow.
 
-    A contiguous set of ops is one subgraph. Where a path leaves a pass of an accelerator and
-    returns, a new one begins; where subgraphs would wait for each other, one is split further.
+    A contiguous set of ops is one subgraph. A path that leaves a pass of an accelerator and
+    returns starts a new one. If subgraphs would wait for each other, one is split further.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def _predecessors(problem: Problem) -> list[list[int]]:
 def _returns(
     order: list[int], before: list[list[int]], on: list[Place], gpus: list[Place]
 ) -> list[int]:
-    """How often paths to each op have left its pass of its accelerator and come back."""
+    """Count how often a path to each op has left its pass of its accelerator and returned."""
     column = {gpu: number for number, gpu in enumerate(gpus)}
     least = np.zeros((len(order), len(gpus)), dtype=np.int64)
     level = [0] * len(order)
@@ -176,7 +176,7 @@ def _next_block(
     level: list[int],
     gpus: list[Place],
 ) -> list[int]:
-    """The next op of a CPU, or whole block, that can run; else the ready ops of the first block."""
+    """Return the next CPU op or whole block that can run, else the ready ops of the first block."""
     first_ready: list[int] = []
     seen: set[tuple[Place, int]] = set()
     first_level = {gpu: min((level[op] for op in left if on[op] == gpu), default=0) for gpu in gpus}

@@ -1,4 +1,4 @@
-"""Claims of plans for a query, latencies and proofs, against trying all placements."""
+"""Latencies and proofs that plans claim, against trying all placements."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ def test_the_greedy_plan_fits_and_has_the_latency_it_claims(problem):
 
 
 def training_graph():
-    """Three forward ops and their backward ones, which share devices, on two accelerators."""
+    """Return three forward ops, colocated with their backward ops, on two accelerators."""
     forward = [(0, 1, 2, 0), (1, 2, 4, 0), (2, 3, 6, 0)]
     backward = [(100, 1, 9, 1), (101, 1, 9, 1), (102, 0, 0, 1)]
     edges = [(0, 2, 2), (1, 2, 2), (102, 100, 1), (102, 101, 1), (1, 101, 2)]
@@ -86,7 +86,7 @@ def training_graph():
 
 
 @needs_solver
-def test_a_proof_holds_for_all_plans_of_a_training_graph():
+def test_no_baseline_beats_a_proof_on_a_training_graph():
     problem = training_graph()
     one, two = (plan_by(method, problem) for method in PROGRAMS)
     assert one.proven
@@ -100,8 +100,8 @@ def test_a_proof_holds_for_all_plans_of_a_training_graph():
 @pytest.mark.parametrize(
     "method", ["greedy-latency", *(pytest.param(name, marks=needs_solver) for name in PROGRAMS)]
 )
-def test_a_free_op_stays_where_it_fits(method):
-    """With the op that reads it, it would need 11 of 8 bytes."""
+def test_a_zero_time_op_is_placed_where_it_fits(method):
+    """Together with its reader it would need 11 of 8 bytes."""
     profile = profile_of(
         {"free": 0.0, "op": 10.0}, [("free", "op", 1)], persistent={"free": 5, "op": 5}
     )
@@ -116,7 +116,7 @@ def test_a_free_op_stays_where_it_fits(method):
 
 
 @needs_solver
-def test_a_free_op_that_costs_nothing_goes_with_its_reader():
+def test_a_zero_time_op_without_memory_joins_its_reader():
     profile = profile_of({"a": 10.0, "free": 0.0, "b": 10.0}, [("a", "b", 1), ("free", "b", 1)])
     problem = Problem(profile, cluster_of(2, b0_us=0.0, cpu_lanes=1), pins={0: 0, 2: 1})
     device = plan_by("latency-ip", problem).device
@@ -124,7 +124,7 @@ def test_a_free_op_that_costs_nothing_goes_with_its_reader():
 
 
 @needs_solver
-def test_nothing_is_proven_if_the_cost_to_the_host_is_unknown():
+def test_without_known_costs_to_the_host_nothing_is_proven():
     profile = profile_of({"f": 1000.0, "b": 1000.0}, [("f", "b", 2000)])
     profile = replace(profile, measured=Measurement(backward=[1]))
     alone, two = (Problem(profile, cluster_of(n), pins={0: 0, 1: 0}) for n in (1, 2))

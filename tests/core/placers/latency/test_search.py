@@ -1,4 +1,4 @@
-"""The least latency, against trying all placements."""
+"""Searches for the least latency, against trying all placements."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def solver():
 
 
 @pytest.mark.parametrize(("q", "most"), [(1, 5), (2, 4)])
-def test_the_best_latency_is_the_best_of_all(solver, q, most):
+def test_the_program_finds_the_least_latency(solver, q, most):
     @settings(deadline=None, max_examples=25)
     @given(problem=small_problems(most))
     def holds(problem):
@@ -69,7 +69,7 @@ def test_annealing_agrees_with_the_evaluator(problem, seed):
 
 @settings(deadline=None, max_examples=30)
 @given(problem=small_problems(8), seed=st.integers(0, 9))
-def test_annealing_never_loses_and_stays_within_memory(problem, seed):
+def test_annealing_never_gets_worse_and_stays_within_memory(problem, seed):
     groups = build_groups(problem)
     start = np.zeros((groups.n_groups, 2), dtype=np.int64)
     start[:, 0] = greedy_places(groups)
@@ -118,7 +118,7 @@ def test_two_subgraphs_are_never_worse_than_one(solver):
     assert two.proven
 
 
-def test_ops_on_cpus_run_on_the_fastest_that_they_may_be_on(solver):
+def test_ops_on_cpus_run_on_the_fastest_allowed_cpu(solver):
     machine = cluster_of(2, b0_us=0.0, cpu_lanes=1)
     gpu, _, slow = machine.devices
     machine = replace(machine, devices=(gpu, slow, replace(slow, name="CPU:1", speed=4.0)))
@@ -131,7 +131,7 @@ def test_ops_on_cpus_run_on_the_fastest_that_they_may_be_on(solver):
     assert pinned.proven
 
 
-def test_reports_only_get_better(solver):
+def test_reported_latencies_only_improve(solver):
     times = {f"op{i}": 3.0 + i % 5 for i in range(30)}
     profile = profile_of(
         times,

@@ -1,4 +1,4 @@
-"""Local search for the largest load, against trying every reassignment."""
+"""Descents on the largest load, against trying every reassignment."""
 
 import itertools
 
@@ -20,7 +20,7 @@ def never():
 
 
 def reassignments(graph, device):
-    """All placements that differ in one unit and are allowed."""
+    """Yield all allowed placements that differ in one unit."""
     for unit, target in itertools.product(range(graph.n_units), range(graph.n_devices)):
         if target != device[unit] and np.isfinite(graph.unit_us[unit, target, 0]):
             other = device.copy()
@@ -30,7 +30,7 @@ def reassignments(graph, device):
 
 @st.composite
 def starts(draw):
-    """A hypergraph, its problem and a placement to begin with."""
+    """Draw a hypergraph, its problem and a start placement."""
     problem = on_own_chips(draw(planned_problems())[0])
     rule = LoadRule(draw(st.sampled_from(TRANSFERS)), draw(st.sampled_from(PIPELINES)))
     graph = build_hypergraph(problem, rule)
@@ -49,7 +49,7 @@ def test_every_step_is_the_best_reassignment(start):
 
 @settings(deadline=None, max_examples=30)
 @given(start=starts())
-def test_no_reassignment_helps_where_a_descent_ends(start):
+def test_a_descent_ends_where_no_reassignment_helps(start):
     problem, graph, device = start
     end = descend(graph, device, never)
     excess, load_us = score(graph, end)
@@ -59,8 +59,8 @@ def test_no_reassignment_helps_where_a_descent_ends(start):
         assert score(graph, other) >= (excess, load_us * (1 - 1e-6))
 
 
-def test_fitting_in_memory_comes_before_load():
-    """All three ops are fast on the first device, which has memory for one."""
+def test_a_descent_reduces_excess_memory_before_load():
+    """All three ops are fast on the first device, which has memory for one of them."""
     profile = profile_of(dict.fromkeys("abc", 5.0), [], persistent=dict.fromkeys("abc", 100))
     graph = build_hypergraph(Problem(profile, cluster_of(3, capacity_bytes=150)))
     end = descend(graph, np.zeros(3, dtype=np.int64), never)

@@ -1,4 +1,4 @@
-"""Orders along which partitions are sought."""
+"""Linear orders along which partitions are searched."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def arrays(*edges):
 
 @st.composite
 def orders(draw):
-    """Edges of a graph whose nodes are numbered in order, and a wish for each node."""
+    """Draw edges of a graph whose nodes are numbered in order, and a wish for each node."""
     n = draw(st.integers(1, 8))
     pairs = [(a, b) for b in range(n) for a in range(b)]
     edges = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
@@ -28,7 +28,7 @@ def orders(draw):
 
 
 @given(orders())
-def test_wishes_never_break_the_order_of_edges(drawn):
+def test_wishes_never_violate_edges(drawn):
     n, (source, target), wish = drawn
     order = order_by_wish(np.arange(n), wish, source, target)
     assert sorted(order) == list(range(n))
@@ -36,21 +36,21 @@ def test_wishes_never_break_the_order_of_edges(drawn):
     assert (place[source] < place[target]).all()
 
 
-def test_weights_come_right_before_their_readers():
+def test_weights_come_just_before_their_readers():
     # 0, 1, 2: weights; 3 -> 4 -> 5: the chain that reads them.
     source, target = arrays((0, 3), (1, 4), (2, 5), (3, 4), (4, 5))
     order = order_tied(np.arange(6), np.empty((0, 2), dtype=np.int64), source, target)
     assert order.tolist() == [0, 3, 1, 4, 2, 5]
 
 
-def test_backward_nodes_come_after_the_forward_ones_they_read_from():
-    # 0 -> 1 -> 2 forward; 3 -> 4 -> 5 backward, mirrored: 3 belongs to 0.
+def test_backward_nodes_come_just_after_their_forward_nodes():
+    # 0 -> 1 -> 2 forward; 3 -> 4 -> 5 backward; 3 is tied to 0.
     source, target = arrays((0, 1), (1, 2), (3, 4), (4, 5))
     tied = np.array([(0, 3), (1, 4), (2, 5)])
     assert order_tied(np.arange(6), tied, source, target).tolist() == [0, 1, 3, 4, 2, 5]
 
 
-def test_only_nodes_that_wait_for_their_own_kind_come_first():
+def test_leading_nodes_depend_only_on_nodes_of_their_kind():
     source, target = arrays((0, 1), (1, 2), (2, 3))
     first = find_leading(np.array([True, True, False, True]), source, target)
     assert first.tolist() == [True, True, False, False]
@@ -70,7 +70,7 @@ def test_inputs_on_the_cpu_do_not_separate_ops_of_one_gpu():
 
 @pytest.fixture
 def clipped():
-    """Two layers whose gradients are clipped by their common norm, on two GPUs."""
+    """Two layers on two GPUs, with gradients clipped by their common norm."""
     times = {
         "v0": 0, "v1": 0, "f0": 10, "f1": 10, "gradients/g1": 10, "gradients/g0": 10,
         "norm": 1, "update/u0": 1, "update/u1": 1,
@@ -87,13 +87,13 @@ def clipped():
     return Problem(profile, cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
 
 
-def test_the_optimiser_is_not_on_the_path_of_a_sample(clipped):
+def test_optimiser_ops_do_not_constrain_the_partition(clipped):
     names = np.array(clipped.profile.op_names)
     assert set(names[optimiser_ops(clipped)]) == {"norm", "update/u0", "update/u1"}
     assert partition_along_order(clipped).load_us == 22
 
 
-def test_the_optimiser_makes_no_further_stages(clipped):
+def test_the_optimiser_adds_no_stages(clipped):
     by_layer = {name: int(name[-1] == "1") for name in clipped.profile.op_names}
     plan = plan_of(clipped, by_layer)
     backward = np.array([name[0] in "gnu" for name in clipped.profile.op_names])

@@ -1,4 +1,4 @@
-"""Load rules by hand, and the best partition for each against trying all of them."""
+"""Load rules by hand; the best partition for each rule against trying all partitions."""
 
 import itertools
 from dataclasses import replace
@@ -34,7 +34,7 @@ each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda r: f"{r.transfers}
 
 @st.composite
 def tiny_problems(draw, max_ops=5, slower=(1.0,)):
-    """A few ops, some of them backward or colocated, with little memory on one to four devices."""
+    """Draw a few ops, some backward or colocated, and one to four devices with little memory."""
     n = draw(st.integers(2, max_ops))
     names = "abcdef"[:n]
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
@@ -65,7 +65,7 @@ def tiny_problems(draw, max_ops=5, slower=(1.0,)):
 
 
 def partitions(problem, rule):
-    """All partitions of the contracted graph into stages that can be put in order and fit."""
+    """Yield all partitions of the contracted graph into ordered stages that fit."""
     nodes, cluster = contract(problem, rule), problem.cluster
     edges = list(zip(nodes.source.tolist(), nodes.target.tolist(), strict=True))
     need = op_memory_bytes(problem)
@@ -83,8 +83,8 @@ def least_us(problem, rule):
     return min(found, default=np.inf)
 
 
-def test_compute_and_transfers_add_up_by_the_rule():
-    """A: 10 µs, sends 3; b: 4 µs, takes 3 and sends 2; c: 7 µs."""
+def test_the_rule_decides_how_computing_and_transfers_add_up():
+    """A takes 10 µs and sends 3; b takes 4 µs, receives 3 and sends 2; c takes 7 µs."""
     profile = profile_of({"a": 10, "b": 4, "c": 7}, [("a", "b", 3), ("b", "c", 2)])
     problem, device = Problem(profile, cluster_of(3, b0_us=0.0)), np.array([0, 1, 2])
     for transfers, expected in (
@@ -96,8 +96,8 @@ def test_compute_and_transfers_add_up_by_the_rule():
         assert loads[:, 0].tolist() == expected
 
 
-def test_gpipe_adds_the_busiest_device_of_each_pass():
-    """The first device is the busiest forward, the second backward; a gradient of 2 comes back."""
+def test_gpipe_adds_the_largest_loads_of_both_passes():
+    """Device 0 has the largest forward load, device 1 the largest backward load."""
     times = {"f": 10, "g": 4, "bg": 9, "bf": 5}
     edges = [("f", "g", 1), ("g", "bg", 1), ("bg", "bf", 2), ("f", "bf", 1)]
     profile = replace(profile_of(times, edges), measured=Measurement(backward=[2, 3]))
@@ -110,7 +110,7 @@ def test_gpipe_adds_the_busiest_device_of_each_pass():
 
 @settings(deadline=None)
 @given(planned=planned_problems())
-def test_more_overlap_makes_lower_loads(planned):
+def test_more_overlap_lowers_the_loads(planned):
     problem, plan = planned
     for pipeline in PIPELINES:
         total, overlap, duplex = (
@@ -125,7 +125,7 @@ def test_more_overlap_makes_lower_loads(planned):
 @each_rule
 @settings(deadline=None, max_examples=20)
 @given(problem=tiny_problems())
-def test_the_partition_is_the_best_of_all(rule, problem):
+def test_no_partition_beats_the_exact_one(rule, problem):
     expected = least_us(problem, rule)
     exact = partition_exactly(problem, rule)
     assert exact.load_us == pytest.approx(expected)
@@ -141,7 +141,7 @@ def test_the_partition_is_the_best_of_all(rule, problem):
 @each_rule
 @settings(deadline=None, max_examples=6)
 @given(problem=tiny_problems(slower=(1.0, 3.0)), seed=st.integers(0, 9))
-def test_loads_of_units_are_loads_of_their_ops_also_after_annealing(rule, problem, seed):
+def test_unit_loads_equal_op_loads_even_after_annealing(rule, problem, seed):
     graph = build_hypergraph(problem, rule)
     start = np.argmax(problem.unit_allowed, axis=1)
     for device in (start, anneal(graph, start, lambda: False, seed)):
@@ -153,7 +153,7 @@ def test_loads_of_units_are_loads_of_their_ops_also_after_annealing(rule, proble
 @each_rule
 @settings(deadline=None, max_examples=4)
 @given(problem=tiny_problems(4, slower=(1.0, 3.0)))
-def test_the_program_finds_the_best_placement_of_all(rule, problem):
+def test_no_placement_beats_that_of_the_program(rule, problem):
     need, gpus = op_memory_bytes(problem), problem.cluster.gpus
     expected = np.inf
     for devices in itertools.product(range(problem.cluster.n_devices), repeat=problem.n_units):
@@ -167,12 +167,12 @@ def test_the_program_finds_the_best_placement_of_all(rule, problem):
 
 
 def with_replicas(problem, rule):
-    """The best over all partitions, with every number of replicas of each stage."""
+    """Return the least load over all partitions and all numbers of replicas."""
     cluster, best = problem.cluster, np.inf
     for device in partitions(problem, rule):
         gpus = [d for d in cluster.gpus if (device == d).any()]
         spare = [d for d in cluster.gpus if d not in gpus]
-        # The stage that each of the others is a replica of; None for none.
+        # The stage that each spare device is a replica of, or None.
         for replica_of in itertools.product([None, *gpus], repeat=len(spare)):
             groups = []
             for gpu in gpus:
@@ -185,7 +185,7 @@ def with_replicas(problem, rule):
 @pytest.mark.parametrize("rule", [replace(r, replicate=True) for r in RULES[:3]])
 @settings(deadline=None, max_examples=20)
 @given(problem=tiny_problems(4))
-def test_replicas_are_the_best_of_all(rule, problem):
+def test_no_replicas_beat_the_exact_ones(rule, problem):
     found = partition_exactly(problem, rule)
     assert found.load_us == pytest.approx(with_replicas(problem, rule))
     assert partition_along_order(problem, rule).bound_us <= found.load_us * (1 + 1e-9)
@@ -195,7 +195,7 @@ def test_replicas_are_the_best_of_all(rule, problem):
 
 
 def test_replicas_share_the_samples_and_reduce_the_weights():
-    """30 µs on each of three: 10 µs a sample, and two thirds of 12 bytes at 1 µs each."""
+    """30 µs on three replicas: 10 µs per sample, plus two thirds of 12 bytes at 1 µs each."""
     profile = profile_of({"f": 10, "b": 20}, [("f", "b", 5)], persistent={"f": 12})
     training = replace(profile, measured=Measurement(backward=[1]))
     device, together = np.array([0, 0]), [(0, 1, 2)]
@@ -207,8 +207,8 @@ def test_replicas_share_the_samples_and_reduce_the_weights():
     assert (found.load_us, found.replicas) == (10, ((0, 1, 2),))
 
 
-def test_an_all_reduce_takes_as_long_as_the_slowest_link():
-    """Pairs 0-1 and 2-3 reduce 100 bytes at 0.01 µs each; over any other link it is 10 µs each."""
+def test_the_slowest_link_decides_the_time_of_an_all_reduce():
+    """Links within the pairs 0-1 and 2-3 take 0.01 µs per byte, all others 10 µs."""
     one_unit = {"persistent": {"f": 100}, "colocation": {"f": "x", "b": "x"}}
     profile = profile_of({"f": 20, "b": 20}, [("f", "b", 0)], **one_unit)
     profile = replace(profile, measured=Measurement(backward=[1]))
@@ -242,7 +242,7 @@ def test_bounds_hold_for_replicas_whose_links_differ(rule, problem, network_us):
 
 
 def two_machines(n_each, network_us, within_us=1.0):
-    """Two machines of ``n_each`` GPUs, with the time of a byte between and within them."""
+    """Return two machines of ``n_each`` GPUs, with the time per byte between and within them."""
     flat = cluster_of(2 * n_each, b0_us=0.0, b1_us_per_byte=within_us)
     slow = [
         replace(link, b1_us_per_byte=network_us)
@@ -256,8 +256,8 @@ def two_machines(n_each, network_us, within_us=1.0):
 @pytest.mark.parametrize("rule", [replace(r, two_level=True) for r in RULES[:3]])
 @settings(deadline=None, max_examples=10)
 @given(problem=tiny_problems(4), network_us=st.sampled_from([2.0, 5.0]))
-def test_partitions_over_machines_are_the_best_of_all(rule, problem, network_us):
-    """Machines are in order too: one comes before the other."""
+def test_no_two_level_partition_beats_the_exact_one(rule, problem, network_us):
+    """The machines are ordered too: all edges between them have one direction."""
     try:
         problem = Problem(problem.profile, two_machines(2, network_us))
     except ProblemError:
@@ -279,7 +279,7 @@ def test_partitions_over_machines_are_the_best_of_all(rule, problem, network_us)
 
 
 def test_machines_may_have_different_numbers_of_devices():
-    """One GPU, whose network is slow, and two: a goes on the first, b and c share the others."""
+    """A machine of one GPU on a slow network runs a; a machine of two GPUs runs b and c."""
     profile = profile_of({"a": 10, "b": 10, "c": 10}, [("a", "b", 1), ("b", "c", 1)])
     flat = cluster_of(3, b0_us=0.0, b1_us_per_byte=0.1)
     links = [
@@ -293,7 +293,7 @@ def test_machines_may_have_different_numbers_of_devices():
     assert found.load_us == max_load_us(problem, found.device, LoadRule(two_level=True))
 
 
-def test_a_slow_network_is_crossed_where_little_is_sent():
+def test_a_partition_crosses_a_slow_network_where_little_is_sent():
     """The even cut sends 9 bytes over the network, which would take 90 µs."""
     edges = [("a", "b", 1), ("b", "c", 9), ("c", "d", 1)]
     profile = profile_of(dict.fromkeys("abcd", 10), edges)

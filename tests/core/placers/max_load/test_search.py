@@ -56,7 +56,7 @@ def bert():
 
 @st.composite
 def tiny_problems(draw):
-    """A few ops, some of them backward or colocated, with little memory on one to three devices."""
+    """Draw a few ops, some backward or colocated, and one to three devices with little memory."""
     n = draw(st.integers(2, 5))
     names = "abcde"[:n]
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
@@ -86,7 +86,7 @@ def tiny_problems(draw):
 
 
 def placements(problem):
-    """All placements that respect pins, colocation and the memory of the accelerators."""
+    """Yield all placements that respect pins, colocation and the memory of the accelerators."""
     need, gpus = op_memory_bytes(problem), problem.cluster.gpus
     for devices in itertools.product(range(problem.cluster.n_devices), repeat=problem.n_units):
         device = np.array(devices)
@@ -98,7 +98,7 @@ def placements(problem):
 
 
 def is_contiguous(problem, device):
-    """Definition 3.1, for the forward and the backward ops of each device."""
+    """Check definition 3.1 for the forward and the backward ops of each device."""
     profile, backward = problem.profile, backward_ops(problem)
     for ops in (~backward, backward):
         graph = nx.DiGraph()
@@ -129,13 +129,13 @@ def check(problem, found, expected):
 
 @settings(deadline=None, max_examples=25)
 @given(problem=tiny_problems())
-def test_the_search_anywhere_is_the_best_of_all(solver, problem):
+def test_no_placement_beats_the_noncontiguous_search(solver, problem):
     check(problem, search_anywhere(problem, limits()[0]), least(problem, lambda _: True))
 
 
 @settings(deadline=None, max_examples=25)
 @given(problem=tiny_problems())
-def test_the_best_contiguous_is_the_best_of_all_contiguous(solver, problem):
+def test_no_contiguous_placement_beats_the_contiguous_search(solver, problem):
     found = search_contiguous(problem, limits()[0])
     check(problem, found, least(problem, lambda device: is_contiguous(problem, device)))
     if np.isfinite(found.objective_us):
@@ -144,7 +144,7 @@ def test_the_best_contiguous_is_the_best_of_all_contiguous(solver, problem):
 
 @settings(deadline=None)
 @given(planned=planned_problems())
-def test_loads_of_units_are_loads_of_their_ops(planned):
+def test_unit_loads_equal_op_loads(planned):
     problem, plan = on_own_chips(planned[0]), planned[1]
     graph = build_hypergraph(problem)
     device = np.zeros(problem.n_units, dtype=np.int64)
@@ -155,7 +155,7 @@ def test_loads_of_units_are_loads_of_their_ops(planned):
 
 @settings(deadline=None, max_examples=25)
 @given(problem=tiny_problems(), seed=st.integers(0, 9))
-def test_annealing_stays_within_memory_and_never_loses(problem, seed):
+def test_annealing_stays_within_memory_and_never_gets_worse(problem, seed):
     graph = build_hypergraph(problem)
     for placement in itertools.islice(placements(problem), 1):
         start = np.zeros(problem.n_units, dtype=np.int64)
@@ -174,7 +174,7 @@ def test_annealing_finds_the_non_contiguous_value_of_table_1(bert):
     assert round(max_load_us(bert, best[bert.unit]) / 1000, 2) == pytest.approx(54.21, rel=0.005)
 
 
-def test_reports_only_get_better(solver):
+def test_reported_loads_only_improve(solver):
     times = {f"op{i}": 3.0 + i % 5 for i in range(20)}
     edges = [(f"op{i}", f"op{i + 3}", 2) for i in range(17)]
     problem = Problem(profile_of(times, edges), cluster_of(3))
@@ -187,7 +187,7 @@ def test_reports_only_get_better(solver):
     assert found.bound_us <= found.objective_us
 
 
-def test_a_cancelled_search_returns_the_partition_it_began_with(bert):
+def test_a_cancelled_search_returns_its_start_partition(bert):
     found = search_anywhere(bert, Limits(60.0, lambda: True, lambda _: None))
     assert found.objective_us == pytest.approx(partition_along_order(bert).load_us)
     assert not found.proven

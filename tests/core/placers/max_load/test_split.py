@@ -1,4 +1,4 @@
-"""Partitions for pipelines: the paper's figures, cases by hand, and trying all of them."""
+"""Partitions for pipelines, against the paper's figures, by hand and by trying all of them."""
 
 import itertools
 from dataclasses import replace
@@ -38,7 +38,7 @@ def bert():
     return Problem(profile, cluster_from("from-file", profile))
 
 
-def test_the_optimum_and_the_ideals_of_table_1(bert):
+def test_optimum_and_number_of_ideals_match_table_1(bert):
     found = partition_exactly(bert)
     assert found.n_ideals == 2774
     assert round(found.load_us / 1000, 2) == 65.30
@@ -46,7 +46,7 @@ def test_the_optimum_and_the_ideals_of_table_1(bert):
     assert found.bound_us == found.load_us
 
 
-def test_too_many_ideals_leave_the_best_of_some_orders(bert):
+def test_with_too_many_ideals_the_best_of_some_orders_is_found(bert):
     found = partition_exactly(bert, limit=100)
     assert not found.optimal
     assert found.bound_us < found.load_us
@@ -54,7 +54,7 @@ def test_too_many_ideals_leave_the_best_of_some_orders(bert):
     assert found.load_us <= partition_along_order(bert).load_us
 
 
-def test_a_tensor_costs_its_maker_once_and_each_reader_once():
+def test_a_tensor_costs_its_producer_and_each_reading_device_once():
     profile = profile_of(
         {"a": 10, "b": 20, "c": 30, "d": 5}, [("a", "b", 3), ("a", "c", 3), ("a", "d", 3)]
     )
@@ -63,7 +63,7 @@ def test_a_tensor_costs_its_maker_once_and_each_reader_once():
     assert device_loads_us(problem, np.array([0, 0, 0, 0])).tolist() == [65, 0, 0]
 
 
-def test_a_chain_is_cut_into_even_halves_where_little_is_sent():
+def test_a_chain_is_cut_into_equal_halves():
     times = {"a": 10, "b": 10, "c": 10, "d": 10}
     profile = profile_of(times, [("a", "b", 1), ("b", "c", 5), ("c", "d", 1)])
     found = partition_exactly(Problem(profile, cluster_of(2, b0_us=0.0)))
@@ -71,7 +71,7 @@ def test_a_chain_is_cut_into_even_halves_where_little_is_sent():
     assert found.load_us == 25
 
 
-def test_a_plan_places_all_ops_even_if_no_contiguous_partition_exists():
+def test_all_ops_are_placed_even_without_a_contiguous_partition():
     """The middle op needs a CPU, and the ops around it must share a device."""
     profile = profile_of(
         {"a": 1, "c": 1},
@@ -90,7 +90,7 @@ def test_a_plan_places_all_ops_even_if_no_contiguous_partition_exists():
 def test_a_model_whose_ops_together_exceed_memory_still_gets_a_partition(method):
     names = "abcdef"
     profile = profile_of(dict.fromkeys(names, 30.0), [(a, b, 10) for a, b in pairwise(names)])
-    # Five tensors of 10 bytes, of which two are there at any time.
+    # Five tensors of 10 bytes; at most two are alive at any time.
     problem = Problem(profile, cluster_of(2, b0_us=0.0, capacity_bytes=22))
     plan = place(problem, method, options=PlaceOptions(time_limit_s=20)).plan
     assert max_load_us(problem, plan.device) == 100
@@ -135,7 +135,7 @@ def small_problems(draw):
 
 
 def best_of_all(problem):
-    """The least maximum load over all placements whose devices can be put in order."""
+    """Return the least maximum load over all placements whose devices can be ordered."""
     profile, n_devices = problem.profile, problem.cluster.n_devices
     size = profile.persistent_bytes.copy()
     np.add.at(size, profile.tensor_op, profile.tensor_bytes)
@@ -147,7 +147,7 @@ def best_of_all(problem):
         ends = device[profile.edge_source], device[profile.edge_op]
         between = nx.DiGraph((a, b) for a, b in zip(*ends, strict=True) if a != b)
         held = np.bincount(device, weights=size, minlength=n_devices)
-        gpus = problem.cluster.gpus  # The paper does not limit the host's memory.
+        gpus = problem.cluster.gpus  # The paper does not limit the memory of the host.
         fits = (held <= problem.cluster.capacity_bytes)[gpus].all()
         if nx.is_directed_acyclic_graph(between) and fits:
             best = min(best, max_load_us(problem, device))
@@ -156,7 +156,7 @@ def best_of_all(problem):
 
 @settings(deadline=None, max_examples=60)
 @given(problem=small_problems())
-def test_the_search_finds_the_best_of_all_partitions(problem):
+def test_no_partition_beats_the_search(problem):
     expected = best_of_all(problem)
     found = partition_exactly(problem)
     assert found.load_us == pytest.approx(expected)
@@ -167,7 +167,7 @@ def test_the_search_finds_the_best_of_all_partitions(problem):
 
 
 def chains(n_chains, length, **machine):
-    """Chains that have nothing to do with each other, each op of 10 bytes."""
+    """Return independent chains of ops with 10 bytes each."""
     names = [[f"{c}/{i}" for i in range(length)] for c in range(n_chains)]
     edges = [(a, b, 1) for chain in names for a, b in itertools.pairwise(chain)]
     times = {name: 1.0 + number % 3 for number, name in enumerate(itertools.chain(*names))}
@@ -175,7 +175,7 @@ def chains(n_chains, length, **machine):
     return Problem(profile, cluster_of(3, b0_us=0.0, **machine))
 
 
-def test_chains_have_the_product_of_their_ideals():
+def test_independent_chains_multiply_their_numbers_of_ideals():
     nodes = contract(chains(3, 30))
     assert find_ideals(90, nodes.source, nodes.target, 100_000).n_ideals == 31**3
     assert find_ideals(90, nodes.source, nodes.target, 31**3 - 1) is None
@@ -184,21 +184,21 @@ def test_chains_have_the_product_of_their_ideals():
 
 @given(st.integers(1, 9), st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20))
 @settings(deadline=None)
-def test_the_widest_level_bounds_the_number_of_ideals(n_nodes, edges):
+def test_the_widest_level_gives_a_lower_bound_on_the_ideals(n_nodes, edges):
     edges = sorted((a, b) for a, b in edges if a < b < n_nodes)
     source, target = np.array(edges, dtype=np.int64).reshape(-1, 2).T
     found = find_ideals(n_nodes, source, target, 1 << n_nodes)
     assert 2 <= bound_ideals(n_nodes, source, target) <= found.n_ideals
 
 
-def test_a_wide_graph_has_too_many_ideals_even_without_time_to_count_them():
+def test_too_many_ideals_are_reported_without_counting_them():
     profile = profile_of({f"op{i}": 1 for i in range(30)}, [])
     found = partition_exactly(Problem(profile, cluster_of(2)), stopped=lambda: True)
     assert "there are more than" in found.note
 
 
-def test_a_long_order_gets_a_first_partition_from_few_cuts(monkeypatch):
-    """There is one however little time; given time, the result is as good as with all cuts."""
+def test_a_long_order_is_first_partitioned_with_few_cuts(monkeypatch):
+    """With no time there is still a partition; with time it is as good as with all cuts."""
     problem = chains(2, 30)
     best = partition_along_order(problem)
     monkeypatch.setattr(dp, "FIRST_WORK", 500)
@@ -213,8 +213,8 @@ def test_a_long_order_gets_a_first_partition_from_few_cuts(monkeypatch):
     st.integers(1, 2),
 )
 @settings(deadline=None, max_examples=30)
-def test_the_bound_without_a_search_is_below_every_partition(times, n_gpus):
-    """Some ops run on one kind of device only: 0 here."""
+def test_the_quick_bound_is_below_every_partition(times, n_gpus):
+    """A time of 0 means that the op does not run on that kind of device."""
     times = [(gpu, cpu) for gpu, cpu in times if gpu or cpu] or [(1, 1)]
     names = [f"op{i}" for i in range(len(times))]
     gpu_us = {name: gpu for name, (gpu, _) in zip(names, times, strict=True) if gpu}
@@ -225,7 +225,7 @@ def test_the_bound_without_a_search_is_below_every_partition(times, n_gpus):
     assert partition_along_order(problem).bound_us <= least * (1 + 1e-9)
 
 
-def test_a_plan_notes_that_only_orders_were_searched():
+def test_a_plan_notes_that_only_linear_orders_were_searched():
     options = PlaceOptions(time_limit_s=0.5)
     plan = place(chains(40, 1, capacity_bytes=150), "max-load-dp", options=options).plan
     assert "linear orders" in plan.note
@@ -248,8 +248,8 @@ def test_a_stopped_search_returns_the_best_so_far():
 
 @settings(deadline=None, max_examples=60)
 @given(problem=small_problems())
-def test_a_plan_claims_only_what_is_true(problem):
-    """A plan that claims a proof has the least load of all, and its placement fits."""
+def test_every_claim_of_a_plan_is_true(problem):
+    """A plan that claims a proof has the least possible load and fits."""
     least, size = best_of_all(problem), op_memory_bytes(problem)
     plan = place(problem, "max-load-dp", options=PlaceOptions(time_limit_s=20)).plan
     assert plan.bound_us <= plan.value_us
@@ -261,7 +261,7 @@ def test_a_plan_claims_only_what_is_true(problem):
         assert (held <= problem.cluster.capacity_bytes)[gpus].all()
 
 
-def test_pins_exchange_devices_that_are_alike():
+def test_pins_swap_identical_devices():
     problem = Problem(
         profile_of({"a": 5, "b": 5}, [("a", "b", 1)]), cluster_of(2, b0_us=0.0), pins={0: 1}
     )
@@ -270,7 +270,7 @@ def test_pins_exchange_devices_that_are_alike():
     assert plan.proven
 
 
-def test_a_plan_notes_pins_that_the_partition_disregarded():
+def test_a_plan_notes_pins_that_the_partition_ignored():
     chain = profile_of({"a": 5, "b": 5, "c": 5}, [("a", "b", 1), ("b", "c", 1)])
     problem = Problem(chain, cluster_of(2, b0_us=0.0), pins={0: 0, 1: 1, 2: 0})
     plan = place(problem, "max-load-dp").plan
@@ -279,7 +279,7 @@ def test_a_plan_notes_pins_that_the_partition_disregarded():
     assert "max-load-ip" in plan.note
 
 
-def test_nothing_is_proven_for_unlike_devices():
+def test_nothing_is_proven_if_devices_differ():
     chain = profile_of({"a": 5, "b": 5}, [("a", "b", 1)])
     problem = Problem(chain, cluster_of(2, b0_us=0.0, speeds=(1.0, 0.25)))
     plan = place(problem, "max-load-dp").plan
@@ -290,7 +290,7 @@ def test_nothing_is_proven_for_unlike_devices():
 
 
 def chain_of_four(**machine):
-    """10 µs each, with a byte between them; links take a µs for a byte where they are fast."""
+    """Return a chain of 10 µs ops that send one byte each; the fastest links take 1 µs per byte."""
     profile = profile_of(dict.fromkeys("abcd", 10.0), [(a, b, 1) for a, b in pairwise("abcd")])
     return Problem(profile, cluster_of(b0_us=0.0, cpu_lanes=1, **machine))
 
@@ -309,7 +309,7 @@ def test_a_gpu_sends_over_its_own_link(method):
 
 
 @pytest.mark.parametrize("method", THROUGHPUT_METHODS[2:])
-def test_programs_leave_a_gpu_idle_whose_link_is_slow(method):
+def test_integer_programs_avoid_a_gpu_with_a_slow_link(method):
     problem = chain_of_four(n_gpus=3, slower=(100.0, 1.0, 1.0))
     plan = place(problem, method, options=PlaceOptions(time_limit_s=20)).plan
     assert plan.value_us == 21
@@ -318,7 +318,7 @@ def test_programs_leave_a_gpu_idle_whose_link_is_slow(method):
 
 
 def with_links(cost_us):
-    """Three GPUs without a CPU; what links cost, at once and for each byte, by their ends."""
+    """Return three GPUs without a CPU; ``cost_us`` maps ends to latency and time per byte."""
     fast = cluster_of(3)
     links = []
     for link in fast.links:
@@ -332,11 +332,11 @@ def with_links(cost_us):
     "cost_us",
     [
         {(0, 1): (0.0, 1.0), (1, 2): (0.0, 1.0), (0, 2): (0.0, 50.0)},
-        # A megabyte takes as long by each of these.
+        # All of these take equally long for a megabyte.
         {(0, 1): (1000.0, 0.0), (1, 2): (500.0, 5e-4), (0, 2): (0.0, 1e-3)},
     ],
 )
-def test_unlike_links_without_a_cpu_prevent_a_proof(method, cost_us):
+def test_different_links_without_a_cpu_prevent_a_proof(method, cost_us):
     problem = Problem(chain_of_four(n_gpus=2).profile, with_links(cost_us))
     objective = "latency" if "latency" in method else "throughput"
     plan = place(problem, method, options=PlaceOptions(objective=objective, time_limit_s=20)).plan
@@ -345,7 +345,7 @@ def test_unlike_links_without_a_cpu_prevent_a_proof(method, cost_us):
 
 
 @pytest.mark.parametrize("method", ["max-load-dp", "max-load-dpl", "pipedream"])
-def test_a_device_with_pinned_ops_is_no_replica(method):
+def test_a_device_with_pinned_ops_is_not_used_as_a_replica(method):
     times = {"a": 10.0, "b": 1.0, "c": 1.0, "d": 30.0}
     profile = profile_of(times, [(a, b, 0) for a, b in pairwise("abcd")])
     rule = LoadRule(replicate=True)
@@ -361,8 +361,8 @@ def test_a_device_with_pinned_ops_is_no_replica(method):
 
 
 @pytest.mark.parametrize("solver", ["HiGHS", "CBC"])
-def test_a_proof_is_true_even_if_the_search_begins_far_from_the_best(solver):
-    """One GPU is 10,000 times slower; the DP takes both for the slow one."""
+def test_a_bad_start_does_not_make_a_proof_wrong(solver):
+    """One GPU is 10,000 times slower, and the DP treats both as the slow one."""
     names = "abcdef"
     times = {name: 90.0 + 7 * i for i, name in enumerate(names)}
     profile = profile_of(times, [(a, b, 3 + ord(b) % 5) for a, b in pairwise(names)])
@@ -376,8 +376,8 @@ def test_a_proof_is_true_even_if_the_search_begins_far_from_the_best(solver):
     assert plan.proven
 
 
-def test_nothing_is_proven_of_stages_whose_backward_ops_are_not_contiguous():
-    # Forward 0, 1 and 2 -> 3; backward 4 -> 5 -> 6, of 3, 2 and 1: on GPU, CPU and GPU.
+def test_nothing_is_proven_for_noncontiguous_backward_ops():
+    # Forward 0, 1 and 2 -> 3; backward 4 -> 5 -> 6, tied to 3, 2 and 1: on GPU, CPU and GPU.
     times = [(5, 7), (5, 4), (2, 6), (1, 11), (8, 38), (5, 2), (1, 34)]
     nodes = [
         {
@@ -413,7 +413,7 @@ def test_a_plan_notes_that_nothing_fits(method):
     assert not plan.proven
 
 
-def test_free_ops_stay_where_they_fit():
+def test_zero_time_ops_are_placed_where_they_fit():
     """The weights take no time, but do not fit a GPU together with the op that reads them."""
     profile = profile_of(
         {"weights": 0, "dense": 5, "x": 5},
@@ -428,7 +428,7 @@ def test_free_ops_stay_where_they_fit():
         assert (held[:2] <= 8).all()
 
 
-def test_nothing_is_proven_for_replicas_if_links_between_gpus_differ():
+def test_nothing_is_proven_for_replicas_if_gpu_links_differ():
     profile = profile_of({"f": 20, "b": 20}, [("f", "b", 0)], persistent={"f": 200})
     profile = replace(profile, measured=Measurement(backward=[1]))
     flat = cluster_of(4, b0_us=0.0, cpu_lanes=1)

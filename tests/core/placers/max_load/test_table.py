@@ -1,4 +1,4 @@
-"""The kernels of the dynamic programs against the definitions that they compute."""
+"""The kernels of the dynamic programs, against the definitions in the paper."""
 
 import itertools
 from dataclasses import replace
@@ -18,7 +18,7 @@ RULES = [LoadRule(), LoadRule("duplex", "gpipe"), LoadRule("overlap", "1f1b", re
 
 
 def draw_task(seed, rule):
-    """Seven ops, the last two of them backward, on two GPUs and a CPU."""
+    """Draw seven ops, the last two backward, on two GPUs and a CPU."""
     rng, names = np.random.default_rng(seed), "abcdefg"
     size = {name: int(rng.integers(1, 9)) for name in names}
     edges = [(a, b, size[a]) for a, b in itertools.combinations(names, 2) if rng.random() < 0.4]
@@ -34,7 +34,7 @@ def draw_task(seed, rule):
 
 
 def find_sets(lattice):
-    """The nodes of each ideal."""
+    """Return the nodes of each ideal."""
     sets = [frozenset()] * lattice.n_ideals
     for ideal in range(lattice.n_ideals):
         for edge in range(lattice.ptr[ideal], lattice.ptr[ideal + 1]):
@@ -43,7 +43,7 @@ def find_sets(lattice):
 
 
 def channels_us(hyperedges, nodes):
-    """Time of the transfers of a set of nodes, by the definition of hyperedges."""
+    """Sum the transfer times of a set of nodes from the definition of hyperedges."""
     total = sum((hyperedges.own_us[0, node] for node in nodes), np.zeros(()))
     for i in range(hyperedges.n_hyperedges):
         ends = set(hyperedges.node[hyperedges.ptr[i] : hyperedges.ptr[i + 1]].tolist())
@@ -55,7 +55,7 @@ def channels_us(hyperedges, nodes):
 
 
 def stage_loads_us(task, nodes):
-    """Load of a stage of some nodes in the last pass, by the accelerators and CPUs it takes."""
+    """Return the load of a stage in the last pass, by the accelerators and CPUs it uses."""
     costs, rule, at = task.costs, task.rule, sorted(nodes)
     channel = channels_us(task.nodes.hyperedges, nodes).reshape(rule.n_passes, -1)[-1].copy()
     channel[0] += costs.gpu_us[at, -1].sum()
@@ -72,7 +72,7 @@ def stage_loads_us(task, nodes):
 
 
 def best_of_all_pairs(task, sets):
-    """The table as the paper defines it, over all pairs of ideals; by (accelerators, CPUs) used."""
+    """Return the paper's table over all pairs of ideals, by (accelerators, CPUs) used."""
     n_gpus, n_cpus = task.costs.devices.tolist()
     best = np.full((len(sets), n_gpus + 1, n_cpus + 1), np.inf)
     best[0, 0, 0] = 0.0
@@ -88,7 +88,7 @@ def best_of_all_pairs(task, sets):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("seed", range(4))
-def test_the_table_is_that_of_all_pairs_of_ideals(rule, seed):
+def test_the_table_equals_a_search_of_all_pairs_of_ideals(rule, seed):
     task = draw_task(seed, rule)
     lattice = find_ideals(task.nodes.n_nodes, task.nodes.source, task.nodes.target, 10_000)
     table = empty_table(lattice, task.costs.devices)
@@ -101,7 +101,7 @@ def test_the_table_is_that_of_all_pairs_of_ideals(rule, seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_network_loads_are_those_of_the_nodes_between_two_ideals(seed):
+def test_network_loads_are_computed_for_the_nodes_between_two_ideals(seed):
     task = draw_task(seed, LoadRule("duplex", "gpipe"))
     lattice = find_ideals(task.nodes.n_nodes, task.nodes.source, task.nodes.target, 10_000)
     sets, hyperedges = find_sets(lattice), task.nodes.hyperedges

@@ -1,4 +1,4 @@
-"""The searches against the simulator, which has the last word on every figure."""
+"""Searches, against the simulator."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ quick = settings(deadline=None, max_examples=100)
 
 
 def simulated(problem, order, device):
-    """Makespan, finish times and excess memory, as ``simulate_order`` finds them."""
+    """Return makespan, finish times and excess memory of ``simulate_order``."""
     machine = build_machine(problem)
     progress = new_progress(machine)
     makespan = simulate_order(machine, order, len(order), device, progress)
@@ -36,7 +36,7 @@ def simulated(problem, order, device):
 
 @quick
 @given(planned=planned_problems())
-def test_an_order_gives_the_simulators_schedule_where_channels_and_chips_are_not_shared(planned):
+def test_simulate_order_equals_the_simulator_on_separate_channels(planned):
     problem, plan = planned
     cluster = cluster_of(3, cpu_lanes=1, speeds=(1.0, 0.5, 2.0))
     problem = Problem(problem.profile, cluster)
@@ -51,7 +51,7 @@ def test_an_order_gives_the_simulators_schedule_where_channels_and_chips_are_not
 
 @quick
 @given(planned=planned_problems())
-def test_the_excess_is_that_of_the_schedules_memory_curves(planned):
+def test_the_excess_equals_that_of_the_memory_curves(planned):
     problem, plan = planned
     tight = replace(
         problem.cluster,
@@ -73,8 +73,8 @@ def test_the_excess_is_that_of_the_schedules_memory_curves(planned):
 
 @quick
 @given(planned=planned_problems())
-def test_the_longest_tail_is_the_whole_schedule(planned):
-    """From the start of the first op on the critical path, the tail is the makespan."""
+def test_the_longest_tail_spans_the_schedule(planned):
+    """Start plus tail of the first op on the critical path is the makespan."""
     problem, _ = planned
     problem = Problem(problem.profile, cluster_of(2))
     units = np.arange(problem.n_units) % 2
@@ -89,7 +89,7 @@ def test_the_longest_tail_is_the_whole_schedule(planned):
 
 @quick
 @given(planned=planned_problems())
-def test_windows_never_make_a_schedule_longer(planned):
+def test_window_moves_never_make_a_schedule_longer(planned):
     problem, plan = planned
     order, device = np.arange(problem.profile.n_ops), plan.device.copy()
     before, _, lacked = simulated(problem, order, device)
@@ -106,14 +106,14 @@ def test_windows_never_make_a_schedule_longer(planned):
 
 
 def two_chains():
-    """Two chains that could run side by side, all on one device."""
+    """Return two independent chains, both on one device."""
     times = {f"{side}{i}": 10.0 for side in "ab" for i in range(6)}
     edges = [(f"{side}{i}", f"{side}{i + 1}", 1) for side in "ab" for i in range(5)]
     problem = Problem(profile_of(times, edges), cluster_of(2))
     return problem, plan_of(problem, dict.fromkeys(times, 0))
 
 
-def test_windows_move_a_chain_to_the_idle_device():
+def test_window_moves_use_the_idle_device():
     problem, plan = two_chains()
     order, device = np.argsort(plan.position), plan.device.copy()
     makespan, _ = sweep(
@@ -134,7 +134,7 @@ def blocks(problem, order, device, links, ranked, rounds):
 
 @pytest.mark.parametrize("ranked", [True, False])
 @pytest.mark.parametrize("links", [0, 1])
-def test_blocks_move_a_chain_to_the_idle_device(links, ranked):
+def test_block_moves_use_the_idle_device(links, ranked):
     problem, plan = two_chains()
     order, device = np.argsort(plan.position), plan.device.copy()
     makespan, lacking = blocks(problem, order, device, links, ranked, 300)
@@ -149,9 +149,7 @@ def test_blocks_move_a_chain_to_the_idle_device(links, ranked):
     rounds=st.sampled_from([0, 30]),
     links=st.sampled_from(["fifo", "priority"]),
 )
-def test_blocks_in_a_plans_own_order_begin_with_its_schedule_and_only_get_better(
-    planned, rounds, links
-):
+def test_block_moves_start_from_the_schedule_and_only_improve_it(planned, rounds, links):
     problem, plan = planned
     plan = replace(plan, policy="priority", links=links, device=plan.device.copy())
     schedule = simulate(problem, plan)
@@ -165,7 +163,7 @@ def test_blocks_in_a_plans_own_order_begin_with_its_schedule_and_only_get_better
     assert np.isfinite(after.makespan_us)
 
 
-def test_a_search_that_gets_nowhere_begins_with_the_next_start_and_keeps_the_best():
+def test_a_stuck_search_restarts_elsewhere_and_keeps_the_best():
     level = make_level(two_chains()[0], np.arange(12))
     states = [State(level, np.arange(12), np.zeros(12), float(us), 0) for us in (100, 300, 200)]
     seen = []
@@ -183,7 +181,7 @@ def test_a_search_that_gets_nowhere_begins_with_the_next_start_and_keeps_the_bes
 
 
 def test_large_blocks_are_tried_as_often_as_small_ones():
-    """Of 400 blocks of one op and one of all, the large one is what helps."""
+    """Among 400 blocks of one op and one of all ops, only the large one helps."""
     n = 400
     times = {f"scope/op{i}": 1.0 for i in range(n)}
     problem = Problem(profile_of(times), cluster_of(2, speeds=(1.0, 0.001)))

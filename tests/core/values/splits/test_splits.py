@@ -1,4 +1,4 @@
-"""Which ops may be split, and what the graph and its costs are then."""
+"""Legal splits, and the graph and costs after a split."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ KB = 1 << 10
 
 
 def graph(ops, edges, colocation=None):
-    """A profile from name -> (type, time) and (source, target, bytes) edges."""
+    """Build a profile from name -> (type, time) and (source, target, bytes) edges."""
     names = list(ops)
     number = {name: i for i, name in enumerate(names)}
     return make_profile(
@@ -47,7 +47,7 @@ def graph(ops, edges, colocation=None):
 
 
 def training_step():
-    """One dense layer with its gradients, as TensorFlow makes them."""
+    """Return one dense layer with its gradients, as TensorFlow builds them."""
     return graph(
         {
             "batch": ("IteratorGetNext", 0.0),
@@ -80,7 +80,7 @@ def edges_of(profile):
     return {(names[a], names[b]): int(n) for a, b, n in ends}
 
 
-def test_dimensions_follow_from_the_type_and_from_where_inputs_come_from():
+def test_legal_dimensions_follow_from_op_types_and_inputs():
     profile = training_step()
     legal = {name: legal_dimensions(profile, op, 2) for op, name in enumerate(profile.op_names)}
     assert legal["product"] == ("rows", "columns")
@@ -89,7 +89,7 @@ def test_dimensions_follow_from_the_type_and_from_where_inputs_come_from():
     assert legal["norm"] == legal["w"] == legal["update"] == legal["batch"] == ()
 
 
-def test_samples_end_where_a_gradient_sums_over_them():
+def test_a_gradient_that_sums_over_samples_has_no_sample_dimension():
     profile = training_step()
     carrying = [profile.op_names[op] for op in np.flatnonzero(carries_samples(profile))]
     assert carrying == ["batch", "product", "relu", "norm", "relu_grad"]
@@ -103,11 +103,11 @@ def test_only_equal_parts_are_legal():
 
 
 def with_lengths(lengths):
-    """The training step with what its shapes are said to allow; its batch has 14 samples."""
+    """Return the training step with recorded split lengths; its batch has 14 samples."""
     return replace(training_step(), measured=Measurement(split_lengths=lengths))
 
 
-def test_what_a_profile_says_of_its_shapes_goes_before_what_its_bytes_look_like():
+def test_recorded_lengths_override_a_guess_from_bytes():
     profile = with_lengths({"product": {"rows": 7, "columns": 4}, "relu": {}})
     legal = {
         (name, parts): legal_dimensions(profile, profile.index[name], parts)
@@ -117,12 +117,12 @@ def test_what_a_profile_says_of_its_shapes_goes_before_what_its_bytes_look_like(
     assert legal["product", 2] == ("columns",)
     assert legal["product", 7] == ("rows",)
     assert legal["relu", 2] == legal["relu", 7] == ()
-    assert legal["relu_grad", 2] == ("batch", "channel")  # the profile does not say
+    assert legal["relu_grad", 2] == ("batch", "channel")  # not recorded in the profile
     with pytest.raises(SplitError, match="2 equal parts along 'rows'; use columns"):
         split_profile(profile, [Split("product", "rows", 2)])
 
 
-def test_parts_are_split_no_further_than_their_shares_go():
+def test_parts_are_split_only_if_their_length_allows_it():
     profile = with_lengths({"product": {"rows": 6, "columns": 4}})
     split = split_profile(profile, [Split("product", "rows", 2)])
     part = split.index["product/split/part_1"]
@@ -141,7 +141,7 @@ def test_os_dpos_leaves_a_batch_of_seven_whole():
     assert len(data_parallel(Problem(profile, cluster_of(7)))) == 4
 
 
-def test_a_split_op_is_cut_and_joined():
+def test_a_split_op_is_replaced_by_parts_and_a_join():
     """Lines 16 to 30 of Algorithm 2."""
     profile = split_profile(training_step(), [Split("product", "columns", 2)])
     edges = edges_of(profile)
@@ -157,14 +157,14 @@ def test_a_split_op_is_cut_and_joined():
     assert types["product/split/of_w_0"] == "Split"
 
 
-def test_parts_do_an_equal_share_each_after_a_launch():
+def test_a_part_takes_a_launch_and_its_share_of_the_time():
     profile = split_profile(training_step(), [Split("product", "rows", 2)])
     part = profile.index["product/split/part_0"]
     assert profile.time_us[part, 0] == pytest.approx(2 + 100 / 2)
     assert np.isnan(profile.time_us[part, 1])
 
 
-def test_parts_that_follow_parts_take_their_shares_directly_and_gradients_are_summed():
+def test_parts_feed_matching_parts_and_gradients_are_summed():
     splits = [
         Split("product", "rows", 4),
         Split("relu", "batch", 4),
@@ -181,7 +181,7 @@ def test_parts_that_follow_parts_take_their_shares_directly_and_gradients_are_su
     assert edges["relu/split/join_0", "norm"] == 8 * KB  # batch normalisation sees all samples
 
 
-def test_a_part_may_be_split_again():
+def test_a_part_can_be_split_again():
     once, twice = Split("product", "rows", 2), Split("product/split/part_0", "columns", 2)
     profile = split_profile(training_step(), [twice, once])
     assert "product/split/part_0/split/part_1" in profile.index
@@ -189,7 +189,7 @@ def test_a_part_may_be_split_again():
     assert names == sorted(training_step().op_names)
 
 
-def test_who_asks_for_a_shape_is_not_given_the_tensor():
+def test_reading_a_shape_needs_no_join():
     ops = {"batch": ("IteratorV2", 0.0), "relu": ("Relu", 9.0), "shape": ("Shape", 0.0)}
     profile = graph(ops, [("batch", "relu", KB), ("relu", "shape", KB)])
     split = split_profile(profile, [Split("relu", "batch", 2)])
@@ -197,7 +197,7 @@ def test_who_asks_for_a_shape_is_not_given_the_tensor():
     assert "shape" in split.index
 
 
-def test_a_colocation_group_is_split_as_a_whole_or_not_at_all():
+def test_a_colocation_group_is_split_together_or_not_at_all():
     ops = {"batch": ("IteratorV2", 0.0), "a": ("Relu", 9.0), "b": ("Relu", 9.0)}
     profile = graph(ops, [("batch", "a", KB), ("a", "b", KB)], {"a": "group", "b": "group"})
     with pytest.raises(SplitError, match="op 'a' is colocated with others that are not split"):
@@ -217,7 +217,7 @@ def test_a_colocation_group_is_split_as_a_whole_or_not_at_all():
         (Split("pool", "batch", 2), "op 'pool' is to be split, but the graph has none"),
     ],
 )
-def test_an_illegal_split_is_refused_with_what_is_legal(split, said):
+def test_an_illegal_split_is_refused_and_the_legal_ones_listed(split, said):
     with pytest.raises(SplitError, match=said):
         split_profile(training_step(), [split])
 
@@ -227,7 +227,7 @@ def test_an_op_split_twice_is_refused():
         split_profile(training_step(), [Split("relu", "batch", 2), Split("relu", "channel", 2)])
 
 
-def test_what_a_person_insists_on_goes_for_all_parts():
+def test_constraints_on_an_op_apply_to_all_its_parts():
     profile = training_step()
     op = profile.index["relu"]
     problem = Problem(profile, cluster_of(3), pins={op: 1}, forbidden=frozenset({(op, 0)}))
@@ -240,7 +240,7 @@ def test_what_a_person_insists_on_goes_for_all_parts():
 
 @st.composite
 def chains_and_splits(draw):
-    """Random graphs of element-wise ops behind a batch, and random splits of them."""
+    """Draw graphs of element-wise ops after a batch, and splits of them."""
     n = draw(st.integers(1, 8))
     ops = {"batch": ("IteratorV2", 0.0)} | {f"op{i}": ("AddN", 5.0 + i) for i in range(n)}
     names, edges = list(ops), set()
@@ -257,7 +257,7 @@ def chains_and_splits(draw):
 
 @settings(deadline=None, max_examples=60)
 @given(chains_and_splits(), st.randoms())
-def test_splitting_keeps_the_work_the_bytes_and_the_names_whatever_the_order(drawn, chance):
+def test_splits_in_any_order_keep_work_bytes_and_names(drawn, chance):
     profile, splits = drawn
     split = split_profile(profile, splits)
     assert sorted(unsplit_names(split.op_names, splits)) == sorted(profile.op_names)
