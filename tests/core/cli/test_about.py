@@ -137,4 +137,4 @@ def test_completion_offers_commands_presets_and_methods(monkeypatch, capsys, lin
     monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
     with pytest.raises(SystemExit):
         run([])
-    assert {said.partition(",")[2] for said in capsys.readouterr().out.splitlines()} == expected
+    assert {line.partition(",")[2] for line in capsys.readouterr().out.splitlines()} == expected

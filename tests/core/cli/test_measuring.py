@@ -62,17 +62,17 @@ def test_the_output_of_the_script_is_not_printed(enplace, script):
 
 
 def test_profile_prints_transfer_costs_and_names_poor_fits(enplace, script):
-    said = enplace("profile", "train.py", "-o", "P.enplace", "--trust").out
-    assert "GPU 0 → GPU 1  0.012 ms + bytes at 25 GB/s, R² 0.998" in said
-    assert "Poor fit (R² below 0.9): GPU 1 → GPU 0." in said
-    assert "preset" not in said
+    output = enplace("profile", "train.py", "-o", "P.enplace", "--trust").out
+    assert "GPU 0 → GPU 1  0.012 ms + bytes at 25 GB/s, R² 0.998" in output
+    assert "Poor fit (R² below 0.9): GPU 1 → GPU 0." in output
+    assert "preset" not in output
 
 
 def test_profile_says_that_links_of_logical_cpus_are_presets(enplace, script):
     words = ["--devices", "cpu:4", "--trust"]
-    said = enplace("profile", "train.py", "-o", "P.enplace", *words).out
-    assert "is a preset, 0.0050 ms + bytes at 10 GB/s" in said
-    assert "R²" not in said
+    output = enplace("profile", "train.py", "-o", "P.enplace", *words).out
+    assert "is a preset, 0.0050 ms + bytes at 10 GB/s" in output
+    assert "R²" not in output
 
 
 def test_a_poor_estimate_is_flagged_and_a_batch_that_fits_is_noted(enplace, script):
@@ -153,8 +153,8 @@ def test_a_run_with_a_different_result_exits_with_1(enplace, profiled, fake):
     done = enplace("run", "train.py", "plan.json", "--trust", "--json")
     assert done.status == 1
     assert done.document["as_planned"] is False
-    told = enplace("run", "train.py", "plan.json", "--trust")
-    assert "The result is not that of the run without the plan." in told.out
+    plain = enplace("run", "train.py", "plan.json", "--trust")
+    assert "The result is not that of the run without the plan." in plain.out
 
 
 def test_run_reuses_the_script_arguments_of_the_profile(enplace, script, folder):
@@ -205,10 +205,10 @@ def test_tune_rolls_back_a_faster_plan_that_does_not_run_as_planned(enplace, pro
     assert (first["kept"], new["kept"], new["as_planned"]) == (True, False, False)
     assert done.document["step_time_us"] == first["step_time_us"]
     assert devices_in(profiled / "better.json") == devices_in(profiled / "bad.json")
-    told = enplace("tune", "train.py", "bad.json", *words)
-    assert told.status == 1
-    assert "not as planned, rolled back" in told.out
-    assert "Round 1 did not run as planned: 1 op not where planned, 1 op out of order." in told.out
+    plain = enplace("tune", "train.py", "bad.json", *words)
+    assert plain.status == 1
+    assert "not as planned, rolled back" in plain.out
+    assert "Round 1 did not run as planned: 1 op not where planned, 1 op out of order." in plain.out
 
 
 def test_tune_exits_with_1_if_even_the_first_plan_does_not_run_as_planned(enplace, profiled, fake):
@@ -260,11 +260,11 @@ def test_an_interrupt_leaves_the_output_alone(script, folder):
         f"{code_to_use_worker(sys.executable, str(FAKE), 'hang')}"
         "import sys; from enplace.processes import worker\n"
         "take = worker.take\n"
-        "def told(buffer):\n"
+        "def announce(buffer):\n"
         "    message = take(buffer)\n"
         "    if message: print('working', flush=True)\n"
         "    return message\n"
-        "worker.take = told\n"
+        "worker.take = announce\n"
         "from enplace.cli import main; sys.argv[1:] = "
         "['profile', 'train.py', '-o', 'P.enplace', '--trust']; main()"
     )
@@ -333,10 +333,10 @@ def test_on_a_terminal_enter_means_no(script, folder, typed, status):
     os.write(master, typed.encode())
     out, _ = process.communicate(timeout=30)
     os.close(slave)
-    said = os.read(master, 1 << 16).decode()
+    output = os.read(master, 1 << 16).decode()
     os.close(master)
     assert process.returncode == status
-    assert "[y/N]" in said
+    assert "[y/N]" in output
     json.loads(out)  # the question is not part of the JSON
     assert (folder / "P.enplace").exists() == (status == 0)
 

@@ -8,8 +8,8 @@ from tests.core.cli.conftest import MIB
 
 def throughput(enplace, *more, method="max-load-dp"):
     """Place the small model for throughput and return the JSON."""
-    wishes = ("--objective", "throughput", "--method", method, *more)
-    done = enplace("place", "p.json", "--cluster", "c.json", *wishes, "--json")
+    options = ("--objective", "throughput", "--method", method, *more)
+    done = enplace("place", "p.json", "--cluster", "c.json", *options, "--json")
     assert done.status == 0, done.err
     return done.document
 
@@ -25,8 +25,8 @@ def test_transfers_that_overlap_with_computing_add_no_load(enplace, folder):
 
 
 def test_a_proof_for_two_levels_names_its_restriction(enplace, folder):
-    wishes = ("--objective", "throughput", "--method", "max-load-dp", "--two-level")
-    out = enplace("place", "p.json", "--cluster", "fastt-2x8", *wishes).out
+    options = ("--objective", "throughput", "--method", "max-load-dp", "--two-level")
+    out = enplace("place", "p.json", "--cluster", "fastt-2x8", *options).out
     assert "no split that gives each machine consecutive stages has less" in out
 
 
@@ -41,7 +41,7 @@ def test_replicas_are_printed_and_kept_in_the_plan(enplace, folder):
 
 
 @pytest.mark.parametrize(
-    ("wish", "complaint"),
+    ("options", "complaint"),
     [
         (
             ("--replicate", "--method", "max-load-ip"),
@@ -57,10 +57,10 @@ def test_replicas_are_printed_and_kept_in_the_plan(enplace, folder):
     ],
 )
 def test_options_that_a_pipeline_method_does_not_have_are_refused(
-    enplace, folder, monkeypatch, wish, complaint
+    enplace, folder, monkeypatch, options, complaint
 ):
     monkeypatch.setattr("shutil.which", lambda program: None)
-    done = enplace("place", "p.json", "--cluster", "c.json", "--objective", "throughput", *wish)
+    done = enplace("place", "p.json", "--cluster", "c.json", "--objective", "throughput", *options)
     assert done.status == 2
     assert complaint in done.err
     assert done.err.count("\n") == 1
@@ -83,9 +83,9 @@ def test_a_plan_is_simulated_as_a_pipeline(enplace, folder):
     for device in found["devices"]:
         assert [slot["microbatch"] for slot in device["computing"]] == [0, 1, 2]
         assert len(device["transfers"]) == 3
-    said = enplace(*pipeline).out
-    assert "time per sample" in said
-    assert "GPU 1" in said
+    output = enplace(*pipeline).out
+    assert "time per sample" in output
+    assert "GPU 1" in output
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_an_impossible_pipeline_is_refused_in_one_line(enplace, folder, more, co
 
 def test_load_options_need_the_throughput_objective(enplace, folder):
     asked = ("place", "p.json", "--cluster", "c.json")
-    wishes = (
+    cases = (
         (("--load", "duplex", "--method", "heft"), "'heft' has no option 'load'"),
         (("--replicate",), "'enplace' has no option 'replicate'"),
         (("--load", "duplex", "--method", "expert"), "or ask for --objective throughput"),
@@ -116,7 +116,7 @@ def test_load_options_need_the_throughput_objective(enplace, folder):
             "or ask for --objective throughput",
         ),
     )
-    for wish, complaint in wishes:
-        done = enplace(*asked, *wish)
+    for options, complaint in cases:
+        done = enplace(*asked, *options)
         assert done.status == 2
         assert complaint in done.err

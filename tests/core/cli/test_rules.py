@@ -27,7 +27,7 @@ def test_the_first_matching_rule_decides(enplace, folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "complaint"),
     [
         ("encoder GPU:1", "rules.txt: line 1: write REGEX -> DEVICE"),
         ("\nencoder -> GPU:7", "rules.txt: line 2: cluster 'pair' has no device 'GPU:7'"),
@@ -36,11 +36,11 @@ def test_the_first_matching_rule_decides(enplace, folder):
         ("# nothing", "rules.txt: holds no rule"),
     ],
 )
-def test_a_bad_rules_file_is_refused_in_one_line(enplace, folder, text, said):
+def test_a_bad_rules_file_is_refused_in_one_line(enplace, folder, text, complaint):
     (folder / "rules.txt").write_text(text)
     done = enplace(*PLACE, "--rules", "rules.txt")
     assert done.status == 2
-    assert said in done.err
+    assert complaint in done.err
     assert len(done.err.splitlines()) == 1
 
 
@@ -70,7 +70,7 @@ def write_inputs_with_a_cpu(folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "wishes", "said"),
+    ("text", "options", "complaint"),
     [
         (
             "\nencoder -> CPU:0",
@@ -91,12 +91,12 @@ def write_inputs_with_a_cpu(folder):
         ),
     ],
 )
-def test_a_rule_that_no_plan_can_follow_is_refused(enplace, folder, text, wishes, said):
+def test_a_rule_that_no_plan_can_follow_is_refused(enplace, folder, text, options, complaint):
     write_inputs_with_a_cpu(folder)
     (folder / "rules.txt").write_text(text)
-    done = enplace(*PLACE, "--rules", "rules.txt", *wishes)
+    done = enplace(*PLACE, "--rules", "rules.txt", *options)
     assert done.status == 2
-    assert said in done.err
+    assert complaint in done.err
     assert len(done.err.splitlines()) == 1
     assert not (folder / "plan.json").exists()
 

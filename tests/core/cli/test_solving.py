@@ -101,8 +101,8 @@ def test_an_op_that_no_device_can_run_exits_with_1(enplace, folder):
 
 
 def test_pins_colocation_and_forbidden_devices_are_respected(enplace, folder):
-    wishes = ("--pin", "layer_0=gpu:1", "--colocate", "Relu", "--forbid", "loss=1")
-    done = enplace("place", "p.json", "--cluster", "c.json", *wishes, "-o", "plan.json")
+    options = ("--pin", "layer_0=gpu:1", "--colocate", "Relu", "--forbid", "loss=1")
+    done = enplace("place", "p.json", "--cluster", "c.json", *options, "-o", "plan.json")
     assert done.status == 0
     device = devices_of("plan.json")
     assert device["encoder/layer_0/MatMul"] == 1
@@ -139,7 +139,7 @@ def test_an_exact_op_name_pins_only_that_op(enplace, folder):
 
 
 @pytest.mark.parametrize(
-    ("wish", "complaint"),
+    ("options", "complaint"),
     [
         (("--pin", "decoder/.*=GPU:1"), "matches none of the 7 ops"),
         (("--forbid", "decoder/.*=GPU:1"), "matches none of the 7 ops"),
@@ -168,8 +168,8 @@ def test_an_exact_op_name_pins_only_that_op(enplace, folder):
         (("--schedule", "."), "is a folder"),
     ],
 )
-def test_a_bad_option_of_place_is_refused_in_one_line(enplace, folder, wish, complaint):
-    done = enplace("place", "p.json", "--cluster", "c.json", *wish)
+def test_a_bad_option_of_place_is_refused_in_one_line(enplace, folder, options, complaint):
+    done = enplace("place", "p.json", "--cluster", "c.json", *options)
     assert done.status == 2
     assert done.out == ""
     assert complaint in done.err
@@ -265,8 +265,8 @@ def test_compare_lists_the_methods_asked_for(enplace, folder):
     assert done.status == 0
     assert [entry["method"] for entry in done.document["methods"]] == ["single", "expert", "heft"]
     assert all(entry["error"] is None for entry in done.document["methods"])
-    said = enplace("compare", "p.json", "--cluster", "c.json", *methods)
-    assert [line.split()[0] for line in said.out.splitlines()] == [
+    plain = enplace("compare", "p.json", "--cluster", "c.json", *methods)
+    assert [line.split()[0] for line in plain.out.splitlines()] == [
         "method",
         "single",
         "expert",
@@ -463,7 +463,7 @@ def test_a_search_can_start_from_a_plan(enplace, planned, folder):
 
 
 @pytest.mark.parametrize("method", ["enplace", "pesto"])
-def test_a_search_that_finds_nothing_better_than_its_start_says_so(enplace, folder, method):
+def test_a_search_that_does_not_improve_its_start_plan_reports_that(enplace, folder, method):
     options = ("place", "p.json", "--cluster", "c.json", "--time-limit", "1")
     assert enplace(*options, "-o", "best.json").status == 0
     again = enplace(*options, "--start", "best.json", "--method", method)

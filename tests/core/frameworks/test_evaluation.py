@@ -101,7 +101,7 @@ class Worker:
             return profile_message(of_batch(size, unknown=size == 32), "done")
         problem = problem_from(profile_from(messages[0]), job.details["problem"])
         plan = plan_from(job)
-        played = simulate(problem, plan)
+        schedule = simulate(problem, plan)
         n = problem.profile.n_ops
         return run_message(
             MeasuredRun(
@@ -109,9 +109,9 @@ class Worker:
                 plan,
                 problem.cluster,
                 step_times_us=np.full(5, 200.0),
-                op_time_us=1.25 * (played.op_finish_us - played.op_start_us),
-                op_start_us=played.op_start_us.copy(),
-                op_finish_us=played.op_finish_us.copy(),
+                op_time_us=1.25 * (schedule.op_finish_us - schedule.op_start_us),
+                op_start_us=schedule.op_start_us.copy(),
+                op_finish_us=schedule.op_finish_us.copy(),
                 op_device=plan.device.copy(),
                 op_memory_bytes=np.array([3200, 240, 0]),
                 ops_checked=n,
@@ -120,20 +120,22 @@ class Worker:
                 loss_difference=NAN,
                 weights_difference=NAN,
                 stock_step_time_us=NAN,
-                predicted_step_time_us=played.makespan_us,
+                predicted_step_time_us=schedule.makespan_us,
             )
         )
 
 
 def test_a_large_batch_is_estimated_from_start_to_end():
-    worker, told = Worker(), []
-    profile = evaluate(SOURCE, (4, 8, 16), "gpu:2", 20, 2, worker, lambda *said: told.append(said))
+    worker, reports = Worker(), []
+    profile = evaluate(
+        SOURCE, (4, 8, 16), "gpu:2", 20, 2, worker, lambda *report: reports.append(report)
+    )
     assert [details["source"]["batch_size"] for details in worker.asked] == [4, 8, 16, 32, 32]
     assert [details["steps"] for details in worker.asked] == [20, 20, 20, 0, 5]
     assert worker.asked[-1]["compare"] is False
-    shares = [share for _, share in told]
+    shares = [share for _, share in reports]
     assert shares == sorted(shares)
-    assert told[0][0] == "Batch 4: Measuring"
+    assert reports[0][0] == "Batch 4: Measuring"
     # The final costs are those measured in the steps across the devices.
     np.testing.assert_allclose(profile.time_us, 1.25 * of_batch(32).time_us)
     found = profile.measured.evaluation
@@ -156,7 +158,7 @@ def test_a_large_batch_is_estimated_from_start_to_end():
 def test_useless_batch_sizes_are_refused_before_anything_runs(source, sizes, message):
     worker = Worker()
     with pytest.raises(FileError, match=message):
-        evaluate(source, sizes, "gpu:2", 20, 2, worker, lambda *said: None)
+        evaluate(source, sizes, "gpu:2", 20, 2, worker, lambda *report: None)
     assert not worker.asked
 
 

@@ -79,7 +79,7 @@ def test_measured_costs_are_scaled_to_a_device_of_speed_one():
     assert profile.fingerprint == run.profile.fingerprint
 
 
-def to_and_fro(n, b0_us):
+def alternating_run(n, b0_us):
     """Return a run of a chain that alternates between devices, with at least b0_us per transfer."""
     names = [f"op{i}" for i in range(n)]
     profile = profile_of(dict.fromkeys(names, 10.0), [(a, b, 100) for a, b in pairwise(names)])
@@ -100,13 +100,13 @@ def to_and_fro(n, b0_us):
 
 
 def test_a_run_gives_the_cost_of_its_links():
-    links = with_measured_links(to_and_fro(14, b0_us=40.0)).links
+    links = with_measured_links(alternating_run(14, b0_us=40.0)).links
     assert [link.b0_us for link in links] == pytest.approx([40.0, 40.0])
     assert [link.b1_us_per_byte for link in links] == [0.1, 0.1]
 
 
 def test_a_link_with_few_transfers_keeps_its_cost():
-    run = to_and_fro(6, b0_us=40.0)
+    run = alternating_run(6, b0_us=40.0)
     assert with_measured_links(run).links == run.cluster.links
 
 
@@ -198,11 +198,11 @@ def test_with_splits_a_run_is_as_planned_if_its_first_step_is():
     plan = replace(run.plan, splits=(Split("a", "batch", 2),))
     split = replace(run, plan=plan, first_step_difference=6e-8)
     assert split.as_planned
-    told = describe_run(split, "gpu:2")
-    assert "first step differs by" in told
-    assert "if only last bits of variables change" in told
-    assert "differences grow with every step" in told
-    assert "changes no arithmetic" not in told
+    text = describe_run(split, "gpu:2")
+    assert "first step differs by" in text
+    assert "if only last bits of variables change" in text
+    assert "differences grow with every step" in text
+    assert "changes no arithmetic" not in text
     wrong = replace(split, first_step_difference=0.01)
     assert not wrong.as_planned
     assert "by more than rounding" in describe_run(wrong, "gpu:2")

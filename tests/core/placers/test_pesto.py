@@ -128,10 +128,10 @@ UNLICENSED = {"printed": "No Gurobi license found\n", "status": 1}
 BROKEN = [{"every": "0"}, {"every": "1"}, {"every": "nan"}, {"every": "0.5"}, {"values": {}}]
 
 
-@pytest.mark.parametrize("what", [*BROKEN, UNLICENSED])
+@pytest.mark.parametrize("behaviour", [*BROKEN, UNLICENSED])
 @pytest.mark.parametrize("solver", ["", "Gurobi"])
-def test_a_failing_solver_never_costs_the_plan(gurobi, what, solver):
-    gurobi(**what)
+def test_a_failing_solver_never_costs_the_plan(gurobi, behaviour, solver):
+    gurobi(**behaviour)
     problem = wide()
     plan = place(
         problem, "pesto", options=PlaceOptions(time_limit_s=4, values={"solver": solver})

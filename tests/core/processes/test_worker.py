@@ -51,21 +51,21 @@ def is_gone(pid: int) -> bool:
 
 
 def test_progress_and_answer_arrive():
-    said = []
+    reports = []
     done = work(
         """
         send("progress", message="warming up", fraction=None)
         send("progress", message="measuring", fraction=0.5)
         send("done", got=job.do)
         """,
-        progress=lambda message, fraction: said.append((message, fraction)),
+        progress=lambda message, fraction: reports.append((message, fraction)),
     )
     assert done.details == {"got": "profile"}
-    assert said == [("warming up", None), ("measuring", 0.5)]
+    assert reports == [("warming up", None), ("measuring", 0.5)]
 
 
 def test_messages_arrive_complete_however_they_are_written():
-    said = []
+    reports = []
     done = work(
         """
         parts = [encode(Message("progress", {"message": str(i)})) for i in range(3)]
@@ -75,9 +75,9 @@ def test_messages_arrive_complete_however_they_are_written():
             out.flush()
             time.sleep(0.01)
         """,
-        progress=lambda message, fraction: said.append(message),
+        progress=lambda message, fraction: reports.append(message),
     )
-    assert said == ["0", "1", "2"]
+    assert reports == ["0", "1", "2"]
     assert done.details == {"n": 3}
 
 

@@ -32,11 +32,11 @@ def knapsack(n=4, seed=1):
 
 
 def solve(model, start=None, **options):
-    heard = []
-    answer = solve_milp(model, start, 20.0, never, heard.append, **options)
+    reports = []
+    answer = solve_milp(model, start, 20.0, never, reports.append, **options)
     if answer.status == "missing":
         pytest.skip(answer.why)
-    return answer, heard
+    return answer, reports
 
 
 @pytest.mark.parametrize("solver", [*SOLVERS, CP_SAT])
@@ -51,10 +51,10 @@ def test_every_solver_finds_the_optimum(solver):
 
 def test_reported_answers_only_improve():
     model, _ = knapsack(12)
-    _, heard = solve(model, start=np.zeros(12))
-    assert heard
-    objectives = [answer.objective for answer in heard]
-    bounds = [answer.bound for answer in heard]
+    _, reports = solve(model, start=np.zeros(12))
+    assert reports
+    objectives = [answer.objective for answer in reports]
+    bounds = [answer.bound for answer in reports]
     assert objectives == sorted(objectives, reverse=True)
     assert bounds == sorted(bounds)
 
@@ -77,21 +77,21 @@ def test_stopping_before_the_start_gives_no_solution():
 
 def test_a_stopped_solver_answers_with_its_last_report():
     model, _ = knapsack(12)
-    heard = []
-    answer = solve_milp(model, np.zeros(12), 20.0, lambda: bool(heard), heard.append)
+    reports = []
+    answer = solve_milp(model, np.zeros(12), 20.0, lambda: bool(reports), reports.append)
     if answer.status == "missing":
         pytest.skip(answer.why)
     assert answer.status == "stopped"
-    assert answer.objective == heard[-1].objective
+    assert answer.objective == reports[-1].objective
 
 
 def test_cbc_reports_bounds_while_it_runs():
     """The relaxation of this model is poor, so CBC needs some time."""
     model, best = knapsack(12)
-    answer, heard = solve(model, start=np.zeros(12), solver="CBC")
+    answer, reports = solve(model, start=np.zeros(12), solver="CBC")
     assert answer.objective == pytest.approx(best)
-    assert heard
-    assert all(told.bound <= best for told in heard)
+    assert reports
+    assert all(report.bound <= best for report in reports)
 
 
 def test_the_best_bound_in_a_log_of_cbc_is_rounded_down():
@@ -107,7 +107,7 @@ Lower bound:                    0.251
     assert bound_in(b"best possible 1e+50") == -np.inf
 
 
-def test_a_solver_is_installed_where_its_program_is(monkeypatch):
+def test_a_solver_counts_as_installed_if_its_program_is_found(monkeypatch):
     """The CBC program is the one bundled with PuLP, not one on the path."""
     monkeypatch.setenv("PATH", "")
     assert installed("CBC")
@@ -146,8 +146,8 @@ def test_rows_contain_their_terms():
 def test_a_solver_that_is_stopped_leaves_no_file_behind(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     model, _ = knapsack(12)
-    heard = []
-    solve_milp(model, np.zeros(12), 20.0, lambda: bool(heard), heard.append, solver="CBC")
+    reports = []
+    solve_milp(model, np.zeros(12), 20.0, lambda: bool(reports), reports.append, solver="CBC")
     assert not list(tmp_path.iterdir())
 
 
@@ -198,14 +198,14 @@ def test_after_a_rejected_answer_the_incumbent_is_kept(monkeypatch):
         message([0.0, 0.0], status="optimal", objective=0.0, bound=0.0),
     ]
     monkeypatch.setattr(milp, "ask_solver", lambda *_: iter(messages[1:]))
-    answer, heard = solve(half())
+    answer, reports = solve(half())
     assert (answer.status, answer.objective) == ("failed", 2.5)
     assert answer.values.tolist() == [1.0, 0.5]
     assert answer.bound == -np.inf
-    assert [told.bound for told in heard] == [0.75]
+    assert [report.bound for report in reports] == [0.75]
     monkeypatch.setattr(milp, "ask_solver", lambda *_: iter(messages))
-    answer, heard = solve(half())
-    assert (answer.status, answer.values, heard) == ("failed", None, [])
+    answer, reports = solve(half())
+    assert (answer.status, answer.values, reports) == ("failed", None, [])
 
 
 def test_an_optimal_status_without_values_is_rejected(monkeypatch, gurobi):

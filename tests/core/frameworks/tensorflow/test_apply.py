@@ -26,7 +26,7 @@ compiled = True
 """
 CONVOLUTIONS = """
 import keras, numpy as np
-keras.utils.clear_session()  # names begin anew
+keras.utils.clear_session()  # names start again
 keras.utils.set_random_seed(1)
 image = keras.Input((8, 8, 3))
 sides = [keras.layers.Conv2D(4, 3, activation="relu")(image) for _ in range(2)]
@@ -41,7 +41,7 @@ import enplace
 applied = enplace.apply("plan.json", order=False)
 other = enplace.apply("other.json")
 """
-TELL = """
+REPORT = """
 import json
 variables = [variable.value for variable in model.variables]
 found = {
@@ -52,7 +52,7 @@ found = {
 for each in applied.functions:
     counts = each.check.checked, each.check.as_planned, each.order_edges, each.variables_moved
     found.update(zip(("checked", "as_planned", "order_edges", "moved"), counts))
-found["said"] = str(applied)
+found["summary"] = str(applied)
 if "other" in globals():
     found["other"] = [len(other.functions), str(other)]
 print(json.dumps(found))
@@ -80,7 +80,7 @@ def run_plain(folder, style):
 
 def run_placed(folder, style, head=PLACED):
     """Run the script in a separate process; return its results and its standard error."""
-    done = run_python(folder, str(write_script(folder, style, head, TELL)))
+    done = run_python(folder, str(write_script(folder, style, head, REPORT)))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
@@ -102,20 +102,20 @@ def test_an_unchanged_script_trains_as_before_on_the_planned_devices(style, plan
     if style != "branches":  # a conditional that updates all variables keeps them together
         assert placed["moved"] > 0
         assert set(placed["devices"]) == {"CPU:0", "CPU:1"}
-    said = f"{placed['checked']} of {placed['checked']} ops run where the plan has them"
-    assert said in placed["said"]
-    assert said in stderr.splitlines()[-1]
+    summary = f"{placed['checked']} of {placed['checked']} ops run where the plan has them"
+    assert summary in placed["summary"]
+    assert summary in stderr.splitlines()[-1]
 
 
 def test_a_plan_does_not_change_the_kernels_of_a_script(planned):
-    told = (
+    check = (
         "from tensorflow.python.util import _pywrap_util_port as port\n"
         "print(port.IsMklEnabled(), os.environ.get('TF_ENABLE_ONEDNN_OPTS'))"
     )
     begin = "import os\nos.environ.pop('TF_ENABLE_ONEDNN_OPTS')\n"
     apply = "import enplace\nenplace.apply('plan.json')\n"
     plain, placed = (
-        run_python(planned["fit"], "-c", begin + lines + told) for lines in ("", apply)
+        run_python(planned["fit"], "-c", begin + lines + check) for lines in ("", apply)
     )
     assert placed.returncode == 0, placed.stderr
     assert placed.stdout == plain.stdout
@@ -208,15 +208,15 @@ def test_loading_a_script_ignores_the_plan_that_it_applies(planned):
     assert with_plan.graph_def == plain.graph_def
 
 
-def test_a_plan_of_another_model_is_one_line_and_without_order_there_are_no_edges(planned):
+def test_one_script_can_apply_an_unordered_plan_and_one_of_another_model(planned):
     folder = planned["custom"]
     plan = json.loads((folder / "plan.json").read_text())
     plan["ops"][-1]["op"] = "no_more"
     (folder / "other.json").write_text(json.dumps(plan))
     placed, stderr = run_placed(folder, "custom", TWO_PLANS)
-    n_functions, said = placed["other"]
+    n_functions, summary = placed["other"]
     assert n_functions == 0
-    assert "1 ops of the plan are missing ('no_more'), 1 ops are new" in said
+    assert "1 ops of the plan are missing ('no_more'), 1 ops are new" in summary
     assert len([line for line in stderr.splitlines() if "does not fit" in line]) == 1
     assert placed["as_planned"] == placed["checked"] > 100
     assert placed["order_edges"] == 0
@@ -225,16 +225,16 @@ def test_a_plan_of_another_model_is_one_line_and_without_order_there_are_no_edge
 TROUBLE = """
 import enplace
 from enplace.errors import EnplaceError
-def tell(path):
+def apply(path):
     try:
         return enplace.apply(path)
     except EnplaceError as error:
         print(error)
-tell("hosts.json")
+apply("hosts.json")
 import tensorflow as tf
 tf.zeros(1)
-tell("plan.json")
-applied = tell("one.json")
+apply("plan.json")
+applied = apply("one.json")
 """
 
 
@@ -265,9 +265,9 @@ def test_an_unchanged_script_can_run_a_plan_with_splits(tmp_path):
     assert problem.splits
     plan = place(problem, "round-robin").plan
     write_plan(tmp_path / "plan.json", problem, plan, simulate(problem, plan))
-    placed, said = run_placed(tmp_path, "custom")
+    placed, stderr = run_placed(tmp_path, "custom")
     losses, weights = run_plain(tmp_path, "custom")
     assert np.allclose(placed["losses"], losses, rtol=0, atol=1e-6)
     for one, other in zip(placed["weights"], weights, strict=True):
         assert np.allclose(one, other, rtol=0, atol=1e-6)
-    assert placed["checked"] == placed["as_planned"] > len(plan.splits), said
+    assert placed["checked"] == placed["as_planned"] > len(plan.splits), stderr

@@ -277,9 +277,9 @@ def test_a_model_replicated_by_a_strategy_is_refused(scopes):
     if scopes[0]:
         assert step_of("it", *flat_calls(function, [(batch,)])).graph_def.node
     else:
-        said = refusal(function, batch)
-        assert "over replicas with tf.distribute" in said
-        assert "without the strategy, or with one replica" in said
+        message = refusal(function, batch)
+        assert "over replicas with tf.distribute" in message
+        assert "without the strategy, or with one replica" in message
 
 
 def test_taking_two_batches_in_one_step_is_refused():

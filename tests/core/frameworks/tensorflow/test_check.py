@@ -88,8 +88,8 @@ def test_a_device_outside_the_plan_counts_as_another_device():
 
 
 def test_ops_missing_from_the_plan_are_listed():
-    told = not_in_plan(STEP, ["x", "k", "a"])
-    assert told == {"count": 3, "reasons": {"Mul": 1, "Neg": 2}, "ops": ["b", "gone", "unused"]}
+    missing = not_in_plan(STEP, ["x", "k", "a"])
+    assert missing == {"count": 3, "reasons": {"Mul": 1, "Neg": 2}, "ops": ["b", "gone", "unused"]}
 
 
 @pytest.mark.parametrize(

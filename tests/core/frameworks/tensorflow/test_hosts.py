@@ -82,11 +82,11 @@ def test_a_missing_server_is_named_with_the_command_to_start_it(tmp_path):
 
 
 def test_losing_a_server_ends_the_run_and_names_the_server(tmp_path, monkeypatch):
-    said, heard = [], Event()
+    reasons, gave_up = [], Event()
 
     def give_up(why):
-        said.append(why)
-        heard.set()
+        reasons.append(why)
+        gave_up.set()
 
     monkeypatch.setattr("enplace.frameworks.tensorflow.hosts.LOOK_S", 0.01)
     monkeypatch.setattr("enplace.frameworks.tensorflow.hosts.give_up", give_up)
@@ -95,8 +95,8 @@ def test_losing_a_server_ends_the_run_and_names_the_server(tmp_path, monkeypatch
         named = dict(zip(TASKS, (first, other), strict=True))
         with serving(hosts(tmp_path, hosts=named)):
             second.close()
-            assert heard.wait(20)
-    assert said[0] == f"the server of /job:worker/task:1 at {other} does not answer any more"
+            assert gave_up.wait(20)
+    assert reasons[0] == f"the server of /job:worker/task:1 at {other} does not answer any more"
 
 
 def test_a_task_without_an_address_is_named(tmp_path):

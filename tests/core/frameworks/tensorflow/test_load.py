@@ -150,12 +150,12 @@ def test_a_jit_compiled_function_is_recognised(tmp_path):
 
 
 def test_a_script_sees_its_arguments_folder_and_name(tmp_path):
-    (tmp_path / "beside.py").write_text("n = 3")
+    (tmp_path / "neighbour.py").write_text("n = 3")
     path = script(
         tmp_path,
         """
         import sys
-        from beside import n
+        from neighbour import n
         assert __name__ == "__main__" and sys.argv[1:] == ["--rate", "2"] and n == 3
         """
         + textwrap.indent(LOOP, " " * 8),
@@ -264,10 +264,10 @@ def test_running_out_of_memory_is_not_blamed_on_the_script(tmp_path, error):
 def test_a_failing_script_shows_only_its_own_traceback(tmp_path, capsys):
     path = script(tmp_path, "def deep():\n    1 / 0\ndeep()")
     assert "train.py, line 12" in refusal(path)
-    said = capsys.readouterr().err
-    assert "in deep" in said
-    assert "scripts.py" not in said
-    assert "runpy" not in said
+    stderr = capsys.readouterr().err
+    assert "in deep" in stderr
+    assert "scripts.py" not in stderr
+    assert "runpy" not in stderr
 
 
 def test_code_that_cannot_be_captured_is_reported_with_its_line(tmp_path):

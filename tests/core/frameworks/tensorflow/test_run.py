@@ -107,7 +107,7 @@ def test_a_model_that_fits_only_with_the_plan_is_not_compared(all_steps, two_cpu
 
         def run(self, options=None, metadata=None):
             if not any(node.device for node in self.graph.as_graph_def().node):
-                raise tf.errors.ResourceExhaustedError(None, None, "no room")
+                raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
             return super().run(options, metadata)
 
     monkeypatch.setattr(running, "OpenStep", Small)

@@ -71,11 +71,13 @@ def test_enplace_beats_the_list_schedules_it_starts_from():
 def test_a_search_continues_from_a_given_plan():
     problem = Problem(branches(), gpus(3, b1=0.5))
     start = place(problem, "enplace", options=PlaceOptions(seed=5)).plan
-    said = []
-    again = place(problem, "enplace", options=PlaceOptions(start=start, progress=said.append)).plan
+    reports = []
+    again = place(
+        problem, "enplace", options=PlaceOptions(start=start, progress=reports.append)
+    ).plan
     reached = simulate(problem, start).makespan_us
-    assert (said[0].objective_us, said[0].engine) == (reached, "the plan given")
-    assert "the plan given" not in [progress.engine for progress in said[1:]]
+    assert (reports[0].objective_us, reports[0].engine) == (reached, "the plan given")
+    assert "the plan given" not in [progress.engine for progress in reports[1:]]
     assert simulate(problem, again).makespan_us <= reached
 
 
@@ -109,10 +111,10 @@ def test_one_of_few_plans_that_fit_is_found(seed):
         temporary=dict(zip(names, [45, 7, 31, 5, 36], strict=True)),
     )
     cluster = cluster_of(3, speeds=(1.0, 0.5, 1.0), b1_us_per_byte=0.5)
-    rooms = (150, 100, 60)
+    capacities = (150, 100, 60)
     devices = [
-        replace(device, capacity_bytes=room)
-        for device, room in zip(cluster.devices, rooms, strict=True)
+        replace(device, capacity_bytes=capacity_bytes)
+        for device, capacity_bytes in zip(cluster.devices, capacities, strict=True)
     ]
     problem = Problem(profile, replace(cluster, devices=tuple(devices)), pins={1: 1})
     assert simulate(problem, place(problem, "enplace", options=PlaceOptions(seed=seed)).plan).fits

@@ -126,10 +126,10 @@ def small_problems(draw):
         persistent=dict(zip(names, memory, strict=True)),
         cpu={a: 2 * t for a, t, kind in ops if cpus and kind in "cb"},
     )
-    room = draw(st.sampled_from([60, 120, 10_000]))
+    capacity_bytes = draw(st.sampled_from([60, 120, 10_000]))
     gpus = draw(st.integers(1, 3))
     try:
-        return Problem(profile, cluster_of(gpus, capacity_bytes=room, cpu_lanes=cpus))
+        return Problem(profile, cluster_of(gpus, capacity_bytes=capacity_bytes, cpu_lanes=cpus))
     except DoesNotFitError:
         reject()
 

@@ -208,7 +208,7 @@ def test_a_colocation_group_is_split_together_or_not_at_all():
 
 
 @pytest.mark.parametrize(
-    ("split", "said"),
+    ("split", "complaint"),
     [
         (Split("norm", "batch", 2), "'norm' .*|ops of this type stay whole"),
         (Split("product", "inner", 2), "cannot be split into 2 equal parts .* use rows, columns"),
@@ -217,8 +217,8 @@ def test_a_colocation_group_is_split_together_or_not_at_all():
         (Split("pool", "batch", 2), "op 'pool' is to be split, but the graph has none"),
     ],
 )
-def test_an_illegal_split_is_refused_and_the_legal_ones_listed(split, said):
-    with pytest.raises(SplitError, match=said):
+def test_an_illegal_split_is_refused_and_the_legal_ones_listed(split, complaint):
+    with pytest.raises(SplitError, match=complaint):
         split_profile(training_step(), [split])
 
 
