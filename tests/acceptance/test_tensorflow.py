@@ -63,7 +63,7 @@ def workspace(tmp_path, monkeypatch):
     return tmp_path
 
 
-def typed(command, folder):
+def run_as_json(command, folder):
     """Run a command that must succeed and return its JSON."""
     done = shell(f"{command} --json", folder)
     assert done.returncode == 0, f"{command}\n{done.stderr}"
@@ -74,7 +74,7 @@ def typed(command, folder):
 def test_the_commands_of_the_readme_work_from_start_to_end(workspace, monkeypatch):
     (workspace / "scratch").mkdir()
     monkeypatch.setenv("TMPDIR", str(workspace / "scratch"))
-    answers = [(command.split()[1], typed(command, workspace)) for command in commands(True)]
+    answers = [(command.split()[1], run_as_json(command, workspace)) for command in commands(True)]
     assert [name for name, _ in answers] == ["profile", "place", "run", "tune", "profile"]
     found = dict(answers[:-1])
     assert found["profile"]["measured_step_time_us"] > 0
@@ -95,13 +95,15 @@ def test_the_commands_of_the_readme_work_from_start_to_end(workspace, monkeypatc
 
 @pytest.mark.parametrize("script", ["train.py", "fit.py"])
 def test_a_plan_with_splits_changes_only_where_the_model_runs(workspace, script):
-    typed(f"enplace profile {script} -o P.enplace --devices cpu:2 --steps 10", workspace)
-    typed("enplace place P.enplace --cluster local --method round-robin -o plan.json", workspace)
+    run_as_json(f"enplace profile {script} -o P.enplace --devices cpu:2 --steps 10", workspace)
+    run_as_json(
+        "enplace place P.enplace --cluster local --method round-robin -o plan.json", workspace
+    )
     devices = {
         entry["device"] for entry in json.loads((workspace / "plan.json").read_text())["ops"]
     }
     assert devices == {"CPU:0", "CPU:1"}
-    check_run(typed(f"enplace run {script} plan.json --steps 20", workspace))
+    check_run(run_as_json(f"enplace run {script} plan.json --steps 20", workspace))
 
 
 def check_run(run):

@@ -13,7 +13,7 @@ from readme import commands, shell
 CLUSTER, SAMPLE = "v100-2-pcie", "transformer-6-16-2048"
 
 
-def as_typed(command: str) -> str:
+def fill_in_names(command: str) -> str:
     """Insert real names into a command of the README."""
     command = re.sub(r"--cluster C\b", f"--cluster {CLUSTER}", command)
     return re.sub(r"\bNAME\b", CLUSTER, command)
@@ -41,7 +41,7 @@ def test_the_tour_of_the_readme_works_from_start_to_end(workspace):
         "doctor",
     }
     for command in tour:
-        done = shell(as_typed(command), workspace)
+        done = shell(fill_in_names(command), workspace)
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         assert done.stderr == "", command
     assert json.loads((workspace / "trace.json").read_text())["traceEvents"]

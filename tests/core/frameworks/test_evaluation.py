@@ -20,7 +20,7 @@ NAN = float("nan")
 SOURCE = Source("/models/train.py", "script", ("--batch", "{batch}"), batch_size=32)
 
 
-def of_batch(size, unknown=False, **more):
+def profile_of_batch(size, unknown=False, **more):
     """Ops a -> b -> c: a costs 10 + 2 per sample, b just 5; a sends 100 bytes per sample."""
     sent = 0 if unknown else 100 * size
     profile = profile_of(
@@ -36,8 +36,10 @@ def of_batch(size, unknown=False, **more):
 
 def test_costs_follow_the_fitted_lines():
     sizes = (4, 8, 16)
-    found = estimate(of_batch(32, unknown=True), [of_batch(n) for n in sizes], sizes, 32)
-    truth = of_batch(32)
+    found = estimate(
+        profile_of_batch(32, unknown=True), [profile_of_batch(n) for n in sizes], sizes, 32
+    )
+    truth = profile_of_batch(32)
     np.testing.assert_allclose(found.time_us, truth.time_us)
     assert found.temporary_bytes.tolist() == truth.temporary_bytes.tolist()
     assert found.tensor_bytes.tolist() == truth.tensor_bytes.tolist()
@@ -98,7 +100,7 @@ class Worker:
         report("Measuring", 0.5)
         size = job.details["source"]["batch_size"]
         if job.do == "profile":
-            return profile_message(of_batch(size, unknown=size == 32), "done")
+            return profile_message(profile_of_batch(size, unknown=size == 32), "done")
         problem = problem_from(profile_from(messages[0]), job.details["problem"])
         plan = plan_from(job)
         schedule = simulate(problem, plan)
@@ -137,7 +139,7 @@ def test_a_large_batch_is_estimated_from_start_to_end():
     assert shares == sorted(shares)
     assert reports[0][0] == "Batch 4: Measuring"
     # The final costs are those measured in the steps across the devices.
-    np.testing.assert_allclose(profile.time_us, 1.25 * of_batch(32).time_us)
+    np.testing.assert_allclose(profile.time_us, 1.25 * profile_of_batch(32).time_us)
     found = profile.measured.evaluation
     assert found.time.mean == pytest.approx(0.2)
     assert found.memory.mean == pytest.approx((0 + 8 / 240) / 2)
@@ -163,7 +165,7 @@ def test_useless_batch_sizes_are_refused_before_anything_runs(source, sizes, mes
 
 
 def test_without_measurements_there_is_no_deviation():
-    profile = of_batch(4)
+    profile = profile_of_batch(4)
     none = np.full(3, NAN)
     run = MeasuredRun(
         profile,
@@ -197,7 +199,9 @@ def test_advice_covers_poor_estimates_and_batches_that_fit_one_device():
 
 def test_legal_splits_are_those_of_the_large_batch():
     def with_lengths(size):
-        return replace(of_batch(size), measured=Measurement(split_lengths={"a": {"batch": size}}))
+        return replace(
+            profile_of_batch(size), measured=Measurement(split_lengths={"a": {"batch": size}})
+        )
 
     sizes = (4, 8)
     found = estimate(with_lengths(30), [with_lengths(n) for n in sizes], sizes, 30)

@@ -24,7 +24,7 @@ from problems import cluster_of, plan_of, profile_of
 NAN = float("nan")
 
 
-def a_run(**changes):
+def make_run(**changes):
     profile = profile_of({"a": 10, "b": 20}, [("a", "b", 8)], cpu={"a": 50, "host": 5})
     problem = Problem(profile, cluster_of(2, speeds=[2.0, 1.0], cpu_lanes=1))
     run = MeasuredRun(
@@ -50,7 +50,7 @@ def a_run(**changes):
 
 
 def test_a_run_survives_encoding():
-    problem, run = a_run()
+    problem, run = make_run()
     arrived = run_from(wire.take(bytearray(wire.encode(run_message(run)))), problem)
     assert arrived.to_json() == run.to_json()
     assert arrived.profile is problem.profile
@@ -63,7 +63,7 @@ def test_a_run_survives_encoding():
 
 
 def test_figures_are_json_and_unknown_ones_are_null():
-    _, run = a_run()
+    _, run = make_run()
     figures = json.loads(json.dumps(run.to_json(), allow_nan=False))
     assert figures["loss_difference"] is None
     assert figures["steps"] == 3
@@ -73,7 +73,7 @@ def test_figures_are_json_and_unknown_ones_are_null():
 
 
 def test_measured_costs_are_scaled_to_a_device_of_speed_one():
-    _, run = a_run()
+    _, run = make_run()
     profile = with_measured_costs(run)
     np.testing.assert_array_equal(profile.time_us, [[8.0, 50.0], [21.0, NAN], [NAN, 5.0]])
     assert profile.fingerprint == run.profile.fingerprint
@@ -87,7 +87,7 @@ def alternating_run(n, b0_us):
     plan = plan_of(preset, {name: i % 2 for i, name in enumerate(names)})
     real = replace(preset, cluster=cluster_of(2, b0_us=b0_us, b1_us_per_byte=0.1))
     schedule = simulate(real, plan)
-    _, run = a_run(op_time_us=schedule.op_finish_us - schedule.op_start_us)
+    _, run = make_run(op_time_us=schedule.op_finish_us - schedule.op_start_us)
     return replace(
         run,
         profile=profile,
@@ -112,12 +112,12 @@ def test_a_link_with_few_transfers_keeps_its_cost():
 
 @pytest.mark.parametrize("changes", [{"op_device": np.array([NOT_SEEN] * 3)}])
 def test_ops_that_did_not_run_keep_their_costs(changes):
-    _, run = a_run(**changes)
+    _, run = make_run(**changes)
     np.testing.assert_array_equal(with_measured_costs(run).time_us, run.profile.time_us)
 
 
 def test_calibrated_overheads_are_added_to_the_measured_times():
-    _, run = a_run(op_device=np.array([2, 1, NOT_SEEN]))
+    _, run = make_run(op_device=np.array([2, 1, NOT_SEEN]))
     measured = Measurement(op_overhead_us=3.0, launch_gap_us=1.5, op_kernels={"b": 2})
     profile = with_measured_costs(replace(run, profile=replace(run.profile, measured=measured)))
     np.testing.assert_array_equal(profile.time_us, [[10.0, 7.0], [24.0, NAN], [NAN, 5.0]])
@@ -130,13 +130,13 @@ def on_cpus(devices=("CPU:0", "CPU:1"), **changes):
     made = (replace(d, name=n, kind="cpu") for d, n in zip(cluster.devices, devices, strict=True))
     cluster = replace(cluster, devices=tuple(replace(device, **changes) for device in made))
     plan = plan_of(Problem(profile, cluster), {"a": 0, "b": 1})
-    return a_run(profile=profile, plan=plan, cluster=cluster)[1]
+    return make_run(profile=profile, plan=plan, cluster=cluster)[1]
 
 
 def test_logical_cpus_that_run_at_once_have_a_caveat():
     assert "share caches, memory" in on_cpus().caveat
     assert on_cpus(chip="CPU").caveat == ""
-    assert a_run()[1].caveat == ""
+    assert make_run()[1].caveat == ""
     run = on_cpus()
     alone = plan_of(Problem(run.profile, run.cluster), {"a": 1, "b": 1})
     assert replace(run, plan=alone).caveat == ""
@@ -168,7 +168,7 @@ def test_logical_cpus_of_one_host_have_their_caveat():
 
 
 def test_with_splits_the_first_step_decides_whether_the_result_changed():
-    _, run = a_run(loss_difference=2e-6, weights_difference=1e-4)
+    _, run = make_run(loss_difference=2e-6, weights_difference=1e-4)
     assert run.changes_result
     split = replace(run, plan=replace(run.plan, splits=(Split("a", "batch", 2),)))
     assert not split.changes_result  # there was nothing to compare
@@ -177,7 +177,7 @@ def test_with_splits_the_first_step_decides_whether_the_result_changed():
 
 
 def test_a_model_that_amplifies_rounding_may_amplify_it_with_splits_too():
-    _, run = a_run()
+    _, run = make_run()
     splits = (Split("a", "batch", 2),)
     run = replace(run, plan=replace(run.plan, splits=splits), rounding_difference=3e-6)
     assert not replace(run, first_step_difference=2e-5).changes_result
@@ -186,7 +186,7 @@ def test_a_model_that_amplifies_rounding_may_amplify_it_with_splits_too():
 
 
 def test_drift_is_allowed_only_with_splits():
-    _, run = a_run(loss_difference=0.12)
+    _, run = make_run(loss_difference=0.12)
     split = replace(run, plan=replace(run.plan, splits=(Split("a", "batch", 2),)))
     assert run.drift == ""
     assert "differences grow with every step" in split.drift
@@ -194,7 +194,7 @@ def test_drift_is_allowed_only_with_splits():
 
 
 def test_with_splits_a_run_is_as_planned_if_its_first_step_is():
-    _, run = a_run(loss_difference=0.12)
+    _, run = make_run(loss_difference=0.12)
     plan = replace(run.plan, splits=(Split("a", "batch", 2),))
     split = replace(run, plan=plan, first_step_difference=6e-8)
     assert split.as_planned

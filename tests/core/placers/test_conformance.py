@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.core.placers.problems import ONE_LARGE, TIGHT, gpus, line, problems, small_and_unlike
+from tests.core.placers.problems import (
+    ONE_LARGE,
+    TIGHT,
+    gpus,
+    line,
+    problem_on_small_gpus,
+    problems,
+)
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
@@ -148,7 +155,7 @@ def with_capability(capability):
 
 @pytest.mark.parametrize("method", with_capability("memory"))
 def test_methods_with_memory_support_fit_vgg_on_small_different_gpus(method):
-    problem = small_and_unlike()
+    problem = problem_on_small_gpus()
     for seed in range(3 if placers()[method].can("anytime") else 1):
         options = PlaceOptions(seed=seed, **budget(method, seconds=30.0))
         assert simulate(problem, place(problem, method, options=options).plan).fits
@@ -156,7 +163,7 @@ def test_methods_with_memory_support_fit_vgg_on_small_different_gpus(method):
 
 @pytest.mark.parametrize("method", with_capability("memory"))
 def test_with_tight_memory_a_plan_fits_or_notes_that_it_does_not(method):
-    problem = small_and_unlike(TIGHT)
+    problem = problem_on_small_gpus(TIGHT)
     plan = place(problem, method, options=PlaceOptions(**budget(method, seconds=30.0))).plan
     fits = simulate(problem, plan).fits
     assert fits or " fits" in plan.note
@@ -165,7 +172,7 @@ def test_with_tight_memory_a_plan_fits_or_notes_that_it_does_not(method):
 
 @pytest.mark.parametrize("method", ["heft", "dpos", "m-etf", "m-topo", "order-place", "celeritas"])
 def test_a_plan_that_exceeds_memory_is_repaired_with_a_note(method):
-    problem = small_and_unlike(ONE_LARGE, "rnnlm-2-2048")
+    problem = problem_on_small_gpus(ONE_LARGE, "rnnlm-2-2048")
     roomy = Problem(problem.profile, presets()["celeritas"])
     plan = place(problem, method).plan
     assert simulate(problem, plan).fits

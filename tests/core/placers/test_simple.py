@@ -77,7 +77,7 @@ def test_the_name_of_the_model_is_not_a_layer():
     assert place(problem, "expert").plan.device.tolist() == [0, 0, 1, 1]
 
 
-def stacked(layers, costs):
+def stacked_profile(layers, costs):
     """Return a chain of embedding, layers and softmax, then their backward ops in reverse."""
     scopes = ["emb", *[f"lstm{i}/t0" for i in range(layers)], "softmax"]
     scopes += [f"gradients/{scope}" for scope in reversed(scopes)]
@@ -86,13 +86,13 @@ def stacked(layers, costs):
 
 
 def test_the_expert_keeps_layers_and_their_gradients_together():
-    problem = Problem(stacked(4, [1.0, 10, 10, 10, 10, 1] * 2), gpus(2))
+    problem = Problem(stacked_profile(4, [1.0, 10, 10, 10, 10, 1] * 2), gpus(2))
     device = place(problem, "expert").plan.device.tolist()
     assert device == [0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0]
 
 
 def test_the_expert_balances_the_blocks():
-    problem = Problem(stacked(4, [0.0, 30, 10, 10, 10, 0, 0, 10, 10, 10, 30, 0]), gpus(2))
+    problem = Problem(stacked_profile(4, [0.0, 30, 10, 10, 10, 0, 0, 10, 10, 10, 30, 0]), gpus(2))
     device = place(problem, "expert").plan.device.tolist()
     assert device[:6] == [0, 0, 1, 1, 1, 1]
 
@@ -105,7 +105,7 @@ def test_the_expert_distributes_the_branches_of_a_cell():
     assert device[1:4] == [0, 1, 1]
 
 
-def branched(cells, times_us):
+def branched_profile(cells, times_us):
     """Return cells of parallel branches, each joined before the next."""
     scopes, costs, edges, last = [], [], [], None
     for cell in range(cells):
@@ -121,20 +121,20 @@ def branched(cells, times_us):
 
 
 def test_the_expert_uses_all_gpus_even_if_a_cell_has_fewer_branches():
-    problem = Problem(branched(4, [9.0, 8, 7]), gpus(8))
+    problem = Problem(branched_profile(4, [9.0, 8, 7]), gpus(8))
     busy_us = simulate(problem, place(problem, "expert").plan).busy_us
     assert busy_us.min() > 0
 
 
 def test_the_expert_distributes_joins_like_branches():
-    problem = Problem(branched(4, [9.0, 8, 7]), gpus(4))
+    problem = Problem(branched_profile(4, [9.0, 8, 7]), gpus(4))
     device = place(problem, "expert").plan.device
     assert len(set(device[3::4].tolist())) > 1
 
 
 def test_the_expert_gives_every_gpu_a_layer_if_there_are_enough():
     """The first two layers take most of the time, each more than a quarter."""
-    problem = Problem(stacked(4, [0.0, 60, 60, 20, 10, 0] + [0.0] * 6), gpus(4))
+    problem = Problem(stacked_profile(4, [0.0, 60, 60, 20, 10, 0] + [0.0] * 6), gpus(4))
     device = place(problem, "expert").plan.device.tolist()
     assert device[:6] == [0, 0, 1, 2, 2, 3]
 
@@ -199,7 +199,7 @@ def test_layers_are_ordered_by_their_work_not_by_weight_reads():
     assert layer.tolist() == [1, 1, 0, 1, 2]
 
 
-def convolutions():
+def convolution_problem():
     """Return four blocks of convolution, normalisation and activation without telling names."""
     types = ["Conv2D", "FusedBatchNormV3", "Relu"] * 4
     edges = [(i, i + 1, 8) for i in range(11)]
@@ -207,19 +207,21 @@ def convolutions():
 
 
 def test_the_expert_distributes_layers_of_each_kind():
-    plan = place(convolutions(), "expert").plan
+    plan = place(convolution_problem(), "expert").plan
     assert plan.details["family"] == "layers"
     assert plan.device.tolist() == [0, 0, 0, 1, 1, 1] * 2
 
 
 def test_the_family_can_be_chosen():
-    plan = place(convolutions(), "expert", options=PlaceOptions(values={"family": "stacked"})).plan
+    plan = place(
+        convolution_problem(), "expert", options=PlaceOptions(values={"family": "stacked"})
+    ).plan
     assert plan.details["family"] == "stacked"
     assert plan.device.tolist() == [0] * 6 + [1] * 6
 
 
 def test_a_rule_overrides_the_family(tmp_path):
-    problem, file = convolutions(), tmp_path / "rules.txt"
+    problem, file = convolution_problem(), tmp_path / "rules.txt"
     names = problem.profile.op_names
     file.write_text(f"^{names[0]}$ -> GPU:1\n^{names[11]}$ -> GPU:0\n")
     options = PlaceOptions(values={"rules": str(file)})

@@ -32,7 +32,7 @@ def work(code, messages=JOB, speak=SPEAK, **options):
     return do_job(Program((sys.executable, "-c", script), "test"), messages, **options)
 
 
-def fails(code, **options) -> WorkerError:
+def fail_work(code, **options) -> WorkerError:
     with pytest.raises(WorkerError) as caught:
         work(code, **options)
     assert "\n" not in str(caught.value)
@@ -104,7 +104,7 @@ def test_a_large_job_arrives_even_if_the_worker_prints_a_lot():
 
 
 def test_output_before_the_first_message_is_shown():
-    error = fails("print('Welcome to this machine')", speak="")
+    error = fail_work("print('Welcome to this machine')", speak="")
     assert "not understood" in str(error)
     assert "Welcome to this machine" in str(error)
 
@@ -117,7 +117,7 @@ def test_an_input_error_keeps_its_type():
 
 
 def test_other_errors_come_with_the_last_lines_of_output():
-    error = fails(
+    error = fail_work(
         """
         for i in range(100):
             print("line", i)
@@ -131,7 +131,7 @@ def test_other_errors_come_with_the_last_lines_of_output():
 
 @pytest.mark.parametrize("kind", ["annotations", "nonesuch", None, "EnplaceWarning"])
 def test_an_unknown_error_type_becomes_a_worker_error(kind):
-    assert str(fails(f"send('failed', why='oh', kind={kind!r})")) == "oh"
+    assert str(fail_work(f"send('failed', why='oh', kind={kind!r})")) == "oh"
 
 
 @pytest.mark.parametrize(
@@ -150,18 +150,18 @@ def test_an_unknown_error_type_becomes_a_worker_error(kind):
     "speak", [SPEAK, "import os, signal, sys"], ids=["after reading", "before reading"]
 )
 def test_a_worker_that_ends_without_an_answer_is_explained(speak, code, why):
-    assert why in str(fails(code, speak=speak))
+    assert why in str(fail_work(code, speak=speak))
 
 
 def test_the_last_lines_before_a_crash_are_kept():
-    error = fails("print('about to go wrong', flush=True); os.abort()")
+    error = fail_work("print('about to go wrong', flush=True); os.abort()")
     assert error.last_lines == "about to go wrong"
     assert error.details == {"last_lines": ["about to go wrong"]}
 
 
 def test_a_worker_that_closes_its_output_is_ended():
     began = time.monotonic()
-    fails("out.close(); time.sleep(60)")
+    fail_work("out.close(); time.sleep(60)")
     assert time.monotonic() - began < 10
 
 
@@ -173,7 +173,7 @@ def test_children_that_outlive_a_worker_are_ended(tmp_path):
         open({str(tmp_path / "pid")!r}, "w").write(str(pid))
         os._exit(5)
     """
-    assert "exit status 5" in str(fails(code))
+    assert "exit status 5" in str(fail_work(code))
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
@@ -221,7 +221,7 @@ def test_a_worker_that_never_reads_its_job_does_not_end_the_command():
     before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         big = Message("profile", {"source": {}, "names": "x" * (8 << 20)})
-        error = fails("sys.exit(4)", messages=[big], speak="import sys")
+        error = fail_work("sys.exit(4)", messages=[big], speak="import sys")
     finally:
         signal.signal(signal.SIGPIPE, before)
     assert "exit status 4" in str(error)
@@ -243,7 +243,7 @@ def test_no_file_is_left_open():
     work("send('done')")
     before = count()
     work("send('done')")
-    fails("os._exit(1)")
+    fail_work("os._exit(1)")
     assert count() == before
 
 

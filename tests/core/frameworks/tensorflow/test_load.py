@@ -41,7 +41,7 @@ def script(folder, text, head=HEAD, name="train.py"):
     return str(path)
 
 
-def losses_alone(step, n_steps=N_STEPS):
+def step_losses(step, n_steps=N_STEPS):
     wanted = step.outputs.index(step.losses[0])
     with OpenStep(step) as alone:
         return [alone.run()[wanted] for _ in range(n_steps)]
@@ -52,7 +52,7 @@ def assert_same(path):
     step = load(source_of(path))
     expected = runpy.run_path(path, run_name="__main__")["losses"][:N_STEPS]
     assert len(expected) == N_STEPS
-    np.testing.assert_array_equal(losses_alone(step), expected)
+    np.testing.assert_array_equal(step_losses(step), expected)
     return step
 
 
@@ -340,7 +340,7 @@ def test_a_keras_file_trains_with_a_given_loss(keras_file, loss):
     step = load(source_of(str(keras_file), loss=loss, optimizer="adam", batch_size=5))
     assert step.batches[0][0].shape == (5, 4)
     expected = fitted_losses(keras_file, step, loss, "adam")
-    np.testing.assert_array_equal(losses_alone(step), expected)
+    np.testing.assert_array_equal(step_losses(step), expected)
 
 
 def test_a_compiled_keras_file_trains_with_its_saved_settings(tmp_path):
@@ -349,7 +349,7 @@ def test_a_compiled_keras_file_trains_with_its_saved_settings(tmp_path):
     model.save(path)
     step = load(source_of(str(path)))
     expected = fitted_losses(path, step, "categorical_crossentropy", "adam")
-    np.testing.assert_array_equal(losses_alone(step), expected)
+    np.testing.assert_array_equal(step_losses(step), expected)
 
 
 def test_a_keras_model_with_several_inputs_and_outputs_trains(tmp_path):
@@ -362,7 +362,7 @@ def test_a_keras_model_with_several_inputs_and_outputs_trains(tmp_path):
     keras.Model([words, rest], outputs).save(path)
     step = load(source_of(str(path), loss="mse", optimizer="sgd"))
     assert len(step.batches[0]) == 4
-    assert np.isfinite(losses_alone(step)).all()
+    assert np.isfinite(step_losses(step)).all()
 
 
 def test_keras_files_that_cannot_train_are_explained(tmp_path, keras_file):
@@ -413,7 +413,7 @@ def test_a_saved_model_without_a_training_step_is_given_one(exported):
         return value
 
     expected = [train_step(*map(tf.constant, batch)) for batch in step.batches[:N_STEPS]]
-    np.testing.assert_array_equal(losses_alone(step), expected)
+    np.testing.assert_array_equal(step_losses(step), expected)
     assert len(step.trainable) == 4
 
 
@@ -435,7 +435,7 @@ def test_a_saved_model_trains_by_its_own_signature(tmp_path):
     tf.saved_model.save(trainer, str(tmp_path), signatures={"train": trainer.train})
     step = load(source_of(str(tmp_path)))
     expected = [trainer.train(*map(tf.constant, b))["loss"] for b in step.batches[:N_STEPS]]
-    np.testing.assert_array_equal(losses_alone(step), expected)
+    np.testing.assert_array_equal(step_losses(step), expected)
     assert step.targets
 
 

@@ -108,7 +108,7 @@ def grouped_step(folder, batch):
     return load(source_of(str(path)))
 
 
-def as_on_gpus(problem):
+def move_to_gpus(problem):
     """Move the problem to GPUs where convolutions are slow, so that os-dpos splits them."""
     long = np.array([kind.startswith("Conv2D") for kind in problem.profile.op_types])
     times = np.where(long, 1000.0, 5.0)
@@ -116,7 +116,7 @@ def as_on_gpus(problem):
     return Problem(profile, cluster_of(2, b0_us=0.1, b1_us_per_byte=1e-6))
 
 
-def everything(problem, last):
+def split_everything(problem, last):
     """Split every op along the first or the last of its dimensions."""
     profile = problem.profile
     splits = [
@@ -134,7 +134,7 @@ def run(step, problem, splits, two_cpus, steps=N_STEPS):
 
 @pytest.mark.parametrize("last", [False, True])
 def test_splitting_any_op_keeps_the_results(last, step, problem, two_cpus):
-    splits = everything(problem, last)
+    splits = split_everything(problem, last)
     types = Counter(problem.profile.op_types[problem.profile.index[s.op]] for s in splits)
     assert {"Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "MatMul"} <= set(types)
     done = run(step, problem, splits, two_cpus)
@@ -224,7 +224,7 @@ def test_splitting_an_op_missing_from_the_graph_is_refused(step):
 def test_a_grouped_convolution_keeps_its_results(tmp_path, two_cpus):
     step = grouped_step(tmp_path, 8)
     problem = problem_of(step, two_cpus)
-    splits = place(as_on_gpus(problem), "os-dpos").plan.splits
+    splits = place(move_to_gpus(problem), "os-dpos").plan.splits
     types = Counter(problem.profile.op_types[problem.profile.index[s.op]] for s in splits)
     assert types["Conv2D"] == 2
     done = run(step, problem, splits, two_cpus)
@@ -254,11 +254,11 @@ def test_a_batch_of_seven_is_never_halved(tmp_path, two_cpus):
     step = grouped_step(tmp_path, 7)
     problem = problem_of(step, two_cpus)
     profile = problem.profile
-    splits = place(as_on_gpus(problem), "os-dpos").plan.splits
+    splits = place(move_to_gpus(problem), "os-dpos").plan.splits
     assert not any(s.dimension in ("batch", "rows", "inner") for s in splits)
     conv = profile.index[next(n.name for n in step.graph_def.node if n.op == "Conv2D")]
     assert legal_dimensions(profile, conv, 7) == ("batch",)
-    done = run(step, problem, everything(problem, last=True), two_cpus)
+    done = run(step, problem, split_everything(problem, last=True), two_cpus)
     assert done.loss_difference <= 1e-6
 
 

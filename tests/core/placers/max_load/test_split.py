@@ -134,7 +134,7 @@ def small_problems(draw):
         reject()
 
 
-def best_of_all(problem):
+def least_load_us(problem):
     """Return the least maximum load over all placements whose devices can be ordered."""
     profile, n_devices = problem.profile, problem.cluster.n_devices
     size = profile.persistent_bytes.copy()
@@ -157,7 +157,7 @@ def best_of_all(problem):
 @settings(deadline=None, max_examples=60)
 @given(problem=small_problems())
 def test_no_partition_beats_the_search(problem):
-    expected = best_of_all(problem)
+    expected = least_load_us(problem)
     found = partition_exactly(problem)
     assert found.load_us == pytest.approx(expected)
     if np.isfinite(expected):
@@ -250,7 +250,7 @@ def test_a_stopped_search_returns_the_best_so_far():
 @given(problem=small_problems())
 def test_every_claim_of_a_plan_is_true(problem):
     """A plan that claims a proof has the least possible load and fits."""
-    least, size = best_of_all(problem), op_memory_bytes(problem)
+    least, size = least_load_us(problem), op_memory_bytes(problem)
     plan = place(problem, "max-load-dp", options=PlaceOptions(time_limit_s=20)).plan
     assert plan.bound_us <= plan.value_us
     assert plan.proven == np.isfinite(least)
@@ -317,7 +317,7 @@ def test_integer_programs_avoid_a_gpu_with_a_slow_link(method):
     assert 0 not in plan.device
 
 
-def with_links(cost_us):
+def cluster_with_links(cost_us):
     """Return three GPUs without a CPU; ``cost_us`` maps ends to latency and time per byte."""
     fast = cluster_of(3)
     links = []
@@ -337,7 +337,7 @@ def with_links(cost_us):
     ],
 )
 def test_different_links_without_a_cpu_prevent_a_proof(method, cost_us):
-    problem = Problem(chain_of_four(n_gpus=2).profile, with_links(cost_us))
+    problem = Problem(chain_of_four(n_gpus=2).profile, cluster_with_links(cost_us))
     objective = "latency" if "latency" in method else "throughput"
     plan = place(problem, method, options=PlaceOptions(objective=objective, time_limit_s=20)).plan
     assert not plan.proven

@@ -123,7 +123,7 @@ def test_window_moves_use_the_idle_device():
     assert makespan == 60.0
 
 
-def blocks(problem, order, device, links, ranked, rounds):
+def run_block_moves(problem, order, device, links, ranked, rounds):
     """Run ``move_blocks``, which changes the order and the placement."""
     level = make_level(problem, np.arange(problem.profile.n_ops))
     return move_blocks(
@@ -137,7 +137,7 @@ def blocks(problem, order, device, links, ranked, rounds):
 def test_block_moves_use_the_idle_device(links, ranked):
     problem, plan = two_chains()
     order, device = np.argsort(plan.position), plan.device.copy()
-    makespan, excess = blocks(problem, order, device, links, ranked, 300)
+    makespan, excess = run_block_moves(problem, order, device, links, ranked, 300)
     assert (makespan, excess) == (60.0, 0)
     strict = simulate(problem, Plan(device.copy(), np.argsort(order), "x", "strict", "fifo"))
     assert strict.makespan_us == 60.0
@@ -154,7 +154,9 @@ def test_block_moves_start_from_the_schedule_and_only_improve_it(planned, rounds
     plan = replace(plan, policy="priority", links=links, device=plan.device.copy())
     schedule = simulate(problem, plan)
     order, device = np.argsort(plan.position), plan.device.copy()
-    makespan, excess = blocks(problem, order, device, LINK_POLICIES.index(links), False, rounds)
+    makespan, excess = run_block_moves(
+        problem, order, device, LINK_POLICIES.index(links), False, rounds
+    )
     before = (excess_of(schedule), schedule.makespan_us * (1 + 1e-9))
     assert (excess, makespan) <= before
     if rounds == 0:
@@ -186,5 +188,5 @@ def test_large_blocks_are_tried_as_often_as_small_ones():
     times = {f"scope/op{i}": 1.0 for i in range(n)}
     problem = Problem(profile_of(times), cluster_of(2, speeds=(1.0, 0.001)))
     order, device = np.arange(n), np.ones(n, dtype=np.int64)
-    makespan, _ = blocks(problem, order, device, 0, True, 10)
+    makespan, _ = run_block_moves(problem, order, device, 0, True, 10)
     assert makespan == n
