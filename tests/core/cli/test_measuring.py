@@ -20,7 +20,7 @@ FAKE = Path(__file__).with_name("fake_worker.py")
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch, tmp_path):
-    """Choose how the fake worker behaves, with an empty list of trusted folders."""
+    """A function that chooses how the fake worker behaves; no folder is trusted yet."""
 
     def behave(mode):
         use_worker(monkeypatch, sys.executable, str(FAKE), mode)

@@ -21,7 +21,7 @@ SOURCE = Source("/models/train.py", "script", ("--batch", "{batch}"), batch_size
 
 
 def profile_of_batch(size, unknown=False, **more):
-    """Ops a -> b -> c: a costs 10 + 2 per sample, b just 5; a sends 100 bytes per sample."""
+    """Return a -> b -> c: a takes 10 + 2 per sample and sends 100 bytes per sample, b takes 5."""
     sent = 0 if unknown else 100 * size
     profile = profile_of(
         {"a": 10.0 + 2 * size, "b": 5.0},

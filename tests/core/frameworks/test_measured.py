@@ -124,7 +124,7 @@ def test_calibrated_overheads_are_added_to_the_measured_times():
 
 
 def on_cpus(devices=("CPU:0", "CPU:1"), **changes):
-    """A run of two ops on two logical CPUs."""
+    """Return a run of two ops on two logical CPUs."""
     profile = profile_of({}, cpu={"a": 10, "b": 20})
     cluster = cluster_of(2)
     made = (replace(d, name=n, kind="cpu") for d, n in zip(cluster.devices, devices, strict=True))

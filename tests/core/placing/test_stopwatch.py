@@ -8,7 +8,7 @@ from enplace.placing.stopwatch import Stopwatch
 
 
 def ticking():
-    """A stopwatch whose clock advances by a second at each look."""
+    """Return a stopwatch whose clock advances by a second at each look."""
     return Stopwatch(itertools.count(100.0).__next__)
 
 

@@ -152,7 +152,7 @@ def test_a_solver_that_is_stopped_leaves_no_file_behind(monkeypatch, tmp_path):
 
 
 def half_integer_model():
-    """Minimise 2 x + y for integer x and x + y >= 1.5; the optimum is 1.5, with x = 0."""
+    """Return: minimise 2 x + y with x + y >= 1.5, x integer; the optimum is 1.5 at x = 0."""
     builder = ModelBuilder()
     x = builder.variables(1, upper=4, integral=True, cost=2.0)
     y = builder.variables(1, upper=9, cost=1.0)
