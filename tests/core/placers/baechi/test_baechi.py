@@ -149,7 +149,7 @@ def test_with_any_window_each_child_is_the_favourite_of_one_parent(problem, wind
         (700, "", [0, 0, 0, 0]),
         # Summed up, two ops take 600 bytes.
         (700, "sums", [0, 0, 1, 0]),
-        # Counting copies as well as outputs would exceed memory again.
+        # This rule counts no copies; with them, memory would be exceeded too.
         (500, "makers", [0, 1, 0, 0]),
     ],
 )
