@@ -54,8 +54,8 @@ model.fit(np.ones((64, 8), "f4"), np.ones((64, 1), "f4"), batch_size=8, epochs=2
 
 
 @pytest.fixture
-def desk(tmp_path, monkeypatch):
-    """A folder with both scripts, which the person trusts."""
+def workspace(tmp_path, monkeypatch):
+    """A trusted folder with both scripts."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "fit.py").write_text(FIT)
@@ -63,28 +63,28 @@ def desk(tmp_path, monkeypatch):
     return tmp_path
 
 
-def typed(command, folder):
-    """What a command that must succeed says, as JSON."""
+def run_as_json(command, folder):
+    """Run a command that must succeed and return its JSON."""
     done = shell(f"{command} --json", folder)
     assert done.returncode == 0, f"{command}\n{done.stderr}"
     assert done.stderr == ""
     return json.loads(done.stdout)
 
 
-def test_the_commands_of_the_readme_work_from_start_to_end(desk, monkeypatch):
-    (desk / "scratch").mkdir()
-    monkeypatch.setenv("TMPDIR", str(desk / "scratch"))
-    said = [(command.split()[1], typed(command, desk)) for command in commands(True)]
-    assert [name for name, _ in said] == ["profile", "place", "run", "tune", "profile"]
-    found = dict(said[:-1])
+def test_the_commands_of_the_readme_work_from_start_to_end(workspace, monkeypatch):
+    (workspace / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(workspace / "scratch"))
+    answers = [(command.split()[1], run_as_json(command, workspace)) for command in commands(True)]
+    assert [name for name, _ in answers] == ["profile", "place", "run", "tune", "profile"]
+    found = dict(answers[:-1])
     assert found["profile"]["measured_step_time_us"] > 0
     check_run(found["run"])
     assert found["run"]["step_time_us"] > 0
-    assert not list((desk / "scratch").iterdir())
+    assert not list((workspace / "scratch").iterdir())
     assert found["run"]["predicted_step_time_us"] > 0
     assert found["tune"]["step_time_us"] <= found["tune"]["first_step_time_us"]
-    # The last one estimates a large batch: tensors are known exactly, times roughly.
-    profile = read_profile(str(desk / "P.enplace"))
+    # The last command estimates a large batch: tensor sizes exactly, times roughly.
+    profile = read_profile(str(workspace / "P.enplace"))
     evaluation = profile.measured.evaluation
     assert evaluation.memory.mean < 0.1
     assert evaluation.time.ops > 10
@@ -94,12 +94,16 @@ def test_the_commands_of_the_readme_work_from_start_to_end(desk, monkeypatch):
 
 
 @pytest.mark.parametrize("script", ["train.py", "fit.py"])
-def test_a_plan_that_splits_the_model_changes_nothing_but_where_it_runs(desk, script):
-    typed(f"enplace profile {script} -o P.enplace --devices cpu:2 --steps 10", desk)
-    typed("enplace place P.enplace --cluster local --method round-robin -o plan.json", desk)
-    devices = {entry["device"] for entry in json.loads((desk / "plan.json").read_text())["ops"]}
+def test_a_plan_with_splits_changes_only_where_the_model_runs(workspace, script):
+    run_as_json(f"enplace profile {script} -o P.enplace --devices cpu:2 --steps 10", workspace)
+    run_as_json(
+        "enplace place P.enplace --cluster local --method round-robin -o plan.json", workspace
+    )
+    devices = {
+        entry["device"] for entry in json.loads((workspace / "plan.json").read_text())["ops"]
+    }
     assert devices == {"CPU:0", "CPU:1"}
-    check_run(typed(f"enplace run {script} plan.json --steps 20", desk))
+    check_run(run_as_json(f"enplace run {script} plan.json --steps 20", workspace))
 
 
 def check_run(run):
@@ -122,13 +126,13 @@ for_ever()
 """
 
 
-def test_cancelling_ends_even_a_call_of_tensorflow_within_a_second(desk, monkeypatch):
-    (desk / "endless.py").write_text(ENDLESS)
-    monkeypatch.chdir(desk)
+def test_cancelling_interrupts_tensorflow_within_a_second(workspace, monkeypatch):
+    (workspace / "endless.py").write_text(ENDLESS)
+    monkeypatch.chdir(workspace)
     asked = []
 
     def cancelled():
-        if not asked and (desk / "begun").exists():
+        if not asked and (workspace / "begun").exists():
             asked.append(time.monotonic())
         return bool(asked)
 

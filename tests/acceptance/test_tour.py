@@ -13,14 +13,14 @@ from readme import commands, shell
 CLUSTER, SAMPLE = "v100-2-pcie", "transformer-6-16-2048"
 
 
-def as_typed(command: str) -> str:
-    """A command with the names it stands for."""
+def fill_in_names(command: str) -> str:
+    """Insert real names into a command of the README."""
     command = re.sub(r"--cluster C\b", f"--cluster {CLUSTER}", command)
     return re.sub(r"\bNAME\b", CLUSTER, command)
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory):
+def workspace(tmp_path_factory):
     """A folder with ``graph.json``, the sample in its open text form."""
     folder = tmp_path_factory.mktemp("tour")
     sample = next(sample for sample in samples() if sample.name == SAMPLE)
@@ -28,7 +28,7 @@ def desk(tmp_path_factory):
     return folder
 
 
-def test_the_tour_of_the_readme_works_from_start_to_end(desk):
+def test_the_tour_of_the_readme_works_from_start_to_end(workspace):
     tour = commands(with_tensorflow=False)
     assert {command.split()[1] for command in tour} >= {
         "import",
@@ -41,11 +41,11 @@ def test_the_tour_of_the_readme_works_from_start_to_end(desk):
         "doctor",
     }
     for command in tour:
-        done = shell(as_typed(command), desk)
+        done = shell(fill_in_names(command), workspace)
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         assert done.stderr == "", command
-    assert json.loads((desk / "trace.json").read_text())["traceEvents"]
-    compile((desk / "placement.py").read_text(), "placement.py", "exec")
+    assert json.loads((workspace / "trace.json").read_text())["traceEvents"]
+    compile((workspace / "placement.py").read_text(), "placement.py", "exec")
 
 
 @pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.name)

@@ -10,8 +10,8 @@ from tests.core.solvers.fakes import install_gurobi
 def gurobi(monkeypatch, tmp_path):
     """Install a fake Gurobi and put it on the path; see :func:`install_gurobi`."""
 
-    def put(**what):
-        install_gurobi(tmp_path, **what)
+    def put(**behaviour):
+        install_gurobi(tmp_path, **behaviour)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     return put

@@ -39,6 +39,6 @@ def test_the_2020_tables_are_printed_next_to_those_of_the_paper(tmp_path, monkey
 
 
 def _paper(value, columns):
-    """What a paper's table says of one graph: 2 ms everywhere, found in 1 s."""
-    said = {value: 2.0, "runtime": {"raw": "1s"}}
-    return {"small": {"file": FILE, "algorithms": dict.fromkeys((c for _, c, _ in columns), said)}}
+    """Return a row of the paper's table: 2 ms in every column, found in 1 s."""
+    row = {value: 2.0, "runtime": {"raw": "1s"}}
+    return {"small": {"file": FILE, "algorithms": dict.fromkeys((c for _, c, _ in columns), row)}}

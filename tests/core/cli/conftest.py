@@ -50,8 +50,8 @@ def enplace(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     def call(*arguments: object) -> Done:
         capsys.readouterr()
         status = run([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        return Done(status, said.out, said.err)
+        output = capsys.readouterr()
+        return Done(status, output.out, output.err)
 
     return call
 

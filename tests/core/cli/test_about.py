@@ -49,7 +49,7 @@ def test_an_unknown_preset_is_refused(enplace):
     assert "no preset 'nonesuch'" in done.err
 
 
-def test_doctor_tells_versions_extras_and_the_cache(enplace):
+def test_doctor_lists_versions_extras_and_the_cache(enplace):
     done = enplace("doctor", "--json")
     found = done.document
     assert found["versions"].keys() >= {"enplace", "python", "numba"}
@@ -58,7 +58,7 @@ def test_doctor_tells_versions_extras_and_the_cache(enplace):
     assert done.status == (0 if found["cache"]["writable"] else 1)
 
 
-def test_doctor_tells_the_version_of_tensorflow_or_how_to_add_it(enplace, monkeypatch):
+def test_doctor_shows_the_version_of_tensorflow_or_how_to_install_it(enplace, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr("enplace.cli.about._version", lambda name: "9.8.7")
     assert "tensorflow 9.8.7" in enplace("doctor").out
@@ -66,7 +66,7 @@ def test_doctor_tells_the_version_of_tensorflow_or_how_to_add_it(enplace, monkey
     assert "missing: pip install 'enplace[tensorflow]'" in enplace("doctor").out
 
 
-def test_doctor_tells_where_scotch_is_or_how_to_get_it_as_methods_does(enplace, monkeypatch):
+def test_doctor_shows_where_scotch_is_or_how_to_install_it(enplace, monkeypatch):
     (method,) = (
         m for m in enplace("methods", "--json").document["methods"] if m["name"] == "scotch"
     )
@@ -78,7 +78,7 @@ def test_doctor_tells_where_scotch_is_or_how_to_get_it_as_methods_does(enplace, 
     assert "missing: apt install scotch" in enplace("doctor").out
 
 
-def test_doctor_answers_no_where_compiled_code_cannot_be_kept(enplace, tmp_path, monkeypatch):
+def test_doctor_fails_if_compiled_code_cannot_be_cached(enplace, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
     done = enplace("doctor")
@@ -86,14 +86,14 @@ def test_doctor_answers_no_where_compiled_code_cannot_be_kept(enplace, tmp_path,
     assert "set NUMBA_CACHE_DIR" in done.out
 
 
-def test_without_the_studio_one_line_says_how_to_get_it(enplace, monkeypatch):
+def test_without_the_studio_one_line_explains_how_to_install_it(enplace, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     done = enplace("studio")
     assert done.status == 2
     assert done.err == "enplace: the studio is not installed; run: pip install 'enplace[studio]'\n"
 
 
-def test_the_studio_opens_on_the_file(enplace, folder, monkeypatch):
+def test_the_studio_command_opens_the_file(enplace, folder, monkeypatch):
     calls = []
 
     def start(words, env):
@@ -131,10 +131,10 @@ def test_the_bash_script_is_valid(enplace):
         ("enplace export x y --format p", {"python"}),
     ],
 )
-def test_completion_knows_commands_presets_and_methods(monkeypatch, capsys, line, expected):
+def test_completion_offers_commands_presets_and_methods(monkeypatch, capsys, line, expected):
     monkeypatch.setenv("_ENPLACE_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
     with pytest.raises(SystemExit):
         run([])
-    assert {said.partition(",")[2] for said in capsys.readouterr().out.splitlines()} == expected
+    assert {line.partition(",")[2] for line in capsys.readouterr().out.splitlines()} == expected

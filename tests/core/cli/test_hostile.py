@@ -1,4 +1,4 @@
-"""Whatever a file holds: exit status 2, one line that names it, never a traceback."""
+"""Bad input ends with exit status 2 and one line that names the file, never with a traceback."""
 
 import gzip
 import io
@@ -181,7 +181,7 @@ def test_an_overwritten_file_keeps_its_permissions(enplace, folder):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "complaint"),
     [
         (["-o", "c.json"], "c.json: is also an input"),
         (["-o", "s.json", "--schedule", "s.json"], "s.json: is named for two outputs"),
@@ -190,26 +190,26 @@ def test_an_overwritten_file_keeps_its_permissions(enplace, folder):
         (["-o", "-"], "'-' is not a file"),
     ],
 )
-def test_outputs_never_replace_inputs_or_each_other(enplace, folder, words, said):
+def test_outputs_never_replace_inputs_or_each_other(enplace, folder, words, complaint):
     before = (folder / "c.json").read_text()
     done = enplace("place", "p.json", "--cluster", "c.json", "--method", "single", *words)
     assert done.status == 2
-    assert said in done.err
+    assert complaint in done.err
     assert (folder / "c.json").read_text() == before
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "complaint"),
     [
         ('{"ops": [], "ops": []}', 'an object holds "ops" twice'),
         ('{"ops": [], "edges": [], "measured": {"x": "\\ud800"}}', "half of a character"),
     ],
 )
-def test_json_that_readers_would_understand_differently_is_refused(enplace, folder, text, said):
+def test_ambiguous_json_is_refused(enplace, folder, text, complaint):
     (folder / "odd.json").write_text(text)
     done = enplace("import", "odd.json", "-o", "out.enplace")
     assert done.status == 2
-    assert said in done.err
+    assert complaint in done.err
     assert "odd.json" in done.err
 
 

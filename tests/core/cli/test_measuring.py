@@ -1,4 +1,4 @@
-"""``profile``, ``run``, ``tune``, with a process that only stands for TensorFlow."""
+"""``profile``, ``run`` and ``tune`` with a fake TensorFlow worker."""
 
 import json
 import os
@@ -20,7 +20,7 @@ FAKE = Path(__file__).with_name("fake_worker.py")
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch, tmp_path):
-    """Choose how the process behaves; trust of others is out of reach."""
+    """A function that chooses how the fake worker behaves; no folder is trusted yet."""
 
     def behave(mode):
         use_worker(monkeypatch, sys.executable, str(FAKE), mode)
@@ -61,18 +61,18 @@ def test_the_output_of_the_script_is_not_printed(enplace, script):
     assert "hello" not in done.out
 
 
-def test_profile_tells_what_transfers_cost_and_which_lines_are_poor(enplace, script):
-    said = enplace("profile", "train.py", "-o", "P.enplace", "--trust").out
-    assert "GPU 0 → GPU 1  0.012 ms + bytes at 25 GB/s, R² 0.998" in said
-    assert "Poor fit (R² below 0.9): GPU 1 → GPU 0." in said
-    assert "preset" not in said
+def test_profile_prints_transfer_costs_and_names_poor_fits(enplace, script):
+    output = enplace("profile", "train.py", "-o", "P.enplace", "--trust").out
+    assert "GPU 0 → GPU 1  0.012 ms + bytes at 25 GB/s, R² 0.998" in output
+    assert "Poor fit (R² below 0.9): GPU 1 → GPU 0." in output
+    assert "preset" not in output
 
 
 def test_profile_says_that_links_of_logical_cpus_are_presets(enplace, script):
     words = ["--devices", "cpu:4", "--trust"]
-    said = enplace("profile", "train.py", "-o", "P.enplace", *words).out
-    assert "is a preset, 0.0050 ms + bytes at 10 GB/s" in said
-    assert "R²" not in said
+    output = enplace("profile", "train.py", "-o", "P.enplace", *words).out
+    assert "is a preset, 0.0050 ms + bytes at 10 GB/s" in output
+    assert "R²" not in output
 
 
 def test_a_poor_estimate_is_flagged_and_a_batch_that_fits_is_noted(enplace, script):
@@ -205,10 +205,10 @@ def test_tune_rolls_back_a_faster_plan_that_does_not_run_as_planned(enplace, pro
     assert (first["kept"], new["kept"], new["as_planned"]) == (True, False, False)
     assert done.document["step_time_us"] == first["step_time_us"]
     assert devices_in(profiled / "better.json") == devices_in(profiled / "bad.json")
-    told = enplace("tune", "train.py", "bad.json", *words)
-    assert told.status == 1
-    assert "not as planned, rolled back" in told.out
-    assert "Round 1 did not run as planned: 1 op not where planned, 1 op out of order." in told.out
+    plain = enplace("tune", "train.py", "bad.json", *words)
+    assert plain.status == 1
+    assert "not as planned, rolled back" in plain.out
+    assert "Round 1 did not run as planned: 1 op not where planned, 1 op out of order." in plain.out
 
 
 def test_tune_exits_with_1_if_even_the_first_plan_does_not_run_as_planned(enplace, profiled, fake):
@@ -254,17 +254,17 @@ def test_a_crash_is_reported_with_the_last_lines_of_output(enplace, script, fold
 
 
 def test_an_interrupt_leaves_the_output_alone(script, folder):
-    """The command in a process of its own gets the signal that Ctrl-C sends."""
+    """A command in a separate process receives SIGINT, as Ctrl-C sends it."""
     (folder / "P.enplace").write_bytes(b"precious")
     code = (
         f"{code_to_use_worker(sys.executable, str(FAKE), 'hang')}"
         "import sys; from enplace.processes import worker\n"
         "take = worker.take\n"
-        "def told(buffer):\n"
+        "def announce(buffer):\n"
         "    message = take(buffer)\n"
         "    if message: print('working', flush=True)\n"
         "    return message\n"
-        "worker.take = told\n"
+        "worker.take = announce\n"
         "from enplace.cli import main; sys.argv[1:] = "
         "['profile', 'train.py', '-o', 'P.enplace', '--trust']; main()"
     )
@@ -333,11 +333,11 @@ def test_on_a_terminal_enter_means_no(script, folder, typed, status):
     os.write(master, typed.encode())
     out, _ = process.communicate(timeout=30)
     os.close(slave)
-    said = os.read(master, 1 << 16).decode()
+    output = os.read(master, 1 << 16).decode()
     os.close(master)
     assert process.returncode == status
-    assert "[y/N]" in said
-    json.loads(out)  # the question does not disturb the answer
+    assert "[y/N]" in output
+    json.loads(out)  # the question is not part of the JSON
     assert (folder / "P.enplace").exists() == (status == 0)
 
 

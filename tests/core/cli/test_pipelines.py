@@ -1,4 +1,4 @@
-"""Pipelines on the command line: what counts as a load, replicas, solvers, schedules in time."""
+"""Pipelines on the command line: load rules, replicas, solvers and simulation."""
 
 import json
 
@@ -7,15 +7,15 @@ from tests.core.cli.conftest import MIB
 
 
 def throughput(enplace, *more, method="max-load-dp"):
-    """Numbers of the best pipeline for the small model."""
-    wishes = ("--objective", "throughput", "--method", method, *more)
-    done = enplace("place", "p.json", "--cluster", "c.json", *wishes, "--json")
+    """Place the small model for throughput and return the JSON."""
+    options = ("--objective", "throughput", "--method", method, *more)
+    done = enplace("place", "p.json", "--cluster", "c.json", *options, "--json")
     assert done.status == 0, done.err
     return done.document
 
 
-def test_transfers_that_overlap_do_not_count(enplace, folder):
-    """Of seven ops of 100 µs four are on one device, and 1 MiB goes between the two."""
+def test_transfers_that_overlap_with_computing_add_no_load(enplace, folder):
+    """Four of seven 100 µs ops are on one device, which sends 1 MiB to the other."""
     sent_us = 5 + MIB * 1e-5
     assert throughput(enplace)["time_per_sample_us"] == pytest.approx(400 + sent_us)
     found = throughput(enplace, "--load", "overlap")
@@ -24,13 +24,13 @@ def test_transfers_that_overlap_do_not_count(enplace, folder):
     assert found["proven"]
 
 
-def test_what_is_proven_over_machines_is_said_of_them_only(enplace, folder):
-    wishes = ("--objective", "throughput", "--method", "max-load-dp", "--two-level")
-    out = enplace("place", "p.json", "--cluster", "fastt-2x8", *wishes).out
+def test_a_proof_for_two_levels_names_its_restriction(enplace, folder):
+    options = ("--objective", "throughput", "--method", "max-load-dp", "--two-level")
+    out = enplace("place", "p.json", "--cluster", "fastt-2x8", *options).out
     assert "no split that gives each machine consecutive stages has less" in out
 
 
-def test_replicas_are_said_and_kept_in_the_plan(enplace, folder):
+def test_replicas_are_printed_and_kept_in_the_plan(enplace, folder):
     found = throughput(enplace, "--replicate", "-o", "plan.json")
     assert found["time_per_sample_us"] == pytest.approx(350)
     assert found["replicas"] == [["GPU:0", "GPU:1"]]
@@ -41,7 +41,7 @@ def test_replicas_are_said_and_kept_in_the_plan(enplace, folder):
 
 
 @pytest.mark.parametrize(
-    ("wish", "complaint"),
+    ("options", "complaint"),
     [
         (
             ("--replicate", "--method", "max-load-ip"),
@@ -56,22 +56,24 @@ def test_replicas_are_said_and_kept_in_the_plan(enplace, folder):
         (("--solver", "magic"), "'magic' is not"),
     ],
 )
-def test_what_a_pipeline_method_cannot_do_is_refused(enplace, folder, monkeypatch, wish, complaint):
+def test_options_that_a_pipeline_method_does_not_have_are_refused(
+    enplace, folder, monkeypatch, options, complaint
+):
     monkeypatch.setattr("shutil.which", lambda program: None)
-    done = enplace("place", "p.json", "--cluster", "c.json", "--objective", "throughput", *wish)
+    done = enplace("place", "p.json", "--cluster", "c.json", "--objective", "throughput", *options)
     assert done.status == 2
     assert complaint in done.err
     assert done.err.count("\n") == 1
 
 
-def test_another_solver_finds_the_same(enplace, folder):
+def test_every_solver_finds_the_same_optimum(enplace, folder):
     usual = throughput(enplace, method="max-load-ip")
     other = throughput(enplace, "--solver", "cbc", method="max-load-ip")
     assert other["time_per_sample_us"] == pytest.approx(usual["time_per_sample_us"])
     assert other["proven"]
 
 
-def test_a_plan_is_played_as_a_pipeline(enplace, folder):
+def test_a_plan_is_simulated_as_a_pipeline(enplace, folder):
     best_us = throughput(enplace, "-o", "plan.json")["time_per_sample_us"]
     pipeline = ("simulate", "p.json", "plan.json", "--pipeline", "inference", "--microbatches", 3)
     found = enplace(*pipeline, "--json").document
@@ -81,9 +83,9 @@ def test_a_plan_is_played_as_a_pipeline(enplace, folder):
     for device in found["devices"]:
         assert [slot["microbatch"] for slot in device["computing"]] == [0, 1, 2]
         assert len(device["transfers"]) == 3
-    said = enplace(*pipeline).out
-    assert "time per sample" in said
-    assert "GPU 1" in said
+    output = enplace(*pipeline).out
+    assert "time per sample" in output
+    assert "GPU 1" in output
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_a_plan_is_played_as_a_pipeline(enplace, folder):
         (("--load", "overlap"), "add --pipeline"),
     ],
 )
-def test_a_pipeline_that_cannot_be_is_refused_in_one_line(enplace, folder, more, complaint):
+def test_an_impossible_pipeline_is_refused_in_one_line(enplace, folder, more, complaint):
     throughput(enplace, "-o", "plan.json")
     done = enplace("simulate", "p.json", "plan.json", *more)
     assert done.status == 2
@@ -103,9 +105,9 @@ def test_a_pipeline_that_cannot_be_is_refused_in_one_line(enplace, folder, more,
     assert done.err.count("\n") == 1
 
 
-def test_how_loads_count_is_asked_for_with_a_throughput_only(enplace, folder):
+def test_load_options_need_the_throughput_objective(enplace, folder):
     asked = ("place", "p.json", "--cluster", "c.json")
-    wishes = (
+    cases = (
         (("--load", "duplex", "--method", "heft"), "'heft' has no option 'load'"),
         (("--replicate",), "'enplace' has no option 'replicate'"),
         (("--load", "duplex", "--method", "expert"), "or ask for --objective throughput"),
@@ -114,7 +116,7 @@ def test_how_loads_count_is_asked_for_with_a_throughput_only(enplace, folder):
             "or ask for --objective throughput",
         ),
     )
-    for wish, complaint in wishes:
-        done = enplace(*asked, *wish)
+    for options, complaint in cases:
+        done = enplace(*asked, *options)
         assert done.status == 2
         assert complaint in done.err

@@ -27,7 +27,7 @@ def test_the_first_matching_rule_decides(enplace, folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "complaint"),
     [
         ("encoder GPU:1", "rules.txt: line 1: write REGEX -> DEVICE"),
         ("\nencoder -> GPU:7", "rules.txt: line 2: cluster 'pair' has no device 'GPU:7'"),
@@ -36,11 +36,11 @@ def test_the_first_matching_rule_decides(enplace, folder):
         ("# nothing", "rules.txt: holds no rule"),
     ],
 )
-def test_a_bad_file_is_one_clear_line(enplace, folder, text, said):
+def test_a_bad_rules_file_is_refused_in_one_line(enplace, folder, text, complaint):
     (folder / "rules.txt").write_text(text)
     done = enplace(*PLACE, "--rules", "rules.txt")
     assert done.status == 2
-    assert said in done.err
+    assert complaint in done.err
     assert len(done.err.splitlines()) == 1
 
 
@@ -52,8 +52,8 @@ def test_a_folder_instead_of_a_file_is_refused_in_one_line(enplace, folder, opti
     assert done.err == "enplace: mine.json: cannot read: Is a directory; check the path\n"
 
 
-def with_a_processor(folder):
-    """Ops of the last layer have no CPU time, the loss no GPU time; ``layer_0``'s are colocated."""
+def write_inputs_with_a_cpu(folder):
+    """Give the last layer no CPU time and the loss no GPU time; colocate the ops of ``layer_0``."""
     profile, cluster = model(), machine()
     for op in profile["ops"]:
         if "layer_2" in op["name"]:
@@ -70,7 +70,7 @@ def with_a_processor(folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "wishes", "said"),
+    ("text", "options", "complaint"),
     [
         (
             "\nencoder -> CPU:0",
@@ -91,20 +91,18 @@ def with_a_processor(folder):
         ),
     ],
 )
-def test_a_rule_that_cannot_be_kept_is_refused_and_not_forgotten(
-    enplace, folder, text, wishes, said
-):
-    with_a_processor(folder)
+def test_a_rule_that_no_plan_can_follow_is_refused(enplace, folder, text, options, complaint):
+    write_inputs_with_a_cpu(folder)
     (folder / "rules.txt").write_text(text)
-    done = enplace(*PLACE, "--rules", "rules.txt", *wishes)
+    done = enplace(*PLACE, "--rules", "rules.txt", *options)
     assert done.status == 2
-    assert said in done.err
+    assert complaint in done.err
     assert len(done.err.splitlines()) == 1
     assert not (folder / "plan.json").exists()
 
 
-def test_a_line_above_takes_out_what_cannot_follow_and_pins_go_first(enplace, folder):
-    with_a_processor(folder)
+def test_earlier_rules_and_pins_exempt_ops_from_later_rules(enplace, folder):
+    write_inputs_with_a_cpu(folder)
     (folder / "rules.txt").write_text("layer_2 -> GPU:1\nencoder -> CPU:0\n")
     pin = ("--pin", "layer_1/=GPU:1")
     assert enplace(*PLACE, "--rules", "rules.txt", *pin).status == 0

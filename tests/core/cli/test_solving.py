@@ -1,4 +1,4 @@
-"""``place``, ``simulate`` and ``compare``: what they print, write and answer."""
+"""``place``, ``simulate`` and ``compare``: output, files and exit status."""
 
 import json
 import os
@@ -32,13 +32,13 @@ NUMBERS = {
 
 @pytest.fixture
 def planned(enplace, folder):
-    """A plan of the small model, ``plan.json``."""
+    """Path of ``plan.json``, a plan of the small model."""
     assert enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json").status == 0
     return folder / "plan.json"
 
 
 def devices_of(plan_file, profile="p.json", cluster="c.json"):
-    """Device of each op, by name, as a plan file says."""
+    """Read the device of each op from a plan file, by name."""
     problem = Problem(read_profile(profile), cluster_from(cluster, read_profile(profile)))
     plan = read_plan(plan_file, problem).plan
     return dict(zip(problem.profile.op_names, plan.device.tolist(), strict=True))
@@ -100,9 +100,9 @@ def test_an_op_that_no_device_can_run_exits_with_1(enplace, folder):
     assert OPS[2] in done.err
 
 
-def test_pins_colocation_and_forbidden_devices_hold(enplace, folder):
-    wishes = ("--pin", "layer_0=gpu:1", "--colocate", "Relu", "--forbid", "loss=1")
-    done = enplace("place", "p.json", "--cluster", "c.json", *wishes, "-o", "plan.json")
+def test_pins_colocation_and_forbidden_devices_are_respected(enplace, folder):
+    options = ("--pin", "layer_0=gpu:1", "--colocate", "Relu", "--forbid", "loss=1")
+    done = enplace("place", "p.json", "--cluster", "c.json", *options, "-o", "plan.json")
     assert done.status == 0
     device = devices_of("plan.json")
     assert device["encoder/layer_0/MatMul"] == 1
@@ -139,7 +139,7 @@ def test_an_exact_op_name_pins_only_that_op(enplace, folder):
 
 
 @pytest.mark.parametrize(
-    ("wish", "complaint"),
+    ("options", "complaint"),
     [
         (("--pin", "decoder/.*=GPU:1"), "matches none of the 7 ops"),
         (("--forbid", "decoder/.*=GPU:1"), "matches none of the 7 ops"),
@@ -168,8 +168,8 @@ def test_an_exact_op_name_pins_only_that_op(enplace, folder):
         (("--schedule", "."), "is a folder"),
     ],
 )
-def test_a_wrong_wish_is_refused_in_one_line(enplace, folder, wish, complaint):
-    done = enplace("place", "p.json", "--cluster", "c.json", *wish)
+def test_a_bad_option_of_place_is_refused_in_one_line(enplace, folder, options, complaint):
+    done = enplace("place", "p.json", "--cluster", "c.json", *options)
     assert done.status == 2
     assert done.out == ""
     assert complaint in done.err
@@ -265,8 +265,8 @@ def test_compare_lists_the_methods_asked_for(enplace, folder):
     assert done.status == 0
     assert [entry["method"] for entry in done.document["methods"]] == ["single", "expert", "heft"]
     assert all(entry["error"] is None for entry in done.document["methods"])
-    said = enplace("compare", "p.json", "--cluster", "c.json", *methods)
-    assert [line.split()[0] for line in said.out.splitlines()] == [
+    plain = enplace("compare", "p.json", "--cluster", "c.json", *methods)
+    assert [line.split()[0] for line in plain.out.splitlines()] == [
         "method",
         "single",
         "expert",
@@ -416,7 +416,7 @@ def test_a_method_that_does_not_serve_the_objective_is_refused(enplace):
 
 @pytest.fixture
 def endless():
-    """A method that finds a plan and searches on until it is stopped; Ctrl-C comes at once."""
+    """A method that reports a plan, presses Ctrl-C and then searches until it is stopped."""
 
     @registry.placer("endless", title="Endless")
     def run(problem, options):

@@ -105,9 +105,9 @@ def test_ops_without_edges_are_merged_too():
 def test_colocated_ops_are_merged_first_unless_that_makes_a_cycle():
     edges = [(0, 1, 4), (1, 2, 4), (2, 3, 4)]
     apart = line([1.0] * 4, edges, colocation=["v", "", "", "v"])
-    beside = line([1.0] * 4, edges, colocation=["", "v", "v", ""])
+    adjacent = line([1.0] * 4, edges, colocation=["", "v", "v", ""])
     assert len(set(merge_batches(Problem(apart, gpus(2)), 4).tolist())) == 4
-    vertex = merge_batches(Problem(beside, gpus(2)), 4)
+    vertex = merge_batches(Problem(adjacent, gpus(2)), 4)
     assert vertex[1] == vertex[2]
 
 

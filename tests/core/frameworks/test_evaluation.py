@@ -20,8 +20,8 @@ NAN = float("nan")
 SOURCE = Source("/models/train.py", "script", ("--batch", "{batch}"), batch_size=32)
 
 
-def of_batch(size, unknown=False, **more):
-    """Ops a -> b -> c: a costs 10 + 2 per sample, b just 5; a sends 100 bytes per sample."""
+def profile_of_batch(size, unknown=False, **more):
+    """Return a -> b -> c: a takes 10 + 2 per sample and sends 100 bytes per sample, b takes 5."""
     sent = 0 if unknown else 100 * size
     profile = profile_of(
         {"a": 10.0 + 2 * size, "b": 5.0},
@@ -36,8 +36,10 @@ def of_batch(size, unknown=False, **more):
 
 def test_costs_follow_the_fitted_lines():
     sizes = (4, 8, 16)
-    found = estimate(of_batch(32, unknown=True), [of_batch(n) for n in sizes], sizes, 32)
-    truth = of_batch(32)
+    found = estimate(
+        profile_of_batch(32, unknown=True), [profile_of_batch(n) for n in sizes], sizes, 32
+    )
+    truth = profile_of_batch(32)
     np.testing.assert_allclose(found.time_us, truth.time_us)
     assert found.temporary_bytes.tolist() == truth.temporary_bytes.tolist()
     assert found.tensor_bytes.tolist() == truth.tensor_bytes.tolist()
@@ -98,10 +100,10 @@ class Worker:
         report("Measuring", 0.5)
         size = job.details["source"]["batch_size"]
         if job.do == "profile":
-            return profile_message(of_batch(size, unknown=size == 32), "done")
+            return profile_message(profile_of_batch(size, unknown=size == 32), "done")
         problem = problem_from(profile_from(messages[0]), job.details["problem"])
         plan = plan_from(job)
-        played = simulate(problem, plan)
+        schedule = simulate(problem, plan)
         n = problem.profile.n_ops
         return run_message(
             MeasuredRun(
@@ -109,9 +111,9 @@ class Worker:
                 plan,
                 problem.cluster,
                 step_times_us=np.full(5, 200.0),
-                op_time_us=1.25 * (played.op_finish_us - played.op_start_us),
-                op_start_us=played.op_start_us.copy(),
-                op_finish_us=played.op_finish_us.copy(),
+                op_time_us=1.25 * (schedule.op_finish_us - schedule.op_start_us),
+                op_start_us=schedule.op_start_us.copy(),
+                op_finish_us=schedule.op_finish_us.copy(),
                 op_device=plan.device.copy(),
                 op_memory_bytes=np.array([3200, 240, 0]),
                 ops_checked=n,
@@ -120,22 +122,24 @@ class Worker:
                 loss_difference=NAN,
                 weights_difference=NAN,
                 stock_step_time_us=NAN,
-                predicted_step_time_us=played.makespan_us,
+                predicted_step_time_us=schedule.makespan_us,
             )
         )
 
 
-def test_the_whole_way_round():
-    worker, told = Worker(), []
-    profile = evaluate(SOURCE, (4, 8, 16), "gpu:2", 20, 2, worker, lambda *said: told.append(said))
+def test_a_large_batch_is_estimated_from_start_to_end():
+    worker, reports = Worker(), []
+    profile = evaluate(
+        SOURCE, (4, 8, 16), "gpu:2", 20, 2, worker, lambda *report: reports.append(report)
+    )
     assert [details["source"]["batch_size"] for details in worker.asked] == [4, 8, 16, 32, 32]
     assert [details["steps"] for details in worker.asked] == [20, 20, 20, 0, 5]
     assert worker.asked[-1]["compare"] is False
-    shares = [share for _, share in told]
+    shares = [share for _, share in reports]
     assert shares == sorted(shares)
-    assert told[0][0] == "Batch 4: Measuring"
-    # What the steps across the devices measured is what counts in the end.
-    np.testing.assert_allclose(profile.time_us, 1.25 * of_batch(32).time_us)
+    assert reports[0][0] == "Batch 4: Measuring"
+    # The final costs are those measured in the steps across the devices.
+    np.testing.assert_allclose(profile.time_us, 1.25 * profile_of_batch(32).time_us)
     found = profile.measured.evaluation
     assert found.time.mean == pytest.approx(0.2)
     assert found.memory.mean == pytest.approx((0 + 8 / 240) / 2)
@@ -156,12 +160,12 @@ def test_the_whole_way_round():
 def test_useless_batch_sizes_are_refused_before_anything_runs(source, sizes, message):
     worker = Worker()
     with pytest.raises(FileError, match=message):
-        evaluate(source, sizes, "gpu:2", 20, 2, worker, lambda *said: None)
+        evaluate(source, sizes, "gpu:2", 20, 2, worker, lambda *report: None)
     assert not worker.asked
 
 
-def test_without_anything_measured_nothing_is_off():
-    profile = of_batch(4)
+def test_without_measurements_there_is_no_deviation():
+    profile = profile_of_batch(4)
     none = np.full(3, NAN)
     run = MeasuredRun(
         profile,
@@ -195,7 +199,9 @@ def test_advice_covers_poor_estimates_and_batches_that_fit_one_device():
 
 def test_legal_splits_are_those_of_the_large_batch():
     def with_lengths(size):
-        return replace(of_batch(size), measured=Measurement(split_lengths={"a": {"batch": size}}))
+        return replace(
+            profile_of_batch(size), measured=Measurement(split_lengths={"a": {"batch": size}})
+        )
 
     sizes = (4, 8)
     found = estimate(with_lengths(30), [with_lengths(n) for n in sizes], sizes, 30)

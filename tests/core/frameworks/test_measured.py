@@ -24,7 +24,7 @@ from problems import cluster_of, plan_of, profile_of
 NAN = float("nan")
 
 
-def a_run(**changes):
+def make_run(**changes):
     profile = profile_of({"a": 10, "b": 20}, [("a", "b", 8)], cpu={"a": 50, "host": 5})
     problem = Problem(profile, cluster_of(2, speeds=[2.0, 1.0], cpu_lanes=1))
     run = MeasuredRun(
@@ -49,8 +49,8 @@ def a_run(**changes):
     return problem, replace(run, **changes)
 
 
-def test_a_run_survives_the_journey():
-    problem, run = a_run()
+def test_a_run_survives_encoding():
+    problem, run = make_run()
     arrived = run_from(wire.take(bytearray(wire.encode(run_message(run)))), problem)
     assert arrived.to_json() == run.to_json()
     assert arrived.profile is problem.profile
@@ -62,8 +62,8 @@ def test_a_run_survives_the_journey():
     assert np.isnan(arrived.loss_difference)
 
 
-def test_its_figures_are_json_and_what_is_not_known_is_null():
-    _, run = a_run()
+def test_figures_are_json_and_unknown_ones_are_null():
+    _, run = make_run()
     figures = json.loads(json.dumps(run.to_json(), allow_nan=False))
     assert figures["loss_difference"] is None
     assert figures["steps"] == 3
@@ -72,22 +72,22 @@ def test_its_figures_are_json_and_what_is_not_known_is_null():
     assert expected < figures.keys()
 
 
-def test_measured_costs_are_those_of_a_device_of_speed_one():
-    _, run = a_run()
+def test_measured_costs_are_scaled_to_a_device_of_speed_one():
+    _, run = make_run()
     profile = with_measured_costs(run)
     np.testing.assert_array_equal(profile.time_us, [[8.0, 50.0], [21.0, NAN], [NAN, 5.0]])
     assert profile.fingerprint == run.profile.fingerprint
 
 
-def to_and_fro(n, b0_us):
-    """A run of a chain whose ops take turns, on a machine whose transfers take so long at least."""
+def alternating_run(n, b0_us):
+    """Return a run of a chain that alternates between devices, with at least b0_us per transfer."""
     names = [f"op{i}" for i in range(n)]
     profile = profile_of(dict.fromkeys(names, 10.0), [(a, b, 100) for a, b in pairwise(names)])
     preset = Problem(profile, cluster_of(2, b0_us=1.0, b1_us_per_byte=0.1))
     plan = plan_of(preset, {name: i % 2 for i, name in enumerate(names)})
     real = replace(preset, cluster=cluster_of(2, b0_us=b0_us, b1_us_per_byte=0.1))
     schedule = simulate(real, plan)
-    _, run = a_run(op_time_us=schedule.op_finish_us - schedule.op_start_us)
+    _, run = make_run(op_time_us=schedule.op_finish_us - schedule.op_start_us)
     return replace(
         run,
         profile=profile,
@@ -99,44 +99,44 @@ def to_and_fro(n, b0_us):
     )
 
 
-def test_a_run_tells_what_its_transfers_took():
-    links = with_measured_links(to_and_fro(14, b0_us=40.0)).links
+def test_a_run_gives_the_cost_of_its_links():
+    links = with_measured_links(alternating_run(14, b0_us=40.0)).links
     assert [link.b0_us for link in links] == pytest.approx([40.0, 40.0])
     assert [link.b1_us_per_byte for link in links] == [0.1, 0.1]
 
 
-def test_a_link_stays_where_few_transfers_tell_of_it():
-    run = to_and_fro(6, b0_us=40.0)
+def test_a_link_with_few_transfers_keeps_its_cost():
+    run = alternating_run(6, b0_us=40.0)
     assert with_measured_links(run).links == run.cluster.links
 
 
 @pytest.mark.parametrize("changes", [{"op_device": np.array([NOT_SEEN] * 3)}])
-def test_costs_of_ops_that_were_not_seen_stay(changes):
-    _, run = a_run(**changes)
+def test_ops_that_did_not_run_keep_their_costs(changes):
+    _, run = make_run(**changes)
     np.testing.assert_array_equal(with_measured_costs(run).time_us, run.profile.time_us)
 
 
-def test_what_rows_do_not_hold_stays_as_it_was_calibrated():
-    _, run = a_run(op_device=np.array([2, 1, NOT_SEEN]))
+def test_calibrated_overheads_are_added_to_the_measured_times():
+    _, run = make_run(op_device=np.array([2, 1, NOT_SEEN]))
     measured = Measurement(op_overhead_us=3.0, launch_gap_us=1.5, op_kernels={"b": 2})
     profile = with_measured_costs(replace(run, profile=replace(run.profile, measured=measured)))
     np.testing.assert_array_equal(profile.time_us, [[10.0, 7.0], [24.0, NAN], [NAN, 5.0]])
 
 
 def on_cpus(devices=("CPU:0", "CPU:1"), **changes):
-    """A run of two ops on two logical CPUs."""
+    """Return a run of two ops on two logical CPUs."""
     profile = profile_of({}, cpu={"a": 10, "b": 20})
     cluster = cluster_of(2)
     made = (replace(d, name=n, kind="cpu") for d, n in zip(cluster.devices, devices, strict=True))
     cluster = replace(cluster, devices=tuple(replace(device, **changes) for device in made))
     plan = plan_of(Problem(profile, cluster), {"a": 0, "b": 1})
-    return a_run(profile=profile, plan=plan, cluster=cluster)[1]
+    return make_run(profile=profile, plan=plan, cluster=cluster)[1]
 
 
 def test_logical_cpus_that_run_at_once_have_a_caveat():
     assert "share caches, memory" in on_cpus().caveat
     assert on_cpus(chip="CPU").caveat == ""
-    assert a_run()[1].caveat == ""
+    assert make_run()[1].caveat == ""
     run = on_cpus()
     alone = plan_of(Problem(run.profile, run.cluster), {"a": 1, "b": 1})
     assert replace(run, plan=alone).caveat == ""
@@ -146,7 +146,7 @@ TASKS = ("/job:worker/task:0", "/job:worker/task:1")
 
 
 def on_hosts(*addresses):
-    """A run of two ops on two hosts, or, without addresses, on two processes started here."""
+    """Return a run of two ops on two hosts; without addresses, on two local processes."""
     run = on_cpus([f"{task}/device:CPU:0" for task in TASKS])
     served = tuple(zip(TASKS, addresses, strict=True)) if addresses else ()
     return replace(run, cluster=replace(run.cluster, hosts=served))
@@ -167,8 +167,8 @@ def test_logical_cpus_of_one_host_have_their_caveat():
     assert "Logical CPUs share caches" in run.caveat
 
 
-def test_where_ops_are_split_the_first_step_decides():
-    _, run = a_run(loss_difference=2e-6, weights_difference=1e-4)
+def test_with_splits_the_first_step_decides_whether_the_result_changed():
+    _, run = make_run(loss_difference=2e-6, weights_difference=1e-4)
     assert run.changes_result
     split = replace(run, plan=replace(run.plan, splits=(Split("a", "batch", 2),)))
     assert not split.changes_result  # there was nothing to compare
@@ -176,8 +176,8 @@ def test_where_ops_are_split_the_first_step_decides():
     assert replace(split, first_step_difference=2e-6).changes_result
 
 
-def test_a_model_that_makes_much_of_last_bits_may_do_so_of_splits():
-    _, run = a_run()
+def test_a_model_that_amplifies_rounding_may_amplify_it_with_splits_too():
+    _, run = make_run()
     splits = (Split("a", "batch", 2),)
     run = replace(run, plan=replace(run.plan, splits=splits), rounding_difference=3e-6)
     assert not replace(run, first_step_difference=2e-5).changes_result
@@ -185,16 +185,16 @@ def test_a_model_that_makes_much_of_last_bits_may_do_so_of_splits():
     assert replace(run, first_step_difference=2e-3, rounding_difference=0.1).changes_result
 
 
-def test_only_a_plan_with_splits_may_drift():
-    _, run = a_run(loss_difference=0.12)
+def test_drift_is_allowed_only_with_splits():
+    _, run = make_run(loss_difference=0.12)
     split = replace(run, plan=replace(run.plan, splits=(Split("a", "batch", 2),)))
     assert run.drift == ""
     assert "differences grow with every step" in split.drift
     assert replace(split, loss_difference=0.0).drift == ""
 
 
-def test_a_plan_with_splits_is_as_planned_if_its_first_step_is():
-    _, run = a_run(loss_difference=0.12)
+def test_with_splits_a_run_is_as_planned_if_its_first_step_is():
+    _, run = make_run(loss_difference=0.12)
     plan = replace(run.plan, splits=(Split("a", "batch", 2),))
     split = replace(run, plan=plan, first_step_difference=6e-8)
     assert split.as_planned

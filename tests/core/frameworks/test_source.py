@@ -1,4 +1,4 @@
-"""What a person points at is told apart, or refused with the mend."""
+"""Every kind of model source is recognised, or refused with a remedy."""
 
 import re
 from contextlib import suppress

@@ -114,8 +114,8 @@ def test_a_plan_that_ran_before_does_not_run_again(problem):
     assert tuning.settled
 
 
-def going_wrong(run, is_wrong):
-    """The machine, with an op elsewhere in those plans."""
+def misplace_an_op(run, is_wrong):
+    """Return the machine, which runs one op of certain plans on the wrong device."""
 
     def run_wrong(problem, plan):
         return replace(run(problem, plan), ops_on_planned_device=1 if is_wrong(plan) else 2)
@@ -129,7 +129,7 @@ def uses_two_devices(plan):
 
 def test_a_faster_plan_that_does_not_run_as_planned_is_rolled_back(problem):
     first = plan_of(problem, {"a": 0, "b": 0})
-    run = going_wrong(machine([100, 100]), uses_two_devices)
+    run = misplace_an_op(machine([100, 100]), uses_two_devices)
     tuning = tune(problem, first, run, solve, rounds=3)
     assert [trial.kept for trial in tuning.trials] == [True, False]
     assert tuning.best.plan is first
@@ -139,7 +139,7 @@ def test_a_faster_plan_that_does_not_run_as_planned_is_rolled_back(problem):
 def test_a_plan_that_runs_as_planned_replaces_one_that_does_not(problem):
     """Even a slower plan replaces it, as the fast time was not that of the first plan."""
     together = plan_of(problem, {"a": 0, "b": 0})
-    run = going_wrong(machine([100, 100], slower_when_apart=1.9), uses_two_devices)
+    run = misplace_an_op(machine([100, 100], slower_when_apart=1.9), uses_two_devices)
     first = plan_of(problem, {"a": 0, "b": 1})
     tuning = tune(problem, first, run, lambda problem: together, rounds=1)
     assert [trial.run.step_time_us for trial in tuning.trials] == [190, 200]
@@ -149,7 +149,7 @@ def test_a_plan_that_runs_as_planned_replaces_one_that_does_not(problem):
 
 def test_if_no_plan_runs_as_planned_the_first_is_kept(problem):
     first = plan_of(problem, {"a": 0, "b": 0})
-    run = going_wrong(machine([100, 100]), lambda plan: True)
+    run = misplace_an_op(machine([100, 100]), lambda plan: True)
     tuning = tune(problem, first, run, solve, rounds=1)
     assert [trial.kept for trial in tuning.trials] == [False, False]
     assert tuning.best.plan is first

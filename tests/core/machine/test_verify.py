@@ -1,4 +1,4 @@
-"""The independent checker must notice every kind of fault in schedules tampered with."""
+"""The independent verifier finds every kind of fault in corrupted schedules."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def two_gpus(links_b0=10.0):
 
 
 def problem(**constraints):
-    """Ops b and c consume what a makes, d what b makes, e what c makes; f stands alone."""
+    """Return ops a to f: b and c consume the output of a, d that of b, e that of c; f is alone."""
     profile = make_profile(
         "six",
         op_names=list("abcdef"),
@@ -63,7 +63,7 @@ def with_transfer(schedule, index, start, finish):
     return replace(schedule, transfer_start_us=starts, transfer_finish_us=finishes)
 
 
-def says(schedule, text):
+def has_fault(schedule, text):
     return any(text in fault for fault in find_faults(schedule))
 
 
@@ -82,55 +82,55 @@ def test_simulated_schedules_have_no_fault_under_any_policy(planned):
     assert find_faults(schedule) == []
 
 
-def test_a_wrong_duration(schedule):
-    assert says(with_op(schedule, 4, finish=86.0), "'e' takes 6.0, not 5.0")
+def test_a_wrong_duration_is_found(schedule):
+    assert has_fault(with_op(schedule, 4, finish=86.0), "'e' takes 6.0, not 5.0")
 
 
-def test_an_op_before_its_inputs(schedule):
-    assert says(with_op(schedule, 4, start=0.0, finish=5.0), "'e' starts at 0.0")
+def test_an_op_that_starts_before_its_inputs_is_found(schedule):
+    assert has_fault(with_op(schedule, 4, start=0.0, finish=5.0), "'e' starts at 0.0")
 
 
-def test_two_ops_at_once(schedule):
-    assert says(with_op(schedule, 2, start=45.0, finish=75.0), "overlap on one lane")
+def test_two_ops_at_once_are_found(schedule):
+    assert has_fault(with_op(schedule, 2, start=45.0, finish=75.0), "overlap on one lane")
 
 
-def test_an_idle_lane(schedule):
-    assert says(with_op(schedule, 4, start=81.0, finish=86.0), "while a lane is free")
+def test_an_idle_lane_is_found(schedule):
+    assert has_fault(with_op(schedule, 4, start=81.0, finish=86.0), "while a lane is free")
 
 
 def test_an_op_that_runs_too_early_in_the_order_is_found(schedule):
     swapped = with_op(with_op(schedule, 2, 30.0, 60.0), 1, 60.0, 80.0)
-    assert says(swapped, "'c' starts while op 'b' should go first")
+    assert has_fault(swapped, "'c' starts while op 'b' should go first")
 
 
 def test_a_missing_transfer_is_found(schedule):
     names = ("transfer_tensor", "transfer_to", "transfer_start_us", "transfer_finish_us")
     fewer = replace(schedule, **{name: getattr(schedule, name)[1:] for name in names})
-    assert says(fewer, "is needed, but never sent")
+    assert has_fault(fewer, "is needed, but never sent")
 
 
 def test_a_superfluous_transfer_is_found(schedule):
     to = schedule.transfer_to.copy()
     to[:] = 0
-    assert says(replace(schedule, transfer_to=to), "is sent, but not needed")
+    assert has_fault(replace(schedule, transfer_to=to), "is sent, but not needed")
 
 
-def test_a_transfer_of_the_wrong_length(schedule):
-    assert says(with_transfer(schedule, 0, 10.0, 23.0), "takes 13.0, not 14.0")
+def test_a_transfer_of_the_wrong_duration_is_found(schedule):
+    assert has_fault(with_transfer(schedule, 0, 10.0, 23.0), "takes 13.0, not 14.0")
 
 
 def test_a_transfer_before_its_tensor(schedule):
     assert says(with_transfer(schedule, 0, 5.0, 19.0), "is sent before it is made")
 
 
-def test_a_transfer_that_dawdles(schedule):
-    assert says(with_transfer(schedule, 1, 52.0, 64.0), "while a channel is free")
+def test_a_transfer_that_starts_late_is_found(schedule):
+    assert has_fault(with_transfer(schedule, 1, 52.0, 64.0), "while a channel is free")
 
 
 def test_a_lane_that_does_not_exist_is_found(schedule):
     lanes = schedule.op_lane.copy()
     lanes[0] = 1
-    assert says(replace(schedule, op_lane=lanes), "is on lane 1, which does not exist")
+    assert has_fault(replace(schedule, op_lane=lanes), "is on lane 1, which does not exist")
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ def test_a_lane_that_does_not_exist_is_found(schedule):
         ({"together": ((0, 1),)}, "apart from an op it is colocated with"),
     ],
 )
-def test_a_placement_that_breaks_a_constraint(schedule, constraints, fault):
-    assert says(replace(schedule, problem=problem(**constraints)), fault)
+def test_a_placement_that_breaks_a_constraint_is_found(schedule, constraints, fault):
+    assert has_fault(replace(schedule, problem=problem(**constraints)), fault)
 
 
 def test_a_departure_from_a_strict_order_is_found(schedule):
     order = np.array([0, 2, 1, 3, 4, 5])
     strict = replace(schedule, plan=replace(schedule.plan, position=order, policy="strict"))
-    assert says(strict, "starts before its predecessor")
+    assert has_fault(strict, "starts before its predecessor")
 
 
 def test_a_wrong_memory_curve_is_found(schedule):
@@ -159,7 +159,7 @@ def test_a_wrong_memory_curve_is_found(schedule):
         schedule.memory[0],
         replace(curve, bytes=curve.bytes + 1),
     )
-    assert says(wrong, "device 1 uses")
+    assert has_fault(wrong, "device 1 uses")
 
 
 def test_overlap_and_overtaking_on_a_shared_channel_are_found():
@@ -181,6 +181,6 @@ def test_overlap_and_overtaking_on_a_shared_channel_are_found():
     good = simulate(Problem(profile, two_gpus()), plan)
     assert find_faults(good) == []
     assert good.transfer_start_us.tolist() == [10, 30]
-    assert says(with_transfer(good, 1, 20.0, 40.0), "overlap on channel 'there'")
+    assert has_fault(with_transfer(good, 1, 20.0, 40.0), "overlap on channel 'there'")
     late_first = with_transfer(with_transfer(good, 1, 11.0, 31.0), 0, 31.0, 51.0)
-    assert says(late_first, "overtakes")
+    assert has_fault(late_first, "overtakes")

@@ -58,7 +58,7 @@ ONE_LARGE = ((6.25, 0.3), (2.08, 0.15), (3.13, 0.6), (2.08, 0.3))
 """Memory in GiB and speed of GPUs. Few plans of VGG-19 fit ``TIGHT``, of RNNLM ``ONE_LARGE``."""
 
 
-def small_and_unlike(
+def problem_on_small_gpus(
     unlike: Sequence[tuple[float, float]] = SMALL, model: str = "vgg-19"
 ) -> Problem:
     """Return very different GPUs that have little more memory in total than HEFT needs."""

@@ -22,14 +22,14 @@ def chain():
 
 
 @each_baseline
-def test_the_time_per_sample_of_a_baseline_is_the_evaluators(method):
-    rule, told = LoadRule("duplex"), []
-    options = PlaceOptions(objective=THROUGHPUT, values=load_values(rule), progress=told.append)
+def test_the_time_per_sample_of_a_baseline_is_evaluated(method):
+    rule, reports = LoadRule("duplex"), []
+    options = PlaceOptions(objective=THROUGHPUT, values=load_values(rule), progress=reports.append)
     plan = place(chain(), method, options=options).plan
     assert plan.objective == THROUGHPUT
     assert plan.value_us == pytest.approx(max_load_us(chain(), plan.device, rule))
     assert plan.load_rule.transfers == "duplex"
-    assert told[-1].objective_us == plan.value_us == told[-1].incumbent.value_us
+    assert reports[-1].objective_us == plan.value_us == reports[-1].incumbent.value_us
 
 
 @each_baseline
@@ -60,10 +60,10 @@ def test_local_search_minimises_the_time_per_sample():
 
 
 def test_a_deadline_ends_the_descents_with_a_plan():
-    options = PlaceOptions(objective=THROUGHPUT, time_limit_s=1e-9, progress=(told := []).append)
+    options = PlaceOptions(objective=THROUGHPUT, time_limit_s=1e-9, progress=(reports := []).append)
     plan = place(chain(), "local-search", options=options).plan
-    assert len(told) == 1
-    assert np.array_equal(plan.device, told[0].incumbent.device)
+    assert len(reports) == 1
+    assert np.array_equal(plan.device, reports[0].incumbent.device)
 
 
 def test_a_method_refuses_an_objective_that_it_does_not_serve():

@@ -14,8 +14,8 @@ from enplace.placing.in_order import fill_in_order
 from enplace.values.problem import Problem
 
 
-def placed(problem):
-    """Adjusting Placement on the ungrouped graph."""
+def adjusted_devices(problem):
+    """Run Adjusting Placement on the ungrouped graph."""
     graph = group_graph(problem, np.arange(problem.profile.n_ops))
     order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
     return adjust(problem, graph, order).tolist()
@@ -96,29 +96,29 @@ def test_the_kernel_equals_the_reference(problem):
 def test_a_node_moves_only_if_it_gains_more_than_the_transfer_back():
     """Equation 9: waiting 10 for the first device, against a transfer back of 4 or 12."""
     costs, edges = [10.0, 5.0, 5.0, 1.0], [(0, 3, 4), (1, 2, 4), (2, 3, 4)]
-    assert placed(Problem(line(costs, edges), gpus(2, b0=4.0))) == [1, 0, 0, 1]
-    assert placed(Problem(line(costs, edges), gpus(2, b0=12.0))) == [0, 0, 0, 0]
+    assert adjusted_devices(Problem(line(costs, edges), gpus(2, b0=4.0))) == [1, 0, 0, 1]
+    assert adjusted_devices(Problem(line(costs, edges), gpus(2, b0=12.0))) == [0, 0, 0, 0]
 
 
 def test_a_full_device_hands_over_to_the_next():
     profile = line([1.0] * 4, [(i, i + 1, 0) for i in range(3)], persistent=[400] * 4)
-    assert placed(Problem(profile, gpus(2, b0=50.0, capacity=1000))) == [0, 0, 1, 1]
+    assert adjusted_devices(Problem(profile, gpus(2, b0=50.0, capacity=1000))) == [0, 0, 1, 1]
 
 
-def filled(sizes, capacities):
-    """Devices that Order-Place gives to nodes of these sizes, one after another."""
+def order_place_devices(sizes, capacities):
+    """Return the devices that Order-Place chooses for nodes of these sizes."""
     problem = Problem(line([1.0] * len(sizes), [], persistent=sizes), gpus(len(capacities)))
     claims = claims_of(problem, np.arange(len(sizes)))
     claims.free_bytes[:] = capacities
     return fill_in_order(claims, np.arange(len(sizes)), np.arange(len(capacities))).tolist()
 
 
-def test_with_all_devices_full_the_emptiest_takes_the_rest():
-    assert filled([6, 6, 6, 6, 1], [10, 14]) == [0, 1, 1, 0, 1]
+def test_when_all_devices_are_full_the_emptiest_takes_the_rest():
+    assert order_place_devices([6, 6, 6, 6, 1], [10, 14]) == [0, 1, 1, 0, 1]
 
 
 def test_order_place_never_returns_to_a_device():
-    assert filled([6, 5, 1, 4], [10, 10]) == [0, 1, 1, 1]
+    assert order_place_devices([6, 5, 1, 4], [10, 10]) == [0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("method", ["celeritas", "order-place", "m-topo", "heft"])

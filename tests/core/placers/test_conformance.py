@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.core.placers.problems import ONE_LARGE, TIGHT, gpus, line, problems, small_and_unlike
+from tests.core.placers.problems import (
+    ONE_LARGE,
+    TIGHT,
+    gpus,
+    line,
+    problem_on_small_gpus,
+    problems,
+)
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
@@ -147,16 +154,16 @@ def with_capability(capability):
 
 
 @pytest.mark.parametrize("method", with_capability("memory"))
-def test_a_method_that_knows_memory_fits_vgg_on_small_unlike_gpus(method):
-    problem = small_and_unlike()
+def test_methods_with_memory_support_fit_vgg_on_small_different_gpus(method):
+    problem = problem_on_small_gpus()
     for seed in range(3 if placers()[method].can("anytime") else 1):
         options = PlaceOptions(seed=seed, **budget(method, seconds=30.0))
         assert simulate(problem, place(problem, method, options=options).plan).fits
 
 
 @pytest.mark.parametrize("method", with_capability("memory"))
-def test_where_memory_is_tight_a_plan_fits_or_says_that_it_does_not(method):
-    problem = small_and_unlike(TIGHT)
+def test_with_tight_memory_a_plan_fits_or_notes_that_it_does_not(method):
+    problem = problem_on_small_gpus(TIGHT)
     plan = place(problem, method, options=PlaceOptions(**budget(method, seconds=30.0))).plan
     fits = simulate(problem, plan).fits
     assert fits or " fits" in plan.note
@@ -164,8 +171,8 @@ def test_where_memory_is_tight_a_plan_fits_or_says_that_it_does_not(method):
 
 
 @pytest.mark.parametrize("method", ["heft", "dpos", "m-etf", "m-topo", "order-place", "celeritas"])
-def test_ops_of_a_plan_that_lacks_memory_move_until_it_fits_and_it_says_so(method):
-    problem = small_and_unlike(ONE_LARGE, "rnnlm-2-2048")
+def test_a_plan_that_exceeds_memory_is_repaired_with_a_note(method):
+    problem = problem_on_small_gpus(ONE_LARGE, "rnnlm-2-2048")
     roomy = Problem(problem.profile, presets()["celeritas"])
     plan = place(problem, method).plan
     assert simulate(problem, plan).fits

@@ -49,8 +49,8 @@ def test_the_short_branch_runs_on_another_gpu_if_that_is_faster():
 
 
 @st.composite
-def with_transfers(draw):
-    """Equal GPUs with ample memory, and graphs in which any op may send to any later one.
+def problems_with_transfers(draw):
+    """Draw equal GPUs with ample memory, and graphs in which any op may send to any later one.
 
     The theorem assumes that transfers never queue, so each ordered pair of GPUs has its own
     channel, and each output has few consumers.
@@ -70,15 +70,15 @@ def with_transfers(draw):
 
 # Derandomised, because in rare graphs transfers queue and the step exceeds the bound.
 @settings(deadline=None, max_examples=300, derandomize=True)
-@given(with_transfers())
+@given(problems_with_transfers())
 def test_theorem_1_bounds_the_step(problem):
     step, ideal, c_max, _ = step_and_ideal(problem)
     assert step <= 2 * ideal + c_max + 1e-9
 
 
 @settings(deadline=None, max_examples=300)
-@given(with_transfers())
-def test_with_queues_all_transfers_bound_the_step(problem):
+@given(problems_with_transfers())
+def test_with_queues_the_sum_of_all_transfers_bounds_the_step(problem):
     step, ideal, _, all_transfers = step_and_ideal(problem)
     assert step <= 2 * ideal + all_transfers + 1e-9
 

@@ -26,10 +26,10 @@ ERRING = [
 ]
 
 
-@pytest.mark.parametrize(("what", "why"), ERRING)
+@pytest.mark.parametrize(("behaviour", "why"), ERRING)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_plan_is_kept_and_nothing_false_is_proven(method, what, why, gurobi):
-    gurobi(**what)
+def test_a_failing_solver_costs_neither_the_plan_nor_a_true_bound(method, behaviour, why, gurobi):
+    gurobi(**behaviour)
     costs = [3.0 + 2 * (i % 5) for i in range(9)]
     problem = Problem(line(costs, [(i, i + 3, 2) for i in range(6)]), gpus(2))
     options = PlaceOptions(objective=METHODS[method], time_limit_s=10)

@@ -30,8 +30,8 @@ SHIFT = Option("shift", WHOLE, 0, "How many GPUs further.")
 def one_side(problem, options):
     gpus = problem.cluster.gpus
     at = (0 if options.choice(SIDE) == "left" else -1) + int(options.value(SHIFT))
-    wish = np.full(problem.profile.n_ops, gpus[at % len(gpus)])
-    return best_of(problem, unordered(problem, settle(problem, wish), "one-side"), options).plan
+    device = np.full(problem.profile.n_ops, gpus[at % len(gpus)])
+    return best_of(problem, unordered(problem, settle(problem, device), "one-side"), options).plan
 """
 
 

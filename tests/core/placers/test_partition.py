@@ -85,20 +85,20 @@ with open(mapping, "w") as file:
 """
 
 
-def stand_in(folder, monkeypatch, text):
+def install_fake_scotch(folder, monkeypatch, text):
     (folder / SCOTCH).write_text(text)
     (folder / SCOTCH).chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
 
 
-def test_scotch_reads_our_graph_and_we_read_its_mapping(tmp_path, monkeypatch):
-    stand_in(tmp_path, monkeypatch, STAND_IN.format(python=sys.executable))
+def test_scotch_reads_the_graph_file_and_its_mapping_is_read_back(tmp_path, monkeypatch):
+    install_fake_scotch(tmp_path, monkeypatch, STAND_IN.format(python=sys.executable))
     _, graph = weighted_graph(Problem(two_chains(), gpus(3)))
     assert run_scotch(graph).tolist() == [node % 3 for node in range(20)]
 
 
-def test_a_scotch_that_fails_is_one_line(tmp_path, monkeypatch):
-    stand_in(tmp_path, monkeypatch, "#!/bin/sh\necho 'out of memory' >&2\nexit 1\n")
+def test_a_failing_scotch_is_reported_in_one_line(tmp_path, monkeypatch):
+    install_fake_scotch(tmp_path, monkeypatch, "#!/bin/sh\necho 'out of memory' >&2\nexit 1\n")
     _, graph = weighted_graph(Problem(two_chains(), gpus(2)))
     with pytest.raises(EnplaceError, match=r"scotch_gmap failed \(out of memory\)"):
         run_scotch(graph)

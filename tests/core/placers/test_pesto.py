@@ -90,15 +90,15 @@ def test_a_finer_graph_is_searched_if_forty_vertices_are_too_coarse():
     assert "searched without a proof" in plan.note
 
 
-def wide():
-    """Four chains side by side, of more ops than a free solver gets vertices."""
+def wide_problem():
+    """Return four parallel chains with more ops than the vertices given to a free solver."""
     costs = [3.0 + i % 7 for i in range(60)]
     return Problem(line(costs, [(i, i + 4, 20) for i in range(56)]), gpus(2, b1=0.1))
 
 
-def test_the_program_begins_with_the_plan_given():
-    """From HEFT's plan of forty vertices it does not get to what HEFT's of all ops comes to."""
-    problem = wide()
+def test_the_program_starts_from_the_given_plan():
+    """From HEFT's plan for forty vertices it would not reach HEFT's plan for all ops."""
+    problem = wide_problem()
     start = place(problem, "heft").plan
     plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=2, start=start)).plan
     assert plan.details["ilp_step_time_us"] <= simulate(problem, start).makespan_us + 1e-9
@@ -116,8 +116,8 @@ def test_the_plan_is_never_worse_than_the_given_one(limit_s):
     assert simulate(problem, plan).makespan_us <= simulate(problem, start).makespan_us
 
 
-def test_a_plan_given_moves_where_a_new_pin_says():
-    problem = wide()
+def test_a_given_plan_is_adapted_to_a_new_pin():
+    problem = wide_problem()
     start = place(problem, "heft").plan
     pinned = Problem(problem.profile, problem.cluster, pins={0: int(1 - start.device[0])})
     plan = place(pinned, "pesto", options=PlaceOptions(time_limit_s=0.5, start=start)).plan
@@ -128,11 +128,11 @@ UNLICENSED = {"printed": "No Gurobi license found\n", "status": 1}
 BROKEN = [{"every": "0"}, {"every": "1"}, {"every": "nan"}, {"every": "0.5"}, {"values": {}}]
 
 
-@pytest.mark.parametrize("what", [*BROKEN, UNLICENSED])
+@pytest.mark.parametrize("behaviour", [*BROKEN, UNLICENSED])
 @pytest.mark.parametrize("solver", ["", "Gurobi"])
-def test_a_plan_is_never_lost_to_a_solver_that_errs(gurobi, what, solver):
-    gurobi(**what)
-    problem = wide()
+def test_a_failing_solver_never_costs_the_plan(gurobi, behaviour, solver):
+    gurobi(**behaviour)
+    problem = wide_problem()
     plan = place(
         problem, "pesto", options=PlaceOptions(time_limit_s=4, values={"solver": solver})
     ).plan
@@ -160,7 +160,7 @@ def test_without_a_licence_a_free_solver_takes_over(gurobi):
 def test_a_requested_solver_is_not_replaced_and_its_error_is_noted(gurobi):
     gurobi(**UNLICENSED)
     plan = place(
-        wide(), "pesto", options=PlaceOptions(time_limit_s=4, values={"solver": "Gurobi"})
+        wide_problem(), "pesto", options=PlaceOptions(time_limit_s=4, values={"solver": "Gurobi"})
     ).plan
     assert plan.details["solver"] == "Gurobi"
     assert plan.details["solver_status"] == "failed"

@@ -77,22 +77,22 @@ def test_the_name_of_the_model_is_not_a_layer():
     assert place(problem, "expert").plan.device.tolist() == [0, 0, 1, 1]
 
 
-def stacked(layers, costs):
-    """Embedding, layers and softmax with their backward ops, as a chain there and back."""
+def stacked_profile(layers, costs):
+    """Return a chain of embedding, layers and softmax, then their backward ops in reverse."""
     scopes = ["emb", *[f"lstm{i}/t0" for i in range(layers)], "softmax"]
     scopes += [f"gradients/{scope}" for scope in reversed(scopes)]
     n = len(scopes)
     return line(costs, [(i, i + 1, 8) for i in range(n - 1)], scopes=scopes)
 
 
-def test_the_expert_keeps_layers_whole_and_their_gradients_with_them():
-    problem = Problem(stacked(4, [1.0, 10, 10, 10, 10, 1] * 2), gpus(2))
+def test_the_expert_keeps_layers_and_their_gradients_together():
+    problem = Problem(stacked_profile(4, [1.0, 10, 10, 10, 10, 1] * 2), gpus(2))
     device = place(problem, "expert").plan.device.tolist()
     assert device == [0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0]
 
 
 def test_the_expert_balances_the_blocks():
-    problem = Problem(stacked(4, [0.0, 30, 10, 10, 10, 0, 0, 10, 10, 10, 30, 0]), gpus(2))
+    problem = Problem(stacked_profile(4, [0.0, 30, 10, 10, 10, 0, 0, 10, 10, 10, 30, 0]), gpus(2))
     device = place(problem, "expert").plan.device.tolist()
     assert device[:6] == [0, 0, 1, 1, 1, 1]
 
@@ -105,8 +105,8 @@ def test_the_expert_distributes_the_branches_of_a_cell():
     assert device[1:4] == [0, 1, 1]
 
 
-def branched(cells, times_us):
-    """Cells of parallel branches of the same times, each joined before the next."""
+def branched_profile(cells, times_us):
+    """Return cells of parallel branches, each joined before the next."""
     scopes, costs, edges, last = [], [], [], None
     for cell in range(cells):
         join = len(scopes) + len(times_us)
@@ -120,21 +120,21 @@ def branched(cells, times_us):
     return line(costs, edges, scopes=scopes)
 
 
-def test_the_expert_deals_branches_to_every_gpu_though_a_cell_has_fewer():
-    problem = Problem(branched(4, [9.0, 8, 7]), gpus(8))
+def test_the_expert_uses_all_gpus_even_if_a_cell_has_fewer_branches():
+    problem = Problem(branched_profile(4, [9.0, 8, 7]), gpus(8))
     busy_us = simulate(problem, place(problem, "expert").plan).busy_us
     assert busy_us.min() > 0
 
 
-def test_the_expert_deals_the_joins_of_cells_like_branches():
-    problem = Problem(branched(4, [9.0, 8, 7]), gpus(4))
+def test_the_expert_distributes_joins_like_branches():
+    problem = Problem(branched_profile(4, [9.0, 8, 7]), gpus(4))
     device = place(problem, "expert").plan.device
     assert len(set(device[3::4].tolist())) > 1
 
 
-def test_the_expert_leaves_no_gpu_empty_that_has_a_layer():
-    """The first two layers take most of the time; a quarter of it is no whole layer."""
-    problem = Problem(stacked(4, [0.0, 60, 60, 20, 10, 0] + [0.0] * 6), gpus(4))
+def test_the_expert_gives_every_gpu_a_layer_if_there_are_enough():
+    """The first two layers take most of the time, each more than a quarter."""
+    problem = Problem(stacked_profile(4, [0.0, 60, 60, 20, 10, 0] + [0.0] * 6), gpus(4))
     device = place(problem, "expert").plan.device.tolist()
     assert device[:6] == [0, 0, 1, 2, 2, 3]
 
@@ -199,27 +199,29 @@ def test_layers_are_ordered_by_their_work_not_by_weight_reads():
     assert layer.tolist() == [1, 1, 0, 1, 2]
 
 
-def convolutions():
-    """Four times convolution, normalisation and activation, without names that tell."""
+def convolution_problem():
+    """Return four blocks of convolution, normalisation and activation without telling names."""
     types = ["Conv2D", "FusedBatchNormV3", "Relu"] * 4
     edges = [(i, i + 1, 8) for i in range(11)]
     return Problem(line([10.0, 2, 1] * 4, edges, types=types), gpus(2))
 
 
-def test_the_expert_deals_out_layers_of_each_kind_in_turn():
-    plan = place(convolutions(), "expert").plan
+def test_the_expert_distributes_layers_of_each_kind():
+    plan = place(convolution_problem(), "expert").plan
     assert plan.details["family"] == "layers"
     assert plan.device.tolist() == [0, 0, 0, 1, 1, 1] * 2
 
 
-def test_a_person_may_name_the_family():
-    plan = place(convolutions(), "expert", options=PlaceOptions(values={"family": "stacked"})).plan
+def test_the_family_can_be_chosen():
+    plan = place(
+        convolution_problem(), "expert", options=PlaceOptions(values={"family": "stacked"})
+    ).plan
     assert plan.details["family"] == "stacked"
     assert plan.device.tolist() == [0] * 6 + [1] * 6
 
 
 def test_a_rule_overrides_the_family(tmp_path):
-    problem, file = convolutions(), tmp_path / "rules.txt"
+    problem, file = convolution_problem(), tmp_path / "rules.txt"
     names = problem.profile.op_names
     file.write_text(f"^{names[0]}$ -> GPU:1\n^{names[11]}$ -> GPU:0\n")
     options = PlaceOptions(values={"rules": str(file)})

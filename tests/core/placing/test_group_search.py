@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.placers.problems import gpus, line, problems, small_and_unlike
+from tests.core.placers.problems import gpus, line, problem_on_small_gpus, problems
 
 from enplace.machine import simulate
 from enplace.placers import STEP_TIME, THROUGHPUT, PlaceOptions, place
@@ -19,19 +19,19 @@ from enplace.values.problem import Problem
 each_search = pytest.mark.parametrize("method", ["local-search", "mcmc"])
 
 
-def ladder(n=6, **extra):
-    """Two chains of dear ops with a rung now and then; each op is a group of its own."""
+def ladder_profile(n=6, **extra):
+    """Return two chains of long ops with a few cross edges; each op is a group."""
     edges = [(i, i + 2, 400_000_000) for i in range(n - 2)] + [(0, 3, 400_000_000)]
     return line([10.0, 7.0] * (n // 2), sorted(set(edges)), **extra)
 
 
-def tight(n=6):
-    """Fusion takes at most a quarter of a GPU's memory, so that nothing is merged."""
-    return Problem(ladder(n), gpus(2, b0=1.0, capacity=1_500_000_000))
+def tight_problem(n=6):
+    """Return a problem whose memory is too small for any ops to be merged."""
+    return Problem(ladder_profile(n), gpus(2, b0=1.0, capacity=1_500_000_000))
 
 
-def test_no_single_reassignment_helps_where_the_descent_ends():
-    search = Search(tight(), "local-search", PlaceOptions())
+def test_a_descent_ends_where_no_reassignment_helps():
+    search = Search(tight_problem(), "local-search", PlaceOptions())
     end = descend(search, search.random(np.random.default_rng(3)))
     assert search.n_groups > 2
     score = search.score(end)
@@ -43,7 +43,7 @@ def test_no_single_reassignment_helps_where_the_descent_ends():
 
 @each_search
 def test_the_search_finds_the_optimum_of_a_small_problem(method):
-    problem = tight()
+    problem = tight_problem()
     search = Search(problem, method, PlaceOptions())
     every = itertools.product(search.gpus, repeat=search.n_groups)
     optimum = min(search.score(np.array(devices)) for devices in every)
@@ -59,8 +59,8 @@ def test_plans_that_fit_are_preferred(method):
 
 
 @pytest.mark.parametrize(("method", "seed"), [("local-search", 6), ("rl", 17)])
-def test_a_search_that_meets_nothing_that_fits_fills_the_gpus_in_order(method, seed):
-    problem = small_and_unlike()
+def test_a_search_that_finds_nothing_that_fits_uses_order_place(method, seed):
+    problem = problem_on_small_gpus()
     plan = place(problem, method, options=PlaceOptions(seed=seed)).plan
     assert simulate(problem, plan).fits
     assert "plan of order-place" in plan.note
@@ -70,14 +70,14 @@ def test_a_search_that_meets_nothing_that_fits_fills_the_gpus_in_order(method, s
 def test_the_time_limit_ends_the_search(method):
     tried = []
     options = PlaceOptions(time_limit_s=1e-9, progress=tried.append)
-    place(tight(), method, options=options)
+    place(tight_problem(), method, options=options)
     assert len(tried) == 1
 
 
 @each_search
 def test_one_gpu_needs_no_search(method):
     tried = []
-    problem = Problem(ladder(), gpus(1))
+    problem = Problem(ladder_profile(), gpus(1))
     place(problem, method, options=PlaceOptions(progress=tried.append))
     assert len(tried) == 1
 
@@ -96,8 +96,8 @@ def test_a_placement_of_groups_is_settled_like_any_other(problem, seed):
     assert np.array_equal(search.best.plan.device, settle(problem, device[search.group]))
 
 
-def test_the_score_of_what_fits_is_its_step_time_where_no_ops_are_grouped():
-    problem = tight()
+def test_without_groups_the_score_of_a_plan_that_fits_is_its_step_time():
+    problem = tight_problem()
     for device in itertools.product(problem.cluster.gpus, repeat=problem.profile.n_ops):
         search = Search(problem, "mcmc", PlaceOptions())
         score, schedule = search.score(np.array(device)), simulate(problem, search.best.plan)
@@ -117,5 +117,10 @@ def test_mcmc_is_never_worse_than_the_expert():
 @pytest.mark.parametrize("objective", [STEP_TIME, THROUGHPUT])
 def test_local_search_notes_how_many_descents_it_completed(objective):
     short = PlaceOptions(time_limit_s=1e-9, seed=3, objective=objective)
-    assert place(tight(), "local-search", options=short).plan.note == "0 of 10 descents completed"
-    assert not place(tight(), "local-search", options=PlaceOptions(objective=objective)).plan.note
+    assert (
+        place(tight_problem(), "local-search", options=short).plan.note
+        == "0 of 10 descents completed"
+    )
+    assert not place(
+        tight_problem(), "local-search", options=PlaceOptions(objective=objective)
+    ).plan.note

@@ -14,7 +14,7 @@ from enplace.values.splits.rules import Split
 from problems import cluster_of, plan_of, planned_problems, profile_of
 
 
-def through(message):
+def encode_and_decode(message):
     buffer = bytearray(wire.encode(message))
     received = wire.take(buffer)
     assert not buffer
@@ -26,8 +26,8 @@ def test_a_problem_survives_encoding(drawn):
     problem, plan = drawn
     pins = {0: int(plan.device[0])}
     problem = replace(problem, pins=pins, together=((0,),))
-    profile = codecs.profile_from(through(codecs.profile_message(problem.profile)))
-    head = through(Message("solve", {"problem": codecs.problem_to_json(problem)})).details
+    profile = codecs.profile_from(encode_and_decode(codecs.profile_message(problem.profile)))
+    head = encode_and_decode(Message("solve", {"problem": codecs.problem_to_json(problem)})).details
     arrived = codecs.problem_from(profile, head["problem"])
     assert arrived.profile.fingerprint == problem.profile.fingerprint
     assert arrived.cluster == problem.cluster
@@ -60,7 +60,7 @@ def test_every_field_of_a_plan_survives_encoding():
     )
     for field in fields(Plan):
         assert field.default is MISSING or getattr(plan, field.name) != field.default
-    arrived = codecs.plan_from(through(codecs.plan_message("solved", plan, {})))
+    arrived = codecs.plan_from(encode_and_decode(codecs.plan_message("solved", plan, {})))
     for field in fields(Plan):
         np.testing.assert_equal(getattr(arrived, field.name), getattr(plan, field.name))
 
@@ -84,13 +84,13 @@ def test_partial_messages_are_kept_until_they_are_complete():
 def test_an_array_of_objects_is_refused():
     bad = Message("profile", {}, {"device": np.array([{}], dtype=object)})
     with pytest.raises(ValueError, match="allow_pickle"):
-        through(bad)
+        encode_and_decode(bad)
 
 
 def test_measurements_survive_encoding():
     measured = Measurement(step_time_us=12.5, op_deviation={"a": 0.1, "b": np.nan})
     profile = replace(profile_of({"a": 1}), measured=measured)
-    arrived = codecs.profile_from(through(codecs.profile_message(profile, "done")))
+    arrived = codecs.profile_from(encode_and_decode(codecs.profile_message(profile, "done")))
     assert arrived.measured.step_time_us == 12.5
     assert arrived.measured.op_deviation["a"] == 0.1
     assert np.isnan(arrived.measured.op_deviation["b"])

@@ -1,4 +1,4 @@
-"""Workers that behave in every bad way, seen from the process that started them."""
+"""Workers that misbehave, seen from the process that started them."""
 
 import os
 import select
@@ -27,12 +27,12 @@ SPEAK = """
 
 
 def work(code, messages=JOB, speak=SPEAK, **options):
-    """Do a job in a process that runs some Python."""
+    """Do a job in a worker that runs some Python code."""
     script = f"{textwrap.dedent(speak)}\n{textwrap.dedent(code)}"
     return do_job(Program((sys.executable, "-c", script), "test"), messages, **options)
 
 
-def fails(code, **options) -> WorkerError:
+def fail_work(code, **options) -> WorkerError:
     with pytest.raises(WorkerError) as caught:
         work(code, **options)
     assert "\n" not in str(caught.value)
@@ -40,7 +40,7 @@ def fails(code, **options) -> WorkerError:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, or does so at once."""
+    """Return whether a process has ended or is about to."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -50,22 +50,22 @@ def is_gone(pid: int) -> bool:
     return bool(ended)
 
 
-def test_the_answer_comes_back_with_its_progress():
-    said = []
+def test_progress_and_answer_arrive():
+    reports = []
     done = work(
         """
         send("progress", message="warming up", fraction=None)
         send("progress", message="measuring", fraction=0.5)
         send("done", got=job.do)
         """,
-        progress=lambda message, fraction: said.append((message, fraction)),
+        progress=lambda message, fraction: reports.append((message, fraction)),
     )
     assert done.details == {"got": "profile"}
-    assert said == [("warming up", None), ("measuring", 0.5)]
+    assert reports == [("warming up", None), ("measuring", 0.5)]
 
 
-def test_messages_arrive_whole_however_they_are_cut():
-    said = []
+def test_messages_arrive_complete_however_they_are_written():
+    reports = []
     done = work(
         """
         parts = [encode(Message("progress", {"message": str(i)})) for i in range(3)]
@@ -75,9 +75,9 @@ def test_messages_arrive_whole_however_they_are_cut():
             out.flush()
             time.sleep(0.01)
         """,
-        progress=lambda message, fraction: said.append(message),
+        progress=lambda message, fraction: reports.append(message),
     )
-    assert said == ["0", "1", "2"]
+    assert reports == ["0", "1", "2"]
     assert done.details == {"n": 3}
 
 
@@ -116,8 +116,8 @@ def test_an_input_error_keeps_its_type():
         work("send('failed', why='too big', kind='DoesNotFitError')")
 
 
-def test_any_other_error_comes_with_the_last_lines():
-    error = fails(
+def test_other_errors_come_with_the_last_lines_of_output():
+    error = fail_work(
         """
         for i in range(100):
             print("line", i)
@@ -130,8 +130,8 @@ def test_any_other_error_comes_with_the_last_lines():
 
 
 @pytest.mark.parametrize("kind", ["annotations", "nonesuch", None, "EnplaceWarning"])
-def test_a_kind_that_is_no_error_of_ours_is_a_fault_of_the_worker(kind):
-    assert str(fails(f"send('failed', why='oh', kind={kind!r})")) == "oh"
+def test_an_unknown_error_type_becomes_a_worker_error(kind):
+    assert str(fail_work(f"send('failed', why='oh', kind={kind!r})")) == "oh"
 
 
 @pytest.mark.parametrize(
@@ -146,20 +146,22 @@ def test_a_kind_that_is_no_error_of_ours_is_a_fault_of_the_worker(kind):
         ("raise ValueError", "exit status 1"),
     ],
 )
-@pytest.mark.parametrize("speak", [SPEAK, "import os, signal, sys"], ids=["late", "early"])
-def test_a_process_that_ends_without_an_answer_is_reported_as_what_it_was(speak, code, why):
-    assert why in str(fails(code, speak=speak))
+@pytest.mark.parametrize(
+    "speak", [SPEAK, "import os, signal, sys"], ids=["after reading", "before reading"]
+)
+def test_a_worker_that_ends_without_an_answer_is_explained(speak, code, why):
+    assert why in str(fail_work(code, speak=speak))
 
 
 def test_the_last_lines_before_a_crash_are_kept():
-    error = fails("print('about to go wrong', flush=True); os.abort()")
+    error = fail_work("print('about to go wrong', flush=True); os.abort()")
     assert error.last_lines == "about to go wrong"
     assert error.details == {"last_lines": ["about to go wrong"]}
 
 
 def test_a_worker_that_closes_its_output_is_ended():
     began = time.monotonic()
-    fails("out.close(); time.sleep(60)")
+    fail_work("out.close(); time.sleep(60)")
     assert time.monotonic() - began < 10
 
 
@@ -171,12 +173,14 @@ def test_children_that_outlive_a_worker_are_ended(tmp_path):
         open({str(tmp_path / "pid")!r}, "w").write(str(pid))
         os._exit(5)
     """
-    assert "exit status 5" in str(fails(code))
+    assert "exit status 5" in str(fail_work(code))
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.parametrize(
-    "stubborn", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"], ids=["willing", "stubborn"]
+    "stubborn",
+    ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"],
+    ids=["ends", "ignores SIGTERM"],
 )
 def test_cancelling_ends_a_worker_and_its_children_within_a_second(stubborn):
     pids, asked = [], []
@@ -217,7 +221,7 @@ def test_a_worker_that_never_reads_its_job_does_not_end_the_command():
     before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         big = Message("profile", {"source": {}, "names": "x" * (8 << 20)})
-        error = fails("sys.exit(4)", messages=[big], speak="import sys")
+        error = fail_work("sys.exit(4)", messages=[big], speak="import sys")
     finally:
         signal.signal(signal.SIGPIPE, before)
     assert "exit status 4" in str(error)
@@ -239,7 +243,7 @@ def test_no_file_is_left_open():
     work("send('done')")
     before = count()
     work("send('done')")
-    fails("os._exit(1)")
+    fail_work("os._exit(1)")
     assert count() == before
 
 

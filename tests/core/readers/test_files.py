@@ -245,15 +245,17 @@ def npz(**arrays: Any) -> bytes:
 
 
 @pytest.fixture
-def sound(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
+def valid_archive(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     path = tmp_path / "p.enplace"
     write_profile(path, PROFILE)
     return path, members_of(path)
 
 
 @pytest.mark.parametrize("missing", ["enplace.json", "profile.json", "profile.npz"])
-def test_a_missing_member_is_named(sound: tuple[Path, dict[str, bytes]], missing: str) -> None:
-    path, members = sound
+def test_a_missing_member_is_named(
+    valid_archive: tuple[Path, dict[str, bytes]], missing: str
+) -> None:
+    path, members = valid_archive
     del members[missing]
     pack(path, members)
     with pytest.raises(FileError, match=rf"p\.enplace: '{missing}' is missing"):
@@ -261,20 +263,20 @@ def test_a_missing_member_is_named(sound: tuple[Path, dict[str, bytes]], missing
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "extra.json", "a\\b"])
-def test_a_member_that_has_no_place_is_refused(
-    sound: tuple[Path, dict[str, bytes]], name: str
+def test_an_unexpected_member_is_refused(
+    valid_archive: tuple[Path, dict[str, bytes]], name: str
 ) -> None:
-    path, members = sound
+    path, members = valid_archive
     pack(path, members | {name: b"x"})
     with pytest.raises(FileError, match="which does not belong here"):
         read_profile(path)
     assert [p.name for p in path.parent.iterdir()] == ["p.enplace"]
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked(
-    sound: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(
+    valid_archive: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, members = sound
+    path, members = valid_archive
     monkeypatch.setattr(archive_module, "SMALL_BYTES", 1 << 20)
     pack(path, members | {"profile.json": b" " * (4 << 20)})
     monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("unpacked the bomb"))
@@ -282,8 +284,8 @@ def test_a_bomb_is_refused_before_it_is_unpacked(
         read_profile(path)
 
 
-def test_every_truncation_is_refused(sound: tuple[Path, dict[str, bytes]]) -> None:
-    path, _ = sound
+def test_every_truncation_is_refused(valid_archive: tuple[Path, dict[str, bytes]]) -> None:
+    path, _ = valid_archive
     content = path.read_bytes()
     for end in range(2, len(content), 97):
         path.write_bytes(content[:end])
@@ -291,8 +293,10 @@ def test_every_truncation_is_refused(sound: tuple[Path, dict[str, bytes]]) -> No
             read_profile(path)
 
 
-def test_flipped_bytes_never_end_in_a_traceback(sound: tuple[Path, dict[str, bytes]]) -> None:
-    path, _ = sound
+def test_flipped_bytes_never_cause_a_traceback(
+    valid_archive: tuple[Path, dict[str, bytes]],
+) -> None:
+    path, _ = valid_archive
     content = bytearray(path.read_bytes())
     for at in range(2, len(content), 13):
         broken = content.copy()
@@ -302,8 +306,10 @@ def test_flipped_bytes_never_end_in_a_traceback(sound: tuple[Path, dict[str, byt
             assert same(read_profile(path), PROFILE)
 
 
-def test_a_newer_format_is_refused_with_a_way_out(sound: tuple[Path, dict[str, bytes]]) -> None:
-    path, members = sound
+def test_a_newer_format_is_refused_with_a_remedy(
+    valid_archive: tuple[Path, dict[str, bytes]],
+) -> None:
+    path, members = valid_archive
     pack(path, members | {"enplace.json": b'{"format": "enplace/99"}'})
     with pytest.raises(FileError, match=r"written by a newer Enplace \(format 99.*update Enplace"):
         read_profile(path)
@@ -330,17 +336,19 @@ def arrays_of(members: dict[str, bytes]) -> dict[str, Any]:
         ("persistent_bytes", np.array([1, 2, 3, -4])),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(
-    sound: tuple[Path, dict[str, bytes]], key: str, value: Any
+def test_inconsistent_arrays_are_refused(
+    valid_archive: tuple[Path, dict[str, bytes]], key: str, value: Any
 ) -> None:
-    path, members = sound
+    path, members = valid_archive
     pack(path, members | {"profile.npz": npz(**arrays_of(members) | {key: value})})
     with pytest.raises(EnplaceError, match=r"p\.enplace: "):
         read_profile(path)
 
 
-def test_an_array_that_promises_more_than_it_holds(sound: tuple[Path, dict[str, bytes]]) -> None:
-    path, members = sound
+def test_an_array_shorter_than_its_header_is_refused(
+    valid_archive: tuple[Path, dict[str, bytes]],
+) -> None:
+    path, members = valid_archive
     arrays = arrays_of(members)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as inner:
@@ -356,8 +364,8 @@ def test_an_array_that_promises_more_than_it_holds(sound: tuple[Path, dict[str, 
         read_profile(path)
 
 
-def test_pickles_are_not_loaded(sound: tuple[Path, dict[str, bytes]]) -> None:
-    path, members = sound
+def test_pickles_are_not_loaded(valid_archive: tuple[Path, dict[str, bytes]]) -> None:
+    path, members = valid_archive
     evil = npz(**arrays_of(members) | {"edge_op": np.array([{}, {}, {}, {}, {}], dtype=object)})
     pack(path, members | {"profile.npz": evil})
     with pytest.raises(FileError, match=r"edge_op\.npy has a wrong type"):

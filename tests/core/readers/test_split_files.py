@@ -67,17 +67,17 @@ def test_the_file_of_a_plan_without_splits_has_none(split, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "complaint"),
     [
         ({"op": "relu", "dimension": "batch"}, r"splits\[0\]: 'parts' is missing"),
         ({"op": "relu", "dimension": "batch", "parts": 1}, r"splits\[0\].parts: .* from 2 to 256"),
         ({"op": "relu", "dimension": "batch", "parts": 2, "n": 1}, "'n' means nothing here"),
     ],
 )
-def test_a_damaged_split_is_named(split, path, entry, said):
+def test_a_damaged_split_is_named(split, path, entry, complaint):
     data = json.loads(path.read_text()) | {"splits": [entry]}
     path.write_text(json.dumps(data))
-    with pytest.raises(FileError, match=rf"plan.json: .*{said}"):
+    with pytest.raises(FileError, match=rf"plan.json: .*{complaint}"):
         read_plan(path, split[0])
 
 

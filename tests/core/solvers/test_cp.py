@@ -112,11 +112,11 @@ def test_without_the_solver_the_search_continues(monkeypatch):
     problem = Problem(line([2.0] * 5, []), gpus(2))
     place(problem, "enplace")  # compiles the kernels before the time limit counts
     monkeypatch.setattr("enplace.placers.enplace.search.EXACT_SHARE", 0.05)
-    said = []
-    options = PlaceOptions(time_limit_s=1.0, progress=lambda p: said.append(p.message))
+    messages = []
+    options = PlaceOptions(time_limit_s=1.0, progress=lambda p: messages.append(p.message))
     plan = place(problem, "enplace", options=options).plan
     assert simulate(problem, plan).makespan_us == 6
-    assert any("ortools" in line for line in said)
+    assert any("ortools" in line for line in messages)
     assert "CP-SAT (No module named 'ortools')" in plan.note
 
 
@@ -180,8 +180,8 @@ def test_it_is_proven_that_no_plan_fits():
 SLOW, SHARED, SMALL, PINNED = "a slower link", "a shared channel", "less memory", "a pin"
 
 
-def all_but(difference):
-    """Two ops between ops of a CPU, and two GPUs that are alike but for one thing.
+def nearly_identical_gpus(difference):
+    """Return two ops between CPU ops, and two GPUs that differ in one respect.
 
     Because of it, the heavier op should not be on the first GPU. The shared channel leads to the
     first GPU and from the second.
@@ -190,10 +190,10 @@ def all_but(difference):
     edges = [("input", "other", 0), ("next", "heavy", 20), ("heavy", "last", 4)]
     edges.append(("other", "last", 40))
     profile = profile_of(times, edges, cpu=cpu, persistent={"heavy": 800})
-    room = [500 if difference == SMALL else 1000, 1000, GIB]
+    capacities = [500 if difference == SMALL else 1000, 1000, GIB]
     devices = tuple(
         Device(f"{kind.upper()}:{i}", kind, size)
-        for kind, i, size in zip(("gpu", "gpu", "cpu"), (0, 1, 0), room, strict=True)
+        for kind, i, size in zip(("gpu", "gpu", "cpu"), (0, 1, 0), capacities, strict=True)
     )
     links = []
     for a, b in ((0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)):
@@ -208,8 +208,8 @@ def all_but(difference):
 @pytest.mark.parametrize(
     ("difference", "optimum_us"), [(SLOW, 51), (SHARED, 46), (SMALL, 46), (PINNED, 46)]
 )
-def test_devices_that_differ_in_anything_do_not_count_as_alike(difference, optimum_us):
-    problem = all_but(difference)
+def test_devices_that_differ_in_any_respect_are_not_interchangeable(difference, optimum_us):
+    problem = nearly_identical_gpus(difference)
     known = simulate(problem, place(problem, "single").plan)
     found = answers(problem, known, 20.0)
     assert found[-1].status == "optimal"

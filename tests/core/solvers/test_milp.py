@@ -32,11 +32,11 @@ def knapsack(n=4, seed=1):
 
 
 def solve(model, start=None, **options):
-    heard = []
-    answer = solve_milp(model, start, 20.0, never, heard.append, **options)
+    reports = []
+    answer = solve_milp(model, start, 20.0, never, reports.append, **options)
     if answer.status == "missing":
         pytest.skip(answer.why)
-    return answer, heard
+    return answer, reports
 
 
 @pytest.mark.parametrize("solver", [*SOLVERS, CP_SAT])
@@ -51,10 +51,10 @@ def test_every_solver_finds_the_optimum(solver):
 
 def test_reported_answers_only_improve():
     model, _ = knapsack(12)
-    _, heard = solve(model, start=np.zeros(12))
-    assert heard
-    objectives = [answer.objective for answer in heard]
-    bounds = [answer.bound for answer in heard]
+    _, reports = solve(model, start=np.zeros(12))
+    assert reports
+    objectives = [answer.objective for answer in reports]
+    bounds = [answer.bound for answer in reports]
     assert objectives == sorted(objectives, reverse=True)
     assert bounds == sorted(bounds)
 
@@ -77,21 +77,21 @@ def test_stopping_before_the_start_gives_no_solution():
 
 def test_a_stopped_solver_answers_with_its_last_report():
     model, _ = knapsack(12)
-    heard = []
-    answer = solve_milp(model, np.zeros(12), 20.0, lambda: bool(heard), heard.append)
+    reports = []
+    answer = solve_milp(model, np.zeros(12), 20.0, lambda: bool(reports), reports.append)
     if answer.status == "missing":
         pytest.skip(answer.why)
     assert answer.status == "stopped"
-    assert answer.objective == heard[-1].objective
+    assert answer.objective == reports[-1].objective
 
 
 def test_cbc_reports_bounds_while_it_runs():
     """The relaxation of this model is poor, so CBC needs some time."""
     model, best = knapsack(12)
-    answer, heard = solve(model, start=np.zeros(12), solver="CBC")
+    answer, reports = solve(model, start=np.zeros(12), solver="CBC")
     assert answer.objective == pytest.approx(best)
-    assert heard
-    assert all(told.bound <= best for told in heard)
+    assert reports
+    assert all(report.bound <= best for report in reports)
 
 
 def test_the_best_bound_in_a_log_of_cbc_is_rounded_down():
@@ -146,13 +146,13 @@ def test_rows_contain_their_terms():
 def test_a_solver_that_is_stopped_leaves_no_file_behind(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     model, _ = knapsack(12)
-    heard = []
-    solve_milp(model, np.zeros(12), 20.0, lambda: bool(heard), heard.append, solver="CBC")
+    reports = []
+    solve_milp(model, np.zeros(12), 20.0, lambda: bool(reports), reports.append, solver="CBC")
     assert not list(tmp_path.iterdir())
 
 
-def half():
-    """Least 2 x + y where x is whole and x + y is at least 1.5: 1.5, with y alone."""
+def half_integer_model():
+    """Return: minimise 2 x + y with x + y >= 1.5, x integer; the optimum is 1.5 at x = 0."""
     builder = ModelBuilder()
     x = builder.variables(1, upper=4, integral=True, cost=2.0)
     y = builder.variables(1, upper=9, cost=1.0)
@@ -162,7 +162,7 @@ def half():
 
 def test_an_answer_that_satisfies_the_model_is_accepted(gurobi):
     gurobi(values={"x0": "1", "x1": "0.5"})
-    answer, _ = solve(half(), solver="Gurobi")
+    answer, _ = solve(half_integer_model(), solver="Gurobi")
     assert (answer.status, answer.objective, answer.bound) == ("optimal", 2.5, 2.5)
 
 
@@ -181,7 +181,7 @@ def test_an_answer_that_satisfies_the_model_is_accepted(gurobi):
 )
 def test_an_answer_that_violates_the_model_is_rejected(gurobi, values, start):
     gurobi(values=values)
-    answer, _ = solve(half(), start=start, solver="Gurobi")
+    answer, _ = solve(half_integer_model(), start=start, solver="Gurobi")
     assert (answer.status, answer.values) == ("failed", None)
     assert (answer.objective, answer.bound) == (np.inf, -np.inf)
     assert answer.why == "its answer breaks the program"
@@ -198,23 +198,23 @@ def test_after_a_rejected_answer_the_incumbent_is_kept(monkeypatch):
         message([0.0, 0.0], status="optimal", objective=0.0, bound=0.0),
     ]
     monkeypatch.setattr(milp, "ask_solver", lambda *_: iter(messages[1:]))
-    answer, heard = solve(half())
+    answer, reports = solve(half_integer_model())
     assert (answer.status, answer.objective) == ("failed", 2.5)
     assert answer.values.tolist() == [1.0, 0.5]
     assert answer.bound == -np.inf
-    assert [told.bound for told in heard] == [0.75]
+    assert [report.bound for report in reports] == [0.75]
     monkeypatch.setattr(milp, "ask_solver", lambda *_: iter(messages))
-    answer, heard = solve(half())
-    assert (answer.status, answer.values, heard) == ("failed", None, [])
+    answer, reports = solve(half_integer_model())
+    assert (answer.status, answer.values, reports) == ("failed", None, [])
 
 
 def test_an_optimal_status_without_values_is_rejected(monkeypatch, gurobi):
     gurobi(values={})
-    answer, _ = solve(half(), start=np.array([2.0, 0.0]), solver="Gurobi")
+    answer, _ = solve(half_integer_model(), start=np.array([2.0, 0.0]), solver="Gurobi")
     assert (answer.status, answer.values) == ("failed", None)
     without = Message("done", {"status": "optimal", "bound": 1.0})
     monkeypatch.setattr(milp, "ask_solver", lambda *_: iter([without]))
-    answer, _ = solve(half())
+    answer, _ = solve(half_integer_model())
     assert (answer.status, answer.values, answer.bound) == ("failed", None, -np.inf)
 
 
@@ -222,7 +222,7 @@ def test_an_optimal_status_without_values_is_rejected(monkeypatch, gurobi):
 def test_a_solver_without_a_licence_fails_with_its_own_last_line(gurobi, too_late):
     """The message may come at once or only when the solver is given a model."""
     gurobi(printed="Gurobi Optimizer\nNo Gurobi license found\n", status=1, too_late=too_late)
-    answer, _ = solve(half(), solver="Gurobi")
+    answer, _ = solve(half_integer_model(), solver="Gurobi")
     assert (answer.status, answer.values) == ("failed", None)
     assert answer.why == "No Gurobi license found"
 
@@ -230,14 +230,14 @@ def test_a_solver_without_a_licence_fails_with_its_own_last_line(gurobi, too_lat
 def test_gurobi_at_its_time_limit_has_not_proven_its_answer(gurobi):
     log = "Time limit reached\nBest objective 2.5e+00, best bound 1.25e+00, gap 50.0%\n"
     gurobi(values={"x0": "1", "x1": "0.5"}, printed=log)
-    answer, _ = solve(half(), solver="Gurobi")
+    answer, _ = solve(half_integer_model(), solver="Gurobi")
     assert (answer.status, answer.objective) == ("stopped", 2.5)
     assert answer.bound == pytest.approx(1.25, rel=1e-4)
 
 
 def test_gurobi_can_report_that_there_is_no_solution(gurobi):
     gurobi(printed="Model is infeasible\n")
-    answer, _ = solve(half(), solver="Gurobi")
+    answer, _ = solve(half_integer_model(), solver="Gurobi")
     assert (answer.status, answer.why) == ("infeasible", "")
 
 

@@ -30,8 +30,8 @@ def test_plans_that_act_differently_do_not_act_alike(change):
     assert not PLAN.acts_like(replace(PLAN, **change))
 
 
-@pytest.mark.parametrize("change", [{"method": "yours"}, {"note": "said"}, {"value_us": 3.0}])
-def test_plans_that_differ_in_words_only_act_alike(change):
+@pytest.mark.parametrize("change", [{"method": "yours"}, {"note": "by hand"}, {"value_us": 3.0}])
+def test_plans_that_differ_only_in_reported_facts_act_alike(change):
     assert PLAN.acts_like(replace(PLAN, **change))
 
 
@@ -44,8 +44,8 @@ def test_a_plan_does_not_freeze_the_arrays_of_its_caller():
         plan.device[0] = 1
 
 
-def test_under_another_name_nothing_reported_is_left():
-    plan = replace(PLAN, replicas=((0, 2),), note="said", objective=THROUGHPUT, value_us=3.0)
+def test_renaming_a_plan_drops_everything_it_reported():
+    plan = replace(PLAN, replicas=((0, 2),), note="by hand", objective=THROUGHPUT, value_us=3.0)
     other = plan.under_name("yours")
     assert other.acts_like(plan)
     assert (other.method, other.note, other.value_us) == ("yours", "", None)

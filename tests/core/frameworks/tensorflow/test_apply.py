@@ -1,4 +1,4 @@
-"""``enplace.apply`` in a script of its own process, which is how people use it."""
+"""``enplace.apply`` in a script that runs in a separate process, as users run it."""
 
 import json
 import runpy
@@ -26,7 +26,7 @@ compiled = True
 """
 CONVOLUTIONS = """
 import keras, numpy as np
-keras.utils.clear_session()  # names begin anew
+keras.utils.clear_session()  # names start again
 keras.utils.set_random_seed(1)
 image = keras.Input((8, 8, 3))
 sides = [keras.layers.Conv2D(4, 3, activation="relu")(image) for _ in range(2)]
@@ -41,7 +41,7 @@ import enplace
 applied = enplace.apply("plan.json", order=False)
 other = enplace.apply("other.json")
 """
-TELL = """
+REPORT = """
 import json
 variables = [variable.value for variable in model.variables]
 found = {
@@ -52,7 +52,7 @@ found = {
 for each in applied.functions:
     counts = each.check.checked, each.check.as_planned, each.order_edges, each.variables_moved
     found.update(zip(("checked", "as_planned", "order_edges", "moved"), counts))
-found["said"] = str(applied)
+found["summary"] = str(applied)
 if "other" in globals():
     found["other"] = [len(other.functions), str(other)]
 print(json.dumps(found))
@@ -61,7 +61,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
-    """A folder with a ``plan.json`` for each style."""
+    """Folders with a ``plan.json``, by style."""
     folders = {}
     for style in STYLES:
         folder = folders[style] = tmp_path_factory.mktemp(style)
@@ -73,14 +73,14 @@ def planned(tmp_path_factory):
 
 
 def run_plain(folder, style):
-    """Losses and weights of the script by itself, in this process, which rewrites nothing."""
+    """Run the script without a plan in this process, where graph rewriting is off."""
     found = runpy.run_path(str(write_script(folder, style)), run_name="__main__")
     return found["losses"], [weight.tolist() for weight in found["weights"]]
 
 
 def run_placed(folder, style, head=PLACED):
-    """What the script finds in a process of its own, and what it prints to standard error."""
-    done = run_python(folder, str(write_script(folder, style, head, TELL)))
+    """Run the script in a separate process; return its results and its standard error."""
+    done = run_python(folder, str(write_script(folder, style, head, REPORT)))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
@@ -107,15 +107,15 @@ def test_an_unchanged_script_trains_as_before_on_the_planned_devices(style, plan
     assert said in stderr.splitlines()[-1]
 
 
-def test_a_script_keeps_the_kernels_that_it_has_without_a_plan(planned):
-    told = (
+def test_a_plan_does_not_change_the_kernels_of_a_script(planned):
+    check = (
         "from tensorflow.python.util import _pywrap_util_port as port\n"
         "print(port.IsMklEnabled(), os.environ.get('TF_ENABLE_ONEDNN_OPTS'))"
     )
     begin = "import os\nos.environ.pop('TF_ENABLE_ONEDNN_OPTS')\n"
     apply = "import enplace\nenplace.apply('plan.json')\n"
     plain, placed = (
-        run_python(planned["fit"], "-c", begin + lines + told) for lines in ("", apply)
+        run_python(planned["fit"], "-c", begin + lines + check) for lines in ("", apply)
     )
     assert placed.returncode == 0, placed.stderr
     assert placed.stdout == plain.stdout
@@ -189,7 +189,7 @@ def test_a_function_that_cannot_be_rewritten_runs_unchanged(tmp_path):
 
 
 def _both(folder, text, head='import enplace\napplied = enplace.apply("plan.json")\n'):
-    """A script by itself, and with a plan for two CPUs."""
+    """Run a script without a plan, then with a plan for two CPUs."""
     (folder / "train.py").write_text(text)
     step = load(source_of(folder / "train.py"))
     problem = problem_of(step, parse_devices("cpu:2").cluster)
@@ -214,9 +214,9 @@ def test_one_script_can_apply_an_unordered_plan_and_one_of_another_model(planned
     plan["ops"][-1]["op"] = "no_more"
     (folder / "other.json").write_text(json.dumps(plan))
     placed, stderr = run_placed(folder, "custom", TWO_PLANS)
-    n_functions, said = placed["other"]
+    n_functions, summary = placed["other"]
     assert n_functions == 0
-    assert "1 ops of the plan are missing ('no_more'), 1 ops are new" in said
+    assert "1 ops of the plan are missing ('no_more'), 1 ops are new" in summary
     assert len([line for line in stderr.splitlines() if "does not fit" in line]) == 1
     assert placed["as_planned"] == placed["checked"] > 100
     assert placed["order_edges"] == 0
@@ -225,16 +225,16 @@ def test_one_script_can_apply_an_unordered_plan_and_one_of_another_model(planned
 TROUBLE = """
 import enplace
 from enplace.errors import EnplaceError
-def tell(path):
+def apply(path):
     try:
         return enplace.apply(path)
     except EnplaceError as error:
         print(error)
-tell("hosts.json")
+apply("hosts.json")
 import tensorflow as tf
 tf.zeros(1)
-tell("plan.json")
-applied = tell("one.json")
+apply("plan.json")
+applied = apply("one.json")
 """
 
 
@@ -265,9 +265,9 @@ def test_an_unchanged_script_can_run_a_plan_with_splits(tmp_path):
     assert problem.splits
     plan = place(problem, "round-robin").plan
     write_plan(tmp_path / "plan.json", problem, plan, simulate(problem, plan))
-    placed, said = run_placed(tmp_path, "custom")
+    placed, stderr = run_placed(tmp_path, "custom")
     losses, weights = run_plain(tmp_path, "custom")
     assert np.allclose(placed["losses"], losses, rtol=0, atol=1e-6)
     for one, other in zip(placed["weights"], weights, strict=True):
         assert np.allclose(one, other, rtol=0, atol=1e-6)
-    assert placed["checked"] == placed["as_planned"] > len(plan.splits), said
+    assert placed["checked"] == placed["as_planned"] > len(plan.splits), stderr

@@ -1,4 +1,4 @@
-"""A step taken out of its process does, bit for bit, what the function does."""
+"""A captured step gives the same results as the function, bit for bit."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ BATCHES = [tf.random.stateless_normal((4, 3), (7, i)) for i in range(N_STEPS)]
 
 
 def trained(weight, loss_of):
-    """A training step of plain gradient descent."""
+    """Return a training step of plain gradient descent."""
 
     @tf.function
     def train_step(*batch):
@@ -35,7 +35,7 @@ def flat_calls(function, calls):
 
 
 def assert_same(function, calls, *variables, name="weight"):
-    """The step alone and the function end with equal outputs and variables after every step."""
+    """Check that step and function have equal outputs and variables after every step."""
     concrete, flats = flat_calls(function, calls)
     step = step_of("it", concrete, flats)
     with OpenStep(step) as alone:
@@ -277,9 +277,9 @@ def test_a_model_replicated_by_a_strategy_is_refused(scopes):
     if scopes[0]:
         assert step_of("it", *flat_calls(function, [(batch,)])).graph_def.node
     else:
-        said = refusal(function, batch)
-        assert "over replicas with tf.distribute" in said
-        assert "without the strategy, or with one replica" in said
+        message = refusal(function, batch)
+        assert "over replicas with tf.distribute" in message
+        assert "without the strategy, or with one replica" in message
 
 
 def test_taking_two_batches_in_one_step_is_refused():

@@ -87,9 +87,9 @@ def test_a_device_outside_the_plan_counts_as_another_device():
     assert found.op_device.tolist() == [NOT_SEEN]
 
 
-def test_ops_of_the_graph_that_the_plan_lacks():
-    told = not_in_plan(STEP, ["x", "k", "a"])
-    assert told == {"count": 3, "reasons": {"Mul": 1, "Neg": 2}, "ops": ["b", "gone", "unused"]}
+def test_ops_missing_from_the_plan_are_listed():
+    missing = not_in_plan(STEP, ["x", "k", "a"])
+    assert missing == {"count": 3, "reasons": {"Mul": 1, "Neg": 2}, "ops": ["b", "gone", "unused"]}
 
 
 @pytest.mark.parametrize(

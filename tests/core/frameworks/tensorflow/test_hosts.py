@@ -1,4 +1,4 @@
-"""Two servers on this machine stand for two hosts; nothing of them stays."""
+"""Two servers on this machine stand for two hosts; none outlives its run."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ def hosts(folder, tasks=TASKS, **more):
 
 
 def servers():
-    """Server processes that this one started."""
+    """List the server processes that this process started."""
     return [
         child
         for child in psutil.Process().children(recursive=True)
@@ -40,7 +40,7 @@ def servers():
     ]
 
 
-def test_a_plan_runs_across_two_hosts_exactly_as_it_says(tmp_path):
+def test_a_plan_runs_exactly_as_planned_across_two_hosts(tmp_path):
     devices = hosts(tmp_path)
     step = step_of_script(tmp_path, "fit")
     problem = problem_of(step, devices.cluster)
@@ -53,7 +53,7 @@ def test_a_plan_runs_across_two_hosts_exactly_as_it_says(tmp_path):
     assert not servers()
 
 
-def test_servers_that_listen_already_are_joined(tmp_path):
+def test_running_servers_are_used(tmp_path):
     with listening(2) as addresses:
         named = dict(zip(TASKS, addresses, strict=True))
         with serving(hosts(tmp_path, hosts=named)) as target:
@@ -63,7 +63,7 @@ def test_servers_that_listen_already_are_joined(tmp_path):
 
 @contextmanager
 def listening(count):
-    """Addresses where somebody listens."""
+    """Listen on free ports and yield their addresses."""
     with ExitStack() as stack:
         sockets = [
             stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
@@ -71,7 +71,7 @@ def listening(count):
         yield [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
-def test_a_server_that_is_not_there_is_named_with_how_to_start_it(tmp_path):
+def test_a_missing_server_is_named_with_the_command_to_start_it(tmp_path):
     with listening(1) as (first,), listening(1) as (gone,):
         pass
     with listening(1) as (first,):
@@ -81,12 +81,12 @@ def test_a_server_that_is_not_there_is_named_with_how_to_start_it(tmp_path):
             pass
 
 
-def test_a_server_that_is_gone_ends_the_run_with_its_name(tmp_path, monkeypatch):
-    said, heard = [], Event()
+def test_losing_a_server_ends_the_run_and_names_the_server(tmp_path, monkeypatch):
+    reasons, gave_up = [], Event()
 
     def give_up(why):
-        said.append(why)
-        heard.set()
+        reasons.append(why)
+        gave_up.set()
 
     monkeypatch.setattr("enplace.frameworks.tensorflow.hosts.LOOK_S", 0.01)
     monkeypatch.setattr("enplace.frameworks.tensorflow.hosts.give_up", give_up)
@@ -105,7 +105,7 @@ def test_a_task_without_an_address_is_named(tmp_path):
         pass
 
 
-def test_transfers_are_measured_and_servers_end_with_whoever_needed_them(tmp_path, monkeypatch):
+def test_transfers_are_measured_and_servers_stop_even_after_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(transfers, "SIZES", (1 << 12, 1 << 16, 1 << 22))
     devices = hosts(tmp_path)
     with suppress(EnplaceError), serving(devices) as target:
@@ -123,7 +123,7 @@ def test_transfers_are_measured_and_servers_end_with_whoever_needed_them(tmp_pat
         assert link.b1_us_per_byte == each.b1_us_per_byte > 0
 
 
-def test_a_server_that_does_not_start_says_why(tmp_path, monkeypatch):
+def test_a_server_that_fails_to_start_reports_the_reason(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(
@@ -134,7 +134,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path, monkeypatch):
     assert not servers()
 
 
-def test_a_command_serves_a_task_until_it_is_stopped(tmp_path):
+def test_the_serve_command_runs_until_it_is_interrupted(tmp_path):
     with listening(1) as (address,):
         pass
     hosts(tmp_path, TASKS[:1], hosts={TASKS[0]: address})

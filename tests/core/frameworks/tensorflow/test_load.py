@@ -1,4 +1,4 @@
-"""Models of every kind become a step that does, bit for bit, what the original does."""
+"""Models of every kind become a step with the same results as the original, bit for bit."""
 
 import runpy
 import textwrap
@@ -41,18 +41,18 @@ def script(folder, text, head=HEAD, name="train.py"):
     return str(path)
 
 
-def losses_alone(step, n_steps=N_STEPS):
+def step_losses(step, n_steps=N_STEPS):
     wanted = step.outputs.index(step.losses[0])
     with OpenStep(step) as alone:
         return [alone.run()[wanted] for _ in range(n_steps)]
 
 
 def assert_same(path):
-    """The step taken out of a script has the losses that the script finds by itself."""
+    """Check that the captured step has the same losses as the script."""
     step = load(source_of(path))
     expected = runpy.run_path(path, run_name="__main__")["losses"][:N_STEPS]
     assert len(expected) == N_STEPS
-    np.testing.assert_array_equal(losses_alone(step), expected)
+    np.testing.assert_array_equal(step_losses(step), expected)
     return step
 
 
@@ -149,13 +149,13 @@ def test_a_jit_compiled_function_is_recognised(tmp_path):
     assert load(source_of(script(tmp_path, text))).compiled
 
 
-def test_a_script_has_its_arguments_its_folder_and_its_name(tmp_path):
-    (tmp_path / "beside.py").write_text("n = 3")
+def test_a_script_sees_its_arguments_folder_and_name(tmp_path):
+    (tmp_path / "neighbour.py").write_text("n = 3")
     path = script(
         tmp_path,
         """
         import sys
-        from beside import n
+        from neighbour import n
         assert __name__ == "__main__" and sys.argv[1:] == ["--rate", "2"] and n == 3
         """
         + textwrap.indent(LOOP, " " * 8),
@@ -267,10 +267,10 @@ def test_running_out_of_memory_is_not_blamed_on_the_script(tmp_path, error):
 def test_a_failing_script_shows_only_its_own_traceback(tmp_path, capsys):
     path = script(tmp_path, "def deep():\n    1 / 0\ndeep()")
     assert "train.py, line 12" in refusal(path)
-    said = capsys.readouterr().err
-    assert "in deep" in said
-    assert "scripts.py" not in said
-    assert "runpy" not in said
+    stderr = capsys.readouterr().err
+    assert "in deep" in stderr
+    assert "scripts.py" not in stderr
+    assert "runpy" not in stderr
 
 
 def test_code_that_cannot_be_captured_is_reported_with_its_line(tmp_path):
@@ -323,7 +323,7 @@ def keras_file(tmp_path):
 
 
 def fitted_losses(path, step, loss, optimizer):
-    """What ``model.fit`` finds on the batches of the step."""
+    """Return the losses of ``model.fit`` on the batches of the step."""
     model = keras.saving.load_model(path, compile=False)
     model.compile(optimizer, loss, jit_compile=False)
     x, y = (np.concatenate(parts) for parts in zip(*step.batches, strict=True))
@@ -343,7 +343,7 @@ def test_a_keras_file_trains_with_a_given_loss(keras_file, loss):
     step = load(source_of(str(keras_file), loss=loss, optimizer="adam", batch_size=5))
     assert step.batches[0][0].shape == (5, 4)
     expected = fitted_losses(keras_file, step, loss, "adam")
-    np.testing.assert_array_equal(losses_alone(step), expected)
+    np.testing.assert_array_equal(step_losses(step), expected)
 
 
 def test_a_compiled_keras_file_trains_with_its_saved_settings(tmp_path):
@@ -352,7 +352,7 @@ def test_a_compiled_keras_file_trains_with_its_saved_settings(tmp_path):
     model.save(path)
     step = load(source_of(str(path)))
     expected = fitted_losses(path, step, "categorical_crossentropy", "adam")
-    np.testing.assert_array_equal(losses_alone(step), expected)
+    np.testing.assert_array_equal(step_losses(step), expected)
 
 
 def test_a_keras_model_with_several_inputs_and_outputs_trains(tmp_path):
@@ -365,7 +365,7 @@ def test_a_keras_model_with_several_inputs_and_outputs_trains(tmp_path):
     keras.Model([words, rest], outputs).save(path)
     step = load(source_of(str(path), loss="mse", optimizer="sgd"))
     assert len(step.batches[0]) == 4
-    assert np.isfinite(losses_alone(step)).all()
+    assert np.isfinite(step_losses(step)).all()
 
 
 def test_keras_files_that_cannot_train_are_explained(tmp_path, keras_file):
@@ -416,7 +416,7 @@ def test_a_saved_model_without_a_training_step_is_given_one(exported):
         return value
 
     expected = [train_step(*map(tf.constant, batch)) for batch in step.batches[:N_STEPS]]
-    np.testing.assert_array_equal(losses_alone(step), expected)
+    np.testing.assert_array_equal(step_losses(step), expected)
     assert len(step.trainable) == 4
 
 
@@ -438,7 +438,7 @@ def test_a_saved_model_trains_by_its_own_signature(tmp_path):
     tf.saved_model.save(trainer, str(tmp_path), signatures={"train": trainer.train})
     step = load(source_of(str(tmp_path)))
     expected = [trainer.train(*map(tf.constant, b))["loss"] for b in step.batches[:N_STEPS]]
-    np.testing.assert_array_equal(losses_alone(step), expected)
+    np.testing.assert_array_equal(step_losses(step), expected)
     assert step.targets
 
 

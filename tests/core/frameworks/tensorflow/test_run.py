@@ -1,4 +1,4 @@
-"""Plans run on two logical CPUs exactly as they say, and change nothing of the result."""
+"""Plans run exactly as planned on two logical CPUs and do not change the results."""
 
 from dataclasses import replace
 from itertools import chain, count
@@ -103,11 +103,11 @@ def test_a_model_that_fits_only_with_the_plan_is_not_compared(all_steps, two_cpu
     problem = problem_of(step, two_cpus.cluster)
 
     class Small(running.OpenStep):
-        """A session of a machine with room for the placed graph alone."""
+        """A session on a machine that has memory only for the placed graph."""
 
         def run(self, options=None, metadata=None):
             if not any(node.device for node in self.graph.as_graph_def().node):
-                raise tf.errors.ResourceExhaustedError(None, None, "no room")
+                raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
             return super().run(options, metadata)
 
     monkeypatch.setattr(running, "OpenStep", Small)

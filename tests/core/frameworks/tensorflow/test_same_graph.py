@@ -1,4 +1,4 @@
-"""A plan runs only with the model that it was made for."""
+"""A plan runs only with its own model."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Real graphs with their ops split: the same results, and the nodes that the plan speaks of."""
+"""Splits of real graphs keep the results and make the nodes that the plan names."""
 
 from collections import Counter
 from dataclasses import replace
@@ -66,17 +66,17 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
 model.fit(x, y, batch_size=BATCH, verbose=0)
 """
-"""A convolution in two groups; it comes first, as TensorFlow has no gradients of it on a CPU."""
+"""A grouped convolution, placed first because TensorFlow has no CPU gradient for its input."""
 
 NORM = "    layers.BatchNormalization(),\n"
 CHAOTIC = MODEL.replace("    layers.Flatten(),", 3 * NORM + "    layers.Flatten(),").replace(
     "SGD(0.1)", "SGD(3.0)"
 )
-"""At this rate the last bit of the weights decides what the loss is some steps later."""
+"""With this learning rate, a change in the last bit of the weights soon changes the loss."""
 
 N_STEPS = 3
 LAST_BIT = 2.0**-16
-"""Of the largest variable: Keras sums up the losses of all samples, more than 128."""
+"""Tolerance relative to the largest variable; Keras sums the losses of over 128 samples."""
 
 
 @pytest.fixture(scope="module")
@@ -108,16 +108,16 @@ def grouped_step(folder, batch):
     return load(source_of(str(path)))
 
 
-def as_on_gpus(problem):
-    """The problem on GPUs where convolutions take long, so that os-dpos splits them."""
+def move_to_gpus(problem):
+    """Move the problem to GPUs where convolutions are slow, so that os-dpos splits them."""
     long = np.array([kind.startswith("Conv2D") for kind in problem.profile.op_types])
     times = np.where(long, 1000.0, 5.0)
     profile = problem.profile.with_costs(np.stack([times, times], axis=1))
     return Problem(profile, cluster_of(2, b0_us=0.1, b1_us_per_byte=1e-6))
 
 
-def everything(problem, last):
-    """Every op split along one of its dimensions: the first, or the last."""
+def split_everything(problem, last):
+    """Split every op along the first or the last of its dimensions."""
     profile = problem.profile
     splits = [
         Split(name, legal[-1 if last else 0], 2)
@@ -133,8 +133,8 @@ def run(step, problem, splits, two_cpus, steps=N_STEPS):
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_results_stay_whatever_is_split(last, step, problem, two_cpus):
-    splits = everything(problem, last)
+def test_splitting_any_op_keeps_the_results(last, step, problem, two_cpus):
+    splits = split_everything(problem, last)
     types = Counter(problem.profile.op_types[problem.profile.index[s.op]] for s in splits)
     assert {"Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "MatMul"} <= set(types)
     done = run(step, problem, splits, two_cpus)
@@ -224,7 +224,7 @@ def test_splitting_an_op_missing_from_the_graph_is_refused(step):
 def test_a_grouped_convolution_keeps_its_results(tmp_path, two_cpus):
     step = grouped_step(tmp_path, 8)
     problem = problem_of(step, two_cpus)
-    splits = place(as_on_gpus(problem), "os-dpos").plan.splits
+    splits = place(move_to_gpus(problem), "os-dpos").plan.splits
     types = Counter(problem.profile.op_types[problem.profile.index[s.op]] for s in splits)
     assert types["Conv2D"] == 2
     done = run(step, problem, splits, two_cpus)
@@ -254,11 +254,11 @@ def test_a_batch_of_seven_is_never_halved(tmp_path, two_cpus):
     step = grouped_step(tmp_path, 7)
     problem = problem_of(step, two_cpus)
     profile = problem.profile
-    splits = place(as_on_gpus(problem), "os-dpos").plan.splits
+    splits = place(move_to_gpus(problem), "os-dpos").plan.splits
     assert not any(s.dimension in ("batch", "rows", "inner") for s in splits)
     conv = profile.index[next(n.name for n in step.graph_def.node if n.op == "Conv2D")]
     assert legal_dimensions(profile, conv, 7) == ("batch",)
-    done = run(step, problem, everything(problem, last=True), two_cpus)
+    done = run(step, problem, split_everything(problem, last=True), two_cpus)
     assert done.loss_difference <= 1e-6
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow 1 graphs become a step that does, bit for bit, what a session does with them."""
+"""TensorFlow 1 graphs become a step with the same results as a session, bit for bit."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ v1 = tf.compat.v1
 N_STEPS = 5
 
 
-def made(resource=False, x=None):
-    """A small graph that trains, its op, its loss."""
+def small_training_graph(resource=False, x=None):
+    """Return a small training graph, its training op and its loss."""
     x = v1.placeholder(tf.float32, (None, 4), "x") if x is None else x
     init = v1.initializers.truncated_normal(seed=3)
     weight = v1.get_variable("weight", (4, 2), initializer=init, use_resource=resource)
@@ -34,7 +34,7 @@ def expected_losses(graph, train, loss, feeds=()):
         ]
 
 
-def losses_alone(step):
+def step_losses(step):
     with OpenStep(step) as alone:
         return [alone.run()[0] for _ in range(N_STEPS)]
 
@@ -52,12 +52,12 @@ def export(graph, path):
 @pytest.mark.parametrize("suffix", [".meta", ".pb", ".pbtxt"])
 def test_a_training_graph_is_loaded(tmp_path, suffix, resource):
     with tf.Graph().as_default() as graph:
-        train, loss = made(resource)
+        train, loss = small_training_graph(resource)
         v1.global_variables_initializer()
         v1.train.Saver()
     step = load(export(graph, tmp_path / f"model{suffix}"))
     feeds = [batch[0] for batch in step.batches]
-    np.testing.assert_array_equal(losses_alone(step), expected_losses(graph, train, loss, feeds))
+    np.testing.assert_array_equal(step_losses(step), expected_losses(graph, train, loss, feeds))
     assert step.losses == ("loss:0",)
     assert step.targets == (train.name,)
     assert step.trainable == {"weight"}
@@ -69,18 +69,18 @@ def test_a_dataset_in_the_graph_provides_the_batches(tmp_path, start):
         values = np.arange(48, dtype=np.float32).reshape(6, 2, 4)
         dataset = tf.data.Dataset.from_tensor_slices(values)
         iterator = (start or v1.data.make_initializable_iterator)(dataset)
-        train, loss = made(x=iterator.get_next())
+        train, loss = small_training_graph(x=iterator.get_next())
         if start is None:
             assert iterator.initializer is not None
     step = load(export(graph, tmp_path / "model.meta"))
     assert len(step.batches) == 6
-    np.testing.assert_array_equal(losses_alone(step), expected_losses(graph, train, loss))
+    np.testing.assert_array_equal(step_losses(step), expected_losses(graph, train, loss))
 
 
 def test_variables_start_from_the_checkpoint(tmp_path):
     prefix = str(tmp_path / "model")
     with tf.Graph().as_default() as graph, v1.Session() as session:
-        train, _ = made()
+        train, _ = small_training_graph()
         session.run(v1.global_variables_initializer())
         session.run(train, {"x:0": np.ones((2, 4))})
         saved = session.run("weight:0")
@@ -92,7 +92,7 @@ def test_variables_start_from_the_checkpoint(tmp_path):
 
 def test_colocation_is_kept_and_devices_are_dropped(tmp_path):
     with tf.Graph().as_default() as graph, tf.device("/device:GPU:7"):
-        made()
+        small_training_graph()
     step = load(export(graph, tmp_path / "model.meta"))
     classes = {node.name: node.attr["_class"].list.s for node in step.graph_def.node}
     assert b"loc:@weight" in classes["weight/Adam"]
@@ -105,10 +105,10 @@ def test_an_inference_graph_is_loaded(tmp_path):
         tf.nn.softmax(x @ tf.ones((4, 2)), name="probabilities")
     step = load(export(graph, tmp_path / "frozen.pb"))
     assert (step.outputs, step.targets, step.losses) == (("probabilities:0",), (), ())
-    assert losses_alone(step)[0].shape == (32, 2)
+    assert step_losses(step)[0].shape == (32, 2)
 
 
-def loop_of_version_1():
+def graph_with_a_v1_loop():
     v1.disable_control_flow_v2()
     try:
         x = v1.placeholder(tf.float32, (4,), "x")
@@ -117,21 +117,21 @@ def loop_of_version_1():
         v1.enable_control_flow_v2()
 
 
-def without_initial_value():
+def graph_without_initial_value():
     x = v1.placeholder(tf.float32, (4,), "x")
     variable = tf.raw_ops.VariableV2(shape=(4,), dtype=tf.float32, name="weight")
     tf.add(x, variable, name="sum")
 
 
-def of_texts():
+def graph_of_strings():
     tf.strings.length(v1.placeholder(tf.string, (4,), "x"))
 
 
-def of_unknown_shape():
+def graph_of_unknown_shape():
     tf.abs(v1.placeholder(tf.float32, None, "x"))
 
 
-def with_a_queue():
+def graph_with_a_queue():
     tf.abs(v1.FIFOQueue(3, tf.float32).dequeue()) * v1.placeholder(tf.float32, (4,), "x")
 
 

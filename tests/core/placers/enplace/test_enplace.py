@@ -1,4 +1,4 @@
-"""The default method: better than the quick ones, in time, the same again, from any plan."""
+"""The default method: beats quick methods, keeps its time limit, is repeatable, starts anywhere."""
 
 import itertools
 import subprocess
@@ -25,7 +25,7 @@ slow_start = settings(deadline=None, max_examples=25, suppress_health_check=[Hea
 
 @slow_start
 @given(problem=problems())
-def test_it_is_never_worse_than_a_list_scheduler(problem):
+def test_enplace_is_never_worse_than_a_list_scheduler(problem):
     ours = simulate(problem, place(problem, "enplace").plan)
     for name, other in placers("step-time").items():
         if "anytime" in other.capabilities or name in ("metis", "scotch"):
@@ -37,7 +37,7 @@ def test_it_is_never_worse_than_a_list_scheduler(problem):
 
 
 def branches(n=40, depth=6):
-    """Branches of unequal length that meet in the end."""
+    """Return branches of unequal length that join at the end."""
     costs, edges = [5.0], []
     ends = []
     for branch in range(n):
@@ -52,34 +52,36 @@ def branches(n=40, depth=6):
     return line(costs, edges)
 
 
-def test_it_keeps_to_its_deadline():
+def test_the_time_limit_is_kept():
     problem = Problem(branches(), gpus(3, b1=0.5))
     looks = itertools.count()
-    stopwatch = Stopwatch(lambda: 0.02 * next(looks))  # a clock of its own, 20 ms at each look
+    stopwatch = Stopwatch(lambda: 0.02 * next(looks))  # a fake clock: 20 ms per look
     plan = place(
         problem, "enplace", options=PlaceOptions(time_limit_s=2.0, stopwatch=stopwatch)
     ).plan
     assert 2.0 <= plan.solve_seconds < 2.6
 
 
-def test_it_beats_the_list_schedule_it_starts_from():
+def test_enplace_beats_the_list_schedules_it_starts_from():
     problem = Problem(branches(), gpus(3, b1=0.5))
     ours = simulate(problem, place(problem, "enplace").plan)
     assert ours.makespan_us < simulate(problem, place(problem, "heft").plan).makespan_us
 
 
-def test_it_goes_on_from_a_plan_it_is_given():
+def test_a_search_continues_from_a_given_plan():
     problem = Problem(branches(), gpus(3, b1=0.5))
     start = place(problem, "enplace", options=PlaceOptions(seed=5)).plan
-    said = []
-    again = place(problem, "enplace", options=PlaceOptions(start=start, progress=said.append)).plan
+    reports = []
+    again = place(
+        problem, "enplace", options=PlaceOptions(start=start, progress=reports.append)
+    ).plan
     reached = simulate(problem, start).makespan_us
-    assert (said[0].objective_us, said[0].engine) == (reached, "the plan given")
-    assert "the plan given" not in [progress.engine for progress in said[1:]]
+    assert (reports[0].objective_us, reports[0].engine) == (reached, "the plan given")
+    assert "the plan given" not in [progress.engine for progress in reports[1:]]
     assert simulate(problem, again).makespan_us <= reached
 
 
-def test_a_plan_that_breaks_new_pins_is_bent_to_them():
+def test_a_start_plan_is_adapted_to_new_pins():
     problem = Problem(branches(8, 3), gpus(3, b1=0.5))
     start = place(problem, "enplace").plan
     elsewhere = (int(start.device[5]) + 1) % 3
@@ -88,7 +90,7 @@ def test_a_plan_that_breaks_new_pins_is_bent_to_them():
     assert plan.device[5] == elsewhere
 
 
-def test_tight_memory_is_respected_while_it_searches():
+def test_the_search_respects_tight_memory():
     profile = line([10.0] * 12, [(i, i + 2, 1) for i in range(10)], persistent=[100] * 12)
     problem = Problem(profile, gpus(2, capacity=640))
     schedule = simulate(problem, place(problem, "enplace").plan)
@@ -97,8 +99,8 @@ def test_tight_memory_is_respected_while_it_searches():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_fits_in_few_ways_is_found(seed):
-    """Of 256 placements of five ops on unlike devices, few fit, and no list schedule does."""
+def test_one_of_few_plans_that_fit_is_found(seed):
+    """Few of the 256 placements of five ops on different devices fit, and no list schedule does."""
     names = [f"op{i}" for i in range(5)]
     held = dict(zip(names, [43, 26, 32, 44, 19], strict=True))
     profile = profile_of(
@@ -109,16 +111,16 @@ def test_what_fits_in_few_ways_is_found(seed):
         temporary=dict(zip(names, [45, 7, 31, 5, 36], strict=True)),
     )
     cluster = cluster_of(3, speeds=(1.0, 0.5, 1.0), b1_us_per_byte=0.5)
-    rooms = (150, 100, 60)
+    capacities = (150, 100, 60)
     devices = [
-        replace(device, capacity_bytes=room)
-        for device, room in zip(cluster.devices, rooms, strict=True)
+        replace(device, capacity_bytes=capacity_bytes)
+        for device, capacity_bytes in zip(cluster.devices, capacities, strict=True)
     ]
     problem = Problem(profile, replace(cluster, devices=tuple(devices)), pins={1: 1})
     assert simulate(problem, place(problem, "enplace", options=PlaceOptions(seed=seed)).plan).fits
 
 
-def test_without_a_time_limit_it_is_no_worse_than_the_searches_on_small_problems():
+def test_enplace_is_no_worse_than_other_searches_on_small_problems():
     profile = line([float(3 + i % 7) for i in range(30)], [(i, i + 5, 3) for i in range(25)])
     problem = Problem(profile, gpus(3, capacity=10**6))
     ours = simulate(problem, place(problem, "enplace").plan).makespan_us
@@ -126,7 +128,7 @@ def test_without_a_time_limit_it_is_no_worse_than_the_searches_on_small_problems
         assert ours <= simulate(problem, place(problem, other).plan).makespan_us
 
 
-def test_moves_keep_pins_and_groups():
+def test_moves_respect_pins_and_colocation():
     profile = branches(8, 3)
     together = tuple(range(1, 7))
     problem = Problem(profile, gpus(3, b1=0.5), pins={10: 2}, together=(together,))
@@ -136,7 +138,7 @@ def test_moves_keep_pins_and_groups():
 
 
 @pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.path.name)
-def test_a_measured_profile_is_placed_better_than_by_hand(sample):
+def test_enplace_beats_the_expert_on_measured_profiles(sample):
     problem = Problem(read_profile(sample.path), presets()["pesto"])
     ours = simulate(problem, place(problem, "enplace").plan)
     hand = simulate(problem, place(problem, "expert").plan)
@@ -144,7 +146,7 @@ def test_a_measured_profile_is_placed_better_than_by_hand(sample):
     assert ours.makespan_us <= 0.95 * hand.makespan_us
 
 
-def test_what_it_reports_is_what_the_plan_takes():
+def test_the_last_report_has_the_step_time_of_the_plan():
     problem = Problem(branches(), gpus(2, b1=0.5))
     reports = []
     plan = place(problem, "enplace", options=PlaceOptions(progress=reports.append)).plan
@@ -188,7 +190,7 @@ print(len(known), sorted(compiled() - known))
 
 
 def test_nothing_is_compiled_while_the_time_limit_runs():
-    """A machine that has never run the method compiles first, and searches then."""
+    """On a machine that has never run the method, everything is compiled before the search."""
     done = subprocess.run(
         [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True
     )

@@ -33,9 +33,9 @@ def test_ops_that_gain_nothing_stay_whole():
 
 def test_every_reported_plan_is_valid_for_the_model():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
-    told = []
-    plan = place(problem, "enplace-split", options=PlaceOptions(progress=told.append)).plan
-    plans = [progress.incumbent for progress in told if progress.incumbent]
+    reports = []
+    plan = place(problem, "enplace-split", options=PlaceOptions(progress=reports.append)).plan
+    plans = [progress.incumbent for progress in reports if progress.incumbent]
     assert plans[0].splits == ()
     assert plans[-1].splits == plan.splits != ()
     for each in plans:
@@ -54,9 +54,9 @@ def test_without_time_the_plan_has_no_splits():
 
 def test_enplace_suggests_splits_if_they_would_help():
     gains = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
-    told = place(gains, "enplace").plan.note
-    assert "With ops split by samples, a list schedule takes" in told
-    assert "try enplace-split" in told
+    note = place(gains, "enplace").plan.note
+    assert "With ops split by samples, a list schedule takes" in note
+    assert "try enplace-split" in note
     assert place(Problem(one_layer(), gpus(4, b0=1.0, b1=0.1)), "enplace").plan.note == ""
 
 

@@ -166,8 +166,8 @@ def test_no_placement_beats_that_of_the_program(rule, problem):
     assert not np.isfinite(expected) or found.proven
 
 
-def with_replicas(problem, rule):
-    """The best over all partitions, with every number of replicas of each stage."""
+def least_with_replicas_us(problem, rule):
+    """Return the least load over all partitions and all numbers of replicas."""
     cluster, best = problem.cluster, np.inf
     for device in partitions(problem, rule):
         gpus = [d for d in cluster.gpus if (device == d).any()]
@@ -187,7 +187,7 @@ def with_replicas(problem, rule):
 @given(problem=tiny_problems(4))
 def test_no_replicas_beat_the_exact_ones(rule, problem):
     found = partition_exactly(problem, rule)
-    assert found.load_us == pytest.approx(with_replicas(problem, rule))
+    assert found.load_us == pytest.approx(least_with_replicas_us(problem, rule))
     assert partition_along_order(problem, rule).bound_us <= found.load_us * (1 + 1e-9)
     if np.isfinite(found.load_us):
         load_us = max_load_us(problem, found.device, rule, found.replicas)
@@ -234,7 +234,7 @@ def test_bounds_hold_for_replicas_whose_links_differ(rule, problem, network_us):
     except ProblemError:
         return
     found = partition_exactly(problem, rule)
-    best = with_replicas(problem, rule)
+    best = least_with_replicas_us(problem, rule)
     assert found.bound_us <= best * (1 + 1e-9)
     assert not found.optimal or found.load_us == pytest.approx(best)
     load_us = max_load_us(problem, found.device, rule, found.replicas)

@@ -126,16 +126,16 @@ def small_problems(draw):
         persistent=dict(zip(names, memory, strict=True)),
         cpu={a: 2 * t for a, t, kind in ops if cpus and kind in "cb"},
     )
-    room = draw(st.sampled_from([60, 120, 10_000]))
+    capacity_bytes = draw(st.sampled_from([60, 120, 10_000]))
     gpus = draw(st.integers(1, 3))
     try:
-        return Problem(profile, cluster_of(gpus, capacity_bytes=room, cpu_lanes=cpus))
+        return Problem(profile, cluster_of(gpus, capacity_bytes=capacity_bytes, cpu_lanes=cpus))
     except DoesNotFitError:
         reject()
 
 
-def best_of_all(problem):
-    """The least maximum load over all placements whose devices can be put in order."""
+def least_load_us(problem):
+    """Return the least maximum load over all placements whose devices can be ordered."""
     profile, n_devices = problem.profile, problem.cluster.n_devices
     size = profile.persistent_bytes.copy()
     np.add.at(size, profile.tensor_op, profile.tensor_bytes)
@@ -156,8 +156,8 @@ def best_of_all(problem):
 
 @settings(deadline=None, max_examples=60)
 @given(problem=small_problems())
-def test_the_search_finds_the_best_of_all_partitions(problem):
-    expected = best_of_all(problem)
+def test_no_partition_beats_the_search(problem):
+    expected = least_load_us(problem)
     found = partition_exactly(problem)
     assert found.load_us == pytest.approx(expected)
     if np.isfinite(expected):
@@ -248,9 +248,9 @@ def test_a_stopped_search_returns_the_best_so_far():
 
 @settings(deadline=None, max_examples=60)
 @given(problem=small_problems())
-def test_a_plan_claims_only_what_is_true(problem):
-    """A plan that claims a proof has the least load of all, and its placement fits."""
-    least, size = best_of_all(problem), op_memory_bytes(problem)
+def test_every_claim_of_a_plan_is_true(problem):
+    """A plan that claims a proof has the least possible load and fits."""
+    least, size = least_load_us(problem), op_memory_bytes(problem)
     plan = place(problem, "max-load-dp", options=PlaceOptions(time_limit_s=20)).plan
     assert plan.bound_us <= plan.value_us
     assert plan.proven == np.isfinite(least)
@@ -317,8 +317,8 @@ def test_integer_programs_avoid_a_gpu_with_a_slow_link(method):
     assert 0 not in plan.device
 
 
-def with_links(cost_us):
-    """Three GPUs without a CPU; what links cost, at once and for each byte, by their ends."""
+def cluster_with_links(cost_us):
+    """Return three GPUs without a CPU; ``cost_us`` maps ends to latency and time per byte."""
     fast = cluster_of(3)
     links = []
     for link in fast.links:
@@ -336,8 +336,8 @@ def with_links(cost_us):
         {(0, 1): (1000.0, 0.0), (1, 2): (500.0, 5e-4), (0, 2): (0.0, 1e-3)},
     ],
 )
-def test_unlike_links_without_a_cpu_prevent_a_proof(method, cost_us):
-    problem = Problem(chain_of_four(n_gpus=2).profile, with_links(cost_us))
+def test_different_links_without_a_cpu_prevent_a_proof(method, cost_us):
+    problem = Problem(chain_of_four(n_gpus=2).profile, cluster_with_links(cost_us))
     objective = "latency" if "latency" in method else "throughput"
     plan = place(problem, method, options=PlaceOptions(objective=objective, time_limit_s=20)).plan
     assert not plan.proven

@@ -92,12 +92,12 @@ def test_the_longest_tail_spans_the_schedule(planned):
 def test_window_moves_never_make_a_schedule_longer(planned):
     problem, plan = planned
     order, device = np.arange(problem.profile.n_ops), plan.device.copy()
-    before, _, lacked = simulated(problem, order, device)
-    makespan, lacks = sweep(
+    before, _, excess_before = simulated(problem, order, device)
+    makespan, excess = sweep(
         build_machine(problem), order, device, 0, 6, Annealing(6, 3, 50, 1.0, 0.05, 0.2),
         np.random.default_rng(1), np.zeros(1, dtype=bool),
     )  # fmt: skip
-    assert (lacks, makespan) <= (lacked, before * (1 + 1e-12))
+    assert (excess, makespan) <= (excess_before, before * (1 + 1e-12))
     assert makespan == pytest.approx(simulated(problem, order, device)[0])
     assert problem.unit_allowed[problem.unit, device].all()
     assert all(len(set(device[problem.unit == u].tolist())) == 1 for u in range(problem.n_units))
@@ -123,7 +123,7 @@ def test_window_moves_use_the_idle_device():
     assert makespan == 60.0
 
 
-def blocks(problem, order, device, links, ranked, rounds):
+def run_block_moves(problem, order, device, links, ranked, rounds):
     """Run ``move_blocks``, which changes the order and the placement."""
     level = make_level(problem, np.arange(problem.profile.n_ops))
     return move_blocks(
@@ -137,8 +137,8 @@ def blocks(problem, order, device, links, ranked, rounds):
 def test_block_moves_use_the_idle_device(links, ranked):
     problem, plan = two_chains()
     order, device = np.argsort(plan.position), plan.device.copy()
-    makespan, lacking = blocks(problem, order, device, links, ranked, 300)
-    assert (makespan, lacking) == (60.0, 0)
+    makespan, excess = run_block_moves(problem, order, device, links, ranked, 300)
+    assert (makespan, excess) == (60.0, 0)
     strict = simulate(problem, Plan(device.copy(), np.argsort(order), "x", "strict", "fifo"))
     assert strict.makespan_us == 60.0
 
@@ -154,9 +154,11 @@ def test_block_moves_start_from_the_schedule_and_only_improve_it(planned, rounds
     plan = replace(plan, policy="priority", links=links, device=plan.device.copy())
     schedule = simulate(problem, plan)
     order, device = np.argsort(plan.position), plan.device.copy()
-    makespan, lacking = blocks(problem, order, device, LINK_POLICIES.index(links), False, rounds)
+    makespan, excess = run_block_moves(
+        problem, order, device, LINK_POLICIES.index(links), False, rounds
+    )
     before = (excess_of(schedule), schedule.makespan_us * (1 + 1e-9))
-    assert (lacking, makespan) <= before
+    assert (excess, makespan) <= before
     if rounds == 0:
         assert makespan == pytest.approx(schedule.makespan_us)
     after = simulate(problem, replace(plan, device=device, position=inverse(order)))
@@ -172,10 +174,10 @@ def test_a_stuck_search_restarts_elsewhere_and_keeps_the_best():
         seen.append(state.makespan_us)
         return state
 
-    turn = restarting(step, states)
+    search = restarting(step, states)
     best = states[1]
     for seed in range(3 * PATIENCE):
-        best = turn(best, seed, 0.0, going())
+        best = search(best, seed, 0.0, going())
     assert seen == [us for us in (100.0, 300.0, 200.0) for _ in range(PATIENCE)]
     assert best is states[0]
 
@@ -186,5 +188,5 @@ def test_large_blocks_are_tried_as_often_as_small_ones():
     times = {f"scope/op{i}": 1.0 for i in range(n)}
     problem = Problem(profile_of(times), cluster_of(2, speeds=(1.0, 0.001)))
     order, device = np.arange(n), np.ones(n, dtype=np.int64)
-    makespan, _ = blocks(problem, order, device, 0, True, 10)
+    makespan, _ = run_block_moves(problem, order, device, 0, True, 10)
     assert makespan == n

@@ -1,4 +1,4 @@
-"""Which ops may be split, and what the graph and its costs are then."""
+"""Legal splits, and the graph and costs after a split."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ KB = 1 << 10
 
 
 def graph(ops, edges, colocation=None):
-    """A profile from name -> (type, time) and (source, target, bytes) edges."""
+    """Build a profile from name -> (type, time) and (source, target, bytes) edges."""
     names = list(ops)
     number = {name: i for i, name in enumerate(names)}
     return make_profile(
@@ -47,7 +47,7 @@ def graph(ops, edges, colocation=None):
 
 
 def training_step():
-    """One dense layer with its gradients, as TensorFlow makes them."""
+    """Return one dense layer with its gradients, as TensorFlow builds them."""
     return graph(
         {
             "batch": ("IteratorGetNext", 0.0),
@@ -103,7 +103,7 @@ def test_only_equal_parts_are_legal():
 
 
 def with_lengths(lengths):
-    """The training step with what its shapes are said to allow; its batch has 14 samples."""
+    """Return the training step with recorded split lengths; its batch has 14 samples."""
     return replace(training_step(), measured=Measurement(split_lengths=lengths))
 
 
@@ -208,7 +208,7 @@ def test_a_colocation_group_is_split_together_or_not_at_all():
 
 
 @pytest.mark.parametrize(
-    ("split", "said"),
+    ("split", "complaint"),
     [
         (Split("norm", "batch", 2), "'norm' .*|ops of this type stay whole"),
         (Split("product", "inner", 2), "cannot be split into 2 equal parts .* use rows, columns"),
@@ -217,8 +217,8 @@ def test_a_colocation_group_is_split_together_or_not_at_all():
         (Split("pool", "batch", 2), "op 'pool' is to be split, but the graph has no op"),
     ],
 )
-def test_an_illegal_split_is_refused_with_what_is_legal(split, said):
-    with pytest.raises(SplitError, match=said):
+def test_an_illegal_split_is_refused_and_the_legal_ones_listed(split, complaint):
+    with pytest.raises(SplitError, match=complaint):
         split_profile(training_step(), [split])
 
 
@@ -240,7 +240,7 @@ def test_constraints_on_an_op_apply_to_all_its_parts():
 
 @st.composite
 def chains_and_splits(draw):
-    """Random graphs of element-wise ops behind a batch, and random splits of them."""
+    """Draw graphs of element-wise ops after a batch, and splits of them."""
     n = draw(st.integers(1, 8))
     ops = {"batch": ("IteratorV2", 0.0)} | {f"op{i}": ("AddN", 5.0 + i) for i in range(n)}
     names, edges = list(ops), set()
