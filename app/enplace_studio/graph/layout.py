@@ -85,7 +85,7 @@ def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
 # ---------------------------------------------------------------- rows
 
 
-def grid(grouping: Grouping, room: float) -> Arrangement:
+def grid(grouping: Grouping, width: float) -> Arrangement:
     """Arrange every row in a line, equal labels in a column; single cards share lines.
 
     If there are many short rows, those derived from the model (gradients and updates) go on the

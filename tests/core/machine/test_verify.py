@@ -120,7 +120,7 @@ def test_a_transfer_of_the_wrong_duration_is_found(schedule):
 
 
 def test_a_transfer_before_its_tensor(schedule):
-    assert says(with_transfer(schedule, 0, 5.0, 19.0), "is sent before it is made")
+    assert has_fault(with_transfer(schedule, 0, 5.0, 19.0), "is sent before it is made")
 
 
 def test_a_transfer_that_starts_late_is_found(schedule):

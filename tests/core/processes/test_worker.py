@@ -104,7 +104,7 @@ def test_a_large_job_arrives_even_if_the_worker_prints_a_lot():
 
 
 def test_noise_before_the_first_message_is_shown_as_what_it_is():
-    error = fails("print('Welcome to this machine')", speak="")
+    error = fail_work("print('Welcome to this machine')", speak="")
     assert "cannot be read" in str(error)
     assert "Welcome to this machine" in str(error)
 

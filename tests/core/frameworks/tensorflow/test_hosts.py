@@ -95,8 +95,8 @@ def test_losing_a_server_ends_the_run_and_names_the_server(tmp_path, monkeypatch
         named = dict(zip(TASKS, (first, other), strict=True))
         with serving(hosts(tmp_path, hosts=named)):
             second.close()
-            assert heard.wait(20)
-    assert said[0] == f"the server of /job:worker/task:1 at {other} no longer answers"
+            assert gave_up.wait(20)
+    assert reasons[0] == f"the server of /job:worker/task:1 at {other} no longer answers"
 
 
 def test_a_task_without_an_address_is_named(tmp_path):

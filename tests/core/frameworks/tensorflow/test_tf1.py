@@ -138,11 +138,11 @@ def graph_with_a_queue():
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (loop_of_version_1, "a loop of TensorFlow 1; call .*enable_control_flow_v2"),
-        (without_initial_value, "'weight' has no initial value; put the checkpoint next to"),
-        (of_texts, "input 'x:0' takes string values, for which there is no sample"),
-        (of_unknown_shape, "'x:0' does not state its shape"),
-        (with_a_queue, "is part of a queue; feed the batches with tf.data"),
+        (graph_with_a_v1_loop, "a loop of TensorFlow 1; call .*enable_control_flow_v2"),
+        (graph_without_initial_value, "'weight' has no initial value; put the checkpoint next to"),
+        (graph_of_strings, "input 'x:0' takes string values, for which there is no sample"),
+        (graph_of_unknown_shape, "'x:0' does not state its shape"),
+        (graph_with_a_queue, "is part of a queue; feed the batches with tf.data"),
     ],
 )
 def test_graphs_that_cannot_run_alone_are_explained(tmp_path, make, complaint):
