@@ -153,8 +153,8 @@ def test_a_run_with_a_different_result_exits_with_1(enplace, profiled, fake):
     done = enplace("run", "train.py", "plan.json", "--trust", "--json")
     assert done.status == 1
     assert done.document["as_planned"] is False
-    told = enplace("run", "train.py", "plan.json", "--trust")
-    assert "The result differs from the run without the plan." in told.out
+    ran = enplace("run", "train.py", "plan.json", "--trust")
+    assert "The result differs from the run without the plan." in ran.out
 
 
 def test_run_reuses_the_script_arguments_of_the_profile(enplace, script, folder):

@@ -198,11 +198,11 @@ def test_with_splits_a_run_is_as_planned_if_its_first_step_is():
     plan = replace(run.plan, splits=(Split("a", "batch", 2),))
     split = replace(run, plan=plan, first_step_difference=6e-8)
     assert split.as_planned
-    told = describe_run(split, "gpu:2")
-    assert "first step differs by" in told
-    assert "if only the last bits of variables change" in told
-    assert "differences grow with every step" in told
-    assert "changes no arithmetic" not in told
+    text = describe_run(split, "gpu:2")
+    assert "first step differs by" in text
+    assert "if only the last bits of variables change" in text
+    assert "differences grow with every step" in text
+    assert "changes no arithmetic" not in text
     wrong = replace(split, first_step_difference=0.01)
     assert not wrong.as_planned
     assert "larger than rounding" in describe_run(wrong, "gpu:2")

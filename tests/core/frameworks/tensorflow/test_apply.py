@@ -102,9 +102,9 @@ def test_an_unchanged_script_trains_as_before_on_the_planned_devices(style, plan
     if style != "branches":  # a conditional that updates all variables keeps them together
         assert placed["moved"] > 0
         assert set(placed["devices"]) == {"CPU:0", "CPU:1"}
-    said = f"{placed['checked']} of {placed['checked']} ops run where planned"
-    assert said in placed["said"]
-    assert said in stderr.splitlines()[-1]
+    summary = f"{placed['checked']} of {placed['checked']} ops run where planned"
+    assert summary in placed["summary"]
+    assert summary in stderr.splitlines()[-1]
 
 
 def test_a_plan_does_not_change_the_kernels_of_a_script(planned):
