@@ -22,7 +22,6 @@ Where the paper leaves the choice open, this is what we do:
   one device.
 - When no more edges may be merged, vertices of one height are merged: heights still rise along
   every edge, so this closes no cycle. It also packs ops without edges.
-  edge, so that closes no cycle. That is how ops without edges are packed.
 """
 
 from __future__ import annotations
@@ -102,6 +101,7 @@ def merge_batches(
         if _n_roots(root) == len(root):
             root = _pack(graph, target, work_cap, memory_cap)
         if _n_roots(root) == len(root):
+            # Nothing can be merged under these limits: raise them, unless they no longer bind.
             if work_cap > graph.work_us.sum() and stretch > n_gpus:
                 break
             work_cap *= 1.5
@@ -130,6 +130,7 @@ def _colocated(problem: Problem) -> IntArray:
         order = _topological(int(number.max()) + 1, source[apart], target[apart])
         stuck = np.ones(int(number.max()) + 1, dtype=bool)
         stuck[order] = False
+        # A unit on or behind a cycle stays in separate ops; taking it apart may free the others.
         split = stuck[number] & shared & (vertex < problem.n_units)
         if not split.any():
             return number
@@ -140,6 +141,7 @@ def _to_graph(problem: Problem, grouped: GroupedGraph, device: IntArray | None) 
     first = np.unique(grouped.group, return_index=True)[1]
     alike = problem.device_sets[1][problem.unit[first]]
     if device is not None:
+        # Ops on different devices must not merge, so the device becomes part of the set's number.
         alike = alike * problem.cluster.n_devices + device[first]
     return _Graph(
         work_us=grouped.time_us.min(axis=1),
@@ -235,6 +237,7 @@ def _one_batch(
     while True:
         root = np.arange(n)
         root[graph.target[pairs]] = graph.source[pairs]
+        # One edge alone is safe: Theorem 3.5 covers it, and the halving below ends there.
         if len(pairs) < 2 or _is_acyclic(graph, root):
             return root
         pairs = pairs[: len(pairs) // 2]
@@ -279,6 +282,7 @@ def _fill(
     work_cap: float,
     memory_cap: int,
 ) -> IntArray:  # pragma: no cover - compiled
+    # Vertices that can be merged are neighbours in ``by_height``, so one open vertex is enough.
     root = np.arange(len(by_height))
     above = np.arange(tie.max() + 1)
     tied_us, tied_bytes = _tied(tie, work_us), _tied(tie, memory_bytes)
@@ -324,6 +328,7 @@ def _join(
     memory_cap: int,
 ) -> bool:  # pragma: no cover - compiled
     """Join the ties of two vertices unless the result is too much for one device."""
+    # A union-find with path halving: ties only grow, and are asked about for every candidate.
     while above[one] != one:
         above[one] = above[above[one]]
         one = above[one]
@@ -422,10 +427,14 @@ def _matching(
             or memory_bytes[u] + memory_bytes[v] > memory_cap
         ):
             continue
+        # Merged, u and v run back to back: what v waits for now delays u, and what waits for u
+        # waits for v as well.
         before = max(top_us[u], top_us[v] - work_us[u])
         after = max(bottom_us[v], bottom_us[u] - work_us[v])
         if before + work_us[u] + work_us[v] + after > limit_us:
             continue
+        # The edge alone closes no cycle if it is the only way out of u or into v, or if no other
+        # path from u can reach v, because heights rise along every edge.
         single = out_ptr[u + 1] - out_ptr[u] == 1 or in_ptr[v + 1] - in_ptr[v] == 1
         if not single and height[v] > height[u] + 1:
             beyond = True
@@ -433,6 +442,8 @@ def _matching(
                 beyond &= target[i] == v or height[target[i]] > height[v]
             if not beyond:
                 continue
+        # Condition (iii), corrected: no edge from a chosen u_i to this v with H(v) = H(v_i), nor
+        # from this u to a chosen v_j of the same height.
         fits = True
         for i in range(in_ptr[v], in_ptr[v + 1]):
             fits &= reaches[producers[i]] != height[v]

@@ -67,11 +67,14 @@ def _merge(
         producer = before[op]
         if producer < 0 or device_set[producer] != device_set[op]:
             continue
+        # The producer's root, not the producer: a whole chain collapses in one pass.
         if idle[op] or after[producer] == op:
             root[op] = root[producer]
     busy = np.zeros(n, np.bool_)
     for op in range(n):
         busy[root[op]] |= not idle[op]
+    # A group that takes no time may join its only consumer, seen between the groups of the first
+    # pass: edges within them no longer count.
     after = _only(n, root, target, source)
     second = np.arange(n)
     for op in order[::-1]:

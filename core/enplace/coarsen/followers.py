@@ -61,11 +61,13 @@ def _follow(
     edge_op: IntArray,
     leader: IntArray,
 ) -> None:  # pragma: no cover - compiled
+    # Producers come first in ``order``, so what is not free marks its consumers in time.
     free = idle.copy()
     for op in order:
         if not free[op]:
             for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
                 free[edge_op[edge]] = False
+    # Backwards, so that the leaders of all consumers are known.
     for op in order[::-1]:
         if not free[op]:
             continue

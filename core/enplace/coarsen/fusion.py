@@ -134,6 +134,8 @@ def _cpd_topo(
         waiting[target[edge]] += 1
     # The paper's queue adds and removes only at its head: a stack, whose top is the end here.
     stack, height = np.empty(n, dtype=np.int64), 0
+    # Both are reversed before the stable sort, so that among equals the first in Kahn's order ends
+    # on top of the stack.
     roots = kahn[: np.sum(waiting == 0)][::-1]
     for node in roots[np.argsort(cpath[roots], kind="mergesort")]:
         stack[height] = node
@@ -168,11 +170,13 @@ def _cut(
     cost = np.zeros(n + 1)  # cost(i, j) at [i] for the current j; equation 5 gives the next j's
     for j in range(1, n + 1):
         first = max(0, j - reach)
+        # The edges out of the node at j - 1 now cross the cut; those into it no longer do.
         for i in range(first, j):
             cost[i] += out_cost[j - 1]
         for edge in range(in_ptr[j - 1], in_ptr[j]):
             for i in range(first, in_source[edge] + 1):
                 cost[i] -= in_cost[edge]
+        # A segment of one node is always allowed, even if it exceeds the limit.
         total[j], previous[j] = total[j - 1] + cost[j - 1], j - 1
         used = memory[j - 1]
         for i in range(j - 2, first - 1, -1):
