@@ -5,6 +5,7 @@ Unexpected Python warnings and Qt warnings fail a test too; pyproject.toml turns
 
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ settings.register_profile("enplace", deadline=None, derandomize="CI" in os.envir
 settings.load_profile("enplace")
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+# A shell starts background jobs with Ctrl-C ignored, and every process they start inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GRACE_MS = 5000
 
