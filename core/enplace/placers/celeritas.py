@@ -107,6 +107,7 @@ def _adjust(
         for i in range(end - first):
             a = device[in_source[first + i]]
             cost[i] = in_tensors[first + i] * b0_us[a] + in_bytes[first + i] * b1_us_per_byte[a]
+        # The paper's estimate: every input sets out at once, however busy the devices are.
         est = np.full(n_devices, np.inf)
         needed = needed_bytes(claims, node)
         for d in gpus:
@@ -117,6 +118,8 @@ def _adjust(
                 est[d] = free_from(slots, d, ready, time_us[node, d])
         last = _pick(est, gpus, claims.free_bytes, last, back_cost_us[node])
         claim(claims, node, last)
+        # On the chosen device, each transfer waits until both ends are free and occupies both, so
+        # that what comes later sees it.
         ready = 0.0
         for i in range(end - first):
             sender, sent = device[in_source[first + i]], finish[in_source[first + i]]
@@ -141,6 +144,7 @@ def _pick(
     """Stay on the device unless another gains more than back_cost (Algorithm 2, lines 11 to 18)."""
     earliest = int(np.argmin(est_us))
     if np.isinf(est_us[earliest]):
+        # It fits nowhere. Take the GPU with the most memory left; the result may exceed it.
         return int(gpus[np.argmax(free_bytes[gpus])])
     if last < 0 or est_us[last] - est_us[earliest] > back_cost_us:
         return earliest
