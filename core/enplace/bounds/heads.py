@@ -2,237 +2,385 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from enplace.values.arrays import BoolArray, FloatArray, IntArray
+from enplace.machine.compiling import allocating, loop, step
+from enplace.machine.heaps import pop_event, push_event
+from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
 
 NEAR, PATIENCE, FAR, FORKS = 16, 64, 100, 6
 """Ancestors examined for each head. For an op with several producers: how many more after the last
 ancestor that raised the head, how many while one may still raise it, and how many as forks."""
 
 
-@njit(cache=True, nogil=True)
-def earliest_starts(
-    order: IntArray,
-    in_ptr: IntArray,
-    producer: IntArray,
-    send_us: FloatArray,
-    sure_us: FloatArray,
-    bus_us: FloatArray,
-    time_us: FloatArray,
-    lanes: IntArray,
-    weighted_us: FloatArray,
-    most: FloatArray,
-    bus_set: int,
-) -> FloatArray:  # pragma: no cover - compiled
-    """Find the heads, op by op.
+class LeastCosts(NamedTuple):
+    """A graph, forwards or reversed, with what every plan pays in it.
 
-    Parameters
+    Attributes
     ----------
     order : int array, shape (n_ops,)
         A topological order.
-    in_ptr, producer : int arrays
+    in_ptr, producer : int arrays, shapes (n_ops + 1,) and (n_edges,)
         Producers of op ``v`` are ``producer[in_ptr[v] : in_ptr[v + 1]]``, one for each edge; the
         arrays of edges are in the same order.
     send_us, sure_us, bus_us : float arrays, shape (n_edges,)
         Cost of each edge if its ends are apart; its cost in any case; and how long it then occupies
         the channel that all devices of ``bus_set`` share.
+    time_us, lanes : arrays, shape (n_ops,)
+        The least time of each op, and the most lanes of a device that may run it.
     weighted_us, most : float arrays, shapes (n_sets, n_ops) and (n_sets,)
         Work weighted for each set of devices, and the largest weight of one chip.
     bus_set : int
         The set of like chips whose links all use one channel, or -1.
     """
-    n = len(order)
-    place = np.empty(n, np.int64)
-    for i in range(n):
-        place[order[i]] = i
-    head = np.zeros(n)
-    # For each ancestor of v: the least time from its end to the start of v, in any case and if it
-    # is not on v's device; how long it then occupies the bus; how many ops in between need it.
-    work, leave, leave_bus = np.empty(n), np.empty(n), np.empty(n)
-    uses = np.zeros(n, np.int64)
-    seen = np.full(n, -1)
-    bound_here, key = np.empty(NEAR, np.int64), np.empty(NEAR)
-    together = np.empty(NEAR, np.bool_)
-    waiting = [(0.0, 0, 0)]
-    joined_us, away_us = np.empty(len(most)), np.empty(len(most))
-    later = np.empty(n, np.int64)
-    fork = np.full(n, -1)
-    until, enter, enter_bus = np.empty(n), np.empty(n), np.empty(n)
-    n_forks = 0
-    for v in order:
-        base = 0.0
-        waiting.clear()
-        for e in range(in_ptr[v], in_ptr[v + 1]):
-            x = producer[e]
-            base = max(base, head[x] + time_us[x] + sure_us[e])
-            if seen[x] != v:
-                seen[x], work[x], leave[x], leave_bus[x], uses[x] = v, 0.0, 0.0, 0.0, 0
-                heappush(waiting, (-head[x], -place[x], x))
-            work[x], leave[x] = max(work[x], sure_us[e]), max(leave[x], send_us[e])
-            leave_bus[x] = max(leave_bus[x], bus_us[e])
-            uses[x] += 1
-        joins = len(waiting) > 1
-        joined_us[:], away_us[:], alone_us = 0.0, np.inf, 0.0
-        left, count, n_later, tries = PATIENCE if joins else NEAR, 0, 0, 0
-        while len(waiting) > 0 and left > 0:
-            x = heappop(waiting)[2]  # the latest: all ops between it and v have been examined
-            end = head[x] + time_us[x]
-            if end + leave[x] > base and count < NEAR:
-                bound_here[count], key[count] = x, -end - leave[x]
-                count += 1
-            elif not joins:
-                continue
-            left -= 1
-            if joins:
-                if uses[x] > 1 and tries < FORKS and end + alone_us > base:
-                    n_forks += 1
-                    tries += 1
-                    base = max(base, end + _between(
-                        x, later[:n_later], n_forks, fork, until, enter, enter_bus, leave,
-                        leave_bus, in_ptr, producer, send_us, sure_us, bus_us, time_us,
-                        weighted_us, most, bus_set,
-                    ))  # fmt: skip
-                if in_ptr[x] < in_ptr[x + 1]:
-                    later[n_later] = x
-                    n_later += 1
-                for s in range(len(most)):
-                    if weighted_us[s, x] > 0.0:
-                        joined_us[s] += weighted_us[s, x]
-                        away_us[s] = min(away_us[s], leave[x])
-                        earliest = head[x] + _shared_us(joined_us[s], most[s], away_us[s])
-                        if earliest > base:
-                            base, left = earliest, PATIENCE
-                        alone_us = max(alone_us, joined_us[s] / most[s])
-                if n_later < FAR and head[x] + alone_us > base:
-                    left = PATIENCE
-            for e in range(in_ptr[x], in_ptr[x + 1]):
-                y = producer[e]
-                if seen[y] != v:
-                    seen[y], work[y], leave[y], leave_bus[y], uses[y] = v, 0.0, 0.0, 0.0, 0
-                    heappush(waiting, (-head[y], -place[y], y))
-                through = time_us[x] + work[x]
-                leaving = min(send_us[e] + through, sure_us[e] + time_us[x] + leave[x])
-                work[y], leave[y] = max(work[y], sure_us[e] + through), max(leave[y], leaving)
-                leave_bus[y] = max(leave_bus[y], min(bus_us[e], leave_bus[x]))
-                uses[y] += 1
-        head[v] = _start_after(
-            base, bound_here[:count], key[:count], together, head, time_us, work, lanes[v]
-        )  # fmt: skip
-    return head
+
+    order: IntArray
+    in_ptr: IntArray
+    producer: IntArray
+    send_us: FloatArray
+    sure_us: FloatArray
+    bus_us: FloatArray
+    time_us: FloatArray
+    lanes: IntArray
+    weighted_us: FloatArray
+    most: FloatArray
+    bus_set: int
 
 
-@njit(cache=True, nogil=True)
-def _start_after(
-    base: float,
-    near: IntArray,
-    key: FloatArray,
-    together: BoolArray,
-    head: FloatArray,
-    time_us: FloatArray,
-    work: FloatArray,
-    n_lanes: int,
-) -> float:  # pragma: no cover - compiled
-    """Find the smallest consistent start of v.
+class _Ancestors(NamedTuple):
+    """The ancestors of the op v whose head is being found, as far as they have been reached.
 
-    If v starts before ``-key`` of an ancestor, that ancestor is on v's device, which runs all such
-    ancestors one after another.
-
-    Parameters
+    Attributes
     ----------
-    base : float
-        A lower bound on the start without this argument.
-    near, key : arrays, shape (n_near,)
-        Ancestors of v, the latest head first.
-    together : bool array, written
+    place : int array, shape (n_ops,)
+        Position of each op in the topological order.
+    reached_from : int array, shape (n_ops,)
+        The op v for which the next four hold.
+    work_us, leave_us, leave_bus_us : float arrays, shape (n_ops,)
+        The least time from an ancestor's end to the start of v, in any case and if it is not on
+        v's device; and how long it then occupies the bus.
+    uses : int array, shape (n_ops,)
+        Edges from an ancestor to v or to other ancestors.
+    heap_us, heap : arrays, shape (n_ops,)
+        Ancestors that have been reached and not examined, the latest head first.
+    near, near_key, together : arrays, shape (NEAR,)
+        Ancestors that must be on v's device if v starts before minus their key.
+    between : int array, shape (n_ops,)
+        Ancestors examined, other than sources.
+    joined_us, away_us : float arrays, shape (n_sets,)
+        Work of the ancestors examined, and the least ``leave_us`` of any of them.
+    counts : int array
+        How many ancestors are in the heap, near and between, and how many forks there were.
     """
-    rank = np.argsort(key)
-    earliest, bound = np.inf, base
-    together[: len(key)] = False
-    for i in range(len(key) + 1):
-        following = -key[rank[i]] if i < len(key) else 0.0
-        earliest = min(earliest, max(bound, following))
-        if following <= bound:
-            break
-        together[rank[i]] = True
-        total, way = 0.0, np.inf
-        for k in range(len(near)):
-            if together[k]:
-                x = near[k]
-                total, way = total + time_us[x], min(way, work[x])
-                bound = max(bound, head[x] + total / n_lanes + way)
-    return max(base, earliest)
+
+    place: IntArray
+    reached_from: IntArray
+    work_us: FloatArray
+    leave_us: FloatArray
+    leave_bus_us: FloatArray
+    uses: IntArray
+    heap_us: FloatArray
+    heap: IntArray
+    near: IntArray
+    near_key: FloatArray
+    together: BoolArray
+    between: IntArray
+    joined_us: FloatArray
+    away_us: FloatArray
+    counts: IntArray
 
 
-@njit(cache=True, nogil=True)
+WAITING, N_NEAR, N_BETWEEN, N_FORKS = range(4)
+"""Indices into ``_Ancestors.counts``."""
+
+
+class _Fork(NamedTuple):
+    """The ops that need an ancestor u, where paths to v part.
+
+    Attributes
+    ----------
+    number : int array, shape (n_ops,)
+        The fork for which the others hold.
+    until_us, enter_us, enter_bus_us : float arrays, shape (n_ops,)
+        The least time from the end of u to an op's end; to its start if it is not on u's device;
+        and how long it then occupies the bus.
+    ops, ways : arrays, shape (n_ops,)
+        The ops that need u, and minus their ``enter_us``.
+    """
+
+    number: IntArray
+    until_us: FloatArray
+    enter_us: FloatArray
+    enter_bus_us: FloatArray
+    ops: IntArray
+    ways: FloatArray
+
+
+def earliest_starts(costs: LeastCosts) -> FloatArray:
+    """Find the head of each op; shape (n_ops,)."""
+    n = len(costs.order)
+    head_us = np.zeros(n)
+    ancestors = _Ancestors(
+        place=inverse(costs.order),
+        reached_from=np.full(n, -1),
+        work_us=np.empty(n),
+        leave_us=np.empty(n),
+        leave_bus_us=np.empty(n),
+        uses=np.empty(n, np.int64),
+        heap_us=np.empty(n),
+        heap=np.empty(n, np.int64),
+        near=np.empty(NEAR, np.int64),
+        near_key=np.empty(NEAR),
+        together=np.empty(NEAR, np.bool_),
+        between=np.empty(n, np.int64),
+        joined_us=np.empty(len(costs.most)),
+        away_us=np.empty(len(costs.most)),
+        counts=np.zeros(4, np.int64),
+    )
+    fork = _Fork(
+        number=np.full(n, -1),
+        until_us=np.empty(n),
+        enter_us=np.empty(n),
+        enter_bus_us=np.empty(n),
+        ops=np.empty(n, np.int64),
+        ways=np.empty(n),
+    )
+    _find_heads(costs, ancestors, fork, head_us)
+    return head_us
+
+
+@loop
+def _find_heads(
+    c: LeastCosts, a: _Ancestors, f: _Fork, head_us: FloatArray
+) -> None:  # pragma: no cover - compiled
+    for v in c.order:
+        a.counts[WAITING] = a.counts[N_NEAR] = a.counts[N_BETWEEN] = 0
+        a.work_us[v], a.leave_us[v], a.leave_bus_us[v] = 0.0, np.inf, np.inf
+        bound_us = 0.0
+        for edge in range(c.in_ptr[v], c.in_ptr[v + 1]):
+            x = c.producer[edge]
+            bound_us = max(bound_us, head_us[x] + c.time_us[x] + c.sure_us[edge])
+        _reach_producers(c, a, head_us, v, v, 0.0)
+        if a.counts[WAITING] > 1:
+            bound_us = _examine_join(c, a, f, head_us, v, bound_us)
+        else:
+            _examine_chain(c, a, head_us, v, bound_us)
+        head_us[v] = _start_after(c, a, head_us, v, bound_us)
+
+
+@loop
+def _reach_producers(
+    c: LeastCosts, a: _Ancestors, head_us: FloatArray, v: int, x: int, x_us: float
+) -> None:  # pragma: no cover - compiled
+    """Extend the ways to v by the edges into an ancestor x, or into v itself, which takes no time.
+
+    All ops between x and v have been examined.
+    """
+    through_us = x_us + a.work_us[x]
+    for edge in range(c.in_ptr[x], c.in_ptr[x + 1]):
+        y = c.producer[edge]
+        if a.reached_from[y] != v:
+            a.reached_from[y], a.uses[y] = v, 0
+            a.work_us[y], a.leave_us[y], a.leave_bus_us[y] = 0.0, 0.0, 0.0
+            code = len(c.order) - 1 - a.place[y]
+            push_event(a.heap_us, a.heap, a.counts[WAITING], -head_us[y], code)
+            a.counts[WAITING] += 1
+        leave_us = min(c.send_us[edge] + through_us, c.sure_us[edge] + x_us + a.leave_us[x])
+        a.work_us[y] = max(a.work_us[y], c.sure_us[edge] + through_us)
+        a.leave_us[y] = max(a.leave_us[y], leave_us)
+        a.leave_bus_us[y] = max(a.leave_bus_us[y], min(c.bus_us[edge], a.leave_bus_us[x]))
+        a.uses[y] += 1
+
+
+@step
+def _next_ancestor(c: LeastCosts, a: _Ancestors) -> int:  # pragma: no cover - compiled
+    """Take the latest ancestor from the heap: all ops between it and v have been examined."""
+    code = pop_event(a.heap_us, a.heap, a.counts[WAITING])
+    a.counts[WAITING] -= 1
+    return int(c.order[len(c.order) - 1 - code])
+
+
+@step
+def _keep_near(
+    a: _Ancestors, x: int, end_us: float, bound_us: float
+) -> bool:  # pragma: no cover - compiled
+    """Keep an ancestor that must be on v's device if v starts at the bound."""
+    n = a.counts[N_NEAR]
+    if end_us + a.leave_us[x] <= bound_us or n == NEAR:
+        return False
+    a.near[n], a.near_key[n] = x, -end_us - a.leave_us[x]
+    a.counts[N_NEAR] += 1
+    return True
+
+
+@step
+def _examine_chain(
+    c: LeastCosts, a: _Ancestors, head_us: FloatArray, v: int, bound_us: float
+) -> None:  # pragma: no cover - compiled
+    """Examine the ancestors of an op with one producer, beyond which no work can be shared."""
+    while a.counts[WAITING] > 0 and a.counts[N_NEAR] < NEAR:
+        x = _next_ancestor(c, a)
+        if _keep_near(a, x, head_us[x] + c.time_us[x], bound_us):
+            _reach_producers(c, a, head_us, v, x, c.time_us[x])
+
+
+@step
+def _examine_join(
+    c: LeastCosts, a: _Ancestors, f: _Fork, head_us: FloatArray, v: int, bound_us: float
+) -> float:  # pragma: no cover - compiled
+    """Examine the ancestors of an op with several producers; return a better bound on its start."""
+    a.joined_us[:], a.away_us[:] = 0.0, np.inf
+    alone_us, left, tries = 0.0, PATIENCE, 0
+    while a.counts[WAITING] > 0 and left > 0:
+        x = _next_ancestor(c, a)
+        left -= 1
+        end_us = head_us[x] + c.time_us[x]
+        _keep_near(a, x, end_us, bound_us)
+        if a.uses[x] > 1 and tries < FORKS and end_us + alone_us > bound_us:
+            tries += 1
+            bound_us = max(bound_us, end_us + _fork_us(c, a, f, x))
+        if c.in_ptr[x] < c.in_ptr[x + 1]:
+            a.between[a.counts[N_BETWEEN]] = x
+            a.counts[N_BETWEEN] += 1
+        joined_us, alone_us = _join(c, a, x)
+        if head_us[x] + joined_us > bound_us:
+            bound_us, left = head_us[x] + joined_us, PATIENCE
+        if a.counts[N_BETWEEN] < FAR and head_us[x] + alone_us > bound_us:
+            left = PATIENCE
+        _reach_producers(c, a, head_us, v, x, c.time_us[x])
+    return bound_us
+
+
+@step
+def _join(
+    c: LeastCosts, a: _Ancestors, x: int
+) -> tuple[float, float]:  # pragma: no cover - compiled
+    """Add an ancestor's work; return the least time for all of it, with and without transfers."""
+    joined_us, alone_us = 0.0, 0.0
+    for s in range(len(c.most)):
+        if c.weighted_us[s, x] > 0.0:
+            a.joined_us[s] += c.weighted_us[s, x]
+            a.away_us[s] = min(a.away_us[s], a.leave_us[x])
+            joined_us = max(joined_us, _shared_us(a.joined_us[s], c.most[s], a.away_us[s]))
+        alone_us = max(alone_us, a.joined_us[s] / c.most[s])
+    return joined_us, alone_us
+
+
+@step
 def _shared_us(work_us: float, most: float, away_us: float) -> float:  # pragma: no cover - compiled
     """Return the least time for work that chips share, if all but one of them lose ``away_us``."""
     alone_us = work_us / most
     return alone_us if most == 1.0 else min(alone_us, work_us + (1.0 - most) * away_us)
 
 
-@njit(cache=True, nogil=True)
-def _between(
-    u: int,
-    later: IntArray,
-    number: int,
-    fork: IntArray,
-    until: FloatArray,
-    enter: FloatArray,
-    enter_bus: FloatArray,
-    leave: FloatArray,
-    leave_bus: FloatArray,
-    in_ptr: IntArray,
-    producer: IntArray,
-    send_us: FloatArray,
-    sure_us: FloatArray,
-    bus_us: FloatArray,
-    time_us: FloatArray,
-    weighted_us: FloatArray,
-    most: FloatArray,
-    bus_set: int,
+@loop
+def _fork_us(
+    c: LeastCosts, a: _Ancestors, f: _Fork, u: int
 ) -> float:  # pragma: no cover - compiled
-    """Find the least time from the end of ``u`` to the start of v, for the ops between them.
+    """Find the least time from the end of ``u`` to the start of v, for the ops between them."""
+    n = _find_fork(c, a, f, u)
+    _sort_by_way(f.ops, f.ways, n)
+    longest_us = 0.0
+    for s in range(len(c.most)):
+        longest_us = max(longest_us, _pass_fork(c, a, f, n, s))
+    return longest_us
 
-    ``later`` has ancestors of v, the last first; ``fork[x]`` becomes ``number`` if x needs u.
-    For such ops, ``until`` is the least time from the end of u to their end, ``enter`` the least
-    time to their start if they are not on u's device, and ``enter_bus`` how long they then occupy
-    the bus.
-    """
-    fork[u], until[u], enter[u], enter_bus[u] = number, 0.0, np.inf, np.inf
-    ops, ways = np.empty(len(later), np.int64), np.empty(len(later))
-    n = 0
-    for y in later[::-1]:
-        started, entered, bus = -1.0, -1.0, -1.0
-        for e in range(in_ptr[y], in_ptr[y + 1]):
-            x = producer[e]
-            if fork[x] == number:
-                here = enter[x] + time_us[x] + sure_us[e]
-                entered = max(entered, min(until[x] + send_us[e], here))
-                started = max(started, until[x] + sure_us[e])
-                bus = max(bus, min(bus_us[e], enter_bus[x]))
-        if started >= 0.0:
-            fork[y], until[y], enter[y], enter_bus[y] = number, started + time_us[y], entered, bus
-            ops[n], ways[n] = y, -entered
+
+@step
+def _find_fork(
+    c: LeastCosts, a: _Ancestors, f: _Fork, u: int
+) -> int:  # pragma: no cover - compiled
+    """List the ancestors of v that need ``u``, with their ways from it; return their number."""
+    a.counts[N_FORKS] += 1
+    fork, n = a.counts[N_FORKS], 0
+    f.number[u], f.until_us[u], f.enter_us[u], f.enter_bus_us[u] = fork, 0.0, np.inf, np.inf
+    for at in range(a.counts[N_BETWEEN] - 1, -1, -1):
+        y = a.between[at]
+        start_us, enter_us, bus_us = -1.0, -1.0, -1.0
+        for edge in range(c.in_ptr[y], c.in_ptr[y + 1]):
+            x = c.producer[edge]
+            if f.number[x] == fork:
+                here_us = f.enter_us[x] + c.time_us[x] + c.sure_us[edge]
+                enter_us = max(enter_us, min(f.until_us[x] + c.send_us[edge], here_us))
+                start_us = max(start_us, f.until_us[x] + c.sure_us[edge])
+                bus_us = max(bus_us, min(c.bus_us[edge], f.enter_bus_us[x]))
+        if start_us >= 0.0:
+            f.number[y], f.until_us[y] = fork, start_us + c.time_us[y]
+            f.enter_us[y], f.enter_bus_us[y] = enter_us, bus_us
+            f.ops[n], f.ways[n] = y, -enter_us
             n += 1
-    longest = 0.0
-    by_way = ops[:n][np.argsort(ways[:n])]
-    for s in range(len(most)):
-        work, way_in, way_out, bus_in, bus_out = 0.0, np.inf, np.inf, np.inf, np.inf
-        for x in by_way:
-            if weighted_us[s, x] == 0.0:
-                continue
-            work += weighted_us[s, x]
-            way_in, way_out = enter[x], min(way_out, leave[x])
-            bus_in, bus_out = min(bus_in, enter_bus[x]), min(bus_out, leave_bus[x])
-            shortest = _shared_us(work, most[s], way_in + way_out)
-            if s == bus_set:
-                total = shortest = work / most[s]
-                for others in range(1, round(1.0 / most[s])):
-                    total += max(way_in, others * bus_in) + max(way_out, others * bus_out)
-                    shortest = min(shortest, total / (others + 1))
-            longest = max(longest, shortest)
-    return longest
+    return n
+
+
+@allocating
+def _sort_by_way(ops: IntArray, ways: FloatArray, n: int) -> None:  # pragma: no cover - compiled
+    """Sort the first ``n`` ops, the longest way first."""
+    ops[:n] = ops[:n][np.argsort(ways[:n])]
+
+
+@step
+def _pass_fork(
+    c: LeastCosts, a: _Ancestors, f: _Fork, n: int, s: int
+) -> float:  # pragma: no cover - compiled
+    """Find the least time that the ops of a fork take on one set of devices, ways included."""
+    longest_us, work_us = 0.0, 0.0
+    out_us, in_bus_us, out_bus_us = np.inf, np.inf, np.inf
+    for at in range(n):
+        x = f.ops[at]
+        if c.weighted_us[s, x] == 0.0:
+            continue
+        work_us += c.weighted_us[s, x]
+        in_us, out_us = f.enter_us[x], min(out_us, a.leave_us[x])
+        in_bus_us = min(in_bus_us, f.enter_bus_us[x])
+        out_bus_us = min(out_bus_us, a.leave_bus_us[x])
+        if s == c.bus_set:
+            least_us = _on_bus_us(work_us, c.most[s], in_us, out_us, in_bus_us, out_bus_us)
+        else:
+            least_us = _shared_us(work_us, c.most[s], in_us + out_us)
+        longest_us = max(longest_us, least_us)
+    return longest_us
+
+
+@step
+def _on_bus_us(
+    work_us: float, most: float, in_us: float, out_us: float, in_bus_us: float, out_bus_us: float
+) -> float:  # pragma: no cover - compiled
+    """Return the least time for work that like chips share, which wait for each other's transfers.
+
+    If ``others`` chips help the first, the last of them waits for as many transfers at both ends.
+    """
+    total_us = least_us = work_us / most
+    for others in range(1, round(1.0 / most)):
+        total_us += max(in_us, others * in_bus_us) + max(out_us, others * out_bus_us)
+        least_us = min(least_us, total_us / (others + 1))
+    return least_us
+
+
+@allocating
+def _start_after(
+    c: LeastCosts, a: _Ancestors, head_us: FloatArray, v: int, bound_us: float
+) -> float:  # pragma: no cover - compiled
+    """Find the smallest consistent start of v that is not before the bound.
+
+    If v starts before ``-key`` of an ancestor, that ancestor is on v's device, which runs all such
+    ancestors one after another.
+    """
+    n = a.counts[N_NEAR]
+    rank = np.argsort(a.near_key[:n])
+    earliest_us, start_us = np.inf, bound_us
+    a.together[:n] = False
+    for i in range(n + 1):
+        following_us = -a.near_key[rank[i]] if i < n else 0.0
+        earliest_us = min(earliest_us, max(start_us, following_us))
+        if following_us <= start_us:
+            break
+        a.together[rank[i]] = True
+        total_us, way_us = 0.0, np.inf
+        for k in range(n):
+            if a.together[k]:
+                x = a.near[k]
+                total_us, way_us = total_us + c.time_us[x], min(way_us, a.work_us[x])
+                start_us = max(start_us, head_us[x] + total_us / c.lanes[v] + way_us)
+    return float(max(bound_us, earliest_us))

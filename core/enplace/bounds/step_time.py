@@ -47,7 +47,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import coo_array
 
-from enplace.bounds.heads import earliest_starts
+from enplace.bounds.heads import LeastCosts, earliest_starts
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -126,46 +126,43 @@ def heads_and_tails_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
 
     Both hold for every schedule that fits.
     """
+    forwards, backwards = least_costs(problem)
+    return earliest_starts(forwards), earliest_starts(backwards)
+
+
+def least_costs(problem: Problem) -> tuple[LeastCosts, LeastCosts]:
+    """Lay out what every plan pays in the graph, and in the reversed graph."""
     profile, running = problem.profile, _running_bytes(problem)
     possible = _possible(problem, running)
     apart = _apart(problem, possible, running)
-    least_us = np.where(possible[problem.unit], problem.time_us, np.inf).min(axis=1)
-    lanes = np.where(problem.unit_allowed, problem.cluster.lanes, 1).max(axis=1)[problem.unit]
     send_us = _least_send_us(problem)
     # If both ends must be apart but are allowed on only one device, no plan fits.
     sure_us = np.where(apart & np.isfinite(send_us), send_us, 0.0)
-    by_source = np.argsort(profile.edge_source, kind="stable")
-    out_ptr = np.searchsorted(profile.edge_source[by_source], np.arange(profile.n_ops + 1))
     weighted_us, most = _weighted_us(problem)
     bus_set, on_bus = _bus(problem, weighted_us)
-    bus_us = np.where(on_bus & np.isfinite(send_us), send_us, 0.0)
-    head_us = earliest_starts(
-        profile.topological_order,
-        profile.in_ptr,
-        profile.edge_source[profile.in_edges],
-        send_us[profile.in_edges],
-        sure_us[profile.in_edges],
-        bus_us[profile.in_edges],
-        least_us,
-        lanes,
-        weighted_us,
-        most,
-        bus_set,
+    backwards = LeastCosts(
+        order=profile.topological_order[::-1].copy(),
+        in_ptr=profile.out_ptr,
+        producer=profile.edge_op.copy(),  # writable as the other: kernels are compiled once
+        send_us=send_us,
+        sure_us=sure_us,
+        bus_us=np.where(on_bus & np.isfinite(send_us), send_us, 0.0),
+        time_us=np.where(possible[problem.unit], problem.time_us, np.inf).min(axis=1),
+        lanes=np.where(problem.unit_allowed, problem.cluster.lanes, 1).max(axis=1)[problem.unit],
+        weighted_us=weighted_us,
+        most=most,
+        bus_set=bus_set,
     )
-    tail_us = earliest_starts(
-        profile.topological_order[::-1].copy(),
-        out_ptr,
-        profile.edge_op[by_source],
-        send_us[by_source],
-        sure_us[by_source],
-        bus_us[by_source],
-        least_us,
-        lanes,
-        weighted_us,
-        most,
-        bus_set,
+    edges = profile.in_edges
+    forwards = backwards._replace(
+        order=profile.topological_order,
+        in_ptr=profile.in_ptr,
+        producer=profile.edge_source[edges],
+        send_us=send_us[edges],
+        sure_us=sure_us[edges],
+        bus_us=backwards.bus_us[edges],
     )
-    return head_us, tail_us
+    return forwards, backwards
 
 
 def _weighted_us(problem: Problem) -> tuple[FloatArray, FloatArray]:

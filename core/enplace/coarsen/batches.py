@@ -22,6 +22,7 @@ Where the paper leaves the choice open, this is what we do:
   one device.
 - When no more edges may be merged, vertices of one height are merged: heights still rise along
   every edge, so this closes no cycle. It also packs ops without edges.
+  edge, so that closes no cycle. That is how ops without edges are packed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import GroupedGraph, group_graph, mean_link
-from enplace.values.arrays import FloatArray, IntArray, csr_offsets, inverse, topological_order
+from enplace.values.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    csr_offsets,
+    inverse,
+    topological_order,
+)
 from enplace.values.problem import Problem
 
 MEMORY_SHARE = 0.25
@@ -68,6 +76,50 @@ class _Graph(NamedTuple):
     cost_us: FloatArray
 
 
+class _Neighbours(NamedTuple):
+    """The neighbours of each vertex, and its height, for kernels.
+
+    Attributes
+    ----------
+    order, height : int arrays, shape (n_vertices,)
+        A topological order; the most vertices on a path that ends at each (definition 3.4).
+    out_ptr : int array, shape (n_vertices + 1,)
+        Edges that leave vertex ``u`` are ``out_ptr[u] : out_ptr[u + 1]``.
+    in_ptr, producer : int arrays, shapes (n_vertices + 1,) and (n_edges,)
+        Edges into vertex ``v`` come from ``producer[in_ptr[v] : in_ptr[v + 1]]``.
+    """
+
+    order: IntArray
+    height: IntArray
+    out_ptr: IntArray
+    in_ptr: IntArray
+    producer: IntArray
+
+
+class _Limits(NamedTuple):
+    """The most that merging may reach: vertices merged, and work, memory and paths of a vertex."""
+
+    n_merged: int
+    work_us: float
+    memory_bytes: int
+    path_us: float = np.inf
+
+
+class _Levels(NamedTuple):
+    """The most work before and after each vertex on any path; shape (n_vertices,)."""
+
+    top_us: FloatArray
+    bottom_us: FloatArray
+
+
+class _Ties(NamedTuple):
+    """Ties as merging joins them: the tie above each, and the work and memory of the topmost."""
+
+    above: IntArray
+    work_us: FloatArray
+    memory_bytes: FloatArray
+
+
 def merge_batches(
     problem: Problem, target: int, *, critical: bool = False, device: IntArray | None = None
 ) -> IntArray:
@@ -91,19 +143,23 @@ def merge_batches(
     """
     vertex = _colocated(problem)
     graph = _to_graph(problem, group_graph(problem, vertex), device)
-    smallest = problem.cluster.capacity_bytes[problem.cluster.gpus].min()
-    memory_cap = int(MEMORY_SHARE * smallest)
     n_gpus = len(problem.cluster.gpus)
+    memory_cap = int(MEMORY_SHARE * problem.cluster.capacity_bytes[problem.cluster.gpus].min())
     work_cap = max(WORK_SHARE * graph.work_us.sum() / target, 1e-9)
     stretch = STRETCH
     while len(graph.work_us) > target:
-        root = _one_batch(graph, target, work_cap, memory_cap, n_gpus, critical, stretch)
+        limits = _Limits(len(graph.work_us) - target, work_cap, memory_cap)
+        neighbours = _find_neighbours(graph)
+        if critical:
+            root = _merge_critical(graph, neighbours, limits, n_gpus, stretch)
+        else:
+            root = _merge_heaviest(graph, neighbours, limits)
         if _n_roots(root) == len(root):
-            root = _pack(graph, target, work_cap, memory_cap)
+            root = _pack(graph, neighbours, limits)
         if _n_roots(root) == len(root):
-            # Nothing can be merged under these limits: raise them, unless they no longer bind.
             if work_cap > graph.work_us.sum() and stretch > n_gpus:
                 break
+            # Nothing can be merged under these limits: raise them, unless they no longer bind.
             work_cap *= 1.5
             stretch = stretch * 1.5 + 0.01
             continue
@@ -188,59 +244,52 @@ def _merged(graph: _Graph, number: IntArray) -> _Graph:
     )
 
 
-def _one_batch(
-    graph: _Graph,
-    target: int,
-    work_cap: float,
-    memory_cap: int,
-    n_gpus: int,
-    critical: bool,
-    stretch: float,
-) -> IntArray:
-    """Find each vertex's root after one batch of merges; unmerged vertices are their own roots."""
+def _find_neighbours(graph: _Graph) -> _Neighbours:
     n = len(graph.work_us)
-    order = _topological(n, graph.source, graph.target)
-    out_ptr = csr_offsets(graph.source, n)
     by_target = np.argsort(graph.target, kind="stable")
     in_ptr = csr_offsets(graph.target[by_target], n)
-    producers = graph.source[by_target]
-    height = _heights(order, in_ptr, producers)
-    work = graph.work_us
-    most = n - target
-    limit_us = np.inf
-    top = bottom = np.zeros(n)
-    rank = -graph.cost_us
-    if critical:
-        top, bottom = _levels(order, out_ptr, graph.target, in_ptr, producers, work)
-        limit_us = (1 + stretch) * max(float((top + work + bottom).max()), work.sum() / n_gpus)
-        rank = -graph.cost_us / (work[graph.source] + work[graph.target] + 1e-3)
-        most = min(most, max(1, int(MERGED_A_ROUND * n)))
-    pairs = _matching(
-        np.argsort(rank, kind="stable"),
-        most,
-        graph.source,
-        graph.target,
-        out_ptr,
-        in_ptr,
-        producers,
-        height,
-        work,
-        graph.memory_bytes,
-        graph.device_set,
-        graph.tie,
-        work_cap,
-        memory_cap,
-        top,
-        bottom,
-        limit_us,
+    producer = graph.source[by_target]
+    order = _topological(n, graph.source, graph.target)
+    height = _heights(order, in_ptr, producer)
+    return _Neighbours(order, height, csr_offsets(graph.source, n), in_ptr, producer)
+
+
+def _merge_heaviest(graph: _Graph, neighbours: _Neighbours, limits: _Limits) -> IntArray:
+    """Merge a batch by the paper's rule, heaviest transfer first; find each vertex's root.
+
+    Vertices that are not merged are their own roots.
+    """
+    by_cost = np.argsort(-graph.cost_us, kind="stable")
+    unlimited = np.zeros(len(graph.work_us))
+    levels = _Levels(unlimited, unlimited)
+    return _merge(graph, _matching(graph, neighbours, levels, by_cost, limits))
+
+
+def _merge_critical(
+    graph: _Graph, neighbours: _Neighbours, limits: _Limits, n_gpus: int, stretch: float
+) -> IntArray:
+    """Merge a small batch that spares the longest path; find roots as :func:`_merge_heaviest`."""
+    work_us = graph.work_us
+    levels = _find_levels(graph, neighbours)
+    longest_us = float((levels.top_us + work_us + levels.bottom_us).max())
+    ends_us = work_us[graph.source] + work_us[graph.target]
+    by_ratio = np.argsort(-graph.cost_us / (ends_us + 1e-3), kind="stable")
+    limits = limits._replace(
+        n_merged=min(limits.n_merged, max(1, int(MERGED_A_ROUND * len(work_us)))),
+        path_us=(1 + stretch) * max(longest_us, work_us.sum() / n_gpus),
     )
+    return _merge(graph, _matching(graph, neighbours, levels, by_ratio, limits))
+
+
+def _merge(graph: _Graph, chosen: IntArray) -> IntArray:
+    """Merge the ends of the chosen edges; of half of them, and so on, if that makes a cycle."""
     while True:
-        root = np.arange(n)
-        root[graph.target[pairs]] = graph.source[pairs]
+        root = np.arange(len(graph.work_us))
+        root[graph.target[chosen]] = graph.source[chosen]
         # One edge alone is safe: Theorem 3.5 covers it, and the halving below ends there.
-        if len(pairs) < 2 or _is_acyclic(graph, root):
+        if len(chosen) < 2 or _is_acyclic(graph, root):
             return root
-        pairs = pairs[: len(pairs) // 2]
+        chosen = chosen[: len(chosen) // 2]
 
 
 def _is_acyclic(graph: _Graph, root: IntArray) -> bool:
@@ -249,103 +298,79 @@ def _is_acyclic(graph: _Graph, root: IntArray) -> bool:
     return len(_topological(len(root), source[apart], target[apart])) == len(root)
 
 
-def _pack(graph: _Graph, target: int, work_cap: float, memory_cap: int) -> IntArray:
+def _pack(graph: _Graph, neighbours: _Neighbours, limits: _Limits) -> IntArray:
     """Merge vertices of one height and device set, neighbours in the order first."""
-    n = len(graph.work_us)
-    order = _topological(n, graph.source, graph.target)
-    by_target = np.argsort(graph.target, kind="stable")
-    in_ptr = csr_offsets(graph.target[by_target], n)
-    height = _heights(order, in_ptr, graph.source[by_target])
-    by_height = np.lexsort((inverse(order), graph.device_set, height))
-    return _fill(
-        by_height,
-        height,
-        graph.device_set,
-        graph.tie,
-        graph.work_us,
-        graph.memory_bytes,
-        n - target,
-        work_cap,
-        memory_cap,
-    )
+    place = inverse(neighbours.order)
+    by_height = np.lexsort((place, graph.device_set, neighbours.height))
+    return _fill(graph, neighbours.height, by_height, limits)
 
 
 @njit(cache=True, nogil=True)
 def _fill(
-    by_height: IntArray,
-    height: IntArray,
-    device_set: IntArray,
-    tie: IntArray,
-    work_us: FloatArray,
-    memory_bytes: IntArray,
-    most: int,
-    work_cap: float,
-    memory_cap: int,
+    graph: _Graph, height: IntArray, by_height: IntArray, limits: _Limits
 ) -> IntArray:  # pragma: no cover - compiled
-    # Vertices that can be merged are neighbours in ``by_height``, so one open vertex is enough.
+    """Merge each vertex into the one before while both fit together; return the roots."""
     root = np.arange(len(by_height))
-    above = np.arange(tie.max() + 1)
-    tied_us, tied_bytes = _tied(tie, work_us), _tied(tie, memory_bytes)
-    merged, last = 0, -1
-    work, memory = 0.0, 0
+    ties = _new_ties(graph)
+    # Vertices that can be merged are neighbours in ``by_height``, so one open vertex is enough.
+    n_merged, last = 0, -1
+    work_us, memory_bytes = 0.0, 0
     for vertex in by_height:
         if (
             last >= 0
-            and merged < most
+            and n_merged < limits.n_merged
             and height[last] == height[vertex]
-            and device_set[last] == device_set[vertex]
-            and work + work_us[vertex] <= work_cap
-            and memory + memory_bytes[vertex] <= memory_cap
-            and _join(above, tied_us, tied_bytes, tie[last], tie[vertex], work_cap, memory_cap)
+            and graph.device_set[last] == graph.device_set[vertex]
+            and work_us + graph.work_us[vertex] <= limits.work_us
+            and memory_bytes + graph.memory_bytes[vertex] <= limits.memory_bytes
+            and _join(ties, graph.tie[last], graph.tie[vertex], limits)
         ):
             root[vertex] = last
-            work += work_us[vertex]
-            memory += memory_bytes[vertex]
-            merged += 1
+            work_us += graph.work_us[vertex]
+            memory_bytes += graph.memory_bytes[vertex]
+            n_merged += 1
         else:
-            last, work, memory = vertex, work_us[vertex], memory_bytes[vertex]
+            last = vertex
+            work_us, memory_bytes = graph.work_us[vertex], graph.memory_bytes[vertex]
     return root
 
 
-@njit(cache=True, nogil=True)
-def _tied(
-    tie: IntArray, values: FloatArray | IntArray
-) -> FloatArray:  # pragma: no cover - compiled
-    total = np.zeros(tie.max() + 1)
-    for vertex in range(len(tie)):
-        total[tie[vertex]] += values[vertex]
-    return total
+@njit(nogil=True, inline="always")
+def _new_ties(graph: _Graph) -> _Ties:  # pragma: no cover - compiled
+    n = graph.tie.max() + 1
+    ties = _Ties(np.arange(n), np.zeros(n), np.zeros(n))
+    for vertex in range(len(graph.tie)):
+        ties.work_us[graph.tie[vertex]] += graph.work_us[vertex]
+        ties.memory_bytes[graph.tie[vertex]] += graph.memory_bytes[vertex]
+    return ties
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, inline="always")
 def _join(
-    above: IntArray,
-    tied_us: FloatArray,
-    tied_bytes: FloatArray,
-    one: int,
-    other: int,
-    work_cap: float,
-    memory_cap: int,
+    ties: _Ties, one: int, other: int, limits: _Limits
 ) -> bool:  # pragma: no cover - compiled
-    """Join the ties of two vertices unless the result is too much for one device."""
-    # A union-find with path halving: ties only grow, and are asked about for every candidate.
-    while above[one] != one:
-        above[one] = above[above[one]]
-        one = above[one]
-    while above[other] != other:
-        above[other] = above[above[other]]
-        other = above[other]
+    """Join two ties unless the result is too much for one device; return whether they are one."""
+    one, other = _topmost(ties, one), _topmost(ties, other)
     if one == other:
         return True
     if (
-        tied_us[one] + tied_us[other] > TIED_SHARE * work_cap
-        or tied_bytes[one] + tied_bytes[other] > memory_cap / MEMORY_SHARE
+        ties.work_us[one] + ties.work_us[other] > TIED_SHARE * limits.work_us
+        or ties.memory_bytes[one] + ties.memory_bytes[other] > limits.memory_bytes / MEMORY_SHARE
     ):
         return False
-    above[other] = one
-    tied_us[one] += tied_us[other]
-    tied_bytes[one] += tied_bytes[other]
+    ties.above[other] = one
+    ties.work_us[one] += ties.work_us[other]
+    ties.memory_bytes[one] += ties.memory_bytes[other]
     return True
+
+
+@njit(nogil=True, inline="always")
+def _topmost(ties: _Ties, tie: int) -> int:  # pragma: no cover - compiled
+    # A union-find with path halving: ties only grow, and are asked about for every candidate.
+    while ties.above[tie] != tie:
+        ties.above[tie] = ties.above[ties.above[tie]]
+        tie = ties.above[tie]
+    return tie
 
 
 def _topological(n: int, source: IntArray, target: IntArray) -> IntArray:
@@ -368,91 +393,109 @@ def _heights(
 
 
 @njit(cache=True, nogil=True)
-def _levels(
-    order: IntArray,
-    out_ptr: IntArray,
-    target: IntArray,
-    in_ptr: IntArray,
-    producers: IntArray,
-    work_us: FloatArray,
-) -> tuple[FloatArray, FloatArray]:  # pragma: no cover - compiled
-    """Find the most work before and after each vertex on any path, its own work not included."""
-    top, bottom = np.zeros(len(order)), np.zeros(len(order))
-    for vertex in order:
-        for i in range(in_ptr[vertex], in_ptr[vertex + 1]):
-            top[vertex] = max(top[vertex], top[producers[i]] + work_us[producers[i]])
-    for vertex in order[::-1]:
-        for i in range(out_ptr[vertex], out_ptr[vertex + 1]):
-            bottom[vertex] = max(bottom[vertex], bottom[target[i]] + work_us[target[i]])
-    return top, bottom
+def _find_levels(graph: _Graph, neighbours: _Neighbours) -> _Levels:  # pragma: no cover - compiled
+    n, work_us = len(graph.work_us), graph.work_us
+    top_us, bottom_us = np.zeros(n), np.zeros(n)
+    for vertex in neighbours.order:
+        for i in range(neighbours.in_ptr[vertex], neighbours.in_ptr[vertex + 1]):
+            producer = neighbours.producer[i]
+            top_us[vertex] = max(top_us[vertex], top_us[producer] + work_us[producer])
+    for vertex in neighbours.order[::-1]:
+        for edge in range(neighbours.out_ptr[vertex], neighbours.out_ptr[vertex + 1]):
+            target = graph.target[edge]
+            bottom_us[vertex] = max(bottom_us[vertex], bottom_us[target] + work_us[target])
+    return _Levels(top_us, bottom_us)
+
+
+class _Matched(NamedTuple):
+    """The edges chosen so far: whether a vertex is an end, whether a target, H(v) of each source.
+
+    All have the shape (n_vertices,); ``reaches`` is 0 for other vertices.
+    """
+
+    is_end: BoolArray
+    is_target: BoolArray
+    reaches: IntArray
 
 
 @njit(cache=True, nogil=True)
 def _matching(
-    by_rank: IntArray,
-    most: int,
-    source: IntArray,
-    target: IntArray,
-    out_ptr: IntArray,
-    in_ptr: IntArray,
-    producers: IntArray,
-    height: IntArray,
-    work_us: FloatArray,
-    memory_bytes: IntArray,
-    device_set: IntArray,
-    tie: IntArray,
-    work_cap: float,
-    memory_cap: int,
-    top_us: FloatArray,
-    bottom_us: FloatArray,
-    limit_us: float,
+    graph: _Graph, neighbours: _Neighbours, levels: _Levels, by_rank: IntArray, limits: _Limits
 ) -> IntArray:  # pragma: no cover - compiled
     """Choose edges that may be merged at once by the corrected Theorem 3.5, best first."""
-    n = len(work_us)
-    chosen, count = np.empty(most, np.int64), 0
-    above = np.arange(tie.max() + 1)
-    tied_us, tied_bytes = _tied(tie, work_us), _tied(tie, memory_bytes)
-    matched = np.zeros(n, np.bool_)
-    reaches = np.zeros(n, np.int64)  # H(v_i) for each chosen u_i
-    is_end = np.zeros(n, np.bool_)  # whether a vertex is a chosen v_i
+    n = len(graph.work_us)
+    chosen, count = np.empty(limits.n_merged, np.int64), 0
+    ties = _new_ties(graph)
+    matched = _Matched(np.zeros(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n, np.int64))
     for edge in by_rank:
-        if count == most:
+        if count == limits.n_merged:
             break
-        u, v = source[edge], target[edge]
+        u, v = graph.source[edge], graph.target[edge]
         if (
-            matched[u]
-            or matched[v]
-            or device_set[u] != device_set[v]
-            or work_us[u] + work_us[v] > work_cap
-            or memory_bytes[u] + memory_bytes[v] > memory_cap
+            not matched.is_end[u]
+            and not matched.is_end[v]
+            and _may_merge(graph, levels, limits, u, v)
+            and _is_only_path(graph, neighbours, u, v)
+            and _agrees(graph, neighbours, matched, u, v)
+            and _join(ties, graph.tie[u], graph.tie[v], limits)
         ):
-            continue
-        # Merged, u and v run back to back: what v waits for now delays u, and what waits for u
-        # waits for v as well.
-        before = max(top_us[u], top_us[v] - work_us[u])
-        after = max(bottom_us[v], bottom_us[u] - work_us[v])
-        if before + work_us[u] + work_us[v] + after > limit_us:
-            continue
-        # The edge alone closes no cycle if it is the only way out of u or into v, or if no other
-        # path from u can reach v, because heights rise along every edge.
-        single = out_ptr[u + 1] - out_ptr[u] == 1 or in_ptr[v + 1] - in_ptr[v] == 1
-        if not single and height[v] > height[u] + 1:
-            beyond = True
-            for i in range(out_ptr[u], out_ptr[u + 1]):
-                beyond &= target[i] == v or height[target[i]] > height[v]
-            if not beyond:
-                continue
-        # Condition (iii), corrected: no edge from a chosen u_i to this v with H(v) = H(v_i), nor
-        # from this u to a chosen v_j of the same height.
-        fits = True
-        for i in range(in_ptr[v], in_ptr[v + 1]):
-            fits &= reaches[producers[i]] != height[v]
-        for i in range(out_ptr[u], out_ptr[u + 1]):
-            fits &= not (is_end[target[i]] and height[target[i]] == height[v])
-        if not fits or not _join(above, tied_us, tied_bytes, tie[u], tie[v], work_cap, memory_cap):
-            continue
-        matched[u] = matched[v] = is_end[v] = True
-        reaches[u] = height[v]
-        chosen[count] = edge
-        count += 1
+            matched.is_end[u] = matched.is_end[v] = matched.is_target[v] = True
+            matched.reaches[u] = neighbours.height[v]
+            chosen[count] = edge
+            count += 1
     return chosen[:count]
+
+
+@njit(nogil=True, inline="always")
+def _may_merge(
+    graph: _Graph, levels: _Levels, limits: _Limits, u: int, v: int
+) -> bool:  # pragma: no cover - compiled
+    """Whether two vertices may share a device, and the merged one stays within the limits."""
+    work_us, top_us, bottom_us = graph.work_us, levels.top_us, levels.bottom_us
+    # Merged, u and v run back to back: what v waits for now delays u, and what waits for u waits for
+    # v as well.
+    before_us = max(top_us[u], top_us[v] - work_us[u])
+    after_us = max(bottom_us[v], bottom_us[u] - work_us[v])
+    return bool(
+        graph.device_set[u] == graph.device_set[v]
+        and work_us[u] + work_us[v] <= limits.work_us
+        and graph.memory_bytes[u] + graph.memory_bytes[v] <= limits.memory_bytes
+        and before_us + work_us[u] + work_us[v] + after_us <= limits.path_us
+    )
+
+
+@njit(nogil=True, inline="always")
+def _is_only_path(
+    graph: _Graph, neighbours: _Neighbours, u: int, v: int
+) -> bool:  # pragma: no cover - compiled
+    """Whether heights show that no other path leads from ``u`` to ``v``."""
+    # The edge alone closes no cycle if it is the only way out of u or into v, or if no other path
+    # from u can reach v, because heights rise along every edge.
+    n_out = neighbours.out_ptr[u + 1] - neighbours.out_ptr[u]
+    n_in = neighbours.in_ptr[v + 1] - neighbours.in_ptr[v]
+    height = neighbours.height
+    if n_out == 1 or n_in == 1 or height[v] <= height[u] + 1:
+        return True
+    for edge in range(neighbours.out_ptr[u], neighbours.out_ptr[u + 1]):
+        target = graph.target[edge]
+        if target != v and height[target] <= height[v]:
+            return False
+    return True
+
+
+@njit(nogil=True, inline="always")
+def _agrees(
+    graph: _Graph, neighbours: _Neighbours, matched: _Matched, u: int, v: int
+) -> bool:  # pragma: no cover - compiled
+    """Whether no edge leads between the pair and a chosen pair whose target is as high as v."""
+    # Condition (iii), corrected: no edge from a chosen u_i to this v with H(v) = H(v_i), nor from this
+    # u to a chosen v_j of the same height.
+    height = neighbours.height[v]
+    for i in range(neighbours.in_ptr[v], neighbours.in_ptr[v + 1]):
+        if matched.reaches[neighbours.producer[i]] == height:
+            return False
+    for edge in range(neighbours.out_ptr[u], neighbours.out_ptr[u + 1]):
+        target = graph.target[edge]
+        if matched.is_target[target] and neighbours.height[target] == height:
+            return False
+    return True

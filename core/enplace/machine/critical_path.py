@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from enplace.values.arrays import FloatArray, IntArray, csr_offsets
+from enplace.machine.compiling import step
+from enplace.machine.layout import Machine, build_machine
+from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets
 from enplace.values.schedule import Schedule
 
 NOTHING = -1
@@ -32,7 +34,7 @@ class CriticalPath:
         Time that no op or transfer on the path explains (if the order kept a lane idle).
     """
 
-    is_transfer: NDArray[np.bool_]
+    is_transfer: BoolArray
     number: IntArray
     start_us: FloatArray
     finish_us: FloatArray
@@ -49,151 +51,171 @@ class CriticalPath:
 
 def critical_path(schedule: Schedule) -> CriticalPath:
     """Walk back from the op that ends last, each time to the op or transfer that it waited for."""
-    profile, cluster = schedule.problem.profile, schedule.problem.cluster
-    by_tensor = np.argsort(schedule.transfer_tensor, kind="stable")
-    codes = _walk_back(
-        schedule.plan.device,
-        cluster.lane_owner[schedule.plan.device],
-        schedule.op_start_us,
-        schedule.op_finish_us,
-        np.argsort(schedule.op_finish_us, kind="stable"),
-        profile.in_ptr,
-        profile.edge_tensor[profile.in_edges],
-        profile.tensor_op,
-        csr_offsets(schedule.transfer_tensor[by_tensor], profile.n_tensors),
-        by_tensor,
-        schedule.transfer_tensor,
-        schedule.transfer_to,
-        schedule.transfer_start_us,
-        schedule.transfer_finish_us,
-        np.argsort(schedule.transfer_finish_us, kind="stable"),
-        schedule.transfer_from * cluster.n_devices + schedule.transfer_to,
-        cluster.route_ptr,
-        cluster.route,
-    )[::-1]
-    is_transfer = codes >= profile.n_ops
+    codes = _walk_back(build_machine(schedule.problem), _lay_out(schedule))[::-1]
+    n_ops = schedule.problem.profile.n_ops
+    is_transfer = codes >= n_ops
     start_us = np.concatenate([schedule.op_start_us, schedule.transfer_start_us])[codes]
     finish_us = np.concatenate([schedule.op_finish_us, schedule.transfer_finish_us])[codes]
     waiting_us = schedule.makespan_us - float((finish_us - start_us).sum())
     return CriticalPath(
         is_transfer=is_transfer,
-        number=np.where(is_transfer, codes - profile.n_ops, codes),
+        number=np.where(is_transfer, codes - n_ops, codes),
         start_us=start_us,
         finish_us=finish_us,
         waiting_us=waiting_us if waiting_us > 1e-6 else 0.0,
     )
 
 
+class _Laid(NamedTuple):
+    """A schedule as flat arrays.
+
+    Attributes
+    ----------
+    device, start_us, finish_us : arrays, shape (n_ops,)
+    by_finish : int array, shape (n_ops,)
+        Ops by their finish.
+    tensor, target, link : int arrays, shape (n_transfers,)
+        Tensor and destination of each transfer, and its pair of devices: source * n_devices +
+        target.
+    sent_us, arrival_us, by_arrival : arrays, shape (n_transfers,)
+        Start and finish of each transfer; transfers by their finish.
+    sent_ptr, sent : int arrays, shapes (n_tensors + 1,) and (n_transfers,)
+        Transfers of tensor ``t`` are ``sent[sent_ptr[t] : sent_ptr[t + 1]]``.
+    """
+
+    device: IntArray
+    start_us: FloatArray
+    finish_us: FloatArray
+    by_finish: IntArray
+    tensor: IntArray
+    target: IntArray
+    link: IntArray
+    sent_us: FloatArray
+    arrival_us: FloatArray
+    by_arrival: IntArray
+    sent_ptr: IntArray
+    sent: IntArray
+
+
+def _lay_out(schedule: Schedule) -> _Laid:
+    by_tensor = np.argsort(schedule.transfer_tensor, kind="stable")
+    n_tensors, n_devices = schedule.problem.profile.n_tensors, schedule.problem.cluster.n_devices
+    return _Laid(
+        device=schedule.plan.device,
+        start_us=schedule.op_start_us,
+        finish_us=schedule.op_finish_us,
+        by_finish=np.argsort(schedule.op_finish_us, kind="stable"),
+        tensor=schedule.transfer_tensor,
+        target=schedule.transfer_to,
+        link=schedule.transfer_from * n_devices + schedule.transfer_to,
+        sent_us=schedule.transfer_start_us,
+        arrival_us=schedule.transfer_finish_us,
+        by_arrival=np.argsort(schedule.transfer_finish_us, kind="stable"),
+        sent_ptr=csr_offsets(schedule.transfer_tensor[by_tensor], n_tensors),
+        sent=by_tensor,
+    )
+
+
 @njit(cache=True, nogil=True)
-def _walk_back(
-    device: IntArray,
-    lane_owner: IntArray,
-    op_start: FloatArray,
-    op_finish: FloatArray,
-    op_order: IntArray,
-    in_ptr: IntArray,
-    in_tensor: IntArray,
-    tensor_op: IntArray,
-    sent_ptr: IntArray,
-    sent: IntArray,
-    transfer_tensor: IntArray,
-    transfer_to: IntArray,
-    transfer_start: FloatArray,
-    transfer_finish: FloatArray,
-    transfer_order: IntArray,
-    transfer_link: IntArray,
-    route_ptr: IntArray,
-    route: IntArray,
-) -> IntArray:  # pragma: no cover - compiled
+def _walk_back(m: Machine, s: _Laid) -> IntArray:  # pragma: no cover - compiled
     """List steps from last to first: numbers of ops, and n_ops + numbers of transfers."""
-    n_ops = len(device)
-    path = np.empty(n_ops + len(transfer_to), dtype=np.int64)
-    seen = np.zeros(len(transfer_to), dtype=np.bool_)
-    step, length = op_order[-1], 0
-    while step != NOTHING:
-        path[length] = step
+    n_ops = len(s.device)
+    path = np.empty(n_ops + len(s.tensor), dtype=np.int64)
+    seen = np.zeros(len(s.tensor), dtype=np.bool_)
+    code, length = s.by_finish[-1], 0
+    while code != NOTHING:
+        path[length] = code
         length += 1
-        if step >= n_ops:
-            transfer = step - n_ops
-            seen[transfer] = True
-            start = transfer_start[transfer]
-            step = tensor_op[transfer_tensor[transfer]]
-            if op_finish[step] < start:
-                rival = _freed_channel(
-                    transfer, start, transfer_start, transfer_finish, transfer_order,
-                    transfer_link, route_ptr, route, seen,
-                )  # fmt: skip
-                step = n_ops + rival if rival != NOTHING else step
-            continue
-        op, start, latest, step = step, op_start[step], -1.0, NOTHING
-        if start == 0:
-            break
-        for at in range(in_ptr[op], in_ptr[op + 1]):
-            tensor = in_tensor[at]
-            if device[tensor_op[tensor]] == device[op]:
-                code, finish = tensor_op[tensor], op_finish[tensor_op[tensor]]
-            else:
-                transfer = _transfer_of(tensor, device[op], sent_ptr, sent, transfer_to)
-                code, finish = n_ops + transfer, transfer_finish[transfer]
-            if finish > latest:
-                latest, step = finish, code
-        if latest < start:
-            before = _freed_lane(op, lane_owner, op_start, op_finish, op_order)
-            step = before if before != NOTHING else step
+        if code < n_ops:
+            code = _before_op(m, s, code)
+        else:
+            seen[code - n_ops] = True
+            code = _before_transfer(m, s, code - n_ops, seen)
     return path[:length]
 
 
-@njit(cache=True, nogil=True)
-def _transfer_of(
-    tensor: int, to: int, sent_ptr: IntArray, sent: IntArray, transfer_to: IntArray
-) -> int:  # pragma: no cover - compiled
-    for at in range(sent_ptr[tensor], sent_ptr[tensor + 1]):
-        if transfer_to[sent[at]] == to:
-            return int(sent[at])
-    return NOTHING
+@step
+def _before_op(m: Machine, s: _Laid, op: int) -> int:  # pragma: no cover - compiled
+    """Find what an op waited for: its latest input, or the op that left it a lane."""
+    before, latest_us = NOTHING, -1.0
+    if s.start_us[op] == 0:
+        return before
+    for at in range(m.in_ptr[op], m.in_ptr[op + 1]):
+        code, finish_us = _input(m, s, m.in_tensor[at], s.device[op])
+        if finish_us > latest_us:
+            latest_us, before = finish_us, code
+    if latest_us < s.start_us[op]:
+        rival = _freed_lane(m, s, op)
+        before = rival if rival != NOTHING else before
+    return before
 
 
-@njit(cache=True, nogil=True)
-def _freed_lane(
-    op: int, lane_owner: IntArray, start: FloatArray, finish: FloatArray, order: IntArray
+@step
+def _input(
+    m: Machine, s: _Laid, tensor: int, device: int
+) -> tuple[int, float]:  # pragma: no cover - compiled
+    """Return the op or transfer that makes a tensor available on a device, and when it ends."""
+    code = m.tensor_op[tensor]
+    finish_us = s.finish_us[code]
+    if s.device[code] != device:
+        for at in range(s.sent_ptr[tensor], s.sent_ptr[tensor + 1]):
+            if s.target[s.sent[at]] == device:
+                code, finish_us = len(s.device) + s.sent[at], s.arrival_us[s.sent[at]]
+    return code, finish_us
+
+
+@step
+def _before_transfer(
+    m: Machine, s: _Laid, transfer: int, seen: BoolArray
 ) -> int:  # pragma: no cover - compiled
+    """Find what a transfer waited for: its tensor, or the transfer that left it a channel."""
+    maker = m.tensor_op[s.tensor[transfer]]
+    if s.finish_us[maker] < s.sent_us[transfer]:
+        rival = _freed_channel(m, s, transfer, seen)
+        if rival != NOTHING:
+            return len(s.device) + rival
+    return int(maker)
+
+
+@step
+def _freed_lane(m: Machine, s: _Laid, op: int) -> int:  # pragma: no cover - compiled
     """Find an op that ran on the same lanes until this one started."""
-    at = _first_at(start[op], finish, order)
-    while at < len(order) and finish[order[at]] == start[op]:
-        other = order[at]
-        if lane_owner[other] == lane_owner[op] and start[other] < start[op]:
-            return int(other)
+    start_us, lanes = s.start_us[op], m.lane_owner[s.device[op]]
+    at = _first_at(start_us, s.finish_us, s.by_finish)
+    while at < len(s.by_finish) and s.finish_us[s.by_finish[at]] == start_us:
+        rival = s.by_finish[at]
+        if m.lane_owner[s.device[rival]] == lanes and s.start_us[rival] < start_us:
+            return int(rival)
         at += 1
     return NOTHING
 
 
-@njit(cache=True, nogil=True)
+@step
 def _freed_channel(
-    transfer: int,
-    time_us: float,
-    start: FloatArray,
-    finish: FloatArray,
-    order: IntArray,
-    link: IntArray,
-    route_ptr: IntArray,
-    route: IntArray,
-    seen: NDArray[np.bool_],
+    m: Machine, s: _Laid, transfer: int, seen: BoolArray
 ) -> int:  # pragma: no cover - compiled
     """Find the longest transfer that held one of this transfer's channels until it started."""
-    at, found = _first_at(time_us, finish, order), NOTHING
-    while at < len(order) and finish[order[at]] == time_us:
-        rival = order[at]
+    time_us, found = s.sent_us[transfer], NOTHING
+    at = _first_at(time_us, s.arrival_us, s.by_arrival)
+    while at < len(s.by_arrival) and s.arrival_us[s.by_arrival[at]] == time_us:
+        rival = s.by_arrival[at]
         at += 1
-        if seen[rival] or (found != NOTHING and start[rival] >= start[found]):
-            continue
-        for i in range(route_ptr[link[rival]], route_ptr[link[rival] + 1]):
-            for j in range(route_ptr[link[transfer]], route_ptr[link[transfer] + 1]):
-                if route[i] == route[j]:
-                    found = rival
-    return int(found)
+        is_longer = found == NOTHING or s.sent_us[rival] < s.sent_us[found]
+        if is_longer and not seen[rival] and _share_channel(m, s.link[rival], s.link[transfer]):
+            found = rival
+    return found
 
 
-@njit(cache=True, nogil=True)
+@step
+def _share_channel(m: Machine, link: int, other: int) -> bool:  # pragma: no cover - compiled
+    for i in range(m.route_ptr[link], m.route_ptr[link + 1]):
+        for j in range(m.route_ptr[other], m.route_ptr[other + 1]):
+            if m.route[i] == m.route[j]:
+                return True
+    return False
+
+
+@step
 def _first_at(time_us: float, finish: FloatArray, order: IntArray) -> int:  # pragma: no cover
     """Find the place in the order of the first that finishes at a time or later."""
     low, high = 0, len(order)

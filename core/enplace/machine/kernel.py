@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit
 
 from enplace.machine.compiling import loop, step
+from enplace.machine.heaps import pop_event, pop_key, push_event, push_key
 from enplace.machine.layout import Machine
 from enplace.machine.placement import (
     FIFO,
@@ -167,7 +168,7 @@ def _run(m: Machine, p: Placement, t: Times, s: _State) -> int:  # pragma: no co
             return n_finished
         now = s.event_us[0]
         while s.counts[EVENTS] > 0 and s.event_us[0] == now:
-            code = _pop_event(s.event_us, s.event_code, s.counts[EVENTS])
+            code = pop_event(s.event_us, s.event_code, s.counts[EVENTS])
             s.counts[EVENTS] -= 1
             if code < n_ops:
                 _end_op(m, p, t, s, code, now)
@@ -210,7 +211,7 @@ def _next_op(
             op = p.device_queue[at]
             s.ready_size[device] += 1
     elif s.ready_size[device] > 0 and (any_op or s.ready[p.heap_ptr[device]] < 0):
-        key = _pop(s.ready, p.heap_ptr[device], s.ready_size[device])
+        key = pop_key(s.ready, p.heap_ptr[device], s.ready_size[device])
         s.ready_size[device] -= 1
         op = s.op_of_key[key if key >= 0 else key + len(p.device)]
     return op
@@ -230,7 +231,7 @@ def _start_op(
     if p.duration_us[op] > 0.0:
         s.lane_busy[m.lane_ptr[device] + lane] = True
         s.free_lanes[m.lane_owner[device]] -= 1
-    _push_event(s.event_us, s.event_code, s.counts[EVENTS], t.finish_us[op], op)
+    push_event(s.event_us, s.event_code, s.counts[EVENTS], t.finish_us[op], op)
     s.counts[EVENTS] += 1
 
 
@@ -283,7 +284,7 @@ def _make_ready(m: Machine, p: Placement, s: _State, op: int) -> None:  # pragma
         if p.duration_us[op] == 0.0:
             key -= len(p.device)
         chip = m.lane_owner[p.device[op]]
-        _push(s.ready, p.heap_ptr[chip], s.ready_size[chip], key)
+        push_key(s.ready, p.heap_ptr[chip], s.ready_size[chip], key)
         s.ready_size[chip] += 1
 
 
@@ -302,7 +303,7 @@ def _request(
         channel = m.route[m.route_ptr[link]]
         if p.links == LINK_PRIORITY:
             base, size = p.channel_ptr[channel], s.queue_size[channel]
-            _push(s.queue, base, size, p.rank[transfer])
+            push_key(s.queue, base, size, p.rank[transfer])
             s.queue_size[channel] += 1
         else:
             s.requested[transfer] = True
@@ -321,7 +322,7 @@ def _send(
     t.sent_start_us[transfer], t.sent_finish_us[transfer] = start, end
     for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):
         s.channel_free_us[m.route[hop]] = end
-    _push_event(s.event_us, s.event_code, s.counts[EVENTS], end, len(p.device) + transfer)
+    push_event(s.event_us, s.event_code, s.counts[EVENTS], end, len(p.device) + transfer)
     s.counts[EVENTS] += 1
 
 
@@ -381,7 +382,7 @@ def _leave_queues(
 ) -> None:  # pragma: no cover - compiled
     """Remove a transfer that starts from its first channel's queue, or if ordered, from all."""
     if p.links == LINK_PRIORITY:
-        _pop(s.queue, p.channel_ptr[channel], s.queue_size[channel])
+        pop_key(s.queue, p.channel_ptr[channel], s.queue_size[channel])
         s.queue_size[channel] -= 1
     else:
         link = p.transfers.link[transfer]
@@ -396,73 +397,3 @@ def _wake(m: Machine, s: _State, link: int) -> None:  # pragma: no cover - compi
         channel = m.route[hop]
         for at in range(s.waker_ptr[channel], s.waker_ptr[channel + 1]):
             s.awake[s.waker[at]] = True
-
-
-@loop
-def _push(heap: IntArray, base: int, size: int, key: int) -> None:  # pragma: no cover - compiled
-    at = size
-    while at > 0:
-        parent = (at - 1) >> 1
-        if heap[base + parent] <= key:
-            break
-        heap[base + at] = heap[base + parent]
-        at = parent
-    heap[base + at] = key
-
-
-@loop
-def _pop(heap: IntArray, base: int, size: int) -> int:  # pragma: no cover - compiled
-    top = heap[base]
-    size -= 1
-    key = heap[base + size]
-    at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= size:
-            break
-        if child + 1 < size and heap[base + child + 1] < heap[base + child]:
-            child += 1
-        if key <= heap[base + child]:
-            break
-        heap[base + at] = heap[base + child]
-        at = child
-    heap[base + at] = key
-    return int(top)
-
-
-@loop
-def _push_event(
-    times: FloatArray, codes: IntArray, size: int, time: float, code: int
-) -> None:  # pragma: no cover - compiled
-    at = size
-    while at > 0:
-        parent = (at - 1) >> 1
-        if times[parent] < time or (times[parent] == time and codes[parent] <= code):
-            break
-        times[at], codes[at] = times[parent], codes[parent]
-        at = parent
-    times[at], codes[at] = time, code
-
-
-@loop
-def _pop_event(times: FloatArray, codes: IntArray, size: int) -> int:  # pragma: no cover - compiled
-    top = codes[0]
-    size -= 1
-    time, code = times[size], codes[size]
-    at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= size:
-            break
-        right = child + 1
-        if right < size and (
-            times[right] < times[child]
-            or (times[right] == times[child] and codes[right] < codes[child])
-        ):
-            child = right
-        if time < times[child] or (time == times[child] and code <= codes[child]):
-            break
-        times[at], codes[at] = times[child], codes[child]
-        at = child
-    times[at], codes[at] = time, code
-    return int(top)

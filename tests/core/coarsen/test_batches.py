@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.coarsen.reference import fill_slowly, match_slowly
 from tests.core.placers.problems import gpus, line, problems
 
-from enplace.coarsen import contract, merge_batches
+from enplace.coarsen import batches, contract, merge_batches
 from enplace.coarsen.batches import MEMORY_SHARE
 from enplace.values.problem import Problem
 
@@ -31,6 +32,16 @@ def test_merging_leaves_no_cycle_and_loses_no_op(problem, target, critical):
     vertex = merge_batches(problem, target, critical=critical)
     assert sorted(set(vertex.tolist())) == list(range(vertex.max() + 1))
     assert nx.is_directed_acyclic_graph(contracted(problem, vertex))
+
+
+@quick
+@given(problem=problems(), target=st.integers(1, 8), critical=st.booleans())
+def test_merging_equals_the_reference(problem, target, critical):
+    vertex = merge_batches(problem, target, critical=critical)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "_matching", match_slowly)
+        patch.setattr(batches, "_fill", fill_slowly)
+        assert merge_batches(problem, target, critical=critical).tolist() == vertex.tolist()
 
 
 @quick
