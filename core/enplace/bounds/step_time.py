@@ -229,14 +229,14 @@ def _least_send_us(problem: Problem) -> FloatArray:
     for code in np.unique(pair).tolist():
         a, b = divmod(code, len(sets))
         edges = np.flatnonzero(pair == code)
-        costs = {
-            (cluster.b0_us[x, y], cluster.b1_us_per_byte[x, y])
+        pairs = {
+            (cluster.b0_us[x, y], cluster.b1_us_per_byte[x, y]): (x, y)
             for x in np.flatnonzero(sets[a]).tolist()
             for y in np.flatnonzero(sets[b]).tolist()
             if x != y
         }
-        for b0_us, b1_us_per_byte in costs:
-            least[edges] = np.minimum(least[edges], b0_us + b1_us_per_byte * size[edges])
+        for x, y in pairs.values():
+            least[edges] = np.minimum(least[edges], cluster.transfer_us(size[edges], x, y))
     return least
 
 

@@ -39,6 +39,7 @@ from enplace.values.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
+    adjacency,
     csr_offsets,
     inverse,
     topological_order,
@@ -246,9 +247,7 @@ def _merged(graph: _Graph, number: IntArray) -> _Graph:
 
 def _find_neighbours(graph: _Graph) -> _Neighbours:
     n = len(graph.work_us)
-    by_target = np.argsort(graph.target, kind="stable")
-    in_ptr = csr_offsets(graph.target[by_target], n)
-    producer = graph.source[by_target]
+    in_ptr, producer = adjacency(graph.target, graph.source, n)
     order = _topological(n, graph.source, graph.target)
     height = _heights(order, in_ptr, producer)
     return _Neighbours(order, height, csr_offsets(graph.source, n), in_ptr, producer)
@@ -375,9 +374,7 @@ def _topmost(ties: _Ties, tie: int) -> int:  # pragma: no cover - compiled
 
 def _topological(n: int, source: IntArray, target: IntArray) -> IntArray:
     """Return Kahn's order; it is shorter than ``n`` if there is a cycle."""
-    by_source = np.argsort(source, kind="stable")
-    out_ptr = csr_offsets(source[by_source], n)
-    return topological_order(n, out_ptr, target[by_source])
+    return topological_order(n, *adjacency(source, target, n))
 
 
 @njit(cache=True, nogil=True)

@@ -173,7 +173,7 @@ def _before_transfer(
     if s.finish_us[maker] < s.sent_us[transfer]:
         rival = _freed_channel(m, s, transfer, seen)
         if rival != NOTHING:
-            return len(s.device) + rival
+            return int(len(s.device) + rival)
     return int(maker)
 
 

@@ -60,10 +60,7 @@ def _fastest_us(problem: Problem, links: Sequence[tuple[int, int]]) -> FloatArra
 def _tensor_us(problem: Problem, a: int, b: int) -> FloatArray:
     """Return the time of each tensor between two devices, in the slower direction; (n_tensors,)."""
     cluster, profile = problem.cluster, problem.profile
-    there, back = (
-        cluster.b0_us[link] + cluster.b1_us_per_byte[link] * profile.tensor_bytes
-        for link in ((a, b), (b, a))
-    )
+    there, back = (cluster.transfer_us(profile.tensor_bytes, *link) for link in ((a, b), (b, a)))
     return np.where(profile.tensor_output == CONTROL, 0.0, np.maximum(there, back))
 
 
@@ -90,7 +87,8 @@ def machine_of(cluster: Cluster) -> IntArray:
 
 def _megabyte_us(cluster: Cluster) -> FloatArray:
     """Return the time of a megabyte between devices, in the slower direction; square matrix."""
-    cost_us = cluster.b0_us + 1e6 * cluster.b1_us_per_byte
+    source, target = np.ogrid[: cluster.n_devices, : cluster.n_devices]
+    cost_us = cluster.transfer_us(np.array(10**6), source, target)
     slower: FloatArray = np.maximum(cost_us, cost_us.T)
     return slower
 

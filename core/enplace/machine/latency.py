@@ -19,6 +19,7 @@ from numba import njit
 from enplace.machine.host_links import send_us
 from enplace.machine.passes import backward_ops
 from enplace.machine.subgraphs import find_subgraphs
+from enplace.values.arrays import adjacency
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -57,9 +58,7 @@ def latency_us(problem: Problem, device: IntArray, subgraph: IntArray | None = N
     previous = np.flatnonzero(is_subgraph[1:] & (parts[1:, 1] == parts[:-1, 1]))
     source = np.concatenate([before[crossing], previous])
     target = np.concatenate([after[crossing], previous + 1])
-    by_source = np.argsort(source, kind="stable")
-    ptr = np.searchsorted(source[by_source], np.arange(len(parts) + 1))
-    return float(_finish_us(ptr, target[by_source], duration_us))
+    return float(_finish_us(*adjacency(source, target, len(parts)), duration_us))
 
 
 def _sent_us(problem: Problem, part: IntArray, gpu: IntArray) -> FloatArray:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from enplace.values.arrays import csr_offsets, inverse
 from enplace.values.problem import BoolArray
 from enplace.values.profile import IntArray, Profile
 
@@ -84,12 +85,8 @@ def find_subgraphs(profile: Profile, on: IntArray, n_places: int) -> IntArray:
     int array, shape (n_ops,)
         Number of each op's subgraph among those of its place, in order; 0 for ops with place -1.
     """
-    order, source = profile.topological_order, profile.edge_source
-    by_source = np.argsort(source, kind="stable")
-    out_ptr = np.searchsorted(source[by_source], np.arange(profile.n_ops + 1))
-    rank = np.empty(profile.n_ops, dtype=np.int64)
-    rank[order] = np.arange(profile.n_ops)
-    graph = _Graph(rank, out_ptr, profile.edge_op[by_source])
+    order = profile.topological_order
+    graph = _Graph(inverse(order), profile.out_ptr, profile.edge_op)
     level = _count_returns(order, graph, on, n_places)
     subgraph: IntArray = _number(graph, _build_blocks(order, on, level), n_places)
     return subgraph
@@ -104,7 +101,7 @@ def _build_blocks(order: IntArray, on: IntArray, level: IntArray) -> _Blocks:
     of_op[placed] = index.reshape(len(placed))
     inside = order[on[order] >= 0]
     inside = inside[np.argsort(of_op[inside], kind="stable")]
-    ptr = np.searchsorted(of_op[inside], np.arange(len(blocks) + 1))
+    ptr = csr_offsets(of_op[inside], len(blocks))
     return _Blocks(of_op, blocks[:, 0], ptr, inside)
 
 

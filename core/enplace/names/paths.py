@@ -10,6 +10,7 @@ import numpy as np
 
 from enplace.names.passes import BACKWARD
 from enplace.names.titles import Path, make_path
+from enplace.values.arrays import inverse
 from enplace.values.profile import FloatArray, IntArray, Profile
 
 COUNT_SHARE = 0.4
@@ -57,8 +58,7 @@ def index_ops(profile: Profile) -> OpIndex:
 
 def _find_ranks(profile: Profile) -> FloatArray:
     """Rank ops in topological order; constants and variables come just before their use."""
-    rank = np.empty(profile.n_ops)
-    rank[profile.topological_order] = np.arange(profile.n_ops, dtype=np.float64)
+    rank = inverse(profile.topological_order).astype(np.float64)
     source, target = profile.edge_source, profile.edge_op
     early = np.diff(profile.in_ptr) == 0
     for _ in range(CONSTANT_DEPTH):

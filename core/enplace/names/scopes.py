@@ -18,6 +18,7 @@ from enplace.names.passes import (
     is_tape,
     writes_variable,
 )
+from enplace.values.arrays import adjacency, topological_order
 
 INPUT = "input"
 """Scope of the ops that fetch the batch."""
@@ -181,7 +182,10 @@ def _spread(
     for source, target in edges:
         producers[target].append(source)
         consumers[source].append(target)
-    order = _order(producers, consumers)
+    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    out_ptr, target = adjacency(ends[:, 0], ends[:, 1], len(names))
+    # Without ops on a cycle, which the profile will refuse.
+    order = topological_order(len(names), out_ptr, target).tolist()
     for op in reversed(order):
         if scopes[op] is None and not names[op].startswith(BACKWARD):
             found = _first_scope(consumers[op], scopes)
@@ -196,15 +200,3 @@ def _spread(
 
 def _first_scope(ops: Sequence[int], scopes: Sequence[str | None]) -> str | None:
     return next((scopes[op] for op in ops if scopes[op]), None)
-
-
-def _order(producers: list[list[int]], consumers: list[list[int]]) -> list[int]:
-    """Sort ops topologically without those on a cycle, which the profile will refuse."""
-    waiting = np.array([len(ops) for ops in producers])
-    order = np.flatnonzero(waiting == 0).tolist()
-    for op in order:
-        for consumer in consumers[op]:
-            waiting[consumer] -= 1
-            if not waiting[consumer]:
-                order.append(consumer)
-    return order

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.errors import PlanError
+from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.profile import Profile
@@ -37,8 +38,7 @@ def recorded_plan(profile: Profile, cluster: Cluster) -> Plan:
             f"not have; use 'local'"
         )
     device = np.array([cluster.index[recorded[op]] for op in profile.op_names], dtype=np.int64)
-    position = np.empty(profile.n_ops, dtype=np.int64)
-    position[profile.topological_order] = np.arange(profile.n_ops)
+    position = inverse(profile.topological_order)
     return Plan(device, position, method="recorded", policy="fifo", links="fifo")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from enplace.bounds.step_time import heads_and_tails_us
 from enplace.processes.wire import Message
 from enplace.solvers.ask import ask_solver
+from enplace.values.arrays import inverse
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
@@ -87,11 +88,8 @@ def solve_cp(
 
 
 def _plan(problem: Problem, device: np.ndarray, start: np.ndarray) -> Plan:
-    order = problem.profile.topological_order
-    natural = np.empty(len(order), dtype=np.int64)
-    natural[order] = np.arange(len(order))
-    position = np.empty(len(order), dtype=np.int64)
-    position[np.lexsort((natural, start))] = np.arange(len(order))
+    natural = inverse(problem.profile.topological_order)
+    position = inverse(np.lexsort((natural, start)))
     return Plan(device, position, "enplace", policy="strict", links="fifo")
 
 
@@ -160,7 +158,8 @@ def _arrays(
 ) -> dict[str, np.ndarray]:
     """Return the arrays for the solver's process; times in whole ticks, rounded down."""
     profile, cluster = problem.profile, problem.cluster
-    sends_us = cluster.b0_us + cluster.b1_us_per_byte * profile.tensor_bytes[:, None, None]
+    source, target = np.ogrid[: cluster.n_devices, : cluster.n_devices]
+    sends_us = cluster.transfer_us(profile.tensor_bytes[:, None, None], source, target)
     persistent, running = problem.unit_persistent_bytes, _running_bytes(problem)
     unit_bytes = 1 + int(persistent.sum() + profile.held_bytes.sum() + running.sum()) // MOST_UNITS
     head_us, tail_us = heads_and_tails_us(problem)

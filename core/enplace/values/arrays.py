@@ -29,6 +29,19 @@ def csr_offsets(sorted_owner: IntArray, n_owners: int) -> IntArray:
     return np.searchsorted(sorted_owner, np.arange(n_owners + 1)).astype(np.int64)
 
 
+def adjacency(source: IntArray, target: IntArray, n_nodes: int) -> tuple[IntArray, IntArray]:
+    """List the targets of each node's edges; swap source and target to list the sources.
+
+    Returns
+    -------
+    int arrays, shapes (n_nodes + 1,) and (n_edges,)
+        Offsets and targets: the edges of node ``i`` lead to
+        ``targets[offsets[i] : offsets[i + 1]]``, in the order in which they were given.
+    """
+    by_source = np.argsort(source, kind="stable")
+    return csr_offsets(source[by_source], n_nodes), target[by_source]
+
+
 @njit(cache=True, nogil=True)
 def topological_order(
     n_nodes: int, out_ptr: IntArray, target: IntArray

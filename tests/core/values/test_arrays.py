@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enplace.values.arrays import csr_offsets, inverse, topological_order, upward_rank
+from enplace.values.arrays import adjacency, csr_offsets, inverse, topological_order, upward_rank
 
 quick = settings(deadline=None, max_examples=50)
 
@@ -27,6 +27,11 @@ def test_the_inverse_of_an_order_gives_positions():
 
 def test_offsets_find_the_entries_of_each_owner():
     assert csr_offsets(np.array([0, 0, 2]), 4).tolist() == [0, 2, 2, 3, 3]
+
+
+def test_edges_are_listed_by_node_in_the_order_in_which_they_were_given():
+    offsets, targets = adjacency(np.array([2, 0, 2, 2]), np.array([1, 3, 0, 1]), 4)
+    assert (offsets.tolist(), targets.tolist()) == ([0, 1, 1, 4, 4], [3, 1, 0, 1])
 
 
 @quick

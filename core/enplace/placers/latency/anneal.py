@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 
 from enplace.placers.latency.groups import Groups
+from enplace.values.arrays import adjacency, csr_offsets
 from enplace.values.problem import BoolArray
 from enplace.values.profile import FloatArray, IntArray
 
@@ -149,7 +150,6 @@ def places_us(groups: Groups, place: IntArray, n_slots: int) -> float:
 
 def _graph(groups: Groups) -> _Graph:
     n = groups.n_ops
-    by_target = np.argsort(groups.target, kind="stable")
     return _Graph(
         groups.group,
         groups.backward.astype(np.int64),
@@ -157,10 +157,9 @@ def _graph(groups: Groups) -> _Graph:
         groups.allowed,
         groups.group_bytes.astype(np.float64),
         groups.capacity_bytes,
-        np.searchsorted(groups.source, np.arange(n + 1)),
+        csr_offsets(groups.source, n),
         groups.target,
-        np.searchsorted(groups.target[by_target], np.arange(n + 1)),
-        groups.source[by_target],
+        *adjacency(groups.target, groups.source, n),
         groups.hyperedge_ptr,
         groups.hyperedge_op,
         groups.hyperedge_us,

@@ -17,6 +17,7 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.passes import backward_ops
 from enplace.placers.max_load.hyperedges import find_cut_costs
 from enplace.placers.max_load.orders import order_depth_first
+from enplace.values.arrays import inverse
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -76,8 +77,7 @@ def build_groups(problem: Problem) -> Groups:
     profile, cluster = problem.profile, problem.cluster
     backward = backward_ops(problem)
     op, group = _in_order(problem, backward)
-    number = np.empty(profile.n_ops, dtype=np.int64)
-    number[op] = np.arange(profile.n_ops)
+    number = inverse(op)
     ends = np.stack([number[profile.edge_source], number[profile.edge_op]], axis=1)
     edges = np.unique(ends, axis=0)
     n_gpus, n_groups = len(cluster.gpus), int(group.max()) + 1
@@ -114,8 +114,7 @@ def _in_order(problem: Problem, backward: BoolArray) -> tuple[IntArray, IntArray
     profile = problem.profile
     part = _strong_parts(problem, backward)
     n_parts = int(part.max()) + 1
-    rank = np.empty(profile.n_ops, dtype=np.int64)
-    rank[profile.topological_order] = np.arange(profile.n_ops)
+    rank = inverse(profile.topological_order)
     first = np.full(n_parts, profile.n_ops)
     np.minimum.at(first, part, rank)
     edges = np.unique(np.stack([part[profile.edge_source], part[profile.edge_op]], axis=1), axis=0)

@@ -246,10 +246,8 @@ def _longest_path(problem: Problem) -> tuple[IntArray, IntArray]:
     profile = problem.profile
     fastest = problem.time_us.min(axis=1)
     ahead, came = fastest.copy(), np.full(profile.n_ops, -1, dtype=np.int64)
-    before = np.argsort(profile.edge_op, kind="stable")
-    ptr = np.searchsorted(profile.edge_op[before], np.arange(profile.n_ops + 1))
     for op in profile.topological_order.tolist():
-        for edge in before[ptr[op] : ptr[op + 1]].tolist():
+        for edge in profile.in_edges[profile.in_ptr[op] : profile.in_ptr[op + 1]].tolist():
             longer = ahead[profile.edge_source[edge]] + fastest[op]
             if came[op] < 0 or longer > ahead[op]:
                 ahead[op], came[op] = longer, edge

@@ -19,6 +19,7 @@ import numpy as np
 from enplace.machine.host_links import send_us
 from enplace.machine.loads import BACKWARD, FORWARD, IN, OUT
 from enplace.machine.passes import backward_ops
+from enplace.values.arrays import adjacency, csr_offsets
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
@@ -59,8 +60,7 @@ class Hyperedges:
 
     def by_node(self, n_nodes: int) -> tuple[IntArray, IntArray]:
         """Return the hyperedges of each node: offsets, shape (n_nodes + 1,), and numbers."""
-        order = np.argsort(self.node, kind="stable")
-        return np.searchsorted(self.node[order], np.arange(n_nodes + 1)), self.of_pin[order]
+        return adjacency(self.node, self.of_pin, n_nodes)
 
 
 def find_cut_costs(problem: Problem, label: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
@@ -142,8 +142,8 @@ class _Sums:
 
     def hyperedges(self) -> Hyperedges:
         keys = list(dict.fromkeys([*self.touched_us, *self.inside_us]))
-        sizes = np.array([len(key) for key in keys], dtype=np.int64)
-        ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        owner = np.repeat(np.arange(len(keys)), np.array([len(key) for key in keys], dtype=int))
+        ptr = csr_offsets(owner, len(keys))
         flat = np.array([node for key in keys for node in key], dtype=np.int64)
         touched, inside = (
             np.array([us.get(key, np.zeros(self.shape)) for key in keys]).reshape(-1, *self.shape)

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from enplace.values.arrays import adjacency
 from enplace.values.profile import IntArray
 
 Bits = NDArray[np.uint64]
@@ -101,9 +102,8 @@ def find_ideals(
     needs = np.zeros((n_nodes, words), dtype=np.uint64)
     bits = np.uint64(1) << (source % 64).astype(np.uint64)
     np.bitwise_or.at(needs, (target, source // 64), bits)
-    by_source = np.argsort(source, kind="stable")
-    ptr = np.searchsorted(source[by_source], np.arange(n_nodes + 1))
-    graph = _Graph(needs, ptr, target[by_source], np.setdiff1d(np.arange(n_nodes), target))
+    roots = np.setdiff1d(np.arange(n_nodes), target)
+    graph = _Graph(needs, *adjacency(source, target, n_nodes), roots)
     found = _Ideals(
         np.zeros((1024, words), dtype=np.uint64),
         came_from=np.zeros(1024, dtype=np.int64),

@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from enplace.machine.passes import raise_along_edges
+from enplace.values.arrays import adjacency, csr_offsets
 from enplace.values.problem import BoolArray
 from enplace.values.profile import IntArray
 
@@ -13,7 +14,7 @@ from enplace.values.profile import IntArray
 def order_depth_first(n: int, source: IntArray, target: IntArray, rank: IntArray) -> IntArray:
     """Order nodes so that each branch is followed as far as possible; ties by rank; shape (n,)."""
     by_rank = np.lexsort((rank[target], source))
-    ptr = np.searchsorted(source[by_rank], np.arange(n + 1))
+    ptr = csr_offsets(source[by_rank], n)
     return _depth_first(n, ptr, target[by_rank], np.argsort(rank))
 
 
@@ -58,10 +59,8 @@ def grant_wishes(order: IntArray, wish: IntArray, source: IntArray, target: IntA
     """
     n, wish = len(order), wish.copy()
     is_root = np.bincount(target, minlength=n) == 0
-    inner = np.flatnonzero(~is_root[source])
-    inner = inner[np.argsort(source[inner], kind="stable")]
-    ptr = np.searchsorted(source[inner], np.arange(n + 1))
-    raise_along_edges(order, ptr, target[inner], wish)
+    inner = ~is_root[source]
+    raise_along_edges(order, *adjacency(source[inner], target[inner], n), wish)
     needed = np.full(n, np.iinfo(np.int64).max)
     of_root = is_root[source]
     np.minimum.at(needed, source[of_root], wish[target[of_root]])
