@@ -22,7 +22,6 @@ Where the paper leaves the choice open, this is what we do:
   one device.
 - When no more edges may be merged, vertices of one height are merged: heights still rise along
   every edge, so this closes no cycle. It also packs ops without edges.
-  edge, so that closes no cycle. That is how ops without edges are packed.
 """
 
 from __future__ import annotations
@@ -158,9 +157,9 @@ def merge_batches(
         if _n_roots(root) == len(root):
             root = _pack(graph, neighbours, limits)
         if _n_roots(root) == len(root):
+            # Nothing can be merged under these limits: raise them, unless they no longer bind.
             if work_cap > graph.work_us.sum() and stretch > n_gpus:
                 break
-            # Nothing can be merged under these limits: raise them, unless they no longer bind.
             work_cap *= 1.5
             stretch = stretch * 1.5 + 0.01
             continue
@@ -449,8 +448,8 @@ def _may_merge(
 ) -> bool:  # pragma: no cover - compiled
     """Whether two vertices may share a device, and the merged one stays within the limits."""
     work_us, top_us, bottom_us = graph.work_us, levels.top_us, levels.bottom_us
-    # Merged, u and v run back to back: what v waits for now delays u, and what waits for u waits for
-    # v as well.
+    # Merged, u and v run back to back: what v waits for now delays u, and what waits for u
+    # waits for v as well.
     before_us = max(top_us[u], top_us[v] - work_us[u])
     after_us = max(bottom_us[v], bottom_us[u] - work_us[v])
     return bool(
@@ -485,8 +484,8 @@ def _agrees(
     graph: _Graph, neighbours: _Neighbours, matched: _Matched, u: int, v: int
 ) -> bool:  # pragma: no cover - compiled
     """Whether no edge leads between the pair and a chosen pair whose target is as high as v."""
-    # Condition (iii), corrected: no edge from a chosen u_i to this v with H(v) = H(v_i), nor from this
-    # u to a chosen v_j of the same height.
+    # Condition (iii), corrected: no edge from a chosen u_i to this v with H(v) = H(v_i), nor
+    # from this u to a chosen v_j of the same height.
     height = neighbours.height[v]
     for i in range(neighbours.in_ptr[v], neighbours.in_ptr[v + 1]):
         if matched.reaches[neighbours.producer[i]] == height:

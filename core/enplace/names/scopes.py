@@ -183,9 +183,9 @@ def _spread(
         producers[target].append(source)
         consumers[source].append(target)
     ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
-    out_ptr, target = adjacency(ends[:, 0], ends[:, 1], len(names))
+    out_ptr, consumer = adjacency(ends[:, 0], ends[:, 1], len(names))
     # Without ops on a cycle, which the profile will refuse.
-    order = topological_order(len(names), out_ptr, target).tolist()
+    order = topological_order(len(names), out_ptr, consumer).tolist()
     for op in reversed(order):
         if scopes[op] is None and not names[op].startswith(BACKWARD):
             found = _first_scope(consumers[op], scopes)
