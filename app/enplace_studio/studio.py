@@ -19,7 +19,7 @@ from enplace_studio.solving import Solving
 from enplace_studio.theme import MODES, theme
 
 if TYPE_CHECKING:
-    from enplace_studio.tensorflow.measuring import Measuring
+    from enplace_studio.frameworks.measuring import Measuring
 
 
 class Studio(QObject):
@@ -97,7 +97,7 @@ class Studio(QObject):
     def measuring(self) -> Measuring:
         """The part that profiles and runs models; its code is imported on first use."""
         if self._measuring is None:
-            from enplace_studio.tensorflow.measuring import Measuring
+            from enplace_studio.frameworks.measuring import Measuring
 
             self._measuring = made = Measuring(self.document, self.files, self.window)
             made.done.connect(self.done)
