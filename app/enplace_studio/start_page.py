@@ -45,7 +45,7 @@ class StartPage(QScrollArea):
         layout.addLayout(self._cards())
         layout.addSpacing(14)
         layout.addLayout(self._recent)
-        layout.addStretch()
+        layout.addStretch(1)
         outer = named(QWidget(), "page")
         row = QHBoxLayout(outer)
         row.setContentsMargins(0, 0, 0, 0)

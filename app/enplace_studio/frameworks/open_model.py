@@ -24,7 +24,7 @@ from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import frameworks, kinds, suffixes
 from enplace.frameworks.source import MAX_BATCH, Source, check_batch_sizes, source_of
 from enplace_studio.frameworks.devices import DeviceChoice
-from enplace_studio.messages import button
+from enplace_studio.messages import DialogButtons, button
 from enplace_studio.panel import Form, label, number_field, paragraph, set_role
 from enplace_studio.theme import theme
 
@@ -62,7 +62,9 @@ class OpenModel(QDialog):
         self.steps = number_field(1, MOST_STEPS, STEPS)
         self.warm_ups = number_field(0, MOST_STEPS, WARM_UPS)
         self.batch_sizes = QLineEdit(placeholderText="only the model’s own")
-        self.profile_button = button("Profile", self.accept, kind="accent")
+        self._buttons = DialogButtons(self, "Profile")
+        self.profile_button = self._buttons.accept
+        self.profile_button.setDefault(True)
         self.heading = label("Profile it", "title")
         self.heading.setContentsMargins(0, 8, 0, 0)
         self.hint = paragraph(
@@ -93,7 +95,7 @@ class OpenModel(QDialog):
         layout.addLayout(self.form)
         layout.addWidget(self.missing)
         layout.addStretch()
-        layout.addLayout(self._buttons())
+        layout.addLayout(self._buttons)
 
     def _fill_form(self) -> None:
         """Add the fields of the model, then those of the measurement."""
@@ -116,14 +118,6 @@ class OpenModel(QDialog):
         self.form.addRow(self.heading)
         for name, field in of_profile:
             self.form.add(name, field)
-
-    def _buttons(self) -> QHBoxLayout:
-        row = QHBoxLayout()
-        row.addStretch(1)
-        row.addWidget(button("Cancel", self.reject))
-        row.addWidget(self.profile_button)
-        self.profile_button.setDefault(True)
-        return row
 
     # The choices
 
