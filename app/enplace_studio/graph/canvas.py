@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSizeF, Qt, Signal
 from PySide6.QtGui import (
     QFocusEvent,
-    QHelpEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
@@ -15,7 +14,7 @@ from PySide6.QtGui import (
     QResizeEvent,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QToolTip, QWidget
+from PySide6.QtWidgets import QWidget
 
 from enplace_studio.dragging import EXTEND
 from enplace_studio.graph.camera import MARGIN, READABLE, Camera
@@ -24,6 +23,7 @@ from enplace_studio.graph.model import GraphModel
 from enplace_studio.graph.paint import paint_scene
 from enplace_studio.graph.press import Press
 from enplace_studio.graph.scene import Scene
+from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
 
 ZOOM_STEP = 1.2
@@ -42,7 +42,7 @@ _ARROWS = {
 }
 
 
-class Canvas(QWidget):
+class Canvas(TipWidget):
     """Paints the model's scene and translates mouse and keys into requests."""
 
     resized = Signal()
@@ -338,13 +338,9 @@ class Canvas(QWidget):
 
     # Tool tips and the menu
 
-    def event(self, event: QEvent) -> bool:
-        if isinstance(event, QHelpEvent):
-            card = self.card_at(event.pos())
-            text = "" if card is None else self.tip(card)
-            QToolTip.showText(event.globalPos(), text, self)
-            return True
-        return super().event(event)
+    def tip_at(self, at: QPointF) -> str:
+        card = self.card_at(at)
+        return "" if card is None else self.tip(card)
 
     def tip(self, group: int) -> str:
         """Return the full name of a card, and its numbers."""
