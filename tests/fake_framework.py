@@ -1,9 +1,47 @@
-"""Replace TensorFlow's worker."""
+"""Replace TensorFlow's worker, or add a second framework."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+from enplace import frameworks
 from enplace.frameworks.tensorflow import framework
 from enplace.processes.worker import Program
+
+SECOND_FRAMEWORK = '''
+"""A framework whose models are .flame files; their workers are this Python program."""
+
+import sys
+
+from enplace.errors import FileError
+from enplace.frameworks.framework import Framework, ModelKind
+from enplace.processes.worker import Program
+from enplace.writers.registry import Exporter
+
+
+def recognise(path):
+    if path.suffix != ".flame":
+        raise FileError(f"{path}: not a flame")
+    return path, "flame"
+
+
+FRAMEWORK = Framework(
+    name="Torchlight",
+    module="torchlight",
+    extra="torchlight",
+    worker=Program(WORKER, "Torchlight"),
+    server=Program(SERVER, "Torchlight server"),
+    kinds=(ModelKind("flame", "A flame. It burns once.", {"batch_size": "one spark"}),),
+    models="a flame (.flame)",
+    losses=("soot",),
+    optimizers=("bellows",),
+    about_compiled="",
+    about_plain_kernels="",
+    suffixes=(".flame",),
+    recognise=recognise,
+    exporters=(Exporter("flame", "Torchlight script", ".fl", lambda schedule: "burn"),),
+)
+'''
 
 
 def use_worker(monkeypatch, *command):
@@ -21,3 +59,17 @@ def code_to_use_worker(*command):
         f"program = Program({command!r}, 'TensorFlow', framework.explain_end)\n"
         "framework.FRAMEWORK = replace(framework.FRAMEWORK, worker=program)\n"
     )
+
+
+def add_second_framework(
+    monkeypatch, tmp_path: Path, worker: tuple[str, ...] = (), server: tuple[str, ...] = ()
+) -> None:
+    """Add a framework named Torchlight as one folder, and nothing else."""
+    folder = tmp_path / "frameworks" / "torchlight"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    given = f"WORKER, SERVER = {worker!r}, {server!r}\n"
+    (folder / "framework.py").write_text(given + SECOND_FRAMEWORK)
+    monkeypatch.setattr(frameworks, "__path__", [*frameworks.__path__, str(folder.parent)])
+    for name in ("torchlight", "torchlight.framework"):
+        monkeypatch.delitem(sys.modules, f"{frameworks.__name__}.{name}", raising=False)

@@ -6,19 +6,23 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QMessageBox, QWidget
 
 import enplace
-from enplace.frameworks.source import ADD_TENSORFLOW
-from enplace_studio.machine import tensorflow_state
+from enplace.frameworks.registry import frameworks
+from enplace.text import listed
 
 
-def show_tensorflow(parent: QWidget) -> None:
-    """Explain what needs TensorFlow, and how to add it."""
+def framework_names() -> str:
+    """List the frameworks that Enplace supports."""
+    return listed([framework.name for framework in frameworks().values()])
+
+
+def show_frameworks(parent: QWidget) -> None:
+    """Explain what needs a framework, and how to add one."""
     box = QMessageBox(parent)
-    box.setWindowTitle("TensorFlow")
-    box.setText(tensorflow_state())
+    box.setWindowTitle(framework_names())
+    box.setText("\n\n".join(framework.state for framework in frameworks().values()))
     box.setInformativeText(
         "You need it to open and profile a model, to run a plan, and for a training script that "
-        "uses an exported plan. Looking at profiles, solving and exporting work without it.\n\n"
-        f"To add it, run:\n{ADD_TENSORFLOW}"
+        "uses an exported plan. Looking at profiles, solving and exporting work without it."
     )
     box.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
     box.exec()

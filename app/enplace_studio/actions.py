@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from PySide6.QtWidgets import QInputDialog
 
 from enplace.frameworks.registry import exporters
-from enplace_studio.about import show_about, show_tensorflow
+from enplace_studio.about import framework_names, show_about, show_frameworks
 from enplace_studio.document import Document
 from enplace_studio.studio import Studio
 from enplace_studio.theme import theme
@@ -230,8 +230,8 @@ _ACTIONS: tuple[Action, ...] = (
     _mode_action("dark", "Dark"),
     Action("palette", "Commands…", "Help", ("Ctrl+Shift+P",), lambda s: s.palette_wanted.emit()),
     Action("keys", "Keys", "Help", ("?",), lambda s: s.keys_wanted.emit()),
-    Action("tensorflow", "TensorFlow…", "Help", (),
-           lambda s: show_tensorflow(s.window), group=1),
+    Action("frameworks", f"{framework_names()}…", "Help", (),
+           lambda s: show_frameworks(s.window), group=1),
     Action("about", "About Enplace", "Help", (), lambda s: show_about(s.window), group=1),
     *(_device_action(number) for number in range(DEVICE_KEYS)),
 )

@@ -25,7 +25,7 @@ from enplace.errors import ClusterError, EnplaceError
 from enplace.readers.clusters import cluster_from_json
 from enplace.values.cluster import Cluster
 from enplace.writers.clusters import cluster_text, cluster_to_json
-from enplace_studio.messages import button, dialog_buttons
+from enplace_studio.messages import DialogButtons, button
 from enplace_studio.panel import label
 
 MIB = 2**20
@@ -71,7 +71,9 @@ class ClusterEditor(QDialog):
         layout.addWidget(self.links, 3)
         layout.addWidget(self._fault)
         others = button("Import JSON…", self._import), button("Export JSON…", self._export)
-        layout.addLayout(dialog_buttons(self, "Use this cluster", *others))
+        buttons = DialogButtons(self, "Use this cluster", *others)
+        buttons.accept.setDefault(True)
+        layout.addLayout(buttons)
         self.show_cluster(cluster)
 
     def _heading(self, title: str) -> QHBoxLayout:

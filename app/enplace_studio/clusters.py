@@ -25,7 +25,7 @@ from enplace.readers.clusters import (
 from enplace.values.cluster import Cluster
 from enplace.values.profile import Profile
 from enplace_studio.cluster_editor import FILE_FILTER, ClusterEditor, read_cluster
-from enplace_studio.messages import button, dialog_buttons
+from enplace_studio.messages import DialogButtons, button
 from enplace_studio.panel import label
 
 
@@ -65,7 +65,9 @@ class ClusterChooser(QDialog):
         layout.addWidget(self.list, 1)
         layout.addWidget(self._text)
         others = button("From a file…", self._from_file), button("Edit…", self._edit)
-        layout.addLayout(dialog_buttons(self, "Use this cluster", *others))
+        buttons = DialogButtons(self, "Use this cluster", *others)
+        buttons.accept.setDefault(True)
+        layout.addLayout(buttons)
         self._fill(profile, current)
 
     def _fill(self, profile: Profile, current: Cluster) -> None:

@@ -42,17 +42,23 @@ def button(
     return made
 
 
-def dialog_buttons(dialog: QDialog, accept: str, *others: QPushButton) -> QHBoxLayout:
-    """Make the last row of a dialog: other buttons left, Cancel and the default right."""
-    row = QHBoxLayout()
-    for other in others:
-        row.addWidget(other)
-    row.addStretch()
-    row.addWidget(button("Cancel", dialog.reject))
-    default = button(accept, dialog.accept, kind="accent")
-    default.setDefault(True)
-    row.addWidget(default)
-    return row
+class DialogButtons(QHBoxLayout):
+    """The last row of a dialog: other buttons left; the one to reject and the one to accept right.
+
+    A dialog that may be accepted with Enter calls ``accept.setDefault(True)``.
+    """
+
+    def __init__(
+        self, dialog: QDialog, accept: str, *others: QPushButton, reject: str = "Cancel"
+    ) -> None:
+        super().__init__()
+        self.accept = button(accept, dialog.accept, kind="accent")
+        self.reject = button(reject, dialog.reject)
+        for other in others:
+            self.addWidget(other)
+        self.addStretch(1)
+        self.addWidget(self.reject)
+        self.addWidget(self.accept)
 
 
 class Banner(QFrame):

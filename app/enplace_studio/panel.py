@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import QEvent, QPointF, Qt, QTimer
+from PySide6.QtGui import QHelpEvent
 from PySide6.QtWidgets import (
     QFormLayout,
     QFrame,
@@ -13,6 +14,7 @@ from PySide6.QtWidgets import (
     QScrollArea,
     QSizePolicy,
     QSpinBox,
+    QToolTip,
     QVBoxLayout,
     QWidget,
 )
@@ -121,6 +123,21 @@ class Column(QScrollArea):
         contents.setAutoFillBackground(False)  # setWidget has just turned it on
         QTimer.singleShot(0, self, lambda: self.verticalScrollBar().setValue(scrolled))
         return column
+
+
+class TipWidget(QWidget):
+    """A painted widget whose tooltip depends on the point under the pointer."""
+
+    def tip_at(self, at: QPointF) -> str:
+        """Return the tooltip at a point; empty for none."""
+        raise NotImplementedError
+
+    def event(self, event: QEvent) -> bool:
+        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
+            text = plain_tip(self.tip_at(QPointF(event.pos())))
+            QToolTip.showText(event.globalPos(), text, self)
+            return True
+        return super().event(event)
 
 
 def set_role(widget: QLabel, role: str) -> None:

@@ -21,10 +21,12 @@ from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
 from enplace_studio.document import Document, PlanEntry
-from enplace_studio.header import EXPERT, Header, short_title, values_text, why_not_for
 from enplace_studio.jobs import Job, Solver
+from enplace_studio.method_menu import MethodMenu, why_not_for
 from enplace_studio.plans.facts import headline, why_stale
+from enplace_studio.titles import short_title, values_text
 
+EXPERT = "expert"
 FIRST_METHOD = EXPERT
 """The method whose plan is shown first and which the others are compared with."""
 
@@ -45,11 +47,13 @@ class Solving(QWidget):
     done = Signal(str)
     failed = Signal(str)
 
-    def __init__(self, document: Document, solver: Solver, header: Header, parent: QWidget) -> None:
+    def __init__(
+        self, document: Document, solver: Solver, methods: MethodMenu, parent: QWidget
+    ) -> None:
         super().__init__(parent)
         self.hide()
-        self._document, self._solver, self._header = document, solver, header
-        header.option_refused.connect(self.failed)
+        self._document, self._solver, self._methods = document, solver, methods
+        methods.option_refused.connect(self.failed)
         document.opened.connect(self._on_opened)
         document.requests.renew_plan.connect(self.renew)
         document.requests.polish_plan.connect(self.polish)
@@ -70,17 +74,17 @@ class Solving(QWidget):
 
     def solve(self) -> None:
         """Run the chosen method on the problem as it is now."""
-        header = self._header
-        values = {o.name: header.values[o.name] for o in header.options if o.name in header.values}
-        self._run([header.method], choose=True, objective=header.objective, values=values)
+        menu = self._methods
+        values = {o.name: menu.values[o.name] for o in menu.options if o.name in menu.values}
+        self._run([menu.method], choose=True, objective=menu.objective, values=values)
 
     @property
     def _load_values(self) -> dict[str, Value]:
         """The options that define a device's load, if the chosen objective uses them."""
-        header, names = self._header, {option.name for option in REPLICA_OPTIONS}
-        if header.objective != THROUGHPUT:
+        menu, names = self._methods, {option.name for option in REPLICA_OPTIONS}
+        if menu.objective != THROUGHPUT:
             return {}
-        return {name: value for name, value in header.values.items() if name in names}
+        return {name: value for name, value in menu.values.items() if name in names}
 
     def ask_rules(self) -> None:
         """Ask for a file of rules and run the expert with them."""
@@ -116,7 +120,7 @@ class Solving(QWidget):
 
     def compare(self) -> None:
         """Add a row for each method that has no plan for these constraints yet."""
-        problem, aim, solver = self._document.problem, self._header.objective, self._solver
+        problem, aim, solver = self._document.problem, self._methods.objective, self._solver
         done = {
             entry.plan.method
             for entry in self._document.plans
@@ -138,9 +142,9 @@ class Solving(QWidget):
             self.done.emit("Every method already has a plan in the list")
 
     def _has_same_load_values(self, method: str, values: Mapping[str, Value]) -> bool:
-        """Return whether these values define loads as the header does, as far as the method can."""
+        """Return whether these values define loads as the menu does, as far as the method can."""
         now = self._load_values
-        return values == self._solver.known_values(method, self._header.objective, now)
+        return values == self._solver.known_values(method, self._methods.objective, now)
 
     def compared_methods(self, without: Collection[str] = ()) -> list[str]:
         """List the methods to compare: those that can work for the chosen objective."""
@@ -148,7 +152,7 @@ class Solving(QWidget):
         known, problem = self._solver.methods.values(), self._document.problem
         if problem is None:
             return []
-        aim = self._header.objective
+        aim = self._methods.objective
         return [
             m.name
             for m in known
@@ -168,7 +172,7 @@ class Solving(QWidget):
         if self._solver.is_asked:
             self.failed.emit("the solver is running; wait, or stop it first")
             return
-        time_limit_s = limit_s or self._header.time_limit_s
+        time_limit_s = limit_s or self._methods.time_limit_s
         self._solver.solve(problem, methods, time_limit_s, choose, **details)
 
     def _on_opened(self) -> None:

@@ -10,6 +10,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
+from enplace.frameworks.registry import frameworks
 from enplace.readers.samples import Sample, samples
 from enplace.text import elide_middle
 from enplace_studio.messages import button
@@ -44,7 +45,7 @@ class StartPage(QScrollArea):
         layout.addLayout(self._cards())
         layout.addSpacing(14)
         layout.addLayout(self._recent)
-        layout.addStretch()
+        layout.addStretch(1)
         outer = named(QWidget(), "page")
         row = QHBoxLayout(outer)
         row.setContentsMargins(0, 0, 0, 0)
@@ -61,8 +62,11 @@ class StartPage(QScrollArea):
             "Press Solve, look at the plan, move what you know better, solve around it, export it.",
             "It opens Enplace profiles and projects (.enplace), profiles as JSON, GPU profiles "
             "(.json.gz) and operator graphs of Tarnawski et al. 2020 (.json).",
-            "With TensorFlow installed, it profiles your own model too: a training script, a Keras "
-            "model, a SavedModel. Drop it here.",
+            *(
+                f"With {framework.name} installed, it also profiles your own model: "
+                f"{framework.models}. Drop it here."
+                for framework in frameworks().values()
+            ),
         ):
             shown = label(line, "dim")
             shown.setWordWrap(True)

@@ -6,9 +6,9 @@ from PySide6.QtWidgets import QHBoxLayout, QWidget
 
 from enplace.text import ms, seconds
 from enplace_studio.document import Document
-from enplace_studio.header import short_title
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import ElidedLabel, label, set_role
+from enplace_studio.titles import short_title
 
 
 class StatusLine(QWidget):

@@ -19,7 +19,7 @@ from enplace_studio.solving import Solving
 from enplace_studio.theme import MODES, theme
 
 if TYPE_CHECKING:
-    from enplace_studio.tensorflow.measuring import Measuring
+    from enplace_studio.frameworks.measuring import Measuring
 
 
 class Studio(QObject):
@@ -63,7 +63,7 @@ class Studio(QObject):
         self.recovery = Recovery(self.document, recovery_folder)
         self.header = Header(self.document, self.solver)
         self.files = Filing(self.document, self.recent, self.recovery, window)
-        self.solving = Solving(self.document, self.solver, self.header, window)
+        self.solving = Solving(self.document, self.solver, self.header.method_menu, window)
         self.panes = Panes(window, middle, settings, self.document, self.solver)
         self._measuring: Measuring | None = None
         self._solver_was = (False, False)
@@ -97,7 +97,7 @@ class Studio(QObject):
     def measuring(self) -> Measuring:
         """The part that profiles and runs models; its code is imported on first use."""
         if self._measuring is None:
-            from enplace_studio.tensorflow.measuring import Measuring
+            from enplace_studio.frameworks.measuring import Measuring
 
             self._measuring = made = Measuring(self.document, self.files, self.window)
             made.done.connect(self.done)
@@ -125,7 +125,7 @@ class Studio(QObject):
         mode = self.settings.value("theme", "system")
         theme.set_mode(mode if mode in MODES else "system")
         method, objective = (str(self.settings.value(key, "")) for key in ("method", "objective"))
-        self.header.set_method(method, objective=objective)
+        self.header.method_menu.set_method(method, objective=objective)
 
     def set_theme(self, mode: str) -> None:
         """Switch to light, dark or the system's theme, and remember it."""
@@ -147,8 +147,8 @@ class Studio(QObject):
     def close(self) -> None:
         """Remember the settings, and end every process."""
         self.panes.remember()
-        self.settings.setValue("method", self.header.method)
-        self.settings.setValue("objective", self.header.objective)
+        self.settings.setValue("method", self.header.method_menu.method)
+        self.settings.setValue("objective", self.header.method_menu.objective)
         if self._measuring is not None:
             self._measuring.close_job()
         self.solver.close()

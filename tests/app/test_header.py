@@ -1,14 +1,19 @@
-"""The menu of methods: reasons, warnings and objectives."""
+"""The menu of methods: reasons, warnings, objectives and options."""
 
 from types import SimpleNamespace
 
+import pytest
+from PySide6.QtWidgets import QFileDialog, QInputDialog
+
+from enplace.placing.options import FILE, WHOLE, Option
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.values.problem import Problem
 from enplace_studio.document import Document
-from enplace_studio.header import Header, warnings_for
+from enplace_studio.header import Header
 from enplace_studio.jobs import Method, Solver
+from enplace_studio.method_menu import MethodMenu, warnings_for
 from enplace_studio.project import start_project
 from problems import cluster_of, profile_of
 
@@ -75,7 +80,7 @@ def test_a_method_is_listed_under_each_objective_and_solves_for_that_one(qtbot):
     solver = Solver()
     header = Header(Document(), solver)
     qtbot.addWidget(header)
-    header.set_method("both", objective="latency")  # as remembered from the last time
+    header.method_menu.set_method("both", objective="latency")  # as remembered from the last time
     every, some = ("step-time", "throughput", "latency"), ("throughput", "latency")
     solver.methods = {
         "any": Method("any", "Any, by layer", "", every, (), ""),
@@ -95,8 +100,75 @@ def test_a_method_is_listed_under_each_objective_and_solves_for_that_one(qtbot):
     ]
     chosen = [a.text() for menu in menus.values() if menu for a in menu.actions() if a.isChecked()]
     assert "Both" in chosen
-    assert (header.method, header.objective) == ("both", "latency")
+    assert (header.method_menu.method, header.method_menu.objective) == ("both", "latency")
     menus["Highest pipeline throughput"].actions()[-1].trigger()
-    assert (header.method, header.objective) == ("any", "throughput")
+    assert (header.method_menu.method, header.method_menu.objective) == ("any", "throughput")
     next(a for a in header.method_menu.actions() if a.text() == "Any, by layer").trigger()
-    assert (header.method, header.objective) == ("any", "step-time")
+    assert (header.method_menu.method, header.method_menu.objective) == ("any", "step-time")
+
+
+@pytest.fixture
+def menu(qtbot):
+    """The menu of a method with an option for a number and one for a file."""
+    solver = Solver()
+    made = MethodMenu(solver)
+    qtbot.addWidget(made)
+    options = (Option("rounds", WHOLE, 10, "How many rounds."), Option("rules", FILE, "", "Rules"))
+    solver.methods = {"m": Method("m", "M", "", ("step-time",), (), "", options)}
+    solver.methods_changed.emit()
+    made.set_method("m")
+    return made
+
+
+def ask(menu, title):
+    next(action for action in menu.option_menu.actions() if action.text() == title).trigger()
+
+
+def answer(monkeypatch, text, accepted=True):
+    """Answer the question for a value; return the text that it began with."""
+    begun = []
+
+    answered = (text, accepted)
+    monkeypatch.setattr(QInputDialog, "getText", lambda *_, text: begun.append(text) or answered)
+    return begun
+
+
+def test_a_number_is_asked_for_and_shown(menu, monkeypatch):
+    begun = answer(monkeypatch, "25")
+    ask(menu, "Rounds…")
+    assert (menu.values, menu.text) == ({"rounds": 25}, "M, rounds 25")
+    ask(menu, "Rounds…")
+    assert begun == ["10", "25"]
+
+
+def test_an_empty_answer_restores_the_default(menu, monkeypatch):
+    menu.values["rounds"] = 25
+    answer(monkeypatch, "")
+    ask(menu, "Rounds…")
+    assert menu.values == {}
+
+
+def test_cancelling_keeps_the_value(menu, monkeypatch):
+    menu.values["rounds"] = 25
+    answer(monkeypatch, "7", accepted=False)
+    ask(menu, "Rounds…")
+    assert menu.values == {"rounds": 25}
+
+
+def test_what_is_no_number_is_refused_with_the_reason(menu, monkeypatch, qtbot):
+    answer(monkeypatch, "many")
+    with qtbot.waitSignal(menu.option_refused) as refused:
+        ask(menu, "Rounds…")
+    assert "many" in refused.args[0]
+    assert menu.values == {}
+
+
+def test_a_file_is_kept_when_the_dialog_is_cancelled_and_can_be_removed(menu, monkeypatch):
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("my.rules", ""))
+    ask(menu, "Rules…")
+    assert (menu.values, menu.text) == ({"rules": "my.rules"}, "M, by rules")
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("", ""))
+    ask(menu, "Rules…")
+    assert menu.values == {"rules": "my.rules"}
+    ask(menu, "No rules")
+    assert (menu.values, menu.text) == ({}, "M")

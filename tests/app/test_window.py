@@ -186,8 +186,8 @@ def test_the_expert_follows_the_users_rules(make_window, qtbot, tmp_path):
     assert window.document.current.plan.device[0] == 1
     assert window.document.current.note == "by rules"
     assert window.document.plans[0] is window.document.project.expert
-    window.header.set_method("expert")
-    window.header.option_actions["family", "layers"].trigger()
+    window.header.method_menu.set_method("expert")
+    window.header.method_menu.option_actions["family", "layers"].trigger()
     assert window.header.method_button.text() == "Expert, layers  ▾"
     with solving(window, qtbot):
         window.header.solve_button.click()
@@ -204,16 +204,16 @@ def test_baechis_methods_use_the_chosen_memory_rule(make_window, qtbot):
     window.document.open(start_project(profile, cluster_of(2, capacity_bytes=700)))
     with solving(window, qtbot):
         pass
-    window.header.set_method("m-sct")
-    window.header.option_actions["memory-rule", "sums"].trigger()
-    assert window.header.method == "m-sct"
+    window.header.method_menu.set_method("m-sct")
+    window.header.method_menu.option_actions["memory-rule", "sums"].trigger()
+    assert window.header.method_menu.method == "m-sct"
     assert window.header.method_button.text() == "m-sct, sums  ▾"
     with solving(window, qtbot):
         window.header.solve_button.click()
     assert window.document.current.note == "sums"
-    window.header.set_method("heft")
+    window.header.method_menu.set_method("heft")
     assert window.header.method_button.text() == "HEFT  ▾"
-    assert not window.header.option_menu.menuAction().isVisible()
+    assert not window.header.method_menu.option_menu.menuAction().isVisible()
 
 
 def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
@@ -223,8 +223,8 @@ def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
     with solving(window, qtbot):
         pass
     header = window.header
-    header.set_method("max-load-dp")
-    header.option_actions["load", "overlap"].trigger()
+    header.method_menu.set_method("max-load-dp")
+    header.method_menu.option_actions["load", "overlap"].trigger()
     assert header.method_button.text() == "Max-load DP, overlap  ▾"
     with solving(window, qtbot):
         header.solve_button.click()
@@ -235,8 +235,8 @@ def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
     for_pipelines = [e for e in window.document.plans if e.plan.objective == "throughput"]
     assert len(for_pipelines) > 5
     assert {planned_rule(entry.plan).transfers for entry in for_pipelines} == {"overlap"}
-    header.option_actions["load", "sum"].trigger()
-    header.option_actions["replicate", True].trigger()
+    header.method_menu.option_actions["load", "sum"].trigger()
+    header.method_menu.option_actions["replicate", True].trigger()
     assert header.method_button.text() == "Max-load DP, replicate  ▾"
     with solving(window, qtbot):
         header.solve_button.click()
@@ -250,7 +250,7 @@ def test_pipeline_loads_are_counted_as_chosen(make_window, qtbot):
     by_method = {entry.plan.method: entry.note for entry in found}
     assert by_method["pipedream"] == "replicate"
     assert by_method["local-search"] == ""
-    header.set_method("heft")
+    header.method_menu.set_method("heft")
     assert header.method_button.text() == "HEFT  ▾"
 
 
@@ -274,7 +274,7 @@ def test_each_objective_has_its_own_menu_and_comparison(make_window, qtbot):
     assert "Max-load DP, exact" in pipelines
     assert "Enplace" in menus
     assert "Enplace" not in pipelines
-    window.header.set_method("max-load-dp")
+    window.header.method_menu.set_method("max-load-dp")
     assert {"max-load-dpl", "pipedream"} <= set(window.studio.solving.compared_methods())
     assert "enplace" not in window.studio.solving.compared_methods()
     with solving(window, qtbot):
@@ -294,7 +294,7 @@ def test_a_baseline_solves_for_the_requested_objective(make_window, qtbot):
     with solving(window, qtbot):
         pass
     expert = window.document.project.expert
-    window.header.set_method("expert", objective="throughput")
+    window.header.method_menu.set_method("expert", objective="throughput")
     assert window.header.method_button.text() == "Expert, pipeline  ▾"
     assert {"expert", "local-search", "pipedream"} <= set(window.studio.solving.compared_methods())
     with solving(window, qtbot):
@@ -759,7 +759,7 @@ def test_a_plan_of_the_list_is_exported_from_its_menu(window, monkeypatch, tmp_p
     ],
 )
 def test_well_known_models_have_their_usual_names(name, title):
-    from enplace_studio.header import model_title
+    from enplace_studio.titles import model_title
 
     assert model_title(name) == title
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSizeF, Qt, Signal
 from PySide6.QtGui import (
     QFocusEvent,
-    QHelpEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
@@ -15,14 +14,16 @@ from PySide6.QtGui import (
     QResizeEvent,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QToolTip, QWidget
+from PySide6.QtWidgets import QWidget
 
-from enplace_studio.dragging import EXTEND, RubberBand, is_drag
+from enplace_studio.dragging import EXTEND
 from enplace_studio.graph.camera import MARGIN, READABLE, Camera
 from enplace_studio.graph.card_texts import describe_card
 from enplace_studio.graph.model import GraphModel
 from enplace_studio.graph.paint import paint_scene
+from enplace_studio.graph.press import Press
 from enplace_studio.graph.scene import Scene
+from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
 
 ZOOM_STEP = 1.2
@@ -41,7 +42,7 @@ _ARROWS = {
 }
 
 
-class Canvas(QWidget):
+class Canvas(TipWidget):
     """Paints the model's scene and translates mouse and keys into requests."""
 
     resized = Signal()
@@ -62,11 +63,8 @@ class Canvas(QWidget):
         self.current: int | None = None
         self.untouched = True
         """True until the user zooms or moves after the cards were arranged."""
-        self._pressed: QPoint | None = None
-        self._pressed_card: int | None = None
+        self._press: Press | None = None
         self._panning: QPoint | None = None
-        self._band: RubberBand | None = None
-        self._dragging = False
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setMinimumSize(160, 120)
@@ -144,9 +142,9 @@ class Canvas(QWidget):
         painter.setTransform(self.camera.transform())
         marks = self.model.marks(self.current if self.hasFocus() else None)
         paint_scene(painter, scene, marks, self.visible())
-        if self._band is not None:
+        if self._press is not None and self._press.band is not None:
             painter.resetTransform()
-            self._band.paint(painter)
+            self._press.band.paint(painter)
 
     def _paint_empty(self, painter: QPainter) -> None:
         painter.setFont(theme.font(12))
@@ -169,26 +167,18 @@ class Canvas(QWidget):
     def _go_to(self, group: int, extend: bool = False) -> None:
         self.reveal(group)
         self.select([group], extend)
-        assert self.scene is not None
-        self.setAccessibleDescription(self.scene.level.grouping.names[group])
+        if self.scene is not None:
+            self.setAccessibleDescription(self.scene.level.grouping.names[group])
 
     def _neighbour(self, direction: QPointF) -> int | None:
-        """Find the nearest card in a direction; cards straight ahead count as nearer."""
+        """Find the card to go to in a direction; without a current one, a selected or the first."""
         scene = self.scene
         if scene is None or scene.n == 0:
             return None
         if self.current is None or self.current >= scene.n:
             chosen = self._chosen()
             return chosen[0] if chosen else 0
-        here = scene.rects[self.current].center()
-        ranked = []
-        for group, rect in enumerate(scene.rects):
-            step = rect.center() - here
-            ahead = QPointF.dotProduct(step, direction)
-            sideways = abs(step.x() * direction.y() + step.y() * direction.x())
-            if ahead > 1 and group != self.current:
-                ranked.append((ahead + 3 * sideways, group))
-        return min(ranked)[1] if ranked else None
+        return scene.neighbour(self.current, direction)
 
     # Mouse
 
@@ -197,14 +187,11 @@ class Canvas(QWidget):
         if event.button() == Qt.MouseButton.MiddleButton:
             self._panning = pos
         elif event.button() == Qt.MouseButton.LeftButton and self.scene is not None:
-            self._pressed = pos
-            self._pressed_card = self.card_at(event.position())
-            self._press_card(bool(event.modifiers() & EXTEND))
+            self._press = Press(event.position(), self.card_at(event.position()))
+            if self._press.card is not None:
+                self._press_card(self._press.card, bool(event.modifiers() & EXTEND))
 
-    def _press_card(self, extend: bool) -> None:
-        card = self._pressed_card
-        if card is None:
-            return
+    def _press_card(self, card: int, extend: bool) -> None:
         self.current = card
         if extend or card not in self.model.marks(None).selected:
             self.select([card], extend)
@@ -215,63 +202,57 @@ class Canvas(QWidget):
             self.camera.pan(QPointF(self._panning - pos))
             self._panning = pos
             self._look()
-        elif self._dragging:
-            self.drag_moved.emit(event.globalPosition().toPoint())
-        elif self._pressed is not None:
-            if self._band is not None or is_drag(QPointF(pos - self._pressed)):
-                self._begin_gesture(self._pressed, event)
+        elif self._press is not None:
+            self._move_press(self._press, event)
         else:
             card = self.card_at(event.position())
             self.document.hover(self.scene.ops([card]) if card is not None and self.scene else [])
 
-    def _begin_gesture(self, pressed: QPoint, event: QMouseEvent) -> None:
-        """Start dragging the selected cards, or stretching a rubber band."""
-        if self._pressed_card is None:
-            self._band = self._band or RubberBand(QPointF(pressed))
-            self._band.stretch(event.position())
+    def _move_press(self, press: Press, event: QMouseEvent) -> None:
+        pos = event.globalPosition().toPoint()
+        if press.is_dragging:
+            self.drag_moved.emit(pos)
+        elif press.move(event.position(), event.modifiers()):
+            self.drag_began.emit(sorted(self.document.selection), pos)
+        elif press.band is not None:
             self.update()
-        elif not event.modifiers() & Qt.KeyboardModifier.ControlModifier:
-            self._dragging = True
-            ops = sorted(self.document.selection)
-            self.drag_began.emit(ops, event.globalPosition().toPoint())
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         if event.button() == Qt.MouseButton.MiddleButton:
             self._panning = None
-        elif event.button() == Qt.MouseButton.LeftButton and self._pressed is not None:
-            self._finish_gesture(event)
+        elif event.button() == Qt.MouseButton.LeftButton and self._press is not None:
+            self._finish_press(self._press, event)
 
-    def _finish_gesture(self, event: QMouseEvent) -> None:
-        card, band, extend = self._pressed_card, self._band, bool(event.modifiers() & EXTEND)
-        dragged = self._dragging
-        self._end_gesture()
-        if dragged:
+    def _finish_press(self, press: Press, event: QMouseEvent) -> None:
+        extend = bool(event.modifiers() & EXTEND)
+        self._end_press()
+        if press.is_dragging:
             only_move = bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier)
             self.drag_ended.emit(event.globalPosition().toPoint(), only_move)
-        elif band is not None and self.scene is not None:
-            area = self.camera.transform().inverted()[0].mapRect(band.area)
+        elif press.band is not None and self.scene is not None:
+            area = self.camera.transform().inverted()[0].mapRect(press.band.area)
             self.select(self.scene.cards_in(area), extend)
         elif not extend:
-            self.select([] if card is None else [card])
+            self.select([] if press.card is None else [press.card])
 
-    def _end_gesture(self) -> None:
-        self._pressed = self._pressed_card = self._band = None
-        self._dragging = False
+    def _end_press(self) -> None:
+        self._press = None
         self.update()
 
     def cancel_gesture(self) -> bool:
         """Cancel a drag or a rubber band; return whether there was one."""
-        if not self._dragging and self._band is None:
+        press = self._press
+        if press is None or not (press.is_dragging or press.band):
             return False
-        if self._dragging:
+        if press.is_dragging:
             self.drag_cancelled.emit()
-        self._end_gesture()
+        self._end_press()
         return True
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         card = self.card_at(event.position())
         if card is not None and event.button() == Qt.MouseButton.LeftButton:
-            self._end_gesture()
+            self._end_press()
             self.model.open(card)
 
     def leaveEvent(self, event: QEvent) -> None:
@@ -357,13 +338,9 @@ class Canvas(QWidget):
 
     # Tool tips and the menu
 
-    def event(self, event: QEvent) -> bool:
-        if isinstance(event, QHelpEvent):
-            card = self.card_at(event.pos())
-            text = "" if card is None else self.tip(card)
-            QToolTip.showText(event.globalPos(), text, self)
-            return True
-        return super().event(event)
+    def tip_at(self, at: QPointF) -> str:
+        card = self.card_at(at)
+        return "" if card is None else self.tip(card)
 
     def tip(self, group: int) -> str:
         """Return the full name of a card, and its numbers."""

@@ -9,20 +9,20 @@ from PySide6.QtGui import (
     QColor,
     QFont,
     QFontMetricsF,
-    QHelpEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
     QPen,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from enplace.text import size
 from enplace_studio.document import Document
 from enplace_studio.graph.colours import Legend
 from enplace_studio.graph.paint import fitted
 from enplace_studio.hatch import paint_hatching
+from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
 
 MOST_CHIPS = 24
@@ -70,7 +70,7 @@ class _Item:
         ]
 
 
-class DeviceBar(QWidget):
+class DeviceBar(TipWidget):
     """Chips with names in the devices' colours, then the rest of the legend."""
 
     clicked = Signal(int)
@@ -243,15 +243,9 @@ class DeviceBar(QWidget):
         if device is not None and event.button() == Qt.MouseButton.LeftButton:
             self.clicked.emit(device)
 
-    def event(self, event: QEvent) -> bool:
-        if isinstance(event, QHelpEvent):
-            QToolTip.showText(event.globalPos(), self.tip_at(event.pos()), self)
-            return True
-        return super().event(event)
-
-    def tip_at(self, pos: QPoint) -> str:
+    def tip_at(self, at: QPointF) -> str:
         """Return the tooltip of the chip at a point."""
-        device, problem = self._device_at(pos), self.document.problem
+        device, problem = self._device_at(at.toPoint()), self.document.problem
         if device is None or problem is None:
             return ""
         one = problem.cluster.devices[device]

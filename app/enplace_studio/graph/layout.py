@@ -365,9 +365,9 @@ def _ordered(members: IntArray, place: FloatArray, giver: IntArray, taker: IntAr
     """Order a layer by the mean place of each member's neighbours."""
     degree = np.bincount(taker, minlength=len(place))
     pull = np.bincount(taker, weights=place[giver], minlength=len(place))
-    wish = np.where(degree > 0, pull / np.maximum(degree, 1), place)[members]
+    wanted = np.where(degree > 0, pull / np.maximum(degree, 1), place)[members]
     places = np.empty(len(members))
-    places[np.argsort(wish, kind="stable")] = np.arange(len(members)) - (len(members) - 1) / 2
+    places[np.argsort(wanted, kind="stable")] = np.arange(len(members)) - (len(members) - 1) / 2
     return places
 
 

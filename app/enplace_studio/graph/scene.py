@@ -73,6 +73,18 @@ class Scene:
         """Return the groups whose cards touch an area."""
         return [g for g, rect in enumerate(self.rects) if rect.intersects(area)]
 
+    def neighbour(self, group: int, direction: QPointF) -> int | None:
+        """Return the nearest card in a direction; cards straight ahead count as nearer."""
+        here = self.rects[group].center()
+        ranked = []
+        for other, rect in enumerate(self.rects):
+            step = rect.center() - here
+            ahead = QPointF.dotProduct(step, direction)
+            sideways = abs(step.x() * direction.y() + step.y() * direction.x())
+            if ahead > 1 and other != group:
+                ranked.append((ahead + 3 * sideways, other))
+        return min(ranked)[1] if ranked else None
+
     def ops(self, groups: Iterable[int]) -> list[int]:
         """Return all ops of some groups."""
         return [op for group in groups for op in self.level.grouping.ops(group).tolist()]

@@ -11,7 +11,7 @@ from PySide6.QtGui import (
     QPaintEvent,
     QPen,
 )
-from PySide6.QtWidgets import QAbstractButton, QWidget
+from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
 
 from enplace_studio.panel import plain_tip
 from enplace_studio.theme import theme
@@ -80,6 +80,8 @@ class DeviceButton(QAbstractButton):
         self.note, self._role = "", "dim"
         self.setText(name)
         self.setCheckable(True)
+        # A button may be narrower than its hint, so that a narrow pane clips none.
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAttribute(Qt.WidgetAttribute.WA_Hover)
         self.setCursor(Qt.CursorShape.PointingHandCursor)

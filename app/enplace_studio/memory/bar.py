@@ -8,14 +8,13 @@ from PySide6.QtGui import (
     QColor,
     QFont,
     QFontMetricsF,
-    QHelpEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
     QPen,
     QPolygonF,
 )
-from PySide6.QtWidgets import QToolTip, QWidget
+from PySide6.QtWidgets import QWidget
 
 from enplace.text import device_label, elide_middle, ms, size
 from enplace.values.profile import CONTROL
@@ -26,7 +25,7 @@ from enplace_studio.memory.holdings import (
     holdings_at,
     split_at_peak,
 )
-from enplace_studio.panel import plain_tip
+from enplace_studio.panel import TipWidget
 from enplace_studio.theme import blend, theme
 
 STRENGTHS = (1.0, 0.62, 0.34)
@@ -36,7 +35,7 @@ NEXT_TO_NOTHING = 0.01
 _NAME_LENGTH = 48
 
 
-class DeviceMemory(QWidget):
+class DeviceMemory(TipWidget):
     """A device's memory: text, bar, curve; the tooltip of the curve names the largest tensors.
 
     Parameters
@@ -207,13 +206,6 @@ class DeviceMemory(QWidget):
     def leaveEvent(self, event: QEvent) -> None:
         self._pointer_us = None
         self.update()
-
-    def event(self, event: QEvent) -> bool:
-        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            text = plain_tip(self.tip_at(QPointF(event.pos())))
-            QToolTip.showText(event.globalPos(), text, self)
-            return True
-        return super().event(event)
 
     def tip_at(self, at: QPointF) -> str:
         """List the tensors in memory at a moment of the curve or, over the bar, at the peak."""

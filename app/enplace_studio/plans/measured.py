@@ -153,14 +153,14 @@ def facts_of(run: MeasuredRun) -> list[Fact]:
     ]
     if run.facts.get("ordered") is False:
         tip = "The run kept the plan's devices, but was not asked to keep its order"
-        lines[1] = Fact("order", "TensorFlow’s own", "plain", tip)
+        lines[1] = Fact("order", f"{run.framework.name}’s own", "plain", tip)
     if run.stock_step_time_us > 0:
         slower = run.step_time_us / run.stock_step_time_us - 1
         alone = f"{ms(run.stock_step_time_us)}; plan {percent(slower, signed=True)}"
-        tip = "A step of TensorFlow alone, with its own graph optimiser and no plan"
+        tip = f"A step as {run.framework.name} runs it, with its graph optimiser and without a plan"
         role = "bad" if slower > CLOSE else "plain"
         tip = f"{tip}. {run.about_stock}" if run.about_stock else tip
-        lines.append(Fact("TensorFlow alone", alone, role, tip))
+        lines.append(Fact(f"{run.framework.name} by itself", alone, role, tip))
     return lines
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import (
-    QHelpEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
@@ -15,13 +14,13 @@ from PySide6.QtGui import (
     QResizeEvent,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QToolTip, QWidget
+from PySide6.QtWidgets import QWidget
 
 from enplace.machine import critical_path
 from enplace.values.schedule import Schedule
 from enplace_studio.document import Document
 from enplace_studio.dragging import EXTEND, is_drag
-from enplace_studio.panel import plain_tip
+from enplace_studio.panel import TipWidget
 from enplace_studio.theme import theme
 from enplace_studio.timeline.gestures import Band, Gesture, Move, Pan
 from enplace_studio.timeline.lanes import SLACK_PX, Lanes
@@ -49,7 +48,7 @@ SCROLL_PX = 40
 _PATH_DELAY_MS = 30
 
 
-class TimelineCanvas(QWidget):
+class TimelineCanvas(TipWidget):
     """Rows of bars over time.
 
     Attributes
@@ -281,13 +280,6 @@ class TimelineCanvas(QWidget):
         event.accept()
 
     # Tooltips
-
-    def event(self, event: QEvent) -> bool:
-        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            text = plain_tip(self.tip_at(QPointF(event.pos())))
-            QToolTip.showText(event.globalPos(), text, self)
-            return True
-        return super().event(event)
 
     def tip_at(self, at: QPointF) -> str:
         """Return the tooltip at a point."""

@@ -144,7 +144,7 @@ class PipelineView(QWidget):
         if isinstance(found, int):
             self._show_nothing(
                 f"As a pipeline, this plan would have {count(found, 'stage')}: its ops move back "
-                f"and forth between devices. Solve with a method of “Highest pipeline throughput”."
+                f"and forth between devices. Solve with a method for “Highest pipeline throughput”."
             )
         else:
             self._show(schedule, found)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QToolTip, QWidget
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
 
 from enplace.machine.all_reduce import all_reduce_us
 from enplace.machine.loads import (
@@ -22,7 +21,7 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 from enplace_studio.hatch import paint_hatching
-from enplace_studio.panel import plain_tip
+from enplace_studio.panel import TipWidget
 from enplace_studio.theme import blend, theme
 from enplace_studio.timeline.paint import ink_on
 
@@ -37,7 +36,7 @@ NUMBER_PX, HATCHED_NUMBER_PX = 13, 20
 """Stages at least this wide show their sample's number, with visible hatching around it."""
 
 
-class PipelineCanvas(QWidget):
+class PipelineCanvas(TipWidget):
     """A row for each device in use: its name, the parts of its load, and its work over time."""
 
     def __init__(self) -> None:
@@ -167,12 +166,6 @@ class PipelineCanvas(QWidget):
         painter.drawText(plate, Qt.AlignmentFlag.AlignCenter, number)
 
     # The pointer
-
-    def event(self, event: QEvent) -> bool:
-        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            QToolTip.showText(event.globalPos(), plain_tip(self.tip_at(QPointF(event.pos()))), self)
-            return True
-        return super().event(event)
 
     def tip_at(self, at: QPointF) -> str:
         """Describe the slot at a point, or the parts of a device's load."""

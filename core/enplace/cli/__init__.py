@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
-from enplace.cli import about, compiling, converting, measuring, solving
+from enplace.cli import about, compiling, converting, profiling, running, solving
 from enplace.cli.answer import BAD_INPUT, FAULT, INTERRUPTED, NO, cli
 from enplace.errors import (
     CancelledError,
@@ -33,7 +33,7 @@ from enplace.errors import (
 )
 from enplace.text import elide_middle, shortened
 
-__all__ = ["about", "compiling", "converting", "main", "measuring", "run", "solving"]
+__all__ = ["about", "compiling", "converting", "main", "profiling", "run", "running", "solving"]
 
 ANSWER_IS_NO = (DoesNotFitError, UnplaceableOpError, DeadlockError)
 MAX_LINE = 200

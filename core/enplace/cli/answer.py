@@ -38,7 +38,7 @@ class Answer:
 @click.version_option(__version__, prog_name="enplace")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Decide where every op of a TensorFlow model runs, and in what order, on several GPUs.
+    """Decide where every op of a model runs, and in what order, on several GPUs.
 
     Exit status: 0 for success, 1 when the answer is no (it does not fit, there is no such plan),
     2 for bad input, with one line that says how to correct it.

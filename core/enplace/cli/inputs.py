@@ -162,7 +162,7 @@ def without_split_groups(problem: Problem, plan: Plan) -> Problem:
         return problem
     warnings.warn(
         f"the plan separates {count(len(names), 'op')} from ops they are colocated with "
-        f"({_few(names)}); it is simulated as it stands, but TensorFlow would not run it so",
+        f"({_few(names)}); it is simulated as it stands, but it cannot run that way",
         EnplaceWarning,
         stacklevel=2,
     )

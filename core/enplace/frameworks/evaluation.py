@@ -36,7 +36,7 @@ NEAR = 0.2
 """Largest error of a good estimate; if times are further off on average, they are poor."""
 
 Do = Callable[[Sequence[Message], Report], Message]
-"""Sends a job to a process with TensorFlow, and returns the answer."""
+"""Sends a job to a process with the framework, and returns the answer."""
 
 
 def evaluate(

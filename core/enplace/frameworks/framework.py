@@ -8,12 +8,34 @@ only in workers.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from enplace.processes.worker import Program
 from enplace.writers.registry import Exporter
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """A kind of model that a framework opens.
+
+    Attributes
+    ----------
+    name : str
+        As in :class:`enplace.frameworks.source.Source`; no two frameworks share one.
+    description : str
+        What it is, and what happens to it when it is profiled.
+    fields : mapping of str to str
+        Fields of the source that the user may set, each with the text shown while it is empty.
+    is_recorded : bool
+        Whether it holds only measurements, so that opening it runs no code.
+    """
+
+    name: str
+    description: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    is_recorded: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,10 +54,15 @@ class Framework:
         Does the jobs of :mod:`enplace.frameworks.jobs`.
     server : Program
         Serves one task of a cluster of several hosts.
-    kinds : tuple of str
-        The kinds of model that it opens; see :class:`enplace.frameworks.source.Source`.
-    recorded_kinds : tuple of str
-        Kinds that hold only measurements, so that opening one runs no code.
+    kinds : tuple of ModelKind
+        The kinds of model that it opens.
+    models : str
+        What can be opened, as a list for people.
+    losses, optimizers : tuple of str
+        Common names for ``loss`` and ``optimizer`` of a source; others can be typed.
+    about_compiled, about_plain_kernels : str
+        Sentences that warn the user if a step was compiled as a whole, or ran on slower kernels
+        than usual, because the run without a plan then differs from the user's own.
     suffixes : tuple of str
         Endings of the names of its models' files.
     recognise : callable
@@ -50,8 +77,12 @@ class Framework:
     extra: str
     worker: Program
     server: Program
-    kinds: tuple[str, ...]
-    recorded_kinds: tuple[str, ...]
+    kinds: tuple[ModelKind, ...]
+    models: str
+    losses: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    about_compiled: str
+    about_plain_kernels: str
     suffixes: tuple[str, ...]
     recognise: Callable[[Path], tuple[Path, str]]
     exporters: tuple[Exporter, ...]
@@ -65,3 +96,10 @@ class Framework:
     def install_command(self) -> str:
         """The command that installs it."""
         return f"pip install 'enplace[{self.extra}]'"
+
+    @property
+    def state(self) -> str:
+        """A sentence that says whether it is installed and, if not, how to install it."""
+        if self.is_installed:
+            return f"{self.name} is installed."
+        return f"{self.name} is not installed. To add it, run: {self.install_command}"

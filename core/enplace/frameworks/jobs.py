@@ -1,9 +1,9 @@
 """Jobs for a framework's worker.
 
-A worker does one job and ends: TensorFlow fixes its devices when it starts, and a crash there loses
-nothing here. The worker receives the values that the job is about, if any, and then the job, which
-is the message with a ``source``. Everything that a model's own code prints goes to the worker's
-standard error.
+A worker does one job and ends: a framework may fix its devices when it starts, and a crash there
+loses nothing here. The worker receives the values that the job is about, if any, and then the job,
+which is the message with a ``source``. Everything that a model's own code prints goes to the
+worker's standard error.
 """
 
 from __future__ import annotations

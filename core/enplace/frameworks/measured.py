@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from enplace.frameworks.framework import Framework
+from enplace.frameworks.registry import framework_of
 from enplace.processes.codecs import plan_from, plan_message
 from enplace.processes.wire import Message
 from enplace.readers.clusters import cluster_from_json
@@ -39,16 +41,6 @@ SHARED_CACHES = (
 SHARED_CORES = (
     "These hosts are processes of one machine. They share its cores, also with the threads that "
     "send between them, so predictions are often far too short. Measure on separate machines."
-)
-
-COMPILED = (
-    "The script compiles this step with XLA. Enplace measures and runs it op by op, also as "
-    "TensorFlow by itself, so compare with the script, too."
-)
-
-PLAIN_KERNELS = (
-    "CPU ops ran with TensorFlow's plain kernels, also in TensorFlow by itself, because oneDNN "
-    "fuses ops that a plan orders. Your script uses oneDNN and may be faster."
 )
 
 FEWEST_SENDS = 5
@@ -84,15 +76,16 @@ class MeasuredRun:
     op_memory_bytes : int array, shape (n_ops,)
         Memory of each op while it ran, and of its outputs for other ops; 0 where it left no row.
     ops_checked, ops_on_planned_device : int
-        Ops of the plan in the partitions that TensorFlow ran, and those of them that were on the
+        Ops of the plan in the partitions that the framework ran, and those of them that were on the
         planned device.
     order_violations : int
         Ops that started before their predecessor in the plan's order of their device.
     loss_difference, weights_difference : float
-        Largest difference from the same steps without the plan, grappler off. For inference,
+        Largest difference from the same steps without the plan or the framework's graph optimiser.
+        For inference,
         ``loss_difference`` compares the outputs. NaN if there is nothing to compare.
     stock_step_time_us : float
-        Median step of TensorFlow by itself: grappler on, no plan.
+        Median step of the framework by itself: its graph optimiser on, no plan.
     predicted_step_time_us : float
         The simulator's prediction.
     facts : mapping
@@ -130,6 +123,11 @@ class MeasuredRun:
         for value in vars(self).values():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
+
+    @property
+    def framework(self) -> Framework:
+        """The framework that ran it."""
+        return framework_of(self.profile)
 
     @property
     def step_time_us(self) -> float:
@@ -191,10 +189,13 @@ class MeasuredRun:
 
     @property
     def about_stock(self) -> str:
-        """The way the user's script may differ from TensorFlow by itself; empty if it does not."""
+        """How the user's script may differ from the run without a plan; empty if it does not."""
         used = (self.cluster.devices[d] for d in np.unique(self.plan.device).tolist())
         plain = self.facts.get("onednn") is False and all(device.kind == "cpu" for device in used)
-        remarks = (COMPILED if self.facts.get("compiled") else "", PLAIN_KERNELS if plain else "")
+        remarks = (
+            self.framework.about_compiled if self.facts.get("compiled") else "",
+            self.framework.about_plain_kernels if plain else "",
+        )
         return " ".join(filter(None, remarks))
 
     def to_json(self) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from enplace import frameworks as package
 from enplace import writers
-from enplace.frameworks.framework import Framework
+from enplace.frameworks.framework import Framework, ModelKind
+from enplace.values.profile import Profile
 from enplace.writers.registry import Exporter
 
 
@@ -22,14 +23,37 @@ def _import(folder: str) -> Any:
     return importlib.import_module(f"{package.__name__}.{folder}.framework")
 
 
+def usual_framework() -> Framework:
+    """Return the framework to use where nothing names one: the first that is installed, if any."""
+    known = list(frameworks().values())
+    return next((each for each in known if each.is_installed), known[0])
+
+
 def framework_of_kind(kind: str) -> Framework:
     """Return the framework that opens a kind of model."""
-    return next(each for each in frameworks().values() if kind in each.kinds)
+    return next(each for each in frameworks().values() if kind in _names(each))
 
 
-def kinds() -> tuple[str, ...]:
-    """Return every kind of model that some framework opens."""
-    return tuple(kind for framework in frameworks().values() for kind in framework.kinds)
+def framework_of(profile: Profile) -> Framework:
+    """Return the framework of the model that a profile was measured on, if known; else a guess."""
+    kind = profile.measured.source.get("kind")
+    return framework_of_kind(kind) if kind in kinds() else usual_framework()
+
+
+def kinds() -> dict[str, ModelKind]:
+    """Return every kind of model that some framework opens, by name."""
+    return {kind.name: kind for framework in frameworks().values() for kind in framework.kinds}
+
+
+def _names(framework: Framework) -> set[str]:
+    return {kind.name for kind in framework.kinds}
+
+
+def suffixes() -> tuple[str, ...]:
+    """Return the endings of the names of models' files."""
+    return tuple(
+        dict.fromkeys(suffix for each in frameworks().values() for suffix in each.suffixes)
+    )
 
 
 def exporters() -> dict[str, Exporter]:

@@ -14,11 +14,10 @@ from typing import Any
 from enplace.disk import is_object, only, take, whole
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework
-from enplace.frameworks.registry import framework_of_kind, frameworks, kinds
+from enplace.frameworks.registry import framework_of_kind, frameworks, kinds, suffixes
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-ADD_TENSORFLOW = "pip install 'enplace[tensorflow]'"
 MAX_BATCH = 1 << 24
 BATCH = "{batch}"
 """Stands for the batch size in a script's arguments."""
@@ -39,12 +38,12 @@ class Source:
     arguments : tuple of str
         The command line of a script or module.
     loss, optimizer : str
-        Loss and optimiser for training a saved model, by their names in Keras.
+        Loss and optimiser for training a saved model, by the framework's names.
     batch_size : int
         Batch size for a saved model, and the value of :data:`BATCH` in a script's arguments;
         0 leaves it to the model.
     signature : str
-        Signature of a SavedModel; empty for its only or its default one.
+        Which function of a saved model; empty for its only or its default one.
     """
 
     path: str
@@ -63,7 +62,7 @@ class Source:
     @property
     def is_recorded(self) -> bool:
         """Whether it holds only measurements, so that opening it runs no code."""
-        return self.kind in self.framework.recorded_kinds
+        return kinds()[self.kind].is_recorded
 
     @property
     def name(self) -> str:
@@ -152,8 +151,7 @@ def _recognise(place: Path) -> tuple[Path, str]:
 
 def _is_module(name: str) -> bool:
     """Return whether Python could import it; looks only for the first part, and runs nothing."""
-    suffixes = [suffix for framework in frameworks().values() for suffix in framework.suffixes]
-    if not _MODULE.fullmatch(name) or Path(name).suffix in suffixes:
+    if not _MODULE.fullmatch(name) or Path(name).suffix in suffixes():
         return False
     return PathFinder.find_spec(name.partition(".")[0], ["", *module_path]) is not None
 
@@ -177,7 +175,8 @@ def _with(source: Source, options: dict[str, Any]) -> Source:
 
 
 def _is_script(source: Source) -> bool:
-    return source.kind in ("script", "module")
+    """Return whether it is a program with arguments."""
+    return "arguments" in kinds()[source.kind].fields
 
 
 def _takes_batch(source: Source) -> bool:

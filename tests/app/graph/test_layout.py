@@ -36,13 +36,13 @@ def random_edges(n, n_edges):
     return GroupEdges(ends[:, 0], ends[:, 1], np.ones(len(ends), dtype=np.int64))
 
 
-@pytest.mark.parametrize("room", [300, 700, 1200, 2500])
-def test_cards_never_overlap_in_a_grid(room):
+@pytest.mark.parametrize("width", [300, 700, 1200, 2500])
+def test_cards_never_overlap_in_a_grid(width):
     grouping = group_ops(grid_profile())
     assert layout.is_regular(grouping)
-    arrangement = layout.grid(grouping, room)
+    arrangement = layout.grid(grouping, width)
     assert not overlaps(arrangement)
-    assert arrangement.bounds[2] <= max(room, 480)
+    assert arrangement.bounds[2] <= max(width, 480)
 
 
 def test_equal_steps_of_two_layers_share_a_column():

@@ -4,9 +4,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, Qt
-from PySide6.QtGui import QColor, QWheelEvent
+from PySide6.QtGui import QColor, QHelpEvent, QWheelEvent
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QToolTip
 
 from documents import document_of
 from enplace.machine import simulate
@@ -401,7 +401,7 @@ def test_a_devices_chip_lists_its_stages_of_both_passes(open_view, qtbot):
     assert entries[:4] == [(0, "1", False), (0, "3", True), (1, "2", False), (1, "4", True)]
     assert entries[4:] == [(None, "forward stage", False), (None, "backward stage", True)]
     chips, in_words = view.devices, "forward stage 2\nbackward stage 4"
-    qtbot.waitUntil(lambda: in_words in chips.tip_at(chip_rect(chips, 1).center()))
+    qtbot.waitUntil(lambda: in_words in chips.tip_at(QPointF(chip_rect(chips, 1).center())))
 
 
 def test_a_card_and_its_tip_name_stage_and_device(open_view, qtbot):
@@ -422,7 +422,7 @@ def test_a_long_legend_leaves_space_for_the_graph(open_view, qtbot):
         document.place(ops_of(view, group), group % 17)
     qtbot.waitUntil(lambda: len(view.model.scene.facts.stages) > 34)
     chips = view.devices
-    qtbot.waitUntil(lambda: "stage" in chips.tip_at(chip_rect(chips, 16).center()))
+    qtbot.waitUntil(lambda: "stage" in chips.tip_at(QPointF(chip_rect(chips, 16).center())))
     assert view.devices.height() < 170
     assert view.devices.rect().contains(chip_rect(view.devices, 16))
     assert view.canvas.height() > 200
@@ -499,6 +499,16 @@ def test_the_menu_pins_forbids_and_colocates(view):
     assert again.isChecked()
     again.trigger()
     assert not view.document.problem.forbidden
+
+
+def test_a_name_that_looks_like_html_is_shown_verbatim(view, monkeypatch):
+    shown = []
+    monkeypatch.setattr(QToolTip, "showText", lambda at, text, widget: shown.append(text))
+    project = type(view.document.project)
+    monkeypatch.setattr(project, "device_label", lambda self, device: f"<b>{device}</b>")
+    at = centre(view, 0)
+    QApplication.sendEvent(view.canvas, QHelpEvent(QEvent.Type.ToolTip, at, at))
+    assert "&lt;b&gt;0" in shown[0]
 
 
 def test_a_tooltip_has_the_full_name_and_the_numbers(view):

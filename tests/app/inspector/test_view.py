@@ -142,3 +142,10 @@ def test_without_a_plan_the_pane_asks_for_one(open_view, qtbot):
     assert "Press Solve" in texts(view)
     select(view, document, [0], qtbot)
     assert not any(button.isEnabled() for button in view.where.buttons)
+
+
+def test_in_a_narrow_pane_no_button_is_cut_off(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document, width=200)
+    select(view, document, [1], qtbot)
+    assert view.where.minimumSizeHint().width() < 200 - 2 * 16

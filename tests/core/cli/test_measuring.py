@@ -292,7 +292,7 @@ def test_untrusted_code_does_not_run_without_a_terminal_to_ask_on(enplace, scrip
 
 def test_answering_yes_trusts_the_folder_from_then_on(enplace, script, folder, monkeypatch):
     asked = []
-    monkeypatch.setattr("enplace.cli.measuring._can_ask", lambda: True)
+    monkeypatch.setattr("enplace.cli.models._can_ask", lambda: True)
     monkeypatch.setattr("click.confirm", lambda text, err: asked.append(text) or True)
     for _ in range(2):
         assert enplace("profile", "train.py", "-o", "P.enplace").status == 0
@@ -305,7 +305,7 @@ def test_after_a_no_nothing_runs_and_the_question_is_asked_again(
     enplace, script, folder, fake, monkeypatch
 ):
     fake("crash")
-    monkeypatch.setattr("enplace.cli.measuring._can_ask", lambda: True)
+    monkeypatch.setattr("enplace.cli.models._can_ask", lambda: True)
     monkeypatch.setattr("click.confirm", lambda text, err: False)
     done = enplace("profile", "train.py", "-o", "P.enplace")
     assert done.status == 2

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from enplace.cli.measuring import describe_run
+from enplace.cli.runs import describe_run
 from enplace.frameworks.measured import (
     NOT_SEEN,
     MeasuredRun,

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from enplace.errors import FileError
-from enplace.frameworks.framework import Framework
+from enplace.frameworks.framework import Framework, ModelKind
 from enplace.frameworks.tensorflow.snippet import python_snippet
 from enplace.processes.worker import handler_program, signal_name
 from enplace.writers.registry import Exporter
@@ -27,6 +27,44 @@ _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 _FIELD = rb"\x0a[\x80-\xff]*[\x00-\x7f]"
 _TRACE = re.compile(
     rb"\A(" + _FIELD * 3 + rb"/(job|device|host|replica|task):|\s*step_stats\s*[{:])"
+)
+
+_MODELS = (
+    "a training script (.py), a Keras model (.keras, .h5), a SavedModel's folder, a TensorFlow 1 "
+    "graph (.meta, .pb, .pbtxt) or a recorded trace"
+)
+
+_OWN = "the model’s own"
+_PROGRAM = {"arguments": "--batch 32 --layers 2", "batch_size": _OWN}
+_RUNS = "It runs, unchanged, until its first training steps; those are extracted and profiled."
+_KINDS = (
+    ModelKind("script", f"A training script. {_RUNS}", _PROGRAM),
+    ModelKind("module", f"A training module. {_RUNS}", _PROGRAM),
+    ModelKind(
+        "keras",
+        "A Keras model. It is trained on random batches of the shape it expects.",
+        {"loss": _OWN, "optimizer": _OWN, "batch_size": _OWN},
+    ),
+    ModelKind(
+        "saved-model",
+        "A SavedModel. Its signature is profiled or, with a loss, a training step.",
+        {
+            "signature": "serving_default",
+            "loss": "none: inference only",
+            "optimizer": "none: inference only",
+            "batch_size": _OWN,
+        },
+    ),
+    ModelKind(
+        "tf1",
+        "A TensorFlow 1 graph. Its training op is profiled or, without one, its last ops.",
+        {"batch_size": _OWN},
+    ),
+    ModelKind(
+        "trace",
+        "A recorded trace. It holds the measurements already; nothing runs.",
+        is_recorded=True,
+    ),
 )
 
 _OUT_OF_MEMORY = (
@@ -68,10 +106,7 @@ def _kind_of_file(path: Path) -> str:
     if _TRACE.match(head):
         return "trace"
     if path.suffix.lower() not in _SUFFIXES:
-        raise FileError(
-            f"{path}: not a model; choose a training script (.py), a Keras model (.keras, .h5), "
-            f"a SavedModel's folder, a TensorFlow 1 graph (.meta, .pb, .pbtxt) or a recorded trace"
-        )
+        raise FileError(f"{path}: not a model; choose {_MODELS}")
     if not head:
         raise FileError(f"{path}: the file is empty; save it again")
     return _SUFFIXES[path.suffix.lower()]
@@ -106,8 +141,21 @@ FRAMEWORK = Framework(
     server=handler_program(
         "enplace.frameworks.tensorflow.worker:serve", "TensorFlow server", explain_end
     ),
-    kinds=("script", "module", "keras", "saved-model", "tf1", "trace"),
-    recorded_kinds=("trace",),
+    kinds=_KINDS,
+    models=_MODELS,
+    losses=(
+        "sparse_categorical_crossentropy",
+        "categorical_crossentropy",
+        "binary_crossentropy",
+        "mean_squared_error",
+        "mean_absolute_error",
+    ),
+    optimizers=("adam", "sgd", "rmsprop", "adamw", "adagrad"),
+    about_compiled="The script compiles this step with XLA. Enplace measures and runs it op by op, "
+    "also as TensorFlow by itself, so compare with the script, too.",
+    about_plain_kernels="CPU ops ran with TensorFlow's plain kernels, also in TensorFlow by "
+    "itself, because oneDNN fuses ops that a plan orders. Your script uses oneDNN and may be "
+    "faster.",
     suffixes=tuple(_SUFFIXES),
     recognise=recognise,
     exporters=(Exporter("python", "Python module", ".py", python_snippet),),

@@ -264,9 +264,9 @@ def plain_keras(saw_xla: Callable[[], None] = lambda: None) -> Iterator[None]:
     @wraps(compile_model)
     def plain_compile(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
-        wish = given.arguments.get("jit_compile", "auto")
+        wanted = given.arguments.get("jit_compile", "auto")
         # Keras's own default compiles on machines with a GPU.
-        if wish is True or (wish == "auto" and tf.config.list_physical_devices("GPU")):
+        if wanted is True or (wanted == "auto" and tf.config.list_physical_devices("GPU")):
             saw_xla()
         given.arguments.update(jit_compile=False, steps_per_execution=1)
         return compile_model(*given.args, **given.kwargs)

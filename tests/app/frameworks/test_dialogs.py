@@ -2,10 +2,11 @@ import pytest
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPlainTextEdit, QPushButton, QWidget
 
-from enplace_studio.tensorflow import open_model
-from enplace_studio.tensorflow.devices import DeviceChoice
-from enplace_studio.tensorflow.dialogs import FailureReport
-from enplace_studio.tensorflow.open_model import FIELDS, OpenModel
+from enplace.frameworks.framework import Framework
+from enplace.frameworks.registry import kinds
+from enplace_studio.frameworks.devices import DeviceChoice
+from enplace_studio.frameworks.dialogs import FailureReport
+from enplace_studio.frameworks.open_model import OpenModel
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def ask(parent, model):
 
 
 def shown_fields(dialog):
-    names = {name for names in FIELDS.values() for name in names}
+    names = {name for kind in kinds().values() for name in kind.fields}
     return {name for name in names if dialog.form.isRowVisible(getattr(dialog, name))}
 
 
@@ -98,7 +99,7 @@ def test_a_file_that_is_not_a_model_is_rejected_with_the_reason(ask):
 
 
 def test_without_tensorflow_the_dialog_explains_how_to_add_it(ask, monkeypatch):
-    monkeypatch.setattr(open_model, "has_tensorflow", lambda: False)
+    monkeypatch.setattr(Framework, "is_installed", False)
     dialog = ask("train.py")
     assert not dialog.profile_button.isEnabled()
     assert not dialog.missing.isHidden()
@@ -115,7 +116,7 @@ def test_a_cluster_file_can_be_chosen(qtbot, tmp_path):
 
 def test_cpus_are_not_called_gpus():
     from enplace.readers.clusters import presets
-    from enplace_studio.tensorflow.devices import devices_title
+    from enplace_studio.frameworks.devices import devices_title
     from problems import cluster_of
 
     assert devices_title(presets()["cpu-2"]) == "2 logical CPU devices"

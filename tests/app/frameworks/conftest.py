@@ -10,8 +10,8 @@ import pytest
 from PySide6.QtCore import QSettings
 from PySide6.QtWidgets import QApplication, QDialog, QMessageBox
 
-from enplace_studio import machine
-from enplace_studio.tensorflow.dialogs import TrustQuestion
+from enplace.frameworks.framework import Framework
+from enplace_studio.frameworks.dialogs import TrustQuestion
 from enplace_studio.theme import theme
 from enplace_studio.window import MainWindow
 from fake_framework import use_worker
@@ -23,7 +23,7 @@ FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 def fake_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Send jobs to the fake worker, pretend TensorFlow is installed, isolate the trust settings."""
     use_worker(monkeypatch, sys.executable, str(FAKE_WORKER))
-    monkeypatch.setattr(machine, "has_tensorflow", lambda: True)
+    monkeypatch.setattr(Framework, "is_installed", True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 

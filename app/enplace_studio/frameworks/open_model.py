@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,69 +14,23 @@ from PySide6.QtWidgets import (
     QFileDialog,
     QHBoxLayout,
     QLineEdit,
+    QSpinBox,
     QVBoxLayout,
     QWidget,
 )
 
 from enplace.errors import EnplaceError, FileError
-from enplace.frameworks.source import (
-    ADD_TENSORFLOW,
-    MAX_BATCH,
-    Source,
-    check_batch_sizes,
-    source_of,
-)
-from enplace_studio.machine import (
-    MODEL_SUFFIXES,
-    has_tensorflow,
-    tensorflow_state,
-)
-from enplace_studio.messages import button
+from enplace.frameworks.framework import Framework
+from enplace.frameworks.registry import frameworks, kinds, suffixes
+from enplace.frameworks.source import MAX_BATCH, Source, check_batch_sizes, source_of
+from enplace_studio.frameworks.devices import DeviceChoice
+from enplace_studio.messages import DialogButtons, button
 from enplace_studio.panel import Form, label, number_field, paragraph, set_role
-from enplace_studio.tensorflow.devices import DeviceChoice
 from enplace_studio.theme import theme
 
 WIDTH = 560
 STEPS, WARM_UPS = 100, 10
 MOST_STEPS = 10_000
-
-LOSSES = (
-    "sparse_categorical_crossentropy",
-    "categorical_crossentropy",
-    "binary_crossentropy",
-    "mean_squared_error",
-    "mean_absolute_error",
-)
-OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "adagrad")
-
-WHAT_HAPPENS = {
-    "script": "A training script. It runs, unchanged, until its first training steps; those are "
-    "extracted and profiled.",
-    "module": "A training module. It runs, unchanged, until its first training steps; those are "
-    "extracted and profiled.",
-    "keras": "A Keras model. It is trained on random batches of the shape it expects.",
-    "saved-model": "A SavedModel. Its signature is profiled or, with a loss, a training step.",
-    "tf1": "A TensorFlow 1 graph. Its training op is profiled or, without one, its last ops.",
-    "trace": "A recorded trace. It holds the measurements already; nothing runs.",
-}
-
-FIELDS = {
-    "script": ("arguments", "batch_size"),
-    "module": ("arguments", "batch_size"),
-    "keras": ("loss", "optimizer", "batch_size"),
-    "saved-model": ("signature", "loss", "optimizer", "batch_size"),
-    "tf1": ("batch_size",),
-    "trace": (),
-}
-"""The fields for each kind of model."""
-
-WITHOUT_LOSS = {"keras": "the model’s own", "saved-model": "none: inference only"}
-"""The loss used if none is given."""
-
-_TEACHING = (
-    "A training script (.py), a Keras model (.keras, .h5), a SavedModel’s folder, a TensorFlow 1 "
-    "graph (.meta, .pb, .pbtxt), or a recorded trace. Drop it on the window, or choose it here."
-)
 
 
 @dataclass(frozen=True)
@@ -100,16 +55,16 @@ class OpenModel(QDialog):
         self.path = QLineEdit(placeholderText="The model’s file or folder")
         self.path.setAccessibleName("Model")
         self.what = paragraph("")
-        self.arguments = QLineEdit(placeholderText="--batch 32 --layers 2")
-        self.loss, self.optimizer = _choice(LOSSES), _choice(OPTIMIZERS)
+        self.arguments, self.signature = QLineEdit(), QLineEdit()
+        self.loss, self.optimizer = _choice(), _choice()
         self.batch_size = number_field(0, MAX_BATCH, 0)
-        self.batch_size.setSpecialValueText("the model’s own")
-        self.signature = QLineEdit(placeholderText="serving_default")
         self.devices = DeviceChoice()
         self.steps = number_field(1, MOST_STEPS, STEPS)
         self.warm_ups = number_field(0, MOST_STEPS, WARM_UPS)
         self.batch_sizes = QLineEdit(placeholderText="only the model’s own")
-        self.profile_button = button("Profile", self.accept, kind="accent")
+        self._buttons = DialogButtons(self, "Profile")
+        self.profile_button = self._buttons.accept
+        self.profile_button.setDefault(True)
         self.heading = label("Profile it", "title")
         self.heading.setContentsMargins(0, 8, 0, 0)
         self.hint = paragraph(
@@ -130,11 +85,8 @@ class OpenModel(QDialog):
         choose.addWidget(button("File…", self._ask_file))
         choose.addWidget(button("Folder…", self._ask_folder))
         self._fill_form()
-        self.missing = label(
-            f"{tensorflow_state()}\nTo add it, run {ADD_TENSORFLOW} and open the model again."
-        )
+        self.missing = label("")
         self.missing.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self.missing.setVisible(not has_tensorflow())
         layout = QVBoxLayout(self)
         layout.setContentsMargins(20, 20, 20, 16)
         layout.setSpacing(12)
@@ -143,7 +95,7 @@ class OpenModel(QDialog):
         layout.addLayout(self.form)
         layout.addWidget(self.missing)
         layout.addStretch()
-        layout.addLayout(self._buttons())
+        layout.addLayout(self._buttons)
 
     def _fill_form(self) -> None:
         """Add the fields of the model, then those of the measurement."""
@@ -167,18 +119,10 @@ class OpenModel(QDialog):
         for name, field in of_profile:
             self.form.add(name, field)
 
-    def _buttons(self) -> QHBoxLayout:
-        row = QHBoxLayout()
-        row.addStretch(1)
-        row.addWidget(button("Cancel", self.reject))
-        row.addWidget(self.profile_button)
-        self.profile_button.setDefault(True)
-        return row
-
     # The choices
 
     def _ask_file(self) -> None:
-        pattern = " ".join(f"*{suffix}" for suffix in MODEL_SUFFIXES)
+        pattern = " ".join(f"*{suffix}" for suffix in suffixes())
         name, _ = QFileDialog.getOpenFileName(
             self, "Open a model", self._start(), f"Models ({pattern});;All files (*)"
         )
@@ -186,7 +130,7 @@ class OpenModel(QDialog):
             self.path.setText(name)
 
     def _ask_folder(self) -> None:
-        if name := QFileDialog.getExistingDirectory(self, "Open a SavedModel", self._start()):
+        if name := QFileDialog.getExistingDirectory(self, "Open a model", self._start()):
             self.path.setText(name)
 
     def _start(self) -> str:
@@ -196,24 +140,52 @@ class OpenModel(QDialog):
     def _show_kind(self) -> None:
         """Show the kind of the chosen model, and the options of that kind."""
         source, why = self._source({})
-        kind = source.kind if source else ""
+        kind = kinds()[source.kind] if source else None
         set_role(self.what, "bad" if why else "dim")
-        self.what.setText(why or WHAT_HAPPENS.get(kind, _TEACHING))
-        asked = FIELDS.get(kind, ())
-        for name in {name for names in FIELDS.values() for name in names}:
-            self.form.setRowVisible(getattr(self, name), name in asked)
-        for field in (self.loss, self.optimizer):
-            typed = field.lineEdit()
-            assert typed is not None
-            typed.setPlaceholderText(WITHOUT_LOSS.get(kind, ""))
-        self._show_measuring(kind)
-        self.profile_button.setText("Open" if kind == "trace" else "Profile")
-        self.profile_button.setEnabled(source is not None and has_tensorflow())
+        self.what.setText(why or (kind.description if kind else _what_can_be_opened()))
+        self._show_fields(kind.fields if kind else {})
+        if source is not None:
+            _offer(self.loss, source.framework.losses)
+            _offer(self.optimizer, source.framework.optimizers)
+        is_recorded = kind is not None and kind.is_recorded
+        self._show_measuring(kind is not None and not is_recorded)
+        self.profile_button.setText("Open" if is_recorded else "Profile")
+        usable = [source.framework] if source else list(frameworks().values())
+        is_usable = self._show_missing(usable)
+        self.profile_button.setEnabled(source is not None and is_usable)
         self.adjustSize()
 
-    def _show_measuring(self, kind: str) -> None:
-        """Hide the fields of the measurement for a trace, which is already measured."""
-        shown = bool(kind) and kind != "trace"
+    def _show_fields(self, shown: Mapping[str, str]) -> None:
+        """Show the fields of a kind of model, each with what stands for an empty one."""
+        for name, field in self._of_model().items():
+            self.form.setRowVisible(field, name in shown)
+            if isinstance(field, QSpinBox):
+                field.setSpecialValueText(shown.get(name, ""))
+                continue
+            line = field.lineEdit() if isinstance(field, QComboBox) else field
+            if line is not None:
+                line.setPlaceholderText(shown.get(name, ""))
+
+    def _of_model(self) -> dict[str, QLineEdit | QComboBox | QSpinBox]:
+        """Return the fields for the model, by their names in a source."""
+        return {
+            "arguments": self.arguments,
+            "signature": self.signature,
+            "loss": self.loss,
+            "optimizer": self.optimizer,
+            "batch_size": self.batch_size,
+        }
+
+    def _show_missing(self, usable: Sequence[Framework]) -> bool:
+        """Explain how to install a framework unless one is; return whether one is."""
+        is_usable = any(framework.is_installed for framework in usable)
+        states = "\n".join(framework.state for framework in usable)
+        self.missing.setText(f"{states}\nThen open the model again.")
+        self.missing.setHidden(is_usable)
+        return is_usable
+
+    def _show_measuring(self, shown: bool) -> None:
+        """Show or hide the fields of the measurement; a recorded model is already measured."""
         for field in (
             self.heading, self.devices, self.steps, self.warm_ups, self.batch_sizes, self.hint,
         ):  # fmt: skip
@@ -237,7 +209,7 @@ class OpenModel(QDialog):
             "batch_size": self.batch_size.value,
             "signature": self.signature.text,
         }
-        return {name: values[name]() for name in FIELDS[kind]}
+        return {name: values[name]() for name in kinds()[kind].fields}
 
     def accept(self) -> None:
         """Accept the input, or show what is wrong with it."""
@@ -288,9 +260,20 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def _choice(values: tuple[str, ...]) -> QComboBox:
+def _what_can_be_opened() -> str:
+    models = "; ".join(framework.models for framework in frameworks().values())
+    return f"{models[:1].upper()}{models[1:]}. Drop it on the window, or choose it here."
+
+
+def _choice() -> QComboBox:
     """Make a field with values to choose from; others can be typed."""
-    made = QComboBox(editable=True)
-    made.addItems(values)
-    made.setCurrentIndex(-1)
-    return made
+    return QComboBox(editable=True)
+
+
+def _offer(field: QComboBox, values: Sequence[str]) -> None:
+    """Offer other values, and keep what is typed."""
+    typed = field.currentText()
+    field.clear()
+    field.addItems(list(values))
+    field.setCurrentIndex(-1)
+    field.setEditText(typed)

@@ -8,13 +8,13 @@ from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QW
 from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
 from enplace.text import count, percent
 from enplace.values.profile import Profile
-from enplace_studio.header import model_title
+from enplace_studio.frameworks import facts
+from enplace_studio.frameworks.plots import DeviationPlot, LinkPlot
 from enplace_studio.inspector.widgets import Line
 from enplace_studio.messages import button
 from enplace_studio.panel import Column, Panel, label, paragraph
-from enplace_studio.tensorflow import facts
-from enplace_studio.tensorflow.plots import DeviationPlot, LinkPlot
 from enplace_studio.theme import theme
+from enplace_studio.titles import model_title
 
 SIZE = (900, 560)
 MOST_LINKS = 6

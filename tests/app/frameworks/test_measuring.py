@@ -7,15 +7,16 @@ from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 from PySide6.QtWidgets import QLabel, QMessageBox
 
-from enplace.frameworks.source import ADD_TENSORFLOW, source_of
+from enplace.frameworks.framework import Framework
+from enplace.frameworks.registry import usual_framework
+from enplace.frameworks.source import source_of
 from enplace.values.splits import Split
-from enplace_studio import machine
+from enplace_studio.frameworks.dialogs import FailureReport, RunQuestion, TrustQuestion
+from enplace_studio.frameworks.open_model import OpenModel
 from enplace_studio.kept_runs import run_from_json, run_to_json
 from enplace_studio.plans.measured import ResultCard, facts_of
 from enplace_studio.prediction import total_times
 from enplace_studio.session import entry_for, open_file
-from enplace_studio.tensorflow.dialogs import FailureReport, RunQuestion, TrustQuestion
-from enplace_studio.tensorflow.open_model import OpenModel
 from problems import plan_of
 
 PATIENCE_MS = 20_000
@@ -162,11 +163,11 @@ def test_a_plan_needs_the_model_it_was_made_for(opened):
 
 
 def test_without_tensorflow_the_tooltip_explains_how_to_add_it(opened, monkeypatch):
-    monkeypatch.setattr(machine, "has_tensorflow", lambda: False)
+    monkeypatch.setattr(Framework, "is_installed", False)
     add_plan(opened)
     assert not opened.header.run_button.isEnabled()
-    assert ADD_TENSORFLOW in opened.header.run_button.toolTip()
-    assert ADD_TENSORFLOW in opened.menus.by_id["run"].toolTip()
+    assert usual_framework().install_command in opened.header.run_button.toolTip()
+    assert usual_framework().install_command in opened.menus.by_id["run"].toolTip()
 
 
 def test_a_profile_without_a_model_cannot_run_and_says_why(window):
@@ -262,7 +263,7 @@ def test_the_card_lists_the_facts_of_the_run(ran):
     assert facts["ops on their device"] == "3 of 3"
     assert facts["out of order"] == "0 ops"
     assert facts["loss difference"] == "0"
-    assert facts["TensorFlow alone"] == "6.0 ms; plan −37.5 %"
+    assert facts["TensorFlow by itself"] == "6.0 ms; plan −37.5 %"
 
 
 def test_the_card_warns_where_logical_cpus_share_a_machine(ran):

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout
 
 from enplace.text import seconds
+from enplace_studio.frameworks.job import WorkerJob
 from enplace_studio.messages import button
 from enplace_studio.panel import ElidedLabel, label
-from enplace_studio.tensorflow.job import WorkerJob
 
 BAR_STEPS = 1000
 

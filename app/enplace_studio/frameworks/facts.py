@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.errors import EnplaceError
+from enplace.frameworks.registry import framework_of
 from enplace.machine import simulate
 from enplace.readers import recorded_plan
 from enplace.text import ms, percent
@@ -94,5 +95,5 @@ def step_facts(profile: Profile, simulated_us: float | None) -> list[tuple[str, 
         if number is not None:
             facts.append((name, f"{number:,}"))
     if measured.framework_version:
-        facts.append(("TensorFlow", measured.framework_version))
+        facts.append((framework_of(profile).name, measured.framework_version))
     return facts

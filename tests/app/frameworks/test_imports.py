@@ -22,7 +22,7 @@ window.studio.files.wait()
 app.processEvents()
 print(*sys.modules)
 window.studio.measuring
-import enplace_studio.tensorflow.profile_page
+import enplace_studio.frameworks.profile_page
 print(*sys.modules)
 """
 
@@ -47,6 +47,6 @@ def test_the_studio_never_imports_tensorflow(loaded):
 
 def test_the_tensorflow_part_and_the_plots_are_imported_on_first_use(loaded):
     before, after = loaded
-    late = {"enplace_studio.tensorflow", "enplace.frameworks.jobs", "pyqtgraph"}
+    late = {"enplace_studio.frameworks", "enplace.frameworks.jobs", "pyqtgraph"}
     assert not late & before
     assert late <= after

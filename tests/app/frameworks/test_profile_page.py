@@ -7,11 +7,11 @@ from PySide6.QtWidgets import QLabel, QWidget
 from enplace.frameworks.link_fits import link_fits
 from enplace.readers.clusters import presets
 from enplace.values.measurement import Deviation, Evaluation, MeasuredLink, Measurement
+from enplace_studio.frameworks.facts import deviations, simulated_step_us, step_facts
+from enplace_studio.frameworks.plots import DeviationPlot, LinkPlot
+from enplace_studio.frameworks.profile_page import ProfilePage
 from enplace_studio.inspector.widgets import Line
 from enplace_studio.panel import Column
-from enplace_studio.tensorflow.facts import deviations, simulated_step_us, step_facts
-from enplace_studio.tensorflow.plots import DeviationPlot, LinkPlot
-from enplace_studio.tensorflow.profile_page import ProfilePage
 from enplace_studio.theme import theme
 from problems import cluster_of, profile_of
 

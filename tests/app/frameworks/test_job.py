@@ -5,7 +5,7 @@ import pytest
 
 from enplace.frameworks.jobs import profile_job
 from enplace.frameworks.source import source_of
-from enplace_studio.tensorflow.job import WorkerJob
+from enplace_studio.frameworks.job import WorkerJob
 from fake_framework import use_worker
 
 PATIENCE_MS = 20_000

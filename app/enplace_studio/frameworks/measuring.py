@@ -1,4 +1,4 @@
-"""Work for TensorFlow: open and profile models, run and tune plans, take measured costs."""
+"""Work for a framework: open and profile models, run and tune plans, take measured costs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from enplace.frameworks import tuning_process
 from enplace.frameworks.devices import devices_for
 from enplace.frameworks.jobs import profile_job, run_job
 from enplace.frameworks.measured import MeasuredRun, run_from, with_measured_costs
+from enplace.frameworks.registry import kinds
 from enplace.frameworks.source import Source, source_from_json
 from enplace.frameworks.trust import folder_of, is_trusted, needs_trust, trust
 from enplace.frameworks.tuning_process import tune_job
@@ -29,20 +30,20 @@ from enplace_studio import session
 from enplace_studio.background import Background
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.filing import Filing
-from enplace_studio.machine import model_source, why_no_run
-from enplace_studio.project import OpenProject
-from enplace_studio.tensorflow.devices import devices_title
-from enplace_studio.tensorflow.dialogs import (
+from enplace_studio.frameworks.devices import devices_title
+from enplace_studio.frameworks.dialogs import (
     RUN,
     TUNE,
     FailureReport,
     RunQuestion,
     TrustQuestion,
 )
-from enplace_studio.tensorflow.facts import simulated_step_us
-from enplace_studio.tensorflow.job import WorkerJob
-from enplace_studio.tensorflow.open_model import OpenModel, ProfileRequest
-from enplace_studio.tensorflow.strip import JobStrip
+from enplace_studio.frameworks.facts import simulated_step_us
+from enplace_studio.frameworks.job import WorkerJob
+from enplace_studio.frameworks.open_model import OpenModel, ProfileRequest
+from enplace_studio.frameworks.strip import JobStrip
+from enplace_studio.machine import model_source, why_no_run
+from enplace_studio.project import OpenProject
 
 ROUNDS = 3
 """Largest number of new plans that tuning tries."""
@@ -167,7 +168,7 @@ class Measuring(QWidget):
             )
 
     def _show_page(self, profile: Profile, step_us: float | None) -> None:
-        from enplace_studio.tensorflow.profile_page import ProfilePage  # its plots load slowly
+        from enplace_studio.frameworks.profile_page import ProfilePage  # its plots load slowly
 
         ProfilePage(profile, step_us, self.window()).exec()
 
@@ -338,7 +339,7 @@ def _remark(project: OpenProject) -> str:
 
 
 def _what_runs(source: Source) -> str:
-    if source.kind in ("script", "module"):
+    if "arguments" in kinds()[source.kind].fields:
         return f"runs {source.command}"
     return f"loads {Path(source.path).name}, which can contain code"
 

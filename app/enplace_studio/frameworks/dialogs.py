@@ -8,14 +8,13 @@ from PySide6.QtGui import QFontDatabase, QGuiApplication
 from PySide6.QtWidgets import (
     QCheckBox,
     QDialog,
-    QHBoxLayout,
     QPlainTextEdit,
     QVBoxLayout,
     QWidget,
 )
 
 from enplace.text import elide_middle
-from enplace_studio.messages import button
+from enplace_studio.messages import DialogButtons, button
 from enplace_studio.panel import Form, label, number_field, plain_tip
 from enplace_studio.theme import theme
 
@@ -35,14 +34,9 @@ class Question(QDialog):
         self.setMinimumWidth(round(WIDTH * theme.scale))
         heading_label = label(heading, "heading")
         heading_label.setWordWrap(True)
-        self.accept_button = button(accept, self.accept, kind="accent")
-        self.leave_button = button(leave, self.reject)
+        self.buttons = DialogButtons(self, accept, reject=leave)
         self.body = QVBoxLayout()
         self.body.setSpacing(8)
-        self.buttons = QHBoxLayout()
-        self.buttons.addStretch(1)
-        self.buttons.addWidget(self.leave_button)
-        self.buttons.addWidget(self.accept_button)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(MARGIN, MARGIN, MARGIN, MARGIN - 4)
         layout.setSpacing(12)
@@ -81,7 +75,7 @@ class TrustQuestion(Question):
             "It runs with your rights: it can read and change your files and use the network, "
             "just as if you started it yourself. Enplace remembers your answer for this folder."
         )
-        self.leave_button.setDefault(True)
+        self.buttons.reject.setDefault(True)
 
 
 class FailureReport(Question):

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QComboBox, QFileDialog
 
 from enplace.frameworks import devices
 from enplace.text import count
-from enplace.values.cluster import Cluster
+from enplace.values.cluster import Cluster, task_of
 
 _GPUS = {"gpu:all": "All GPUs", "gpu:2": "2 GPUs", "gpu:4": "4 GPUs"}
 _CPUS = {"cpu:2": "2 logical CPU devices", "cpu:4": "4 logical CPU devices", "cpu:1": "1 CPU"}
@@ -53,7 +53,7 @@ class DeviceChoice(QComboBox):
 
 def devices_title(cluster: Cluster) -> str:
     """Describe the devices that a plan for a cluster needs."""
-    if any(name.startswith("/job:") for name in cluster.index):
+    if any(task_of(name) for name in cluster.index):
         return f"{count(cluster.n_devices, 'device')} on several hosts"
     if n_gpus := sum(device.kind == "gpu" for device in cluster.devices):
         return count(n_gpus, "GPU")

@@ -1,0 +1,51 @@
+"""Titles for people: of models, methods and options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from enplace.placing.options import Option, Value
+
+_SPELLINGS = {
+    "bert": "BERT", "gpt": "GPT", "inception": "Inception", "lstm": "LSTM", "nasnet": "NASNet",
+    "nmt": "NMT", "resnet": "ResNet", "rnnlm": "RNNLM", "transformer": "Transformer", "vgg": "VGG",
+}  # fmt: skip
+"""Names of well-known models as the literature spells them."""
+
+
+def model_title(name: str) -> str:
+    """Return a readable form of a profile's name: ``rnnlm-2-2048`` is ``RNNLM 2 × 2048``."""
+    first, *rest = re.split("[-_]", name)
+    if first not in _SPELLINGS:
+        return name
+    title = _SPELLINGS[first]
+    if len(rest) == 1 and rest[0].isdigit():
+        return f"{title}-{rest[0]}"
+    for before, word in zip([first, *rest], rest, strict=False):
+        joint = " × " if before.isdigit() and word.isdigit() else " "
+        title += joint + word
+    return title
+
+
+def option_title(option: Option) -> str:
+    """Return the name of an option as a menu shows it: ``memory-rule`` is ``Memory rule``."""
+    return option.name.replace("-", " ").capitalize()
+
+
+def values_text(values: Mapping[str, Value]) -> str:
+    """Summarise option values: a switch or number with its name, a choice by its value only."""
+    texts = []
+    for name, value in values.items():
+        if value is True:
+            texts.append(name)
+        elif name == "rules":
+            texts.append("by rules")
+        else:
+            texts.append(value if isinstance(value, str) else f"{name} {value}")
+    return ", ".join(texts)
+
+
+def short_title(title: str) -> str:
+    """Return the name of a method without its remark: ``Expert, by layer`` is ``Expert``."""
+    return title.partition(",")[0]

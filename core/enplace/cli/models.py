@@ -1,0 +1,100 @@
+"""The model that a command opens, and the question whether its code may run."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from enplace.cli.options import FILE, all_of
+from enplace.errors import EnplaceWarning
+
+if TYPE_CHECKING:
+    from enplace.frameworks.source import Source
+    from enplace.values.problem import Problem
+
+_OPTIONS = {
+    "--loss": "Loss to train a saved model with, such as 'mse'; needs --optimizer too.",
+    "--optimizer": "Optimiser to train a saved model with, such as 'adam'; needs --loss too.",
+    "--signature": "Signature of a SavedModel.",
+}
+
+model_options = all_of(
+    click.argument("model", type=FILE),
+    click.option(
+        "--arg",
+        "arguments",
+        multiple=True,
+        metavar="WORD",
+        help="An argument for the script; repeat it: --arg --batch --arg 16.",
+    ),
+    *(click.option(name, default="", metavar="NAME", help=text) for name, text in _OPTIONS.items()),
+    click.option(
+        "--batch-size",
+        type=click.IntRange(1, 1 << 24),
+        default=None,
+        metavar="N",
+        help="Batch size of samples for a saved model, or the value of {batch} in --arg. "
+        "[default: the model's own]",
+    ),
+    click.option(
+        "--devices",
+        metavar="DEVICES",
+        help="gpu:all, gpu:2, cpu:2 (logical CPUs) or a cluster file with hosts.",
+    ),
+    click.option(
+        "--trust", is_flag=True, help="Let MODEL's code run without asking whether you trust it."
+    ),
+)
+
+
+def find_source(model: dict[str, Any], trust: bool, problem: Problem | None = None) -> Source:
+    """Return the model that the user names, with its profile's arguments, if its code may run.
+
+    Raises
+    ------
+    FileError, TrustError
+        If it is not a model, or nobody allowed its code to run.
+    """
+    from enplace.frameworks.source import source_of
+
+    options = {key: value for key, value in model.items() if key != "model" and value}
+    known = problem.profile.measured.source if problem else {}
+    found = source_of(model["model"])
+    if known.get("kind") == found.kind:
+        if any(known.get(key) != _plain(value) for key, value in options.items()):
+            warnings.warn(
+                "the model gets other arguments than when it was profiled, and the prediction is "
+                "for those it was profiled with",
+                EnplaceWarning,
+                stacklevel=2,
+            )
+        options = {key: known[key] for key in known.keys() - {"path", "kind"}} | options
+    source = source_of(model["model"], **options)
+    _check_trust(source, trust)
+    return source
+
+
+def _plain(value: Any) -> Any:
+    """Return an option as JSON has it."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _check_trust(source: Source, trusted: bool) -> None:
+    """Ask on a terminal whether a model's code may run; refuse if nobody can be asked."""
+    from enplace.frameworks.trust import TrustError, folder_of, is_trusted, needs_trust, trust
+
+    if trusted or not needs_trust(source) or is_trusted(source.path):
+        return
+    what = f"{source.path}: this runs the model's code"
+    if not _can_ask():
+        raise TrustError(f"{what}; if you trust it, add --trust")
+    if not click.confirm(f"{what}. Do you trust all in {folder_of(source)}?", err=True):
+        raise TrustError(f"{source.path}: not trusted, so nothing was run")
+    trust(folder_of(source))
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()

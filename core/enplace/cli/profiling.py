@@ -1,0 +1,148 @@
+"""``profile``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from enplace.cli.answer import Answer, command, table
+from enplace.cli.converting import describe_profile, profile_numbers
+from enplace.cli.inputs import check_outputs
+from enplace.cli.models import find_source, model_options
+from enplace.cli.options import FILE
+from enplace.cli.progress import stopped_by_ctrl_c, work_bar
+from enplace.text import count, listed, ms, percent
+
+if TYPE_CHECKING:
+    from enplace.values.profile import Profile
+
+MOST_LINKS = 12
+
+
+class _SizesType(click.ParamType):  # type: ignore[type-arg]
+    """Whole numbers separated by commas."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> tuple[int, ...]:
+        try:
+            sizes = tuple(sorted({int(part) for part in str(value).split(",")}))
+        except ValueError:
+            self.fail(f"'{value}' is not a list such as 8,16,32", param, ctx)
+        if sizes[0] < 1:
+            self.fail("a batch has at least one sample", param, ctx)
+        return sizes
+
+
+@command("profile")
+@model_options
+@click.option(
+    "-o", "--output", type=FILE, required=True, metavar="P.enplace", help="Write the profile."
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(1, 100_000),
+    default=100,
+    show_default=True,
+    help="How many steps to trace.",
+)
+@click.option(
+    "--warm-ups",
+    type=click.IntRange(0, 100_000),
+    default=10,
+    show_default=True,
+    help="How many steps to leave out at the start.",
+)
+@click.option(
+    "--batch-sizes",
+    type=_SizesType(),
+    metavar="A,B,C",
+    help="Estimate a --batch-size that fits no device from these smaller ones (Celeritas, 4.2).",
+)
+def profile(
+    output: str,
+    steps: int,
+    warm_ups: int,
+    batch_sizes: tuple[int, ...] | None,
+    devices: str | None,
+    trust: bool,
+    **model: Any,
+) -> Answer:
+    """Measure what each op of MODEL takes on the devices of this machine.
+
+    MODEL is a training script (.py) or module, or a saved model, such as a Keras model, a
+    SavedModel's folder or a TensorFlow 1 graph. A script is run unchanged until it trains. A
+    recorded RunMetadata (FULL_TRACE) holds the measurement already, so nothing runs.
+    """
+    from enplace.frameworks.devices import usual_devices
+    from enplace.frameworks.jobs import do_work, profile_job
+    from enplace.processes.codecs import profile_from
+    from enplace.writers import write_profile
+
+    source = find_source(model, trust)
+    check_outputs((output,), source.path)
+    where = None if source.is_recorded else devices or usual_devices()
+    with work_bar() as report, stopped_by_ctrl_c() as stopped:
+        job = profile_job(source, where or "", steps, warm_ups, batch_sizes or ())
+        measured = profile_from(do_work(source, job, report, stopped))
+    write_profile(output, measured)
+    return Answer(
+        profile_numbers(measured) | {"devices": where, "profile_file": output},
+        "\n".join(
+            [
+                describe_profile(measured),
+                *_describe_left_out(measured),
+                *([source.framework.about_compiled] if measured.measured.compiled else []),
+                *_describe_evaluation(measured),
+                *_describe_links(measured),
+                f"Written to {output}.",
+            ]
+        ),
+    )
+
+
+def _describe_left_out(profile: Profile) -> list[str]:
+    """Name the other functions that could have been meant."""
+    others = profile.measured.left_out
+    if not others:
+        return []
+    verb = "is" if len(others) == 1 else "are"
+    return [
+        f"This is the step of '{profile.measured.function}'. {listed(others)} {verb} not in it: "
+        f"a plan is for one function. For a SavedModel, --signature chooses another; in a script, "
+        f"put all that trains into one function, or leave the others unplaced."
+    ]
+
+
+def _describe_evaluation(profile: Profile) -> list[str]:
+    """Report how good the estimate of a large batch was (Celeritas, Table 5); else nothing."""
+    found = profile.measured.evaluation
+    if found is None:
+        return []
+    from enplace.frameworks.evaluation import advice
+
+    sizes = ", ".join(f"{size:,}" for size in found.batch_sizes)
+    used = count(found.devices_used, "device")
+    rows = [["estimate", "mean deviation", "of the sum", "ops within 20 %"]]
+    rows += [
+        [what, *(percent(share) for share in (off.mean, off.of_sum, off.near))]
+        for what, off in (("memory", found.memory), ("time", found.time))
+    ]
+    return [
+        f"\nBatch {found.batch_size:,}, estimated from {sizes}; measured across {used} "
+        f"(Order-Place), {ms(found.step_time_us)} a step",
+        f"{table(rows, 'lrrr')}\n",
+        *advice(found),
+    ]
+
+
+def _describe_links(profile: Profile) -> list[str]:
+    """Report what transfers cost: fitted lines, which of them are poor, and presets."""
+    from enplace.frameworks.link_fits import about_poor, about_presets, link_fits
+
+    fits = link_fits(profile)
+    lines = [table([[fit.title, fit.text] for fit in fits[:MOST_LINKS]], "ll")] if fits else []
+    if len(fits) > MOST_LINKS:
+        lines.append(f"and {count(len(fits) - MOST_LINKS, 'more link')}")
+    return [*lines, *filter(None, (about_poor(fits), about_presets(profile)))]

@@ -1,0 +1,204 @@
+"""``run``, ``tune``, ``serve``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from enplace.cli.answer import NO, YES, Answer, command
+from enplace.cli.inputs import check_outputs, method_names, read_problem_and_plan
+from enplace.cli.models import find_source, model_options
+from enplace.cli.options import FILE, POSITIVE, MethodType, all_of, plan_argument
+from enplace.cli.progress import stopped_by_ctrl_c, work_bar
+from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
+
+if TYPE_CHECKING:
+    from enplace.placers import Progress
+    from enplace.values.plan import Plan
+    from enplace.values.problem import Problem
+
+run_options = all_of(
+    plan_argument,
+    click.option(
+        "--steps",
+        type=click.IntRange(1, 100_000),
+        default=20,
+        show_default=True,
+        help="How many steps to measure.",
+    ),
+    click.option(
+        "--no-order", is_flag=True, help="Leave the order of the ops on a device to the framework."
+    ),
+)
+
+
+class _FrameworkType(click.ParamType):  # type: ignore[type-arg]
+    """The name of a framework's folder; the registry is read only when needed."""
+
+    name = "framework"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from enplace.frameworks.registry import frameworks
+
+        return click.Choice(list(frameworks())).convert(value, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from enplace.frameworks.registry import frameworks
+
+        names = [name for name in frameworks() if name.startswith(incomplete)]
+        return [CompletionItem(name, help=frameworks()[name].name) for name in names]
+
+
+@command("run")
+@model_options
+@run_options
+@click.option(
+    "--profile",
+    "profile_file",
+    type=FILE,
+    metavar="P.enplace",
+    help="The profile that the plan was made for; by default, the plan's file has to do.",
+)
+def run(
+    plan: str,
+    steps: int,
+    no_order: bool,
+    profile_file: str | None,
+    devices: str | None,
+    trust: bool,
+    **model: Any,
+) -> Answer:
+    """Run MODEL with PLAN applied, and measure it.
+
+    The same steps also run without the plan, to prove that the result is the same, and as
+    the framework runs them by itself. Exit status 1 if the model did not run as planned.
+    """
+    from enplace.frameworks.devices import devices_for
+    from enplace.frameworks.tuning_process import runs_on
+    from enplace.readers import read_plan_alone
+
+    predicted_us = None
+    if profile_file:
+        problem, chosen = read_problem_and_plan(profile_file, plan, None)
+    else:
+        problem, chosen, predicted_us = read_plan_alone(plan)
+    source = find_source(model, trust, problem)
+    where = devices or devices_for(problem.cluster, problem.profile.measured)
+    with work_bar() as report, stopped_by_ctrl_c() as stopped:
+        measured = runs_on(source, where, steps, not no_order, report, stopped)(problem, chosen)
+    if predicted_us is not None:
+        measured = replace(measured, predicted_step_time_us=predicted_us)
+    return Answer(
+        run_numbers(measured) | {"model": source.path, "devices": where, "placement_file": plan},
+        describe_run(measured, where),
+        YES if measured.as_planned else NO,
+    )
+
+
+@command("tune")
+@model_options
+@run_options
+@click.option(
+    "--profile",
+    "profile_file",
+    type=FILE,
+    required=True,
+    metavar="P.enplace",
+    help="The profile that the plan was made for.",
+)
+@click.option(
+    "-o", "--output", type=FILE, required=True, metavar="better.json", help="Write the best plan."
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="How many new plans to try at most.",
+)
+@click.option("--method", type=MethodType(), metavar="METHOD", help="'enplace methods' lists them.")
+@click.option(
+    "--time-limit", type=POSITIVE, metavar="SECONDS", help="Stop each search then, with its best."
+)
+def tune(
+    plan: str,
+    steps: int,
+    no_order: bool,
+    profile_file: str,
+    output: str,
+    rounds: int,
+    method: str | None,
+    time_limit: float | None,
+    devices: str | None,
+    trust: bool,
+    **model: Any,
+) -> Answer:
+    """Improve PLAN for MODEL by measurement.
+
+    Runs the plan, learns the measured costs, solves again and runs the new plan; keeps the one
+    that measures faster and runs as planned; stops when the costs promise no more (FastT's
+    adaptive cost model). Exit status 1 if no new plan was kept and one did not run as planned.
+    """
+    from enplace.frameworks import tuning
+    from enplace.frameworks.devices import devices_for
+    from enplace.frameworks.tuning_process import runs_on
+    from enplace.machine import simulate
+    from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, place
+    from enplace.writers import write_plan
+
+    check_outputs((output,), profile_file)
+    problem, first = read_problem_and_plan(profile_file, plan, None)
+    (chosen,) = method_names(method or DEFAULT_METHOD, STEP_TIME)
+    source = find_source(model, trust, problem)
+    where = devices or devices_for(problem.cluster, problem.profile.measured)
+
+    with work_bar() as report, stopped_by_ctrl_c() as stopped:
+
+        def on_progress(progress: Progress) -> None:
+            report(progress.message, progress.fraction)
+
+        def solve(problem: Problem) -> Plan:
+            options = PlaceOptions(time_limit_s=time_limit, progress=on_progress, cancelled=stopped)
+            found = place(problem, chosen, options=options).plan
+            options.check_cancelled()
+            return found
+
+        measure = runs_on(source, where, steps, not no_order, report, stopped)
+        tuned = tuning.tune(problem, first, measure, solve, rounds)
+    best = tuned.best.plan
+    write_plan(output, tuned.problem, best, simulate(tuned.problem, best))
+    return Answer(
+        tuning_numbers(tuned) | {"devices": where, "placement_file": output},
+        f"{describe_tuning(tuned)}\n\nThe plan is in {output}.",
+        NO if tuned.is_spoilt else YES,
+    )
+
+
+@command("serve")
+@click.argument("cluster", type=FILE)
+@click.argument("task")
+@click.option(
+    "--framework",
+    type=_FrameworkType(),
+    metavar="NAME",
+    help="The framework that runs the plans. [default: the first that is installed]",
+)
+def serve(cluster: str, task: str, framework: str | None) -> Answer:
+    """Serve TASK of the hosts in CLUSTER until stopped, so that plans can run across hosts.
+
+    TASK is, for example, /job:worker/task:0. Run this on each host, with the same cluster file,
+    before you run the plan on one of them.
+    """
+    from enplace.frameworks.registry import frameworks, usual_framework
+    from enplace.processes.wire import Message
+    from enplace.processes.worker import do_job
+
+    server = (frameworks()[framework] if framework else usual_framework()).server
+    job = Message("serve", {"cluster": cluster, "task": task})
+    do_job(server, [job], lambda message, _: click.echo(message, err=True))
+    return Answer({}, "")

@@ -1,0 +1,126 @@
+"""What ``run`` and ``tune`` measured, as text and as figures."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from enplace.cli.answer import table
+from enplace.text import count, ms, percent
+
+if TYPE_CHECKING:
+    from enplace.frameworks.measured import MeasuredRun
+    from enplace.frameworks.tuning import Trial, Tuning
+
+CHANGED = (
+    "The result differs from the run without the plan. A plan changes no arithmetic; a model "
+    "that draws random numbers (in Python, or without a seed) differs from run to run."
+)
+
+CHANGED_BY_MORE = (
+    "The first step gives another loss or other weights than without the plan, and the difference "
+    "is larger than rounding. Splits and hosts change no more than rounding; a model that draws "
+    "random numbers (in Python, or without a seed) differs from run to run."
+)
+
+
+def run_numbers(run: MeasuredRun) -> dict[str, Any]:
+    """Return the figures of a run; null for unknown ones."""
+    names = {"profile": run.profile.name, "method": run.plan.method}
+    return names | run.to_json() | {"as_planned": run.as_planned}
+
+
+def describe_run(run: MeasuredRun, devices: str) -> str:
+    """Return the figures of a run as text."""
+    steps = count(len(run.step_times_us), "step")
+    head = f"{run.profile.name} on {devices}, {run.plan.method}, {steps}"
+    rows = [
+        ["step time", ms(run.step_time_us), _prediction(run)],
+        [f"{run.framework.name} by itself", *_by_itself(run)],
+        ["ops where planned", f"{run.ops_on_planned_device:,}", f"of {run.ops_checked:,}"],
+        ["out of order", f"{run.order_violations:,}", ""],
+        *_result_rows(run),
+    ]
+    changed = (CHANGED_BY_MORE if run.rounds else CHANGED) * run.changes_result
+    ends = [f"\n\n{text}" for text in (_caveat(run), run.about_stock, run.drift, changed) if text]
+    return f"{head}\n\n{table(rows, 'lrl')}{''.join(ends)}"
+
+
+def _result_rows(run: MeasuredRun) -> list[list[str]]:
+    """Compare loss and weights with those of the run without the plan."""
+    against = "from the run without the plan"
+    loss, weights = _difference(run.loss_difference), _difference(run.weights_difference)
+    if not (run.differs and run.rounds):
+        return [["loss differs by", loss, against], ["weights differ by", weights, ""]]
+    return [
+        ["first step differs by", _difference(run.first_step_difference), against],
+        ["", _difference(run.rounding_difference), "if only the last bits of variables change"],
+        ["loss drifts by", loss, "over all steps"],
+        ["weights drift by", weights, ""],
+    ]
+
+
+def _by_itself(run: MeasuredRun) -> tuple[str, str]:
+    if not math.isfinite(run.stock_step_time_us):
+        return "out of memory", "the model fits only with a plan"
+    change = run.step_time_us / run.stock_step_time_us - 1
+    return ms(run.stock_step_time_us), f"the plan: {percent(change, signed=True)}"
+
+
+def _prediction(run: MeasuredRun) -> str:
+    predicted_us = run.predicted_step_time_us
+    if not math.isfinite(predicted_us):
+        return ""
+    error = percent(predicted_us / run.step_time_us - 1, signed=True)
+    return f"predicted {ms(predicted_us)}, {error}"
+
+
+def _caveat(run: MeasuredRun) -> str:
+    """Return the known reason why a prediction is wrong; empty if there is none."""
+    return run.caveat if math.isfinite(run.predicted_step_time_us) else ""
+
+
+def _difference(value: float) -> str:
+    return f"{value:.2g}" if math.isfinite(value) else "unknown"
+
+
+def tuning_numbers(tuned: Tuning) -> dict[str, Any]:
+    """Return the figures of a tuning."""
+    return {
+        "step_time_us": tuned.best.run.step_time_us,
+        "first_step_time_us": tuned.trials[0].run.step_time_us,
+        "settled": tuned.settled,
+        "rounds": [{"kept": trial.kept, **run_numbers(trial.run)} for trial in tuned.trials],
+    }
+
+
+def describe_tuning(tuned: Tuning) -> str:
+    """Return the figures of a tuning as text."""
+    rows = [["", "plan", "predicted", "measured", ""]]
+    for number, trial in enumerate(tuned.trials):
+        predicted, measured = trial.run.predicted_step_time_us, trial.run.step_time_us
+        label = f"round {number}" if number else "at first"
+        rows.append([label, trial.plan.method, ms(predicted), ms(measured), _verdict(trial, tuned)])
+    end = "The measured costs promise no faster plan." if tuned.settled else ""
+    caveat = next(filter(None, (_caveat(trial.run) for trial in tuned.trials)), "")
+    faults = [_faults(number, trial.run) for number, trial in enumerate(tuned.trials)]
+    return "\n".join(filter(None, [table(rows, "llrrl"), *faults, caveat, end]))
+
+
+def _verdict(trial: Trial, tuned: Tuning) -> str:
+    if not trial.run.as_planned:
+        return "not as planned" if trial is tuned.trials[0] else "not as planned, rolled back"
+    return "best" if trial is tuned.best else "kept" if trial.kept else "slower, rolled back"
+
+
+def _faults(number: int, run: MeasuredRun) -> str:
+    """Say how the plan of a round did not run as planned; empty if it did."""
+    elsewhere = run.ops_checked - run.ops_on_planned_device
+    faults = [
+        f"{count(elsewhere, 'op')} not where planned" * bool(elsewhere),
+        f"{count(run.order_violations, 'op')} out of order" * bool(run.order_violations),
+        "another result than without the plan" * run.changes_result,
+    ]
+    text = ", ".join(filter(None, faults))
+    where = f"Round {number}" if number else "The first plan"
+    return f"{where} did not run as planned: {text}." if text else ""

@@ -1,0 +1,56 @@
+"""A second framework is one folder: the studio then offers all it brings."""
+
+import pytest
+from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
+
+from enplace.frameworks.registry import frameworks
+from enplace_studio.about import framework_names
+from enplace_studio.frameworks.open_model import OpenModel
+from enplace_studio.machine import is_model
+from enplace_studio.start_page import StartPage
+from fake_framework import add_second_framework
+
+
+@pytest.fixture(autouse=True)
+def second(monkeypatch, tmp_path, fake_worker):
+    add_second_framework(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def dialog(qtbot, model):
+    """The dialog that opens a model of the second framework."""
+    parent = QWidget()
+    qtbot.addWidget(parent)
+    return OpenModel(model("candle.flame"), parent)
+
+
+def test_its_model_is_described_with_its_own_fields(dialog):
+    assert dialog.what.text() == "A flame. It burns once."
+    assert dialog.form.isRowVisible(dialog.batch_size)
+    assert dialog.batch_size.specialValueText() == "one spark"
+    assert not dialog.form.isRowVisible(dialog.arguments)
+    assert [dialog.loss.itemText(i) for i in range(dialog.loss.count())] == ["soot"]
+    dialog.accept()
+    assert dialog.request.source.framework is frameworks()["torchlight"]
+
+
+def test_its_files_are_offered_and_recognised(dialog, model, monkeypatch):
+    filters = []
+
+    def choose(parent, title, folder, pattern):
+        filters.append(pattern)
+        return "", ""
+
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", choose)
+    next(b for b in dialog.findChildren(QPushButton) if b.text() == "File…").click()
+    assert "*.flame" in filters[0]
+    assert is_model(model("candle.flame"))
+
+
+def test_the_texts_name_both(qtbot):
+    page = StartPage()
+    qtbot.addWidget(page)
+    texts = " ".join(shown.text() for shown in page.findChildren(QLabel))
+    assert "With TensorFlow installed" in texts
+    assert "With Torchlight installed, it also profiles your own model: a flame (.flame)." in texts
+    assert framework_names() == "TensorFlow, Torchlight"

@@ -1,0 +1,46 @@
+"""A second framework is one folder: the command line then offers all it brings."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from enplace.frameworks.registry import frameworks, kinds
+from fake_framework import add_second_framework
+
+WORKER = str(Path(__file__).with_name("fake_worker.py"))
+
+
+@pytest.fixture(autouse=True)
+def second(monkeypatch, folder):
+    add_second_framework(monkeypatch, folder, (sys.executable, WORKER, "well"))
+    (folder / "model.flame").write_text("spark\n")
+
+
+def test_no_two_frameworks_share_a_kind_of_model():
+    names = [kind.name for framework in frameworks().values() for kind in framework.kinds]
+    assert sorted(names) == sorted(kinds())
+
+
+def test_the_doctor_says_how_to_install_it(enplace):
+    found = {extra["name"]: extra for extra in enplace("doctor", "--json").document["extras"]}
+    assert found["torchlight"]["install"] == "pip install 'enplace[torchlight]'"
+
+
+def test_its_model_is_profiled_by_its_worker(enplace, folder):
+    done = enplace("profile", "model.flame", "-o", "P.enplace", "--trust", "--json")
+    assert (done.status, done.document["ops"]) == (0, 3)
+
+
+def test_a_plan_is_exported_as_its_code(enplace):
+    assert "flame (Torchlight script)" in " ".join(enplace("export", "--help").out.split())
+    enplace("place", "p.json", "--cluster", "c.json", "-o", "plan.json", "--method", "heft")
+    done = enplace("export", "p.json", "plan.json", "--format", "flame", "-o", "plan.fl")
+    assert done.status == 0
+    assert Path("plan.fl").read_text() == "burn"
+
+
+def test_serve_asks_which_framework_serves(enplace):
+    done = enplace("serve", "c.json", "task", "--framework", "caffeine")
+    assert done.status == 2
+    assert "'tensorflow', 'torchlight'" in done.err
