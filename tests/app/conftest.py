@@ -1,12 +1,29 @@
-"""Fixtures that open a pane."""
+"""Fixtures of the studio's tests: one that opens a pane, and a bot that waits long enough."""
 
 from collections.abc import Callable
+from functools import partialmethod
 
 import pytest
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from enplace_studio.document import Document
+
+GUARD_MS = 300_000
+"""Longer than the slowest machine takes: whoever waits this long waits in vain."""
+
+
+class PatientBot(QtBot):
+    """A bot whose waits fail only if what they wait for never happens."""
+
+    waitExposed = partialmethod(QtBot.waitExposed, timeout=GUARD_MS)  # noqa: N815
+    waitSignal = partialmethod(QtBot.waitSignal, timeout=GUARD_MS)  # noqa: N815
+    waitUntil = partialmethod(QtBot.waitUntil, timeout=GUARD_MS)  # noqa: N815
+
+
+@pytest.fixture
+def qtbot(qapp: object, request: pytest.FixtureRequest) -> PatientBot:
+    return PatientBot(request)
 
 
 @pytest.fixture(autouse=True)

@@ -12,14 +12,11 @@ from enplace.values.problem import THROUGHPUT, Problem
 from enplace_studio.jobs import Solver
 from problems import cluster_of, profile_of
 
-PATIENCE_MS = 120_000
-"""Long, since the first run on a machine compiles the kernels."""
-
 
 @pytest.fixture
 def solver(qtbot):
     made = Solver()
-    with qtbot.waitSignal(made.methods_changed, timeout=PATIENCE_MS):
+    with qtbot.waitSignal(made.methods_changed):
         made.start()
     yield made
     made.close()
@@ -33,7 +30,7 @@ def problem():
 def test_methods_run_one_after_the_other(solver, problem, qtbot):
     solved = []
     solver.solved.connect(lambda job, plan: solved.append((job.method, len(plan.device))))
-    with qtbot.waitSignal(solver.idle, timeout=PATIENCE_MS):
+    with qtbot.waitSignal(solver.idle):
         solver.solve(problem, ["single", "heft"])
         assert solver.busy
         assert solver.waiting == 1
@@ -42,7 +39,7 @@ def test_methods_run_one_after_the_other(solver, problem, qtbot):
 
 
 def test_an_input_error_is_reported_as_a_sentence(solver, problem, qtbot):
-    with qtbot.waitSignal(solver.failed, timeout=PATIENCE_MS) as failed:
+    with qtbot.waitSignal(solver.failed) as failed:
         solver.solve(problem, ["no-such-method"])
     assert "no-such-method" in failed.args[1]
 
@@ -51,7 +48,7 @@ def test_the_worker_receives_the_whole_problem(solver, qtbot):
     """It receives which ops are backward, and so finds the optimum of Table 1."""
     profile = read_profile(next(s.path for s in samples() if s.name == "bert-3-training"))
     problem = Problem(profile, cluster_from("from-file", profile))
-    with qtbot.waitSignal(solver.solved, timeout=PATIENCE_MS) as solved:
+    with qtbot.waitSignal(solver.solved) as solved:
         solver.solve(problem, ["max-load-dp"], objective=THROUGHPUT)
     plan = solved.args[1]
     assert plan.proven
@@ -61,24 +58,24 @@ def test_the_worker_receives_the_whole_problem(solver, qtbot):
 
 def test_a_second_model_replaces_the_first(solver, problem, qtbot):
     for wanted in (problem, wide_document(n_ops=50).problem, problem):
-        with qtbot.waitSignal(solver.solved, timeout=PATIENCE_MS) as solved:
+        with qtbot.waitSignal(solver.solved) as solved:
             solver.solve(wanted, ["expert"])
         assert len(solved.args[1].device) == wanted.profile.n_ops
 
 
 def test_cancelling_drops_waiting_jobs(solver, problem, qtbot):
     solver.solve(problem, ["single", "heft", "celeritas"])
-    with qtbot.waitSignal(solver.idle, timeout=PATIENCE_MS):
+    with qtbot.waitSignal(solver.idle):
         solver.cancel()
     assert not solver.waiting
 
 
-def test_cancelling_a_search_keeps_its_best_plan_within_a_second(solver, qtbot):
+def test_cancelling_a_search_keeps_its_best_plan(solver, qtbot):
     problem = wide_document(n_ops=400).problem
-    solver.solve(problem, ["enplace"], time_limit_s=60)
-    qtbot.waitUntil(lambda: solver.report.incumbent is not None, timeout=PATIENCE_MS)
+    solver.solve(problem, ["enplace"], time_limit_s=3600)
+    qtbot.waitUntil(lambda: solver.report.incumbent is not None)
     assert solver.seconds > 0
-    with qtbot.waitSignal(solver.solved, timeout=1200) as solved:
+    with qtbot.waitSignal(solver.solved) as solved:
         solver.cancel()
     assert len(solved.args[1].device) == problem.profile.n_ops
 
@@ -89,9 +86,9 @@ def test_a_search_starts_from_a_plan_and_names_the_engine_of_each_find(solver, q
 
     problem = wide_document(n_ops=120).problem
     start = place(problem, "enplace").plan
-    with qtbot.waitSignal(solver.solved, timeout=PATIENCE_MS) as solved:
-        solver.solve(problem, ["enplace"], time_limit_s=1.0, start=start)
-        qtbot.waitUntil(lambda: solver.report.incumbent is not None, timeout=PATIENCE_MS)
+    with qtbot.waitSignal(solver.solved) as solved:
+        solver.solve(problem, ["enplace"], start=start, values={"rounds": 1})
+        qtbot.waitUntil(lambda: solver.report.incumbent is not None)
         assert solver.report.engines[0]
     reached = simulate(problem, start).makespan_us
     assert simulate(problem, solved.args[1]).makespan_us <= reached
@@ -107,17 +104,17 @@ def test_an_unresponsive_placer_is_killed_and_its_best_plan_kept(solver, problem
     best = plan_of(problem, {"a": 0, "b": 1})
     solver.job = Job(99, problem, "single", None, True)
     solver.report = Report("searching", incumbent=replace(best, method="deaf"))
-    with qtbot.waitSignal(solver.solved, timeout=2000) as solved:
+    with qtbot.waitSignal(solver.solved) as solved:
         solver.cancel()
     assert solved.args[1].method == "deaf"
-    with qtbot.waitSignal(solver.solved, timeout=PATIENCE_MS):
+    with qtbot.waitSignal(solver.solved):
         solver.solve(problem, ["single"])
 
 
 def test_a_dead_worker_is_reported_and_the_next_solve_works(solver, problem, qtbot):
-    with qtbot.waitSignal(solver.failed, timeout=PATIENCE_MS) as failed:
+    with qtbot.waitSignal(solver.failed) as failed:
         solver.solve(wide_document(n_ops=2000).problem, ["celeritas"])
         os.kill(solver._worker.pid, signal.SIGKILL)
     assert "press Solve again" in failed.args[1]
-    with qtbot.waitSignal(solver.solved, timeout=PATIENCE_MS):
+    with qtbot.waitSignal(solver.solved):
         solver.solve(problem, ["single"])

@@ -25,7 +25,6 @@ from enplace_studio.whatif.view import value_at
 from enplace_studio.window import MainWindow
 from problems import cluster_of, plan_of, profile_of
 
-PATIENCE_MS = 120_000
 BUTTON = QMessageBox.StandardButton
 
 
@@ -79,7 +78,7 @@ def trigger(window, name):
 @contextmanager
 def solving(window, qtbot):
     """Wait until the solver is idle and its plans are in the list."""
-    with qtbot.waitSignal(window.solver.idle, timeout=PATIENCE_MS):
+    with qtbot.waitSignal(window.solver.idle):
         yield
     window.studio.solving.wait()
 
@@ -117,7 +116,7 @@ def test_a_sample_opens_with_the_experts_plan_as_reference(make_window, qtbot):
     window = make_window()
     card = next(card for card in window.start_page.cards if card.sample.name == "vgg-19")
     QTest.mouseClick(card, Qt.MouseButton.LeftButton)
-    qtbot.waitUntil(lambda: window.document.current is not None, timeout=PATIENCE_MS)
+    qtbot.waitUntil(lambda: window.document.current is not None)
     assert window.document.current is window.document.project.expert
     assert not window.document.modified
     assert window.status_line.step.text().startswith("Predicted step ")
@@ -153,7 +152,7 @@ def test_solve_need_not_wait_for_the_experts_plan(make_window, qtbot):
     window = make_window()
     window.document.open(start_project(profile_of({"a": 10, "b": 10}), cluster_of(2)))
     assert window.solver.busy
-    qtbot.waitUntil(lambda: bool(window.solver.methods), timeout=PATIENCE_MS)
+    qtbot.waitUntil(lambda: bool(window.solver.methods))
     with solving(window, qtbot):
         window.studio.solving.solve()
         assert window.header.solve_button.text() == "Stop, keep the best"

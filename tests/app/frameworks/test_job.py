@@ -1,5 +1,3 @@
-import time
-
 import psutil
 import pytest
 
@@ -7,8 +5,6 @@ from enplace.frameworks.jobs import profile_job
 from enplace.frameworks.source import source_of
 from enplace_studio.frameworks.job import WorkerJob
 from fake_framework import use_worker
-
-PATIENCE_MS = 20_000
 
 
 @pytest.fixture
@@ -38,19 +34,19 @@ def ended(process):
 
 def processes_of(job, qtbot):
     """Return the process ids of the deaf worker and of its child."""
-    qtbot.waitUntil(lambda: job.text.replace(" ", "").isdigit(), timeout=PATIENCE_MS)
+    qtbot.waitUntil(lambda: job.text.replace(" ", "").isdigit())
     return [psutil.Process(int(number)) for number in job.text.split()]
 
 
 def failure(qtbot, job):
-    with qtbot.waitSignal(job.failed, timeout=PATIENCE_MS) as failed:
+    with qtbot.waitSignal(job.failed) as failed:
         pass
     return failed.args
 
 
 def test_progress_and_the_result_arrive(start, qtbot):
     job = start("mine.py")
-    with qtbot.waitSignal(job.done, timeout=PATIENCE_MS) as done:
+    with qtbot.waitSignal(job.done) as done:
         pass
     assert done.args[0].details["op_names"] == ["a", "b", "c"]
     assert (job.text, job.fraction) == ("Step 1 of 2", 0.5)
@@ -77,14 +73,12 @@ def test_stray_output_among_the_messages_is_reported(start, qtbot):
     assert "Epoch 1" in why
 
 
-def test_cancel_ends_a_deaf_worker_and_its_child_within_a_second(start, qtbot):
+def test_cancel_ends_a_deaf_worker_and_its_child(start, qtbot):
     job = start("deaf.py")
     processes = processes_of(job, qtbot)
-    began_s = time.monotonic()
-    with qtbot.waitSignal(job.cancelled, timeout=1000):
+    with qtbot.waitSignal(job.cancelled):
         job.cancel()
-    assert time.monotonic() - began_s < 1
-    qtbot.waitUntil(lambda: all(map(ended, processes)), timeout=1000)
+    qtbot.waitUntil(lambda: all(map(ended, processes)))
 
 
 def test_closing_sends_no_signal_and_leaves_no_process(start, qtbot):
@@ -92,7 +86,7 @@ def test_closing_sends_no_signal_and_leaves_no_process(start, qtbot):
     processes = processes_of(job, qtbot)
     with qtbot.assertNotEmitted(job.failed), qtbot.assertNotEmitted(job.cancelled):
         job.close()
-    qtbot.waitUntil(lambda: all(map(ended, processes)), timeout=1000)
+    qtbot.waitUntil(lambda: all(map(ended, processes)))
 
 
 def test_a_worker_that_cannot_start_is_reported(start, qtbot, monkeypatch):

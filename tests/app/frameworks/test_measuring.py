@@ -19,7 +19,6 @@ from enplace_studio.prediction import total_times
 from enplace_studio.session import entry_for, open_file
 from problems import plan_of
 
-PATIENCE_MS = 20_000
 BUTTON = QMessageBox.StandardButton
 PREDICTED_US, MEASURED_US = 3000, 3750
 """The fake worker runs each op a quarter slower than predicted."""
@@ -56,7 +55,7 @@ def ran(opened, fake):
 
 
 def test_a_script_is_profiled_and_its_profile_opens(window, asked, model, qtbot):
-    with qtbot.waitSignal(window.document.opened, timeout=PATIENCE_MS):
+    with qtbot.waitSignal(window.document.opened):
         window.studio.files.open_path(model("mine.py"))
     assert kinds(asked) == [OpenModel, TrustQuestion]
     profile = window.document.problem.profile
@@ -98,7 +97,7 @@ def test_unsaved_work_is_not_interrupted_by_a_profile_that_is_ready(opened, mode
     before = opened.document.problem
     strip = opened.studio.measuring.strip
     opened.studio.measuring.open_model(model("mine.py"))
-    qtbot.waitUntil(strip.open_button.isVisible, timeout=PATIENCE_MS)
+    qtbot.waitUntil(strip.open_button.isVisible)
     assert opened.document.problem is before
     assert "ready" in strip.title.text()
     opened.studio.measuring.open_model(model("mine.py"))
@@ -109,7 +108,7 @@ def test_unsaved_work_is_not_interrupted_by_a_profile_that_is_ready(opened, mode
 
 
 def test_a_crash_is_reported_and_start_again_works(window, model, asked, qtbot):
-    with qtbot.waitSignal(window.document.opened, timeout=PATIENCE_MS):
+    with qtbot.waitSignal(window.document.opened):
         window.studio.measuring.open_model(model("again.py"))
     report = asked[-1]
     assert isinstance(report, FailureReport)
@@ -123,7 +122,7 @@ def test_cancelling_ends_the_job_and_restores_the_window(window, model, asked, q
     strip = window.studio.measuring.strip
     assert strip.isVisible()
     assert not window.header.run_button.isEnabled()
-    with qtbot.waitSignal(window.studio.measuring.changed, timeout=1000):
+    with qtbot.waitSignal(window.studio.measuring.changed):
         strip.cancel_button.click()
     assert not strip.isVisible()
     assert not window.studio.is_measuring
@@ -204,7 +203,7 @@ def test_a_damaged_source_is_explained(opened):
 
 def test_the_button_runs_the_plan_and_keeps_the_measurement(opened, asked, qtbot):
     add_plan(opened)
-    with qtbot.waitSignal(opened.document.current_changed, timeout=PATIENCE_MS):
+    with qtbot.waitSignal(opened.document.current_changed):
         opened.header.run_button.click()
     assert kinds(asked) == [RunQuestion, TrustQuestion]
     run = opened.document.current.run
@@ -350,7 +349,7 @@ def test_the_measurement_of_a_removed_plan_is_dropped(opened, qtbot):
     entry = add_plan(opened)
     opened.header.run_button.click()
     opened.document.remove_plan(entry)
-    with qtbot.waitSignal(opened.studio.measuring.done, timeout=PATIENCE_MS):
+    with qtbot.waitSignal(opened.studio.measuring.done):
         pass
     assert "no longer open" in opened.toast.text
     assert opened.document.plans == []
@@ -363,7 +362,7 @@ def test_a_failed_run_keeps_the_plan_and_gives_the_reason(opened, model, asked, 
     opened.document.problem.profile.measured.source.update(source)
     monkeypatch.setattr(FailureReport, "exec", lambda report: asked.append(report) or 0)
     opened.header.run_button.click()
-    qtbot.waitUntil(lambda: isinstance(asked[-1], FailureReport), timeout=PATIENCE_MS)
+    qtbot.waitUntil(lambda: isinstance(asked[-1], FailureReport))
     assert "exit status 3" in asked[-1].why
     assert opened.document.current.run is None
     assert not opened.studio.is_measuring

@@ -15,7 +15,6 @@ from fake_framework import code_to_use_worker
 from problems import plan_of
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
-PATIENCE_MS = 60_000
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +47,7 @@ def planned(window, fake, model, asked):
 
 def test_a_plan_that_cannot_be_improved_keeps_its_measurement(planned, qtbot, asked):
     window = planned("mine.py", {"a": 0, "b": 0, "c": 0})
-    with qtbot.waitSignal(window.studio.measuring.done, timeout=PATIENCE_MS) as done:
+    with qtbot.waitSignal(window.studio.measuring.done) as done:
         window.studio.measuring.tune_current()
         assert window.studio.measuring.strip.title.text() == "Tuning “mine”"
     assert "fastest plan found" in done.args[0]
@@ -60,7 +59,7 @@ def test_a_plan_that_cannot_be_improved_keeps_its_measurement(planned, qtbot, as
 def test_a_faster_plan_is_added_and_shown(planned, qtbot):
     """The fake model is a chain with costly transfers, so one device is best."""
     window = planned("relay.py", {"a": 0, "b": 1, "c": 0})
-    with qtbot.waitSignal(window.studio.measuring.done, timeout=PATIENCE_MS) as done:
+    with qtbot.waitSignal(window.studio.measuring.done) as done:
         window.studio.measuring.tune_current()
     assert done.args[0].startswith("Tuned: a step takes")
     current = window.document.current
@@ -72,7 +71,7 @@ def test_a_faster_plan_is_added_and_shown(planned, qtbot):
 
 def test_a_faster_plan_that_does_not_run_as_planned_is_not_added(planned, qtbot):
     window = planned("stray.py", {"a": 0, "b": 1, "c": 0})
-    with qtbot.waitSignal(window.studio.measuring.done, timeout=PATIENCE_MS) as done:
+    with qtbot.waitSignal(window.studio.measuring.done) as done:
         window.studio.measuring.tune_current()
     assert "did not run as planned and was dropped" in done.args[0]
     assert [entry.name for entry in window.document.plans] == ["mine"]
@@ -82,20 +81,16 @@ def test_a_faster_plan_that_does_not_run_as_planned_is_not_added(planned, qtbot)
 def test_a_crash_while_tuning_is_reported_and_changes_nothing(planned, qtbot, asked):
     window = planned("crash.py", {"a": 0, "b": 0, "c": 0})
     window.studio.measuring.tune_current()
-    qtbot.waitUntil(
-        lambda: any(isinstance(dialog, FailureReport) for dialog in asked), timeout=PATIENCE_MS
-    )
+    qtbot.waitUntil(lambda: any(isinstance(dialog, FailureReport) for dialog in asked))
     window.studio.measuring.cancel()
-    qtbot.waitUntil(lambda: not window.studio.measuring.busy, timeout=PATIENCE_MS)
+    qtbot.waitUntil(lambda: not window.studio.measuring.busy)
     assert window.document.current.run is None
 
 
-def test_cancelling_ends_the_tuning_within_a_second(planned, qtbot):
+def test_cancelling_ends_the_tuning(planned, qtbot):
     window = planned("deaf.py", {"a": 0, "b": 0, "c": 0})
     window.studio.measuring.tune_current()
-    qtbot.waitUntil(
-        lambda: window.studio.measuring.job.text.split()[0].isdigit(), timeout=PATIENCE_MS
-    )
-    with qtbot.waitSignal(window.studio.measuring.done, timeout=1500) as done:
+    qtbot.waitUntil(lambda: window.studio.measuring.job.text.split()[0].isdigit())
+    with qtbot.waitSignal(window.studio.measuring.done) as done:
         window.studio.measuring.cancel()
     assert "cancelled" in done.args[0]

@@ -273,7 +273,7 @@ def test_an_interrupt_leaves_the_output_alone(script, folder):
     )
     assert process.stdout.readline() == "working\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert len(err.splitlines()) <= 1
     assert (folder / "P.enplace").read_bytes() == b"precious"
@@ -331,7 +331,7 @@ def test_on_a_terminal_enter_means_no(script, folder, typed, status):
         env=environment,
     )
     os.write(master, typed.encode())
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=300)
     os.close(slave)
     output = os.read(master, 1 << 16).decode()
     os.close(master)

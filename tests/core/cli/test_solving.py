@@ -402,7 +402,7 @@ def test_latency_prints_the_time_of_a_query(enplace):
 
 def test_a_noncontiguous_proof_is_worded_as_one(enplace, folder):
     words = ["place", "p.json", "--cluster", "c.json", "--objective", "throughput"]
-    method = ["--method", "max-load-ip-noncontiguous", "--time-limit", "2"]
+    method = ["--method", "max-load-ip-noncontiguous"]
     assert "no split has less" in enplace(*words, *method).out
 
 
@@ -455,7 +455,7 @@ def test_after_ctrl_c_compare_skips_the_remaining_methods(enplace, folder, endle
 def test_a_search_can_start_from_a_plan(enplace, planned, folder):
     done = enplace(
         "place", "p.json", "--cluster", "c.json", "--start", "plan.json",
-        "--time-limit", "0.5", "-o", "better.json", "--json",
+        "--option", "rounds=1", "-o", "better.json", "--json",
     )  # fmt: skip
     first = json.loads(planned.read_text())["predicted"]["step_time_us"]
     assert done.status == 0
@@ -464,7 +464,7 @@ def test_a_search_can_start_from_a_plan(enplace, planned, folder):
 
 @pytest.mark.parametrize("method", ["enplace", "pesto"])
 def test_a_search_that_does_not_improve_its_start_plan_reports_that(enplace, folder, method):
-    options = ("place", "p.json", "--cluster", "c.json", "--time-limit", "1")
+    options = ("place", "p.json", "--cluster", "c.json", "--option", "rounds=1")
     assert enplace(*options, "-o", "best.json").status == 0
     again = enplace(*options, "--start", "best.json", "--method", method)
     assert again.status == 0

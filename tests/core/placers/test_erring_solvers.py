@@ -32,7 +32,7 @@ def test_a_failing_solver_costs_neither_the_plan_nor_a_true_bound(method, behavi
     gurobi(**behaviour)
     costs = [3.0 + 2 * (i % 5) for i in range(9)]
     problem = Problem(line(costs, [(i, i + 3, 2) for i in range(6)]), gpus(2))
-    options = PlaceOptions(objective=METHODS[method], time_limit_s=10)
+    options = PlaceOptions(objective=METHODS[method])
     free = place(problem, method, options=options).plan
     plan = place(problem, method, options=replace(options, values={"solver": "Gurobi"})).plan
     assert why in plan.note

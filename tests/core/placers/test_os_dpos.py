@@ -107,7 +107,7 @@ def test_enplace_continues_from_a_plan_with_splits():
     problem = Problem(one_layer(), gpus(4, b0=1.0, b1=1e-5))
     split = place(problem, "os-dpos").plan
     assert split.splits
-    options = PlaceOptions(time_limit_s=1, start=split)
+    options = PlaceOptions(start=split, values={"rounds": 1})
     better = place(problem, "enplace", options=options).plan
     assert better.splits == split.splits
     assert simulate(problem, better).makespan_us <= simulate(problem, split).makespan_us

@@ -32,7 +32,7 @@ def test_every_schedule_satisfies_the_program(problem):
 def test_two_chains_run_in_parallel():
     edges = [(0, 1, 1), (1, 2, 1), (3, 4, 1), (4, 5, 1)]
     problem = Problem(line([5.0] * 6, edges), gpus(2))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
+    plan = place(problem, "pesto").plan
     assert simulate(problem, plan).makespan_us == 15
     assert plan.details["solver_status"] == "optimal"
     assert plan.details["ilp_step_time_us"] == pytest.approx(15)
@@ -46,81 +46,99 @@ def test_congestion_limits_how_many_tensors_use_a_link():
     costs = [1.0, 10.0, 10.0, 10.0]
     profile = line(costs, [(0, 1, 8), (0, 2, 8), (0, 3, 8)])
     problem = Problem(profile, gpus(2, b0=0.0, b1=1.0))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
+    plan = place(problem, "pesto").plan
     assert plan.details["ilp_step_time_us"] == pytest.approx(21)
     assert simulate(problem, plan).makespan_us == 21
 
 
 def test_two_bits_encode_four_gpus():
     problem = Problem(line([6.0] * 4, []), gpus(4))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
+    plan = place(problem, "pesto").plan
     assert sorted(plan.device.tolist()) == [0, 1, 2, 3]
 
 
 def test_the_program_never_uses_a_fourth_of_three_gpus():
     problem = Problem(line([6.0] * 6, []), gpus(3))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
+    plan = place(problem, "pesto").plan
     assert simulate(problem, plan).makespan_us == 12
 
 
 def test_the_program_respects_memory():
     profile = line([5.0] * 4, [(0, 1, 1), (2, 3, 1)], persistent=[400] * 4)
     problem = Problem(profile, gpus(2, capacity=900))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=20)).plan
+    plan = place(problem, "pesto").plan
     assert np.bincount(plan.device).tolist() == [2, 2]
 
 
+@pytest.fixture
+def coarse(monkeypatch):
+    """Give a free solver six vertices, for which HiGHS soon proves the optimum."""
+    monkeypatch.setattr("enplace.placers.pesto.methods.FREE_TARGET", 6)
+
+
+def search_briefly(problem, start=None, solver=""):
+    """Return Pesto's plan after one round of the search that follows the integer program."""
+    options = PlaceOptions(start=start, values={"rounds": 1, "solver": solver})
+    return place(problem, "pesto", options=options).plan
+
+
+def fifty_chains():
+    rng = np.random.default_rng(3)
+    costs = rng.integers(1, 50, 150).astype(float).tolist()
+    return Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
+
+
+@pytest.mark.usefixtures("coarse")
 def test_a_large_graph_is_coarsened_with_a_note():
     costs = [3.0 + i % 7 for i in range(120)]
     edges = [(i, i + 4, 20) for i in range(116)]
     problem = Problem(line(costs, edges), gpus(2, b1=0.1))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=3)).plan
-    assert plan.details["vertices"] <= 40
+    plan = search_briefly(problem)
+    assert plan.details["vertices"] == 6
     assert plan.details["ilp_bound_us"] <= plan.details["ilp_step_time_us"] * (1 + 1e-9)
-    assert f"program on {plan.details['vertices']} vertices" in plan.note
+    assert "program on 6 vertices" in plan.note
 
 
-def test_a_finer_graph_is_searched_if_forty_vertices_are_too_coarse():
-    """Forty vertices are too few for fifty parallel chains."""
-    rng = np.random.default_rng(3)
-    costs = rng.integers(1, 50, 150).astype(float).tolist()
-    problem = Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=6)).plan
+@pytest.mark.usefixtures("coarse")
+def test_a_finer_graph_is_searched_if_the_programs_vertices_are_too_coarse():
+    problem = fifty_chains()
+    plan = search_briefly(problem)
+    assert plan.details["ilp_step_time_us"] > 1.2 * simulate(problem, plan).makespan_us
     assert Result(simulate(problem, plan), lower_bound_us(problem)).gap < 0.01
     assert "searched without a proof" in plan.note
 
 
 def wide_problem():
     """Return four parallel chains with more ops than the vertices given to a free solver."""
-    costs = [3.0 + i % 7 for i in range(60)]
-    return Problem(line(costs, [(i, i + 4, 20) for i in range(56)]), gpus(2, b1=0.1))
+    costs = [3.0 + i % 7 for i in range(24)]
+    return Problem(line(costs, [(i, i + 4, 20) for i in range(20)]), gpus(2, b1=0.1))
 
 
+@pytest.mark.usefixtures("coarse")
 def test_the_program_starts_from_the_given_plan():
-    """From HEFT's plan for forty vertices it would not reach HEFT's plan for all ops."""
     problem = wide_problem()
     start = place(problem, "heft").plan
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=2, start=start)).plan
+    plan = search_briefly(problem, start)
     assert plan.details["ilp_step_time_us"] <= simulate(problem, start).makespan_us + 1e-9
 
 
-@pytest.mark.parametrize("limit_s", [1e-9, 0.5])
+@pytest.mark.parametrize("limit_s", [1e-9, None])
+@pytest.mark.usefixtures("coarse")
 def test_the_plan_is_never_worse_than_the_given_one(limit_s):
-    """Forty vertices are too few for fifty parallel chains."""
-    rng = np.random.default_rng(3)
-    costs = rng.integers(1, 50, 150).astype(float).tolist()
-    problem = Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
-    start = place(problem, "enplace", options=PlaceOptions(values={"rounds": 1})).plan
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=limit_s, start=start)).plan
+    problem, budget = fifty_chains(), {"rounds": 1}
+    start = place(problem, "enplace", options=PlaceOptions(values=budget)).plan
+    options = PlaceOptions(time_limit_s=limit_s, start=start, values=budget)
+    plan = place(problem, "pesto", options=options).plan
     assert plan.method == "pesto"
     assert simulate(problem, plan).makespan_us <= simulate(problem, start).makespan_us
 
 
+@pytest.mark.usefixtures("coarse")
 def test_a_given_plan_is_adapted_to_a_new_pin():
     problem = wide_problem()
     start = place(problem, "heft").plan
     pinned = Problem(problem.profile, problem.cluster, pins={0: int(1 - start.device[0])})
-    plan = place(pinned, "pesto", options=PlaceOptions(time_limit_s=0.5, start=start)).plan
+    plan = search_briefly(pinned, start)
     assert plan.device[0] == 1 - start.device[0]
 
 
@@ -130,12 +148,11 @@ BROKEN = [{"every": "0"}, {"every": "1"}, {"every": "nan"}, {"every": "0.5"}, {"
 
 @pytest.mark.parametrize("behaviour", [*BROKEN, UNLICENSED])
 @pytest.mark.parametrize("solver", ["", "Gurobi"])
+@pytest.mark.usefixtures("coarse")
 def test_a_failing_solver_never_costs_the_plan(gurobi, behaviour, solver):
     gurobi(**behaviour)
     problem = wide_problem()
-    plan = place(
-        problem, "pesto", options=PlaceOptions(time_limit_s=4, values={"solver": solver})
-    ).plan
+    plan = search_briefly(problem, solver=solver)
     first = place(problem, "heft").plan
     assert simulate(problem, plan).makespan_us <= simulate(problem, first).makespan_us * 1.2
     assert "Gurobi found nothing" in plan.note
@@ -143,14 +160,13 @@ def test_a_failing_solver_never_costs_the_plan(gurobi, behaviour, solver):
     assert "proven optimal by Gurobi" not in plan.note
 
 
+@pytest.mark.usefixtures("coarse")
 def test_without_a_licence_a_free_solver_takes_over(gurobi):
     gurobi(**UNLICENSED)
-    rng = np.random.default_rng(3)
-    costs = rng.integers(1, 50, 150).astype(float).tolist()
-    problem = Problem(line(costs, [(i, i + 50, 500) for i in range(100)]), gpus(2, b1=0.1))
-    plan = place(problem, "pesto", options=PlaceOptions(time_limit_s=8)).plan
+    problem = fifty_chains()
+    plan = search_briefly(problem)
     assert plan.details["solver"] == "HiGHS"
-    assert plan.details["vertices"] <= 40
+    assert plan.details["vertices"] == 6
     assert Result(simulate(problem, plan), lower_bound_us(problem)).gap < 0.01
     assert "Gurobi found nothing (No Gurobi license found)." in plan.note
     assert "by HiGHS" in plan.note
@@ -159,9 +175,7 @@ def test_without_a_licence_a_free_solver_takes_over(gurobi):
 
 def test_a_requested_solver_is_not_replaced_and_its_error_is_noted(gurobi):
     gurobi(**UNLICENSED)
-    plan = place(
-        wide_problem(), "pesto", options=PlaceOptions(time_limit_s=4, values={"solver": "Gurobi"})
-    ).plan
+    plan = search_briefly(wide_problem(), solver="Gurobi")
     assert plan.details["solver"] == "Gurobi"
     assert plan.details["solver_status"] == "failed"
     assert "Gurobi found nothing (No Gurobi license found)." in plan.note

@@ -133,7 +133,7 @@ def test_the_commands_accept_plans_with_splits(split, tmp_path, capsys, monkeypa
     assert "a Python module of devices cannot split ops" in capsys.readouterr().err
     start = ["place", "p.json", "--cluster", "a100-2-nvlink", "--start", "plan.json"]
     capsys.readouterr()
-    assert run([*start, "--time-limit", "1", "--json"]) == 0
+    assert run([*start, "--option", "rounds=1", "--json"]) == 0
     better = json.loads(capsys.readouterr().out)
     assert better["split_ops"] == placed["split_ops"]
     assert better["step_time_us"] <= placed["step_time_us"]

@@ -16,6 +16,9 @@ def never():
     return False
 
 
+GUARD_S = 600.0
+
+
 def knapsack(n=4, seed=1):
     """Return a knapsack that holds half the weight; minimise the value left behind."""
     rng = np.random.default_rng(seed)
@@ -33,7 +36,7 @@ def knapsack(n=4, seed=1):
 
 def solve(model, start=None, **options):
     reports = []
-    answer = solve_milp(model, start, 20.0, never, reports.append, **options)
+    answer = solve_milp(model, start, GUARD_S, never, reports.append, **options)
     if answer.status == "missing":
         pytest.skip(answer.why)
     return answer, reports
@@ -71,14 +74,14 @@ def test_an_impossible_model_is_infeasible(solver):
 
 def test_stopping_before_the_start_gives_no_solution():
     model, _ = knapsack()
-    answer = solve_milp(model, None, 20.0, lambda: True, lambda _: None)
+    answer = solve_milp(model, None, GUARD_S, lambda: True, lambda _: None)
     assert (answer.status, answer.values) == ("stopped", None)
 
 
 def test_a_stopped_solver_answers_with_its_last_report():
     model, _ = knapsack(12)
     reports = []
-    answer = solve_milp(model, np.zeros(12), 20.0, lambda: bool(reports), reports.append)
+    answer = solve_milp(model, np.zeros(12), GUARD_S, lambda: bool(reports), reports.append)
     if answer.status == "missing":
         pytest.skip(answer.why)
     assert answer.status == "stopped"
@@ -116,7 +119,7 @@ def test_a_solver_counts_as_installed_if_its_program_is_found(monkeypatch):
 
 def test_a_failing_solver_process_is_reported_with_its_last_line():
     model, _ = knapsack()
-    answer = solve_milp(model, None, 20.0, never, lambda _: None, solver="CBC", threads="two")
+    answer = solve_milp(model, None, GUARD_S, never, lambda _: None, solver="CBC", threads="two")
     assert answer.status == "failed"
     assert "two" in answer.why
 
@@ -147,7 +150,7 @@ def test_a_solver_that_is_stopped_leaves_no_file_behind(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     model, _ = knapsack(12)
     reports = []
-    solve_milp(model, np.zeros(12), 20.0, lambda: bool(reports), reports.append, solver="CBC")
+    solve_milp(model, np.zeros(12), GUARD_S, lambda: bool(reports), reports.append, solver="CBC")
     assert not list(tmp_path.iterdir())
 
 

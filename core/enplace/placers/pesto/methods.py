@@ -31,7 +31,7 @@ from enplace.placing.candidates import given_start
 from enplace.placing.incumbents import is_better, report
 from enplace.placing.moves import make_level
 from enplace.placing.moves.steps import nearest
-from enplace.placing.options import SOLVER, PlaceOptions, Progress
+from enplace.placing.options import ROUNDS, SOLVER, PlaceOptions, Progress
 from enplace.placing.registry import WARM_START, placer
 from enplace.placing.repair import relieve
 from enplace.solvers.milp import Answer, installed, keeps_to, solve_milp
@@ -62,13 +62,13 @@ LARGE_VERTEX = 100
     title="Pesto, integer program",
     source="Pesto (Hafeez et al. 2021)",
     capabilities=("memory", "heterogeneous", "channels", "anytime", WARM_START),
-    options=(SOLVER,),
+    options=(SOLVER, ROUNDS),
 )
 def pesto(problem: Problem, options: PlaceOptions) -> Plan:
     """Coarsen, solve the ILP from the best list schedule, and transfer the result to the ops.
 
     If there is a plan to begin from, the ILP starts from it, as nearly as the vertices allow, and
-    has to beat it.
+    has to beat it. A budget of rounds ends the search on 200 vertices; the ILP has a time limit.
     """
     limit_s = DEFAULT_S if options.time_limit_s is None else options.time_limit_s
     usual = next((name for name in COMMERCIAL if installed(name)), "HiGHS")
@@ -106,7 +106,7 @@ def _solve(
     if answer.values is not None:
         best = _better(problem, best, program.plan(answer.values), vertex, options, solver)
     if searches and not options.stopped:
-        until_s = min(limit_s, options.seconds + SEARCH_S)
+        until_s = None if options.rounds else min(limit_s, options.seconds + SEARCH_S)
         best, more = _search(problem, best, replace(options, time_limit_s=until_s))
         note += more
     details = {

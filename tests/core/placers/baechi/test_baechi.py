@@ -129,7 +129,7 @@ def test_the_kernel_equals_the_reference(problem, data):
     assert (device.tolist(), start.tolist()) == expected
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=8)
 @given(problem=problems(), window=st.integers(1, 30))
 def test_with_any_window_each_child_is_the_favourite_of_one_parent(problem, window):
     favourite = favourite_children(problem, PlaceOptions(), window)

@@ -175,21 +175,22 @@ def compiled():
 warnings.simplefilter("ignore")
 load_all_kernels(lambda message: None)
 known = compiled()
+one_round = PlaceOptions(time_limit_s=3600.0, values={"rounds": 1})
 for sample in samples():
     problem = Problem(read_profile(sample.path), presets()["celeritas"])
-    place(problem, "enplace", options=PlaceOptions(time_limit_s=1.5))
+    place(problem, "enplace", options=one_round)
 # Two ops that are merged to one, and would be faster apart, were it not for the transfer.
 pair = make_profile(
     "pair", op_names=["a", "b"], op_types=["Op"] * 2, scopes=[""] * 2,
     time_us=[[30.0, 900.0], [300.0, 90.0]], persistent_bytes=[0, 0], temporary_bytes=[0, 0],
     colocation=[""] * 2, edge_source=[0], edge_output=[0], edge_op=[1], edge_bytes=[20 << 20],
 )
-place(Problem(pair, presets()["pesto"]), "enplace", options=PlaceOptions(time_limit_s=1.0))
+place(Problem(pair, presets()["pesto"]), "enplace", options=one_round)
 print(len(known), sorted(compiled() - known))
 """
 
 
-def test_nothing_is_compiled_while_the_time_limit_runs():
+def test_nothing_is_compiled_during_the_search():
     """On a machine that has never run the method, everything is compiled before the search."""
     done = subprocess.run(
         [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True

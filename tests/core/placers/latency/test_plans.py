@@ -24,7 +24,7 @@ BASELINES = ("greedy-latency", "max-load-dp", "local-search")
 
 
 def plan_by(method, problem):
-    return place(problem, method, options=PlaceOptions(objective=LATENCY, time_limit_s=20.0)).plan
+    return place(problem, method, options=PlaceOptions(objective=LATENCY)).plan
 
 
 @needs_solver

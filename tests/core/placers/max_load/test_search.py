@@ -32,7 +32,7 @@ def never():
     return False
 
 
-def limits(seconds=20.0):
+def limits(seconds=600.0):
     reported = []
     return Limits(seconds, never, reported.append), reported
 
@@ -42,7 +42,7 @@ def solver():
     """Skip where HiGHS is not installed."""
     builder = ModelBuilder()
     builder.rows([(1.0, builder.variables(1, cost=1.0))], lower=1.0)
-    answer = solve_milp(builder.model(), None, 20.0, never, lambda _: None)
+    answer = solve_milp(builder.model(), None, 600.0, never, lambda _: None)
     if answer.status == "missing":
         pytest.skip(answer.why)
 

@@ -20,6 +20,7 @@ from enplace.placers.max_load.contract import contract
 from enplace.placers.max_load.dp import partition_along_order, partition_exactly
 from enplace.placers.max_load.ideals import bound_ideals, find_ideals
 from enplace.placing.options import load_values
+from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_profile
 from enplace.readers.clusters import cluster_from
 from enplace.readers.dnn_partitioning import read_dnn_partitioning
@@ -92,7 +93,7 @@ def test_a_model_whose_ops_together_exceed_memory_still_gets_a_partition(method)
     profile = profile_of(dict.fromkeys(names, 30.0), [(a, b, 10) for a, b in pairwise(names)])
     # Five tensors of 10 bytes; at most two are alive at any time.
     problem = Problem(profile, cluster_of(2, b0_us=0.0, capacity_bytes=22))
-    plan = place(problem, method, options=PlaceOptions(time_limit_s=20)).plan
+    plan = place(problem, method).plan
     assert max_load_us(problem, plan.device) == 100
     assert simulate(problem, plan).fits
     assert "as if each had" in plan.note
@@ -226,7 +227,7 @@ def test_the_quick_bound_is_below_every_partition(times, n_gpus):
 
 
 def test_a_plan_notes_that_only_linear_orders_were_searched():
-    options = PlaceOptions(time_limit_s=0.5)
+    options = PlaceOptions(stopwatch=Stopwatch(itertools.count().__next__))  # a second per look
     plan = place(chains(40, 1, capacity_bytes=150), "max-load-dp", options=options).plan
     assert "linear orders" in plan.note
     assert not plan.proven
@@ -251,7 +252,7 @@ def test_a_stopped_search_returns_the_best_so_far():
 def test_every_claim_of_a_plan_is_true(problem):
     """A plan that claims a proof has the least possible load and fits."""
     least, size = least_load_us(problem), op_memory_bytes(problem)
-    plan = place(problem, "max-load-dp", options=PlaceOptions(time_limit_s=20)).plan
+    plan = place(problem, "max-load-dp").plan
     assert plan.bound_us <= plan.value_us
     assert plan.proven == np.isfinite(least)
     if plan.proven:
@@ -283,7 +284,7 @@ def test_nothing_is_proven_if_devices_differ():
     chain = profile_of({"a": 5, "b": 5}, [("a", "b", 1)])
     problem = Problem(chain, cluster_of(2, b0_us=0.0, speeds=(1.0, 0.25)))
     plan = place(problem, "max-load-dp").plan
-    exact = place(problem, "max-load-ip", options=PlaceOptions(time_limit_s=20)).plan
+    exact = place(problem, "max-load-ip").plan
     assert not plan.proven
     assert "differ" in plan.note
     assert plan.bound_us <= exact.value_us
@@ -302,7 +303,7 @@ THROUGHPUT_METHODS = ["max-load-dp", "max-load-dpl", "max-load-ip", "max-load-ip
 def test_a_gpu_sends_over_its_own_link(method):
     problem = chain_of_four(n_gpus=2, slower=(1.0, 100.0))
     assert device_loads_us(problem, np.array([0, 0, 1, 1])).tolist() == [20 + 1, 20 + 100, 0]
-    plan = place(problem, method, options=PlaceOptions(time_limit_s=20)).plan
+    plan = place(problem, method).plan
     assert plan.value_us == 40
     assert plan.device.tolist() == [0, 0, 0, 0]
     assert plan.proven == ("ip" in method)
@@ -311,7 +312,7 @@ def test_a_gpu_sends_over_its_own_link(method):
 @pytest.mark.parametrize("method", THROUGHPUT_METHODS[2:])
 def test_integer_programs_avoid_a_gpu_with_a_slow_link(method):
     problem = chain_of_four(n_gpus=3, slower=(100.0, 1.0, 1.0))
-    plan = place(problem, method, options=PlaceOptions(time_limit_s=20)).plan
+    plan = place(problem, method).plan
     assert plan.value_us == 21
     assert plan.proven
     assert 0 not in plan.device
@@ -339,7 +340,7 @@ def cluster_with_links(cost_us):
 def test_different_links_without_a_cpu_prevent_a_proof(method, cost_us):
     problem = Problem(chain_of_four(n_gpus=2).profile, cluster_with_links(cost_us))
     objective = "latency" if "latency" in method else "throughput"
-    plan = place(problem, method, options=PlaceOptions(objective=objective, time_limit_s=20)).plan
+    plan = place(problem, method, options=PlaceOptions(objective=objective)).plan
     assert not plan.proven
     assert "links differ" in plan.note
 
@@ -369,7 +370,7 @@ def test_a_bad_start_does_not_make_a_proof_wrong(solver):
     problem = Problem(profile, cluster_of(2, b0_us=0.0, b1_us_per_byte=1e-4, speeds=(1e-4, 1.0)))
     devices = itertools.product(range(2), repeat=len(names))
     least = min(max_load_us(problem, np.array(each)) for each in devices)
-    options = PlaceOptions(time_limit_s=20, values={"solver": solver})
+    options = PlaceOptions(values={"solver": solver})
     plan = place(problem, "max-load-ip-noncontiguous", options=options).plan
     assert plan.bound_us <= least * (1 + 1e-9)
     assert plan.value_us <= least * (1 + 1e-5)
@@ -396,7 +397,7 @@ def test_nothing_is_proven_for_noncontiguous_backward_ops():
     profile = read_dnn_partitioning(Content(b"", "seven", data))
     problem = Problem(profile, cluster_from("from-file", profile))
     plan = place(problem, "max-load-dp").plan
-    exact = place(problem, "max-load-ip", options=PlaceOptions(time_limit_s=20)).plan
+    exact = place(problem, "max-load-ip").plan
     assert exact.proven
     assert plan.value_us < exact.value_us
     assert not plan.proven
@@ -408,7 +409,7 @@ def test_a_plan_notes_that_nothing_fits(method):
     times = dict.fromkeys("abc", 5.0)
     profile = profile_of(times, [("a", "b", 1)], persistent=dict.fromkeys(times, 600))
     problem = Problem(profile, cluster_of(2, capacity_bytes=1000))
-    plan = place(problem, method, options=PlaceOptions(time_limit_s=5)).plan
+    plan = place(problem, method).plan
     assert "nothing that fits" in plan.note
     assert not plan.proven
 
@@ -423,7 +424,7 @@ def test_zero_time_ops_are_placed_where_they_fit():
     )
     problem = Problem(profile, cluster_of(2, capacity_bytes=8, cpu_lanes=1))
     for method in ("max-load-dp", "max-load-ip", "max-load-ip-noncontiguous"):
-        plan = place(problem, method, options=PlaceOptions(time_limit_s=20)).plan
+        plan = place(problem, method).plan
         held = np.bincount(plan.device, weights=profile.persistent_bytes, minlength=3)
         assert (held[:2] <= 8).all()
 
