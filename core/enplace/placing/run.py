@@ -41,7 +41,12 @@ def place(problem: Problem, method: str, *, options: PlaceOptions | None = None)
     options = _checked(chosen, options or PlaceOptions())
     if options.start is not None and not problem.splits:
         problem = split_problem(problem, options.start.splits)
-    with options.stopwatch.restart().paused_by_compiler() as stopwatch:
+    stopwatch = options.stopwatch.restart()
+
+    def report() -> None:
+        options.progress(Progress(stopwatch.seconds, "Compiling, once after installation"))
+
+    with stopwatch.paused_by_compiler(report):
         plan = _solve(chosen, problem, replace(options, stopwatch=stopwatch))
     return _result(problem, plan, options)
 

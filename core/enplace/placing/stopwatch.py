@@ -25,6 +25,7 @@ class Stopwatch(event.Listener):
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock, self._started_s = clock, clock()
         self._depth, self._paused_at_s, self._paused_s = 0, 0.0, 0.0
+        self._report: Callable[[], None] | None = None
 
     @property
     def seconds(self) -> float:
@@ -45,14 +46,18 @@ class Stopwatch(event.Listener):
             self.on_end(None)
 
     @contextmanager
-    def paused_by_compiler(self) -> Iterator[Stopwatch]:
-        """Pause whenever numba compiles or loads a loop."""
+    def paused_by_compiler(self, report: Callable[[], None] | None = None) -> Iterator[None]:
+        """Pause whenever numba compiles or loads a loop, and call ``report`` unless paused."""
+        self._report = report
         with event.install_listener("numba:compile", self):
-            yield self
+            yield
+        self._report = None
 
     def on_start(self, event: event.Event | None) -> None:
         if self._depth == 0:
             self._paused_at_s = self._clock()
+            if event is not None and self._report is not None:
+                self._report()
         self._depth += 1
 
     def on_end(self, event: event.Event | None) -> None:

@@ -41,3 +41,12 @@ def test_stopwatches_are_independent():
     one, other = ticking(), ticking()
     with one.paused():
         assert other.seconds < other.seconds
+
+
+def test_compiling_is_reported_unless_a_pause_has_another_reason():
+    stopwatch, reports = ticking(), []
+    with stopwatch.paused_by_compiler(lambda: reports.append(stopwatch.seconds)):
+        with stopwatch.paused(), event.trigger_event("numba:compile"):
+            assert reports == []
+        with event.trigger_event("numba:compile"), event.trigger_event("numba:compile"):
+            assert len(reports) == 1
