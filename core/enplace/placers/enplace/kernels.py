@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -31,7 +29,9 @@ from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_meth
 from enplace.placing.moves import make_level
 from enplace.placing.moves.steps import State, blocks_step, going, windows_step
 from enplace.placing.options import PlaceOptions, Progress
-from enplace.processes.worker import safe_environment
+from enplace.processes.main import Connection, done
+from enplace.processes.wire import Message
+from enplace.processes.worker import Worker, WorkerError, handler_program
 from enplace.readers.clusters import presets
 from enplace.values.problem import Problem
 from enplace.values.profile import make_profile
@@ -137,15 +137,14 @@ def load_all_kernels(report: Report) -> None:
         _compilation.load(step, report)
 
 
-def compile_for_another_process(folder: str) -> None:
-    """Take steps from the last on until none is left or the process that asked is gone."""
-    parent, claims = os.getppid(), _Claims(Path(folder))
+def compile_for_another_process(connection: Connection) -> Message:
+    """Take steps from the last on until none is left: the handler of the other process."""
+    claims = _Claims(Path(connection.receive().details["folder"]))
     for step in reversed(STEPS):
-        if os.getppid() != parent:
-            return
         if claims.claim(step):
             _run_step(step)
             claims.finish(step)
+    return done()
 
 
 def _run_step(step: str) -> None:
@@ -182,7 +181,7 @@ class _Compilation(event.Listener):
         self.lock = threading.Lock()
         self.folder: tempfile.TemporaryDirectory[str] | None = None
         self.claims: _Claims | None = None
-        self.helper: subprocess.Popen[bytes] | None = None
+        self.helper: Worker | None = None
         self.report: Report | None = None
         event.register("numba:compile", self)
 
@@ -230,7 +229,8 @@ class _Compilation(event.Listener):
                 break  # the step that this kernel belongs to
             self.claims.finish(step)
         if len(os.sched_getaffinity(0)) > 1:
-            self.helper = _start_helper(self.folder.name)
+            with suppress(WorkerError):  # then this process compiles all
+                self.helper = _start_helper(self.folder.name)
         self.report(self._message())
 
     def on_end(self, event: event.Event) -> None:
@@ -244,7 +244,9 @@ class _Compilation(event.Listener):
             report(self._message())
 
     def _helper_runs(self) -> bool:
-        return self.helper is not None and self.helper.poll() is None
+        if self.helper is not None:
+            self.helper.receive()
+        return self.helper is not None and not self.helper.over
 
     def _message(self) -> str:
         claims = self.claims
@@ -254,22 +256,15 @@ class _Compilation(event.Listener):
     def _end_helper(self) -> None:
         """Stop the other process: all steps are loaded, or this process ends."""
         if self.helper is not None:
-            self.helper.kill()
-            self.helper.wait()
+            self.helper.stop(grace_s=0)
         if self.folder is not None:
             self.folder.cleanup()
         self.folder, self.claims, self.helper = None, None, None
 
 
-def _start_helper(folder: str) -> subprocess.Popen[bytes]:
-    start = f"import sys, {__name__} as kernels; kernels.compile_for_another_process(sys.argv[1])"
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", start, folder],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=safe_environment(),
-    )
+def _start_helper(folder: str) -> Worker:
+    program = handler_program(f"{__name__}:{compile_for_another_process.__name__}", "compiling")
+    return Worker(program, [Message("compile", {"folder": folder})])
 
 
 _compilation = _Compilation()
