@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.machine.compiling import allocating, loop, step
+from enplace.machine.compiling import helper, kernel, loop, step
 from enplace.machine.heaps import pop_event, push_event
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
 
@@ -151,8 +151,15 @@ def earliest_starts(costs: LeastCosts) -> FloatArray:
     return head_us
 
 
-@loop
+@kernel
 def _find_heads(
+    costs: LeastCosts, ancestors: _Ancestors, fork: _Fork, head_us: FloatArray
+) -> None:  # pragma: no cover - compiled
+    _find_in_order(costs, ancestors, fork, head_us)
+
+
+@loop
+def _find_in_order(
     c: LeastCosts, a: _Ancestors, f: _Fork, head_us: FloatArray
 ) -> None:  # pragma: no cover - compiled
     for v in c.order:
@@ -314,7 +321,7 @@ def _find_fork(
     return n
 
 
-@allocating
+@helper
 def _sort_by_way(ops: IntArray, ways: FloatArray, n: int) -> None:  # pragma: no cover - compiled
     """Sort the first ``n`` ops, the longest way first."""
     ops[:n] = ops[:n][np.argsort(ways[:n])]
@@ -358,7 +365,7 @@ def _on_bus_us(
     return least_us
 
 
-@allocating
+@helper
 def _start_after(
     c: LeastCosts, a: _Ancestors, head_us: FloatArray, v: int, bound_us: float
 ) -> float:  # pragma: no cover - compiled

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from enplace.machine.compiling import helper, kernel
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import IntArray
 
@@ -37,7 +37,7 @@ def merge_chains(problem: Problem) -> IntArray:
         np.asarray(idle),
         device_set,
         profile.edge_source,
-        profile.edge_op,
+        profile.edge_op.copy(),  # writable, like the other: numba compiles again for read-only ones
     )
     return _split_large(problem, group)
 
@@ -55,7 +55,7 @@ def _split_large(problem: Problem, group: IntArray) -> IntArray:
     return found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _merge(
     order: IntArray, idle: BoolArray, device_set: IntArray, source: IntArray, target: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
@@ -93,7 +93,7 @@ def _merge(
     return group
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _only(
     n: int, root: IntArray, source: IntArray, target: IntArray
 ) -> IntArray:  # pragma: no cover - compiled

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from enplace.machine.compiling import kernel
 from enplace.values.arrays import IntArray, csr_offsets, inverse
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
@@ -116,7 +116,7 @@ def _peak_inside(problem: Problem, group: IntArray, order: IntArray) -> IntArray
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _peaks(
     order: IntArray,
     group: IntArray,

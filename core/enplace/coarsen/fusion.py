@@ -14,10 +14,10 @@ Where the paper leaves the choice open, this is what we do:
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from enplace.coarsen.followers import find_leaders
 from enplace.coarsen.grouped import GroupedGraph, group_graph, mean_link
+from enplace.machine.compiling import helper, kernel
 from enplace.values.arrays import (
     FloatArray,
     IntArray,
@@ -110,7 +110,7 @@ def shortest_time_us(graph: GroupedGraph) -> FloatArray:
     return shortest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _critical_path_lengths(
     order: IntArray, out_ptr: IntArray, target: IntArray, w: FloatArray, c: FloatArray
 ) -> FloatArray:  # pragma: no cover - compiled
@@ -123,7 +123,7 @@ def _critical_path_lengths(
     return top + upward_rank(order, out_ptr, target, w, c)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _cpd_topo(
     n: int, out_ptr: IntArray, target: IntArray, w: FloatArray, c: FloatArray
 ) -> IntArray:  # pragma: no cover - compiled
@@ -132,12 +132,13 @@ def _cpd_topo(
     waiting = np.zeros(n, dtype=np.int64)
     for edge in range(len(target)):
         waiting[target[edge]] += 1
+    n_roots = 0
+    for node in range(n):
+        n_roots += waiting[node] == 0
     # The paper's queue adds and removes only at its head: a stack, whose top is the end here.
     stack, height = np.empty(n, dtype=np.int64), 0
-    # Both are reversed before the stable sort, so that among equals the first in Kahn's order ends
-    # on top of the stack.
-    roots = kahn[: np.sum(waiting == 0)][::-1]
-    for node in roots[np.argsort(cpath[roots], kind="mergesort")]:
+    # Among equals the first in Kahn's order ends on top of the stack.
+    for node in _by_path_length(kahn[:n_roots], cpath):
         stack[height] = node
         height += 1
     order = np.empty(n, dtype=np.int64)
@@ -145,8 +146,7 @@ def _cpd_topo(
         height -= 1
         node = stack[height]
         order[filled] = node
-        children = target[out_ptr[node] : out_ptr[node + 1]][::-1]
-        for child in children[np.argsort(cpath[children], kind="mergesort")]:
+        for child in _by_path_length(target[out_ptr[node] : out_ptr[node + 1]], cpath):
             waiting[child] -= 1
             if waiting[child] == 0:
                 stack[height] = child
@@ -154,7 +154,20 @@ def _cpd_topo(
     return order
 
 
-@njit(cache=True, nogil=True)
+@helper
+def _by_path_length(nodes: IntArray, cpath: FloatArray) -> IntArray:  # pragma: no cover - compiled
+    """Sort nodes by their critical paths; of equal nodes, the last comes first."""
+    n = len(nodes)
+    length, found = np.empty(n), np.empty(n, dtype=np.int64)
+    for i in range(n):
+        length[i] = cpath[nodes[n - 1 - i]]
+    order = np.argsort(length, kind="mergesort")
+    for i in range(n):
+        found[i] = nodes[n - 1 - order[i]]
+    return found
+
+
+@kernel
 def _cut(
     in_ptr: IntArray,
     in_source: IntArray,

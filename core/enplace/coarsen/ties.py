@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from enplace.coarsen.grouped import mean_link
+from enplace.machine.compiling import helper, kernel
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -50,7 +50,7 @@ def tie_heavy_edges(problem: Problem, ratio: float, share: float) -> IntArray:
     return np.unique(root[problem.unit], return_inverse=True)[1].astype(np.int64)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _join(
     left: IntArray, right: IntArray, work_us: FloatArray, allowed: BoolArray, limit_us: float
 ) -> IntArray:  # pragma: no cover - compiled
@@ -67,7 +67,7 @@ def _join(
     return parent
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _root(parent: IntArray, unit: int) -> int:  # pragma: no cover - compiled
     while parent[unit] != unit:
         parent[unit] = parent[parent[unit]]

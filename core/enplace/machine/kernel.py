@@ -15,9 +15,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from enplace.machine.compiling import loop, step
+from enplace.machine.compiling import kernel, loop, step
 from enplace.machine.heaps import pop_event, pop_key, push_event, push_key
 from enplace.machine.layout import Machine
 from enplace.machine.placement import (
@@ -64,8 +63,6 @@ class _State(NamedTuple):
         Whether the tensor has been made.
     awake : bool array, shape (n_channels,)
         Channels whose next transfer may have become able to start since they were last checked.
-    waker_ptr, waker : int arrays
-        For each channel, the first channels of all links that pass it.
     event_us, event_code : arrays, shape (n_ops + n_transfers,)
         Heap of all ends to come: ops by number, then transfers.
     counts : int array
@@ -82,8 +79,6 @@ class _State(NamedTuple):
     queue_size: IntArray
     requested: BoolArray
     awake: BoolArray
-    waker_ptr: IntArray
-    waker: IntArray
     event_us: FloatArray
     event_code: IntArray
     counts: IntArray
@@ -94,67 +89,50 @@ EVENTS, WAITING, KEYS, CHANGED = range(4)
 channel may have something to start."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run(machine: Machine, placement: Placement) -> Times:  # pragma: no cover - compiled
     """Simulate a plan to its end, or until its order deadlocks."""
-    n_ops, n_transfers = len(placement.device), len(placement.transfers.tensor)
-    state = _begin(machine, placement)
-    times = Times(
-        np.zeros(n_ops), np.zeros(n_ops), np.zeros(n_ops, np.int64),
-        np.zeros(n_transfers), np.zeros(n_transfers), np.diff(machine.in_ptr), 0,
-    )  # fmt: skip
-    n_finished = _run(machine, placement, times, state)
-    return Times(
-        times.start_us, times.finish_us, times.lane, times.sent_start_us, times.sent_finish_us,
-        times.waiting, n_finished,
-    )  # fmt: skip
-
-
-@njit(cache=True, nogil=True)
-def _begin(machine: Machine, placement: Placement) -> _State:  # pragma: no cover - compiled
-    n_ops, n_devices = len(placement.device), len(machine.lanes)
-    n_transfers, n_channels = len(placement.transfers.tensor), machine.n_channels
-    waker_ptr, waker = _wakers(machine)
-    return _State(
+    n_devices, n_lanes, n_channels, n_ops, n_transfers, n_queued = _sizes(machine, placement)
+    state = _State(
         ready=np.empty(n_ops, np.int64),
         ready_size=np.zeros(n_devices, np.int64),
         op_of_key=np.empty(n_ops, np.int64),
-        free_lanes=machine.lanes.copy(),
-        lane_busy=np.zeros(machine.lanes.sum(), np.bool_),
+        free_lanes=np.empty(n_devices, np.int64),
+        lane_busy=np.zeros(n_lanes, np.bool_),
         channel_free_us=np.zeros(n_channels),
-        queue=np.empty(len(placement.channel_queue), np.int64),
+        queue=np.empty(n_queued, np.int64),
         queue_size=np.zeros(n_channels, np.int64),
         requested=np.zeros(n_transfers, np.bool_),
         awake=np.zeros(n_channels, np.bool_),
-        waker_ptr=waker_ptr,
-        waker=waker,
         event_us=np.empty(n_ops + n_transfers),
         event_code=np.empty(n_ops + n_transfers, np.int64),
         counts=np.zeros(4, np.int64),
     )
+    start_us, finish_us, lane = np.zeros(n_ops), np.zeros(n_ops), np.zeros(n_ops, np.int64)
+    sent_us, arrival_us = np.zeros(n_transfers), np.zeros(n_transfers)
+    waiting = np.empty(n_ops, np.int64)
+    times = Times(start_us, finish_us, lane, sent_us, arrival_us, waiting, 0)
+    n_finished = _run(machine, placement, times, state)
+    return Times(start_us, finish_us, lane, sent_us, arrival_us, waiting, n_finished)
 
 
-@njit(cache=True, nogil=True)
-def _wakers(machine: Machine) -> tuple[IntArray, IntArray]:  # pragma: no cover - compiled
-    """Find for each channel the first channels of all links that use it; as CSR."""
-    route_ptr, route = machine.route_ptr, machine.route
-    ptr = np.zeros(machine.n_channels + 1, np.int64)
-    for channel in route:
-        ptr[channel + 1] += 1
-    ptr = np.cumsum(ptr)
-    waker, filled = np.empty(len(route), np.int64), ptr.copy()
-    for link in range(len(route_ptr) - 1):
-        for hop in range(route_ptr[link], route_ptr[link + 1]):
-            waker[filled[route[hop]]] = route[route_ptr[link]]
-            filled[route[hop]] += 1
-    return ptr, waker
+@loop
+def _sizes(m: Machine, p: Placement) -> tuple[int, ...]:  # pragma: no cover - compiled
+    n_lanes = 0
+    for device in range(len(m.lanes)):
+        n_lanes = max(n_lanes, m.lane_end[device])
+    n_transfers = len(p.transfers.tensor)
+    return len(m.lanes), n_lanes, m.n_channels, len(p.device), n_transfers, len(p.channel_queue)
 
 
 @loop
 def _run(m: Machine, p: Placement, t: Times, s: _State) -> int:  # pragma: no cover - compiled
     """Run until nothing is left to end; return how many ops have ended."""
     n_ops, n_finished = len(p.device), 0
+    for device in range(len(m.lanes)):
+        s.free_lanes[device] = m.lanes[device]
     for op in range(n_ops):
+        t.waiting[op] = m.in_ptr[op + 1] - m.in_ptr[op]
         if t.waiting[op] == 0:
             _make_ready(m, p, s, op)
     now = 0.0
@@ -395,5 +373,5 @@ def _wake(m: Machine, s: _State, link: int) -> None:  # pragma: no cover - compi
     """Mark all channels whose next transfer may have waited for one of a link's channels."""
     for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):
         channel = m.route[hop]
-        for at in range(s.waker_ptr[channel], s.waker_ptr[channel + 1]):
-            s.awake[s.waker[at]] = True
+        for at in range(m.waker_ptr[channel], m.waker_ptr[channel + 1]):
+            s.awake[m.waker[at]] = True

@@ -32,6 +32,9 @@ class Machine(NamedTuple):
         own lanes or the lanes of its chip.
     shares_channels : bool
         Whether some channel carries transfers from several devices.
+    waker_ptr, waker : int arrays, shapes (n_channels + 1,) and (n_hops,)
+        The first channels of all links that use channel ``c``:
+        ``waker[waker_ptr[c] : waker_ptr[c + 1]]``.
     """
 
     topological_order: IntArray
@@ -60,6 +63,8 @@ class Machine(NamedTuple):
     shares_channels: bool
     route_ptr: IntArray
     route: IntArray
+    waker_ptr: IntArray
+    waker: IntArray
     b0_us: FloatArray
     b1_us_per_byte: FloatArray
 
@@ -71,6 +76,10 @@ def build_machine(problem: Problem) -> Machine:
     member = np.argsort(problem.unit, kind="stable").astype(np.int64)
     first_lane = np.cumsum(cluster.lanes) - cluster.lanes
     lane_ptr = first_lane[cluster.lane_owner]
+    n_channels = len(cluster.channels)
+    n_hops = np.diff(cluster.route_ptr)
+    first_hop = cluster.route_ptr[:-1][n_hops > 0]
+    by_channel = np.argsort(cluster.route, kind="stable")
     return Machine(
         topological_order=profile.topological_order,
         # Always a copy in rows: numba compiles again for each memory layout.
@@ -95,10 +104,12 @@ def build_machine(problem: Problem) -> Machine:
         lane_owner=cluster.lane_owner,
         lane_ptr=lane_ptr,
         lane_end=lane_ptr + cluster.lanes,
-        n_channels=len(cluster.channels),
+        n_channels=n_channels,
         shares_channels=_shares_channels(problem),
         route_ptr=cluster.route_ptr,
         route=cluster.route,
+        waker_ptr=csr_offsets(cluster.route[by_channel], n_channels),
+        waker=np.repeat(cluster.route[first_hop], n_hops[n_hops > 0])[by_channel],
         b0_us=cluster.b0_us,
         b1_us_per_byte=cluster.b1_us_per_byte,
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from enplace.machine.compiling import kernel
 from enplace.names.passes import BACKWARD, in_pass, named_backward
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
@@ -40,7 +40,7 @@ def _with_followers(profile: Profile, ops: BoolArray) -> BoolArray:
     return found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def raise_along_edges(
     order: IntArray, ptr: IntArray, target: IntArray, value: IntArray | BoolArray | FloatArray
 ) -> None:  # pragma: no cover - compiled

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from enplace.machine.compiling import kernel, loop
 from enplace.machine.layout import Machine, transfer_us
 from enplace.values.arrays import FloatArray, IntArray
 
@@ -76,7 +76,7 @@ class Placement(NamedTuple):
     links: int
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def lay_out(
     machine: Machine, device: IntArray, position: IntArray, policy: int, links: int
 ) -> Placement:  # pragma: no cover - compiled
@@ -87,62 +87,104 @@ def lay_out(
     device, position : int arrays, shape (n_ops,)
         The arrays become part of the result.
     """
-    n_ops, n_devices = len(device), len(machine.lanes)
-    duration_us = np.empty(n_ops)
-    heap_ptr = np.zeros(n_devices + 1, np.int64)
-    for op in range(n_ops):
-        duration_us[op] = machine.time_us[op, device[op]]
-        heap_ptr[machine.lane_owner[device[op]] + 1] += 1
-    device_ptr, device_queue = np.zeros(n_devices + 1, np.int64), np.zeros(0, np.int64)
+    n_devices, n_channels, n_tensors, n_edges = _sizes(machine)
+    duration_us = np.empty(len(device))
+    heap_ptr, device_ptr = np.zeros(n_devices + 1, np.int64), np.zeros(n_devices + 1, np.int64)
+    _find_durations(machine, device, duration_us, heap_ptr)
+    device_queue = np.empty(len(device) if policy == STRICT else 0, np.int64)
     if policy == STRICT:
-        device_ptr, device_queue = _list_by_device(device, position, n_devices)
-    transfers = _list_transfers(machine, device, position)
-    rank = ranked = channel_queue = np.zeros(0, np.int64)
-    channel_ptr = np.zeros(machine.n_channels + 1, np.int64)
+        order, filled = np.empty(len(device), np.int64), np.empty(n_devices, np.int64)
+        _list_by_device(device, position, order, device_ptr, device_queue, filled)
+    ptr, latest = np.zeros(n_tensors + 1, np.int64), np.full(n_devices, -1)
+    tensor, target = np.empty(n_edges, np.int64), np.empty(n_edges, np.int64)
+    first = np.empty(n_edges, np.int64)
+    n = _list_transfers(machine, device, position, ptr, tensor, target, first, latest)
+    tensor, target, first = tensor[:n].copy(), target[:n].copy(), first[:n].copy()
+    link, transfer_time_us = np.empty(n, np.int64), np.empty(n)
+    _cost_transfers(machine, device, tensor, target, link, transfer_time_us)
+    ranked = np.zeros(0, np.int64)
+    channel_ptr = np.zeros(n_channels + 1, np.int64)
     if links != LINK_FIFO:
-        ranked = np.argsort(transfers.first_position, kind="mergesort")
-        rank = np.empty(len(ranked), np.int64)
-        for i in range(len(ranked)):
-            rank[ranked[i]] = i
-        channel_ptr, channel_queue = _list_by_channel(machine, transfers.link, ranked)
+        key = np.empty(n)  # as floats, which other kernels sort too: sorting is slow to compile
+        for transfer in range(n):
+            key[transfer] = first[transfer]
+        ranked = np.argsort(key, kind="mergesort")
+        _count_by_channel(machine, link, channel_ptr)
+    rank, channel_queue = np.empty(len(ranked), np.int64), np.empty(channel_ptr[-1], np.int64)
+    if links != LINK_FIFO:
+        filled = np.empty(n_channels, np.int64)
+        _list_by_channel(machine, link, ranked, rank, channel_ptr, channel_queue, filled)
     return Placement(
-        device, position, duration_us, np.cumsum(heap_ptr), device_ptr, device_queue,
-        transfers, rank, ranked, channel_ptr, channel_queue, policy, links,
+        device, position, duration_us, heap_ptr, device_ptr, device_queue,
+        Transfers(ptr, tensor, target, link, transfer_time_us, first),
+        rank, ranked, channel_ptr, channel_queue, policy, links,
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@loop
+def _sizes(m: Machine) -> tuple[int, int, int, int]:  # pragma: no cover - compiled
+    return len(m.lanes), m.n_channels, len(m.tensor_op), len(m.edge_op)
+
+
+@loop
+def _find_durations(
+    m: Machine, device: IntArray, duration_us: FloatArray, heap_ptr: IntArray
+) -> None:  # pragma: no cover - compiled
+    """Write how long each op takes, and where the heap of each chip begins."""
+    for op in range(len(device)):
+        duration_us[op] = m.time_us[op, device[op]]
+        heap_ptr[m.lane_owner[device[op]] + 1] += 1
+    _add_up(heap_ptr)
+
+
+@loop
+def _add_up(counts: IntArray) -> None:  # pragma: no cover - compiled
+    """Replace counts by their running sums."""
+    for i in range(1, len(counts)):
+        counts[i] += counts[i - 1]
+
+
+@loop
 def _list_by_device(
-    device: IntArray, position: IntArray, n_devices: int
-) -> tuple[IntArray, IntArray]:  # pragma: no cover - compiled
-    """List the ops of each device by position, as CSR."""
-    order, ptr = np.empty(len(device), np.int64), np.zeros(n_devices + 1, np.int64)
+    device: IntArray,
+    position: IntArray,
+    order: IntArray,
+    ptr: IntArray,
+    queue: IntArray,
+    filled: IntArray,
+) -> None:  # pragma: no cover - compiled
+    """List the ops of each device by position, as CSR; ``order`` and ``filled`` are scratch."""
     for op in range(len(device)):
         order[position[op]] = op
         ptr[device[op] + 1] += 1
-    ptr = np.cumsum(ptr)
-    queue, filled = np.empty(len(device), np.int64), ptr.copy()
-    for following in order:
-        queue[filled[device[following]]] = following
-        filled[device[following]] += 1
-    return ptr, queue
+    _add_up(ptr)
+    for d in range(len(filled)):
+        filled[d] = ptr[d]
+    for op in order:
+        queue[filled[device[op]]] = op
+        filled[device[op]] += 1
 
 
-@njit(cache=True, nogil=True)
+@loop
 def _list_transfers(
-    machine: Machine, device: IntArray, position: IntArray
-) -> Transfers:  # pragma: no cover - compiled
-    """Find every tensor that must be sent, with its destinations."""
-    n_devices, n_edges = len(machine.lanes), len(machine.edge_op)
-    ptr = np.zeros(len(machine.tensor_op) + 1, np.int64)
-    tensor_of, target = np.empty(n_edges, np.int64), np.empty(n_edges, np.int64)
-    first = np.empty(n_edges, np.int64)
-    latest = np.full(n_devices, -1)  # the latest transfer to each device, of any tensor
+    m: Machine,
+    device: IntArray,
+    position: IntArray,
+    ptr: IntArray,
+    tensor_of: IntArray,
+    target: IntArray,
+    first: IntArray,
+    latest: IntArray,
+) -> int:  # pragma: no cover - compiled
+    """Find every tensor that must be sent, with its destinations; return how many transfers.
+
+    ``latest`` is scratch: the latest transfer to each device, of any tensor.
+    """
     count = 0
-    for tensor in range(len(machine.tensor_op)):
-        home = device[machine.tensor_op[tensor]]
-        for edge in range(machine.edge_ptr[tensor], machine.edge_ptr[tensor + 1]):
-            consumer = machine.edge_op[edge]
+    for tensor in range(len(m.tensor_op)):
+        home = device[m.tensor_op[tensor]]
+        for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
+            consumer = m.edge_op[edge]
             to = device[consumer]
             if to == home:
                 continue
@@ -153,31 +195,51 @@ def _list_transfers(
             elif position[consumer] < first[latest[to]]:
                 first[latest[to]] = position[consumer]
         ptr[tensor + 1] = count
-    link, duration_us = np.empty(count, np.int64), np.empty(count)
-    for transfer in range(count):
-        made, goal = tensor_of[transfer], target[transfer]
-        home = device[machine.tensor_op[made]]
-        link[transfer] = home * n_devices + goal
-        duration_us[transfer] = transfer_us(machine, machine.tensor_bytes[made], home, goal)
-    return Transfers(
-        ptr, tensor_of[:count].copy(), target[:count].copy(), link, duration_us,
-        first[:count].copy(),
-    )  # fmt: skip
+    return count
 
 
-@njit(cache=True, nogil=True)
+@loop
+def _cost_transfers(
+    m: Machine,
+    device: IntArray,
+    tensor: IntArray,
+    target: IntArray,
+    link: IntArray,
+    duration_us: FloatArray,
+) -> None:  # pragma: no cover - compiled
+    """Write the link of each transfer, and how long it takes."""
+    for transfer in range(len(tensor)):
+        made, to = tensor[transfer], target[transfer]
+        home = device[m.tensor_op[made]]
+        link[transfer] = home * len(m.lanes) + to
+        duration_us[transfer] = transfer_us(m, m.tensor_bytes[made], home, to)
+
+
+@loop
+def _count_by_channel(m: Machine, link: IntArray, ptr: IntArray) -> None:  # pragma: no cover
+    """Count the transfers of each channel, as CSR offsets."""
+    for transfer in range(len(link)):
+        for hop in range(m.route_ptr[link[transfer]], m.route_ptr[link[transfer] + 1]):
+            ptr[m.route[hop] + 1] += 1
+    _add_up(ptr)
+
+
+@loop
 def _list_by_channel(
-    machine: Machine, link: IntArray, ranked: IntArray
-) -> tuple[IntArray, IntArray]:  # pragma: no cover - compiled
-    """List the transfers of each channel in rank order, as CSR."""
-    ptr = np.zeros(machine.n_channels + 1, np.int64)
-    for transfer in ranked:
-        for hop in range(machine.route_ptr[link[transfer]], machine.route_ptr[link[transfer] + 1]):
-            ptr[machine.route[hop] + 1] += 1
-    ptr = np.cumsum(ptr)
-    queue, filled = np.empty(ptr[-1], np.int64), ptr.copy()
-    for transfer in ranked:
-        for hop in range(machine.route_ptr[link[transfer]], machine.route_ptr[link[transfer] + 1]):
-            queue[filled[machine.route[hop]]] = transfer
-            filled[machine.route[hop]] += 1
-    return ptr, queue
+    m: Machine,
+    link: IntArray,
+    ranked: IntArray,
+    rank: IntArray,
+    ptr: IntArray,
+    queue: IntArray,
+    filled: IntArray,
+) -> None:  # pragma: no cover - compiled
+    """Number the transfers by rank, and list those of each channel in that order."""
+    for channel in range(len(filled)):
+        filled[channel] = ptr[channel]
+    for at in range(len(ranked)):
+        transfer = ranked[at]
+        rank[transfer] = at
+        for hop in range(m.route_ptr[link[transfer]], m.route_ptr[link[transfer] + 1]):
+            queue[filled[m.route[hop]]] = transfer
+            filled[m.route[hop]] += 1

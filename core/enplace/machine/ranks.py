@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from enplace.machine.compiling import kernel, loop
 from enplace.machine.layout import Machine, transfer_us
-from enplace.values.arrays import FloatArray, IntArray, upward_rank
+from enplace.values.arrays import FloatArray, IntArray
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def placed_rank_us(machine: Machine, device: IntArray) -> FloatArray:  # pragma: no cover - compiled
     """Compute upward ranks under a placement: true times, and only transfers that take place."""
-    work_us, cost_us = np.empty(len(device)), np.zeros(len(machine.edge_op))
-    for op in range(len(device)):
+    rank_us = np.zeros(len(device))
+    _find_rank_us(machine, device, rank_us)
+    return rank_us
+
+
+@loop
+def _find_rank_us(
+    m: Machine, device: IntArray, rank_us: FloatArray
+) -> None:  # pragma: no cover - compiled
+    for at in range(len(device) - 1, -1, -1):
+        op = m.topological_order[at]
         home = device[op]
-        work_us[op] = machine.time_us[op, home]
-        for tensor in range(machine.tensor_ptr[op], machine.tensor_ptr[op + 1]):
-            for edge in range(machine.edge_ptr[tensor], machine.edge_ptr[tensor + 1]):
-                to = device[machine.edge_op[edge]]
-                if to != home:
-                    cost_us[edge] = transfer_us(machine, machine.tensor_bytes[tensor], home, to)
-    return upward_rank(
-        machine.topological_order, machine.out_ptr, machine.edge_op, work_us, cost_us
-    )  # fmt: skip
+        for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
+            for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
+                consumer = m.edge_op[edge]
+                cost_us = 0.0
+                if device[consumer] != home:
+                    cost_us = transfer_us(m, m.tensor_bytes[tensor], home, device[consumer])
+                rank_us[op] = max(rank_us[op], cost_us + rank_us[consumer])
+        rank_us[op] += m.time_us[op, home]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from enplace.machine.kernel import run
+from enplace.machine.compiling import kernel, loop
+from enplace.machine.kernel import Times, run
 from enplace.machine.layout import Machine
-from enplace.machine.placement import PRIORITY, lay_out
+from enplace.machine.placement import PRIORITY, Placement, lay_out
 from enplace.values.arrays import FloatArray, IntArray
 
 
@@ -29,14 +29,13 @@ class Timing(NamedTuple):
     arrival_us: FloatArray
 
 
-@njit(cache=True, nogil=True)
-def new_timing(machine: Machine) -> Timing:  # pragma: no cover - compiled
+def new_timing(machine: Machine) -> Timing:
     """Make tables in which nothing has been sent."""
     n_ops, shape = len(machine.time_us), (len(machine.tensor_op), len(machine.lanes))
     return Timing(np.zeros(n_ops), np.zeros(n_ops), np.full(shape, -1.0), np.full(shape, -1.0))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def simulate_priority(
     machine: Machine, device: IntArray, position: IntArray, links: int, timing: Timing
 ) -> float:  # pragma: no cover - compiled
@@ -53,13 +52,20 @@ def simulate_priority(
     float
         When the last op or transfer ends, in µs.
     """
-    placement = lay_out(machine, device, position, PRIORITY, links)
-    times = run(machine, placement)
-    timing.start_us[:], timing.finish_us[:] = times.start_us, times.finish_us
+    # As a variable: numba would compile again for a constant.
+    placement = lay_out(machine, device, position, int(np.int64(PRIORITY)), links)
+    return _record(placement, run(machine, placement), timing)
+
+
+@loop
+def _record(p: Placement, times: Times, timing: Timing) -> float:  # pragma: no cover - compiled
+    makespan = 0.0
+    for op in range(len(times.start_us)):
+        timing.start_us[op], timing.finish_us[op] = times.start_us[op], times.finish_us[op]
+        makespan = max(makespan, times.finish_us[op])
     timing.arrival_us[:] = -1.0
-    makespan = float(times.finish_us.max())
-    for transfer in range(len(placement.transfers.tensor)):
-        tensor, target = placement.transfers.tensor[transfer], placement.transfers.target[transfer]
+    for transfer in range(len(p.transfers.tensor)):
+        tensor, target = p.transfers.tensor[transfer], p.transfers.target[transfer]
         timing.sent_us[tensor, target] = times.sent_start_us[transfer]
         timing.arrival_us[tensor, target] = times.sent_finish_us[transfer]
         makespan = max(makespan, times.sent_finish_us[transfer])

@@ -23,9 +23,9 @@ the choice open, this is what we do:
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from enplace.coarsen import GroupedGraph, cpd_topo, fuse, group_graph, mean_link
+from enplace.machine.compiling import helper, kernel
 from enplace.placing.capacity import Claims, claim, claims_of, needed_bytes
 from enplace.placing.in_order import place_in_order, settle_clusters
 from enplace.placing.options import PlaceOptions
@@ -83,7 +83,7 @@ def adjust(problem: Problem, graph: GroupedGraph, order: IntArray) -> IntArray:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _adjust(
     order: IntArray,
     gpus: IntArray,
@@ -100,13 +100,14 @@ def _adjust(
     n_devices = len(b0_us)
     slots = empty_slots(n_devices)
     device, finish = np.zeros(len(order), dtype=np.int64), np.zeros(len(order))
-    last = -1
+    last = int(np.int64(-1))  # no constant, or numba would compile _pick for it again
     for node in order:
         first, end = in_ptr[node], in_ptr[node + 1]
         cost = np.zeros((end - first, n_devices))
         for i in range(end - first):
-            a = device[in_source[first + i]]
-            cost[i] = in_tensors[first + i] * b0_us[a] + in_bytes[first + i] * b1_us_per_byte[a]
+            a, n, size = device[in_source[first + i]], in_tensors[first + i], in_bytes[first + i]
+            for d in range(n_devices):
+                cost[i, d] = n * b0_us[a, d] + size * b1_us_per_byte[a, d]
         # The paper's estimate: every input sets out at once, however busy the devices are.
         est = np.full(n_devices, np.inf)
         needed = needed_bytes(claims, node)
@@ -137,7 +138,7 @@ def _adjust(
     return device
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _pick(
     est_us: FloatArray, gpus: IntArray, free_bytes: IntArray, last: int, back_cost_us: float
 ) -> int:  # pragma: no cover - compiled
@@ -145,7 +146,11 @@ def _pick(
     earliest = int(np.argmin(est_us))
     if np.isinf(est_us[earliest]):
         # It fits nowhere. Take the GPU with the most memory left; the result may exceed it.
-        return int(gpus[np.argmax(free_bytes[gpus])])
+        emptiest = gpus[0]
+        for gpu in gpus:
+            if free_bytes[gpu] > free_bytes[emptiest]:
+                emptiest = gpu
+        return int(emptiest)
     if last < 0 or est_us[last] - est_us[earliest] > back_cost_us:
         return earliest
     return last

@@ -24,24 +24,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numba import njit
 
 from enplace.coarsen import tie_heavy_edges
+from enplace.machine.compiling import kernel, loop
+from enplace.machine.layout import Machine
 from enplace.placing.candidates import arranged, best_of, best_that_fits, by_start_or_rank
 from enplace.placing.incumbents import is_enough
 from enplace.placing.list_schedule import (
     State,
     Work,
     begin,
-    by_finish,
     count_memory,
     estimated_excess_bytes,
-    inlined,
     lane_start,
     prepare,
     ready_us,
     send,
     settle_units,
+    sort_inputs,
 )
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import placer
@@ -125,43 +125,57 @@ def list_schedule(
         The placement, and when each op starts in the schedule built with it.
     """
     position = position_by(problem, -rank_us)
-    work = prepare(problem, position, unit, memory_share, allowed)
-    state = begin(problem, work)
-    _list_schedule(work, state)
+    machine, work = prepare(problem, position, unit, memory_share, allowed)
+    state = begin(machine, work)
+    _list_schedule(machine, work, state)
     return state.unit_device[unit], state.start_us
 
 
-@njit(cache=True, nogil=True)
-def _list_schedule(work: Work, state: State) -> None:  # pragma: no cover - compiled
-    lanes = empty_slots(work.lane_ptr[-1])
-    channels = empty_slots(len(state.channel_ready_us))
-    for op in work.order:
-        inputs = work.in_tensor[work.in_ptr[op] : work.in_ptr[op + 1]]
-        inputs = by_finish(work, state, inputs)
-        device = _choose(work, state, lanes, channels, op, inputs)
-        settle_units(work, state, op, device)
-        channels = send(work, state, channels, inputs, device)
-        ready = ready_us(work, state, channels, inputs, device)
-        start, lane = lane_start(work, lanes, op, device, ready)
-        state.start_us[op] = start
-        state.finish_us[op] = start + work.time_us[op, device]
-        lanes = occupy(lanes, lane, start, state.finish_us[op])
-        count_memory(work, state, op, inputs, device)
+@kernel
+def _list_schedule(m: Machine, w: Work, s: State) -> None:  # pragma: no cover - compiled
+    lanes, channels = empty_slots(w.lane_ptr[-1]), empty_slots(len(s.channel_ready_us))
+    scratch = s.inputs
+    for op in w.order:
+        inputs = scratch[: sort_inputs(m, s, op)]
+        device = _choose(m, w, s, lanes, channels, op, inputs)
+        settle_units(m, w, s, op, device)
+        channels = send(m, w, s, channels, inputs, device)
+        start, finish, lane = _start(m, w, s, lanes, channels, op, inputs, device)
+        lanes = occupy(lanes, lane, start, finish)
+        count_memory(m, w, s, op, inputs, device)
 
 
-@inlined
+@loop
 def _choose(
-    work: Work, state: State, lanes: Slots, channels: Slots, op: int, inputs: IntArray
+    m: Machine, w: Work, s: State, lanes: Slots, channels: Slots, op: int, inputs: IntArray
 ) -> int:  # pragma: no cover - compiled
     """Find the device where an op fits and ends earliest, or where the excess is least."""
-    unit, best, best_key = work.unit[op], -1, (0, np.inf)
-    for device in range(len(work.capacity_bytes)):
-        if not work.allowed[unit, device] or state.unit_device[unit] not in (-1, device):
-            continue
-        ready = ready_us(work, state, channels, inputs, device)
-        start, _ = lane_start(work, lanes, op, device, ready)
-        excess = estimated_excess_bytes(work, state, op, inputs, device)
-        key = (excess, start + work.time_us[op, device])
-        if best < 0 or key < best_key:
-            best, best_key = device, key
+    unit, best, least_excess, least_us = m.unit[op], -1, 0, np.inf
+    there = s.unit_device[unit]
+    for device in range(len(m.lanes)):
+        if m.allowed[unit, device] and (there < 0 or there == device):
+            ready = ready_us(m, s, channels, inputs, device)
+            end_us = lane_start(m, w, lanes, op, device, ready)[0] + m.time_us[op, device]
+            excess = estimated_excess_bytes(m, w, s, op, inputs, device)
+            better = excess < least_excess or (excess == least_excess and end_us < least_us)
+            if best < 0 or better:
+                best, least_excess, least_us = device, excess, end_us
     return best
+
+
+@loop
+def _start(
+    m: Machine,
+    w: Work,
+    s: State,
+    lanes: Slots,
+    channels: Slots,
+    op: int,
+    inputs: IntArray,
+    device: int,
+) -> tuple[float, float, int]:  # pragma: no cover - compiled
+    """Start an op whose inputs have been sent; return when it starts and ends, and its lane."""
+    ready = ready_us(m, s, channels, inputs, device)
+    start, lane = lane_start(m, w, lanes, op, device, ready)
+    s.start_us[op], s.finish_us[op] = start, start + m.time_us[op, device]
+    return start, s.finish_us[op], lane

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from enplace.coarsen.grouped import op_memory_bytes
+from enplace.machine.compiling import kernel
 from enplace.values.arrays import BoolArray, IntArray, csr_offsets
 from enplace.values.problem import Problem
 
@@ -62,7 +62,7 @@ def claims_of(problem: Problem, node: IntArray) -> Claims:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def needed_bytes(claims: Claims, node: int) -> int:  # pragma: no cover - compiled
     """Return the memory that a node would take from its device."""
     total = 0
@@ -72,8 +72,9 @@ def needed_bytes(claims: Claims, node: int) -> int:  # pragma: no cover - compil
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def claim(claims: Claims, node: int, device: int) -> None:  # pragma: no cover - compiled
     """Place a node, along with all of its units that have no device yet."""
     claims.free_bytes[device] -= needed_bytes(claims, node)
-    claims.undecided[claims.unit[claims.ptr[node] : claims.ptr[node + 1]]] = False
+    for unit in claims.unit[claims.ptr[node] : claims.ptr[node + 1]]:
+        claims.undecided[unit] = False

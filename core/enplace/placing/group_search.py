@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numba import njit
 
 from enplace.coarsen import fuse
 from enplace.errors import ProblemError
 from enplace.machine import simulate
+from enplace.machine.compiling import kernel
 from enplace.machine.memory import excess_bytes
 from enplace.machine.placement import LINK_PRIORITY
 from enplace.machine.timing import new_timing, simulate_priority
@@ -204,7 +204,7 @@ def _number(rows: IntArray) -> IntArray:
     return number
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _changes(
     order: IntArray,
     tensor_ptr: IntArray,

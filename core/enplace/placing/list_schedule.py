@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from enplace.coarsen import find_leaders
-from enplace.machine.layout import transfer_us
+from enplace.machine.compiling import helper, loop, step
+from enplace.machine.layout import Machine, build_machine, transfer_us
 from enplace.placing.options import Option
 from enplace.placing.slots import Slots, all_free_from, free_from, occupy
-from enplace.values.arrays import FloatArray, IntArray, csr_offsets
-from enplace.values.problem import BoolArray, Problem
+from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets
+from enplace.values.problem import Problem
 
 MAKERS, SUMS = "makers", "sums"
 MEMORY_RULE = Option(
@@ -29,44 +29,44 @@ MEMORY_RULE = Option(
     "[default: the tensors there at a time, with received copies]",
 )
 
-inlined = njit(nogil=True, inline="always")
-"""Passing these tuples counts the references of every array; inlining saves a third of the time."""
-
 
 class Work(NamedTuple):
-    """The problem for list schedulers: leaders in order, their followers, and the machine.
+    """What list schedulers need in addition to the machine.
 
-    It has its own flat layout because memory may be counted by another rule, units may be coarser,
-    and every further array costs time in each call.
+    The machine's units, their permissions and its memory are those of the list schedule: units may
+    be coarser, CPUs may be ruled out, and memory may be counted by another rule.
+
+    Attributes
+    ----------
+    order : int array
+        The leaders, in the order in which they come up.
+    follower, follower_ptr : int arrays, shapes (n_ops,) and (n_ops + 1,)
+        Ops that are placed with leader ``u``, itself included:
+        ``follower[follower_ptr[u] : follower_ptr[u + 1]]``.
+    copy_bytes, tensor_stays : arrays, shape (n_tensors,)
+        Memory of a received copy, and whether a tensor is never freed.
+    output_bytes : int array, shape (n_ops,)
+    unit_bytes : int array, shape (n_units,)
+        Memory that a unit takes from the start.
+    lane_ptr : int array, shape (n_devices + 1,)
+        Each device has lanes of its own here, even if it shares its chip.
     """
 
     order: IntArray
     follower: IntArray
     follower_ptr: IntArray
-    time_us: FloatArray
-    unit: IntArray
-    allowed: BoolArray
-    in_ptr: IntArray
-    in_tensor: IntArray
-    tensor_uses: IntArray
-    tensor_op: IntArray
-    tensor_bytes: IntArray
-    held_bytes: IntArray
     copy_bytes: IntArray
     tensor_stays: BoolArray
     output_bytes: IntArray
-    temporary_bytes: IntArray
     unit_bytes: IntArray
-    capacity_bytes: IntArray
     lane_ptr: IntArray
-    route_ptr: IntArray
-    route: IntArray
-    b0_us: FloatArray
-    b1_us_per_byte: FloatArray
 
 
 class State(NamedTuple):
-    """The schedule so far; -1 marks a unit that is not placed, or a tensor that is not sent."""
+    """The schedule so far; -1 marks a unit that is not placed, or a tensor that is not sent.
+
+    ``inputs`` and ``channel_ready_us`` are scratch: see :func:`sort_inputs` and :func:`ready_us`.
+    """
 
     unit_device: IntArray
     start_us: FloatArray
@@ -77,6 +77,7 @@ class State(NamedTuple):
     live: IntArray
     live_peak: IntArray
     channel_ready_us: FloatArray
+    inputs: IntArray
 
 
 def prepare(
@@ -86,13 +87,13 @@ def prepare(
     memory_share: float,
     allowed: BoolArray | None = None,
     memory_rule: str = "",
-) -> Work:
+) -> tuple[Machine, Work]:
     """Lay out the arrays for the kernels; see :func:`enplace.placers.heft.list_schedule`.
 
     Parameters
     ----------
+    memory_rule : str
         A value of :data:`MEMORY_RULE`; empty for the memory that the step needs at any one time.
-        A value of :data:`MEMORY_RULE`; empty for the memory that a step needs at a time.
     """
     profile, cluster = problem.profile, problem.cluster
     leader = find_leaders(problem, position)
@@ -100,7 +101,7 @@ def prepare(
     order, follower = np.argsort(position), np.lexsort((unit, leader))
     output_bytes = np.zeros(profile.n_ops, dtype=np.int64)
     np.add.at(output_bytes, profile.tensor_op, profile.held_bytes)
-    temporary_bytes, held_bytes = profile.temporary_bytes, profile.held_bytes
+    temporary_bytes, held_bytes = profile.temporary_bytes.copy(), profile.held_bytes.copy()
     copy_bytes = np.zeros_like(held_bytes) if memory_rule else held_bytes
     # Followers run at once: their outputs are there from the start, like variables.
     stay_bytes = profile.persistent_bytes + np.where(follows, output_bytes, 0)
@@ -112,174 +113,197 @@ def prepare(
     np.add.at(unit_bytes, unit, stay_bytes)
     unit_allowed = np.zeros((len(unit_bytes), cluster.n_devices), dtype=bool)
     unit_allowed[unit] = problem.unit_allowed[problem.unit] if allowed is None else allowed
-    return Work(
+    member = np.argsort(unit, kind="stable")
+    # All new arrays are writable: numba compiles again for read-only ones.
+    machine = build_machine(problem)._replace(
+        unit=unit.copy(),
+        unit_ptr=csr_offsets(unit[member], len(unit_bytes)),
+        member=member,
+        allowed=unit_allowed,
+        held_bytes=held_bytes,
+        temporary_bytes=temporary_bytes,
+        capacity_bytes=(memory_share * cluster.capacity_bytes).astype(np.int64),
+    )
+    work = Work(
         order=order[~follows[order]],
         follower=follower,
         follower_ptr=csr_offsets(leader[follower], profile.n_ops),
-        time_us=problem.time_us,
-        unit=unit.copy(),  # writable: numba compiles again for read-only arrays
-        allowed=unit_allowed,
-        in_ptr=profile.in_ptr,
-        in_tensor=profile.edge_tensor[profile.in_edges],
-        tensor_uses=np.diff(profile.edge_ptr),
-        tensor_op=profile.tensor_op,
-        tensor_bytes=profile.tensor_bytes,
-        held_bytes=held_bytes,
         copy_bytes=copy_bytes,
         tensor_stays=follows[profile.tensor_op],
         output_bytes=output_bytes,
-        temporary_bytes=temporary_bytes,
         unit_bytes=unit_bytes,
-        capacity_bytes=(memory_share * cluster.capacity_bytes).astype(np.int64),
         lane_ptr=np.concatenate([[0], np.cumsum(cluster.lanes)]).astype(np.int64),
-        route_ptr=cluster.route_ptr,
-        route=cluster.route,
-        b0_us=cluster.b0_us,
-        b1_us_per_byte=cluster.b1_us_per_byte,
     )
+    return machine, work
 
 
-def begin(problem: Problem, work: Work) -> State:
+def begin(machine: Machine, work: Work) -> State:
     """Place only the units that are allowed on a single device."""
-    n_devices = problem.cluster.n_devices
-    pinned = work.allowed.sum(axis=1) == 1
-    unit_device = np.where(pinned, np.argmax(work.allowed, axis=1), -1)
+    n_ops, n_devices = machine.time_us.shape
+    pinned = machine.allowed.sum(axis=1) == 1
+    unit_device = np.where(pinned, np.argmax(machine.allowed, axis=1), -1)
     weights = np.zeros(n_devices, dtype=np.int64)
     np.add.at(weights, unit_device[pinned], work.unit_bytes[pinned])
     return State(
         unit_device=unit_device,
-        start_us=np.zeros(problem.profile.n_ops),
-        finish_us=np.zeros(problem.profile.n_ops),
-        arrival_us=np.full((problem.profile.n_tensors, n_devices), -1.0),
-        uses_left=work.tensor_uses.copy(),
+        start_us=np.zeros(n_ops),
+        finish_us=np.zeros(n_ops),
+        arrival_us=np.full((len(machine.tensor_op), n_devices), -1.0),
+        uses_left=np.diff(machine.edge_ptr),
         weights=weights,
         live=np.zeros(n_devices, dtype=np.int64),
         live_peak=np.zeros(n_devices, dtype=np.int64),
-        channel_ready_us=np.zeros(len(problem.cluster.channels)),
+        channel_ready_us=np.zeros(machine.n_channels),
+        inputs=np.zeros(np.diff(machine.in_ptr).max(initial=0), dtype=np.int64),
     )
 
 
-@inlined
-def by_finish(
-    work: Work, state: State, tensors: IntArray
-) -> IntArray:  # pragma: no cover - compiled
-    """Sort tensors by when they are made. Insertion sort will do, as an op has few inputs."""
-    tensors = tensors.copy()
-    for i in range(1, len(tensors)):
-        tensor, k = tensors[i], i
-        made = state.finish_us[work.tensor_op[tensor]]
-        while k > 0 and state.finish_us[work.tensor_op[tensors[k - 1]]] > made:
-            tensors[k] = tensors[k - 1]
+@loop
+def sort_inputs(m: Machine, s: State, op: int) -> int:  # pragma: no cover - compiled
+    """Write the inputs of an op to the state, sorted by when they are made; return how many.
+
+    Insertion sort will do, as an op has few inputs.
+    """
+    first, n = m.in_ptr[op], m.in_ptr[op + 1] - m.in_ptr[op]
+    for i in range(n):
+        tensor, k = m.in_tensor[first + i], i
+        made_us = s.finish_us[m.tensor_op[tensor]]
+        while k > 0 and s.finish_us[m.tensor_op[s.inputs[k - 1]]] > made_us:
+            s.inputs[k] = s.inputs[k - 1]
             k -= 1
-        tensors[k] = tensor
-    return tensors
+        s.inputs[k] = tensor
+    return int(n)
 
 
-@inlined
+@loop
 def ready_us(
-    work: Work, state: State, channels: Slots, inputs: IntArray, device: int
+    m: Machine, s: State, channels: Slots, inputs: IntArray, device: int
 ) -> float:  # pragma: no cover - compiled
     """Return when all inputs are on a device; those not sent yet are sent one after another."""
-    ready, n_devices = 0.0, len(work.capacity_bytes)
-    state.channel_ready_us[:] = 0.0
+    ready = 0.0
+    s.channel_ready_us[:] = 0.0
     for tensor in inputs:
-        producer = work.tensor_op[tensor]
-        origin = state.unit_device[work.unit[producer]]
-        if origin in (-1, device):
-            there = state.finish_us[producer]
-        elif state.arrival_us[tensor, device] >= 0:
-            there = state.arrival_us[tensor, device]
-        else:
-            pair = origin * n_devices + device
-            links = work.route[work.route_ptr[pair] : work.route_ptr[pair + 1]]
-            there = max(state.finish_us[producer], state.channel_ready_us[links].max())
-            duration = transfer_us(work, work.tensor_bytes[tensor], origin, device)
-            there = all_free_from(channels, links, there, duration) + duration
-            state.channel_ready_us[links] = there
+        producer = m.tensor_op[tensor]
+        origin = s.unit_device[m.unit[producer]]
+        there = s.finish_us[producer]
+        if origin >= 0 and origin != device:
+            if s.arrival_us[tensor, device] >= 0:
+                there = s.arrival_us[tensor, device]
+            else:
+                links = _links(m, origin, device)
+                for channel in links:
+                    there = max(there, s.channel_ready_us[channel])
+                duration = transfer_us(m, m.tensor_bytes[tensor], origin, device)
+                there = all_free_from(channels, links, there, duration) + duration
+                for channel in links:
+                    s.channel_ready_us[channel] = there
         ready = max(ready, there)
     return ready
 
 
-@inlined
+@step
+def _links(m: Machine, source: int, target: int) -> IntArray:  # pragma: no cover - compiled
+    """Return the channels from one device to another."""
+    pair = source * len(m.lanes) + target
+    return m.route[m.route_ptr[pair] : m.route_ptr[pair + 1]]
+
+
+@helper
 def send(
-    work: Work, state: State, channels: Slots, inputs: IntArray, device: int
+    m: Machine, w: Work, s: State, channels: Slots, inputs: IntArray, device: int
 ) -> Slots:  # pragma: no cover - compiled
     """Occupy channels for the inputs that are not yet on a device."""
-    n_devices = len(work.capacity_bytes)
+    route_ptr, route = m.route_ptr, m.route
     for tensor in inputs:
-        producer = work.tensor_op[tensor]
-        origin = state.unit_device[work.unit[producer]]
-        if origin in (-1, device) or state.arrival_us[tensor, device] >= 0:
-            continue
-        pair = origin * n_devices + device
-        links = work.route[work.route_ptr[pair] : work.route_ptr[pair + 1]]
-        duration = transfer_us(work, work.tensor_bytes[tensor], origin, device)
-        start = all_free_from(channels, links, state.finish_us[producer], duration)
-        for channel in links:
-            channels = occupy(channels, channel, start, start + duration)
-        state.arrival_us[tensor, device] = start + duration
-        state.live[device] += work.copy_bytes[tensor]
+        pair, start, end = _send_one(m, w, s, channels, tensor, device)
+        if pair >= 0:
+            for hop in range(route_ptr[pair], route_ptr[pair + 1]):
+                channels = occupy(channels, route[hop], start, end)
     return channels
 
 
-@inlined
+@loop
+def _send_one(
+    m: Machine, w: Work, s: State, channels: Slots, tensor: int, device: int
+) -> tuple[int, float, float]:  # pragma: no cover - compiled
+    """Send a tensor to a device, unless it is there.
+
+    Return the pair of devices, or -1, and when the transfer starts and ends.
+    """
+    producer = m.tensor_op[tensor]
+    origin = s.unit_device[m.unit[producer]]
+    pair, start, end = -1, 0.0, 0.0
+    if origin >= 0 and origin != device and s.arrival_us[tensor, device] < 0:
+        pair = origin * len(m.lanes) + device
+        duration = transfer_us(m, m.tensor_bytes[tensor], origin, device)
+        links = _links(m, origin, device)
+        start = all_free_from(channels, links, s.finish_us[producer], duration)
+        end = start + duration
+        s.arrival_us[tensor, device] = end
+        s.live[device] += w.copy_bytes[tensor]
+    return pair, start, end
+
+
+@loop
 def lane_start(
-    work: Work, lanes: Slots, op: int, device: int, ready: float
+    m: Machine, w: Work, lanes: Slots, op: int, device: int, ready: float
 ) -> tuple[float, int]:  # pragma: no cover - compiled
-    """Find the lane of a device where an op may start first, and its start time."""
-    first, end = work.lane_ptr[device], work.lane_ptr[device + 1]
-    best, best_lane = np.inf, int(first)
-    for lane in range(first, end):
-        found = free_from(lanes, lane, ready, work.time_us[op, device])
+    """Find when an op may start on a device at the earliest, and on which lane."""
+    best, best_lane = np.inf, w.lane_ptr[device]
+    for lane in range(w.lane_ptr[device], w.lane_ptr[device + 1]):
+        found = free_from(lanes, lane, ready, m.time_us[op, device])
         if found < best:
             best, best_lane = found, lane
-    return best, best_lane
+    return best, int(best_lane)
 
 
-@inlined
-def settle_units(work: Work, state: State, op: int, device: int) -> None:  # pragma: no cover
+@loop
+def settle_units(
+    m: Machine, w: Work, s: State, op: int, device: int
+) -> None:  # pragma: no cover - compiled
     """Place an op's unit and those of its followers, unless they are placed already."""
-    for member in work.follower[work.follower_ptr[op] : work.follower_ptr[op + 1]]:
-        unit = work.unit[member]
-        if state.unit_device[unit] < 0:
-            state.unit_device[unit] = device
-            state.weights[device] += work.unit_bytes[unit]
+    for at in range(w.follower_ptr[op], w.follower_ptr[op + 1]):
+        unit = m.unit[w.follower[at]]
+        if s.unit_device[unit] < 0:
+            s.unit_device[unit] = device
+            s.weights[device] += w.unit_bytes[unit]
 
 
-@inlined
+@loop
 def estimated_excess_bytes(
-    work: Work, state: State, op: int, inputs: IntArray, device: int
+    m: Machine, w: Work, s: State, op: int, inputs: IntArray, device: int
 ) -> int:  # pragma: no cover - compiled
     """Estimate a device's excess with an op and its followers on it."""
-    weights, last = state.weights[device], -1
-    for member in work.follower[work.follower_ptr[op] : work.follower_ptr[op + 1]]:
-        if state.unit_device[work.unit[member]] < 0 and work.unit[member] != last:
-            last = work.unit[member]
-            weights += work.unit_bytes[last]
-    live = state.live[device] + work.output_bytes[op] + work.temporary_bytes[op]
+    weights, last = s.weights[device], -1
+    for at in range(w.follower_ptr[op], w.follower_ptr[op + 1]):
+        unit = m.unit[w.follower[at]]
+        if s.unit_device[unit] < 0 and unit != last:
+            last = unit
+            weights += w.unit_bytes[unit]
+    live = s.live[device] + w.output_bytes[op] + m.temporary_bytes[op]
     for tensor in inputs:
-        origin = state.unit_device[work.unit[work.tensor_op[tensor]]]
-        if origin not in (-1, device) and state.arrival_us[tensor, device] < 0:
-            live += work.copy_bytes[tensor]
-    need = weights + max(live, state.live_peak[device])
-    return int(max(0, need - work.capacity_bytes[device]))
+        origin = s.unit_device[m.unit[m.tensor_op[tensor]]]
+        if origin >= 0 and origin != device and s.arrival_us[tensor, device] < 0:
+            live += w.copy_bytes[tensor]
+    need = weights + max(live, s.live_peak[device])
+    return int(max(0, need - m.capacity_bytes[device]))
 
 
-@inlined
+@loop
 def count_memory(
-    work: Work, state: State, op: int, inputs: IntArray, device: int
+    m: Machine, w: Work, s: State, op: int, inputs: IntArray, device: int
 ) -> None:  # pragma: no cover - compiled
     """Count an op's outputs as live, and free the inputs of which it is the last consumer."""
-    state.live[device] += work.output_bytes[op]
-    peak = state.live[device] + work.temporary_bytes[op]
-    state.live_peak[device] = max(state.live_peak[device], peak)
+    s.live[device] += w.output_bytes[op]
+    peak = s.live[device] + m.temporary_bytes[op]
+    s.live_peak[device] = max(s.live_peak[device], peak)
     for tensor in inputs:
-        state.uses_left[tensor] -= 1
-        if state.uses_left[tensor] > 0:
+        s.uses_left[tensor] -= 1
+        if s.uses_left[tensor] > 0:
             continue
-        for other in range(len(work.capacity_bytes)):
-            if state.arrival_us[tensor, other] >= 0:
-                state.live[other] -= work.copy_bytes[tensor]
-        if not work.tensor_stays[tensor]:
-            home = state.unit_device[work.unit[work.tensor_op[tensor]]]
-            state.live[home] -= work.held_bytes[tensor]
+        for other in range(len(m.lanes)):
+            if s.arrival_us[tensor, other] >= 0:
+                s.live[other] -= w.copy_bytes[tensor]
+        if not w.tensor_stays[tensor]:
+            home = s.unit_device[m.unit[m.tensor_op[tensor]]]
+            s.live[home] -= m.held_bytes[tensor]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from enplace.machine.compiling import kernel
 from enplace.values.profile import FloatArray, IntArray
 
 _FIRST_WIDTH = 64
@@ -24,14 +24,14 @@ class Slots(NamedTuple):
     used: IntArray
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def empty_slots(n_resources: int) -> Slots:  # pragma: no cover - compiled
     """Make resources that are never busy."""
     begin = np.zeros((n_resources, _FIRST_WIDTH))
     return Slots(begin, np.zeros_like(begin), np.zeros(n_resources, dtype=np.int64))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def free_from(
     slots: Slots, r: int, ready: float, duration: float
 ) -> float:  # pragma: no cover - compiled
@@ -49,7 +49,7 @@ def free_from(
     return start
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def all_free_from(
     slots: Slots, resources: IntArray, ready: float, duration: float
 ) -> float:  # pragma: no cover - compiled
@@ -65,7 +65,7 @@ def all_free_from(
     return start
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def occupy(
     slots: Slots, r: int, start: float, finish: float
 ) -> Slots:  # pragma: no cover - compiled
@@ -95,8 +95,10 @@ def occupy(
     return Slots(begin, end, used)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _widened(table: FloatArray) -> FloatArray:  # pragma: no cover - compiled
     wider = np.zeros((table.shape[0], 2 * table.shape[1]))
-    wider[:, : table.shape[1]] = table
+    for r in range(table.shape[0]):  # assigning a slice takes seconds to compile
+        for i in range(table.shape[1]):
+            wider[r, i] = table[r, i]
     return wider

@@ -6,7 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enplace.machine.heaps import pop_event, pop_key, push_event, push_key
+from enplace.machine import heaps
+
+# Compiled, they can only be called by kernels.
+pop_event, pop_key = heaps.pop_event.py_func, heaps.pop_key.py_func
+push_event, push_key = heaps.push_event.py_func, heaps.push_key.py_func
 
 keys = st.lists(st.one_of(st.none(), st.integers(0, 9)), max_size=30)
 

@@ -24,22 +24,22 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from enplace.machine.compiling import helper, kernel, loop, step
+from enplace.machine.layout import Machine
 from enplace.placing.candidates import best_that_fits, by_start_or_rank
 from enplace.placing.list_schedule import (
     MEMORY_RULE,
     State,
     Work,
     begin,
-    by_finish,
     count_memory,
     estimated_excess_bytes,
-    inlined,
     prepare,
     ready_us,
     send,
     settle_units,
+    sort_inputs,
 )
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import placer
@@ -71,7 +71,8 @@ def m_etf(problem: Problem, options: PlaceOptions) -> Plan:
     return best_that_fits(problem, candidates, options).plan
 
 
-Heaps = list[list[tuple[float, int]]]
+Heap = list[tuple[float, int]]
+"""Times and ranks, the earliest first."""
 
 
 class Dispatch(NamedTuple):
@@ -83,8 +84,6 @@ class Dispatch(NamedTuple):
         Place of each leader in Kahn's order; ``work.order`` is its inverse.
     missing : int array, shape (n_ops,)
         Number of edges from producers that have not ended.
-    out_ptr, out_op : int arrays
-        Consumers of each op, one for each edge.
     placed : bool array, shape (n_ops,)
     offered : bool array, shape (n_ops, n_devices)
         Whether a device may still take a ready op.
@@ -99,8 +98,6 @@ class Dispatch(NamedTuple):
 
     rank: IntArray
     missing: IntArray
-    out_ptr: IntArray
-    out_op: IntArray
     placed: BoolArray
     offered: BoolArray
     lane_free_us: FloatArray
@@ -135,7 +132,7 @@ def earliest_first(
     """
     profile, cluster = problem.profile, problem.cluster
     allowed = _gpus_first(problem)[problem.unit]
-    work = prepare(
+    machine, work = prepare(
         problem,
         natural_position(problem),
         problem.unit,
@@ -143,15 +140,13 @@ def earliest_first(
         allowed,
         options.choice(MEMORY_RULE),
     )
-    state = begin(problem, work)
+    state = begin(machine, work)
     rank = np.full(profile.n_ops, -1, dtype=np.int64)
     rank[work.order] = np.arange(len(work.order))
     leads = rank >= 0
     going = Dispatch(
         rank=rank,
         missing=np.bincount(profile.edge_op[leads[profile.edge_source]], minlength=profile.n_ops),
-        out_ptr=profile.edge_ptr[profile.tensor_ptr],
-        out_op=profile.edge_op,
         placed=np.zeros(profile.n_ops, dtype=bool),
         offered=np.zeros((profile.n_ops, cluster.n_devices), dtype=bool),
         lane_free_us=np.zeros(int(cluster.lanes.sum())),
@@ -162,7 +157,7 @@ def earliest_first(
     stop = np.zeros(1, dtype=bool)
     # If devices wait for favourite children, a large graph takes seconds.
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(_earliest_first, work, state, going, stop)
+        running = pool.submit(_earliest_first, machine, work, state, going, stop)
         try:
             while not wait([running], LOOK_S).done:
                 options.check_cancelled()
@@ -187,166 +182,281 @@ def _gpus_first(problem: Problem) -> BoolArray:
 # since, and channels may have filled up, so an op is checked again when it reaches the top.
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _earliest_first(
-    work: Work, state: State, going: Dispatch, stop: BoolArray
+    m: Machine, w: Work, s: State, going: Dispatch, stop: BoolArray
 ) -> None:  # pragma: no cover - compiled
     """Place one op after another until none is left or ``stop[0]`` is set."""
-    n_devices, now, left = len(work.capacity_bytes), 0.0, len(work.order)
-    channels = empty_slots(len(state.channel_ready_us))
+    n_devices, now, left = len(going.last), 0.0, len(w.order)
+    channels = empty_slots(len(s.channel_ready_us))
     waiting = [[(0.0, 0)][:0] for _ in range(n_devices)]
     arrived = [[0][:0] for _ in range(n_devices)]
     running = [(0.0, 0)][:0]
-    for op in work.order:
-        if going.missing[op] == 0:
-            _offer(work, state, going, channels, waiting, op, now)
+    for op in w.order:
+        _offer_if_ready(m, w, s, going, channels, waiting, op, now)
     while left > 0 and not stop[0]:
         while len(running) > 0 and running[0][0] <= now:
-            _, done = heappop(running)
-            for consumer in going.out_op[going.out_ptr[done] : going.out_ptr[done + 1]]:
-                going.missing[consumer] -= 1
-                if going.missing[consumer] == 0 and going.rank[consumer] >= 0:  # no follower
-                    _offer(work, state, going, channels, waiting, consumer, now)
-        op, device = -1, -1
-        for d in range(n_devices):
-            if _lane_of(work, going, d)[0] > now:
-                continue
-            while len(waiting[d]) > 0 and waiting[d][0][0] <= now:
-                heappush(arrived[d], heappop(waiting[d])[1])
-            found, stuck = _next_op(work, state, going, channels, waiting[d], arrived[d], d, now)
-            if found >= 0 and (op < 0 or going.rank[found] < going.rank[op]):
-                op, device = found, d
-            if stuck:
-                op, device = found, _least_exceeded(work, state, found)
-                break
+            _end_op(m, w, s, going, channels, waiting, heappop(running)[1], now)
+        op, device = _choose(m, w, s, going, channels, waiting, arrived, now)
         if op >= 0:
-            channels, finish = _run(work, state, going, channels, waiting, op, device, now)
+            channels, finish = _run(m, w, s, going, channels, waiting, op, device, now)
             heappush(running, (finish, op))
             left -= 1
+        else:
+            now = running[0][0] if len(running) > 0 else np.inf
+            now = _next_us(m, w, going, waiting, now)
+
+
+@loop
+def _end_op(
+    m: Machine,
+    w: Work,
+    s: State,
+    going: Dispatch,
+    channels: Slots,
+    waiting: list[Heap],
+    op: int,
+    now: float,
+) -> None:  # pragma: no cover - compiled
+    for edge in range(m.out_ptr[op], m.out_ptr[op + 1]):
+        consumer = m.edge_op[edge]
+        going.missing[consumer] -= 1
+        if going.rank[consumer] >= 0:  # no follower
+            _offer_if_ready(m, w, s, going, channels, waiting, consumer, now)
+
+
+@loop
+def _choose(
+    m: Machine,
+    w: Work,
+    s: State,
+    going: Dispatch,
+    channels: Slots,
+    waiting: list[Heap],
+    arrived: list[list[int]],
+    now: float,
+) -> tuple[int, int]:  # pragma: no cover - compiled
+    """Choose the op that starts now and its device, or else return -1 twice."""
+    op, device = -1, -1
+    for d in range(len(m.lanes)):
+        if going.lane_free_us[_first_lane(w, going, d)] > now:
             continue
-        now = running[0][0] if len(running) > 0 else np.inf
-        for d in range(n_devices):
-            free = _lane_of(work, going, d)[0]
-            now = min(now, max(free, going.wake_us[d]))
-            if len(waiting[d]) > 0:
-                now = min(now, max(free, waiting[d][0][0]))
+        while _is_due(waiting, d, now):
+            _push_rank(arrived, d, _pop(waiting, d))
+        found, stuck = _next_op(m, w, s, going, channels, waiting, arrived, d, now)
+        if found >= 0 and (op < 0 or going.rank[found] < going.rank[op]):
+            op, device = found, d
+        if stuck:
+            op, device = found, _least_exceeded(m, w, s, found)
+            break
+    return op, device
 
 
-@inlined
-def _lane_of(work: Work, going: Dispatch, device: int) -> tuple[float, int]:  # pragma: no cover
-    """Return when a device is free, and which of its lanes is free first."""
-    first = work.lane_ptr[device]
-    lane = first + np.argmin(going.lane_free_us[first : work.lane_ptr[device + 1]])
-    return going.lane_free_us[lane], lane
+@loop
+def _next_us(
+    m: Machine, w: Work, going: Dispatch, waiting: list[Heap], until_us: float
+) -> float:  # pragma: no cover - compiled
+    """Return when a device may next start an op, ``until_us`` at the latest."""
+    soonest = until_us
+    for d in range(len(m.lanes)):
+        free = going.lane_free_us[_first_lane(w, going, d)]
+        soonest = min(soonest, max(free, min(going.wake_us[d], _first_us(waiting, d))))
+    return soonest
 
 
-@inlined
-def _inputs(work: Work, state: State, op: int) -> IntArray:  # pragma: no cover - compiled
-    return by_finish(work, state, work.in_tensor[work.in_ptr[op] : work.in_ptr[op + 1]])
+# Loops cannot read lists themselves.
 
 
-@njit(cache=True, nogil=True)
+@helper
+def _push(heaps: list[Heap], device: int, us: float, rank: int) -> None:  # pragma: no cover
+    heappush(heaps[device], (us, rank))
+
+
+@helper
+def _pop(heaps: list[Heap], device: int) -> int:  # pragma: no cover - compiled
+    """Remove a device's earliest entry; return its rank."""
+    return heappop(heaps[device])[1]
+
+
+@helper
+def _is_due(heaps: list[Heap], device: int, now: float) -> bool:  # pragma: no cover - compiled
+    return len(heaps[device]) > 0 and heaps[device][0][0] <= now
+
+
+@helper
+def _first_us(heaps: list[Heap], device: int) -> float:  # pragma: no cover - compiled
+    """Return the time of a device's earliest entry, or inf if there is none."""
+    return heaps[device][0][0] if len(heaps[device]) > 0 else np.inf
+
+
+@helper
+def _push_rank(heaps: list[list[int]], device: int, rank: int) -> None:  # pragma: no cover
+    heappush(heaps[device], rank)
+
+
+@helper
+def _pop_rank(heaps: list[list[int]], device: int) -> int:  # pragma: no cover - compiled
+    return heappop(heaps[device])
+
+
+@helper
+def _first_rank(heaps: list[list[int]], device: int) -> int:  # pragma: no cover - compiled
+    """Return a device's lowest rank, or -1 if there is none."""
+    return heaps[device][0] if len(heaps[device]) > 0 else -1
+
+
+@helper
+def _rank_at(heaps: list[list[int]], device: int, at: int) -> int:  # pragma: no cover - compiled
+    """Return an entry of a device's heap, or -1 after the last."""
+    return heaps[device][at] if at < len(heaps[device]) else -1
+
+
+@step
+def _first_lane(w: Work, going: Dispatch, device: int) -> int:  # pragma: no cover - compiled
+    """Return the lane of a device that is free first."""
+    best = w.lane_ptr[device]
+    for lane in range(best + 1, w.lane_ptr[device + 1]):
+        if going.lane_free_us[lane] < going.lane_free_us[best]:
+            best = lane
+    return int(best)
+
+
+@loop
 def _input_us(
-    work: Work, state: State, channels: Slots, op: int, device: int
+    m: Machine, s: State, channels: Slots, op: int, device: int
 ) -> float:  # pragma: no cover - compiled
     """Return when the inputs of an op could be on a device, with the channels as they are now."""
-    return float(ready_us(work, state, channels, _inputs(work, state, op), device))
+    n_inputs = sort_inputs(m, s, op)
+    return ready_us(m, s, channels, s.inputs[:n_inputs], device)
 
 
-@njit(cache=True, nogil=True)
-def _offer(
-    work: Work, state: State, going: Dispatch, channels: Slots, waiting: Heaps, op: int, now: float
+@loop
+def _excess_bytes(
+    m: Machine, w: Work, s: State, op: int, device: int
+) -> int:  # pragma: no cover - compiled
+    n_inputs = sort_inputs(m, s, op)
+    return estimated_excess_bytes(m, w, s, op, s.inputs[:n_inputs], device)
+
+
+@loop
+def _offer_if_ready(
+    m: Machine,
+    w: Work,
+    s: State,
+    going: Dispatch,
+    channels: Slots,
+    waiting: list[Heap],
+    op: int,
+    now: float,
 ) -> None:  # pragma: no cover - compiled
-    """Offer a ready op to every device that it may go to.
+    """Offer an op, if it is ready, to every device that it may go to.
 
     A free op may have taken its unit to a CPU that the rest of the unit would not have chosen.
     """
-    unit = work.unit[op]
-    there = state.unit_device[unit]
-    for device in range(len(work.capacity_bytes)):
-        if device == there or (there < 0 and work.allowed[unit, device]):
+    unit = m.unit[op]
+    there = s.unit_device[unit]
+    for device in range(len(m.lanes)):
+        may = device == there or (there < 0 and m.allowed[unit, device])
+        if may and going.missing[op] == 0:
             going.offered[op, device] = True
-            ready = max(now, _input_us(work, state, channels, op, device))
-            heappush(waiting[device], (ready, going.rank[op]))
+            ready = max(now, _input_us(m, s, channels, op, device))
+            _push(waiting, device, ready, going.rank[op])
 
 
-@inlined
+@step
 def _is_open(
-    work: Work, state: State, going: Dispatch, op: int, device: int
-) -> bool:  # pragma: no cover
+    m: Machine, s: State, going: Dispatch, op: int, device: int
+) -> bool:  # pragma: no cover - compiled
     """Whether a ready op may still go to a device."""
-    there = state.unit_device[work.unit[op]] in (-1, device)
-    return there and going.offered[op, device] and not going.placed[op]
+    there = s.unit_device[m.unit[op]]
+    free = there < 0 or there == device
+    return free and going.offered[op, device] and not going.placed[op]
 
 
-@njit(cache=True, nogil=True)
+@loop
 def _next_op(
-    work: Work,
-    state: State,
+    m: Machine,
+    w: Work,
+    s: State,
     going: Dispatch,
     channels: Slots,
-    waiting: list[tuple[float, int]],
-    arrived: list[int],
+    waiting: list[Heap],
+    arrived: list[list[int]],
     device: int,
     now: float,
 ) -> tuple[int, bool]:  # pragma: no cover - compiled
     """Find the op that a free device starts now, or -1; also whether the op fits nowhere."""
     going.wake_us[device] = np.inf
     child = going.favourite[going.last[device]] if going.last[device] >= 0 else -1
-    if child >= 0 and _is_awaited(work, state, going, channels, child, device, now):
-        here = max(now, _input_us(work, state, channels, child, device))
-        urgent, going.wake_us[device] = _urgent_op(
-            work, state, going, channels, arrived, device, now, here
-        )
-        if urgent >= 0:
-            return urgent, False
-        if here <= now:
-            return child, False
-        return -1, False
-    while len(arrived) > 0:
-        op = work.order[arrived[0]]
-        if _is_open(work, state, going, op, device):
-            ready = _input_us(work, state, channels, op, device)
-            excess = estimated_excess_bytes(work, state, op, _inputs(work, state, op), device)
+    if child >= 0 and _is_awaited(m, w, s, going, channels, child, device, now):
+        here = max(now, _input_us(m, s, channels, child, device))
+        urgent, wake_us = _urgent_op(m, w, s, going, channels, arrived, device, now, here)
+        going.wake_us[device] = wake_us
+        if urgent < 0 and here <= now:
+            urgent = child
+        return urgent, False
+    rank = _first_rank(arrived, device)
+    while rank >= 0:
+        op = w.order[rank]
+        if _is_open(m, s, going, op, device):
+            ready = _input_us(m, s, channels, op, device)
+            excess = _excess_bytes(m, w, s, op, device)
             if ready <= now and excess == 0:
                 return op, False
             if ready > now:
-                heappush(waiting, (ready, going.rank[op]))
+                _push(waiting, device, ready, going.rank[op])
             else:
                 going.offered[op, device] = False
         else:
             going.offered[op, device] = False
-        heappop(arrived)
-        if not going.placed[op] and not going.offered[op].any():
+        _pop_rank(arrived, device)
+        if not going.placed[op] and not _is_offered(m, going, op):
             return op, True
+        rank = _first_rank(arrived, device)
     return -1, False
 
 
-@njit(cache=True, nogil=True)
+@step
+def _is_offered(m: Machine, going: Dispatch, op: int) -> bool:  # pragma: no cover - compiled
+    offered = False
+    for device in range(len(m.lanes)):
+        offered |= going.offered[op, device]
+    return offered
+
+
+@loop
 def _is_awaited(
-    work: Work, state: State, going: Dispatch, channels: Slots, child: int, device: int, now: float
+    m: Machine,
+    w: Work,
+    s: State,
+    going: Dispatch,
+    channels: Slots,
+    child: int,
+    device: int,
+    now: float,
 ) -> bool:  # pragma: no cover - compiled
     """Whether a favourite child is ready, fits on this device and can start first here."""
-    if going.missing[child] > 0 or not _is_open(work, state, going, child, device):
+    if going.missing[child] > 0 or not _is_open(m, s, going, child, device):
         return False
-    if estimated_excess_bytes(work, state, child, _inputs(work, state, child), device) > 0:
+    if _excess_bytes(m, w, s, child, device) > 0:
         return False
-    here = max(now, _input_us(work, state, channels, child, device))
-    for other in range(len(work.capacity_bytes)):
-        if other != device and _is_open(work, state, going, child, other):
-            free = max(now, _lane_of(work, going, other)[0])
-            if max(free, _input_us(work, state, channels, child, other)) < here:
+    here = max(now, _input_us(m, s, channels, child, device))
+    for other in range(len(m.lanes)):
+        if other != device and _is_open(m, s, going, child, other):
+            free = max(now, going.lane_free_us[_first_lane(w, going, other)])
+            if max(free, _input_us(m, s, channels, child, other)) < here:
                 return False
     return True
 
 
-@njit(cache=True, nogil=True)
+@loop
 def _urgent_op(
-    work: Work,
-    state: State,
+    m: Machine,
+    w: Work,
+    s: State,
     going: Dispatch,
     channels: Slots,
-    arrived: list[int],
+    arrived: list[list[int]],
     device: int,
     now: float,
     until: float,
@@ -356,78 +466,129 @@ def _urgent_op(
     Also return when the next such op will be able to start, ``until`` at the latest.
     """
     best, soonest = -1, until
-    for rank in arrived:
-        op = work.order[rank]
-        if not _is_open(work, state, going, op, device):
+    at, rank = 0, _first_rank(arrived, device)
+    while rank >= 0:
+        op, this = w.order[rank], rank
+        at += 1
+        rank = _rank_at(arrived, device, at)
+        if not _is_open(m, s, going, op, device):
             continue
         urgent_from = now
-        for other in range(len(work.capacity_bytes)):
-            if _is_open(work, state, going, op, other):
-                urgent_from = max(urgent_from, _lane_of(work, going, other)[0])
-        for other in range(len(work.capacity_bytes)):
-            if urgent_from <= soonest and _is_open(work, state, going, op, other):
-                there = _input_us(work, state, channels, op, other)
-                urgent_from = max(urgent_from, there)
-        if estimated_excess_bytes(work, state, op, _inputs(work, state, op), device) > 0:
+        for other in range(len(m.lanes)):
+            if _is_open(m, s, going, op, other):
+                free = going.lane_free_us[_first_lane(w, going, other)]
+                urgent_from = max(urgent_from, free)
+        for other in range(len(m.lanes)):
+            if urgent_from <= soonest and _is_open(m, s, going, op, other):
+                urgent_from = max(urgent_from, _input_us(m, s, channels, op, other))
+        if _excess_bytes(m, w, s, op, device) > 0:
             continue
-        if urgent_from <= now and (best < 0 or rank < best):
-            best = rank
+        if urgent_from <= now and (best < 0 or this < best):
+            best = this
         elif now < urgent_from < soonest:
             soonest = urgent_from
-    return (work.order[best] if best >= 0 else -1), soonest
+    return (w.order[best] if best >= 0 else -1), soonest
 
 
-@njit(cache=True, nogil=True)
-def _least_exceeded(work: Work, state: State, op: int) -> int:  # pragma: no cover - compiled
+@loop
+def _least_exceeded(m: Machine, w: Work, s: State, op: int) -> int:  # pragma: no cover - compiled
     """Find the device whose excess with an op is least."""
-    unit, best, least = work.unit[op], -1, 0
-    if state.unit_device[unit] >= 0:
-        return int(state.unit_device[unit])
-    for device in range(len(work.capacity_bytes)):
-        if work.allowed[unit, device]:
-            excess = estimated_excess_bytes(work, state, op, _inputs(work, state, op), device)
+    unit, best, least = m.unit[op], -1, 0
+    if s.unit_device[unit] >= 0:
+        return int(s.unit_device[unit])
+    for device in range(len(m.lanes)):
+        if m.allowed[unit, device]:
+            excess = _excess_bytes(m, w, s, op, device)
             if best < 0 or excess < least:
                 best, least = device, excess
     return best
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _run(
-    work: Work,
-    state: State,
+    m: Machine,
+    w: Work,
+    s: State,
     going: Dispatch,
     channels: Slots,
-    waiting: Heaps,
+    waiting: list[Heap],
     op: int,
     device: int,
     now: float,
 ) -> tuple[Slots, float]:  # pragma: no cover - compiled
     """Place an op: send its inputs, take a lane and memory; return when it ends."""
-    inputs = _inputs(work, state, op)
-    settle_units(work, state, op, device)
-    for tensor in inputs:
-        # A free op whose leader comes later in time: the first op that needs it decides.
-        unit = work.unit[work.tensor_op[tensor]]
-        if state.unit_device[unit] < 0 and work.allowed[unit, device]:
-            state.unit_device[unit] = device
-            state.weights[device] += work.unit_bytes[unit]
-    missing_here = state.arrival_us[:, device][inputs] < 0
-    channels = send(work, state, channels, inputs, device)
-    free, lane = _lane_of(work, going, device)
-    start = max(now, free, ready_us(work, state, channels, inputs, device))
-    finish = start + work.time_us[op, device]
-    state.start_us[op], state.finish_us[op] = start, finish
+    n_inputs = sort_inputs(m, s, op)
+    inputs = s.inputs[:n_inputs].copy()
+    settle_units(m, w, s, op, device)
+    was_sent = np.empty(n_inputs, np.bool_)
+    _settle_inputs(m, w, s, inputs, device, was_sent)
+    channels = send(m, w, s, channels, inputs, device)
+    finish = _start(m, w, s, going, channels, op, inputs, device, now)
+    _offer_sooner(m, s, going, channels, waiting, inputs, was_sent, device, now)
+    return channels, finish
+
+
+@loop
+def _settle_inputs(
+    m: Machine, w: Work, s: State, inputs: IntArray, device: int, was_sent: BoolArray
+) -> None:  # pragma: no cover - compiled
+    """Place the free ops among the makers of some inputs; find which inputs have been sent.
+
+    If the leader of a free op comes later in time, the first op that needs it decides.
+    """
+    for i in range(len(inputs)):
+        unit = m.unit[m.tensor_op[inputs[i]]]
+        if s.unit_device[unit] < 0 and m.allowed[unit, device]:
+            s.unit_device[unit] = device
+            s.weights[device] += w.unit_bytes[unit]
+        was_sent[i] = s.arrival_us[inputs[i], device] >= 0
+
+
+@loop
+def _start(
+    m: Machine,
+    w: Work,
+    s: State,
+    going: Dispatch,
+    channels: Slots,
+    op: int,
+    inputs: IntArray,
+    device: int,
+    now: float,
+) -> float:  # pragma: no cover - compiled
+    """Start an op whose inputs have been sent; return when it ends."""
+    lane = _first_lane(w, going, device)
+    ready = ready_us(m, s, channels, inputs, device)
+    start = max(now, going.lane_free_us[lane], ready)
+    finish = start + m.time_us[op, device]
+    s.start_us[op], s.finish_us[op] = start, finish
     going.lane_free_us[lane] = finish
     going.placed[op], going.last[device] = True, op
-    count_memory(work, state, op, inputs, device)
-    # A tensor sent for one consumer may arrive sooner than another consumer expected.
-    for tensor in inputs[missing_here]:
-        if state.arrival_us[tensor, device] < 0:
+    count_memory(m, w, s, op, inputs, device)
+    return float(finish)
+
+
+@loop
+def _offer_sooner(
+    m: Machine,
+    s: State,
+    going: Dispatch,
+    channels: Slots,
+    waiting: list[Heap],
+    inputs: IntArray,
+    was_sent: BoolArray,
+    device: int,
+    now: float,
+) -> None:  # pragma: no cover - compiled
+    """Offer consumers of what was just sent again: it may arrive sooner than they expected."""
+    for i in range(len(inputs)):
+        tensor = inputs[i]
+        if was_sent[i] or s.arrival_us[tensor, device] < 0:
             continue
-        producer = work.tensor_op[tensor]
-        for consumer in going.out_op[going.out_ptr[producer] : going.out_ptr[producer + 1]]:
+        producer = m.tensor_op[tensor]
+        for edge in range(m.out_ptr[producer], m.out_ptr[producer + 1]):
+            consumer = m.edge_op[edge]
             ready = going.missing[consumer] == 0 and going.rank[consumer] >= 0
-            if ready and _is_open(work, state, going, consumer, device):
-                sooner = max(now, _input_us(work, state, channels, consumer, device))
-                heappush(waiting[device], (sooner, going.rank[consumer]))
-    return channels, finish
+            if ready and _is_open(m, s, going, consumer, device):
+                sooner = max(now, _input_us(m, s, channels, consumer, device))
+                _push(waiting, device, sooner, going.rank[consumer])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from enplace.machine.compiling import helper, kernel, loop, step
 from enplace.machine.layout import Machine
 from enplace.machine.memory import excess_bytes
 from enplace.machine.ranks import placed_rank_us
@@ -46,8 +46,7 @@ class Accepting(NamedTuple):
         the given order, in which blocks then move as well.
     rounds : int
         Number of moves to try.
-        Moves to try.
-        By what share a move may make the current placement worse.
+    threshold : float
         How much worse than the current placement a move may make it, as a share.
     """
 
@@ -57,7 +56,6 @@ class Accepting(NamedTuple):
     threshold: float
 
 
-@njit(cache=True, nogil=True)
 def move_blocks(
     machine: Machine,
     blocks: Blocks,
@@ -66,7 +64,7 @@ def move_blocks(
     accepting: Accepting,
     draw: np.random.Generator,
     stop: BoolArray,
-) -> tuple[float, int]:  # pragma: no cover - compiled
+) -> tuple[float, int]:
     """Try moves of blocks to other devices, or within the order.
 
     Parameters
@@ -82,29 +80,45 @@ def move_blocks(
         The makespan of the best one in µs, and its excess in bytes.
     """
     timing = new_timing(machine)
-    key = np.empty(len(order))
-    for at in range(len(order)):
+    makespan_us, excess = _move_blocks(
+        machine, blocks, order, device, accepting, draw, stop, timing
+    )
+    return makespan_us, excess
+
+
+@kernel
+def _move_blocks(
+    machine: Machine,
+    blocks: Blocks,
+    order: IntArray,
+    device: IntArray,
+    accepting: Accepting,
+    draw: np.random.Generator,
+    stop: BoolArray,
+    timing: Timing,
+) -> tuple[float, int]:  # pragma: no cover - compiled
+    n_ops, topological = len(order), machine.topological_order
+    now, key, trial, trial_key = device.copy(), np.empty(n_ops), device.copy(), np.empty(n_ops)
+    chosen, position = np.empty(n_ops + 1, np.int64), np.empty(n_ops, np.int64)
+    for at in range(n_ops):
         key[order[at]] = at
-    now, trial, trial_key = device.copy(), device.copy(), key.copy()
-    chosen = np.empty(len(machine.unit_ptr), np.int64)
+    _copy(now, key, trial, trial_key)
     current = best = np.inf
     excess = best_excess = 0
     for attempt in range(accepting.rounds + 1):  # attempt 0 only measures the start
         if attempt > 0:
             if stop[0]:
                 break
-            count, to = _choose(machine, blocks, order, now, draw, chosen)
-            trial[:], trial_key[:] = now, key
-            moved = not accepting.ranked and draw.random() < 0.5
-            if moved:
-                _move_in_order(machine, chosen[:count], trial_key, draw)
-            else:
-                moved = _move_to(machine, chosen[:count], to, trial)
-            if not moved:
+            _copy(now, key, trial, trial_key)
+            if not _try_move(machine, blocks, accepting, order, trial, trial_key, chosen, draw):
                 continue
         if accepting.ranked:
-            trial_key = -placed_rank_us(machine, trial)
-        position = _position_by(machine, trial_key)
+            rank_us = placed_rank_us(machine, trial)
+            for op in range(n_ops):
+                trial_key[op] = -rank_us[op]
+        by_key = _sort_by(topological, trial_key)
+        for at in range(n_ops):
+            position[by_key[at]] = at
         found = simulate_priority(machine, trial, position, accepting.links, timing)
         too_long = attempt > 0 and found > current * (1.0 + accepting.threshold)
         if too_long and excess == 0:
@@ -113,17 +127,58 @@ def move_blocks(
         if attempt > 0 and (found_excess > excess or (found_excess == excess and too_long)):
             continue
         current, excess = found, found_excess
-        now[:], key[:] = trial, trial_key
+        _copy(trial, trial_key, now, key)
         better = excess < best_excess or (excess == best_excess and current < best)
         if attempt == 0 or better:
             best, best_excess = current, excess
-            device[:], order[:] = trial, _order_by_start(machine, trial, timing)
+            _find_start_keys(machine, trial, timing, trial_key)
+            by_start = _sort_by(topological, trial_key)
+            for op in range(n_ops):
+                device[op], order[op] = trial[op], by_start[op]
     return best, best_excess
 
 
-@njit(cache=True, nogil=True)
+@loop
+def _copy(
+    device: IntArray, key: FloatArray, to_device: IntArray, to_key: FloatArray
+) -> None:  # pragma: no cover - compiled
+    for op in range(len(device)):
+        to_device[op], to_key[op] = device[op], key[op]
+
+
+@loop
+def _try_move(
+    m: Machine,
+    blocks: Blocks,
+    accepting: Accepting,
+    order: IntArray,
+    device: IntArray,
+    key: FloatArray,
+    chosen: IntArray,
+    draw: np.random.Generator,
+) -> bool:  # pragma: no cover - compiled
+    """Move some units to another device, or within the order; return whether any op moves."""
+    count, to = _choose(m, blocks, order, device, draw, chosen)
+    moved = not accepting.ranked and draw.random() < 0.5
+    if moved:
+        _move_in_order(m, chosen, count, key, draw)
+    else:
+        moved = _move_to(m, chosen, count, to, device)
+    return moved
+
+
+@helper
+def draw_below(draw: np.random.Generator, n: int) -> int:  # pragma: no cover - compiled
+    """Draw a number from 0 to ``n - 1``.
+
+    Constants are given as ``int(np.int64(n))``: numba would compile again for each of them.
+    """
+    return int(draw.integers(0, n))
+
+
+@loop
 def _choose(
-    machine: Machine,
+    m: Machine,
     blocks: Blocks,
     order: IntArray,
     device: IntArray,
@@ -132,148 +187,165 @@ def _choose(
 ) -> tuple[int, int]:  # pragma: no cover - compiled
     """Choose units to move, and a device for them; return the number of units and the device."""
     kind = draw.random()
-    to = int(draw.integers(0, len(machine.lanes)))
+    to = draw_below(draw, len(m.lanes))
     if kind < BLOCK_MOVES and len(blocks.ptr) > 1:
-        return _block(blocks, draw, chosen), to
-    if kind < RUN_MOVES or len(machine.edge_op) == 0:
-        return _run_of_ops(machine, order, device, draw, chosen), to
-    one, other = _cut_edge(machine, device, draw)
-    if draw.random() < 0.5:
-        one, other = other, one
-    return _neighbourhood(machine, device, one, draw, chosen), device[other]
+        count = _choose_block(blocks, draw, chosen)
+    elif kind < RUN_MOVES or len(m.edge_op) == 0:
+        count = _choose_run(m, order, device, draw, chosen)
+    else:
+        one, other = _cut_edge(m, device, draw)
+        if draw.random() < 0.5:
+            one, other = other, one
+        count = _choose_neighbourhood(m, device, one, draw, chosen)
+        to = device[other]
+    return count, to
 
 
-@njit(cache=True, nogil=True)
-def _block(
+@step
+def _choose_block(
     blocks: Blocks, draw: np.random.Generator, chosen: IntArray
 ) -> int:  # pragma: no cover - compiled
     """Choose a block; all sizes are equally likely, though there are few large blocks."""
-    sizes = np.diff(blocks.ptr)
-    size = sizes[-1] ** draw.random()
-    low = np.searchsorted(sizes, size / 1.5)
-    high = np.searchsorted(sizes, size * 1.5)
-    at = int(draw.integers(min(low, len(sizes) - 1), max(high, low + 1)))
-    chosen[: sizes[at]] = blocks.unit[blocks.ptr[at] : blocks.ptr[at + 1]]
-    return int(sizes[at])
+    n_blocks = len(blocks.ptr) - 1
+    largest = blocks.ptr[n_blocks] - blocks.ptr[n_blocks - 1]
+    size = largest ** draw.random()
+    low = high = 0
+    for block in range(n_blocks):
+        length = blocks.ptr[block + 1] - blocks.ptr[block]
+        low += length < size / 1.5
+        high += length < size * 1.5
+    first = min(low, n_blocks - 1)
+    at = first + draw_below(draw, max(high, low + 1) - first)
+    length = blocks.ptr[at + 1] - blocks.ptr[at]
+    for i in range(length):
+        chosen[i] = blocks.unit[blocks.ptr[at] + i]
+    return int(length)
 
 
-@njit(cache=True, nogil=True)
-def _run_of_ops(
-    machine: Machine,
+@step
+def _choose_run(
+    m: Machine,
     order: IntArray,
     device: IntArray,
     draw: np.random.Generator,
     chosen: IntArray,
 ) -> int:  # pragma: no cover - compiled
     """Choose the units of consecutive ops on one device; return how many."""
-    at = int(draw.integers(0, len(order)))
-    most = min(2 ** int(draw.integers(1, 10)), len(chosen))
+    at = draw_below(draw, len(order))
+    most = min(2 << draw_below(draw, int(np.int64(9))), len(m.unit_ptr))
     where, count = device[order[at]], 0
     while at < len(order) and count < most:
         if device[order[at]] == where:
-            chosen[count] = machine.unit[order[at]]
+            chosen[count] = m.unit[order[at]]
             count += 1
         at += 1
     return count
 
 
-@njit(cache=True, nogil=True)
+@step
 def _cut_edge(
-    machine: Machine, device: IntArray, draw: np.random.Generator
+    m: Machine, device: IntArray, draw: np.random.Generator
 ) -> tuple[int, int]:  # pragma: no cover - compiled
     """Draw up to a few dozen edges until one leads to another device; return its ends."""
     source = target = 0
     for _ in range(DRAWS):
-        edge = int(draw.integers(0, len(machine.edge_op)))
-        tensor = np.searchsorted(machine.edge_ptr, edge, side="right") - 1
-        source, target = machine.tensor_op[tensor], machine.edge_op[edge]
+        edge = draw_below(draw, len(m.edge_op))
+        tensor, end = 0, len(m.tensor_op)
+        while end - tensor > 1:  # bisection
+            middle = (tensor + end) >> 1
+            if m.edge_ptr[middle] <= edge:
+                tensor = middle
+            else:
+                end = middle
+        source, target = m.tensor_op[tensor], m.edge_op[edge]
         if device[source] != device[target]:
             break
     return source, target
 
 
-@njit(cache=True, nogil=True)
-def _neighbourhood(
-    machine: Machine, device: IntArray, op: int, draw: np.random.Generator, chosen: IntArray
+@step
+def _choose_neighbourhood(
+    m: Machine, device: IntArray, op: int, draw: np.random.Generator, chosen: IntArray
 ) -> int:  # pragma: no cover - compiled
     """Choose units around an op, grown along the graph on its device; return how many."""
-    most = min(2 ** int(draw.integers(0, 8)), len(chosen))
+    most = min(1 << draw_below(draw, int(np.int64(8))), len(m.unit_ptr))
     where = device[op]
-    chosen[0] = machine.unit[op]
+    chosen[0] = m.unit[op]
     count, at = 1, 0
     while at < count and count < most:
         u = chosen[at]
         at += 1
-        for member in machine.member[machine.unit_ptr[u] : machine.unit_ptr[u + 1]]:
-            for i in range(machine.in_ptr[member], machine.in_ptr[member + 1]):
-                near = machine.tensor_op[machine.in_tensor[i]]
+        for i in range(m.unit_ptr[u], m.unit_ptr[u + 1]):
+            member = m.member[i]
+            for k in range(m.in_ptr[member], m.in_ptr[member + 1]):
+                near = m.tensor_op[m.in_tensor[k]]
                 if device[near] == where and count < most:
-                    chosen[count] = machine.unit[near]
+                    chosen[count] = m.unit[near]
                     count += 1
-            for edge in range(machine.out_ptr[member], machine.out_ptr[member + 1]):
-                near = machine.edge_op[edge]
+            for edge in range(m.out_ptr[member], m.out_ptr[member + 1]):
+                near = m.edge_op[edge]
                 if device[near] == where and count < most:
-                    chosen[count] = machine.unit[near]
+                    chosen[count] = m.unit[near]
                     count += 1
     return count
 
 
-@njit(cache=True, nogil=True)
+@step
 def _move_in_order(
-    machine: Machine, units: IntArray, key: FloatArray, draw: np.random.Generator
+    m: Machine, chosen: IntArray, count: int, key: FloatArray, draw: np.random.Generator
 ) -> None:  # pragma: no cover - compiled
     """Move units forward or back in the order; short and long distances are equally likely."""
     by = (2.0 * draw.random() - 1.0) * 2.0 ** (draw.random() * np.log2(len(key)))
-    for u in units:
-        for member in machine.member[machine.unit_ptr[u] : machine.unit_ptr[u + 1]]:
-            key[member] += by
+    for k in range(count):
+        for i in range(m.unit_ptr[chosen[k]], m.unit_ptr[chosen[k] + 1]):
+            key[m.member[i]] += by
 
 
-@njit(cache=True, nogil=True)
+@step
 def _move_to(
-    machine: Machine, units: IntArray, to: int, device: IntArray
+    m: Machine, chosen: IntArray, count: int, to: int, device: IntArray
 ) -> bool:  # pragma: no cover - compiled
     """Move those units to a device that are allowed on it; return whether any op moves."""
     moved = False
-    for u in units:
-        if machine.allowed[u, to]:
-            for member in machine.member[machine.unit_ptr[u] : machine.unit_ptr[u + 1]]:
-                moved |= device[member] != to
-                device[member] = to
+    for k in range(count):
+        if m.allowed[chosen[k], to]:
+            for i in range(m.unit_ptr[chosen[k]], m.unit_ptr[chosen[k] + 1]):
+                moved |= device[m.member[i]] != to
+                device[m.member[i]] = to
     return moved
 
 
-@njit(cache=True, nogil=True)
-def _position_by(machine: Machine, key: FloatArray) -> IntArray:  # pragma: no cover - compiled
-    """Return the position of each op by a key; ties follow the graph's own order."""
-    topological = machine.topological_order
-    position = np.empty(len(key), np.int64)
-    for at, i in enumerate(np.argsort(key[topological], kind="mergesort")):
-        position[topological[i]] = at
-    return position
+@helper
+def _sort_by(topological: IntArray, key: FloatArray) -> IntArray:  # pragma: no cover - compiled
+    """Sort ops by a key; ties follow the graph's own order."""
+    order, sorted_key = np.empty(len(key), np.int64), np.empty(len(key))
+    for at in range(len(key)):
+        sorted_key[at] = key[topological[at]]
+    rank = np.argsort(sorted_key, kind="mergesort")
+    for at in range(len(key)):
+        order[at] = topological[rank[at]]
+    return order
 
 
-@njit(cache=True, nogil=True)
-def _order_by_start(
-    machine: Machine, device: IntArray, timing: Timing
-) -> IntArray:  # pragma: no cover - compiled
-    """Order ops by their starts.
+@loop
+def _find_start_keys(
+    m: Machine, device: IntArray, timing: Timing, key: FloatArray
+) -> None:  # pragma: no cover - compiled
+    """Write the start of each op.
 
     An op that takes no time stands just before its first consumer: otherwise its transfers would
     hold up the channels from the start.
     """
-    key = timing.start_us.copy()
-    for op in machine.topological_order[::-1]:
-        if machine.time_us[op, device[op]] > 0.0:
+    for at in range(len(key) - 1, -1, -1):
+        op = m.topological_order[at]
+        key[op] = timing.start_us[op]
+        if m.time_us[op, device[op]] > 0.0:
             continue
         needed = np.inf
-        for tensor in range(machine.tensor_ptr[op], machine.tensor_ptr[op + 1]):
-            for edge in range(machine.edge_ptr[tensor], machine.edge_ptr[tensor + 1]):
-                user = machine.edge_op[edge]
+        for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
+            for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
+                user = m.edge_op[edge]
                 here = device[user] == device[op]
                 needed = min(needed, key[user] if here else timing.sent_us[tensor, device[user]])
         if needed < np.inf:
             key[op] = max(key[op], needed)
-    return machine.topological_order[
-        np.argsort(key[machine.topological_order], kind="mergesort")
-    ]  # fmt: skip

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from enplace.machine.compiling import loop, step
+from enplace.machine.compiling import kernel, loop, step
 from enplace.machine.layout import Machine, transfer_us
 from enplace.machine.timing import Timing, new_timing
 from enplace.values.arrays import FloatArray, IntArray
@@ -52,8 +51,7 @@ class Tails(NamedTuple):
     channel_us: FloatArray
 
 
-@njit(cache=True, nogil=True)
-def new_progress(machine: Machine) -> Progress:  # pragma: no cover - compiled
+def new_progress(machine: Machine) -> Progress:
     """Make the schedule before the first op."""
     return Progress(
         new_timing(machine),
@@ -63,8 +61,7 @@ def new_progress(machine: Machine) -> Progress:  # pragma: no cover - compiled
     )
 
 
-@njit(cache=True, nogil=True)
-def new_tails(machine: Machine) -> Tails:  # pragma: no cover - compiled
+def new_tails(machine: Machine) -> Tails:
     """Make the tails after the last op."""
     n_ops = len(machine.time_us)
     return Tails(
@@ -97,9 +94,9 @@ def send(
     return start, end
 
 
-@loop
+@kernel
 def simulate_order(
-    m: Machine, order: IntArray, upto: int, device: IntArray, p: Progress
+    machine: Machine, order: IntArray, upto: int, device: IntArray, progress: Progress
 ) -> float:  # pragma: no cover - compiled
     """Simulate the first ops of an order, each as soon as its inputs and its device are ready.
 
@@ -109,13 +106,20 @@ def simulate_order(
         Topological.
     upto : int
         How many ops to simulate.
-    p : Progress, written
+    progress : Progress, written
 
     Returns
     -------
     float
         When the last op or transfer ends, in µs.
     """
+    return _simulate_order(machine, order, upto, device, progress)
+
+
+@loop
+def _simulate_order(
+    m: Machine, order: IntArray, upto: int, device: IntArray, p: Progress
+) -> float:  # pragma: no cover - compiled
     p.lane_free_us[:] = 0.0
     p.channel_free_us[:] = 0.0
     p.last_start_us[:] = 0.0
@@ -158,7 +162,7 @@ def _inputs_us(
     return ready
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_tails(
     machine: Machine, order: IntArray, first: int, device: IntArray, tails: Tails
 ) -> None:  # pragma: no cover - compiled

@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from enplace.machine.compiling import allocating, loop, step
+from enplace.machine.compiling import kernel, loop, step
 from enplace.machine.layout import Machine
 from enplace.machine.memory import excess_bytes
+from enplace.placing.moves.blocks import draw_below
 from enplace.placing.moves.order import (
     Progress,
     Tails,
@@ -98,7 +98,6 @@ TRIALS, CLUSTERS = range(2)
 """Indices into ``_Window.counts``."""
 
 
-@njit(cache=True, nogil=True)
 def sweep(
     machine: Machine,
     order: IntArray,
@@ -108,7 +107,7 @@ def sweep(
     annealing: Annealing,
     draw: np.random.Generator,
     stop: BoolArray,
-) -> tuple[float, int]:  # pragma: no cover - compiled
+) -> tuple[float, int]:
     """Anneal windows one after another from position ``first``, wrapping around at the end.
 
     Parameters
@@ -133,33 +132,28 @@ def sweep(
     for number in range(n_windows):
         if stop[0]:
             break
-        for at in range(n_ops):
-            window.position[order[at]] = at
+        window.position[order] = np.arange(n_ops)
         begin = (first + number * annealing.stride) % max(1, n_ops - width // 2)
         end = min(n_ops, begin + width)
         simulate_order(machine, order, begin, device, before)
         find_tails(machine, order, end, device, tails)
-        _copy(order[begin:end], window.order, end - begin)
-        _anneal(machine, before, tails, window, device, begin, end, annealing, draw)
-        for i in range(end - begin):
-            order[begin + i] = window.best_order[i]
-            device[window.best_order[i]] = window.best_device[i]
+        window.order[: end - begin] = order[begin:end]
+        _anneal_window(machine, before, tails, window, device, begin, end, annealing, draw)
+        order[begin:end] = window.best_order[: end - begin]
+        device[order[begin:end]] = window.best_device[: end - begin]
         found = _simulate_whole(machine, order, device, before, makespan)
         found_excess = excess
         if found <= makespan or excess > 0:
             found_excess = excess_bytes(machine, device, before.timing)
         if found_excess < excess or (found_excess == excess and found <= makespan):
             makespan, excess = found, found_excess
-            _copy(order, kept_order, n_ops)
-            _copy(device, kept_device, n_ops)
+            kept_order[:], kept_device[:] = order, device
         else:
-            _copy(kept_order, order, n_ops)
-            _copy(kept_device, device, n_ops)
+            order[:], device[:] = kept_order, kept_device
     return makespan, excess
 
 
-@njit(cache=True, nogil=True)
-def _new_window(machine: Machine, width: int) -> _Window:  # pragma: no cover - compiled
+def _new_window(machine: Machine, width: int) -> _Window:
     n_ops, shape = len(machine.time_us), (len(machine.tensor_op), len(machine.lanes))
     return _Window(
         order=np.empty(width, np.int64),
@@ -178,10 +172,9 @@ def _new_window(machine: Machine, width: int) -> _Window:  # pragma: no cover - 
     )
 
 
-@njit(cache=True, nogil=True)
 def _simulate_whole(
     machine: Machine, order: IntArray, device: IntArray, progress: Progress, makespan: float
-) -> float:  # pragma: no cover - compiled
+) -> float:
     """Simulate all ops; sort the order by end if that is needed for an exact simulation.
 
     Transfers that share a channel are sent as they are made: only in that order does
@@ -189,19 +182,32 @@ def _simulate_whole(
     """
     found = simulate_order(machine, order, len(order), device, progress)
     if machine.shares_channels and found <= makespan:
-        by_end = order[np.argsort(progress.timing.finish_us[order], kind="mergesort")]
-        _copy(by_end, order, len(order))
+        order[:] = order[np.argsort(progress.timing.finish_us[order], kind="stable")]
         found = simulate_order(machine, order, len(order), device, progress)
-    return float(found)
+    return found
 
 
 @loop
-def _copy(
-    source: FloatArray | IntArray, target: FloatArray | IntArray, n: int
-) -> None:  # pragma: no cover - compiled
-    """Copy the first entries; assigning a slice would allocate, and take seconds to compile."""
-    for i in range(n):
+def _copy(source: FloatArray, target: FloatArray) -> None:  # pragma: no cover - compiled
+    """Copy an array; an assignment would allocate, and take seconds to compile."""
+    for i in range(len(source)):
         target[i] = source[i]
+
+
+@kernel
+def _anneal_window(
+    machine: Machine,
+    before: Progress,
+    tails: Tails,
+    window: _Window,
+    device: IntArray,
+    begin: int,
+    end: int,
+    annealing: Annealing,
+    draw: np.random.Generator,
+) -> None:  # pragma: no cover - compiled
+    """Anneal the ops at ``begin`` to ``end``; leave the best order and devices in the window."""
+    _anneal(machine, before, tails, window, device, begin, end, annealing, draw)
 
 
 @loop
@@ -216,7 +222,6 @@ def _anneal(
     annealing: Annealing,
     draw: np.random.Generator,
 ) -> None:  # pragma: no cover - compiled
-    """Anneal the ops at ``begin`` to ``end``; leave the best order and devices in the window."""
     width, n_devices = end - begin, len(m.lanes)
     mean = 0.0
     for i in range(width):
@@ -229,7 +234,7 @@ def _anneal(
         n_moved = 0
         if attempt > 0:
             temperature *= cooling
-            i = _draw_below(draw, width)
+            i = draw_below(draw, width)
             kind = draw.random()
             if kind < SHIFTS:
                 source, target = i, _new_place(m, w, i, begin, width, draw)
@@ -237,10 +242,12 @@ def _anneal(
                     continue
                 _shift(w, source, target, begin)
             else:
-                to = _draw_below(draw, n_devices)
+                to = draw_below(draw, n_devices)
                 if to == device[w.order[i]]:
                     continue
-                limit = 1 if kind < SINGLES else 1 + _draw_below(draw, MOST_IN_CLUSTER)
+                limit = 1
+                if kind >= SINGLES:
+                    limit += draw_below(draw, int(np.int64(MOST_IN_CLUSTER)))
                 n_moved = _grow_cluster(m, w, device, w.order[i], limit, begin, end)
                 n_moved = _add_units(m, w, n_moved, to, begin, end)
                 if n_moved == 0:
@@ -263,11 +270,6 @@ def _anneal(
             device[w.cluster[k]] = w.was_device[k]
 
 
-@allocating
-def _draw_below(draw: np.random.Generator, n: int) -> int:  # pragma: no cover - compiled
-    return int(draw.integers(0, n))
-
-
 @step
 def _new_place(
     m: Machine, w: _Window, i: int, begin: int, width: int, draw: np.random.Generator
@@ -283,7 +285,7 @@ def _new_place(
         high = min(high, w.position[m.edge_op[k]] - begin - 1)
     place = i
     if high > low:
-        place = low + _draw_below(draw, high - low + 1)
+        place = low + draw_below(draw, high - low + 1)
     return place
 
 
@@ -374,9 +376,9 @@ def _simulate_window(
 ) -> tuple[float, float]:  # pragma: no cover - compiled
     """Simulate the window's ops; return the makespan, and the sum of the ends of all devices."""
     w.counts[TRIALS] += 1
-    _copy(before.lane_free_us, w.lane_free_us, len(w.lane_free_us))
-    _copy(before.channel_free_us, w.channel_free_us, len(w.channel_free_us))
-    _copy(before.last_start_us, w.last_start_us, len(w.last_start_us))
+    _copy(before.lane_free_us, w.lane_free_us)
+    _copy(before.channel_free_us, w.channel_free_us)
+    _copy(before.last_start_us, w.last_start_us)
     finish_us = before.timing.finish_us
     longest = 0.0
     for i in range(end - begin):
