@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from enplace.machine.passes import optimiser_ops
 from enplace.machine.stages import stages_of
 from enplace.placers.max_load.dp import partition_along_order
-from enplace.placers.max_load.orders import find_leading, order_by_wish, order_tied
+from enplace.placers.max_load.orders import find_leading, order_by_preference, order_tied
 from enplace.values.problem import Problem
 from problems import cluster_of, plan_of, profile_of
 
@@ -30,7 +30,7 @@ def orders(draw):
 @given(orders())
 def test_wishes_never_violate_edges(drawn):
     n, (source, target), wish = drawn
-    order = order_by_wish(np.arange(n), wish, source, target)
+    order = order_by_preference(np.arange(n), wish, source, target)
     assert sorted(order) == list(range(n))
     place = np.argsort(order)
     assert (place[source] < place[target]).all()
