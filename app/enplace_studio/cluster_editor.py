@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 
 from enplace.disk import naming, parse_json, read_bytes, write_atomically
 from enplace.errors import ClusterError, EnplaceError
-from enplace.readers.clusters import cluster_from_json
+from enplace.readers.cluster_json import cluster_from_json
 from enplace.values.cluster import Cluster
 from enplace.writers.clusters import cluster_text, cluster_to_json
 from enplace_studio.messages import DialogButtons, button

@@ -129,8 +129,8 @@ def _kind_of_split(plan: Plan) -> str:
     """Describe the splits for which a plan's bound holds."""
     details = plan.details
     if plan.objective == "latency":
-        pieces = details.get("pieces")
-        return "contiguous split" if pieces == 1 else f"split into {pieces} subgraphs a device"
+        n = details.get("subgraphs")
+        return "contiguous split" if n == 1 else f"split into {n} subgraphs a device"
     if "ideals" in details:
         if plan.load_rule and plan.load_rule.two_level:
             return "split that gives each machine consecutive stages"

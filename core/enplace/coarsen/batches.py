@@ -40,6 +40,7 @@ from enplace.values.arrays import (
     IntArray,
     adjacency,
     csr_offsets,
+    find_root,
     inverse,
     topological_order,
 )
@@ -348,7 +349,8 @@ def _join(
     ties: _Ties, one: int, other: int, limits: _Limits
 ) -> bool:  # pragma: no cover - compiled
     """Join two ties unless the result is too much for one device; return whether they are one."""
-    one, other = _topmost(ties, one), _topmost(ties, other)
+    # A union-find: ties only grow, and are asked about for every candidate.
+    one, other = find_root(ties.above, one), find_root(ties.above, other)
     if one == other:
         return True
     if (
@@ -360,15 +362,6 @@ def _join(
     ties.work_us[one] += ties.work_us[other]
     ties.memory_bytes[one] += ties.memory_bytes[other]
     return True
-
-
-@njit(nogil=True, inline="always")
-def _topmost(ties: _Ties, tie: int) -> int:  # pragma: no cover - compiled
-    # A union-find with path halving: ties only grow, and are asked about for every candidate.
-    while ties.above[tie] != tie:
-        ties.above[tie] = ties.above[ties.above[tie]]
-        tie = ties.above[tie]
-    return tie
 
 
 def _topological(n: int, source: IntArray, target: IntArray) -> IntArray:

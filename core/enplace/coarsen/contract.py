@@ -7,6 +7,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.machine.compiling import kernel
+from enplace.machine.layout import Machine, build_machine
 from enplace.values.arrays import IntArray, csr_offsets, inverse
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
@@ -104,33 +105,15 @@ def _together(problem: Problem, group: IntArray, n: int) -> list[str]:
 
 def _peak_inside(problem: Problem, group: IntArray, order: IntArray) -> IntArray:
     """Find the most bytes that a group needs besides variables and the tensors that leave it."""
-    profile = problem.profile
-    return _peaks(
-        order,
-        group,
-        profile.temporary_bytes,
-        profile.tensor_ptr,
-        profile.held_bytes,
-        profile.edge_ptr,
-        profile.edge_op,
-    )
+    return _peaks(build_machine(problem), group, order, inverse(order))
 
 
 @kernel
 def _peaks(
-    order: IntArray,
-    group: IntArray,
-    temporary_bytes: IntArray,
-    tensor_ptr: IntArray,
-    tensor_bytes: IntArray,
-    edge_ptr: IntArray,
-    edge_op: IntArray,
+    machine: Machine, group: IntArray, order: IntArray, place: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
     """Run each group's ops in order; a tensor that stays inside is freed after its last use."""
-    n_ops = len(order)
-    place = np.empty(n_ops, np.int64)
-    for i in range(n_ops):
-        place[order[i]] = i
+    n_ops, edge_op = len(order), machine.edge_op
     dies = np.zeros(n_ops, np.int64)  # bytes that are freed after the op at a place
     peak = np.zeros(group[order[n_ops - 1]] + 1, np.int64)
     live, current = 0, -1
@@ -138,14 +121,14 @@ def _peaks(
         op = order[i]
         if group[op] != current:
             live, current = 0, group[op]
-        for tensor in range(tensor_ptr[op], tensor_ptr[op + 1]):
+        for tensor in range(machine.tensor_ptr[op], machine.tensor_ptr[op + 1]):
             last, inside = i, True
-            for edge in range(edge_ptr[tensor], edge_ptr[tensor + 1]):
+            for edge in range(machine.edge_ptr[tensor], machine.edge_ptr[tensor + 1]):
                 inside &= group[edge_op[edge]] == current
                 last = max(last, place[edge_op[edge]])
             if inside:
-                live += tensor_bytes[tensor]
-                dies[last] += tensor_bytes[tensor]
-        peak[current] = max(peak[current], live + temporary_bytes[op])
+                live += machine.held_bytes[tensor]
+                dies[last] += machine.held_bytes[tensor]
+        peak[current] = max(peak[current], live + machine.temporary_bytes[op])
         live -= dies[i]
     return peak

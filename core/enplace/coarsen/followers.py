@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from enplace.machine.layout import Machine, build_machine
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import IntArray
 
@@ -33,48 +34,38 @@ def find_leaders(problem: Problem, position: IntArray) -> IntArray:
     int array, shape (n_ops,)
         ``leader[op]``, which is ``op`` itself unless it follows.
     """
-    profile = problem.profile
-    allowed = problem.unit_allowed[problem.unit]
     works = np.isfinite(problem.time_us) & (problem.time_us > 0)
-    leader = np.arange(profile.n_ops, dtype=np.int64)
-    _follow(
-        np.argsort(position),
-        position,
-        np.asarray(~works.any(axis=1)),
-        allowed,
-        profile.tensor_ptr,
-        profile.edge_ptr,
-        profile.edge_op,
-        leader,
-    )
-    return leader
+    idle = np.asarray(~works.any(axis=1))
+    return _follow(build_machine(problem), np.argsort(position), position, idle)
 
 
 @njit(cache=True, nogil=True)
 def _follow(
-    order: IntArray,
-    position: IntArray,
-    idle: BoolArray,
-    allowed: BoolArray,
-    tensor_ptr: IntArray,
-    edge_ptr: IntArray,
-    edge_op: IntArray,
-    leader: IntArray,
-) -> None:  # pragma: no cover - compiled
+    machine: Machine, order: IntArray, position: IntArray, idle: BoolArray
+) -> IntArray:  # pragma: no cover - compiled
+    out_ptr, edge_op = machine.out_ptr, machine.edge_op
+    free, leader = idle.copy(), np.arange(len(order))
     # Producers come first in ``order``, so what is not free marks its consumers in time.
-    free = idle.copy()
     for op in order:
         if not free[op]:
-            for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
+            for edge in range(out_ptr[op], out_ptr[op + 1]):
                 free[edge_op[edge]] = False
     # Backwards, so that the leaders of all consumers are known.
     for op in order[::-1]:
         if not free[op]:
             continue
         best = -1
-        for edge in range(edge_ptr[tensor_ptr[op]], edge_ptr[tensor_ptr[op + 1]]):
+        for edge in range(out_ptr[op], out_ptr[op + 1]):
             candidate = leader[edge_op[edge]]
             if best < 0 or position[candidate] < position[best]:
                 best = candidate
-        if best >= 0 and not (allowed[best] & ~allowed[op]).any():
+        if best >= 0 and _may_follow(machine, op, best):
             leader[op] = best
+    return leader
+
+
+@njit(nogil=True, inline="always")
+def _may_follow(machine: Machine, op: int, leader: int) -> bool:  # pragma: no cover - compiled
+    """Whether an op is allowed on every device that its leader may use."""
+    allowed, unit = machine.allowed, machine.unit
+    return not (allowed[unit[leader]] & ~allowed[unit[op]]).any()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.coarsen.grouped import mean_link
-from enplace.machine.compiling import helper, kernel
+from enplace.machine.compiling import kernel
+from enplace.values.arrays import find_root
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -57,19 +58,11 @@ def _join(
     """Join pairs of units by union-find, skipping pairs that would grow too large."""
     parent = np.arange(len(work_us))
     for i in range(len(left)):
-        a, b = _root(parent, left[i]), _root(parent, right[i])
+        a, b = find_root(parent, left[i]), find_root(parent, right[i])
         if a == b or work_us[a] + work_us[b] > limit_us or (allowed[a] != allowed[b]).any():
             continue
         parent[b] = a
         work_us[a] += work_us[b]
     for unit in range(len(parent)):
-        parent[unit] = _root(parent, unit)
+        parent[unit] = find_root(parent, unit)
     return parent
-
-
-@helper
-def _root(parent: IntArray, unit: int) -> int:  # pragma: no cover - compiled
-    while parent[unit] != unit:
-        parent[unit] = parent[parent[unit]]
-        unit = parent[unit]
-    return unit

@@ -13,7 +13,7 @@ from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import framework_of
 from enplace.processes.codecs import plan_from, plan_message
 from enplace.processes.wire import Message
-from enplace.readers.clusters import cluster_from_json
+from enplace.readers.cluster_json import cluster_from_json
 from enplace.values.cluster import Cluster, task_of
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem

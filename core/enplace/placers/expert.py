@@ -89,11 +89,11 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
     else:
         block = stack_layers(problem, homes, work_us, len(gpus))
     options.check_cancelled()
-    wish = np.array(gpus)[block]
+    preferred = np.array(gpus)[block]
     file = options.choice(RULES)
     rules = read_rules(file, problem) if file else {}
-    wish[list(rules)] = list(rules.values())
-    plan = best_of(problem, unordered(problem, settle(problem, wish), "expert"), options).plan
+    preferred[list(rules)] = list(rules.values())
+    plan = best_of(problem, unordered(problem, settle(problem, preferred), "expert"), options).plan
     return replace(plan, details={"family": family, "ops_by_rule": len(rules)})
 
 

@@ -17,7 +17,7 @@ from enplace.placers.max_load.descent import draw_placement, score
 from enplace.placers.max_load.hypergraph import build_hypergraph
 from enplace.placers.max_load.methods import PROGRAM_S
 from enplace.placing.candidates import unordered
-from enplace.placing.group_search import Search
+from enplace.placing.group_search import GroupSearch
 from enplace.placing.options import ROUNDS, PlaceOptions, Progress
 from enplace.placing.registry import EVERY, placer
 from enplace.values.plan import Plan
@@ -39,7 +39,10 @@ def local_search(problem: Problem, options: PlaceOptions) -> Plan:
     """Descend from random placements until the time limit, or for a fixed number of rounds."""
     if options.objective == THROUGHPUT:
         return _pipeline(problem, options)
-    search, draw = Search(problem, "local-search", options), np.random.default_rng(options.seed)
+    search, draw = (
+        GroupSearch(problem, "local-search", options),
+        np.random.default_rng(options.seed),
+    )
     completed = 0
     for _ in range(RESTARTS):
         if not search.is_over():
@@ -87,7 +90,7 @@ def _plan(problem: Problem, device: IntArray, options: PlaceOptions) -> Plan:
     return replace(plan, objective=THROUGHPUT, value_us=load_us, load_rule=options.load_rule)
 
 
-def descend(search: Search, device: IntArray) -> IntArray:
+def descend(search: GroupSearch, device: IntArray) -> IntArray:
     """Make the best single reassignment until none helps.
 
     Parameters

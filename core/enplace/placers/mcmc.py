@@ -11,7 +11,7 @@ run, it restarts from a random placement.
 import numpy as np
 
 from enplace.placers.expert import expert
-from enplace.placing.group_search import Search
+from enplace.placing.group_search import GroupSearch
 from enplace.placing.options import ROUNDS, PlaceOptions
 from enplace.placing.registry import placer
 from enplace.values.plan import Plan
@@ -34,7 +34,7 @@ LEAST_SHARE = 0.1
 )
 def mcmc(problem: Problem, options: PlaceOptions) -> Plan:
     """Walk at random, mostly downhill, until the time limit or for a fixed number of rounds."""
-    search, draw = Search(problem, "mcmc", options), np.random.default_rng(options.seed)
+    search, draw = GroupSearch(problem, "mcmc", options), np.random.default_rng(options.seed)
     first = expert(problem, options.quiet)
     search.offer(first)
     starts = [majority(search.group, first.device, search.gpus)]
@@ -46,7 +46,7 @@ def mcmc(problem: Problem, options: PlaceOptions) -> Plan:
     return search.plan()
 
 
-def walk(search: Search, device: IntArray, draw: np.random.Generator) -> None:
+def walk(search: GroupSearch, device: IntArray, draw: np.random.Generator) -> None:
     """Run one chain until it stops improving or the search is over."""
     score = lowest = search.score(device)
     began = improved = search.share_spent

@@ -34,10 +34,10 @@ def round_robin(problem: Problem, options: PlaceOptions) -> Plan:
 def random(problem: Problem, options: PlaceOptions) -> Plan:
     """Place every op on a GPU drawn at random."""
     draw = np.random.default_rng(options.seed)
-    wish = draw.choice(problem.cluster.gpus, problem.profile.n_ops)
-    return _finish(problem, wish, "random", options)
+    preferred = draw.choice(problem.cluster.gpus, problem.profile.n_ops)
+    return _finish(problem, preferred, "random", options)
 
 
-def _finish(problem: Problem, wish: IntArray, method: str, options: PlaceOptions) -> Plan:
-    placed = unordered(problem, settle(problem, wish), method)
+def _finish(problem: Problem, preferred: IntArray, method: str, options: PlaceOptions) -> Plan:
+    placed = unordered(problem, settle(problem, preferred), method)
     return best_of(problem, placed, options).plan

@@ -20,7 +20,7 @@ import numpy as np
 
 from enplace.machine.loads import max_load_us
 from enplace.placers.max_load.contract import Nodes, contract
-from enplace.placers.max_load.orders import grant_wishes
+from enplace.placers.max_load.orders import grant_preferences
 from enplace.placing.candidates import make_replicas, unordered
 from enplace.placing.options import REPLICA_OPTIONS, PlaceOptions, Progress
 from enplace.placing.registry import placer
@@ -111,7 +111,7 @@ def find_layers(nodes: Nodes) -> tuple[IntArray, str]:
     layer, note = find_path(nodes), ""
     if _largest_share(nodes, layer) > ONE_LAYER and nodes.layer.any():
         order = np.array(_topological(nodes))
-        named = grant_wishes(order, nodes.layer, nodes.source, nodes.target)
+        named = grant_preferences(order, nodes.layer, nodes.source, nodes.target)
         layer, note = np.unique(named, return_inverse=True)[1], "The layers come from the op names."
     share = _largest_share(nodes, layer)
     if share > ONE_LAYER:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.coarsen import GroupedGraph, group_graph, mean_link
-from enplace.placing.group_search import Search
+from enplace.placing.group_search import GroupSearch
 from enplace.placing.options import ROUNDS, PlaceOptions
 from enplace.placing.registry import placer
 from enplace.values.plan import Plan
@@ -50,7 +50,7 @@ FIRST_WEIGHT = 3.0
 )
 def rl(problem: Problem, options: PlaceOptions) -> Plan:
     """Learn a placement of blocks until the time limit, or for a fixed number of rounds."""
-    search, draw = Search(problem, "rl", options), np.random.default_rng(options.seed)
+    search, draw = GroupSearch(problem, "rl", options), np.random.default_rng(options.seed)
     known = features(problem, group_graph(problem, search.group))
     weight = draw.normal(0.0, FIRST_WEIGHT, (known.shape[1], BLOCKS))
     logit = np.zeros((BLOCKS, len(search.gpus)))

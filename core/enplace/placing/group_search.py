@@ -24,7 +24,7 @@ from enplace.placing.incumbents import gap_of, is_better, report
 from enplace.placing.moves import make_level
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.placing.repair import relieve
-from enplace.placing.settle import by_placed_rank, deciding_op, device_by_wish
+from enplace.placing.settle import by_placed_rank, deciding_op, device_by_preference
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray, Profile
@@ -45,7 +45,7 @@ MEMORY_PENALTY = 10.0
 FILLED = "Nothing that the search tried fits in memory, so this is the plan of order-place"
 
 
-class Search:
+class GroupSearch:
     """Scores placements of groups and keeps the best plan.
 
     Attributes
@@ -63,7 +63,7 @@ class Search:
         self.group = fuse(problem, reach=REACH)
         self.gpus = np.array(problem.cluster.gpus)
         self.best: Schedule | None = None
-        unit_decider, unit_goes = self.group[deciding_op(problem)], device_by_wish(problem)
+        unit_decider, unit_goes = self.group[deciding_op(problem)], device_by_preference(problem)
         together = _number(np.column_stack([unit_decider, unit_goes[:, self.gpus]]))
         try:
             self._level = make_level(

@@ -1,4 +1,4 @@
-"""Compare schedules, and report the best one so far."""
+"""Compare schedules, and report the best so far; ``anytime.py`` is for the other objectives."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
 
-def settle(problem: Problem, wish: IntArray, position: IntArray | None = None) -> IntArray:
+def settle(problem: Problem, preferred: IntArray, position: IntArray | None = None) -> IntArray:
     """Turn a preferred device for each op into a placement that breaks no constraint.
 
     Free ops follow their leaders. Of the ops of a placement unit, the first in ``position`` decides
@@ -22,14 +22,14 @@ def settle(problem: Problem, wish: IntArray, position: IntArray | None = None) -
 
     Parameters
     ----------
-    wish : int array, shape (n_ops,)
+    preferred : int array, shape (n_ops,)
         Device numbers; those of followers are ignored.
     position : int array, shape (n_ops,), optional
         A topological order; the graph's own by default.
     """
-    unit_wish = wish[deciding_op(problem, position)]
-    goes = device_by_wish(problem)
-    device: IntArray = goes[np.arange(problem.n_units), unit_wish][problem.unit]
+    unit_preferred = preferred[deciding_op(problem, position)]
+    goes = device_by_preference(problem)
+    device: IntArray = goes[np.arange(problem.n_units), unit_preferred][problem.unit]
     return device
 
 
@@ -44,7 +44,7 @@ def deciding_op(problem: Problem, position: IntArray | None = None) -> IntArray:
     return decider
 
 
-def device_by_wish(problem: Problem) -> IntArray:
+def device_by_preference(problem: Problem) -> IntArray:
     """Find where a unit goes for each preferred device: there, or else where it runs fastest.
 
     Returns

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from enplace.processes.wire import Message
-from enplace.readers.clusters import cluster_from_json
+from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.measurement import measurement_from_json
 from enplace.readers.plan_facts import facts_from_json
 from enplace.values.plan import Plan

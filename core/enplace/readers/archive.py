@@ -27,7 +27,7 @@ from enplace.disk import (
     whole,
 )
 from enplace.errors import EnplaceError, FileError, ProfileError
-from enplace.readers.clusters import cluster_from_json
+from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.measurement import measurement_from_json
 from enplace.readers.plan_facts import facts_from_json
 from enplace.readers.registry import Content, reader

@@ -8,7 +8,7 @@ from typing import Any
 
 from enplace.disk import is_object, number, take, whole
 from enplace.errors import FileError
-from enplace.readers.clusters import cluster_from_json
+from enplace.readers.cluster_json import cluster_from_json
 from enplace.values.measurement import Deviation, Evaluation, MeasuredLink, Measurement
 
 TENSORFLOW = "tensorflow"

@@ -12,6 +12,9 @@ from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 VALUE_KEYS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
 """Key of a plan's value, by objective; a plan for the step time has none."""
 
+_OLD_KEYS = {"pieces": "subgraphs"}
+"""Keys of details in older files, with the key of today."""
+
 _FIELDS = ("bound_us", "proven", "load", "note", "solve_seconds", "seed")
 
 
@@ -29,7 +32,7 @@ def facts_from_json(facts: Mapping[str, Any]) -> dict[str, Any]:
         "note": note if isinstance(note, str) else "",
         "solve_seconds": finite(facts.get("solve_seconds")),
         "seed": seed if type(seed) is int else None,
-        "details": {key: value for key, value in facts.items() if key not in known},
+        "details": {_OLD_KEYS.get(k, k): value for k, value in facts.items() if k not in known},
     }
 
 

@@ -27,7 +27,7 @@ from enplace.disk import (
     take,
 )
 from enplace.errors import FileError
-from enplace.readers.clusters import cluster_from_json
+from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.plan_facts import facts_from_json
 from enplace.readers.split_list import splits_from_json
 from enplace.values.cluster import Cluster

@@ -188,9 +188,9 @@ class _Schedule:
 
     def _limit_memory(self) -> None:
         for d, held in self.held.items():
-            room = int(self.data["capacity"][d]) - self.used[d]
+            free_bytes = int(self.data["capacity"][d]) - self.used[d]
             intervals, weights = zip(*held, strict=True)
-            self.model.add_cumulative(intervals, weights, room)
+            self.model.add_cumulative(intervals, weights, free_bytes)
 
     def solution_sender(self, connection: Connection) -> Any:
         """Return a callback that sends each solution."""

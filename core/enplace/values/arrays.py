@@ -43,6 +43,15 @@ def adjacency(source: IntArray, target: IntArray, n_nodes: int) -> tuple[IntArra
 
 
 @njit(cache=True, nogil=True)
+def find_root(parent: IntArray, node: int) -> int:  # pragma: no cover - compiled
+    """Find the root of a node in a forest (union-find), and halve the path to it."""
+    while parent[node] != node:
+        parent[node] = parent[parent[node]]
+        node = parent[node]
+    return node
+
+
+@njit(cache=True, nogil=True)
 def topological_order(
     n_nodes: int, out_ptr: IntArray, target: IntArray
 ) -> IntArray:  # pragma: no cover - compiled

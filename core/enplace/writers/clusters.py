@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from enplace.disk import dump_json
-from enplace.readers.clusters import NAME, VERSION
+from enplace.readers.cluster_json import NAME, VERSION
 from enplace.values.cluster import Cluster
 
 

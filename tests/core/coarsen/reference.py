@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from enplace.coarsen.batches import MEMORY_SHARE, TIED_SHARE
+from enplace.coarsen.batches import MEMORY_SHARE, TIED_SHARE, _Levels
 
 
 class Ties:
@@ -82,3 +82,79 @@ def match_slowly(graph, neighbours, levels, by_rank, limits):
         ):
             chosen.append(number)
     return np.array(chosen, dtype=np.int64)
+
+
+def heights_slowly(order, in_ptr, producer):
+    """Count the vertices on the longest path that ends at each vertex."""
+    height = {}
+    for v in order.tolist():
+        height[v] = 1 + max((height[u] for u in producer[in_ptr[v] : in_ptr[v + 1]]), default=0)
+    return np.array([height[v] for v in range(len(order))], dtype=np.int64)
+
+
+def find_levels_slowly(graph, neighbours):
+    """Find the most work before and after each vertex on any path."""
+    top, bottom = np.zeros(len(graph.work_us)), np.zeros(len(graph.work_us))
+    for v in neighbours.order.tolist():
+        top[v] = max((top[a] + graph.work_us[a] for a, b in edges_of(graph) if b == v), default=0)
+    for v in neighbours.order.tolist()[::-1]:
+        after = [bottom[b] + graph.work_us[b] for a, b in edges_of(graph) if a == v]
+        bottom[v] = max(after, default=0)
+    return _Levels(top, bottom)
+
+
+def merge_chains_slowly(order, idle, device_set, source, target):
+    """Join each op with its only producer, then with its only consumer, if nothing is lost."""
+    root = list(range(len(order)))
+    edges = {(a, b) for a, b in zip(source.tolist(), target.tolist(), strict=True)}
+    for op in order.tolist():
+        producers = [a for a, b in edges if b == op]
+        if len(producers) == 1 and device_set[producers[0]] == device_set[op]:
+            alone = [b for a, b in edges if a == producers[0]] == [op]
+            if idle[op] or alone:
+                root[op] = root[producers[0]]
+    joined = {(root[a], root[b]) for a, b in edges if root[a] != root[b]}
+    second = list(range(len(order)))
+    for op in reversed(order.tolist()):
+        consumers = [b for a, b in joined if a == op]
+        is_idle = all(idle[member] for member in range(len(order)) if root[member] == op)
+        alike = [c for c in consumers if device_set[c] == device_set[op]]
+        if root[op] == op and is_idle and len(consumers) == len(alike) == 1:
+            second[op] = second[consumers[0]]
+    numbers = {}
+    return np.array([numbers.setdefault(second[top], len(numbers)) for top in root])
+
+
+def tie_slowly(left, right, work_us, allowed, limit_us):
+    """Join pairs of units, the first pair first, unless they grow too large."""
+    sets = {unit: {unit} for unit in range(len(work_us))}
+    for a, b in zip(left.tolist(), right.tolist(), strict=True):
+        one, other = sets[a], sets[b]
+        fits = work_us[list(one)].sum() + work_us[list(other)].sum() <= limit_us
+        if one is not other and fits and (allowed[a] == allowed[b]).all():
+            one |= other
+            sets |= dict.fromkeys(other, one)
+    return np.array([min(sets[unit]) for unit in range(len(work_us))])
+
+
+def peaks_slowly(problem, group, order):
+    """Return the most bytes alive at once in each group; tensors that leave it do not count."""
+    profile = problem.profile
+    peaks = []
+    for number in range(group.max() + 1):
+        ops = [op for op in order.tolist() if group[op] == number]
+        alive = []
+        for tensor in np.flatnonzero(np.isin(profile.tensor_op, ops)).tolist():
+            users = profile.edge_op[profile.edge_tensor == tensor].tolist()
+            if set(users) <= set(ops):
+                made = ops.index(int(profile.tensor_op[tensor]))
+                freed = max([made, *(ops.index(user) for user in users)])
+                alive.append((made, freed, int(profile.held_bytes[tensor])))
+        peaks.append(
+            max(
+                int(profile.temporary_bytes[op])
+                + sum(size for made, freed, size in alive if made <= at <= freed)
+                for at, op in enumerate(ops)
+            )
+        )
+    return peaks

@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.coarsen.reference import fill_slowly, match_slowly
+from tests.core.coarsen.reference import (
+    fill_slowly,
+    find_levels_slowly,
+    heights_slowly,
+    match_slowly,
+)
 from tests.core.placers.problems import gpus, line, problems
 
 from enplace.coarsen import batches, contract, merge_batches
@@ -41,6 +46,8 @@ def test_merging_equals_the_reference(problem, target, critical):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "_matching", match_slowly)
         patch.setattr(batches, "_fill", fill_slowly)
+        patch.setattr(batches, "_heights", heights_slowly)
+        patch.setattr(batches, "_find_levels", find_levels_slowly)
         assert merge_batches(problem, target, critical=critical).tolist() == vertex.tolist()
 
 

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.coarsen.reference import merge_chains_slowly, peaks_slowly
 from tests.core.placers.problems import gpus, line, problems
 
-from enplace.coarsen import contract, expand, merge_batches, merge_chains
+from enplace.coarsen import chains, contract, expand, merge_batches, merge_chains
 from enplace.errors import CycleError
 from enplace.machine import simulate
 from enplace.placers import place
@@ -35,6 +36,26 @@ def test_contracting_conserves_times_and_bytes(problem, target):
     crossing = group[fine.edge_source] != group[fine.edge_op]
     sent = np.unique(fine.edge_tensor[crossing])
     assert fine.tensor_bytes[sent].sum() == coarse.tensor_bytes.sum()
+
+
+@quick
+@given(problem=problems(), target=st.integers(1, 6))
+def test_the_memory_inside_groups_equals_the_reference(problem, target):
+    group = merge_batches(problem, target)
+    profile = problem.profile
+    position = np.argsort(profile.topological_order)
+    order = np.lexsort((position, group))
+    inside = contract(problem, group).profile.temporary_bytes
+    assert inside.tolist() == peaks_slowly(problem, group, order)
+
+
+@quick
+@given(problem=problems())
+def test_merging_chains_equals_the_reference(problem):
+    group = merge_chains(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chains, "_merge", merge_chains_slowly)
+        assert merge_chains(problem).tolist() == group.tolist()
 
 
 @quick

@@ -4,11 +4,21 @@ import itertools
 
 import networkx as nx
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.coarsen.reference import tie_slowly
 from tests.core.placers.problems import gpus, line, problems
 
-from enplace.coarsen import cpd_topo, find_leaders, fuse, group_graph, mean_link, tie_heavy_edges
+from enplace.coarsen import (
+    cpd_topo,
+    find_leaders,
+    fuse,
+    group_graph,
+    mean_link,
+    tie_heavy_edges,
+    ties,
+)
 from enplace.coarsen.fusion import breakpoints, shortest_time_us
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.placing.settle import natural_position
@@ -169,6 +179,19 @@ def test_ties_join_whole_units_up_to_a_limit(problem, ratio, share):
         assert (allowed[members] == allowed[members][0]).all()
         if len(units) > 1:
             assert work[members].sum() <= share * work.sum() * (1 + 1e-9)
+
+
+@quick
+@given(
+    problem=problems(), ratio=st.sampled_from([0.0, 1.0]), share=st.sampled_from([0.3, 0.6, 1.0])
+)
+def test_ties_equal_the_reference(problem, ratio, share):
+    tied = tie_heavy_edges(problem, ratio, share)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ties, "_join", tie_slowly)
+        reference = tie_heavy_edges(problem, ratio, share)
+    pairs = set(zip(tied.tolist(), reference.tolist(), strict=True))
+    assert len(pairs) == len(set(tied.tolist())) == len(set(reference.tolist()))
 
 
 def test_a_heavy_tensor_ties_its_ends():

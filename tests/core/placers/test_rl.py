@@ -7,7 +7,7 @@ from tests.core.placers.problems import gpus, line
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
 from enplace.placers.rl import log_gradient, sample, softmax
-from enplace.placing.group_search import ROUNDS, Search
+from enplace.placing.group_search import ROUNDS, GroupSearch
 from enplace.values.problem import Problem
 
 
@@ -36,6 +36,6 @@ def test_training_beats_random_sampling():
     """The ops are too large to be grouped, and one GPU is eight times as fast as the other."""
     profile = line([10.0] * 24, [], persistent=[100] * 24)
     problem = Problem(profile, gpus(2, speeds=[1.0, 8.0], capacity=3000))
-    search, draw = Search(problem, "rl", PlaceOptions()), np.random.default_rng(3)
+    search, draw = GroupSearch(problem, "rl", PlaceOptions()), np.random.default_rng(3)
     by_chance = min(search.score(search.random(draw)) for _ in range(ROUNDS))
     assert simulate(problem, place(problem, "rl").plan).makespan_us < by_chance

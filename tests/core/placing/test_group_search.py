@@ -12,7 +12,7 @@ from enplace.machine import simulate
 from enplace.placers import STEP_TIME, THROUGHPUT, PlaceOptions, place
 from enplace.placers.local_search import descend
 from enplace.placers.mcmc import majority
-from enplace.placing.group_search import Search
+from enplace.placing.group_search import GroupSearch
 from enplace.placing.settle import settle
 from enplace.values.problem import Problem
 
@@ -31,7 +31,7 @@ def tight_problem(n=6):
 
 
 def test_a_descent_ends_where_no_reassignment_helps():
-    search = Search(tight_problem(), "local-search", PlaceOptions())
+    search = GroupSearch(tight_problem(), "local-search", PlaceOptions())
     end = descend(search, search.random(np.random.default_rng(3)))
     assert search.n_groups > 2
     score = search.score(end)
@@ -44,7 +44,7 @@ def test_a_descent_ends_where_no_reassignment_helps():
 @each_search
 def test_the_search_finds_the_optimum_of_a_small_problem(method):
     problem = tight_problem()
-    search = Search(problem, method, PlaceOptions())
+    search = GroupSearch(problem, method, PlaceOptions())
     every = itertools.product(search.gpus, repeat=search.n_groups)
     optimum = min(search.score(np.array(devices)) for devices in every)
     assert simulate(problem, place(problem, method).plan).makespan_us == optimum
@@ -90,7 +90,7 @@ def test_a_group_starts_on_the_device_of_most_of_its_ops():
 @settings(deadline=None, max_examples=100)
 @given(problems(), st.integers(0, 99))
 def test_a_placement_of_groups_is_settled_like_any_other(problem, seed):
-    search = Search(problem, "mcmc", PlaceOptions())
+    search = GroupSearch(problem, "mcmc", PlaceOptions())
     device = search.random(np.random.default_rng(seed))
     search.score(device)
     assert np.array_equal(search.best.plan.device, settle(problem, device[search.group]))
@@ -99,7 +99,7 @@ def test_a_placement_of_groups_is_settled_like_any_other(problem, seed):
 def test_without_groups_the_score_of_a_plan_that_fits_is_its_step_time():
     problem = tight_problem()
     for device in itertools.product(problem.cluster.gpus, repeat=problem.profile.n_ops):
-        search = Search(problem, "mcmc", PlaceOptions())
+        search = GroupSearch(problem, "mcmc", PlaceOptions())
         score, schedule = search.score(np.array(device)), simulate(problem, search.best.plan)
         assert score == pytest.approx(schedule.makespan_us) or not schedule.fits
 

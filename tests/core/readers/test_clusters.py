@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 
 from enplace.errors import EnplaceError
-from enplace.readers.clusters import cluster_from, cluster_from_json, presets
+from enplace.readers.cluster_json import cluster_from_json
+from enplace.readers.clusters import cluster_from, presets
 from enplace.readers.measurement import measurement_from_json
 from enplace.values.cluster import Cluster
 from enplace.values.measurement import Measurement

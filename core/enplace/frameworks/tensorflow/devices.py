@@ -17,7 +17,7 @@ from enplace.disk import naming, parse_json, read_bytes
 from enplace.errors import EnplaceError
 from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.step import plain_config
-from enplace.readers.clusters import cluster_from_json
+from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.gpu_profile import GPU_TO_GPU, GPU_TO_HOST, HOST_TO_GPU
 from enplace.values.cluster import Cluster, Device, Link, task_of
 

@@ -141,7 +141,7 @@ class _Plans:
             _plan(self.problem, device, self._method, us),
             bound_us=finite(bound_us),
             proven=proven and self._same,
-            details={"pieces": self._q},
+            details={"subgraphs": self._q},
         )
         return plan.with_notes(found.why, *about, separator="; ")
 

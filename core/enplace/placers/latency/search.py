@@ -10,7 +10,8 @@ import numpy as np
 
 from enplace.machine.host_links import send_us
 from enplace.machine.latency import latency_us
-from enplace.placers.latency.anneal import anneal, places_us
+from enplace.placers.latency.anneal import anneal
+from enplace.placers.latency.evaluate import places_us
 from enplace.placers.latency.greedy import greedy_places
 from enplace.placers.latency.groups import Groups, build_groups, choose_devices, spread_places
 from enplace.placers.latency.program import read_placement, write_program, write_solution

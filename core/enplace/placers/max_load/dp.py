@@ -13,7 +13,7 @@ from enplace.placers.max_load.contract import Nodes, contract
 from enplace.placers.max_load.ideals import Lattice, bound_ideals, find_ideals
 from enplace.placers.max_load.orders import (
     find_leading,
-    order_by_wish,
+    order_by_preference,
     order_depth_first,
     order_tied,
 )
@@ -246,7 +246,7 @@ def _variants(nodes: Nodes, order: IntArray) -> Iterator[IntArray]:
     """
     together = order_tied(order, nodes.tied, nodes.source, nodes.target)
     if nodes.layer.any():
-        yield order_by_wish(together, nodes.layer, nodes.source, nodes.target)
+        yield order_by_preference(together, nodes.layer, nodes.source, nodes.target)
     yield together
     yield order
 

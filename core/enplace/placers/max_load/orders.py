@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from enplace.machine.passes import raise_along_edges
-from enplace.values.arrays import adjacency, csr_offsets
+from enplace.values.arrays import adjacency, csr_offsets, inverse
 from enplace.values.problem import BoolArray
 from enplace.values.profile import IntArray
 
@@ -37,36 +37,40 @@ def order_tied(order: IntArray, tied: IntArray, source: IntArray, target: IntArr
         Pairs of a node and one that should follow soon after it. A node of the second column goes
         behind the last of those it is tied to.
     """
-    place = np.argsort(order)
-    wish = place.copy()
-    wish[tied[:, 1]] = -1
-    np.maximum.at(wish, tied[:, 1], place[tied[:, 0]])
-    return order_by_wish(order, wish, source, target)
+    place = inverse(order)
+    preferred = place.copy()
+    preferred[tied[:, 1]] = -1
+    np.maximum.at(preferred, tied[:, 1], place[tied[:, 0]])
+    return order_by_preference(order, preferred, source, target)
 
 
-def order_by_wish(order: IntArray, wish: IntArray, source: IntArray, target: IntArray) -> IntArray:
+def order_by_preference(
+    order: IntArray, preferred: IntArray, source: IntArray, target: IntArray
+) -> IntArray:
     """Order nodes by their preferred numbers, as far as edges allow; ties by an order; (n,)."""
-    found: IntArray = np.lexsort((np.argsort(order), grant_wishes(order, wish, source, target)))
-    return found
+    granted = grant_preferences(order, preferred, source, target)
+    return np.lexsort((inverse(order), granted)).astype(np.int64)
 
 
-def grant_wishes(order: IntArray, wish: IntArray, source: IntArray, target: IntArray) -> IntArray:
+def grant_preferences(
+    order: IntArray, preferred: IntArray, source: IntArray, target: IntArray
+) -> IntArray:
     """Give nodes numbers near the preferred ones that never fall along an edge; shape (n,).
 
     Nodes without predecessors get the number of the first node that needs them, whatever they
     prefer: otherwise the gradient of a weight that two layers share would draw the whole backward
     pass behind the later layer.
     """
-    n, wish = len(order), wish.copy()
+    n, preferred = len(order), preferred.copy()
     is_root = np.bincount(target, minlength=n) == 0
     inner = ~is_root[source]
-    raise_along_edges(order, *adjacency(source[inner], target[inner], n), wish)
+    raise_along_edges(order, *adjacency(source[inner], target[inner], n), preferred)
     needed = np.full(n, np.iinfo(np.int64).max)
     of_root = is_root[source]
-    np.minimum.at(needed, source[of_root], wish[target[of_root]])
+    np.minimum.at(needed, source[of_root], preferred[target[of_root]])
     is_needed = needed < np.iinfo(np.int64).max
-    wish[is_needed] = needed[is_needed]
-    return wish
+    preferred[is_needed] = needed[is_needed]
+    return preferred
 
 
 @njit(cache=True, nogil=True)

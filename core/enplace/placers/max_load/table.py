@@ -16,6 +16,7 @@ from enplace.placers.max_load.contract import Nodes
 from enplace.placers.max_load.ideals import Lattice
 from enplace.placers.max_load.walk import (
     TransferCosts,
+    Walk,
     add_transfers,
     advance,
     begin,
@@ -33,6 +34,9 @@ VISITS_AT_ONCE = 1_000_000
 """Ideals reached between two checks for whether to stop: some tenths of a second."""
 
 BYTES_PER_CELL = 8 + 4 + 2
+
+GPU, CPU = range(2)
+"""Indices into the arrays of shape (2,)."""
 
 
 class Costs(NamedTuple):
@@ -108,6 +112,16 @@ class _Share(NamedTuple):
     cpu_us: FloatArray
     total: FloatArray
     barred: IntArray
+
+
+class _Stage(NamedTuple):
+    """A stage between two ideals: its load in the first and last pass, and its all-reduce."""
+
+    base: int
+    reached: int
+    first_us: float
+    last_us: float
+    sync_us: float
 
 
 def build_costs(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) -> Costs:
@@ -189,31 +203,47 @@ def fill(
         if visits > budget:
             return base
         n_open = _find_open_cells(table.best_us[base], capable[base], limit_us[-1], cells)
-        if n_open == 0:
-            continue
-        _clear(share)
-        begin(walk, lattice, base)
-        depth = 0
-        while True:
-            before = depth
-            depth = advance(walk, lattice, before)
-            if depth < 0:
-                break
-            node = node_between(walk, lattice, before, depth)
-            if depth < before:
-                _remove(share, costs, node)
-                continue
-            visits += 1
-            _add(share, costs, node)
-            on_gpu = _may_fit_gpus(share, costs, limit_us)
-            on_cpu = _may_fit_cpus(share, costs, limit_us)
-            if not (on_gpu or on_cpu):
-                turn_back(walk, lattice, depth)
-            if on_gpu:
-                _offer_gpus(table, costs, share, limit_us, base, walk.ideal[depth], cells[:n_open])
-            if on_cpu:
-                _offer_cpus(table, costs, share, limit_us, base, walk.ideal[depth], cells[:n_open])
+        if n_open > 0:
+            _clear(share)
+            begin(walk, lattice, base)
+            visits += _extend(lattice, costs, limit_us, table, walk, share, cells[:n_open])
     return n_ideals
+
+
+@njit(cache=True, nogil=True)
+def _extend(
+    lattice: Lattice,
+    costs: Costs,
+    limit_us: FloatArray,
+    table: Table,
+    walk: Walk,
+    share: _Share,
+    cells: IntArray,
+) -> int:  # pragma: no cover - compiled
+    """Try the nodes between the base of a walk and each ideal as a stage; return how many."""
+    depth, visits, base, last = 0, 0, walk.ideal[0], len(limit_us) - 1
+    while True:
+        before = depth
+        depth = advance(walk, lattice, before)
+        if depth < 0:
+            return visits
+        node = node_between(walk, lattice, before, depth)
+        if depth < before:
+            _remove(share, costs, node)
+            continue
+        visits += 1
+        _add(share, costs, node)
+        on_gpu = _may_fit_gpus(share, costs, limit_us)
+        on_cpu = _may_fit_cpus(share, costs, limit_us)
+        if on_gpu:
+            loads_us = _gpu_load_us(share, 0), _gpu_load_us(share, last)
+            stage = _Stage(base, walk.ideal[depth], *loads_us, share.total[1])
+            _offer(table, costs, limit_us, stage, cells, GPU)
+        if on_cpu:  # CPUs pay for no transfers
+            stage = _Stage(base, walk.ideal[depth], share.cpu_us[0], share.cpu_us[last], 0.0)
+            _offer(table, costs, limit_us, stage, cells, CPU)
+        if not (on_gpu or on_cpu):
+            turn_back(walk, lattice, depth)
 
 
 @njit(cache=True, nogil=True)
@@ -250,8 +280,8 @@ def _find_open_cells(
 
 @njit(cache=True, nogil=True)
 def _add(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover - compiled
-    share.barred[0] += not costs.gpu_runs[node]
-    share.barred[1] += not costs.cpu_runs[node]
+    share.barred[GPU] += not costs.gpu_runs[node]
+    share.barred[CPU] += not costs.cpu_runs[node]
     share.total[0] += costs.memory_bytes[node]
     share.total[1] += costs.sync_us[node]
     for p in range(len(share.gpu_us)):
@@ -262,8 +292,8 @@ def _add(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover - 
 
 @njit(cache=True, nogil=True)
 def _remove(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover - compiled
-    share.barred[0] -= not costs.gpu_runs[node]
-    share.barred[1] -= not costs.cpu_runs[node]
+    share.barred[GPU] -= not costs.gpu_runs[node]
+    share.barred[CPU] -= not costs.cpu_runs[node]
     share.total[0] -= costs.memory_bytes[node]
     share.total[1] -= costs.sync_us[node]
     for p in range(len(share.gpu_us)):
@@ -280,18 +310,18 @@ def _remove(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover
 def _may_fit_gpus(
     share: _Share, costs: Costs, limit_us: FloatArray
 ) -> bool:  # pragma: no cover - compiled
-    if share.barred[0] > 0 or share.total[0] > costs.capacity_bytes or costs.devices[0] == 0:
+    if share.barred[GPU] > 0 or share.total[0] > costs.capacity_bytes or costs.devices[GPU] == 0:
         return False
-    return _is_below(share.gpu_us, limit_us, costs.most_replicas[0])
+    return _is_below(share.gpu_us, limit_us, costs.most_replicas[GPU])
 
 
 @njit(cache=True, nogil=True)
 def _may_fit_cpus(
     share: _Share, costs: Costs, limit_us: FloatArray
 ) -> bool:  # pragma: no cover - compiled
-    if share.barred[1] > 0 or costs.devices[1] == 0:
+    if share.barred[CPU] > 0 or costs.devices[CPU] == 0:
         return False
-    return _is_below(share.cpu_us, limit_us, costs.most_replicas[1])
+    return _is_below(share.cpu_us, limit_us, costs.most_replicas[CPU])
 
 
 @njit(cache=True, nogil=True)
@@ -316,62 +346,40 @@ def _gpu_load_us(share: _Share, p: int) -> float:  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _offer_gpus(
-    table: Table,
-    costs: Costs,
-    share: _Share,
-    limit_us: FloatArray,
-    base: int,
-    reached: int,
-    cells: IntArray,
+def _offer(
+    table: Table, costs: Costs, limit_us: FloatArray, stage: _Stage, cells: IntArray, kind: int
 ) -> None:  # pragma: no cover - compiled
-    """Improve the cells of an ideal with a stage on one accelerator, or on several replicas."""
+    """Improve the cells of an ideal with a stage on one device, or on several replicas."""
     last = len(limit_us) - 1
-    first_us, last_us = _gpu_load_us(share, 0), _gpu_load_us(share, last)
-    for count in range(1, costs.most_replicas[0] + 1):
-        reduce_us = (count - 1) * share.total[1] / count
-        load_us = last_us / count
+    for count in range(1, costs.most_replicas[kind] + 1):
+        reduce_us = (count - 1) * stage.sync_us / count
+        load_us = stage.last_us / count
         load_us = load_us + reduce_us if costs.sums_sync else max(load_us, reduce_us)
-        if load_us < limit_us[last] and (last == 0 or first_us / count < limit_us[0]):
-            _improve(table, costs.devices, base, reached, cells, load_us, count, 0)
-
-
-@njit(cache=True, nogil=True)
-def _offer_cpus(
-    table: Table,
-    costs: Costs,
-    share: _Share,
-    limit_us: FloatArray,
-    base: int,
-    reached: int,
-    cells: IntArray,
-) -> None:  # pragma: no cover - compiled
-    """Improve the cells of an ideal with a stage on CPUs, which pay for no transfers."""
-    last = len(limit_us) - 1
-    for count in range(1, costs.most_replicas[1] + 1):
-        load_us = share.cpu_us[last] / count
-        if load_us < limit_us[last] and (last == 0 or share.cpu_us[0] / count < limit_us[0]):
-            _improve(table, costs.devices, base, reached, cells, load_us, 0, count)
+        if load_us < limit_us[last] and (last == 0 or stage.first_us / count < limit_us[0]):
+            gpus, cpus = (count, 0) if kind == GPU else (0, count)
+            _improve(table, costs.devices[CPU] + 1, stage, cells, load_us, gpus, cpus)
 
 
 @njit(cache=True, nogil=True)
 def _improve(
     table: Table,
-    devices: IntArray,
-    base: int,
-    reached: int,
+    width: int,
+    stage: _Stage,
     cells: IntArray,
     load_us: float,
     gpus: int,
     cpus: int,
 ) -> None:  # pragma: no cover - compiled
-    """Record each cell where a stage on some devices makes the largest load smaller."""
-    width = devices[1] + 1
+    """Record each cell where a stage on some devices makes the largest load smaller.
+
+    ``width`` is the number of cells for each number of accelerators.
+    """
     for cell in cells:
         to = cell + gpus * width + cpus
         if to >= table.best_us.shape[1] or cell % width + cpus >= width:
             continue
-        largest_us = max(table.best_us[base, cell], load_us)
-        if largest_us < table.best_us[reached, to]:
-            table.best_us[reached, to] = largest_us
-            table.from_ideal[reached, to], table.from_cell[reached, to] = base, cell
+        largest_us = max(table.best_us[stage.base, cell], load_us)
+        if largest_us < table.best_us[stage.reached, to]:
+            table.best_us[stage.reached, to] = largest_us
+            table.from_ideal[stage.reached, to] = stage.base
+            table.from_cell[stage.reached, to] = cell

@@ -9,7 +9,7 @@ import tensorflow as tf
 from enplace.errors import FileError
 from enplace.frameworks.tensorflow import devices as module
 from enplace.frameworks.tensorflow.devices import DevicesError, parse_devices, short_name
-from enplace.readers.clusters import cluster_from_json
+from enplace.readers.cluster_json import cluster_from_json
 from enplace.writers.clusters import cluster_text
 
 

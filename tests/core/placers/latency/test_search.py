@@ -10,7 +10,8 @@ from tests.core.placers.latency.drawn import least_us, small_problems
 
 from enplace.machine.latency import latency_us
 from enplace.machine.passes import backward_ops
-from enplace.placers.latency.anneal import anneal, places_us
+from enplace.placers.latency.anneal import anneal
+from enplace.placers.latency.evaluate import places_us
 from enplace.placers.latency.greedy import greedy_places
 from enplace.placers.latency.groups import build_groups, choose_devices, spread_places
 from enplace.placers.latency.search import place_greedily, search_latency

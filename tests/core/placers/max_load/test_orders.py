@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from enplace.machine.passes import optimiser_ops
 from enplace.machine.stages import stages_of
 from enplace.placers.max_load.dp import partition_along_order
-from enplace.placers.max_load.orders import find_leading, order_by_wish, order_tied
+from enplace.placers.max_load.orders import (
+    find_leading,
+    order_by_preference,
+    order_depth_first,
+    order_tied,
+)
 from enplace.values.problem import Problem
 from problems import cluster_of, plan_of, profile_of
 
@@ -20,7 +25,7 @@ def arrays(*edges):
 
 @st.composite
 def orders(draw):
-    """Draw edges of a graph whose nodes are numbered in order, and a wish for each node."""
+    """Draw edges of a graph whose nodes are numbered in order, and a preferred number for each."""
     n = draw(st.integers(1, 8))
     pairs = [(a, b) for b in range(n) for a in range(b)]
     edges = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
@@ -28,12 +33,25 @@ def orders(draw):
 
 
 @given(orders())
-def test_wishes_never_violate_edges(drawn):
-    n, (source, target), wish = drawn
-    order = order_by_wish(np.arange(n), wish, source, target)
+def test_preferred_numbers_never_violate_edges(drawn):
+    n, (source, target), preferred = drawn
+    order = order_by_preference(np.arange(n), preferred, source, target)
     assert sorted(order) == list(range(n))
     place = np.argsort(order)
     assert (place[source] < place[target]).all()
+
+
+@given(orders())
+def test_each_branch_is_followed_as_far_as_possible(drawn):
+    """The latest node with all its producers comes next; of several, the last by rank."""
+    n, (source, target), preferred = drawn
+    rank = np.lexsort((np.arange(n), preferred))
+    order, ready = [], [node for node in np.argsort(rank).tolist() if node not in target]
+    while ready:
+        order.append(ready.pop())
+        after = sorted(target[source == order[-1]].tolist(), key=rank.__getitem__)
+        ready += [node for node in after if set(source[target == node].tolist()) <= set(order)]
+    assert order_depth_first(n, source, target, rank).tolist() == order
 
 
 def test_weights_come_just_before_their_readers():
