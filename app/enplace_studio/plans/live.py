@@ -14,7 +14,7 @@ from enplace_studio.document import Document
 from enplace_studio.jobs import Job, Report, Search, Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import label, set_role
-from enplace_studio.plans.facts import PER
+from enplace_studio.plans.facts import PER, role_of
 from enplace_studio.theme import theme
 
 SHOW_AFTER_S = 0.3
@@ -114,11 +114,13 @@ class LiveCard(QFrame):
         self.show()
 
     def _expert_us(self, job: Job) -> float | None:
-        """Return the step time of the expert's plan, if the search minimises step time too."""
+        """Return the step time of the expert's plan, if it can be compared with the search's."""
         project = self._document.project
         expert = project.expert if project is not None else None
-        alike = self._solver.aim(job.method, job.objective) == STEP_TIME
-        return expert.schedule.makespan_us if expert is not None and alike else None
+        if expert is None or self._solver.aim(job.method, job.objective) != STEP_TIME:
+            return None
+        same = job.problem.cluster == expert.schedule.problem.cluster
+        return expert.schedule.makespan_us if same else None
 
     def _elapsed(self, search: Search) -> str:
         job, spent = search.job, seconds(search.seconds)
@@ -132,7 +134,7 @@ class LiveCard(QFrame):
             self.standing.setText("")
             return
         change = best_us / expert_us - 1
-        set_role(self.standing, "good" if change < 0 else "bad")
+        set_role(self.standing, role_of(change))
         self.standing.setText(f"{percent(change, signed=True)} vs expert")
 
     def _show_share(self, job: Job, report: Report) -> None:
