@@ -13,7 +13,7 @@ from enplace.values.problem import STEP_TIME, Problem
 from enplace_studio.document import Document
 from enplace_studio.jobs import Job, Report, Search, Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import label, set_role
+from enplace_studio.panel import ElidedLabel, label, set_role
 from enplace_studio.plans.facts import PER, role_of
 from enplace_studio.theme import theme
 
@@ -35,13 +35,14 @@ class LiveCard(QFrame):
         self._shown: Job | None = None
         self.setObjectName("live")
         self.setProperty("card", True)
-        self.name, self.step = label("", "title"), label("", "number")
-        self.state, self.standing = label("", "dim"), label("", "good")
+        self.name, self.step = ElidedLabel("title"), label("", "number")
+        self.state, self.standing = ElidedLabel("dim"), label("", "good")
         self.curve = FallingCurve()
         self.bar = QProgressBar(textVisible=False)
         self.bar.setAccessibleName("Progress of the search")
         self.bound, self.found_by = label("", "dim"), label("", "dim")
-        self.found_by.setWordWrap(True)
+        for text in (self.bound, self.found_by):  # no text may widen the pane
+            text.setWordWrap(True)
         self.go_on = button("Continue for 30 s", self._ask_to_go_on, kind="link")
         self.go_on.setToolTip("Search for a better plan, starting from this one; pins stay")
         self._lay_out()
@@ -55,7 +56,7 @@ class LiveCard(QFrame):
         layout.setSpacing(6)
         for left, right in ((self.name, self.step), (self.state, self.standing)):
             line = QHBoxLayout()
-            line.addWidget(left)
+            line.addWidget(left, 1000)
             line.addStretch(1)
             line.addWidget(right)
             layout.addLayout(line)
@@ -99,10 +100,10 @@ class LiveCard(QFrame):
     def _show(self, search: Search, doing: str) -> None:
         job, report = search.job, search.report
         best_us = report.objective_us
-        self.name.setText(f"{self._solver.title(job.method).partition(',')[0]} {doing}")
+        self.name.set_text(f"{self._solver.title(job.method).partition(',')[0]} {doing}")
         per = PER.get(self._solver.aim(job.method, job.objective), "")
         self.step.setText("" if best_us is None else ms(best_us) + per)
-        self.state.setText(self._elapsed(search))
+        self.state.set_text(self._elapsed(search))
         expert_us = self._expert_us(job)
         self._show_standing(best_us, expert_us)
         self.bound.setText(bound_line(report) or report.message)

@@ -50,3 +50,11 @@ def test_a_search_on_another_cluster_is_not_compared(card_after, document):
     document.set_scale(8.0, 1.0)
     card.refresh()
     assert card.standing.text() == ""
+
+
+def test_a_long_text_does_not_widen_the_pane(card_after, monkeypatch):
+    monkeypatch.setattr(Solver, "title", lambda self, method: "A method with a long title")
+    monkeypatch.setattr(Solver, "waiting", 12)
+    card = card_after(30.0)
+    assert card.state.whole == "10 s  ·  12 more to come"
+    assert card.minimumSizeHint().width() < 240
