@@ -144,6 +144,7 @@ FRAMEWORK = Framework(
     server=handler_program(
         "enplace.frameworks.tensorflow.worker:serve", "TensorFlow server", explain_end
     ),
+    applier="enplace.frameworks.tensorflow.apply:apply",
     kinds=_KINDS,
     models=_MODELS,
     losses=(
