@@ -19,7 +19,7 @@ from PySide6.QtWidgets import QAbstractButton, QGridLayout, QSizePolicy, QWidget
 from enplace_studio.panel import plain_tip
 from enplace_studio.theme import theme
 
-COLUMN_PX = 104
+COLUMN_PX = 118
 """Least width of a column of buttons with a name and a note."""
 
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter

@@ -24,6 +24,7 @@ HEADROOM = 0.12
 MARKS = "○●◆■"
 """Marks of a search's engines, in the order in which they first contribute."""
 MARK_PX = 6.0
+LEAST_WIDTH = 196
 
 
 class LiveCard(QFrame):
@@ -35,6 +36,7 @@ class LiveCard(QFrame):
         self._shown: Job | None = None
         self.setObjectName("live")
         self.setProperty("card", True)
+        self.setMinimumWidth(round(LEAST_WIDTH * theme.scale))
         self.name, self.step = ElidedLabel("title"), label("", "number")
         self.state, self.standing = ElidedLabel("dim"), label("", "good")
         self.curve = FallingCurve()
