@@ -25,12 +25,17 @@ def recognise(path):
     return path, "flame"
 
 
+def apply(path, order):
+    return f"{path} lit"
+
+
 FRAMEWORK = Framework(
     name="Torchlight",
     module="torchlight",
     extra="torchlight",
     worker=Program(WORKER, "Torchlight"),
     server=Program(SERVER, "Torchlight server"),
+    applier="enplace.frameworks.torchlight.framework:apply",
     kinds=(ModelKind("flame", "A flame. It burns once.", {"batch_size": "one spark"}),),
     models="a flame (.flame)",
     losses=("soot",),

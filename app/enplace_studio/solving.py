@@ -112,7 +112,9 @@ class Solving(QWidget):
             values = load_values(planned_rule(entry.plan))
             self._run([method], choose=True, objective=objective, values=values)
         else:
-            self.failed.emit(f"no method here made “{entry.name}”; press Solve for a new plan")
+            self.failed.emit(
+                f"the method of “{entry.name}” is not available here; press Solve for a new plan"
+            )
 
     def polish(self, plan: Plan) -> None:
         """Search for half a minute for a better plan, starting from this one; pins stay."""

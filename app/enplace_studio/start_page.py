@@ -59,7 +59,8 @@ class StartPage(QScrollArea):
         texts.addWidget(label("Open a model, or start from a sample", "welcome"))
         for line in (
             "Enplace decides where every op of a model runs, and in what order, on your GPUs.",
-            "Press Solve, look at the plan, move what you know better, solve around it, export it.",
+            "Press Solve, look at the plan, change what you know better, solve around your "
+            "changes, and export it.",
             "It opens Enplace profiles and projects (.enplace), profiles as JSON, GPU profiles "
             "(.json.gz) and operator graphs of Tarnawski et al. 2020 (.json).",
             *(

@@ -1,4 +1,4 @@
-"""Decide where every op of a TensorFlow model runs, and in what order, on several GPUs."""
+"""Decide where every op of a model runs, and in what order, on several GPUs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __version__ = "0.1.0"
 def apply(path: str | os.PathLike[str], order: bool = True) -> Any:
     """Run the training of this process according to ``plan.json``.
 
-    See :func:`enplace.frameworks.tensorflow.apply.apply`.
-
-    Call it at the start of a training script, which needs no other change.
+    Call it at the start of a training script, which needs no other change. If several frameworks
+    are installed, import the script's one before. For TensorFlow, see
+    :func:`enplace.frameworks.tensorflow.apply.apply`.
     """
-    # Import TensorFlow only for those who call this.
-    return importlib.import_module("enplace.frameworks.tensorflow.apply").apply(path, order)
+    # Import the frameworks' interface, and then the framework, only for those who call this.
+    registry = importlib.import_module("enplace.frameworks.registry")
+    return registry.framework_in_use().apply(path, order)

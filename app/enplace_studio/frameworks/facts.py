@@ -69,8 +69,8 @@ def _evaluation_facts(found: Evaluation) -> list[tuple[str, str]]:
     sizes = ", ".join(f"{size:,}" for size in found.batch_sizes)
     return [
         (f"a step of batch {found.batch_size:,}", ms(found.step_time_us)),
-        (f"memory off, from batches {sizes}", percent(found.memory.mean)),
-        ("op times off", percent(found.time.mean)),
+        (f"memory error, from batches {sizes}", percent(found.memory.mean)),
+        ("op time error", percent(found.time.mean)),
     ]
 
 

@@ -68,8 +68,8 @@ class OpenModel(QDialog):
         self.heading = label("Profile it", "title")
         self.heading.setContentsMargins(0, 8, 0, 0)
         self.hint = paragraph(
-            "Several small batch sizes, such as 8, 16, 32, show what a batch would need that "
-            "does not fit on one device. In a script’s arguments, {batch} stands for the size."
+            "From several small batch sizes, such as 8, 16, 32, Enplace estimates a batch that is "
+            "too large for one device. In a script’s arguments, {batch} stands for the size."
         )
         self.form = Form()
         self._lay_out()

@@ -163,7 +163,8 @@ def _paint_texts(
 
     note = next((note for note in look.notes if fits(f"{look.line}   {note}")), "")
     line = look.short if look.short and not note and fits(look.short) else look.line
-    painter.drawText(second, _LEFT, fitted(line, plain, width))
+    if line[:1].isalpha() or fits(line):  # a number without its digits would mislead
+        painter.drawText(second, _LEFT, fitted(line, plain, width))
     painter.drawText(second, _RIGHT, note)
 
 

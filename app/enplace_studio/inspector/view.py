@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import (
-    QGridLayout,
     QLabel,
     QPushButton,
     QWidget,
@@ -28,7 +27,7 @@ from enplace_studio.inspector.facts import (
 )
 from enplace_studio.inspector.splits import SplitTable
 from enplace_studio.inspector.where import DeviceGrid
-from enplace_studio.inspector.widgets import Line
+from enplace_studio.inspector.widgets import COLUMN_PX, Columns, Line
 from enplace_studio.jobs import Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import Column, Panel, label, paragraph, plain_tip
@@ -174,9 +173,7 @@ class InspectorView(Panel):
         return actions
 
     def _add_actions(self, actions: list[Action]) -> None:
-        grid = QGridLayout()
-        grid.setSpacing(6)
-        for at, (text, tip, enabled, run) in enumerate(actions):
+        for text, tip, enabled, run in actions:
             made = QPushButton(text)
             made.setToolTip(plain_tip(tip))
             made.setEnabled(enabled)
@@ -184,8 +181,9 @@ class InspectorView(Panel):
             made.setMinimumHeight(made.sizeHint().height())
             made.clicked.connect(lambda _, run=run: run())
             self.buttons[text.partition("   ")[0]] = made
-            grid.addWidget(made, at // 2, at % 2)
-        self._contents.addLayout(grid)
+        grid = Columns(COLUMN_PX, 2)
+        grid.fill(list(self.buttons.values()))
+        self._contents.addWidget(grid)
 
     def _place(self, device: int) -> None:
         self._document.place(self._document.selection, device)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from PySide6.QtCore import QPoint, Qt, QTimer, Signal
-from PySide6.QtWidgets import QGridLayout, QMenu, QWidget
+from PySide6.QtWidgets import QMenu, QWidget
 
 from enplace.text import ms, size
 from enplace.values.profile import IntArray
 from enplace_studio.document import Document
 from enplace_studio.inspector.facts import where
-from enplace_studio.inspector.widgets import DeviceButton
+from enplace_studio.inspector.widgets import COLUMN_PX, Columns, DeviceButton
 from enplace_studio.panel import plain_tip
 from enplace_studio.previews import Preview
 from enplace_studio.project import OpenProject
@@ -19,10 +19,11 @@ from enplace_studio.project import OpenProject
 PREVIEW_DELAY_MS = 120
 _MOST_WIDE = 9
 """Largest number of devices with wide buttons: eight GPUs and their host."""
+_COMPACT_PX = 56
 _UNCHANGED_US = 0.5
 
 
-class DeviceGrid(QWidget):
+class DeviceGrid(Columns):
     """Buttons that place the selection; each shows the effect, computed one after the other."""
 
     chosen = Signal(int)
@@ -35,18 +36,13 @@ class DeviceGrid(QWidget):
         ops: IntArray,
         parent: QWidget | None = None,
     ) -> None:
-        super().__init__(parent)
-        self._document, self._project, self._ops = document, project, ops
-        self._selection = frozenset(ops.tolist())
         n_devices = project.problem.cluster.n_devices
         compact = n_devices > _MOST_WIDE
-        columns = 4 if compact else 2
-        grid = QGridLayout(self)
-        grid.setContentsMargins(0, 0, 0, 0)
-        grid.setSpacing(6)
+        super().__init__(_COMPACT_PX if compact else COLUMN_PX, 4 if compact else 2, parent)
+        self._document, self._project, self._ops = document, project, ops
+        self._selection = frozenset(ops.tolist())
         self.buttons = [self._make_button(device, compact) for device in range(n_devices)]
-        for device, button in enumerate(self.buttons):
-            grid.addWidget(button, device // columns, device % columns)
+        self.fill(self.buttons)
         self._mark_present()
         self._timer = QTimer(self, singleShot=True, interval=PREVIEW_DELAY_MS)
         self._timer.timeout.connect(self._preview_next)

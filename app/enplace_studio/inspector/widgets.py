@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt
 from PySide6.QtGui import (
     QColor,
@@ -10,11 +12,15 @@ from PySide6.QtGui import (
     QPainter,
     QPaintEvent,
     QPen,
+    QResizeEvent,
 )
-from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
+from PySide6.QtWidgets import QAbstractButton, QGridLayout, QSizePolicy, QWidget
 
 from enplace_studio.panel import plain_tip
 from enplace_studio.theme import theme
+
+COLUMN_PX = 118
+"""Least width of a column of buttons with a name and a note."""
 
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
@@ -64,6 +70,44 @@ class Line(QWidget):
         )
         painter.setPen(theme.tokens.text)
         painter.drawText(area, _LEFT, left)
+
+
+class Columns(QWidget):
+    """Widgets in equal columns, as many as are wide enough.
+
+    Parameters
+    ----------
+    least_px : int
+        Least width of a column.
+    most : int
+        Largest number of columns.
+    """
+
+    def __init__(self, least_px: int, most: int, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._least_px, self._most, self._n = least_px, most, most
+        self._widgets: Sequence[QWidget] = ()
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setSpacing(6)
+
+    def fill(self, widgets: Sequence[QWidget]) -> None:
+        """Show these widgets."""
+        self._widgets = widgets
+        self._arrange()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        least_px = round(self._least_px * theme.scale)
+        n = min(max(event.size().width() // least_px, 1), self._most)
+        if n != self._n:
+            self._n = n
+            self._arrange()
+
+    def _arrange(self) -> None:
+        for column in range(self._most):
+            self._grid.setColumnStretch(column, int(column < self._n))
+        for at, widget in enumerate(self._widgets):
+            self._grid.addWidget(widget, at // self._n, at % self._n)
 
 
 class DeviceButton(QAbstractButton):

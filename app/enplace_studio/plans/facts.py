@@ -45,12 +45,17 @@ def standing(project: OpenProject, entry: PlanEntry) -> tuple[str, str]:
         return "reference", "dim"
     if change is None:
         return "", "dim"
-    role = "good" if change < -5e-4 else "bad" if change > 5e-4 else "dim"
+    role = role_of(change)
     if role == "good" and entry.run is not None and project.expert is not None:
         # The measurement may have refuted the gain.
         shorter = entry.run.step_time_us < project.expert.schedule.makespan_us
         role = "good" if shorter else "dim"
     return f"{percent(change, signed=True)} vs expert", role
+
+
+def role_of(change: float) -> str:
+    """Return the role of a label for a change of the step time; one that shows as 0.0 % is dim."""
+    return "good" if change < -5e-4 else "bad" if change > 5e-4 else "dim"
 
 
 def why_stale(problem: Problem, entry: PlanEntry) -> str:

@@ -13,8 +13,8 @@ from enplace.values.problem import STEP_TIME, Problem
 from enplace_studio.document import Document
 from enplace_studio.jobs import Job, Report, Search, Solver
 from enplace_studio.messages import button
-from enplace_studio.panel import label, set_role
-from enplace_studio.plans.facts import PER
+from enplace_studio.panel import ElidedLabel, label, set_role
+from enplace_studio.plans.facts import PER, role_of
 from enplace_studio.theme import theme
 
 SHOW_AFTER_S = 0.3
@@ -24,6 +24,7 @@ HEADROOM = 0.12
 MARKS = "○●◆■"
 """Marks of a search's engines, in the order in which they first contribute."""
 MARK_PX = 6.0
+LEAST_WIDTH = 196
 
 
 class LiveCard(QFrame):
@@ -35,13 +36,15 @@ class LiveCard(QFrame):
         self._shown: Job | None = None
         self.setObjectName("live")
         self.setProperty("card", True)
-        self.name, self.step = label("", "title"), label("", "number")
-        self.state, self.standing = label("", "dim"), label("", "good")
+        self.setMinimumWidth(round(LEAST_WIDTH * theme.scale))
+        self.name, self.step = ElidedLabel("title"), label("", "number")
+        self.state, self.standing = ElidedLabel("dim"), label("", "good")
         self.curve = FallingCurve()
         self.bar = QProgressBar(textVisible=False)
         self.bar.setAccessibleName("Progress of the search")
         self.bound, self.found_by = label("", "dim"), label("", "dim")
-        self.found_by.setWordWrap(True)
+        for text in (self.bound, self.found_by):  # no text may widen the pane
+            text.setWordWrap(True)
         self.go_on = button("Continue for 30 s", self._ask_to_go_on, kind="link")
         self.go_on.setToolTip("Search for a better plan, starting from this one; pins stay")
         self._lay_out()
@@ -55,7 +58,7 @@ class LiveCard(QFrame):
         layout.setSpacing(6)
         for left, right in ((self.name, self.step), (self.state, self.standing)):
             line = QHBoxLayout()
-            line.addWidget(left)
+            line.addWidget(left, 1000)
             line.addStretch(1)
             line.addWidget(right)
             layout.addLayout(line)
@@ -99,10 +102,10 @@ class LiveCard(QFrame):
     def _show(self, search: Search, doing: str) -> None:
         job, report = search.job, search.report
         best_us = report.objective_us
-        self.name.setText(f"{self._solver.title(job.method).partition(',')[0]} {doing}")
+        self.name.set_text(f"{self._solver.title(job.method).partition(',')[0]} {doing}")
         per = PER.get(self._solver.aim(job.method, job.objective), "")
         self.step.setText("" if best_us is None else ms(best_us) + per)
-        self.state.setText(self._elapsed(search))
+        self.state.set_text(self._elapsed(search))
         expert_us = self._expert_us(job)
         self._show_standing(best_us, expert_us)
         self.bound.setText(bound_line(report) or report.message)
@@ -114,11 +117,13 @@ class LiveCard(QFrame):
         self.show()
 
     def _expert_us(self, job: Job) -> float | None:
-        """Return the step time of the expert's plan, if the search minimises step time too."""
+        """Return the step time of the expert's plan, if it can be compared with the search's."""
         project = self._document.project
         expert = project.expert if project is not None else None
-        alike = self._solver.aim(job.method, job.objective) == STEP_TIME
-        return expert.schedule.makespan_us if expert is not None and alike else None
+        if expert is None or self._solver.aim(job.method, job.objective) != STEP_TIME:
+            return None
+        same = job.problem.cluster == expert.schedule.problem.cluster
+        return expert.schedule.makespan_us if same else None
 
     def _elapsed(self, search: Search) -> str:
         job, spent = search.job, seconds(search.seconds)
@@ -132,7 +137,7 @@ class LiveCard(QFrame):
             self.standing.setText("")
             return
         change = best_us / expert_us - 1
-        set_role(self.standing, "good" if change < 0 else "bad")
+        set_role(self.standing, role_of(change))
         self.standing.setText(f"{percent(change, signed=True)} vs expert")
 
     def _show_share(self, job: Job, report: Report) -> None:

@@ -160,7 +160,7 @@ class PipelineView(QWidget):
     def _show(self, schedule: Schedule, found: PipelineSchedule) -> None:
         further = further_stages(found)
         parts = [
-            f"{ms(found.time_per_sample_us)} a sample once full",
+            f"{ms(found.time_per_sample_us)} per sample once full",
             f"{count(found.n_microbatches, 'sample')} in {ms(found.makespan_us)}",
         ]
         if found.kind != "inference":

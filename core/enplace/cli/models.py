@@ -36,7 +36,7 @@ model_options = all_of(
         type=click.IntRange(1, 1 << 24),
         default=None,
         metavar="N",
-        help="Batch size of samples for a saved model, or the value of {batch} in --arg. "
+        help="Batch size for a saved model, or the value of {batch} in --arg. "
         "[default: the model's own]",
     ),
     click.option(
@@ -91,7 +91,7 @@ def _check_trust(source: Source, trusted: bool) -> None:
     what = f"{source.path}: this runs the model's code"
     if not _can_ask():
         raise TrustError(f"{what}; if you trust it, add --trust")
-    if not click.confirm(f"{what}. Do you trust all in {folder_of(source)}?", err=True):
+    if not click.confirm(f"{what}. Do you trust everything in {folder_of(source)}?", err=True):
         raise TrustError(f"{source.path}: not trusted, so nothing was run")
     trust(folder_of(source))
 

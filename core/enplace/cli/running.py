@@ -62,7 +62,7 @@ class _FrameworkType(click.ParamType):  # type: ignore[type-arg]
     "profile_file",
     type=FILE,
     metavar="P.enplace",
-    help="The profile that the plan was made for; by default, the plan's file has to do.",
+    help="The profile that the plan was made for. [default: what the plan's file records]",
 )
 def run(
     plan: str,
@@ -119,11 +119,14 @@ def run(
     type=click.IntRange(1, 100),
     default=3,
     show_default=True,
-    help="How many new plans to try at most.",
+    help="Try at most this many new plans.",
 )
 @click.option("--method", type=MethodType(), metavar="METHOD", help="'enplace methods' lists them.")
 @click.option(
-    "--time-limit", type=POSITIVE, metavar="SECONDS", help="Stop each search then, with its best."
+    "--time-limit",
+    type=POSITIVE,
+    metavar="SECONDS",
+    help="Stop each search after this time, with its best plan.",
 )
 def tune(
     plan: str,

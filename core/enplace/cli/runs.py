@@ -18,9 +18,9 @@ CHANGED = (
 )
 
 CHANGED_BY_MORE = (
-    "The first step gives another loss or other weights than without the plan, and the difference "
-    "is larger than rounding. Splits and hosts change no more than rounding; a model that draws "
-    "random numbers (in Python, or without a seed) differs from run to run."
+    "After the first step, the loss or the weights differ from those without the plan by more than "
+    "rounding. Splits and hosts change no more than rounding; a model that draws random numbers "
+    "(in Python, or without a seed) differs from run to run."
 )
 
 
@@ -119,7 +119,7 @@ def _faults(number: int, run: MeasuredRun) -> str:
     faults = [
         f"{count(elsewhere, 'op')} not where planned" * bool(elsewhere),
         f"{count(run.order_violations, 'op')} out of order" * bool(run.order_violations),
-        "another result than without the plan" * run.changes_result,
+        "a different result from the run without the plan" * run.changes_result,
     ]
     text = ", ".join(filter(None, faults))
     where = f"Round {number}" if number else "The first plan"

@@ -175,7 +175,7 @@ def _step_lines(result: Result, expert: Schedule | None) -> list[list[str]]:
         line[2] = f"{change} against the expert's {ms(expert.makespan_us)}"
     if result.plan.value_us is not None or result.bound_us is None:
         return [line]
-    what = "" if schedule.fits else "what fits is "
+    what = "" if schedule.fits else "any plan that fits is "
     proof = f"{what}proven not below {ms(result.bound_us)}"
     return [line, ["gap", gap_text(result.gap, schedule.fits), proof]]
 

@@ -7,10 +7,13 @@ only in workers.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from enplace.processes.worker import Program
 from enplace.writers.registry import Exporter
@@ -54,6 +57,9 @@ class Framework:
         Does the jobs of :mod:`enplace.frameworks.jobs`.
     server : Program
         Serves one task of a cluster of several hosts.
+    applier : str
+        Function that applies a plan to the training of this process, ``MODULE:FUNCTION``; it takes
+        a path and whether to keep the plan's order.
     kinds : tuple of ModelKind
         The kinds of model that it opens.
     models : str
@@ -77,6 +83,7 @@ class Framework:
     extra: str
     worker: Program
     server: Program
+    applier: str
     kinds: tuple[ModelKind, ...]
     models: str
     losses: tuple[str, ...]
@@ -96,6 +103,11 @@ class Framework:
     def install_command(self) -> str:
         """The command that installs it."""
         return f"pip install 'enplace[{self.extra}]'"
+
+    def apply(self, path: str | os.PathLike[str], order: bool) -> Any:
+        """Apply a plan to the training of this process; only this imports the framework."""
+        module, _, function = self.applier.partition(":")
+        return getattr(importlib.import_module(module), function)(path, order)
 
     @property
     def state(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from typing import Any
 
 from enplace import frameworks as package
@@ -27,6 +28,12 @@ def usual_framework() -> Framework:
     """Return the framework to use where nothing names one: the first that is installed, if any."""
     known = list(frameworks().values())
     return next((each for each in known if each.is_installed), known[0])
+
+
+def framework_in_use() -> Framework:
+    """Return the framework that this process has imported, if any; else the usual one."""
+    known = frameworks().values()
+    return next((each for each in known if each.module in sys.modules), usual_framework())
 
 
 def framework_of_kind(kind: str) -> Framework:

@@ -144,8 +144,16 @@ def test_without_a_plan_the_pane_asks_for_one(open_view, qtbot):
     assert not any(button.isEnabled() for button in view.where.buttons)
 
 
-def test_in_a_narrow_pane_no_button_is_cut_off(open_view, qtbot):
+def rows(widgets):
+    return len({widget.y() for widget in widgets})
+
+
+def test_in_a_narrow_pane_the_buttons_stand_below_each_other(open_view, qtbot):
     document = chain_document()
     view = open_view(document, width=200)
     select(view, document, [1], qtbot)
+    devices, actions = view.where.buttons, [view.buttons["Pin here"], view.buttons["Colocate"]]
+    qtbot.waitUntil(lambda: rows(devices) == rows(actions) == 2)
     assert view.where.minimumSizeHint().width() < 200 - 2 * 16
+    view.resize(400, 420)
+    qtbot.waitUntil(lambda: rows(devices) == rows(actions) == 1)

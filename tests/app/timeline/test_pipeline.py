@@ -46,7 +46,7 @@ def test_a_plan_for_a_pipeline_shows_as_one(opened):
     found = view.pipeline.canvas.pipeline
     assert [len(stage.ops) for stage in found.stages] == [2, 2]
     assert found.n_microbatches == 8
-    assert "0.021 ms a sample once full" in view.legend
+    assert "0.021 ms per sample once full" in view.legend
     assert not view.pipeline.further_button.isVisible()
 
 
@@ -145,7 +145,7 @@ def test_gpipe_shows_the_largest_load_of_each_pass(opener):
     times = {"a": 10, "b": 20, "gradients/b": 30, "gradients/a": 40}
     edges = [("a", "b", 1), ("b", "gradients/b", 1), ("gradients/b", "gradients/a", 1)]
     view = simulated_as_gpipe(opener, times, edges, [0, 1, 1, 0])
-    assert "0.060 ms a sample once full" in view.legend
+    assert "0.060 ms per sample once full" in view.legend
     assert "forward 0.020 ms, backward 0.040 ms" in view.pipeline.message.text()
     view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("1f1b"))
     view.pipeline.refresh()
@@ -157,7 +157,7 @@ def test_gpipe_faster_than_its_loads_has_an_explanation(opener):
     times = {"a": 10, "b": 50, "gradients/a": 40}
     edges = [("a", "b", 1), ("a", "gradients/a", 1)]
     view = simulated_as_gpipe(opener, times, edges, [0, 1, 0])
-    assert "0.050 ms a sample once full" in view.legend
+    assert "0.050 ms per sample once full" in view.legend
     assert "add up to 0.090 ms; the pipeline is faster" in view.pipeline.message.text()
 
 

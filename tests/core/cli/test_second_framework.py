@@ -1,10 +1,12 @@
-"""A second framework is one folder: the command line then offers all it brings."""
+"""A second framework is one folder: the command line and scripts then have all it brings."""
 
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from enplace import apply
 from enplace.frameworks.registry import frameworks, kinds
 from fake_framework import add_second_framework
 
@@ -44,3 +46,9 @@ def test_serve_asks_which_framework_serves(enplace):
     done = enplace("serve", "c.json", "task", "--framework", "caffeine")
     assert done.status == 2
     assert "'tensorflow', 'torchlight'" in done.err
+
+
+def test_a_script_applies_a_plan_with_the_framework_that_it_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.setitem(sys.modules, "torchlight", ModuleType("torchlight"))
+    assert apply("plan.json") == "plan.json lit"

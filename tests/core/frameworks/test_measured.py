@@ -205,7 +205,7 @@ def test_with_splits_a_run_is_as_planned_if_its_first_step_is():
     assert "changes no arithmetic" not in text
     wrong = replace(split, first_step_difference=0.01)
     assert not wrong.as_planned
-    assert "larger than rounding" in describe_run(wrong, "gpu:2")
+    assert "by more than rounding" in describe_run(wrong, "gpu:2")
 
 
 def test_separate_hosts_may_differ_by_rounding_only():
@@ -222,6 +222,6 @@ def test_separate_hosts_may_differ_by_rounding_only():
     assert "another process" in rounded.drift
     assert "first step differs by" in describe_run(rounded, "hosts.json")
     wrong = replace(rounded, first_step_difference=1e-3)
-    assert "larger than rounding" in describe_run(wrong, "hosts.json")
+    assert "by more than rounding" in describe_run(wrong, "hosts.json")
     of_one = on_cpus([f"{TASKS[0]}/device:CPU:{number}" for number in range(2)])
     assert replace(of_one, weights_difference=1.5e-8).changes_result

@@ -38,7 +38,7 @@ _SEED = 87_654_321
 
 _EXPLAINED = {
     "LookupTable": "a lookup table; look words up in the dataset, with dataset.map, and not",
-    "Dataset": "a whole dataset; call the function once for each batch, do not go through all",
+    "Dataset": "a whole dataset; call the function once for each batch, and do not loop over all",
     "Rng": "a random generator that is not a variable; use the keras.random layers, not one",
     "Queue": "a queue; feed the batches with tf.data, not",
     "MultiDeviceIterator": "an iterator for several devices; train without tf.distribute, not",
@@ -163,7 +163,7 @@ def _only_iterator(graph_def: GraphDef, resources: Collection[str]) -> str:
             raise LoadError(_why_not(consumers[name], name))
     if len(iterators) > 1:
         raise LoadError(
-            f"the step takes batches from {len(iterators)} iterators; zip the datasets to one "
+            f"the step takes batches from {len(iterators)} iterators; zip the datasets into one "
             f"with tf.data.Dataset.zip"
         )
     return iterators[0] if iterators else ""

@@ -115,14 +115,17 @@ def _kind_of_file(path: Path) -> str:
 def explain_end(code: int, last_lines: str) -> str:
     """Explain why a worker ended without an answer, if TensorFlow is known to end so."""
     if any(word in last_lines for word in _OUT_OF_MEMORY):
-        return "TensorFlow ran out of memory; take a smaller batch, or more or larger devices"
+        return "TensorFlow ran out of memory; use a smaller batch, or more or larger devices"
     if code == -signal.SIGKILL:
         return (
             "the TensorFlow process was killed (signal 9); if nobody ended it, this machine most "
-            "likely ran out of memory: take a smaller batch or close other programs"
+            "likely ran out of memory: use a smaller batch or close other programs"
         )
     if code == -signal.SIGILL:
-        return "TensorFlow crashed (SIGILL): it was built for another processor; install another"
+        return (
+            "TensorFlow crashed (SIGILL): it was built for another processor; install a build for "
+            "this one"
+        )
     if code in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGBUS):
         return f"TensorFlow crashed ({signal_name(code)}); its last lines may say why"
     if code == 0:
@@ -141,6 +144,7 @@ FRAMEWORK = Framework(
     server=handler_program(
         "enplace.frameworks.tensorflow.worker:serve", "TensorFlow server", explain_end
     ),
+    applier="enplace.frameworks.tensorflow.apply:apply",
     kinds=_KINDS,
     models=_MODELS,
     losses=(

@@ -127,7 +127,7 @@ def run_plan(
         before, after = steps - steps // 2, steps // 2
         rounds = may_round(plan, problem.cluster)
         other_bits = _nudged(whole) if rounds else whole
-        nudged = _Way("Running with other last bits", other_bits, plain.config)
+        nudged = _Way("Running with changed last bits of the variables", other_bits, plain.config)
         runs = [(placed, before), (plain, before), (stock, steps), (plain, after), (placed, after)]
         if rounds:
             runs.insert(2, (nudged, 0))

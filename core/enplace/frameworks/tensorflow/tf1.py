@@ -237,7 +237,7 @@ def _iterator(path: str, graph_def: GraphDef) -> NodeDef | None:
     found = [node for node in graph_def.node if node.op in _ITERATORS]
     if len(found) > 1:
         raise LoadError(
-            f"{path}: the graph has {len(found)} iterators; zip the datasets to one with "
+            f"{path}: the graph has {len(found)} iterators; zip the datasets into one with "
             f"tf.data.Dataset.zip, and export it again"
         )
     return found[0] if found else None

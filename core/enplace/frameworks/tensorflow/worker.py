@@ -225,7 +225,7 @@ def _failure(error: BaseException) -> Message:
         return failure(
             DoesNotFitError(
                 f"TensorFlow ran out of memory ({_brief(error)}); "
-                f"take a smaller batch, or more or larger devices"
+                f"use a smaller batch, or more or larger devices"
             )
         )
     traceback.print_exception(error)
