@@ -13,11 +13,26 @@ from enplace_studio.jobs import Solver
 from problems import cluster_of, profile_of
 
 
-@pytest.fixture
-def solver(qtbot):
+@pytest.fixture(scope="module")
+def started(qapp):
     made = Solver()
-    with qtbot.waitSignal(made.methods_changed):
-        made.start()
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def solver(started, qtbot):
+    """A solver that is ready and has nothing to do; all tests share its worker."""
+    qtbot.waitUntil(lambda: bool(started.methods) and not started.busy)
+    return started
+
+
+@pytest.fixture
+def own_solver(qtbot):
+    """A solver for a test that loses the worker."""
+    made = Solver()
+    made.start()
     yield made
     made.close()
 
@@ -85,7 +100,7 @@ def test_a_search_starts_from_a_plan_and_names_the_engine_of_each_find(solver, q
     from enplace.placers import place
 
     problem = wide_document(n_ops=120).problem
-    start = place(problem, "enplace").plan
+    start = place(problem, "heft").plan
     with qtbot.waitSignal(solver.solved) as solved:
         solver.solve(problem, ["enplace"], start=start, values={"rounds": 1})
         qtbot.waitUntil(lambda: solver.report.incumbent is not None)
@@ -94,7 +109,7 @@ def test_a_search_starts_from_a_plan_and_names_the_engine_of_each_find(solver, q
     assert simulate(problem, solved.args[1]).makespan_us <= reached
 
 
-def test_an_unresponsive_placer_is_killed_and_its_best_plan_kept(solver, problem, qtbot):
+def test_an_unresponsive_placer_is_killed_and_its_best_plan_kept(own_solver, problem, qtbot):
     """A job that was never sent to the worker simulates one that never answers."""
     from dataclasses import replace
 
@@ -102,19 +117,19 @@ def test_an_unresponsive_placer_is_killed_and_its_best_plan_kept(solver, problem
     from problems import plan_of
 
     best = plan_of(problem, {"a": 0, "b": 1})
-    solver.job = Job(99, problem, "single", None, True)
-    solver.report = Report("searching", incumbent=replace(best, method="deaf"))
-    with qtbot.waitSignal(solver.solved) as solved:
-        solver.cancel()
+    own_solver.job = Job(99, problem, "single", None, True)
+    own_solver.report = Report("searching", incumbent=replace(best, method="deaf"))
+    with qtbot.waitSignal(own_solver.solved) as solved:
+        own_solver.cancel()
     assert solved.args[1].method == "deaf"
-    with qtbot.waitSignal(solver.solved):
-        solver.solve(problem, ["single"])
+    with qtbot.waitSignal(own_solver.solved):
+        own_solver.solve(problem, ["single"])
 
 
-def test_a_dead_worker_is_reported_and_the_next_solve_works(solver, problem, qtbot):
-    with qtbot.waitSignal(solver.failed) as failed:
-        solver.solve(wide_document(n_ops=2000).problem, ["celeritas"])
-        os.kill(solver._worker.pid, signal.SIGKILL)
+def test_a_dead_worker_is_reported_and_the_next_solve_works(own_solver, problem, qtbot):
+    with qtbot.waitSignal(own_solver.failed) as failed:
+        own_solver.solve(wide_document(n_ops=2000).problem, ["celeritas"])
+        os.kill(own_solver._worker.pid, signal.SIGKILL)
     assert "press Solve again" in failed.args[1]
-    with qtbot.waitSignal(solver.solved):
-        solver.solve(problem, ["single"])
+    with qtbot.waitSignal(own_solver.solved):
+        own_solver.solve(problem, ["single"])

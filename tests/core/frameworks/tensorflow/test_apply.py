@@ -162,9 +162,30 @@ print(*[float(train_step(x)) for x in data])
 """
 
 
-def test_a_variable_that_a_dataset_reads_is_not_moved(tmp_path):
-    plain, placed = _both(tmp_path, READ_BY_A_DATASET)
-    assert placed.stdout.splitlines()[0] == plain.stdout.splitlines()[0]
+@pytest.fixture(scope="module")
+def read_by_a_dataset(tmp_path_factory):
+    """A folder with the script and a plan for two CPUs, and what the script prints without it."""
+    folder = tmp_path_factory.mktemp("dataset")
+    (folder / "train.py").write_text(READ_BY_A_DATASET)
+    step = load(source_of(folder / "train.py"))
+    problem = problem_of(step, parse_devices("cpu:2").cluster)
+    plan = scattered_plan(problem, seed=1, policy="strict")
+    write_plan(folder / "plan.json", problem, plan, simulate(problem, plan))
+    plain = run_python(folder, "-c", READ_BY_A_DATASET)
+    assert plain.returncode == 0, plain.stderr
+    return folder, plain.stdout.strip()
+
+
+def _run_with_plan(folder, head):
+    placed = run_python(folder, "-c", f"{head}{READ_BY_A_DATASET}print(applied)")
+    assert placed.returncode == 0, placed.stderr
+    return placed
+
+
+def test_a_variable_that_a_dataset_reads_is_not_moved(read_by_a_dataset):
+    folder, printed = read_by_a_dataset
+    placed = _run_with_plan(folder, 'import enplace\napplied = enplace.apply("plan.json")\n')
+    assert placed.stdout.splitlines()[0] == printed
     assert " ops run where planned" in placed.stdout
 
 
@@ -182,23 +203,11 @@ applied = enplace.apply("plan.json")
 """
 
 
-def test_a_function_that_cannot_be_rewritten_runs_unchanged(tmp_path):
-    plain, placed = _both(tmp_path, READ_BY_A_DATASET, NOWHERE)
-    assert placed.stdout.splitlines()[0] == plain.stdout.splitlines()[0]
+def test_a_function_that_cannot_be_rewritten_runs_unchanged(read_by_a_dataset):
+    folder, printed = read_by_a_dataset
+    placed = _run_with_plan(folder, NOWHERE)
+    assert placed.stdout.splitlines()[0] == printed
     assert "TensorFlow does not run train_step as the plan says" in placed.stderr
-
-
-def _both(folder, text, head='import enplace\napplied = enplace.apply("plan.json")\n'):
-    """Run a script without a plan, then with a plan for two CPUs."""
-    (folder / "train.py").write_text(text)
-    step = load(source_of(folder / "train.py"))
-    problem = problem_of(step, parse_devices("cpu:2").cluster)
-    plan = scattered_plan(problem, seed=1, policy="strict")
-    write_plan(folder / "plan.json", problem, plan, simulate(problem, plan))
-    plain = run_python(folder, "-c", text)
-    placed = run_python(folder, "-c", f"{head}{text}print(applied)")
-    assert (plain.returncode, placed.returncode) == (0, 0), placed.stderr
-    return plain, placed
 
 
 def test_loading_a_script_ignores_the_plan_that_it_applies(planned):

@@ -20,13 +20,14 @@ from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
 from enplace.values.problem import Problem
 
-slow_start = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+ONE_ROUND = {"rounds": 1}
 
 
-@slow_start
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems())
 def test_enplace_is_never_worse_than_a_list_scheduler(problem):
-    ours = simulate(problem, place(problem, "enplace").plan)
+    options = PlaceOptions(values=ONE_ROUND)
+    ours = simulate(problem, place(problem, "enplace", options=options).plan)
     for name, other in placers("step-time").items():
         if "anytime" in other.capabilities or name in ("metis", "scotch"):
             continue
@@ -64,17 +65,17 @@ def test_the_time_limit_is_kept():
 
 def test_enplace_beats_the_list_schedules_it_starts_from():
     problem = Problem(branches(), gpus(3, b1=0.5))
-    ours = simulate(problem, place(problem, "enplace").plan)
+    options = PlaceOptions(values=ONE_ROUND)
+    ours = simulate(problem, place(problem, "enplace", options=options).plan)
     assert ours.makespan_us < simulate(problem, place(problem, "heft").plan).makespan_us
 
 
 def test_a_search_continues_from_a_given_plan():
     problem = Problem(branches(), gpus(3, b1=0.5))
-    start = place(problem, "enplace", options=PlaceOptions(seed=5)).plan
+    start = place(problem, "enplace", options=PlaceOptions(seed=5, values=ONE_ROUND)).plan
     reports = []
-    again = place(
-        problem, "enplace", options=PlaceOptions(start=start, progress=reports.append)
-    ).plan
+    options = PlaceOptions(start=start, progress=reports.append, values=ONE_ROUND)
+    again = place(problem, "enplace", options=options).plan
     reached = simulate(problem, start).makespan_us
     assert (reports[0].objective_us, reports[0].engine) == (reached, "the plan given")
     assert "the plan given" not in [progress.engine for progress in reports[1:]]
