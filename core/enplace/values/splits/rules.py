@@ -14,6 +14,8 @@ has neither, so there we assume:
 - Inputs of an element-wise op with far fewer bytes than its output are broadcast.
 
 Batch normalisation mixes the samples of a batch, so no rule splits it.
+
+The op types are TensorFlow's, because profiles name ops by them, whatever the format they come in.
 """
 
 from __future__ import annotations
