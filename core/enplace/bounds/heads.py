@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.machine.compiling import helper, kernel, loop, step
+from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.heaps import pop_event, push_event
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
 

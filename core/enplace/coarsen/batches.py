@@ -29,11 +29,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from enplace.coarsen.grouped import GroupedGraph, group_graph, mean_link
+from enplace.compiling import kernel, step
 from enplace.values.arrays import (
     BoolArray,
     FloatArray,
@@ -304,7 +304,7 @@ def _pack(graph: _Graph, neighbours: _Neighbours, limits: _Limits) -> IntArray:
     return _fill(graph, neighbours.height, by_height, limits)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill(
     graph: _Graph, height: IntArray, by_height: IntArray, limits: _Limits
 ) -> IntArray:  # pragma: no cover - compiled
@@ -334,7 +334,7 @@ def _fill(
     return root
 
 
-@njit(nogil=True, inline="always")
+@step
 def _new_ties(graph: _Graph) -> _Ties:  # pragma: no cover - compiled
     n = graph.tie.max() + 1
     ties = _Ties(np.arange(n), np.zeros(n), np.zeros(n))
@@ -344,7 +344,7 @@ def _new_ties(graph: _Graph) -> _Ties:  # pragma: no cover - compiled
     return ties
 
 
-@njit(nogil=True, inline="always")
+@step
 def _join(
     ties: _Ties, one: int, other: int, limits: _Limits
 ) -> bool:  # pragma: no cover - compiled
@@ -369,7 +369,7 @@ def _topological(n: int, source: IntArray, target: IntArray) -> IntArray:
     return topological_order(n, *adjacency(source, target, n))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _heights(
     order: IntArray, in_ptr: IntArray, producers: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
@@ -381,7 +381,7 @@ def _heights(
     return height
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_levels(graph: _Graph, neighbours: _Neighbours) -> _Levels:  # pragma: no cover - compiled
     n, work_us = len(graph.work_us), graph.work_us
     top_us, bottom_us = np.zeros(n), np.zeros(n)
@@ -407,7 +407,7 @@ class _Matched(NamedTuple):
     reaches: IntArray
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _matching(
     graph: _Graph, neighbours: _Neighbours, levels: _Levels, by_rank: IntArray, limits: _Limits
 ) -> IntArray:  # pragma: no cover - compiled
@@ -435,7 +435,7 @@ def _matching(
     return chosen[:count]
 
 
-@njit(nogil=True, inline="always")
+@step
 def _may_merge(
     graph: _Graph, levels: _Levels, limits: _Limits, u: int, v: int
 ) -> bool:  # pragma: no cover - compiled
@@ -453,7 +453,7 @@ def _may_merge(
     )
 
 
-@njit(nogil=True, inline="always")
+@step
 def _is_only_path(
     graph: _Graph, neighbours: _Neighbours, u: int, v: int
 ) -> bool:  # pragma: no cover - compiled
@@ -472,7 +472,7 @@ def _is_only_path(
     return True
 
 
-@njit(nogil=True, inline="always")
+@step
 def _agrees(
     graph: _Graph, neighbours: _Neighbours, matched: _Matched, u: int, v: int
 ) -> bool:  # pragma: no cover - compiled

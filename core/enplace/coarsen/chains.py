@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from enplace.machine.compiling import helper, kernel
+from enplace.compiling import helper, kernel
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import IntArray
 

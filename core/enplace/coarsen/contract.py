@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from enplace.machine.compiling import kernel
+from enplace.compiling import kernel
 from enplace.machine.layout import Machine, build_machine
 from enplace.values.arrays import IntArray, csr_offsets, inverse
 from enplace.values.measurement import Measurement

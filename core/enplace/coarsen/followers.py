@@ -8,8 +8,8 @@ consumer on another device would then wait for a transfer of a few bytes, or of 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from enplace.compiling import kernel, step
 from enplace.machine.layout import Machine, build_machine
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import IntArray
@@ -39,7 +39,7 @@ def find_leaders(problem: Problem, position: IntArray) -> IntArray:
     return _follow(build_machine(problem), np.argsort(position), position, idle)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _follow(
     machine: Machine, order: IntArray, position: IntArray, idle: BoolArray
 ) -> IntArray:  # pragma: no cover - compiled
@@ -64,7 +64,7 @@ def _follow(
     return leader
 
 
-@njit(nogil=True, inline="always")
+@step
 def _may_follow(machine: Machine, op: int, leader: int) -> bool:  # pragma: no cover - compiled
     """Whether an op is allowed on every device that its leader may use."""
     allowed, unit = machine.allowed, machine.unit

@@ -17,7 +17,7 @@ import numpy as np
 
 from enplace.coarsen.followers import find_leaders
 from enplace.coarsen.grouped import GroupedGraph, group_graph, mean_link
-from enplace.machine.compiling import helper, kernel
+from enplace.compiling import helper, kernel
 from enplace.values.arrays import (
     FloatArray,
     IntArray,

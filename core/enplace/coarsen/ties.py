@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.coarsen.grouped import mean_link
-from enplace.machine.compiling import kernel
+from enplace.compiling import kernel
 from enplace.values.arrays import find_root
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from enplace.machine.compiling import step
+from enplace.compiling import kernel, step
 from enplace.machine.layout import Machine, build_machine
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets
 from enplace.values.schedule import Schedule
@@ -116,7 +115,7 @@ def _lay_out(schedule: Schedule) -> _Laid:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _walk_back(m: Machine, s: _Laid) -> IntArray:  # pragma: no cover - compiled
     """List steps from last to first: numbers of ops, and n_ops + numbers of transfers."""
     n_ops = len(s.device)

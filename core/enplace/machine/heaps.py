@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enplace.machine.compiling import loop
+from enplace.compiling import loop
 from enplace.values.arrays import FloatArray, IntArray
 
 

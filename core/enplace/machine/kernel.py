@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.machine.compiling import kernel, loop, step
+from enplace.compiling import kernel, loop, step
 from enplace.machine.heaps import pop_event, pop_key, push_event, push_key
 from enplace.machine.layout import Machine
 from enplace.machine.placement import (

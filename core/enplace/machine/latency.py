@@ -14,8 +14,8 @@ compare them with slower, more readable versions.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from enplace.compiling import kernel
 from enplace.machine.host_links import send_us
 from enplace.machine.passes import backward_ops
 from enplace.machine.subgraphs import find_subgraphs
@@ -78,7 +78,7 @@ def _sent_us(problem: Problem, part: IntArray, gpu: IntArray) -> FloatArray:
     return np.bincount(ends[paid], weights=cost_us, minlength=n).astype(np.float64)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _finish_us(
     ptr: IntArray, target: IntArray, duration_us: FloatArray
 ) -> float:  # pragma: no cover - compiled

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
 
+from enplace.compiling import step
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets
 from enplace.values.problem import Problem
 
@@ -131,7 +131,7 @@ class LinkCosts(Protocol):
     def b1_us_per_byte(self) -> FloatArray: ...
 
 
-@njit(nogil=True, inline="always")
+@step
 def transfer_us(
     costs: LinkCosts, n_bytes: int, source: int, target: int
 ) -> float:  # pragma: no cover - compiled

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from enplace.machine.compiling import kernel, loop, step
+from enplace.compiling import kernel, loop, step
 from enplace.machine.layout import Machine
 from enplace.machine.timing import Timing
 from enplace.values.arrays import FloatArray, IntArray

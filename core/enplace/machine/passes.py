@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from enplace.machine.compiling import kernel
+from enplace.compiling import kernel
 from enplace.names.passes import BACKWARD, in_pass, named_backward
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray, Profile

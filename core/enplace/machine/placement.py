@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.machine.compiling import kernel, loop
+from enplace.compiling import kernel, loop
 from enplace.machine.layout import Machine, transfer_us
 from enplace.values.arrays import FloatArray, IntArray
 

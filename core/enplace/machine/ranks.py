@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from enplace.machine.compiling import kernel, loop
+from enplace.compiling import kernel, loop
 from enplace.machine.layout import Machine, transfer_us
 from enplace.values.arrays import FloatArray, IntArray
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from enplace.compiling import kernel
 from enplace.values.arrays import csr_offsets, inverse
 from enplace.values.problem import BoolArray
 from enplace.values.profile import IntArray, Profile
@@ -105,7 +105,7 @@ def _build_blocks(order: IntArray, on: IntArray, level: IntArray) -> _Blocks:
     return _Blocks(of_op, blocks[:, 0], ptr, inside)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count_returns(
     order: IntArray, graph: _Graph, on: IntArray, n_places: int
 ) -> IntArray:  # pragma: no cover - compiled
@@ -125,7 +125,7 @@ def _count_returns(
     return level
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _number(
     graph: _Graph, blocks: _Blocks, n_places: int
 ) -> IntArray:  # pragma: no cover - compiled
@@ -158,7 +158,7 @@ def _number(
     return subgraph
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _start(
     graph: _Graph, blocks: _Blocks, n_places: int
 ) -> _Progress:  # pragma: no cover - compiled
@@ -182,7 +182,7 @@ def _start(
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _choose_block(
     graph: _Graph, blocks: _Blocks, progress: _Progress
 ) -> int:  # pragma: no cover - compiled
@@ -203,7 +203,7 @@ def _choose_block(
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _first_rank(
     graph: _Graph, blocks: _Blocks, progress: _Progress, block: int, limit: int
 ) -> int:  # pragma: no cover - compiled
@@ -220,7 +220,7 @@ def _first_rank(
     return limit
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _take(
     graph: _Graph, blocks: _Blocks, progress: _Progress, block: int
 ) -> int:  # pragma: no cover - compiled
@@ -248,7 +248,7 @@ def _take(
     return n_taken
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _release(
     graph: _Graph, blocks: _Blocks, progress: _Progress, op: int, n_ready: int
 ) -> int:  # pragma: no cover - compiled

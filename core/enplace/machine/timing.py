@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.machine.compiling import kernel, loop
+from enplace.compiling import kernel, loop
 from enplace.machine.kernel import Times, run
 from enplace.machine.layout import Machine
 from enplace.machine.placement import PRIORITY, Placement, lay_out

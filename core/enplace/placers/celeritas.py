@@ -25,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.coarsen import GroupedGraph, cpd_topo, fuse, group_graph, mean_link
-from enplace.machine.compiling import helper, kernel
+from enplace.compiling import helper, kernel
 from enplace.placing.capacity import Claims, claim, claims_of, needed_bytes
 from enplace.placing.in_order import place_in_order, settle_clusters
 from enplace.placing.options import PlaceOptions

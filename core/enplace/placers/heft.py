@@ -26,7 +26,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from enplace.coarsen import tie_heavy_edges
-from enplace.machine.compiling import kernel, loop
+from enplace.compiling import kernel, loop
 from enplace.machine.layout import Machine
 from enplace.placing.candidates import arranged, best_of, best_that_fits, by_start_or_rank
 from enplace.placing.incumbents import is_enough

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.coarsen.grouped import op_memory_bytes
-from enplace.machine.compiling import kernel
+from enplace.compiling import kernel
 from enplace.values.arrays import BoolArray, IntArray, csr_offsets
 from enplace.values.problem import Problem
 

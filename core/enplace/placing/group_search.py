@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.coarsen import fuse
+from enplace.compiling import kernel
 from enplace.errors import ProblemError
 from enplace.machine import simulate
-from enplace.machine.compiling import kernel
 from enplace.machine.memory import excess_bytes
 from enplace.machine.placement import LINK_PRIORITY
 from enplace.machine.timing import new_timing, simulate_priority

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.coarsen import find_leaders
-from enplace.machine.compiling import helper, loop, step
+from enplace.compiling import helper, loop, step
 from enplace.machine.layout import Machine, build_machine, transfer_us
 from enplace.placing.options import Option
 from enplace.placing.slots import Slots, all_free_from, free_from, occupy

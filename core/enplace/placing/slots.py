@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.machine.compiling import kernel
+from enplace.compiling import kernel
 from enplace.values.profile import FloatArray, IntArray
 
 _FIRST_WIDTH = 64

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from enplace.compiling import kernel
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -42,7 +43,7 @@ def adjacency(source: IntArray, target: IntArray, n_nodes: int) -> tuple[IntArra
     return csr_offsets(source[by_source], n_nodes), target[by_source]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_root(parent: IntArray, node: int) -> int:  # pragma: no cover - compiled
     """Find the root of a node in a forest (union-find), and halve the path to it."""
     while parent[node] != node:
@@ -51,7 +52,7 @@ def find_root(parent: IntArray, node: int) -> int:  # pragma: no cover - compile
     return node
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def topological_order(
     n_nodes: int, out_ptr: IntArray, target: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
@@ -88,7 +89,7 @@ def topological_order(
     return order[:filled]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def upward_rank(
     order: IntArray, out_ptr: IntArray, target: IntArray, work: FloatArray, cost: FloatArray
 ) -> FloatArray:  # pragma: no cover - compiled

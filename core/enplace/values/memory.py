@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from enplace.compiling import kernel
 from enplace.values.arrays import FloatArray, IntArray, csr_offsets
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
@@ -94,7 +94,7 @@ def tensor_lives(
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _last_uses(
     edge_ptr: IntArray,
     edge_op: IntArray,

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.machine.compiling import helper, kernel, loop, step
+from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.layout import Machine
 from enplace.placing.candidates import best_that_fits, by_start_or_rank
 from enplace.placing.list_schedule import (

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from enplace.compiling import kernel
 from enplace.placers.latency.evaluate import (
     Graph,
     Scratch,
@@ -92,7 +92,7 @@ def anneal(
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _take_steps(
     graph: Graph,
     scratch: Scratch,
@@ -133,7 +133,7 @@ def _take_steps(
     return best_us
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _move_bytes(
     graph: Graph, place: IntArray, moved: _Step, n: int, free_bytes: FloatArray
 ) -> bool:  # pragma: no cover - compiled
@@ -147,7 +147,7 @@ def _move_bytes(
     return allowed
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _undo(
     graph: Graph, place: IntArray, moved: _Step, n: int, free_bytes: FloatArray
 ) -> None:  # pragma: no cover - compiled
@@ -158,7 +158,7 @@ def _undo(
         place[group] = moved.old[i]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _choose(
     graph: Graph,
     place: IntArray,
@@ -191,7 +191,7 @@ def _choose(
     return _shift(graph, place, int(op), bool(near > op), target, moved, step)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _swap(
     place: IntArray, group: int, other: int, moved: _Step
 ) -> int:  # pragma: no cover - compiled
@@ -204,7 +204,7 @@ def _swap(
     return 2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _neighbour(
     graph: Graph, op: int, rng: np.random.Generator
 ) -> int:  # pragma: no cover - compiled
@@ -219,7 +219,7 @@ def _neighbour(
     return int(graph.target[graph.out_ptr[op] + at - before])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _shift(
     graph: Graph,
     place: IntArray,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from enplace.compiling import kernel
 from enplace.placers.latency.groups import Groups
 from enplace.values.arrays import adjacency, csr_offsets
 from enplace.values.problem import BoolArray
@@ -115,7 +115,7 @@ def new_scratch(groups: Groups, n_slots: int) -> Scratch:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def evaluate(
     graph: Graph, scratch: Scratch, place: IntArray, n_slots: int
 ) -> tuple[float, float]:  # pragma: no cover - compiled
@@ -133,7 +133,7 @@ def evaluate(
     return _run(graph, scratch, n_subgraphs)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill_parts(
     graph: Graph, scratch: Scratch, place: IntArray, n_slots: int
 ) -> None:  # pragma: no cover - compiled
@@ -150,7 +150,7 @@ def _fill_parts(
         scratch.next_op[op], scratch.first_op[part] = scratch.first_op[part], op
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _chain_subgraphs(scratch: Scratch, n_slots: int) -> None:  # pragma: no cover - compiled
     """Make each subgraph of an accelerator wait for the previous one."""
     n_subgraphs = len(scratch.next_subgraph)
@@ -165,7 +165,7 @@ def _chain_subgraphs(scratch: Scratch, n_slots: int) -> None:  # pragma: no cove
                 last = part
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_transfers(
     graph: Graph, scratch: Scratch, n_subgraphs: int
 ) -> None:  # pragma: no cover - compiled
@@ -185,7 +185,7 @@ def _add_transfers(
                 scratch.busy_us[part] += graph.hyperedge_us[hyperedge, part // per_gpu]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _run(
     graph: Graph, scratch: Scratch, n_subgraphs: int
 ) -> tuple[float, float]:  # pragma: no cover - compiled
@@ -220,7 +220,7 @@ def _run(
     return latency_us, latency_us + _SPREAD * total_us / max(n_finished, 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _arrive(
     scratch: Scratch, part: int, at_us: float, n_queued: int
 ) -> int:  # pragma: no cover - compiled

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 
+from enplace.compiling import kernel
 from enplace.placers.max_load.hypergraph import Hypergraph, time_per_sample_us
 from enplace.placers.max_load.moves import Costs, Loads, build_costs, build_loads, move
 from enplace.values.profile import FloatArray, IntArray
@@ -70,7 +70,7 @@ def anneal(
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _take_steps(
     costs: Costs,
     loads: Loads,
@@ -108,7 +108,7 @@ def _take_steps(
             energy = _norm(loads.load_us, best_us)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _move_all(
     costs: Costs, loads: Loads, units: IntArray, targets: IntArray, sources: IntArray
 ) -> int:  # pragma: no cover - compiled
@@ -121,7 +121,7 @@ def _move_all(
     return len(units)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _largest_us(loads: Loads) -> float:  # pragma: no cover - compiled
     largest = 0.0
     for p in range(loads.load_us.shape[1]):
@@ -129,7 +129,7 @@ def _largest_us(loads: Loads) -> float:  # pragma: no cover - compiled
     return largest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _choose(
     costs: Costs,
     loads: Loads,
@@ -168,7 +168,7 @@ def _choose(
     return 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _choose_unit(
     loads: Loads, n_units: int, rng: np.random.Generator
 ) -> int:  # pragma: no cover - compiled
@@ -183,14 +183,14 @@ def _choose_unit(
     return int(unit)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _any_of(
     values: IntArray, ptr: IntArray, row: int, rng: np.random.Generator
 ) -> int:  # pragma: no cover - compiled
     return int(values[rng.integers(ptr[row], ptr[row + 1])])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _connected(
     costs: Costs, device: IntArray, units: IntArray, mark: IntArray, step: int, wanted: int
 ) -> int:  # pragma: no cover - compiled
@@ -213,7 +213,7 @@ def _connected(
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _norm(load_us: FloatArray, scale_us: float) -> float:  # pragma: no cover - compiled
     """Return the 16-norm of the loads of each pass; the scale keeps the powers within range."""
     norm = 0.0

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 
+from enplace.compiling import kernel
 from enplace.placers.max_load.hypergraph import Hypergraph, held_bytes, time_per_sample_us
 from enplace.placers.max_load.moves import Costs, Loads, build_costs, build_loads, move
 from enplace.values.profile import IntArray
@@ -56,7 +56,7 @@ def descend(graph: Hypergraph, start: IntArray, stopped: Callable[[], bool]) -> 
     return device
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _best_move(costs: Costs, loads: Loads) -> tuple[int, int]:  # pragma: no cover - compiled
     """Find the reassignment with the least excess afterwards, and then the least load.
 
@@ -85,7 +85,7 @@ def _best_move(costs: Costs, loads: Loads) -> tuple[int, int]:  # pragma: no cov
     return best_unit, best_target
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _score(costs: Costs, loads: Loads) -> tuple[float, float]:  # pragma: no cover - compiled
     """Do the same as :func:`score`."""
     excess = 0.0

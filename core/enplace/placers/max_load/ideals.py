@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from enplace.compiling import kernel
 from enplace.values.arrays import adjacency
 from enplace.values.profile import IntArray
 
@@ -140,7 +140,7 @@ def bound_ideals(n_nodes: int, source: IntArray, target: IntArray) -> int:
     return 1 << max(map(len, nx.topological_generations(graph)), default=0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _slot(table: IntArray, ideals: Bits, row: Bits) -> np.int64:  # pragma: no cover - compiled
     """Return the slot of the table for an ideal, whether or not the ideal is in it."""
     value = np.uint64(1469598103934665603)
@@ -154,7 +154,7 @@ def _slot(table: IntArray, ideals: Bits, row: Bits) -> np.int64:  # pragma: no c
     return slot
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _expand_some(
     graph: _Graph, found: _Ideals, limit: int, budget: int
 ) -> _Ideals:  # pragma: no cover - compiled
@@ -173,7 +173,7 @@ def _expand_some(
     return found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_ready(
     graph: _Graph, found: _Ideals, ideal: int, ready: IntArray
 ) -> int:  # pragma: no cover - compiled
@@ -199,7 +199,7 @@ def _find_ready(
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _with_ideal(
     found: _Ideals, row: Bits, before: int, node: int
 ) -> _Ideals:  # pragma: no cover - compiled
@@ -224,26 +224,26 @@ def _with_ideal(
     return _Ideals(bits, came_from, came_by, ptr, added, next_ideal, table, counts)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_inside(some: Bits, others: Bits) -> bool:  # pragma: no cover - compiled
     return not np.any(some & ~others)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _twice_bits(rows: Bits) -> Bits:  # pragma: no cover - compiled
     larger = np.zeros((2 * rows.shape[0], rows.shape[1]), dtype=np.uint64)
     larger[: rows.shape[0]] = rows
     return larger
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _longer(numbers: IntArray) -> IntArray:  # pragma: no cover - compiled
     larger = np.zeros(2 * len(numbers), dtype=np.int64)
     larger[: len(numbers)] = numbers
     return larger
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rehashed(ideals: Bits, count: int, size: int) -> IntArray:  # pragma: no cover - compiled
     table = np.full(size, -1, dtype=np.int64)
     for i in range(count):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from enplace.compiling import kernel
 from enplace.placers.max_load.hypergraph import (
     Hypergraph,
     channels_us,
@@ -77,7 +77,7 @@ def build_loads(graph: Hypergraph, device: IntArray) -> Loads:
     return Loads(device, held, channel_us, load_us, count_present(graph, device))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def move(costs: Costs, loads: Loads, unit: int, target: int) -> None:  # pragma: no cover - compiled
     """Move one unit to a device, and update the loads of the two devices."""
     source = loads.device[unit]
@@ -91,7 +91,7 @@ def move(costs: Costs, loads: Loads, unit: int, target: int) -> None:  # pragma:
     _update_load(loads, target)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _move_work(
     costs: Costs, loads: Loads, unit: int, source: int, target: int
 ) -> None:  # pragma: no cover - compiled
@@ -112,7 +112,7 @@ def _move_work(
             channel_us[target, c] += costs.own_us[b, unit, c]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _move_pin(
     costs: Costs, loads: Loads, hyperedge: int, source: int, target: int
 ) -> None:  # pragma: no cover - compiled
@@ -138,7 +138,7 @@ def _move_pin(
     present[hyperedge, target] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _update_load(loads: Loads, device: int) -> None:  # pragma: no cover - compiled
     """Set the load of a device in each pass to its busiest resource."""
     n_passes = loads.load_us.shape[1]

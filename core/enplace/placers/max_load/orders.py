@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from enplace.compiling import kernel
 from enplace.machine.passes import raise_along_edges
 from enplace.values.arrays import adjacency, csr_offsets, inverse
 from enplace.values.problem import BoolArray
@@ -73,7 +73,7 @@ def grant_preferences(
     return preferred
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _depth_first(
     n: int, ptr: IntArray, target: IntArray, roots: IntArray
 ) -> IntArray:  # pragma: no cover - compiled

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 
+from enplace.compiling import kernel
 from enplace.machine.host_links import machine_of, network_us
 from enplace.machine.loads import max_load_us
 from enplace.placers.max_load.caveats import UNLIKE_DEVICES, find_unlike
@@ -269,7 +269,7 @@ def _network_loads_us(
     return loads
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _network_channels_us(
     lattice: Lattice, network: TransferCosts, base: int
 ) -> FloatArray:  # pragma: no cover - compiled

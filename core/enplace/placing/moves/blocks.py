@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.machine.compiling import helper, kernel, loop, step
+from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.layout import Machine
 from enplace.machine.memory import excess_bytes
 from enplace.machine.ranks import placed_rank_us

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.machine.compiling import kernel, loop, step
+from enplace.compiling import kernel, loop, step
 from enplace.machine.layout import Machine, transfer_us
 from enplace.machine.timing import Timing, new_timing
 from enplace.values.arrays import FloatArray, IntArray

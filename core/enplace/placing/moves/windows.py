@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.machine.compiling import kernel, loop, step
+from enplace.compiling import kernel, loop, step
 from enplace.machine.layout import Machine
 from enplace.machine.memory import excess_bytes
 from enplace.placing.moves.blocks import draw_below

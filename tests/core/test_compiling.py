@@ -5,12 +5,12 @@ from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 
-from enplace.machine import compiling
+from enplace import compiling
 
 TUPLES = "from typing import NamedTuple\nclass Costs(NamedTuple):\n    us: float\n"
 KERNELS = """
 from enplace.made_tuples import Costs
-from enplace.machine.compiling import kernel
+from enplace.compiling import kernel
 
 @kernel
 def total(costs: Costs) -> float:
