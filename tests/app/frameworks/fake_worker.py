@@ -88,15 +88,15 @@ def refuse(job):
 def babble(job):
     sys.stdout.write("Epoch 1 of 10, loss 0.25\n")
     sys.stdout.flush()
-    time.sleep(10**6)
+    time.sleep(3600)
 
 
 def sleep_deaf(job):
     """Ignore SIGTERM, as does the child."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10**6)"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     say(Message("progress", {"message": f"{os.getpid()} {child.pid}", "fraction": None}))
-    time.sleep(10**6)
+    time.sleep(3600)
 
 
 def crash_once(job):

@@ -115,7 +115,7 @@ def main(mode):
         print("about to go wrong", flush=True)
         os.abort()
     if mode == "hang":
-        time.sleep(10**6)
+        time.sleep(3600)
     if job.do == "profile":
         profile = profile_of(job.details)
         send(codecs.profile_message(profile, "done"))

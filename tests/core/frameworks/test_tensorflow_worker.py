@@ -87,7 +87,7 @@ def test_the_worker_ends_with_the_process_that_started_it(with_tensorflow, tmp_p
         if pid:
             open({str(tmp_path / "pids")!r}, "w").write(f"{{os.getpid()}} {{pid}}")
             print("there", flush=True)
-        time.sleep(10**6)
+        time.sleep(3600)
         """
     )
     pipe = subprocess.PIPE
