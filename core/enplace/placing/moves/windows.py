@@ -58,7 +58,7 @@ class Annealing(NamedTuple):
     spread: float
 
 
-class _Window(NamedTuple):
+class Window(NamedTuple):
     """The arrays that annealing a window writes.
 
     Attributes
@@ -95,7 +95,7 @@ class _Window(NamedTuple):
 
 
 TRIALS, CLUSTERS = range(2)
-"""Indices into ``_Window.counts``."""
+"""Indices into ``Window.counts``."""
 
 
 def sweep(
@@ -124,7 +124,7 @@ def sweep(
     """
     n_ops = len(order)
     width = min(annealing.width, n_ops)
-    window = _new_window(machine, width)
+    window = new_window(machine, width)
     before, tails = new_progress(machine), new_tails(machine)
     makespan = simulate_order(machine, order, n_ops, device, before)
     excess = excess_bytes(machine, device, before.timing)
@@ -138,7 +138,7 @@ def sweep(
         simulate_order(machine, order, begin, device, before)
         find_tails(machine, order, end, device, tails)
         window.order[: end - begin] = order[begin:end]
-        _anneal_window(machine, before, tails, window, device, begin, end, annealing, draw)
+        anneal_window(machine, before, tails, window, device, begin, end, annealing, draw)
         order[begin:end] = window.best_order[: end - begin]
         device[order[begin:end]] = window.best_device[: end - begin]
         found = _simulate_whole(machine, order, device, before, makespan)
@@ -153,9 +153,10 @@ def sweep(
     return makespan, excess
 
 
-def _new_window(machine: Machine, width: int) -> _Window:
+def new_window(machine: Machine, width: int) -> Window:
+    """Make the arrays for windows of up to ``width`` ops."""
     n_ops, shape = len(machine.time_us), (len(machine.tensor_op), len(machine.lanes))
-    return _Window(
+    return Window(
         order=np.empty(width, np.int64),
         best_order=np.empty(width, np.int64),
         best_device=np.empty(width, np.int64),
@@ -195,11 +196,11 @@ def _copy(source: FloatArray, target: FloatArray) -> None:  # pragma: no cover -
 
 
 @kernel
-def _anneal_window(
+def anneal_window(
     machine: Machine,
     before: Progress,
     tails: Tails,
-    window: _Window,
+    window: Window,
     device: IntArray,
     begin: int,
     end: int,
@@ -215,7 +216,7 @@ def _anneal(
     m: Machine,
     before: Progress,
     tails: Tails,
-    w: _Window,
+    w: Window,
     device: IntArray,
     begin: int,
     end: int,
@@ -272,7 +273,7 @@ def _anneal(
 
 @step
 def _new_place(
-    m: Machine, w: _Window, i: int, begin: int, width: int, draw: np.random.Generator
+    m: Machine, w: Window, i: int, begin: int, width: int, draw: np.random.Generator
 ) -> int:  # pragma: no cover - compiled
     """Draw another place in the window for an op, after its producers and before its consumers.
 
@@ -290,7 +291,7 @@ def _new_place(
 
 
 @step
-def _shift(w: _Window, source: int, target: int, begin: int) -> None:  # pragma: no cover - compiled
+def _shift(w: Window, source: int, target: int, begin: int) -> None:  # pragma: no cover - compiled
     """Move the op at one place of the window to another; those in between move by one."""
     op = w.order[source]
     by = 1 if target > source else -1
@@ -305,7 +306,7 @@ def _shift(w: _Window, source: int, target: int, begin: int) -> None:  # pragma:
 
 @step
 def _grow_cluster(
-    m: Machine, w: _Window, device: IntArray, op: int, limit: int, begin: int, end: int
+    m: Machine, w: Window, device: IntArray, op: int, limit: int, begin: int, end: int
 ) -> int:  # pragma: no cover - compiled
     """Choose up to ``limit`` ops around an op, connected on its device; return how many."""
     w.counts[CLUSTERS] += 1
@@ -327,14 +328,14 @@ def _grow_cluster(
 
 
 @step
-def _is_new(w: _Window, op: int, begin: int, end: int) -> bool:  # pragma: no cover - compiled
+def _is_new(w: Window, op: int, begin: int, end: int) -> bool:  # pragma: no cover - compiled
     """Whether an op is in the window and not yet in the cluster."""
     inside = begin <= w.position[op] < end
     return bool(inside and w.in_cluster[op] != w.counts[CLUSTERS])
 
 
 @step
-def _add(w: _Window, op: int, n: int) -> int:  # pragma: no cover - compiled
+def _add(w: Window, op: int, n: int) -> int:  # pragma: no cover - compiled
     w.in_cluster[op] = w.counts[CLUSTERS]
     w.cluster[n] = op
     return n + 1
@@ -342,7 +343,7 @@ def _add(w: _Window, op: int, n: int) -> int:  # pragma: no cover - compiled
 
 @step
 def _add_units(
-    m: Machine, w: _Window, n: int, to: int, begin: int, end: int
+    m: Machine, w: Window, n: int, to: int, begin: int, end: int
 ) -> int:  # pragma: no cover - compiled
     """Extend a cluster of ``n`` ops to whole units; return how many ops it then has.
 
@@ -369,7 +370,7 @@ def _simulate_window(
     m: Machine,
     before: Progress,
     tails: Tails,
-    w: _Window,
+    w: Window,
     device: IntArray,
     begin: int,
     end: int,
@@ -413,7 +414,7 @@ def _simulate_window(
 
 @step
 def _arrival_us(
-    m: Machine, before: Progress, w: _Window, device: IntArray, tensor: int, d: int, begin: int
+    m: Machine, before: Progress, w: Window, device: IntArray, tensor: int, d: int, begin: int
 ) -> float:  # pragma: no cover - compiled
     """Return when an input of the window is on a device; send it there if necessary."""
     maker = m.tensor_op[tensor]
@@ -429,7 +430,7 @@ def _arrival_us(
 
 @step
 def _late_us(
-    m: Machine, w: _Window, tensor: int, home: int, to: int, made_us: float
+    m: Machine, w: Window, tensor: int, home: int, to: int, made_us: float
 ) -> float:  # pragma: no cover - compiled
     """Return when a tensor arrives in this trial; send it at the first request."""
     if w.late_of[tensor, to] != w.counts[TRIALS]:
