@@ -22,7 +22,8 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 # A shell starts background jobs with Ctrl-C ignored, and every process they start inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-GRACE_MS = 5000
+GRACE_MS = 60_000
+"""Longer than the slowest machine takes to end a thread."""
 
 
 @pytest.fixture(autouse=True)

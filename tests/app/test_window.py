@@ -77,10 +77,13 @@ def trigger(window, name):
 
 @contextmanager
 def solving(window, qtbot):
-    """Wait until the solver is idle and its plans are in the list."""
+    """Wait until the solver is idle and its plans are in the list; no job may fail."""
+    reasons = []
+    window.solver.failed.connect(lambda job, why: reasons.append(f"{job.method}: {why}"))
     with qtbot.waitSignal(window.solver.idle):
         yield
     window.studio.solving.wait()
+    assert not reasons
 
 
 def open_path(window, path):

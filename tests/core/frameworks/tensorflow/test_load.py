@@ -230,7 +230,7 @@ for _ in range(20):
         (
             "@tf.function(input_signature=[tf.TensorSpec([None])])\n"
             "def check(a):\n    return a + tf.ones(3)\ncheck(tf.ones(2))",
-            r"line 14: it failed before it trained: InvalidArgumentError: .*\[2\] vs\. \[3\]; mend",
+            r"line 14: it failed before it trained: InvalidArgumentError: .*\[2\] vs\. \[3\]; correct",
         ),
         ("def broken(:", r"SyntaxError: .*correct the script"),
         (
@@ -453,8 +453,8 @@ def test_the_chosen_signature_is_reported(tmp_path):
     assert load(source_of(str(tmp_path), signature="train")).left_out == ()
 
 
-def test_unusable_saved_models_are_explained(tmp_path, exported):
-    assert "no signature 'other'; choose of" in refusal(exported, signature="other")
+def test_saved_models_that_cannot_be_used_are_explained(tmp_path, exported):
+    assert "no signature 'other'; choose one of" in refusal(exported, signature="other")
     bare = tmp_path / "bare"
     tf.saved_model.save(tf.Module(), str(bare))
     assert "it has no signature" in refusal(bare)

@@ -217,7 +217,7 @@ def test_a_dimension_that_does_not_divide_evenly_is_refused(step, problem):
 
 
 def test_splitting_an_op_missing_from_the_graph_is_refused(step):
-    with pytest.raises(SplitError, match=r"op 'conv9' .* profile the model as it is now"):
+    with pytest.raises(SplitError, match=r"op 'conv9' .* profile the model again"):
         split_step(replace(step), [Split("conv9", "batch", 2)])
 
 
