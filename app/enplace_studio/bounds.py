@@ -51,6 +51,8 @@ class Bounds(QObject):
         if problem is None or self._background.is_busy:
             return
         self._next = None
+        if self._proofs.known(problem) is not None:
+            return  # it was asked for again while it was being computed
         self._background.start(
             lambda: Proof(lower_bound_us(problem)), lambda proof: self._finish(problem, proof)
         )

@@ -77,3 +77,12 @@ def test_of_several_requests_in_a_row_the_first_and_the_last_are_computed(proble
         bounds.find_us(each)
     qtbot.waitUntil(lambda: len(computed) == 2 and bounds.find_us(several[-1]) is not None)
     assert computed == [several[0], several[-1]]
+
+
+def test_a_request_during_the_computation_does_not_repeat_it(problem, computed, qtbot):
+    bounds = Bounds()
+    with qtbot.waitSignal(bounds.changed):
+        for _ in range(3):
+            assert bounds.find_us(problem) is None
+    bounds._background.wait()
+    assert computed == [problem]
