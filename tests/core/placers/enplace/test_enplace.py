@@ -176,7 +176,7 @@ def compiled():
 warnings.simplefilter("ignore")
 load_all_kernels(lambda message: None)
 known = compiled()
-one_round = PlaceOptions(time_limit_s=3600.0, values={"rounds": 1})
+one_round = PlaceOptions(values={"rounds": 1})
 profiles = sorted((read_profile(sample.path) for sample in samples()), key=lambda p: p.n_ops)
 for profile in profiles[:3]:
     place(Problem(profile, presets()["celeritas"]), "enplace", options=one_round)
