@@ -31,7 +31,7 @@ from enplace.machine.layout import Machine
 from enplace.placing.candidates import arranged, best_of, best_that_fits, by_start_or_rank
 from enplace.placing.incumbents import is_enough
 from enplace.placing.list_schedule import (
-    State,
+    PartialSchedule,
     Work,
     begin,
     count_memory,
@@ -132,7 +132,7 @@ def list_schedule(
 
 
 @kernel
-def _list_schedule(m: Machine, w: Work, s: State) -> None:  # pragma: no cover - compiled
+def _list_schedule(m: Machine, w: Work, s: PartialSchedule) -> None:  # pragma: no cover - compiled
     lanes, channels = empty_slots(w.lane_ptr[-1]), empty_slots(len(s.channel_ready_us))
     scratch = s.inputs
     for op in w.order:
@@ -147,7 +147,13 @@ def _list_schedule(m: Machine, w: Work, s: State) -> None:  # pragma: no cover -
 
 @loop
 def _choose(
-    m: Machine, w: Work, s: State, lanes: Slots, channels: Slots, op: int, inputs: IntArray
+    m: Machine,
+    w: Work,
+    s: PartialSchedule,
+    lanes: Slots,
+    channels: Slots,
+    op: int,
+    inputs: IntArray,
 ) -> int:  # pragma: no cover - compiled
     """Find the device where an op fits and ends earliest, or where the excess is least."""
     unit, best, least_excess, least_us = m.unit[op], -1, 0, np.inf
@@ -167,7 +173,7 @@ def _choose(
 def _start(
     m: Machine,
     w: Work,
-    s: State,
+    s: PartialSchedule,
     lanes: Slots,
     channels: Slots,
     op: int,

@@ -62,7 +62,7 @@ class Work(NamedTuple):
     lane_ptr: IntArray
 
 
-class State(NamedTuple):
+class PartialSchedule(NamedTuple):
     """The schedule so far; -1 marks a unit that is not placed, or a tensor that is not sent.
 
     ``inputs`` and ``channel_ready_us`` are scratch: see :func:`sort_inputs` and :func:`ready_us`.
@@ -137,14 +137,14 @@ def prepare(
     return machine, work
 
 
-def begin(machine: Machine, work: Work) -> State:
+def begin(machine: Machine, work: Work) -> PartialSchedule:
     """Place only the units that are allowed on a single device."""
     n_ops, n_devices = machine.time_us.shape
     pinned = machine.allowed.sum(axis=1) == 1
     unit_device = np.where(pinned, np.argmax(machine.allowed, axis=1), -1)
     weights = np.zeros(n_devices, dtype=np.int64)
     np.add.at(weights, unit_device[pinned], work.unit_bytes[pinned])
-    return State(
+    return PartialSchedule(
         unit_device=unit_device,
         start_us=np.zeros(n_ops),
         finish_us=np.zeros(n_ops),
@@ -159,7 +159,7 @@ def begin(machine: Machine, work: Work) -> State:
 
 
 @loop
-def sort_inputs(m: Machine, s: State, op: int) -> int:  # pragma: no cover - compiled
+def sort_inputs(m: Machine, s: PartialSchedule, op: int) -> int:  # pragma: no cover - compiled
     """Write the inputs of an op to the state, sorted by when they are made; return how many.
 
     Insertion sort will do, as an op has few inputs.
@@ -177,7 +177,7 @@ def sort_inputs(m: Machine, s: State, op: int) -> int:  # pragma: no cover - com
 
 @loop
 def ready_us(
-    m: Machine, s: State, channels: Slots, inputs: IntArray, device: int
+    m: Machine, s: PartialSchedule, channels: Slots, inputs: IntArray, device: int
 ) -> float:  # pragma: no cover - compiled
     """Return when all inputs are on a device; those not sent yet are sent one after another."""
     ready = 0.0
@@ -210,7 +210,7 @@ def _links(m: Machine, source: int, target: int) -> IntArray:  # pragma: no cove
 
 @helper
 def send(
-    m: Machine, w: Work, s: State, channels: Slots, inputs: IntArray, device: int
+    m: Machine, w: Work, s: PartialSchedule, channels: Slots, inputs: IntArray, device: int
 ) -> Slots:  # pragma: no cover - compiled
     """Occupy channels for the inputs that are not yet on a device."""
     route_ptr, route = m.route_ptr, m.route
@@ -224,7 +224,7 @@ def send(
 
 @loop
 def _send_one(
-    m: Machine, w: Work, s: State, channels: Slots, tensor: int, device: int
+    m: Machine, w: Work, s: PartialSchedule, channels: Slots, tensor: int, device: int
 ) -> tuple[int, float, float]:  # pragma: no cover - compiled
     """Send a tensor to a device, unless it is there.
 
@@ -259,7 +259,7 @@ def lane_start(
 
 @loop
 def settle_units(
-    m: Machine, w: Work, s: State, op: int, device: int
+    m: Machine, w: Work, s: PartialSchedule, op: int, device: int
 ) -> None:  # pragma: no cover - compiled
     """Place an op's unit and those of its followers, unless they are placed already."""
     for at in range(w.follower_ptr[op], w.follower_ptr[op + 1]):
@@ -271,7 +271,7 @@ def settle_units(
 
 @loop
 def estimated_excess_bytes(
-    m: Machine, w: Work, s: State, op: int, inputs: IntArray, device: int
+    m: Machine, w: Work, s: PartialSchedule, op: int, inputs: IntArray, device: int
 ) -> int:  # pragma: no cover - compiled
     """Estimate a device's excess with an op and its followers on it."""
     weights, last = s.weights[device], -1
@@ -291,7 +291,7 @@ def estimated_excess_bytes(
 
 @loop
 def count_memory(
-    m: Machine, w: Work, s: State, op: int, inputs: IntArray, device: int
+    m: Machine, w: Work, s: PartialSchedule, op: int, inputs: IntArray, device: int
 ) -> None:  # pragma: no cover - compiled
     """Count an op's outputs as live, and free the inputs of which it is the last consumer."""
     s.live[device] += w.output_bytes[op]

@@ -30,7 +30,7 @@ from enplace.machine.layout import Machine
 from enplace.placing.candidates import best_that_fits, by_start_or_rank
 from enplace.placing.list_schedule import (
     MEMORY_RULE,
-    State,
+    PartialSchedule,
     Work,
     begin,
     count_memory,
@@ -76,7 +76,7 @@ Heap = list[tuple[float, int]]
 
 
 class Dispatch(NamedTuple):
-    """The ready ops and the times at which devices are free, in addition to :class:`State`.
+    """The ready ops and the times at which devices are free, on top of a partial schedule.
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ def _gpus_first(problem: Problem) -> BoolArray:
 
 @kernel
 def _earliest_first(
-    m: Machine, w: Work, s: State, going: Dispatch, stop: BoolArray
+    m: Machine, w: Work, s: PartialSchedule, going: Dispatch, stop: BoolArray
 ) -> None:  # pragma: no cover - compiled
     """Place one op after another until none is left or ``stop[0]`` is set."""
     n_devices, now, left = len(going.last), 0.0, len(w.order)
@@ -211,7 +211,7 @@ def _earliest_first(
 def _end_op(
     m: Machine,
     w: Work,
-    s: State,
+    s: PartialSchedule,
     going: Dispatch,
     channels: Slots,
     waiting: list[Heap],
@@ -229,7 +229,7 @@ def _end_op(
 def _choose(
     m: Machine,
     w: Work,
-    s: State,
+    s: PartialSchedule,
     going: Dispatch,
     channels: Slots,
     waiting: list[Heap],
@@ -323,7 +323,7 @@ def _first_lane(w: Work, going: Dispatch, device: int) -> int:  # pragma: no cov
 
 @loop
 def _input_us(
-    m: Machine, s: State, channels: Slots, op: int, device: int
+    m: Machine, s: PartialSchedule, channels: Slots, op: int, device: int
 ) -> float:  # pragma: no cover - compiled
     """Return when the inputs of an op could be on a device, with the channels as they are now."""
     n_inputs = sort_inputs(m, s, op)
@@ -332,7 +332,7 @@ def _input_us(
 
 @loop
 def _excess_bytes(
-    m: Machine, w: Work, s: State, op: int, device: int
+    m: Machine, w: Work, s: PartialSchedule, op: int, device: int
 ) -> int:  # pragma: no cover - compiled
     n_inputs = sort_inputs(m, s, op)
     return estimated_excess_bytes(m, w, s, op, s.inputs[:n_inputs], device)
@@ -342,7 +342,7 @@ def _excess_bytes(
 def _offer_if_ready(
     m: Machine,
     w: Work,
-    s: State,
+    s: PartialSchedule,
     going: Dispatch,
     channels: Slots,
     waiting: list[Heap],
@@ -365,7 +365,7 @@ def _offer_if_ready(
 
 @step
 def _is_open(
-    m: Machine, s: State, going: Dispatch, op: int, device: int
+    m: Machine, s: PartialSchedule, going: Dispatch, op: int, device: int
 ) -> bool:  # pragma: no cover - compiled
     """Whether a ready op may still go to a device."""
     there = s.unit_device[m.unit[op]]
@@ -377,7 +377,7 @@ def _is_open(
 def _next_op(
     m: Machine,
     w: Work,
-    s: State,
+    s: PartialSchedule,
     going: Dispatch,
     channels: Slots,
     waiting: list[Heap],
@@ -428,7 +428,7 @@ def _is_offered(m: Machine, going: Dispatch, op: int) -> bool:  # pragma: no cov
 def _is_awaited(
     m: Machine,
     w: Work,
-    s: State,
+    s: PartialSchedule,
     going: Dispatch,
     channels: Slots,
     child: int,
@@ -453,7 +453,7 @@ def _is_awaited(
 def _urgent_op(
     m: Machine,
     w: Work,
-    s: State,
+    s: PartialSchedule,
     going: Dispatch,
     channels: Slots,
     arrived: list[list[int]],
@@ -491,7 +491,9 @@ def _urgent_op(
 
 
 @loop
-def _least_exceeded(m: Machine, w: Work, s: State, op: int) -> int:  # pragma: no cover - compiled
+def _least_exceeded(
+    m: Machine, w: Work, s: PartialSchedule, op: int
+) -> int:  # pragma: no cover - compiled
     """Find the device whose excess with an op is least."""
     unit, best, least = m.unit[op], -1, 0
     if s.unit_device[unit] >= 0:
@@ -508,7 +510,7 @@ def _least_exceeded(m: Machine, w: Work, s: State, op: int) -> int:  # pragma: n
 def _run(
     m: Machine,
     w: Work,
-    s: State,
+    s: PartialSchedule,
     going: Dispatch,
     channels: Slots,
     waiting: list[Heap],
@@ -530,7 +532,7 @@ def _run(
 
 @loop
 def _settle_inputs(
-    m: Machine, w: Work, s: State, inputs: IntArray, device: int, was_sent: BoolArray
+    m: Machine, w: Work, s: PartialSchedule, inputs: IntArray, device: int, was_sent: BoolArray
 ) -> None:  # pragma: no cover - compiled
     """Place the free ops among the makers of some inputs; find which inputs have been sent.
 
@@ -548,7 +550,7 @@ def _settle_inputs(
 def _start(
     m: Machine,
     w: Work,
-    s: State,
+    s: PartialSchedule,
     going: Dispatch,
     channels: Slots,
     op: int,
@@ -571,7 +573,7 @@ def _start(
 @loop
 def _offer_sooner(
     m: Machine,
-    s: State,
+    s: PartialSchedule,
     going: Dispatch,
     channels: Slots,
     waiting: list[Heap],

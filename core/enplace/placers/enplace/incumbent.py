@@ -8,7 +8,7 @@ import numpy as np
 
 from enplace.machine import simulate
 from enplace.placing.incumbents import gap_of, is_better, report
-from enplace.placing.moves.steps import BLOCKS, State
+from enplace.placing.moves.steps import BLOCKS, LevelPlan
 from enplace.placing.options import PlaceOptions
 from enplace.placing.settle import by_placed_rank
 from enplace.values.arrays import inverse
@@ -45,7 +45,7 @@ class Incumbent:
                 self.schedule = schedule
                 report(schedule, self._options, engine)
 
-    def try_state(self, state: State) -> None:
+    def try_state(self, state: LevelPlan) -> None:
         """Simulate a state of the search as a plan of all ops, under every policy."""
         if not np.isfinite(state.makespan_us):
             return

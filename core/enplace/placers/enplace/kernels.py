@@ -27,7 +27,7 @@ from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placing.moves import make_level
-from enplace.placing.moves.steps import State, blocks_step, going, windows_step
+from enplace.placing.moves.steps import LevelPlan, blocks_step, going, windows_step
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.processes.main import Connection, done
 from enplace.processes.wire import Message
@@ -63,11 +63,11 @@ def _anneal_windows(problem: Problem) -> None:
     windows_step(_first_state(problem), 0, 1.0, going())
 
 
-def _first_state(problem: Problem) -> State:
+def _first_state(problem: Problem) -> LevelPlan:
     """All ops on the first device, in their own order."""
     level = make_level(problem, np.arange(problem.profile.n_ops))
     order = level.problem.profile.topological_order.copy()
-    return State(level, order, np.zeros(len(order), dtype=np.int64))
+    return LevelPlan(level, order, np.zeros(len(order), dtype=np.int64))
 
 
 def _run(name: str) -> Step:

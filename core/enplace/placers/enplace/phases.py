@@ -16,7 +16,7 @@ from enplace.placers.enplace.incumbent import Incumbent
 from enplace.placers.enplace.kernels import BLOCKS, MERGES, WINDOWS, load_kernels
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import (
-    State,
+    LevelPlan,
     Step,
     blocks_step,
     by_key,
@@ -121,7 +121,7 @@ class PhasedSearch:
         load_kernels(MERGES, self.options)
         finest = self._finest_level()
         load_kernels(BLOCKS, self.options)
-        states: list[State] = []
+        states: list[LevelPlan] = []
         for end in PHASES[:BLOCK_PHASES]:
             yield
             level = self._level_for_blocks(finest)
@@ -146,14 +146,14 @@ class PhasedSearch:
                 found = self._run_phase([by_blocks] * THREADS, [blocks] * THREADS, end)
                 by_blocks = min(found, key=by_key)
 
-    def _states_on(self, level: Level, states: list[State]) -> list[State]:
+    def _states_on(self, level: Level, states: list[LevelPlan]) -> list[LevelPlan]:
         """List the best schedule so far, and those of the states that are on a given level."""
         best = state_of(level, self.incumbent.schedule.plan)
         return [best, *(state for state in states if state.level is level)]
 
     def _move_blocks(
-        self, level: Level, end: float, states: list[State], others: tuple[Plan, ...]
-    ) -> list[State]:
+        self, level: Level, end: float, states: list[LevelPlan], others: tuple[Plan, ...]
+    ) -> list[LevelPlan]:
         """Move blocks of the best schedule so far, or of other plans if that gains nothing."""
         links, starts = list(LINKS), self._states_on(level, states)
         states = [self._best_for_blocks(starts, serve) for serve in LINKS]
@@ -195,7 +195,7 @@ class PhasedSearch:
         groups = merge_batches(self.problem, FINE, critical=True, device=device)
         return make_level(self.problem, groups)
 
-    def _best_for_blocks(self, states: list[State], links: str) -> State:
+    def _best_for_blocks(self, states: list[LevelPlan], links: str) -> LevelPlan:
         """Return the best state for moves of blocks to start from.
 
         Moves have more effect in the order of ranks, unless a state's own order is much better.
@@ -204,7 +204,7 @@ class PhasedSearch:
         ranked, in_order = (
             min(
                 (
-                    measure(State(s.level, s.order, s.device, ranked=by_ranks), 0, 1.0, going())
+                    measure(LevelPlan(s.level, s.order, s.device, ranked=by_ranks), 0, 1.0, going())
                     for s in states
                 ),
                 key=by_key,
@@ -214,14 +214,14 @@ class PhasedSearch:
         limit = ranked.excess_bytes, ranked.makespan_us * (1 - OWN_ORDER)
         return in_order if in_order.key < limit else ranked
 
-    def _replay(self, state: State) -> State:
+    def _replay(self, state: LevelPlan) -> LevelPlan:
         """Return a state in the better order for windows: its own, or the order of its starts."""
         again = replace(state, order=order_by_start(state.level, state.device, state.order))
         return min(
             (windows_step(one, 0, 1.0, going(), n_windows=0) for one in (state, again)), key=by_key
         )
 
-    def _run_phase(self, states: list[State], steps: list[Step], end: float) -> list[State]:
+    def _run_phase(self, states: list[LevelPlan], steps: list[Step], end: float) -> list[LevelPlan]:
         """Let each thread take steps from its state until a share of the time is over."""
         if self.options.stopped or self.incumbent.is_optimal:
             return states
@@ -244,7 +244,7 @@ class PhasedSearch:
         return found
 
     def _take_steps(
-        self, thread: int, step: Step, found: list[State], stop: BoolArray, end: float
+        self, thread: int, step: Step, found: list[LevelPlan], stop: BoolArray, end: float
     ) -> None:
         """Improve one thread's state step by step."""
         started = self._spent
@@ -260,7 +260,7 @@ class PhasedSearch:
             found[thread] = step(found[thread], seed, share, stop)
 
     def _watch(
-        self, running: list[Future[None]], found: list[State], stop: BoolArray, end: float
+        self, running: list[Future[None]], found: list[LevelPlan], stop: BoolArray, end: float
     ) -> None:
         """Try the threads' results as plans until the phase is over."""
         best_keys = [state.key for state in found]
@@ -296,6 +296,6 @@ class PhasedSearch:
         return self.search_s is not None and self._spent >= end
 
 
-def _is_near(state: State, other: State) -> bool:
+def _is_near(state: LevelPlan, other: LevelPlan) -> bool:
     """Whether a state is only slightly worse than another, if at all."""
     return state.key <= (other.excess_bytes, other.makespan_us * (1 + NEAR))

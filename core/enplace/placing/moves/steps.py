@@ -35,11 +35,11 @@ LISTS, BLOCKS, WINDOWS_OF = "list schedules", "blocks", "windows"
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class LevelPlan:
     """An order and a placement on a level, with their makespan and how far they exceed memory.
 
     ``ranked`` decides how blocks move next: with ops in the order of their ranks, or in this order.
-    A state that has not been simulated is worse than any that has.
+    One that has not been simulated is worse than any that has.
     """
 
     level: Level
@@ -55,7 +55,7 @@ class State:
         return self.excess_bytes, self.makespan_us
 
 
-Step = Callable[[State, int, float, BoolArray], State]
+Step = Callable[[LevelPlan, int, float, BoolArray], LevelPlan]
 """A function of a state, a seed, the share of the phase that is over, and a flag that stops it."""
 
 
@@ -64,18 +64,18 @@ def going() -> BoolArray:
     return np.zeros(1, dtype=bool)
 
 
-def by_key(state: State) -> tuple[int, float]:
+def by_key(state: LevelPlan) -> tuple[int, float]:
     """Return the key that sorts the best state first: by excess, then by makespan."""
     return state.key
 
 
-def state_of(level: Level, plan: Plan) -> State:
+def state_of(level: Level, plan: Plan) -> LevelPlan:
     """Convert a plan of all ops to a state of a level, as nearly as its groups allow.
 
     The state is not simulated yet.
     """
     near = nearest(level, plan)
-    return State(level, np.argsort(near.position), near.device)
+    return LevelPlan(level, np.argsort(near.position), near.device)
 
 
 def nearest(level: Level, plan: Plan) -> Plan:
@@ -105,7 +105,7 @@ def order_by_start(
 def blocks_step(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) -> Step:
     """Make a step that moves blocks, also within the order if the state has an order of its own."""
 
-    def step(state: State, seed: int, share: float, stop: BoolArray) -> State:
+    def step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
         order, device = state.order.copy(), state.device.copy()
         makespan, excess = move_blocks(
             state.level.machine,
@@ -123,16 +123,16 @@ def blocks_step(links: str, threshold: float = 0.0, rounds: int = BLOCK_ROUNDS) 
         )
         if state.key <= (excess, makespan):
             return state
-        return State(state.level, order, device, makespan, excess, BLOCKS, state.ranked)
+        return LevelPlan(state.level, order, device, makespan, excess, BLOCKS, state.ranked)
 
     return step
 
 
-def restarting(step: Step, starts: Sequence[State]) -> Step:
+def restarting(step: Step, starts: Sequence[LevelPlan]) -> Step:
     """Make a step that works on one start after another, on each as long as it makes progress."""
     current, begun, fruitless = starts[0], 1, 0
 
-    def restart(state: State, seed: int, share: float, stop: BoolArray) -> State:
+    def restart(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
         nonlocal current, begun, fruitless
         found = step(current, seed, share, stop)
         gains = found.key < (current.excess_bytes, current.makespan_us * (1 - LITTLE))
@@ -144,24 +144,24 @@ def restarting(step: Step, starts: Sequence[State]) -> Step:
     return restart
 
 
-def scattered(state: State, seed: int) -> State:
+def scattered(state: LevelPlan, seed: int) -> LevelPlan:
     """Move some units at random; the state is not simulated yet."""
     draw, problem = np.random.default_rng(seed), state.level.problem
     device = state.device.copy()
     for unit in np.flatnonzero(draw.random(problem.n_units) < draw.random()):
         device[problem.unit == unit] = draw.choice(np.flatnonzero(problem.unit_allowed[unit]))
-    return State(state.level, order_by_start(state.level, device, state.order), device)
+    return LevelPlan(state.level, order_by_start(state.level, device, state.order), device)
 
 
-def elsewhere_step(state: State, seed: int, share: float, stop: BoolArray) -> State:
+def elsewhere_step(state: LevelPlan, seed: int, share: float, stop: BoolArray) -> LevelPlan:
     """Move some units at random, then anneal windows of the placement."""
     found = windows_step(scattered(state, seed), seed, share, stop)
     return min(state, found, key=by_key)
 
 
 def windows_step(
-    state: State, seed: int, share: float, stop: BoolArray, n_windows: int = WINDOWS
-) -> State:
+    state: LevelPlan, seed: int, share: float, stop: BoolArray, n_windows: int = WINDOWS
+) -> LevelPlan:
     """Anneal windows, beginning at a random place."""
     n_ops = state.level.problem.profile.n_ops
     order, device = state.order.copy(), state.device.copy()
@@ -176,4 +176,4 @@ def windows_step(
         draw,
         stop,
     )
-    return State(state.level, order, device, makespan, excess, WINDOWS_OF)
+    return LevelPlan(state.level, order, device, makespan, excess, WINDOWS_OF)

@@ -16,7 +16,7 @@ from enplace.machine.timing import new_timing
 from enplace.placing.incumbents import excess_bytes as excess_of
 from enplace.placing.moves import Accepting, Annealing, make_level, move_blocks, sweep
 from enplace.placing.moves.order import find_tails, new_progress, new_tails, simulate_order
-from enplace.placing.moves.steps import PATIENCE, State, going, restarting
+from enplace.placing.moves.steps import PATIENCE, LevelPlan, going, restarting
 from enplace.values.arrays import inverse
 from enplace.values.plan import LINK_POLICIES, Plan
 from enplace.values.problem import Problem
@@ -167,7 +167,7 @@ def test_block_moves_start_from_the_schedule_and_only_improve_it(planned, rounds
 
 def test_a_stuck_search_restarts_elsewhere_and_keeps_the_best():
     level = make_level(two_chains()[0], np.arange(12))
-    states = [State(level, np.arange(12), np.zeros(12), float(us), 0) for us in (100, 300, 200)]
+    states = [LevelPlan(level, np.arange(12), np.zeros(12), float(us), 0) for us in (100, 300, 200)]
     seen = []
 
     def step(state, seed, share, stop):
