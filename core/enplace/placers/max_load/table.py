@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.compiling import kernel
+from enplace.compiling import helper, kernel, loop, step
 from enplace.placers.max_load.contract import Nodes
 from enplace.placers.max_load.ideals import Lattice
 from enplace.placers.max_load.walk import (
@@ -210,7 +210,7 @@ def fill(
     return n_ideals
 
 
-@kernel
+@loop
 def _extend(
     lattice: Lattice,
     costs: Costs,
@@ -246,7 +246,7 @@ def _extend(
             turn_back(walk, lattice, depth)
 
 
-@kernel
+@helper
 def _new_share(costs: Costs, n_passes: int) -> _Share:  # pragma: no cover - compiled
     return _Share(
         np.zeros(len(costs.transfers.size), dtype=np.int64),
@@ -258,14 +258,14 @@ def _new_share(costs: Costs, n_passes: int) -> _Share:  # pragma: no cover - com
     )
 
 
-@kernel
+@loop
 def _clear(share: _Share) -> None:  # pragma: no cover - compiled
     """Reset the share, to drop rounding errors; the last walk has already left all pins at 0."""
     share.channel_us[:], share.gpu_us[:], share.cpu_us[:] = 0.0, 0.0, 0.0
     share.total[:], share.barred[:] = 0.0, 0
 
 
-@kernel
+@loop
 def _find_open_cells(
     best_us: FloatArray, capable: BoolArray, limit_us: float, cells: IntArray
 ) -> int:  # pragma: no cover - compiled
@@ -278,7 +278,7 @@ def _find_open_cells(
     return n
 
 
-@kernel
+@step
 def _add(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover - compiled
     share.barred[GPU] += not costs.gpu_runs[node]
     share.barred[CPU] += not costs.cpu_runs[node]
@@ -290,7 +290,7 @@ def _add(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover - 
     add_transfers(costs.transfers, node, share.pins, share.channel_us)
 
 
-@kernel
+@step
 def _remove(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover - compiled
     share.barred[GPU] -= not costs.gpu_runs[node]
     share.barred[CPU] -= not costs.cpu_runs[node]
@@ -306,7 +306,7 @@ def _remove(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover
 # node, while the time of transfers may fall again.
 
 
-@kernel
+@step
 def _may_fit_gpus(
     share: _Share, costs: Costs, limit_us: FloatArray
 ) -> bool:  # pragma: no cover - compiled
@@ -315,7 +315,7 @@ def _may_fit_gpus(
     return _is_below(share.gpu_us, limit_us, costs.most_replicas[GPU])
 
 
-@kernel
+@step
 def _may_fit_cpus(
     share: _Share, costs: Costs, limit_us: FloatArray
 ) -> bool:  # pragma: no cover - compiled
@@ -324,7 +324,7 @@ def _may_fit_cpus(
     return _is_below(share.cpu_us, limit_us, costs.most_replicas[CPU])
 
 
-@kernel
+@step
 def _is_below(
     work_us: FloatArray, limit_us: FloatArray, n_replicas: int
 ) -> bool:  # pragma: no cover - compiled
@@ -335,7 +335,7 @@ def _is_below(
     return below
 
 
-@kernel
+@step
 def _gpu_load_us(share: _Share, p: int) -> float:  # pragma: no cover - compiled
     """Return an accelerator's load in a pass: compute shares the first resource with transfers."""
     n_resources = len(share.channel_us) // len(share.gpu_us)
@@ -345,7 +345,7 @@ def _gpu_load_us(share: _Share, p: int) -> float:  # pragma: no cover - compiled
     return load
 
 
-@kernel
+@loop
 def _offer(
     table: Table, costs: Costs, limit_us: FloatArray, stage: _Stage, cells: IntArray, kind: int
 ) -> None:  # pragma: no cover - compiled
@@ -360,7 +360,7 @@ def _offer(
             _improve(table, costs.devices[CPU] + 1, stage, cells, load_us, gpus, cpus)
 
 
-@kernel
+@loop
 def _improve(
     table: Table,
     width: int,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.compiling import kernel
+from enplace.compiling import helper, loop, step
 from enplace.placers.max_load.hyperedges import Hyperedges
 from enplace.placers.max_load.ideals import Lattice
 from enplace.values.profile import FloatArray, IntArray
@@ -66,7 +66,7 @@ def build_transfer_costs(hyperedges: Hyperedges, n_nodes: int) -> TransferCosts:
     )
 
 
-@kernel
+@helper
 def new_walk(lattice: Lattice, n_nodes: int) -> Walk:  # pragma: no cover - compiled
     """Allocate the arrays for walks from any base."""
     return Walk(
@@ -76,13 +76,13 @@ def new_walk(lattice: Lattice, n_nodes: int) -> Walk:  # pragma: no cover - comp
     )
 
 
-@kernel
+@loop
 def begin(walk: Walk, lattice: Lattice, base: int) -> None:  # pragma: no cover - compiled
     """Start a walk at an ideal, which is at depth 0."""
     walk.ideal[0], walk.next_edge[0] = base, lattice.ptr[base]
 
 
-@kernel
+@step
 def advance(walk: Walk, lattice: Lattice, depth: int) -> int:  # pragma: no cover - compiled
     """Go up to an ideal not yet seen from this base, or else back down; return the new depth.
 
@@ -100,7 +100,7 @@ def advance(walk: Walk, lattice: Lattice, depth: int) -> int:  # pragma: no cove
     return depth - 1
 
 
-@kernel
+@step
 def node_between(
     walk: Walk, lattice: Lattice, one: int, other: int
 ) -> int:  # pragma: no cover - compiled
@@ -108,13 +108,13 @@ def node_between(
     return int(lattice.added[walk.next_edge[min(one, other)] - 1])
 
 
-@kernel
+@step
 def turn_back(walk: Walk, lattice: Lattice, depth: int) -> None:  # pragma: no cover - compiled
     """Keep the walk from going further up from its current ideal."""
     walk.next_edge[depth] = lattice.ptr[walk.ideal[depth] + 1]
 
 
-@kernel
+@loop
 def add_transfers(
     costs: TransferCosts, node: int, pins: IntArray, channel_us: FloatArray
 ) -> None:  # pragma: no cover - compiled
@@ -133,7 +133,7 @@ def add_transfers(
                 channel_us[c] -= costs.inside_us[hyperedge, c]
 
 
-@kernel
+@loop
 def remove_transfers(
     costs: TransferCosts, node: int, pins: IntArray, channel_us: FloatArray
 ) -> None:  # pragma: no cover - compiled
