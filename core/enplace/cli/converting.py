@@ -6,46 +6,34 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from enplace.cli.answer import Answer, command
 from enplace.cli.inputs import check_outputs, read_problem_and_plan
-from enplace.cli.options import FILE, ClusterType, cluster_option, plan_argument, profile_argument
+from enplace.cli.options import (
+    FILE,
+    ClusterType,
+    RegistryType,
+    cluster_option,
+    plan_argument,
+    profile_argument,
+)
 from enplace.text import count, ms, size
 
 if TYPE_CHECKING:
     from enplace.values.profile import Profile
 
 
-class _Format(click.ParamType):  # type: ignore[type-arg]
-    """The name of an exporter; the registry is read only when needed."""
+def _exporter_titles() -> dict[str, str]:
+    from enplace.frameworks.registry import exporters
 
-    name = "format"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from enplace.frameworks.registry import exporters
-
-        return click.Choice(list(exporters())).convert(value, param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        from enplace.frameworks.registry import exporters
-
-        return [
-            CompletionItem(name, help=exporter.title)
-            for name, exporter in exporters().items()
-            if name.startswith(incomplete)
-        ]
+    return {name: exporter.title for name, exporter in exporters().items()}
 
 
 class _FormatOption(click.Option):
     """An option whose help lists the exporters."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        from enplace.frameworks.registry import exporters
-
-        formats = (f"{name} ({exporter.title})" for name, exporter in exporters().items())
+        formats = (f"{name} ({title})" for name, title in _exporter_titles().items())
         self.help = f"One of {', '.join(formats)}."
         return super().get_help_record(ctx)
 
@@ -138,7 +126,7 @@ def describe_profile(profile: Profile) -> str:
     "--format",
     "form",
     cls=_FormatOption,
-    type=_Format(),
+    type=RegistryType("format", _exporter_titles),
     required=True,
     help="What to write.",  # the help text lists the exporters instead
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,6 +43,31 @@ class PositiveType(click.ParamType):  # type: ignore[type-arg]
 POSITIVE = PositiveType()
 
 
+def _complete(titles: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
+    """Offer the names that begin with what was typed, each with its title."""
+    return [
+        CompletionItem(name, help=title)
+        for name, title in titles.items()
+        if name.startswith(incomplete)
+    ]
+
+
+class RegistryType(click.ParamType):  # type: ignore[type-arg]
+    """A name in a registry, which is read only when needed."""
+
+    def __init__(self, name: str, read_titles: Callable[[], Mapping[str, str]]) -> None:
+        self.name = name
+        self._read_titles = read_titles
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return click.Choice(list(self._read_titles())).convert(value, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return _complete(self._read_titles(), incomplete)
+
+
 class MethodType(click.ParamType):  # type: ignore[type-arg]
     """The name of a placer."""
 
@@ -53,11 +78,8 @@ class MethodType(click.ParamType):  # type: ignore[type-arg]
     ) -> list[CompletionItem]:
         from enplace.placers import placers
 
-        return [
-            CompletionItem(name, help=placer.title)
-            for name, placer in placers().items()
-            if name.startswith(incomplete)
-        ]
+        titles = {name: placer.title for name, placer in placers().items()}
+        return _complete(titles, incomplete)
 
 
 class MethodsType(MethodType):

@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.inputs import check_outputs, method_names, read_problem_and_plan
 from enplace.cli.models import find_source, model_options
-from enplace.cli.options import FILE, POSITIVE, MethodType, all_of, plan_argument
+from enplace.cli.options import FILE, POSITIVE, MethodType, RegistryType, all_of, plan_argument
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
 
@@ -35,23 +34,10 @@ run_options = all_of(
 )
 
 
-class _FrameworkType(click.ParamType):  # type: ignore[type-arg]
-    """The name of a framework's folder; the registry is read only when needed."""
+def _framework_names() -> dict[str, str]:
+    from enplace.frameworks.registry import frameworks
 
-    name = "framework"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from enplace.frameworks.registry import frameworks
-
-        return click.Choice(list(frameworks())).convert(value, param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        from enplace.frameworks.registry import frameworks
-
-        names = [name for name in frameworks() if name.startswith(incomplete)]
-        return [CompletionItem(name, help=frameworks()[name].name) for name in names]
+    return {folder: framework.name for folder, framework in frameworks().items()}
 
 
 @command("run")
@@ -187,7 +173,7 @@ def tune(
 @click.argument("task")
 @click.option(
     "--framework",
-    type=_FrameworkType(),
+    type=RegistryType("framework", _framework_names),
     metavar="NAME",
     help="The framework that runs the plans. [default: the first that is installed]",
 )
