@@ -41,6 +41,7 @@ from enplace.placing.list_schedule import (
     settle_units,
     sort_inputs,
 )
+from enplace.placing.moves.order import first_free
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import placer
 from enplace.placing.settle import natural_position
@@ -314,11 +315,7 @@ def _rank_at(heaps: list[list[int]], device: int, at: int) -> int:  # pragma: no
 @step
 def _first_lane(w: Work, going: Dispatch, device: int) -> int:  # pragma: no cover - compiled
     """Return the lane of a device that is free first."""
-    best = w.lane_ptr[device]
-    for lane in range(best + 1, w.lane_ptr[device + 1]):
-        if going.lane_free_us[lane] < going.lane_free_us[best]:
-            best = lane
-    return int(best)
+    return first_free(going.lane_free_us, w.lane_ptr[device], w.lane_ptr[device + 1])
 
 
 @loop
