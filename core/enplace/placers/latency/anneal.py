@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.compiling import kernel
+from enplace.compiling import helper, kernel, loop
 from enplace.placers.latency.evaluate import (
     Graph,
     Scratch,
@@ -23,6 +23,7 @@ from enplace.placers.latency.evaluate import (
     places_us,
 )
 from enplace.placers.latency.groups import Groups
+from enplace.placing.draw import draw_below
 from enplace.values.profile import FloatArray, IntArray
 
 OPS_AT_ONCE = 5_000_000
@@ -133,7 +134,7 @@ def _take_steps(
     return best_us
 
 
-@kernel
+@loop
 def _move_bytes(
     graph: Graph, place: IntArray, moved: _Step, n: int, free_bytes: FloatArray
 ) -> bool:  # pragma: no cover - compiled
@@ -147,7 +148,7 @@ def _move_bytes(
     return allowed
 
 
-@kernel
+@loop
 def _undo(
     graph: Graph, place: IntArray, moved: _Step, n: int, free_bytes: FloatArray
 ) -> None:  # pragma: no cover - compiled
@@ -155,10 +156,10 @@ def _undo(
         group = moved.group[i]
         free_bytes[place[group, 0]] += graph.group_bytes[group]
         free_bytes[moved.old[i, 0]] -= graph.group_bytes[group]
-        place[group] = moved.old[i]
+        place[group, 0], place[group, 1] = moved.old[i, 0], moved.old[i, 1]
 
 
-@kernel
+@helper
 def _choose(
     graph: Graph,
     place: IntArray,
@@ -169,29 +170,29 @@ def _choose(
 ) -> int:  # pragma: no cover - compiled
     """Move some groups, record them in ``moved``, and return their number."""
     n_ops, n_places = graph.op_us.shape
-    op = rng.integers(0, n_ops)
+    op = draw_below(rng, n_ops)
     group = graph.group[op]
     kind = rng.random()
     if kind < SWAP:
-        return _swap(place, group, int(rng.integers(0, len(graph.group_bytes))), moved)
-    near = _neighbour(graph, int(op), rng)
+        return _swap(place, group, draw_below(rng, len(graph.group_bytes)), moved)
+    near = _neighbour(graph, op, rng)
     moved.group[0], moved.old[0] = group, place[group]
     if near < 0 or rng.random() < 0.1:
-        place[group, 0] = rng.integers(0, n_places)
-        place[group, 1] = rng.integers(0, n_slots)
+        place[group, 0] = draw_below(rng, n_places)
+        place[group, 1] = draw_below(rng, n_slots)
         return 1
     target = place[graph.group[near]].copy()
     if (target == place[group]).all():
         if kind < SWAP + SHIFT:
             return 0
-        target[0], target[1] = rng.integers(0, n_places), rng.integers(0, n_slots)
+        target[0], target[1] = draw_below(rng, n_places), draw_below(rng, n_slots)
     if kind >= SWAP + SHIFT:
         place[group] = target
         return 1
-    return _shift(graph, place, int(op), bool(near > op), target, moved, step)
+    return _shift(graph, place, op, near > op, target, moved, step)
 
 
-@kernel
+@helper
 def _swap(
     place: IntArray, group: int, other: int, moved: _Step
 ) -> int:  # pragma: no cover - compiled
@@ -204,7 +205,7 @@ def _swap(
     return 2
 
 
-@kernel
+@loop
 def _neighbour(
     graph: Graph, op: int, rng: np.random.Generator
 ) -> int:  # pragma: no cover - compiled
@@ -213,13 +214,13 @@ def _neighbour(
     after = graph.out_ptr[op + 1] - graph.out_ptr[op]
     if before + after == 0:
         return -1
-    at = rng.integers(0, before + after)
+    at = draw_below(rng, before + after)
     if at < before:
         return int(graph.source[graph.in_ptr[op] + at])
     return int(graph.target[graph.out_ptr[op] + at - before])
 
 
-@kernel
+@helper
 def _shift(
     graph: Graph,
     place: IntArray,

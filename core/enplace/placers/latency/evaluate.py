@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.compiling import kernel
+from enplace.compiling import kernel, loop, step
 from enplace.placers.latency.groups import Groups
 from enplace.values.arrays import adjacency, csr_offsets
 from enplace.values.problem import BoolArray
@@ -133,7 +133,7 @@ def evaluate(
     return _run(graph, scratch, n_subgraphs)
 
 
-@kernel
+@loop
 def _fill_parts(
     graph: Graph, scratch: Scratch, place: IntArray, n_slots: int
 ) -> None:  # pragma: no cover - compiled
@@ -150,7 +150,7 @@ def _fill_parts(
         scratch.next_op[op], scratch.first_op[part] = scratch.first_op[part], op
 
 
-@kernel
+@loop
 def _chain_subgraphs(scratch: Scratch, n_slots: int) -> None:  # pragma: no cover - compiled
     """Make each subgraph of an accelerator wait for the previous one."""
     n_subgraphs = len(scratch.next_subgraph)
@@ -165,7 +165,7 @@ def _chain_subgraphs(scratch: Scratch, n_slots: int) -> None:  # pragma: no cove
                 last = part
 
 
-@kernel
+@loop
 def _add_transfers(
     graph: Graph, scratch: Scratch, n_subgraphs: int
 ) -> None:  # pragma: no cover - compiled
@@ -185,7 +185,7 @@ def _add_transfers(
                 scratch.busy_us[part] += graph.hyperedge_us[hyperedge, part // per_gpu]
 
 
-@kernel
+@loop
 def _run(
     graph: Graph, scratch: Scratch, n_subgraphs: int
 ) -> tuple[float, float]:  # pragma: no cover - compiled
@@ -220,7 +220,7 @@ def _run(
     return latency_us, latency_us + _SPREAD * total_us / max(n_finished, 1)
 
 
-@kernel
+@step
 def _arrive(
     scratch: Scratch, part: int, at_us: float, n_queued: int
 ) -> int:  # pragma: no cover - compiled

@@ -12,9 +12,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from enplace.compiling import kernel
+from enplace.compiling import kernel, loop
 from enplace.placers.max_load.hypergraph import Hypergraph, time_per_sample_us
-from enplace.placers.max_load.moves import Costs, Loads, build_costs, build_loads, move
+from enplace.placers.max_load.moves import (
+    Costs,
+    Loads,
+    build_costs,
+    build_loads,
+    find_busiest,
+    largest_us,
+    move,
+)
+from enplace.placing.draw import draw_below
 from enplace.values.profile import FloatArray, IntArray
 
 STEPS_AT_ONCE = 200_000
@@ -92,7 +101,7 @@ def _take_steps(
         temperature *= cooling
         n = _choose(costs, loads, units, targets, mark, step, rng)
         moved = _move_all(costs, loads, units[:n], targets, sources)
-        accepted = moved == n and bool(np.all(loads.held_bytes <= costs.capacity_bytes))
+        accepted = moved == n and _fits(costs, loads)
         if accepted:
             new = _norm(loads.load_us, best_us)
             accepted = new <= energy or rng.random() < np.exp((energy - new) / temperature)
@@ -101,14 +110,14 @@ def _take_steps(
                 move(costs, loads, units[i], sources[i])
             continue
         energy = new
-        largest = _largest_us(loads)
+        largest = largest_us(loads)
         if largest < best_us * (1 - 1e-12):
             best_us = largest
             best[:] = loads.device
             energy = _norm(loads.load_us, best_us)
 
 
-@kernel
+@loop
 def _move_all(
     costs: Costs, loads: Loads, units: IntArray, targets: IntArray, sources: IntArray
 ) -> int:  # pragma: no cover - compiled
@@ -121,15 +130,15 @@ def _move_all(
     return len(units)
 
 
-@kernel
-def _largest_us(loads: Loads) -> float:  # pragma: no cover - compiled
-    largest = 0.0
-    for p in range(loads.load_us.shape[1]):
-        largest += loads.load_us[:, p].max()
-    return largest
+@loop
+def _fits(costs: Costs, loads: Loads) -> bool:  # pragma: no cover - compiled
+    for device in range(len(loads.held_bytes)):
+        if loads.held_bytes[device] > costs.capacity_bytes[device]:
+            return False
+    return True
 
 
-@kernel
+@loop
 def _choose(
     costs: Costs,
     loads: Loads,
@@ -143,8 +152,8 @@ def _choose(
     n_units, n_devices = costs.unit_us.shape[:2]
     device = loads.device
     unit = _choose_unit(loads, n_units, rng)
-    target, lonely = rng.integers(0, n_devices), costs.unit_ptr[unit] == costs.unit_ptr[unit + 1]
-    hyperedge = -1 if lonely else _any_of(costs.unit_hyperedge, costs.unit_ptr, int(unit), rng)
+    target, lonely = draw_below(rng, n_devices), costs.unit_ptr[unit] == costs.unit_ptr[unit + 1]
+    hyperedge = -1 if lonely else _any_of(costs.unit_hyperedge, costs.unit_ptr, unit, rng)
     if not lonely and rng.random() < 0.8:
         near = device[_any_of(costs.pin, costs.ptr, hyperedge, rng)]
         if near != device[unit]:
@@ -152,13 +161,14 @@ def _choose(
     units[0], targets[0] = unit, target
     kind = rng.random()
     if kind < SWAP:
-        other = rng.integers(0, n_units)
+        other = draw_below(rng, n_units)
         units[1], targets[0], targets[1] = other, device[other], device[unit]
         return 2 if other != unit else 1
     if kind < SWAP + GATHER and not lonely:
         first = costs.ptr[hyperedge]
         n = min(costs.ptr[hyperedge + 1] - first, MOST_MOVED)
-        units[:n], targets[:n] = costs.pin[first : first + n], target
+        for i in range(n):
+            units[i], targets[i] = costs.pin[first + i], target
         return int(n)
     if kind < SWAP + GATHER + CONNECTED:
         wanted = int(2.0 ** (1.0 + 4.5 * rng.random()))
@@ -168,29 +178,29 @@ def _choose(
     return 1
 
 
-@kernel
+@loop
 def _choose_unit(
     loads: Loads, n_units: int, rng: np.random.Generator
 ) -> int:  # pragma: no cover - compiled
     """Choose any unit, or sometimes, within a few tries, a unit of the busiest device."""
-    unit = rng.integers(0, n_units)
+    unit = draw_below(rng, n_units)
     if rng.random() < 0.3:
-        p = rng.integers(0, loads.load_us.shape[1])
-        busiest = np.argmax(loads.load_us[:, p])
+        p = draw_below(rng, loads.load_us.shape[1])
+        busiest = find_busiest(loads, p)
         for _ in range(8):
             if loads.device[unit] != busiest:
-                unit = rng.integers(0, n_units)
-    return int(unit)
+                unit = draw_below(rng, n_units)
+    return unit
 
 
-@kernel
+@loop
 def _any_of(
     values: IntArray, ptr: IntArray, row: int, rng: np.random.Generator
 ) -> int:  # pragma: no cover - compiled
-    return int(values[rng.integers(ptr[row], ptr[row + 1])])
+    return int(values[ptr[row] + draw_below(rng, ptr[row + 1] - ptr[row])])
 
 
-@kernel
+@loop
 def _connected(
     costs: Costs, device: IntArray, units: IntArray, mark: IntArray, step: int, wanted: int
 ) -> int:  # pragma: no cover - compiled
@@ -213,7 +223,7 @@ def _connected(
     return n
 
 
-@kernel
+@loop
 def _norm(load_us: FloatArray, scale_us: float) -> float:  # pragma: no cover - compiled
     """Return the 16-norm of the loads of each pass; the scale keeps the powers within range."""
     norm = 0.0

@@ -11,9 +11,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from enplace.compiling import kernel
+from enplace.compiling import kernel, loop
 from enplace.placers.max_load.hypergraph import Hypergraph, held_bytes, time_per_sample_us
-from enplace.placers.max_load.moves import Costs, Loads, build_costs, build_loads, move
+from enplace.placers.max_load.moves import (
+    Costs,
+    Loads,
+    build_costs,
+    build_loads,
+    largest_us,
+    move,
+)
 from enplace.values.profile import IntArray
 
 HELPS = 1e-9
@@ -85,13 +92,10 @@ def _best_move(costs: Costs, loads: Loads) -> tuple[int, int]:  # pragma: no cov
     return best_unit, best_target
 
 
-@kernel
+@loop
 def _score(costs: Costs, loads: Loads) -> tuple[float, float]:  # pragma: no cover - compiled
     """Do the same as :func:`score`."""
     excess = 0.0
     for device in range(len(loads.held_bytes)):
         excess += max(loads.held_bytes[device] - costs.capacity_bytes[device], 0.0)
-    load_us = 0.0
-    for p in range(loads.load_us.shape[1]):
-        load_us += loads.load_us[:, p].max()
-    return excess, load_us
+    return excess, largest_us(loads)

@@ -13,7 +13,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from enplace.compiling import kernel
+from enplace.compiling import helper, kernel, loop
 from enplace.values.arrays import adjacency
 from enplace.values.profile import IntArray
 
@@ -104,17 +104,17 @@ def find_ideals(
     np.bitwise_or.at(needs, (target, source // 64), bits)
     roots = np.setdiff1d(np.arange(n_nodes), target)
     graph = _Graph(needs, *adjacency(source, target, n_nodes), roots)
+    rows = np.zeros((1024, words), dtype=np.uint64)
     found = _Ideals(
-        np.zeros((1024, words), dtype=np.uint64),
+        rows,
         came_from=np.zeros(1024, dtype=np.int64),
         came_by=np.zeros(1024, dtype=np.int64),
         ptr=np.zeros(1025, dtype=np.int64),
         added=np.zeros(4096, dtype=np.int64),
         next_ideal=np.zeros(4096, dtype=np.int64),
-        table=np.full(4096, -1, dtype=np.int64),
+        table=_rehashed(rows, 1, 4096),
         counts=np.array([1, 0, 0]),
     )
-    found.table[_slot(found.table, found.bits, found.bits[0])] = 0
     while found.counts[1] < found.counts[0]:
         if stopped():
             return None
@@ -140,7 +140,7 @@ def bound_ideals(n_nodes: int, source: IntArray, target: IntArray) -> int:
     return 1 << max(map(len, nx.topological_generations(graph)), default=0)
 
 
-@kernel
+@loop
 def _slot(table: IntArray, ideals: Bits, row: Bits) -> np.int64:  # pragma: no cover - compiled
     """Return the slot of the table for an ideal, whether or not the ideal is in it."""
     value = np.uint64(1469598103934665603)
@@ -149,7 +149,7 @@ def _slot(table: IntArray, ideals: Bits, row: Bits) -> np.int64:  # pragma: no c
         value = (value ^ word) * np.uint64(0x9E3779B97F4A7C15)
         value ^= value >> np.uint64(32)
     slot = np.int64(value & np.uint64(len(table) - 1))
-    while table[slot] >= 0 and not np.array_equal(ideals[table[slot]], row):
+    while table[slot] >= 0 and not _is_equal(ideals[table[slot]], row):
         slot = (slot + 1) % len(table)
     return slot
 
@@ -173,7 +173,7 @@ def _expand_some(
     return found
 
 
-@kernel
+@loop
 def _find_ready(
     graph: _Graph, found: _Ideals, ideal: int, ready: IntArray
 ) -> int:  # pragma: no cover - compiled
@@ -183,7 +183,8 @@ def _find_ready(
     that was added then.
     """
     if ideal == 0:
-        ready[: len(graph.roots)] = graph.roots
+        for i in range(len(graph.roots)):
+            ready[i] = graph.roots[i]
         return len(graph.roots)
     n = 0
     before, by = found.came_from[ideal], found.came_by[ideal]
@@ -199,7 +200,7 @@ def _find_ready(
     return n
 
 
-@kernel
+@helper
 def _with_ideal(
     found: _Ideals, row: Bits, before: int, node: int
 ) -> _Ideals:  # pragma: no cover - compiled
@@ -224,19 +225,30 @@ def _with_ideal(
     return _Ideals(bits, came_from, came_by, ptr, added, next_ideal, table, counts)
 
 
-@kernel
+@loop
+def _is_equal(one: Bits, other: Bits) -> bool:  # pragma: no cover - compiled
+    equal = True
+    for word in range(len(one)):
+        equal &= one[word] == other[word]
+    return equal
+
+
+@loop
 def _is_inside(some: Bits, others: Bits) -> bool:  # pragma: no cover - compiled
-    return not np.any(some & ~others)
+    inside = True
+    for word in range(len(some)):
+        inside &= some[word] & ~others[word] == 0
+    return inside
 
 
-@kernel
+@helper
 def _twice_bits(rows: Bits) -> Bits:  # pragma: no cover - compiled
     larger = np.zeros((2 * rows.shape[0], rows.shape[1]), dtype=np.uint64)
     larger[: rows.shape[0]] = rows
     return larger
 
 
-@kernel
+@helper
 def _longer(numbers: IntArray) -> IntArray:  # pragma: no cover - compiled
     larger = np.zeros(2 * len(numbers), dtype=np.int64)
     larger[: len(numbers)] = numbers

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.compiling import kernel
+from enplace.compiling import loop, step
 from enplace.placers.max_load.hypergraph import (
     Hypergraph,
     channels_us,
@@ -77,7 +77,7 @@ def build_loads(graph: Hypergraph, device: IntArray) -> Loads:
     return Loads(device, held, channel_us, load_us, count_present(graph, device))
 
 
-@kernel
+@loop
 def move(costs: Costs, loads: Loads, unit: int, target: int) -> None:  # pragma: no cover - compiled
     """Move one unit to a device, and update the loads of the two devices."""
     source = loads.device[unit]
@@ -91,7 +91,7 @@ def move(costs: Costs, loads: Loads, unit: int, target: int) -> None:  # pragma:
     _update_load(loads, target)
 
 
-@kernel
+@step
 def _move_work(
     costs: Costs, loads: Loads, unit: int, source: int, target: int
 ) -> None:  # pragma: no cover - compiled
@@ -112,7 +112,7 @@ def _move_work(
             channel_us[target, c] += costs.own_us[b, unit, c]
 
 
-@kernel
+@step
 def _move_pin(
     costs: Costs, loads: Loads, hyperedge: int, source: int, target: int
 ) -> None:  # pragma: no cover - compiled
@@ -138,7 +138,7 @@ def _move_pin(
     present[hyperedge, target] += 1
 
 
-@kernel
+@step
 def _update_load(loads: Loads, device: int) -> None:  # pragma: no cover - compiled
     """Set the load of a device in each pass to its busiest resource."""
     n_passes = loads.load_us.shape[1]
@@ -148,3 +148,22 @@ def _update_load(loads: Loads, device: int) -> None:  # pragma: no cover - compi
         for c in range(p * n_resources + 1, (p + 1) * n_resources):
             highest = max(highest, loads.channel_us[device, c])
         loads.load_us[device, p] = highest
+
+
+@loop
+def find_busiest(loads: Loads, p: int) -> int:  # pragma: no cover - compiled
+    """Return the first of the devices with the highest load in a pass."""
+    busiest = 0
+    for device in range(len(loads.load_us)):
+        if loads.load_us[device, p] > loads.load_us[busiest, p]:
+            busiest = device
+    return busiest
+
+
+@loop
+def largest_us(loads: Loads) -> float:  # pragma: no cover - compiled
+    """Return the highest load of each pass, summed."""
+    total_us = 0.0
+    for p in range(loads.load_us.shape[1]):
+        total_us += loads.load_us[find_busiest(loads, p), p]
+    return total_us

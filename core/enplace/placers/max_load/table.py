@@ -345,7 +345,7 @@ def _gpu_load_us(share: _Share, p: int) -> float:  # pragma: no cover - compiled
     return load
 
 
-@loop
+@step
 def _offer(
     table: Table, costs: Costs, limit_us: FloatArray, stage: _Stage, cells: IntArray, kind: int
 ) -> None:  # pragma: no cover - compiled
@@ -376,7 +376,7 @@ def _improve(
     """
     for cell in cells:
         to = cell + gpus * width + cpus
-        if to >= table.best_us.shape[1] or cell % width + cpus >= width:
+        if to >= table.best_us.shape[1] or (cpus > 0 and cell % width + cpus >= width):
             continue
         largest_us = max(table.best_us[stage.base, cell], load_us)
         if largest_us < table.best_us[stage.reached, to]:

@@ -114,7 +114,7 @@ def turn_back(walk: Walk, lattice: Lattice, depth: int) -> None:  # pragma: no c
     walk.next_edge[depth] = lattice.ptr[walk.ideal[depth] + 1]
 
 
-@loop
+@step
 def add_transfers(
     costs: TransferCosts, node: int, pins: IntArray, channel_us: FloatArray
 ) -> None:  # pragma: no cover - compiled
@@ -133,7 +133,7 @@ def add_transfers(
                 channel_us[c] -= costs.inside_us[hyperedge, c]
 
 
-@loop
+@step
 def remove_transfers(
     costs: TransferCosts, node: int, pins: IntArray, channel_us: FloatArray
 ) -> None:  # pragma: no cover - compiled

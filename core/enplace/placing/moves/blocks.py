@@ -15,6 +15,7 @@ from enplace.machine.layout import Machine
 from enplace.machine.memory import excess_bytes
 from enplace.machine.ranks import placed_rank_us
 from enplace.machine.timing import Timing, new_timing, simulate_priority
+from enplace.placing.draw import draw_below
 from enplace.values.arrays import BoolArray, FloatArray, IntArray
 
 BLOCK_MOVES, RUN_MOVES = 0.35, 0.45
@@ -165,15 +166,6 @@ def _try_move(
     else:
         moved = _move_to(m, chosen, count, to, device)
     return moved
-
-
-@helper
-def draw_below(draw: np.random.Generator, n: int) -> int:  # pragma: no cover - compiled
-    """Draw a number from 0 to ``n - 1``.
-
-    Constants are given as ``int(np.int64(n))``: numba would compile again for each of them.
-    """
-    return int(draw.integers(0, n))
 
 
 @loop

@@ -16,7 +16,7 @@ import numpy as np
 from enplace.compiling import kernel, loop, step
 from enplace.machine.layout import Machine
 from enplace.machine.memory import excess_bytes
-from enplace.placing.moves.blocks import draw_below
+from enplace.placing.draw import draw_below
 from enplace.placing.moves.order import (
     Progress,
     Tails,
