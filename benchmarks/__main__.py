@@ -7,6 +7,7 @@ import sys
 
 ALL = (
     "simulate",
+    "annealing",
     "place",
     "search",
     "gap",

@@ -1,0 +1,67 @@
+"""Steps of annealing for loads and for latency, compared with the readable evaluators in numpy.
+
+The ratios fall when a kernel is cut into functions that count references or copy arrays.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.report import figure, median_s, title
+from enplace.machine.latency import latency_us
+from enplace.placers.latency.anneal import anneal as anneal_latency
+from enplace.placers.latency.groups import build_groups, choose_devices, spread_places
+from enplace.placers.max_load.anneal import MOST_STEPS, STEPS_PER_UNIT, anneal as anneal_loads
+from enplace.placers.max_load.hypergraph import build_hypergraph, time_per_sample_us
+from enplace.readers import read_profile
+from enplace.readers.clusters import cluster_from
+from enplace.readers.samples import samples
+from enplace.values.problem import Problem
+
+SAMPLE, STEPS_OF_LATENCY, REPEATS = "bert-3-training", 2000, 3
+
+
+def main() -> None:
+    """Print the figures."""
+    path = next(sample.path for sample in samples() if SAMPLE in sample.path.name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the unit of the costs
+        profile = read_profile(path)
+    problem = Problem(profile, cluster_from("from-file", profile))
+    title(f"Annealing: {SAMPLE}, {profile.n_ops:,} ops")
+    _loads(problem)
+    _latency(problem)
+
+
+def _loads(problem: Problem) -> None:
+    graph = build_hypergraph(problem)
+    start = np.arange(problem.n_units) % graph.n_devices
+    steps = min(MOST_STEPS, STEPS_PER_UNIT * graph.n_units)
+    step_s = median_s(lambda: anneal_loads(graph, start, _never), REPEATS) / steps
+    _compare("loads", step_s, lambda: time_per_sample_us(graph, start), "25 x or more")
+
+
+def _latency(problem: Problem) -> None:
+    groups = build_groups(problem)
+    place = np.zeros((groups.n_groups, 2), dtype=np.int64)
+    of_op = spread_places(groups, place)
+    device = choose_devices(problem, of_op[:, 0])
+    step_s = median_s(lambda: anneal_latency(groups, place, 2, STEPS_OF_LATENCY, _never), REPEATS)
+    step_s /= STEPS_OF_LATENCY
+    _compare("latency", step_s, lambda: latency_us(problem, device, of_op[:, 1]), "60 x or more")
+
+
+def _compare(what: str, step_s: float, evaluate: Callable[[], object], target: str) -> None:
+    figure(f"{what}: a step", f"{1e6 * step_s:.1f} us")
+    figure(f"{what}: the evaluator takes", f"{median_s(evaluate) / step_s:.0f} x", target)
+
+
+def _never() -> bool:
+    return False
+
+
+if __name__ == "__main__":
+    main()
