@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from enplace.errors import CancelledError, EnplaceError
-from enplace.placers.enplace.kernels import SIMULATE, STEPS, load_kernels
+from enplace.machine import simulate
+from enplace.placers.enplace.kernels import BLOCKS, SIMULATE, STEPS, load_kernels
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placing.candidates import best_of, given_start
 from enplace.placing.moves.steps import LISTS
 from enplace.placing.options import PlaceOptions
+from enplace.placing.repair import rearrange
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
@@ -58,6 +60,8 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
 
     given = given_start(problem, options, "enplace")
     best = best_of(problem, keep_all(), options, given, engine=LISTS)
+    if problem.profile.n_ops <= SMALL:
+        best = best_of(problem, _rearranged(problem, plans, options), options, best, engine=LISTS)
     return Start(best, tuple(plans), tuple(left_out))
 
 
@@ -82,6 +86,14 @@ def _try_methods(problem: Problem, options: PlaceOptions, left_out: list[str]) -
             left_out.append(f"{name} ({error})")
             continue
         yield plan.under_name("enplace")
+
+
+def _rearranged(problem: Problem, plans: list[Plan], options: PlaceOptions) -> Iterator[Plan]:
+    """Yield plans that exceed memory with blocks of ops moved, as their methods return them."""
+    for schedule in [simulate(problem, plan) for plan in plans]:
+        if not (schedule.fits or options.stopped):
+            load_kernels(BLOCKS, options)
+            yield rearrange(schedule, options).plan
 
 
 def _methods(problem: Problem, options: PlaceOptions) -> list[tuple[str, PlaceOptions]]:
