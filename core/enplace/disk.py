@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,15 @@ from enplace.text import UNPRINTABLE, instead
 
 MAX_FILE_BYTES = 512 << 20
 """Largest input, measured after unpacking."""
+
+MAX_RATIO, SMALL_BYTES = 200, 64 << 20
+"""How far an input may unpack: constant columns up to the small size shrink a thousandfold."""
+
+MAX_VALUES, VALUES_PER_BYTE, FEW_VALUES = 30_000_000, 8, 2_000_000
+"""Most values of a JSON text, and most for each packed byte if there are more than a few.
+
+Each takes some 60 bytes of memory, however few it takes in the file.
+"""
 
 _FIXES = {
     errno.ENOSPC: "free some space on the disk",
@@ -98,14 +108,43 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def _gunzip(packed: bytes) -> bytes:
-    unpacker = zlib.decompressobj(wbits=31)
+    unpacker, most = zlib.decompressobj(wbits=31), most_unpacked_bytes(len(packed))
     try:
-        content = unpacker.decompress(packed, MAX_FILE_BYTES + 1)
+        content = unpacker.decompress(packed, most + 1)
     except zlib.error:
         raise FileError("damaged gzip data; copy the file again") from None
-    if not unpacker.eof and len(content) <= MAX_FILE_BYTES:
+    if len(content) > most:
+        raise FileError(f"unpacks from {len(packed)} to over {most} bytes; do not trust it")
+    if not unpacker.eof:
         raise FileError("the gzip data stops early; copy the file again")
+    check_count(content, len(packed))
     return content
+
+
+def most_unpacked_bytes(packed_bytes: int) -> int:
+    """Return how many bytes an honest file of this size unpacks to at most."""
+    return min(MAX_FILE_BYTES, max(SMALL_BYTES, MAX_RATIO * packed_bytes))
+
+
+def check_count(text: bytes, packed_bytes: int | None = None) -> None:
+    """Refuse JSON that would fill the memory, before parsing it.
+
+    Parameters
+    ----------
+    packed_bytes : int, optional
+        The size of the compressed file that it was in.
+
+    Raises
+    ------
+    FileError
+        If it holds more values than any real profile.
+    """
+    most = MAX_VALUES
+    if packed_bytes is not None:
+        most = min(most, max(FEW_VALUES, VALUES_PER_BYTE * packed_bytes))
+    found = sum(map(text.count, (b",", b"[", b"{")))
+    if found > most:
+        raise FileError(f"holds about {found} values, far more than any real profile")
 
 
 def parse_json(content: bytes) -> Any:
@@ -117,6 +156,7 @@ def parse_json(content: bytes) -> Any:
         If it is not JSON in UTF-8.
     """
     try:
+        check_count(content)
         text = content.decode("utf-8-sig")
         value = json.loads(text, object_pairs_hook=_object)
         if _HALF_CHARACTER.search(text):
@@ -142,7 +182,7 @@ _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        double = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        double, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise FileError(f"an object holds {shown(double)} twice; keep one of them")
     return found
 

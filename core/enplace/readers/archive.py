@@ -8,17 +8,20 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from enplace.disk import (
+    check_count,
     check_format,
     is_object,
+    most_unpacked_bytes,
     naming,
     parse_json,
     read_bytes,
@@ -40,10 +43,18 @@ from enplace.values.splits import Split, split_profile
 NAME, VERSION = "enplace", 1
 ZIP_MAGIC = b"PK"
 
-MAX_UNPACKED_BYTES = 512 << 20
-MAX_RATIO = 200
-SMALL_BYTES = 64 << 20
-"""Content up to this size may have any ratio: constant columns shrink a thousandfold."""
+MAX_MEMBERS = 10_000
+_ENTRY = b"PK\x01\x02"
+"""Begins the entry of a member in the list at a zip's end."""
+
+_USUAL = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '(?P<type>[^']{1,9})', "
+    rb"'fortran_order': (?P<fortran>False|True), "
+    rb"'shape': \((?P<shape>\d{1,19},(?: \d{1,19})?)\), \} *\n",
+    re.DOTALL,
+)
+"""What numpy writes before an array. Its own reader evaluates this text as Python."""
 
 PROFILE_MEMBERS = ("enplace.json", "profile.json", "profile.npz")
 PROJECT_MEMBERS = (*PROFILE_MEMBERS, "project.json", "plans.npz")
@@ -97,9 +108,9 @@ def read_project(path: str | os.PathLike[str]) -> Project:
         One line with the file, the place in it and the fix.
     """
     with naming(path):
-        members = _unzip(read_bytes(path), PROJECT_MEMBERS)
+        members = _open(read_bytes(path))
         profile = _profile_from(members)
-        if "project.json" not in members:
+        if "project.json" not in members.content:
             return Project(profile)
         return _project_from(profile, members)
 
@@ -118,10 +129,21 @@ def read_archive(content: Content) -> Profile:
     FileError, ProfileError
         If the file is damaged, hostile or of a newer format.
     """
-    return _profile_from(_unzip(content.data, PROJECT_MEMBERS))
+    return _profile_from(_open(content.data))
 
 
-def _profile_from(members: Mapping[str, bytes]) -> Profile:
+class _Members(NamedTuple):
+    """The unpacked members of an archive by name, and the size of the whole file."""
+
+    content: dict[str, bytes]
+    packed_bytes: int
+
+
+def _open(content: bytes) -> _Members:
+    return _Members(_unzip(content, PROJECT_MEMBERS, len(content)), len(content))
+
+
+def _profile_from(members: _Members) -> Profile:
     header = is_object(_json(members, "enplace.json"), "enplace.json")
     check_format({"format": header.get("format", "")}, NAME, VERSION)
     data = is_object(_json(members, "profile.json"), "profile.json")
@@ -145,7 +167,7 @@ def _profile_from(members: Mapping[str, bytes]) -> Profile:
         ) from None
 
 
-def _project_from(profile: Profile, members: Mapping[str, bytes]) -> Project:
+def _project_from(profile: Profile, members: _Members) -> Project:
     where = "project.json"
     data = is_object(_json(members, where), where)
     cluster = data.get("cluster")
@@ -222,18 +244,25 @@ def _plan(
     return take(data, "name", str, where), plan
 
 
-def _unzip(content: bytes, known: tuple[str, ...]) -> dict[str, bytes]:
+def _unzip(content: bytes, known: tuple[str, ...], packed_bytes: int) -> dict[str, bytes]:
     """Unpack a zip that may be hostile: in memory only, with sizes checked beforehand.
+
+    Parameters
+    ----------
+    packed_bytes : int
+        The size of the file, which may hold this zip in another one.
 
     Raises
     ------
     FileError
         If it is not a zip, damaged, a zip bomb, or holds an unknown member.
     """
+    if content.count(_ENTRY) > MAX_MEMBERS:
+        raise FileError(f"holds more than {MAX_MEMBERS} members; do not trust it")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             infos = archive.infolist()
-            _check_infos(infos, len(content), known)
+            _check_infos(infos, packed_bytes, known)
             return {info.filename: archive.read(info) for info in infos}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError):
         raise FileError("a damaged or cut-off .enplace file; copy or export it again") from None
@@ -246,27 +275,34 @@ def _check_infos(infos: list[zipfile.ZipInfo], packed: int, known: tuple[str, ..
             raise FileError(f"holds {shown(name)}, which does not belong here; export it again")
     if any(info.flag_bits & 1 for info in infos):
         raise FileError("is encrypted; save it without a password")
+    if any(info.compress_type not in _USUAL for info in infos):
+        raise FileError("is packed in an unusual way; export it again")
     total = sum(info.file_size for info in infos)
-    if total > MAX_UNPACKED_BYTES or total > max(SMALL_BYTES, packed * MAX_RATIO):
+    if total > most_unpacked_bytes(packed):
         raise FileError(
             f"unpacks from {packed} to {total} bytes, far beyond any real profile; do not trust it"
         )
 
 
-def _json(members: Mapping[str, bytes], name: str) -> Any:
-    if name not in members:
-        raise FileError(f"'{name}' is missing from the archive; export the file again")
+def _json(members: _Members, name: str) -> Any:
+    text = _member(members, name)
     try:
-        return parse_json(members[name])
+        check_count(text, members.packed_bytes)
+        return parse_json(text)
     except FileError as error:
         raise FileError(f"{name}: {error}") from None
 
 
-def _arrays(members: Mapping[str, bytes], name: str, wanted: Mapping[str, str]) -> dict[str, Any]:
-    if name not in members:
+def _member(members: _Members, name: str) -> bytes:
+    if name not in members.content:
         raise FileError(f"'{name}' is missing from the archive; export the file again")
+    return members.content[name]
+
+
+def _arrays(members: _Members, name: str, wanted: Mapping[str, str]) -> dict[str, Any]:
+    packed = _member(members, name)
     try:
-        content = _unzip(members[name], tuple(f"{key}.npy" for key in wanted))
+        content = _unzip(packed, tuple(f"{key}.npy" for key in wanted), members.packed_bytes)
     except FileError as error:
         raise FileError(f"{name}: {error}") from None
     for key in wanted:
@@ -279,18 +315,19 @@ def _arrays(members: Mapping[str, bytes], name: str, wanted: Mapping[str, str]) 
 
 def _array(content: bytes, dtype: str, where: str) -> Any:
     """Read an array after checking that its header matches the bytes that follow."""
-    stream = io.BytesIO(content)
-    readers: dict[tuple[int, int], Callable[[io.BytesIO], Any]] = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    try:
-        shape, fortran, found = readers[np.lib.format.read_magic(stream)](stream)
-    except (ValueError, KeyError, EOFError):
-        raise FileError(f"{where} is not an array; export the file again") from None
-    body = content[stream.tell() :]
-    size = math.prod(shape)
-    fits = len(body) == size * found.itemsize and min(shape, default=-1) >= 0
-    if found != np.dtype(dtype) or not fits or len(shape) != (2 if dtype == "<f8" else 1):
+    head = _HEADER.match(content)
+    if head is None:
+        raise FileError(f"{where} is not an array; export the file again")
+    shape = tuple(int(length) for length in head["shape"].split(b",") if length)
+    body = content[head.end() :]
+    fits = len(body) == math.prod(shape) * np.dtype(dtype).itemsize
+    if (
+        head["type"].decode(errors="replace") != dtype
+        or not fits
+        or len(shape) != (2 if dtype == "<f8" else 1)
+    ):
         raise FileError(f"{where} has a wrong type or size; export the file again")
-    return np.frombuffer(body, dtype=found).reshape(shape, order="F" if fortran else "C").copy()
+    array = np.frombuffer(body, dtype=dtype)
+    if head["fortran"] == b"True":
+        return array.reshape(shape[::-1]).T.copy()
+    return array.reshape(shape).copy()

@@ -1,9 +1,12 @@
 """Written files read back the same, and bad ones are refused in one line."""
 
 import contextlib
+import gzip
 import io
 import json
+import random
 import stat
+import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from enplace import disk as disk_module
 from enplace.disk import write_atomically
 from enplace.errors import EnplaceError, FileError, PlanError
 from enplace.machine import simulate
@@ -27,7 +31,6 @@ from enplace.readers import (
     read_profile,
     read_project,
 )
-from enplace.readers import archive as archive_module
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
@@ -277,11 +280,96 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(
     valid_archive: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, members = valid_archive
-    monkeypatch.setattr(archive_module, "SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr(disk_module, "SMALL_BYTES", 1 << 20)
     pack(path, members | {"profile.json": b" " * (4 << 20)})
     monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("unpacked the bomb"))
     with pytest.raises(FileError, match="do not trust it"):
         read_profile(path)
+
+
+def test_packed_json_with_too_many_values_is_refused_before_it_is_parsed(
+    valid_archive: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, members = valid_archive
+    monkeypatch.setattr(disk_module, "FEW_VALUES", 1000)
+    bomb = b'{"ops": [' + b"{}," * 1_000_000 + b"{}]}"
+    pack(path, members | {"profile.json": bomb})
+    with pytest.raises(FileError, match=r"profile\.json: holds about 2000\d{3} values"):
+        read_profile(path)
+    packed = path.with_suffix(".json.gz")
+    packed.write_bytes(gzip.compress(bomb))
+    with pytest.raises(FileError, match="far more than any real profile"):
+        read_profile(packed)
+
+
+def test_gzip_is_not_unpacked_further_than_an_honest_file_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_module, "SMALL_BYTES", 1 << 20)
+    path = tmp_path / "p.json.gz"
+    path.write_bytes(gzip.compress(b" " * (4 << 20)))
+    with pytest.raises(FileError, match=r"unpacks from \d+ to over 1048576 bytes"):
+        read_profile(path)
+
+
+def test_a_zip_in_a_zip_counts_as_the_whole_file(
+    valid_archive: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, members = valid_archive
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("time_us.npy", bytes(8 << 20))
+        packed.writestr("edge_op.npy", random.Random(0).randbytes(99))
+    monkeypatch.setattr(disk_module, "SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr(disk_module, "MAX_RATIO", 900)
+    pack(path, members | {"profile.npz": inner.getvalue()})
+    with pytest.raises(FileError, match=r"profile\.npz: unpacks from"):
+        read_profile(path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_only_the_usual_packing_is_read(
+    valid_archive: tuple[Path, dict[str, bytes]], method: int
+) -> None:
+    path, members = valid_archive
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(FileError, match="packed in an unusual way"):
+        read_profile(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': __import__('os'), }",
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': (" + b"9" * 5000 + b",), }",
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': (((((",
+        b"{'descr': '|O', 'fortran_order': False, 'shape': (3, 2), }",
+        b"\x00(((",
+    ],
+)
+def test_the_header_of_an_array_is_not_evaluated(
+    valid_archive: tuple[Path, dict[str, bytes]], header: bytes
+) -> None:
+    path, members = valid_archive
+    body = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header + b"\n" + bytes(48)
+    inner = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(members["profile.npz"])) as old:
+        arrays = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(inner, "w") as packed:
+        for name, content in (arrays | {"time_us.npy": body}).items():
+            packed.writestr(name, content)
+    pack(path, members | {"profile.npz": inner.getvalue()})
+    with pytest.raises(FileError, match=r"time_us\.npy (is not an array|has a wrong type)"):
+        read_profile(path)
+
+
+def test_the_first_of_many_keys_given_twice_is_found(tmp_path: Path) -> None:
+    keys = [f'"k{i}": 0' for i in range(200_000)]
+    (tmp_path / "p.json").write_text("{" + ", ".join([*keys, '"k7": 1']) + "}")
+    with pytest.raises(FileError, match='holds "k7" twice'):
+        read_profile(tmp_path / "p.json")
 
 
 def test_every_truncation_is_refused(valid_archive: tuple[Path, dict[str, bytes]]) -> None:
