@@ -40,6 +40,7 @@ _FIXES = {
 }
 
 GZIP_MAGIC = b"\x1f\x8b"
+_MOST_LINKS = 40
 
 _T = TypeVar("_T")
 _TYPE_NAMES = {str: "a text", dict: "an object", list: "a list", bool: "true or false"}
@@ -48,8 +49,8 @@ _TYPE_NAMES = {str: "a text", dict: "an object", list: "a list", bool: "true or 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write a whole file or leave the old one: temporary file, fsync, rename.
 
-    Anything that is not a regular file, such as a pipe or ``/dev/null``, is written to directly. An
-    old file keeps its permissions.
+    Anything that is not a regular file, such as a pipe or ``/dev/null``, is written to directly.
+    So is an open stream, such as ``/dev/stdout``. An old file keeps its permissions.
 
     Raises
     ------
@@ -59,14 +60,27 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     content = data.encode() if isinstance(data, str) else data
     try:
         target = Path(path).resolve()
-        if target.exists() and not target.is_file():
-            target.write_bytes(content)
+        if _is_stream(Path(path)) or (target.exists() and not target.is_file()):
+            with open(path, "ab") as stream:  # whatever it holds already stays
+                stream.write(content)
         else:
             _replace(target, content)
     except (OSError, RuntimeError) as error:
         code = error.errno if isinstance(error, OSError) else errno.ELOOP
         fix = _FIXES.get(code or 0, "choose a folder you may write to")
         raise FileError(f"{path}: cannot write: {os.strerror(code or 0)}; {fix}") from None
+
+
+def _is_stream(path: Path) -> bool:
+    """Return whether a path names an open stream, whatever file that stream writes to."""
+    path = path.absolute()
+    for _ in range(_MOST_LINKS):
+        if path.is_relative_to("/dev/fd") or path.is_relative_to("/proc"):
+            return True
+        if not path.is_symlink():
+            return False
+        path = path.parent / path.readlink()
+    return False
 
 
 def _replace(target: Path, content: bytes) -> None:

@@ -7,7 +7,11 @@ import math
 import re
 from collections.abc import Collection
 
-UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+"""Characters that control a terminal, end a line or reverse the text that follows."""
+
 MINUS = "−"
 MAX_WORD = 120
 MAX_LISTED = 24

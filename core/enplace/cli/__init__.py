@@ -31,15 +31,13 @@ from enplace.errors import (
     EnplaceWarning,
     UnplaceableOpError,
 )
-from enplace.text import elide_middle, shortened
+from enplace.text import UNPRINTABLE, elide_middle, shortened
 
 __all__ = ["about", "compiling", "converting", "main", "profiling", "run", "running", "solving"]
 
 ANSWER_IS_NO = (DoesNotFitError, UnplaceableOpError, DeadlockError)
 MAX_LINE = 200
 """Longer lines from a worker are cut."""
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def main() -> NoReturn:
@@ -104,7 +102,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def one_line(text: str) -> str:
     """Return text without line breaks and other control characters."""
-    return _CONTROL.sub(" ", text).strip()
+    return re.sub(f"(?:{UNPRINTABLE.pattern})+", " ", text).strip()
 
 
 def _refuse(error: Exception, message: str, status: int, as_json: bool) -> int:

@@ -10,6 +10,8 @@ import numpy as np
 from enplace.values.schedule import Schedule
 from enplace.writers.registry import exporter
 
+_FORMULA = ("=", "+", "-", "@")
+
 
 @exporter("csv", title="table", suffix=".csv")
 def table_csv(schedule: Schedule) -> str:
@@ -23,5 +25,10 @@ def table_csv(schedule: Schedule) -> str:
         ops = np.flatnonzero(plan.device == device)
         for order, op in enumerate(ops[np.argsort(plan.position[ops])].tolist()):
             start, finish = float(schedule.op_start_us[op]), float(schedule.op_finish_us[op])
-            writer.writerow([profile.op_names[op], name, order, start, finish])
+            writer.writerow([_cell(profile.op_names[op]), _cell(name), order, start, finish])
     return out.getvalue()
+
+
+def _cell(name: str) -> str:
+    """Quote a name that a spreadsheet would take for a formula."""
+    return f"'{name}" if name.startswith(_FORMULA) else name

@@ -1,11 +1,15 @@
 """Bad input ends with exit status 2 and one line that names the file, never with a traceback."""
 
+import csv
 import gzip
 import io
 import json
 import os
 import stat
+import subprocess
+import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 from tests.core.cli.conftest import OPS, machine, model
@@ -154,6 +158,35 @@ def test_every_export_keeps_names_with_markup_and_quotes(enplace, folder, form):
         text = (folder / "out").read_text(encoding="utf-8")
         assert "<script" not in text
         assert '<b>"odd"' not in text
+
+
+def test_no_name_becomes_a_formula_of_a_spreadsheet(enplace, folder):
+    (folder / "odd.json").write_text(json.dumps(model(["=1+1", "@SUM(A1)"])))
+    assert enplace("place", "odd.json", "--cluster", "c.json", "-o", "plan.json").status == 0
+    done = enplace("export", "odd.json", "plan.json", "--format", "csv", "-o", "out.csv")
+    assert done.status == 0
+    cells = [row[0] for row in csv.reader((folder / "out.csv").read_text().splitlines())]
+    assert sorted(cells) == ["'=1+1", "'@SUM(A1)", "op"]
+
+
+@pytest.mark.parametrize("character", ["\x85", "\x9b", "\u2028", "\u202e", "\u2066", "\u200f"])
+def test_no_name_controls_the_terminal(enplace, folder, character):
+    (folder / "odd.json").write_text(json.dumps(model([f"a{character}b", "loss"])))
+    done = enplace("place", "odd.json", "--cluster", "c.json")
+    assert_refused(done, "must be printable text")
+    assert character not in done.err
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
+def test_output_to_an_open_stream_is_added_to_its_file(folder, name):
+    Path("link").symlink_to("/dev/stdout")
+    Path("log").write_text("before\n")
+    words = ["place", "p.json", "--cluster", "c.json", "--method", "single", "-o", name]
+    with open("log", "ab") as log:
+        subprocess.run([sys.executable, "-m", "enplace", *words], stdout=log, check=True)
+    text = Path("log").read_text()
+    assert text.startswith("before\n")
+    assert '"enplace-plan/' in text
 
 
 @pytest.mark.parametrize(
