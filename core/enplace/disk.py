@@ -71,6 +71,21 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
         raise FileError(f"{path}: cannot write: {os.strerror(code or 0)}; {fix}") from None
 
 
+def make_private_folder(folder: Path) -> None:
+    """Make a folder that only this user may enter; so may any file that is written there.
+
+    Raises
+    ------
+    FileError
+        If it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise FileError(f"{folder}: cannot make this folder: {error.strerror}") from None
+
+
 def _is_stream(path: Path) -> bool:
     """Return whether a path names an open stream, whatever file that stream writes to."""
     path = path.absolute()
@@ -86,7 +101,10 @@ def _is_stream(path: Path) -> bool:
 def _replace(target: Path, content: bytes) -> None:
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}")
     try:
+        is_private = not target.parent.stat().st_mode & 0o077
         with open(temporary, "xb") as file:
+            if is_private:
+                os.fchmod(file.fileno(), 0o600)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

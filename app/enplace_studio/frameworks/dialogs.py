@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from PySide6.QtGui import QFontDatabase, QGuiApplication
 from PySide6.QtWidgets import (
     QCheckBox,
@@ -13,6 +11,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from enplace.frameworks.source import Source, is_program
+from enplace.frameworks.trust import place_of
 from enplace.text import elide_middle
 from enplace_studio.messages import DialogButtons, button
 from enplace_studio.panel import Form, label, number_field, plain_tip
@@ -22,6 +22,7 @@ WIDTH = 460
 MARGIN = 20
 NAME_LENGTH = 64
 LINES_WIDTH, LINES_HEIGHT = 680, 180
+COMMAND_HEIGHT = 56
 STEPS, MOST_STEPS = 20, 10_000
 
 
@@ -51,6 +52,16 @@ class Question(QDialog):
         made.setWordWrap(True)
         self.body.addWidget(made)
 
+    def add_lines(self, text: str, name: str, height: int) -> QPlainTextEdit:
+        """Add text in a field that scrolls, so that all of it can be read."""
+        lines = QPlainTextEdit(text, readOnly=True)
+        lines.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        lines.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
+        lines.setAccessibleName(name)
+        lines.setMinimumHeight(round(height * theme.scale))
+        self.body.addWidget(lines, 1)
+        return lines
+
     def quote(self, text: str) -> None:
         """Add a name that may be long."""
         made = label(elide_middle(text, NAME_LENGTH), "title")
@@ -59,21 +70,39 @@ class Question(QDialog):
 
 
 class TrustQuestion(Question):
-    """Asks, once for each folder, whether its code may run."""
+    """Asks once whether code may run: for each place, and for each command that a file brought.
 
-    def __init__(self, what: str, folder: Path, parent: QWidget) -> None:
+    Parameters
+    ----------
+    purpose : str
+        What the user wants to do.
+    brought : bool
+        Whether a file brought the command.
+    """
+
+    def __init__(self, source: Source, purpose: str, brought: bool, parent: QWidget) -> None:
+        place = place_of(source)
+        what = "folder" if is_program(source) else "model"
         super().__init__(
-            "Trust this folder?",
-            "Do you trust the code in this folder?",
-            "Trust the folder and continue",
+            f"Trust this {what}?",
+            f"Do you trust the code in this {what}?",
+            f"Trust the {what} and continue",
             "Don’t run it",
             parent,
         )
-        self.quote(str(folder))
-        self.add_text(what)
+        self.quote(str(place))
+        if is_program(source):
+            self.add_text(f"To {purpose}, Enplace runs this command in it:")
+            self.add_lines(source.command, "The command", COMMAND_HEIGHT).setLineWrapMode(
+                QPlainTextEdit.LineWrapMode.WidgetWidth
+            )
+            if brought and source.words:
+                self.add_text("The open file brought this command with its arguments.")
+        else:
+            self.add_text(f"To {purpose}, Enplace loads {place.name}, which can contain code.")
         self.add_text(
             "It runs with your rights: it can read and change your files and use the network, "
-            "just as if you started it yourself. Enplace remembers your answer for this folder."
+            f"just as if you started it yourself. Enplace remembers your answer for this {what}."
         )
         self.buttons.reject.setDefault(True)
 
@@ -94,14 +123,9 @@ class FailureReport(Question):
 
     def _add_lines(self, text: str) -> None:
         self.body.addWidget(label("The last lines it wrote", "dim"))
-        lines = QPlainTextEdit(text, readOnly=True)
-        lines.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
-        lines.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
-        lines.setAccessibleName("The last lines it wrote")
-        lines.setMinimumHeight(round(LINES_HEIGHT * theme.scale))
+        lines = self.add_lines(text, "The last lines it wrote", LINES_HEIGHT)
         self.setMinimumWidth(round(LINES_WIDTH * theme.scale))
         lines.verticalScrollBar().setValue(lines.verticalScrollBar().maximum())
-        self.body.addWidget(lines, 1)
         clipboard = QGuiApplication.clipboard()
         self.buttons.insertWidget(0, button("Copy", lambda: clipboard.setText(text), kind="link"))
 

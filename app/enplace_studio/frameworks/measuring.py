@@ -15,9 +15,8 @@ from enplace.frameworks import tuning_process
 from enplace.frameworks.devices import devices_for
 from enplace.frameworks.jobs import profile_job, run_job
 from enplace.frameworks.measured import MeasuredRun, run_from, with_measured_costs
-from enplace.frameworks.registry import kinds
 from enplace.frameworks.source import Source, source_from_json
-from enplace.frameworks.trust import folder_of, is_trusted, needs_trust, trust
+from enplace.frameworks.trust import may_run, trust
 from enplace.frameworks.tuning_process import tune_job
 from enplace.processes import codecs
 from enplace.processes.wire import Message
@@ -127,7 +126,7 @@ class Measuring(QWidget):
     def profile(self, request: ProfileRequest) -> None:
         """Profile a model, then open the profile."""
         source, name = request.source, request.source.name
-        if not self._trusted(source, "profile"):
+        if not self._trusted(source, "profile the model", brought=False):
             return
         self._start(
             _Task(
@@ -194,7 +193,7 @@ class Measuring(QWidget):
             return
         where, remark = devices_title(project.cluster), _remark(project)
         question = RunQuestion(entry.name, source.command, where, remark, self.window(), what)
-        if question.exec() and self._trusted(source, "run the plan"):
+        if question.exec() and self._trusted(source, "run the plan", brought=True):
             steps, order = question.steps.value(), question.order.isChecked()
             here = self._here(project, entry)
             if here is not None:
@@ -276,16 +275,18 @@ class Measuring(QWidget):
 
     # Jobs
 
-    def _trusted(self, source: Source, purpose: str) -> bool:
-        """Return whether a model's code may run; ask the user if that is not known."""
-        if not needs_trust(source) or is_trusted(source.path):
-            return True
-        folder = folder_of(source)
-        what = f"To {purpose}, Enplace {_what_runs(source)}."
-        if not TrustQuestion(what, folder, self.window()).exec():
+    def _trusted(self, source: Source, purpose: str, brought: bool) -> bool:
+        """Return whether a model's code may run; ask the user if that is not known.
+
+        ``brought`` tells whether the open file brought the command.
+        """
+        allowed = may_run(source, brought=brought)
+        if not allowed and not TrustQuestion(source, purpose, brought, self.window()).exec():
             return False
+        if source.is_recorded:
+            return True
         try:
-            trust(folder)
+            trust(source)
         except EnplaceError as error:  # it may run; the answer is just not saved
             self.failed.emit(str(error))
         return True
@@ -336,12 +337,6 @@ def _remark(project: OpenProject) -> str:
         f"The plan was made for {project.cluster.name}. Here it runs on this machine’s devices, so "
         "times will differ."
     )
-
-
-def _what_runs(source: Source) -> str:
-    if "arguments" in kinds()[source.kind].fields:
-        return f"runs {source.command}"
-    return f"loads {Path(source.path).name}, which can contain code"
 
 
 def _describe_none_kept(name: str, step_time_us: float, rounds: Sequence[Mapping[str, Any]]) -> str:

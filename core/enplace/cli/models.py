@@ -73,7 +73,10 @@ def find_source(model: dict[str, Any], trust: bool, problem: Problem | None = No
             )
         options = {key: known[key] for key in known.keys() - {"path", "kind"}} | options
     source = source_of(model["model"], **options)
-    _check_trust(source, trust)
+    brought = bool(source.arguments) and not model.get("arguments")
+    if brought:
+        _show_arguments(source)
+    _check_trust(source, trust, brought)
     return source
 
 
@@ -82,18 +85,26 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _check_trust(source: Source, trusted: bool) -> None:
-    """Ask on a terminal whether a model's code may run; refuse if nobody can be asked."""
-    from enplace.frameworks.trust import TrustError, folder_of, is_trusted, needs_trust, trust
+def _show_arguments(source: Source) -> None:
+    warnings.warn(
+        f"the profile brings the arguments: {source.command}", EnplaceWarning, stacklevel=3
+    )
 
-    if trusted or not needs_trust(source) or is_trusted(source.path):
+
+def _check_trust(source: Source, trusted: bool, brought: bool) -> None:
+    """Ask on a terminal whether a model's code may run; refuse if nobody can be asked."""
+    from enplace.frameworks.trust import TrustError, may_run, place_of, trust
+
+    if trusted:
         return
-    what = f"{source.path}: this runs the model's code"
-    if not _can_ask():
-        raise TrustError(f"{what}; if you trust it, add --trust")
-    if not click.confirm(f"{what}. Do you trust everything in {folder_of(source)}?", err=True):
-        raise TrustError(f"{source.path}: not trusted, so nothing was run")
-    trust(folder_of(source))
+    if not may_run(source, brought=brought):
+        what = f"{source.path}: this runs the model's code"
+        if not _can_ask():
+            raise TrustError(f"{what}; if you trust it, add --trust")
+        if not click.confirm(f"{what}. Do you trust {place_of(source)}?", err=True):
+            raise TrustError(f"{source.path}: not trusted, so nothing was run")
+    if not source.is_recorded:
+        trust(source)
 
 
 def _can_ask() -> bool:

@@ -32,7 +32,7 @@ class Source:
     Attributes
     ----------
     path : str
-        An absolute path, or a module's dotted name.
+        An absolute path without links, or a module's dotted name.
     kind : str
         ``script``, ``module``, or another kind that a framework opens.
     arguments : tuple of str
@@ -76,8 +76,9 @@ class Source:
 
     @property
     def command(self) -> str:
-        """The script's command line in a shell."""
-        return shlex.join([Path(self.path).name, *self.words])
+        """The command line in a shell that runs the script or module."""
+        first = ["-m", self.path] if self.kind == "module" else [Path(self.path).name]
+        return shlex.join([*first, *self.words])
 
     def to_json(self) -> dict[str, Any]:
         """Write the source as plain data."""
@@ -100,8 +101,9 @@ def source_from_json(data: Any) -> Source:
     arguments = take(source, "arguments", list, "source")
     if wrong := [value for value in arguments if not isinstance(value, str)]:
         raise FileError(f"source: 'arguments' must hold texts, not {wrong[0]!r}")
+    path: str = take(source, "path", str, "source")
     return Source(
-        path=take(source, "path", str, "source"),
+        path=path if kind == "module" else str(Path(path).resolve()),
         kind=kind,
         arguments=tuple(arguments),
         loss=take(source, "loss", str, "source"),
@@ -129,7 +131,7 @@ def source_of(path: str, **options: Any) -> Source:
     place = Path(path).expanduser()
     if place.exists():
         found, kind = _recognise(place)
-        source = Source(str(found.absolute()), kind)
+        source = Source(str(found.resolve()), kind)
     elif _is_module(path):
         source = Source(path, "module")
     else:
@@ -164,7 +166,7 @@ def _with(source: Source, options: dict[str, Any]) -> Source:
     if bool(source.loss) != bool(source.optimizer):
         given, missing = ("loss", "optimizer") if source.loss else ("optimizer", "loss")
         raise FileError(f"{source.path}: there is a {given} but no {missing}; give both or neither")
-    if source.batch_size and _is_script(source) and not _takes_batch(source):
+    if source.batch_size and is_program(source) and not _takes_batch(source):
         raise FileError(
             f"{source.path}: where does it take its batch size? {_SAY_WHERE}, or leave the batch "
             f"size out"
@@ -174,8 +176,8 @@ def _with(source: Source, options: dict[str, Any]) -> Source:
     return source
 
 
-def _is_script(source: Source) -> bool:
-    """Return whether it is a program with arguments."""
+def is_program(source: Source) -> bool:
+    """Return whether a model is a program with arguments: a script or a module."""
     return "arguments" in kinds()[source.kind].fields
 
 
@@ -191,7 +193,7 @@ def check_batch_sizes(source: Source, sizes: Sequence[int]) -> None:
     FileError
         With what is missing.
     """
-    if _is_script(source) and not _takes_batch(source):
+    if is_program(source) and not _takes_batch(source):
         raise FileError(
             f"{source.path}: where does it take its batch size? {_SAY_WHERE}, so that it can be "
             f"run with several"

@@ -1,10 +1,16 @@
-"""Trust in code: the user is asked once for each folder whether it may run, as in editors."""
+"""Trust in code: the user is asked once for each place whether its code may run, as in editors.
+
+Two things are remembered: places, and commands that have run. A file from someone else may name a
+program of the user's own and bring the arguments, so such a command is asked about once, too.
+"""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
+from sys import path as module_path
 
 import platformdirs
 
@@ -12,61 +18,96 @@ from enplace.disk import (
     check_format,
     dump_json,
     is_object,
+    make_private_folder,
     parse_json,
     read_bytes,
     take,
     write_atomically,
 )
 from enplace.errors import EnplaceError
-from enplace.frameworks.source import Source
+from enplace.frameworks.source import Source, is_program
 
 NAME, VERSION = "enplace-trust", 1
+MOST_COMMANDS = 500
 
 
 class TrustError(EnplaceError):
     """The user has not allowed this code to run."""
 
 
-def needs_trust(source: Source) -> bool:
-    """Return whether opening a model runs its code: even a saved graph can write files."""
-    return not source.is_recorded
+def place_of(source: Source) -> Path:
+    """Return the real place of the code that opening a model runs.
+
+    For a program, this is the folder that it imports from; otherwise it is the model itself.
+    """
+    if source.kind == "module":
+        return _folder_of_module(source.path)
+    path = Path(source.path).resolve()
+    return path.parent if is_program(source) else path
 
 
-def folder_of(source: Source) -> Path:
-    """Return the folder to trust; for a module, the current one."""
-    return Path(source.path).resolve().parent
+def _folder_of_module(name: str) -> Path:
+    """Return the folder with the module or its package; the current one if there is none."""
+    spec = PathFinder.find_spec(name.partition(".")[0], [os.getcwd(), *module_path])
+    if spec is None:
+        return Path.cwd()
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations))).resolve().parent
+    return Path(spec.origin or "").resolve().parent
 
 
-def is_trusted(path: str | os.PathLike[str]) -> bool:
-    """Return whether the user trusts a folder that contains the path, at any depth."""
-    trusted = _folders()
-    return any(str(folder) in trusted for folder in Path(path).resolve().parents)
+def may_run(source: Source, *, brought: bool) -> bool:
+    """Return whether opening a model runs no code, or only code that the user has allowed.
+
+    Parameters
+    ----------
+    brought : bool
+        Whether a file brought the command, so that the user has not seen it.
+    """
+    # Even a saved graph can write files.
+    return source.is_recorded or (
+        is_trusted(place_of(source))
+        and (not brought or not source.words or _command(source) in _read("commands"))
+    )
 
 
-def trust(folder: str | os.PathLike[str]) -> None:
-    """Remember that the user trusts a folder and everything in it.
+def is_trusted(place: Path) -> bool:
+    """Return whether the user trusts a place, or a folder that contains it at any depth."""
+    places = _read("places")
+    return any(str(each) in places for each in (place, *place.parents))
+
+
+def trust(source: Source) -> None:
+    """Remember that the user trusts the place of a model's code, and its command.
 
     Raises
     ------
     FileError
         If the user's settings cannot be written.
     """
-    folders = sorted({*_folders(), str(Path(folder).resolve())})
-    text = dump_json({"format": f"{NAME}/{VERSION}", "folders": folders}, indent=2)
-    with suppress(OSError):  # writing reports the fault
-        _file().parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(_file(), f"{text}\n")
+    commands = [*(each for each in _read("commands") if each != _command(source)), _command(source)]
+    content = {
+        "format": f"{NAME}/{VERSION}",
+        "places": sorted({*_read("places"), str(place_of(source))}),
+        "commands": commands[-MOST_COMMANDS:],
+    }
+    make_private_folder(_file().parent)
+    write_atomically(_file(), f"{dump_json(content, indent=2)}\n")
+
+
+def _command(source: Source) -> str:
+    """Return the whole command as one text that no other command gives."""
+    return dump_json([source.kind, str(place_of(source)), source.path, *source.words])
 
 
 def _file() -> Path:
     return Path(platformdirs.user_config_dir("enplace")) / "trusted.json"
 
 
-def _folders() -> set[str]:
-    """Read the trusted folders; empty if the file that lists them is missing or damaged."""
-    try:
+def _read(key: str) -> list[str]:
+    """Read what is remembered; nothing if the file is missing or damaged."""
+    with suppress(EnplaceError):
         data = is_object(parse_json(read_bytes(_file())), "")
         check_format(data, NAME, VERSION)
-        return {folder for folder in take(data, "folders", list, "") if isinstance(folder, str)}
-    except EnplaceError:
-        return set()
+        return [each for each in take(data, key, list, "") if isinstance(each, str)]
+    return []

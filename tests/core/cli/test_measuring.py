@@ -298,7 +298,7 @@ def test_answering_yes_trusts_the_folder_from_then_on(enplace, script, folder, m
         assert enplace("profile", "train.py", "-o", "P.enplace").status == 0
     assert len(asked) == 1
     assert str(folder) in asked[0]
-    assert is_trusted(folder / "other.py")
+    assert is_trusted(folder)
 
 
 def test_after_a_no_nothing_runs_and_the_question_is_asked_again(

@@ -98,7 +98,7 @@ def test_the_batch_size_replaces_its_placeholder_in_the_arguments(tmp_path):
 TEXTS = st.text(st.characters(categories=("L", "N", "P")), max_size=8)
 SOURCES = st.builds(
     Source,
-    path=TEXTS.filter(bool),
+    path=TEXTS.filter(bool).map("/model-{}".format),
     kind=st.sampled_from(["script", "module", "keras", "saved-model", "tf1", "trace"]),
     arguments=st.lists(TEXTS, max_size=3).map(tuple),
     loss=TEXTS,

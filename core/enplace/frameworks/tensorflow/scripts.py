@@ -25,6 +25,7 @@ from enplace.frameworks.tensorflow.capture import N_BATCHES, batch_of, step_of
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.graph import all_nodes
 from enplace.frameworks.tensorflow.step import Batch, LoadError, Step
+from enplace.frameworks.trust import place_of
 from enplace.names.passes import is_in_backward_scope
 
 MAX_OTHER_STEPS = 10
@@ -277,15 +278,13 @@ def plain_keras(saw_xla: Callable[[], None] = lambda: None) -> Iterator[None]:
 
 def _run(source: Source) -> None:
     """Run a script as ``python SCRIPT`` does, a module as ``python -m MODULE`` does."""
-    is_script = source.kind == "script"
-    first = str(Path(source.path).parent) if is_script else os.getcwd()
     with (
         patch.object(sys, "argv", [source.path, *source.words]),
-        patch.object(sys, "path", [first, *sys.path]),
+        patch.object(sys, "path", [str(place_of(source)), *sys.path]),
         # A plan that the script applies is not part of the model.
         patch.object(enplace, "apply", lambda path, order=True: None),
     ):
-        if is_script:
+        if source.kind == "script":
             runpy.run_path(source.path, run_name="__main__")
         else:
             runpy.run_module(source.path, run_name="__main__", alter_sys=True)
