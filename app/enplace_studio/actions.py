@@ -170,6 +170,7 @@ def _remove_plan(studio: Studio) -> None:
 # fmt: off
 _ACTIONS: tuple[Action, ...] = (
     Action("open", "Open…", "File", ("Ctrl+O",), lambda s: s.files.ask_open()),
+    Action("open-backup", "Open a backup…", "File", (), lambda s: s.files.ask_open_backup()),
     Action("open-model", "Open a model…", "File", ("Ctrl+Shift+O",),
            lambda s: s.measuring.open_model(), lambda s: not s.is_measuring),
     Action("start", "Start page", "File", (), lambda s: s.files.close_project(), _open),

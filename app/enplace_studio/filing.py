@@ -6,6 +6,7 @@ Files are read and written in threads, so that the window stays responsive.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from PySide6.QtCore import QDateTime, QLocale, Signal
@@ -25,11 +26,13 @@ from enplace_studio.background import Background
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.machine import is_model
 from enplace_studio.project import start_project
-from enplace_studio.session import Opened, RecentFiles, Recovery
+from enplace_studio.recovery import Recovery
+from enplace_studio.session import Opened, RecentFiles
 
-PLAN_FILTER = "Plans (*.json)"
+PLAN_FILTER, PROJECTS = "Plans (*.json)", "Projects (*.enplace)"
 
 _Button = QMessageBox.StandardButton
+_Version = tuple[int, int, int] | None
 
 
 def _do_nothing() -> None:
@@ -54,6 +57,7 @@ class Filing(QWidget):
         self.hide()
         self._document, self.recent, self._recovery = document, recent, recovery
         self._opening, self._background = Background(self), Background(self)
+        self._seen: _Version = None
         document.requests.export_plan.connect(self.ask_export_plan)
         document.requests.write_file.connect(self.ask_write)
 
@@ -103,15 +107,20 @@ class Filing(QWidget):
             return
         before = self._document.project
 
-        def show(opened: Opened) -> None:
+        def show(opened: Opened, version: _Version) -> None:
             changed = self._document.project is not before
-            if changed and not self.may_leave(lambda: show(opened)):
+            if changed and not self.may_leave(lambda: show(opened, version)):
                 return
             self._document.open(opened.project, opened.path, opened.view, saved)
+            self._seen = version
             then()
 
+        def read_version() -> tuple[Opened, _Version]:
+            opened = read()
+            return opened, _version_of(opened.path)
+
         self._opening.forget()
-        self._opening.start(read, show, self._fail)
+        self._opening.start(read_version, lambda found: show(*found), self._fail)
 
     def close_project(self) -> None:
         """Go back to the start page."""
@@ -150,14 +159,22 @@ class Filing(QWidget):
             if answer == _Button.Open:
                 self._recover(path)
                 return
-            path.unlink(missing_ok=True)
+            self._recovery.backups.add(path)
 
     def _recover(self, path: Path) -> None:
-        def read() -> Opened:
-            opened = session.open_file(path)
-            return Opened(opened.project, None, opened.view)
+        self._open(
+            lambda: session.open_copy(path),
+            saved=False,
+            then=lambda: self._recovery.take_over(path),
+        )
 
-        self._open(read, saved=False, then=lambda: path.unlink(missing_ok=True))
+    def ask_open_backup(self) -> None:
+        """Ask for a project that was overwritten or discarded; it opens as unsaved."""
+        folder = str(self._recovery.backups.folder)
+        name, _ = QFileDialog.getOpenFileName(self.window(), "Open a backup", folder, PROJECTS)
+        if name:
+            path = Path(name)
+            self._open(lambda: replace(session.open_file(path), path=None), saved=False)
 
     # Saving
 
@@ -182,13 +199,31 @@ class Filing(QWidget):
     def save(self, then: Callable[[], object] = _do_nothing) -> None:
         """Save the project, then call ``then``; ask for a file name if it has none."""
         path = self._document.path
-        if path:
-            self.save_to(path, then)
-        else:
+        if path is None:
             self.save_as(then)
+        elif _version_of(path) in (self._seen, None) or self._ask_to_overwrite(path):
+            self.save_to(path, then)
+
+    def _ask_to_overwrite(self, path: Path) -> bool:
+        """Ask what to do about a file that another program changed; true to overwrite it."""
+        box = QMessageBox(self.window())
+        box.setWindowTitle("The file has changed")
+        box.setText(f"Another program or window has changed {path.name} since you opened it.")
+        box.setInformativeText(
+            "Save your work in another file to keep both, or overwrite the file? What is "
+            "overwritten stays in File › Open a backup."
+        )
+        another = box.addButton("Save as…", QMessageBox.ButtonRole.AcceptRole)
+        overwrite = box.addButton("Overwrite", QMessageBox.ButtonRole.DestructiveRole)
+        box.addButton(_Button.Cancel)
+        box.setDefaultButton(another)
+        box.exec()
+        if box.clickedButton() is another:
+            self.save_as()
+        return box.clickedButton() is overwrite
 
     def save_as(self, then: Callable[[], object] = _do_nothing) -> None:
-        name = self._ask_save("Save the project", ".enplace", "Projects (*.enplace)")
+        name = self._ask_save("Save the project", ".enplace", PROJECTS)
         if name:
             self.save_to(Path(name), then)
 
@@ -198,15 +233,25 @@ class Filing(QWidget):
         if opened is None:
             return
         project = session.to_project(opened, self._document.view)
+        backups, was_deleted = self._recovery.backups, False
+        if path == self._document.path:
+            was_deleted = self._seen is not None and not path.exists()
 
-        def finish(_: object) -> None:
+        def write() -> _Version:
+            backups.add_copy(path)
+            write_project(path, project)
+            return _version_of(path)
+
+        def finish(version: _Version) -> None:
+            self._seen = version
             if self._document.project is opened:  # otherwise it has changed since
                 self._document.mark_saved(path)
             self.recent.add(path)
-            self.done.emit(f"Saved {path.name}")
+            gone = ", which had been deleted" if was_deleted else ""
+            self.done.emit(f"Saved {path.name}{gone}")
             then()
 
-        self._background.start(lambda: write_project(path, project), finish, self._fail)
+        self._background.start(write, finish, self._fail)
 
     def _ask_save(self, title: str, suffix: str, file_filter: str) -> str:
         problem = self._document.problem
@@ -295,6 +340,17 @@ class Filing(QWidget):
         box.addButton(_Button.Cancel)
         box.exec()
         return box.clickedButton() is place
+
+
+def _version_of(path: Path | None) -> _Version:
+    """Tell one version of a file from another; None without a file."""
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _model_in(path: Path) -> str:

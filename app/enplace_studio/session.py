@@ -1,15 +1,13 @@
-"""Files of the studio: opening, projects, recent files, and recovery after a crash."""
+"""Files of the studio: opening, projects, recent files."""
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QLockFile, QObject, QSettings, QThreadPool, QTimer
+from PySide6.QtCore import QSettings
 
 from enplace.errors import EnplaceError, PlanError
 from enplace.machine import simulate
@@ -21,15 +19,12 @@ from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 from enplace.values.splits import Split, split_profile
-from enplace.writers import write_project
-from enplace_studio.document import Document
 from enplace_studio.kept_runs import run_from_json, run_to_json
 from enplace_studio.project import OpenProject, PlanEntry, start_project
 
-log = logging.getLogger(__name__)
-
 RECENT_LIMIT = 10
-AUTOSAVE_MS = 1000
+SHELL = "studio"
+"""The part of a project's view that belongs to no view."""
 
 
 def file_filter() -> str:
@@ -108,7 +103,8 @@ def _usual_cluster(profile: Profile) -> Cluster:
 def _open_project(project: Project, path: Path) -> Opened:
     assert project.cluster is not None
     view = dict(project.view)
-    shell = view.pop("studio", {})
+    shell = view.pop(SHELL, {})
+    shell = shell if isinstance(shell, dict) else {}
     compute, links = _scales(shell.get("scale"))
     problem = Problem(
         split_profile(project.profile, project.splits),
@@ -132,6 +128,19 @@ def _open_project(project: Project, path: Path) -> Opened:
         problem, project.cluster, grouping, compute, links, tuple(entries), current, graphs
     )
     return Opened(opened, path, view)
+
+
+def open_copy(path: Path) -> Opened:
+    """Read the copy of unsaved work that a crash left; it remembers its file.
+
+    Raises
+    ------
+    EnplaceError
+        If it is damaged.
+    """
+    shell = read_project(path).view.get(SHELL)
+    file = shell.get("file") if isinstance(shell, dict) else None
+    return replace(open_file(path), path=Path(file) if isinstance(file, str) else None)
 
 
 def _scales(value: Any) -> tuple[float, float]:
@@ -181,13 +190,20 @@ def entry_for(problem: Problem, name: str, plan: Plan, note: str = "") -> PlanEn
         return PlanEntry(name, plan, simulate(free, plan), note)
 
 
-def to_project(opened: OpenProject, view: Mapping[str, Any]) -> Project:
-    """Convert the open project to the form that a file stores."""
+def to_project(opened: OpenProject, view: Mapping[str, Any], file: Path | None = None) -> Project:
+    """Convert the open project to the form that a file stores.
+
+    Parameters
+    ----------
+    file : Path, optional
+        The file that the project belongs to, if it is stored elsewhere.
+    """
     numbers = {entry: number for number, entry in enumerate(opened.plans)}
     shell = {
         "scale": [opened.compute_scale, opened.link_scale],
         "current": numbers.get(opened.current) if opened.current else None,
         "plans": [_details(entry, numbers) for entry in opened.plans],
+        **({"file": str(file)} if file else {}),
     }
     return Project(
         opened.model.profile,
@@ -196,7 +212,7 @@ def to_project(opened: OpenProject, view: Mapping[str, Any]) -> Project:
         opened.problem.together,
         opened.problem.forbidden,
         tuple((entry.name, entry.plan) for entry in opened.plans),
-        {**view, "studio": shell},
+        {**view, SHELL: shell},
         opened.problem.splits,
     )
 
@@ -223,69 +239,3 @@ class RecentFiles:
         path = path.resolve()
         newest = [path, *(known for known in self.paths() if known != path)][:RECENT_LIMIT]
         self._settings.setValue("recent", [str(p) for p in newest])
-
-
-class Recovery(QObject):
-    """Keeps a copy of unsaved work on disk, and finds copies that a crash left behind.
-
-    Each running studio holds a lock next to its copy; a copy without a lock is from a crash.
-    """
-
-    def __init__(self, document: Document, folder: Path) -> None:
-        super().__init__(document)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._document, self._folder = document, folder
-        self._file = folder / f"{os.getpid()}-{id(self):x}.enplace"
-        self._lock = _lock_of(self._file)
-        self._lock.tryLock(0)
-        self._pool = QThreadPool(self)
-        self._pool.setMaxThreadCount(1)
-        self._timer = QTimer(self, interval=AUTOSAVE_MS, singleShot=True)
-        self._timer.timeout.connect(self.write)
-        for signal in (document.problem_changed, document.plans_changed, document.file_changed):
-            signal.connect(self._timer.start)
-
-    def write(self) -> None:
-        """Write the copy in the background, or remove it if everything is saved."""
-        opened = self._document.project
-        if opened is None or not self._document.modified:
-            self._pool.start(self._remove)
-        else:
-            project = to_project(opened, self._document.view)
-            self._pool.start(lambda: self._write(project))
-
-    def _write(self, project: Project) -> None:
-        try:
-            write_project(self._file, project)
-        except EnplaceError as error:
-            log.warning("autosave: %s", error)
-
-    def _remove(self) -> None:
-        self._file.unlink(missing_ok=True)
-
-    def leftovers(self) -> list[Path]:
-        """Return the copies that a crash left behind, newest first."""
-        copies = [path for path in self._folder.glob("*.enplace") if path != self._file]
-        left = [path for path in copies if _is_abandoned(path)]
-        return sorted(left, key=lambda path: path.stat().st_mtime, reverse=True)
-
-    def close(self) -> None:
-        """Remove the copy: the work is saved or discarded."""
-        self._timer.stop()
-        self._pool.waitForDone()
-        self._remove()
-        self._lock.unlock()
-
-
-def _lock_of(path: Path) -> QLockFile:
-    lock = QLockFile(f"{path}.lock")
-    lock.setStaleLockTime(0)  # valid as long as its process lives, however old
-    return lock
-
-
-def _is_abandoned(path: Path) -> bool:
-    lock = _lock_of(path)
-    free = lock.tryLock(0)
-    if free:
-        lock.unlock()
-    return free

@@ -14,7 +14,8 @@ from enplace_studio.header import Header
 from enplace_studio.jobs import Solver
 from enplace_studio.machine import why_no_run
 from enplace_studio.panes import Panes
-from enplace_studio.session import RecentFiles, Recovery
+from enplace_studio.recovery import Recovery
+from enplace_studio.session import RecentFiles
 from enplace_studio.solving import Solving
 from enplace_studio.theme import MODES, theme
 

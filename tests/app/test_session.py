@@ -1,12 +1,17 @@
+import json
+import socket
+import stat
+import zipfile
+
 import pytest
 
 from documents import add_plan, chain_document
-from enplace.errors import EnplaceError
+from enplace.errors import EnplaceError, FileError
 from enplace.readers import readers
 from enplace.writers import write_profile, write_project
 from enplace_studio import session
 from enplace_studio.document import Document
-from enplace_studio.session import Recovery
+from enplace_studio.recovery import BACKUPS, Recovery
 from problems import profile_of
 
 
@@ -114,7 +119,104 @@ def test_nothing_is_left_behind_after_saving_or_closing(tmp_path):
     write_now(recovery)
     assert not list((tmp_path / "r").glob("*.enplace"))
     recovery.close()
-    assert not list((tmp_path / "r").iterdir())
+    assert [path.name for path in (tmp_path / "r").iterdir()] == ["backups"]
+    assert not list((tmp_path / "r" / "backups").iterdir())
+
+
+def test_work_is_copied_a_second_after_the_first_change_whatever_follows(qtbot, tmp_path):
+    document = chain_document()
+    recovery = Recovery(document, tmp_path)
+    document.place([2], 0)
+    assert recovery._timer.isActive()
+    left_ms = recovery._timer.remainingTime()
+    qtbot.wait(30)
+    document.place([1], 0)
+    assert recovery._timer.remainingTime() < left_ms
+    recovery.close()
+
+
+def test_a_recovered_copy_stays_until_another_one_is_written(tmp_path, monkeypatch):
+    document = chain_document()
+    document.place([2], 0)
+    crashed = Recovery(document, tmp_path)
+    write_now(crashed)
+    crashed._lock.unlock()
+    recovery = Recovery(document, tmp_path)
+    (copy,) = recovery.leftovers()
+    monkeypatch.setattr("enplace_studio.recovery.write_project", fail_to_write)
+    recovery.take_over(copy)
+    recovery._pool.waitForDone()
+    assert copy.exists()
+    monkeypatch.undo()
+    write_now(recovery)
+    assert not copy.exists()
+    assert recovery._file.exists()
+    recovery.close()
+
+
+def fail_to_write(path, project):
+    raise FileError(f"{path}: cannot write: no space left")
+
+
+def test_a_recovered_project_remembers_its_file(tmp_path):
+    document = chain_document()
+    save(document, tmp_path / "mine.enplace")
+    document.place([2], 0)
+    recovery = Recovery(document, tmp_path / "r")
+    write_now(recovery)
+    assert session.open_copy(recovery._file).path == tmp_path / "mine.enplace"
+    assert session.open_file(recovery._file).path == recovery._file
+    recovery.close()
+
+
+def test_discarded_work_and_overwritten_files_become_dated_backups(tmp_path):
+    document = chain_document()
+    recovery = Recovery(document, tmp_path / "r")
+    file = tmp_path / "mine.enplace"
+    save(document, file)
+    document.place([2], 0)
+    recovery.backups.add_copy(file)
+    write_now(recovery)
+    recovery.close()  # as after "Discard"
+    kept = sorted(path.name.split()[0] for path in recovery.backups.folder.iterdir())
+    assert kept == ["discarded", "mine"]
+    for number in range(20):
+        (tmp_path / f"p{number}.enplace").write_bytes(b"x")
+        recovery.backups.add_copy(tmp_path / f"p{number}.enplace")
+    assert len(list(recovery.backups.folder.iterdir())) == BACKUPS
+
+
+def test_copies_are_private_and_old_locks_are_removed(tmp_path):
+    document = chain_document()
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "1-a.enplace.lock").write_text(
+        f"999999999\nenplace\n{socket.gethostname()}\n"
+    )
+    recovery = Recovery(document, tmp_path / "r")
+    document.place([2], 0)
+    write_now(recovery)
+    assert stat.S_IMODE((tmp_path / "r").stat().st_mode) == 0o700
+    assert stat.S_IMODE(recovery._file.stat().st_mode) == 0o600
+    assert not (tmp_path / "r" / "1-a.enplace.lock").exists()
+    recovery.close()
+
+
+@pytest.mark.parametrize("view", [[], "x", {"studio": []}, {"studio": {"plans": 1, "scale": "x"}}])
+def test_a_damaged_view_does_not_keep_a_project_from_opening(tmp_path, view):
+    document = chain_document()
+    path = tmp_path / "p.enplace"
+    save(document, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    project = json.loads(members["project.json"]) | {"view": view}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in (members | {"project.json": json.dumps(project)}).items():
+            archive.writestr(name, content)
+    if isinstance(view, dict):
+        assert session.open_file(path).project.problem.profile.n_ops == 3
+    else:
+        with pytest.raises(EnplaceError, match="view"):
+            session.open_file(path)
 
 
 def test_the_dialog_offers_every_format_with_a_reader():

@@ -575,6 +575,44 @@ def test_a_crashed_session_is_offered_and_opens_as_unsaved(window, make_window, 
     assert again.document.modified
 
 
+def test_a_file_changed_by_another_program_is_not_overwritten_unasked(
+    window, monkeypatch, tmp_path
+):
+    path, texts = tmp_path / "mine.enplace", []
+    window.studio.files.save_to(path)
+    window.studio.files.wait()
+    other = path.read_bytes() + b" "
+    path.write_bytes(other)
+    window.document.place([2], 0)
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: texts.append(box.text()))
+    window.studio.files.save()
+    window.studio.files.wait()
+    assert texts == ["Another program or window has changed mine.enplace since you opened it."]
+    assert path.read_bytes() == other
+
+    def overwrite(box):
+        next(each for each in box.buttons() if each.text() == "Overwrite").click()
+
+    monkeypatch.setattr(QMessageBox, "exec", overwrite)
+    window.studio.files.save()
+    window.studio.files.wait()
+    assert not window.document.modified
+    backups = window.studio.recovery.backups.folder
+    assert other in [backup.read_bytes() for backup in backups.iterdir()]
+
+
+def test_saving_a_deleted_file_says_so(window, tmp_path, qtbot):
+    path = tmp_path / "mine.enplace"
+    window.studio.files.save_to(path)
+    window.studio.files.wait()
+    path.unlink()
+    window.document.place([2], 0)
+    with qtbot.waitSignal(window.studio.files.done) as said:
+        window.studio.files.save()
+    assert said.args == ["Saved mine.enplace, which had been deleted"]
+    assert path.exists()
+
+
 def test_repainting_loses_no_reference_to_none(qtbot):
     """PySide6 6.12 loses one per call, and Python crashes when none is left."""
     widget = QWidget()

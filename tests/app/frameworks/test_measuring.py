@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
-from PySide6.QtWidgets import QLabel, QPlainTextEdit, QMessageBox
+from PySide6.QtWidgets import QLabel, QMessageBox, QPlainTextEdit
 
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import usual_framework

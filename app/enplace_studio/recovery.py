@@ -1,0 +1,155 @@
+"""Copies of unsaved work, for recovery after a crash, and dated backups of what was replaced."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from PySide6.QtCore import QLockFile, QObject, QThreadPool, QTimer
+
+from enplace.disk import make_private_folder
+from enplace.errors import EnplaceError
+from enplace.readers import Project
+from enplace.writers import write_project
+from enplace_studio.document import Document
+from enplace_studio.session import to_project
+
+log = logging.getLogger(__name__)
+
+AUTOSAVE_MS = 1000
+"""Time from the first change that is not in the copy to the next copy."""
+
+BACKUPS = 10
+
+
+class Backups:
+    """The newest projects that were overwritten or discarded, each with its date; no Qt."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with suppress(EnplaceError):  # a backup reports the fault
+            make_private_folder(folder)
+
+    def add_copy(self, path: Path) -> None:
+        """Copy a project that is about to be overwritten, if there is one."""
+        try:
+            if path.exists():
+                shutil.copyfile(path, self._new(path.stem))
+        except OSError as error:  # the new version matters more
+            log.warning("backup: %s", error)
+
+    def add(self, path: Path) -> None:
+        """Turn a copy of unsaved work into a backup, if there is one."""
+        try:
+            if path.exists():
+                os.replace(path, self._new("discarded"))
+        except OSError as error:
+            log.warning("backup: %s", error)
+
+    def _new(self, name: str) -> Path:
+        """Return the file of a new backup, and remove the oldest ones."""
+        old = sorted(self.folder.glob("*.enplace"), key=lambda path: path.stat().st_mtime)
+        for path in old[: max(0, len(old) - BACKUPS + 1)]:
+            path.unlink(missing_ok=True)
+        return self.folder / f"{name[:100]} {datetime.now():%Y-%m-%d %H.%M.%S}.enplace"
+
+
+class Recovery(QObject):
+    """Keeps a copy of unsaved work on disk, and finds copies that a crash left behind.
+
+    Each running studio holds a lock next to its copy; a copy without a lock is from a crash.
+
+    Attributes
+    ----------
+    backups : Backups
+    """
+
+    def __init__(self, document: Document, folder: Path) -> None:
+        super().__init__(document)
+        self._document, self._folder = document, folder
+        with suppress(EnplaceError):  # writing the copy reports the fault
+            make_private_folder(folder)
+        self.backups = Backups(folder / "backups")
+        for lock in folder.glob("*.lock"):
+            _is_abandoned(lock.with_suffix(""))
+        self._file = folder / f"{os.getpid()}-{id(self):x}.enplace"
+        self._recovered: Path | None = None
+        self._lock = _lock_of(self._file)
+        self._lock.tryLock(0)
+        self._pool = QThreadPool(self)
+        self._pool.setMaxThreadCount(1)
+        self._timer = QTimer(self, interval=AUTOSAVE_MS, singleShot=True)
+        self._timer.timeout.connect(self.write)
+        for signal in (document.problem_changed, document.plans_changed, document.file_changed):
+            signal.connect(self._note_change)
+
+    def _note_change(self) -> None:
+        """Plan the next copy. Later changes do not delay it."""
+        if not self._timer.isActive():
+            self._timer.start()
+
+    def write(self) -> None:
+        """Write the copy in the background, or remove it if everything is saved."""
+        opened = self._document.project
+        if opened is None or not self._document.modified:
+            self._pool.start(self._remove)
+        else:
+            project = to_project(opened, self._document.view, self._document.path)
+            self._pool.start(lambda: self._write(project))
+
+    def _write(self, project: Project) -> None:
+        try:
+            write_project(self._file, project)
+        except EnplaceError as error:
+            log.warning("autosave: %s", error)
+        else:
+            self._drop_recovered()
+
+    def _remove(self) -> None:
+        self._file.unlink(missing_ok=True)
+        self._drop_recovered()
+
+    def _drop_recovered(self) -> None:
+        """Remove the copy that was recovered: its work is in the new copy, or in a file."""
+        if self._recovered is not None:
+            self._recovered.unlink(missing_ok=True)
+            self._recovered = None
+
+    def leftovers(self) -> list[Path]:
+        """Return the copies that a crash left behind, newest first."""
+        copies = [path for path in self._folder.glob("*.enplace") if path != self._file]
+        left = [path for path in copies if _is_abandoned(path)]
+        return sorted(left, key=lambda path: path.stat().st_mtime, reverse=True)
+
+    def take_over(self, copy: Path) -> None:
+        """Remove a recovered copy as soon as its work is on disk elsewhere."""
+        self._recovered = copy
+        self.write()
+
+    def close(self) -> None:
+        """End with the work saved, or else discarded, which leaves a backup."""
+        self._timer.stop()
+        self._pool.waitForDone()
+        if self._document.modified:
+            self.backups.add(self._file)
+        self._remove()
+        self._lock.unlock()
+
+
+def _lock_of(path: Path) -> QLockFile:
+    lock = QLockFile(f"{path}.lock")
+    lock.setStaleLockTime(0)  # valid as long as its process lives, however old
+    return lock
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Return whether no running studio holds the lock of a copy; remove an abandoned lock."""
+    lock = _lock_of(path)
+    free = lock.tryLock(0)
+    if free:
+        lock.unlock()
+    return free
