@@ -25,6 +25,7 @@ from enplace.errors import EnplaceError
 from enplace.frameworks.tensorflow.devices import Devices, DevicesError, short_name
 from enplace.frameworks.tensorflow.error_text import first_line
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
+from enplace.frameworks.tensorflow.listening import accept_only, addresses_of, is_loopback
 from enplace.processes.wire import PROGRESS, Message
 from enplace.processes.worker import GAVE_UP, Worker, error_of
 from enplace.writers.clusters import cluster_text
@@ -76,9 +77,8 @@ def serving(devices: Devices) -> Iterator[str]:
 
 def _answers(address: str) -> bool:
     """Return whether a server listens at an address."""
-    name, _, port = address.rpartition(":")
     try:
-        socket.create_connection((name.strip("[]"), int(port)), PATIENCE_S).close()
+        socket.create_connection(_host_and_port(address), PATIENCE_S).close()
     except OSError:
         return False
     return True
@@ -162,6 +162,8 @@ def _free_ports(count: int) -> list[int]:
 def start_server(devices: Devices, task: str) -> tf.distribute.Server:
     """Start the server of one task in this process; it ends with the process.
 
+    It can be reached at its address in the cluster file only.
+
     Raises
     ------
     HostsError
@@ -175,12 +177,41 @@ def start_server(devices: Devices, task: str) -> tf.distribute.Server:
         jobs.setdefault(job, {})[number] = address
     job, number = _job_and_number(task)
     try:
-        return tf.distribute.Server(
-            tf.train.ClusterSpec(jobs), job_name=job, task_index=number, config=devices.config
+        server = tf.distribute.Server(
+            tf.train.ClusterSpec(jobs),
+            job_name=job,
+            task_index=number,
+            config=devices.config,
+            start=False,  # it already listens, but answers nobody yet
         )
+        _accept_only(jobs[job][number], _addresses(devices))
+        server.start()
     except tf.errors.OpError as error:
         why = first_line(error)
         raise HostsError(f"the server of {task} cannot start: {why}") from error
+    return server
+
+
+def _accept_only(address: str, all_addresses: Sequence[str]) -> None:
+    """Make this process's server reachable at an address of the cluster file only."""
+    host, port = _host_and_port(address)
+    try:
+        own = addresses_of(host)
+        if is_loopback(own) and not all(
+            is_loopback(addresses_of(_host_and_port(each)[0])) for each in all_addresses
+        ):
+            raise HostsError(
+                f"'{host}' is {own[0]} on this machine, where no other host can reach the server; "
+                f"write this machine's address in the cluster file"
+            )
+        accept_only(port, own)
+    except OSError as error:
+        raise HostsError(f"the server cannot be kept to {address}: {error}") from None
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def _job_and_number(task: str) -> tuple[str, int]:

@@ -53,6 +53,14 @@ def test_a_plan_runs_exactly_as_planned_across_two_hosts(tmp_path):
     assert not servers()
 
 
+def test_servers_are_reachable_at_their_own_address_only(tmp_path):
+    with serving(hosts(tmp_path)) as target:
+        port = int(target.rpartition(":")[2])
+        socket.create_connection(("127.0.0.1", port), 60).close()
+        with pytest.raises(TimeoutError):
+            socket.create_connection(("127.0.0.2", port), 0.3)
+
+
 def test_running_servers_are_used(tmp_path):
     with listening(2) as addresses:
         named = dict(zip(TASKS, addresses, strict=True))

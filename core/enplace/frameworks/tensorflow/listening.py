@@ -1,0 +1,104 @@
+"""Which address a server can be reached at.
+
+TensorFlow's servers listen on all interfaces, and have no option for it. So the kernel drops the
+packets that are sent to any other address of this machine: a socket filter, which needs no rights.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+Address = IPv4Address | IPv6Address
+
+_SO_ATTACH_FILTER = 26
+_NETWORK_HEADER = -0x100000
+"""Added to an offset, it counts from the start of the IP header."""
+
+_LOAD_WORD, _LOAD_BYTE, _SHIFT_RIGHT, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x30, 0x74, 0x15, 0x06
+_ACCEPT, _DROP = 0xFFFFFFFF, 0
+_TO_V4, _TO_V6 = 16, 24
+"""Where the destination address is in an IP header."""
+
+
+def addresses_of(host: str) -> list[Address]:
+    """Return the addresses that a host's name stands for here.
+
+    Raises
+    ------
+    OSError
+        If there is no such host.
+    """
+    return sorted({ip_address(each[4][0]) for each in socket.getaddrinfo(host, None)}, key=str)
+
+
+def is_loopback(addresses: Sequence[Address]) -> bool:
+    """Return whether only this machine can reach a host with these addresses."""
+    return all(address.is_loopback for address in addresses)
+
+
+def accept_only(port: int, addresses: Sequence[Address]) -> None:
+    """Make this process's servers at a port reachable at some addresses of this machine only.
+
+    Raises
+    ------
+    OSError
+        If nothing listens at that port, or the system does not allow it.
+    """
+    code = b"".join(_filter(addresses))
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HL", len(code) // 8, ctypes.addressof(buffer))
+    found = 0
+    for each in _sockets():
+        with each:
+            if _listens_at(each, port):
+                each.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+                found += 1
+    if not found:
+        raise OSError(f"nothing listens at port {port}")
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """Yield a second handle of each socket of this process, to be closed."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                yield socket.socket(fileno=os.dup(int(name)))
+
+
+def _listens_at(each: socket.socket, port: int) -> bool:
+    is_internet = each.family in (socket.AF_INET, socket.AF_INET6)
+    listens = each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    return is_internet and bool(listens) and each.getsockname()[1] == port
+
+
+def _filter(addresses: Sequence[Address]) -> list[bytes]:
+    """Return the kernel's instructions: accept packets sent to one of the addresses."""
+    to_v4, to_v6 = [_step(_LOAD_WORD, _NETWORK_HEADER + _TO_V4)], []
+    for address in addresses:
+        if isinstance(address, IPv4Address):
+            to_v4 += [_skip_unless(int(address), 1), _step(_RETURN, _ACCEPT)]
+            continue
+        for number, word in enumerate(struct.unpack("!4I", address.packed)):
+            to_v6 += [
+                _step(_LOAD_WORD, _NETWORK_HEADER + _TO_V6 + 4 * number),
+                _skip_unless(word, 7 - 2 * number),
+            ]
+        to_v6.append(_step(_RETURN, _ACCEPT))
+    drop = _step(_RETURN, _DROP)
+    version = [_step(_LOAD_BYTE, _NETWORK_HEADER), _step(_SHIFT_RIGHT, 4)]
+    return [*version, _skip_unless(4, len(to_v4) + 1), *to_v4, drop, *to_v6, drop]
+
+
+def _step(code: int, value: int) -> bytes:
+    return struct.pack("HBBI", code, 0, 0, value & 0xFFFFFFFF)
+
+
+def _skip_unless(value: int, count: int) -> bytes:
+    """Skip some instructions unless the last value loaded is this one."""
+    return struct.pack("HBBI", _JUMP_IF_EQUAL, 0, count, value)
