@@ -23,6 +23,7 @@ from enplace.machine import simulate
 from enplace.machine.loads import max_load_us
 from enplace.placers import DEFAULT_METHOD, STEP_TIME, THROUGHPUT, PlaceOptions, place, placers
 from enplace.placers.max_load.contract import excess_bytes
+from enplace.placing.registry import ANYTIME
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
@@ -127,7 +128,7 @@ def run_all(objective: str) -> Iterator[Column]:
 
 def _cell(problem: Problem, method: str, objective: str) -> Cell:
     able = placers()[method]
-    searches = able.can("anytime") or objective == THROUGHPUT
+    searches = able.can(ANYTIME) or objective == THROUGHPUT
     options = PlaceOptions(objective, time_limit_s=SEARCH_S if searches else None)
     try:
         plan = place(problem, method, options=options).plan

@@ -13,6 +13,7 @@ from benchmarks.synthetic import transformer_36k
 from enplace.bounds.step_time import lower_bound_us
 from enplace.machine import simulate
 from enplace.placers import DEFAULT_METHOD, STEP_TIME, PlaceOptions, place, placers
+from enplace.placing.registry import ANYTIME
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
 from enplace.readers.samples import samples
@@ -116,7 +117,7 @@ def _sum_up(rows: list[Row]) -> None:
 def _quick() -> list[str]:
     """List the methods that can run here and end before their time is up."""
     able = {name: p for name, p in placers(STEP_TIME).items() if p.installed}
-    return [name for name, p in able.items() if not p.can("anytime")]
+    return [name for name, p in able.items() if not p.can(ANYTIME)]
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ def _least_latency(pieces: int) -> _Solve:
 
 
 def _placed(method: str, objective: str) -> _Solve:
-    """Return a baseline that ``enplace place`` has too; without result if it is not installed."""
+    """Return a baseline that ``enplace place`` has too; it gives no result if not installed."""
 
     def solve(given: _Input) -> _Found | None:
         if not placers()[method].installed:
@@ -187,7 +187,7 @@ def _placed(method: str, objective: str) -> _Solve:
 
 
 def _by_expert(objective: str) -> _Solve:
-    """Return the evaluation of the experts' file for a graph; without result if there is none."""
+    """Return the evaluation of the experts' file for a graph, or no result if there is none."""
 
     def solve(given: _Input) -> _Found | None:
         file = given.path.parents[1] / "expert" / given.path.name.removeprefix("layer_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import QInputDialog
 
 from enplace.frameworks.registry import exporters
@@ -222,9 +223,9 @@ _ACTIONS: tuple[Action, ...] = (
     Action("rename-plan", "Rename plan…", "Plan", ("F2",), _rename_plan, _planned, 3),
     Action("remove-plan", "Remove plan", "Plan", (),
            _remove_plan, _planned, 3),
-    Action("fit", "Fit to window", "View", ("0",), lambda s: s.panes.call("fit"), _open, 1),
+    Action("fit", "Fit to window", "View", ("0",), lambda s: s.panes.fit(), _open, 1),
     Action("focus", "Go to selection", "View", ("F",),
-           lambda s: s.panes.call("focus_selection"), _selected, 1),
+           lambda s: s.panes.focus_selection(), _selected, 1),
     Action("reset-layout", "Reset layout", "View", (), lambda s: s.panes.reset(), group=2),
     _mode_action("system", "Light or dark like the system"),
     _mode_action("light", "Light"),
@@ -240,12 +241,41 @@ _ACTIONS: tuple[Action, ...] = (
 
 
 def all_actions() -> tuple[Action, ...]:
-    """List all actions, including those of the views, in menu order."""
+    """List all actions, including those of the views, in menu order.
+
+    Raises
+    ------
+    ValueError
+        If two actions have the same id or shortcut; the message is for the developer.
+    """
     of_views = [_view_action(view, action) for view in all_views() for action in view.actions]
+    _check_unique([*_ACTIONS, *of_views])
     order = (*MENUS, "")
     return tuple(
         sorted((*_ACTIONS, *of_views), key=lambda spec: (order.index(spec.menu), spec.group))
     )
+
+
+def _check_unique(actions: Collection[Action]) -> None:
+    """Refuse an action with an id or a shortcut that an earlier one has."""
+    ids: set[str] = set()
+    owners: dict[str, str] = {}
+    for action in actions:
+        if action.id in ids:
+            raise ValueError(f"action '{action.id}': another action has this id; rename it")
+        ids.add(action.id)
+        for key in map(_portable, action.keys):
+            if key in owners:
+                raise ValueError(
+                    f"action '{action.id}': its shortcut {key} belongs to '{owners[key]}'; choose "
+                    f"another one"
+                )
+            owners[key] = action.id
+
+
+def _portable(keys: str) -> str:
+    """Return the spelling that all spellings of a shortcut share."""
+    return QKeySequence(keys).toString(QKeySequence.SequenceFormat.PortableText)
 
 
 VIEW_KEYS = (

@@ -94,13 +94,11 @@ def constrain(
     project = replace(project, problem=problem)
     if project.current is None:
         return project
-    return _with_plan(project, repair(problem, plan or project.current.plan))
+    return _with_plan(project, project.current, repair(problem, plan or project.current.plan))
 
 
-def _with_plan(project: OpenProject, plan: Plan) -> OpenProject:
+def _with_plan(project: OpenProject, current: PlanEntry, plan: Plan) -> OpenProject:
     """Show an edited plan: after its origin in the list, or replacing an earlier edit."""
-    current = project.current
-    assert current is not None
     if np.array_equal(plan.device, current.plan.device):
         return project
     schedule = simulate(project.problem, plan)
@@ -148,8 +146,7 @@ def place(project: OpenProject, ops: Collection[int], device: int, pin: bool) ->
     after = constrain(
         project, pins=None if pins == dict(project.problem.pins) else pins, plan=moved
     )
-    assert after.current is not None
-    if (after.current.plan.device[whole] != device).any():
+    if after.current and (after.current.plan.device[whole] != device).any():
         name = project.problem.profile.op_names[int(whole[0])]
         label = project.problem.cluster.devices[device].name
         raise PlanError(f"op '{name}' may not run on {label}; choose another device")

@@ -14,6 +14,7 @@ from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from enplace.bounds import Proof
 from enplace.placing.options import Option, Value
+from enplace.placing.registry import ANYTIME
 from enplace.processes import codecs
 from enplace.processes.wire import FAILED, Message
 from enplace.processes.worker import handler_program
@@ -220,13 +221,14 @@ class Solver(QObject):
 
     def searches(self, method: str) -> bool:
         """Return whether a method keeps improving its plan until its time is up."""
-        return method in self.methods and "anytime" in self.methods[method].capabilities
+        return method in self.methods and ANYTIME in self.methods[method].capabilities
 
-    def start(self) -> None:
-        """Start the worker early, so that the first job finds it ready."""
+    def start(self) -> StudioWorker:
+        """Return the worker; start it if there is none, so that the first job finds it ready."""
         if self._worker is None:
             self._worker, self._sent_profile = StudioWorker(PROGRAM, parent=self), None
             self._worker.received.connect(self._receive)
+        return self._worker
 
     def solve(
         self,
@@ -318,8 +320,7 @@ class Solver(QObject):
             self._send(codecs.plan_message("solve", job.start, details))
 
     def _send(self, message: Message) -> None:
-        assert self._worker is not None
-        self._worker.send(message)
+        self.start().send(message)
 
     def _receive(self, message: Message) -> None:
         if message.do == "hello":

@@ -102,6 +102,7 @@ class Toast(QFrame):
         layout.addWidget(self._undo)
         self._timer = QTimer(self, interval=TOAST_MS, singleShot=True)
         self._timer.timeout.connect(self.hide)
+        self._around = parent
         parent.installEventFilter(self)
         self.hide()
 
@@ -124,9 +125,7 @@ class Toast(QFrame):
         return False
 
     def _settle(self) -> None:
-        parent = self.parentWidget()
-        assert parent is not None
-        free = parent.size()
+        free = self._around.size()
         self._text.setWordWrap(False)
         self.adjustSize()
         if self.width() > free.width() - 2 * MARGIN:

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QFileDialog, QInputDialog, QMenu, QWidget
 
 from enplace.errors import EnplaceError
 from enplace.placing.options import FILE, SWITCH, Option, Value
+from enplace.placing.registry import HETEROGENEOUS, MEMORY, ONE_DEVICE, SPLITS
 from enplace.values.memory import one_device_peak_bytes
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 from enplace_studio.jobs import Method, Solver
@@ -234,10 +235,10 @@ def why_not_for(method: Method, problem: Problem) -> str:
     """Explain why a method cannot run or cannot solve this problem; empty if it can."""
     if method.why_not:
         return method.why_not
-    if "splits" in method.capabilities and problem.splits:
+    if SPLITS in method.capabilities and problem.splits:
         return "The ops of this graph are already split; show a plan without splits first."
     largest = int(problem.cluster.capacity_bytes.max())
-    if "one-device" in method.capabilities and problem.profile.persistent_bytes.sum() > largest:
+    if ONE_DEVICE in method.capabilities and problem.profile.persistent_bytes.sum() > largest:
         return "It uses one GPU, and this model’s variables do not fit on any single device."
     return ""
 
@@ -245,11 +246,11 @@ def why_not_for(method: Method, problem: Problem) -> str:
 def warnings_for(method: Method, problem: Problem) -> list[str]:
     """List what a method ignores that matters for this problem, one sentence each."""
     cluster, gpus, warnings = problem.cluster, problem.cluster.gpus, []
-    uses_speed = {"heterogeneous", "one-device"} & set(method.capabilities)
+    uses_speed = {HETEROGENEOUS, ONE_DEVICE} & set(method.capabilities)
     if len(set(cluster.speed[gpus].tolist())) > 1 and not uses_speed:
         warnings.append("It treats all GPUs as identical, and yours differ.")
     if (
-        "memory" not in method.capabilities
+        MEMORY not in method.capabilities
         and _one_gpu_bytes(problem) > cluster.capacity_bytes[gpus].max()
     ):
         warnings.append("It ignores memory, and this model may not fit on one device.")

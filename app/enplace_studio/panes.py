@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QWidget
 from enplace_studio.docks import Dock
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
-from enplace_studio.view import View
+from enplace_studio.view import View, Zoomable
 from enplace_studio.views import all_views
 
 PRELOAD_MS = 200
@@ -104,14 +104,24 @@ class Panes(QObject):
         for dock in self.docks.values():
             dock.hide()
 
-    def call(self, method: str) -> None:
-        """Call a method of the focused view, or else of the view in the middle."""
+    @property
+    def zoomable_view(self) -> Zoomable | None:
+        """The focused view if it can zoom, or else the view in the middle if it can."""
         widget: QWidget | None = QApplication.focusWidget()
-        while widget is not None and not hasattr(widget, method):
+        while widget is not None and not isinstance(widget, Zoomable):
             widget = widget.parentWidget()
-        target = widget or self.middle_view
-        if target is not None and hasattr(target, method):
-            getattr(target, method)()
+        view = widget or self.middle_view
+        return view if isinstance(view, Zoomable) else None
+
+    def fit(self) -> None:
+        """Show everything in the zoomable view."""
+        if view := self.zoomable_view:
+            view.fit()
+
+    def focus_selection(self) -> None:
+        """Show the selection in the zoomable view."""
+        if view := self.zoomable_view:
+            view.focus_selection()
 
     # Their arrangement
 

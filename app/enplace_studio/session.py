@@ -71,7 +71,7 @@ def open_file(path: Path, cluster: Cluster | None = None) -> Opened:
     if path.suffix == ".enplace":
         project = read_project(path)
         if project.cluster is not None:
-            return _open_project(project, path)
+            return _open_project(project, project.cluster, path)
         profile = project.profile
     else:
         profile = read_profile(path)
@@ -100,15 +100,14 @@ def _usual_cluster(profile: Profile) -> Cluster:
     return next(iter(presets().values()))
 
 
-def _open_project(project: Project, path: Path) -> Opened:
-    assert project.cluster is not None
+def _open_project(project: Project, cluster: Cluster, path: Path) -> Opened:
     view = dict(project.view)
     shell = view.pop(SHELL, {})
     shell = shell if isinstance(shell, dict) else {}
     compute, links = _scales(shell.get("scale"))
     problem = Problem(
         split_profile(project.profile, project.splits),
-        project.cluster.scaled(compute, links),
+        cluster.scaled(compute, links),
         project.pins,
         project.together,
         project.forbidden,
@@ -125,7 +124,7 @@ def _open_project(project: Project, path: Path) -> Opened:
     graphs: dict[tuple[Split, ...], Problem] = {(): model} if project.splits else {}
     grouping = group_ops(problem.profile)
     opened = OpenProject(
-        problem, project.cluster, grouping, compute, links, tuple(entries), current, graphs
+        problem, cluster, grouping, compute, links, tuple(entries), current, graphs
     )
     return Opened(opened, path, view)
 

@@ -9,13 +9,24 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
+
+
+@runtime_checkable
+class Zoomable(Protocol):
+    """A view, or a part of one, that the actions "Fit to window" and "Go to selection" work on."""
+
+    def fit(self) -> None:
+        """Zoom so that everything is visible."""
+
+    def focus_selection(self) -> None:
+        """Zoom to the selection."""
 
 
 @dataclass(frozen=True)

@@ -118,10 +118,10 @@ def test_an_unresponsive_placer_is_killed_and_its_best_plan_kept(own_solver, pro
 
     best = plan_of(problem, {"a": 0, "b": 1})
     own_solver.job = Job(99, problem, "single", None, True)
-    own_solver.report = Report("searching", incumbent=replace(best, method="deaf"))
+    own_solver.report = Report("searching", incumbent=replace(best, method="stubborn"))
     with qtbot.waitSignal(own_solver.solved) as solved:
         own_solver.cancel()
-    assert solved.args[1].method == "deaf"
+    assert solved.args[1].method == "stubborn"
     with qtbot.waitSignal(own_solver.solved):
         own_solver.solve(problem, ["single"])
 

@@ -1,6 +1,7 @@
 """A view takes one folder and one line."""
 
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -9,6 +10,7 @@ from PySide6.QtWidgets import QLabel, QMessageBox
 
 from documents import chain_document
 from enplace_studio import views
+from enplace_studio.actions import all_actions
 from enplace_studio.palette import Palette
 from enplace_studio.theme import theme
 from enplace_studio.view import View, ViewAction
@@ -85,6 +87,24 @@ def test_the_views_action_is_in_the_menu_and_the_palette(window, qtbot):
     assert "Ctrl+J" in palette.list.item(0).text()
     palette.list.itemActivated.emit(palette.list.item(0))
     assert window.panes.views["notes"].asked
+
+
+@pytest.mark.parametrize("key", ["Ctrl+S", "ctrl+s", "S, Ctrl+S"])
+def test_a_shortcut_that_another_action_has_is_refused(folder, monkeypatch, key):
+    monkeypatch.setattr(views, "FOLDERS", [*views.FOLDERS, folder])
+    assert "ask-notes" in {action.id for action in all_actions()}
+    view = sys.modules[folder].VIEW
+    taken = replace(view.actions[0], keys=tuple(key.split(", ")))
+    sys.modules[folder].VIEW = replace(view, actions=(taken,))
+    sentence = r"action 'ask-notes': its shortcut Ctrl\+S belongs to 'save'; choose another one"
+    with pytest.raises(ValueError, match=sentence):
+        all_actions()
+
+
+def test_an_action_id_that_another_action_has_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(views, "FOLDERS", [*views.FOLDERS, folder, folder])
+    with pytest.raises(ValueError, match="action 'ask-notes': another action has this id"):
+        all_actions()
 
 
 def test_a_layout_saved_without_the_view_does_not_apply(window, monkeypatch):

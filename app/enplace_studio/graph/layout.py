@@ -271,8 +271,7 @@ class _Stack:
         column, most = 0, max(self.columns, _LEAST_COLUMNS)
         if left:
             most = max(most, int((self.full_width - left - TITLE_W + GAP) / (self.card_w + GAP)))
-        for group in line.columns:
-            assert group is not None
+        for group in (each for each in line.columns if each is not None):
             self.texts[group] = text = self.grouping.rows[group]
             span = min(3, math.ceil((_text_width(text) + GAP) / (self.card_w + GAP)))
             if column and column + span > most:

@@ -52,7 +52,7 @@ class ResultCard(QFrame):
         self.again_button = button(
             "Run again", lambda: document.requests.run_action.emit("run"), kind="link"
         )
-        self.facts = QWidget()
+        self.facts, self._column = QWidget(), QVBoxLayout(self)
         self._lay_out()
         document.current_changed.connect(self.refresh)
         document.opened.connect(self.refresh)
@@ -66,7 +66,7 @@ class ResultCard(QFrame):
         buttons = QHBoxLayout()
         buttons.addWidget(self.take_button, 1)
         buttons.addWidget(self.again_button)
-        layout = QVBoxLayout(self)
+        layout = self._column
         layout.setContentsMargins(12, 8, 12, 12)
         layout.setSpacing(6)
         layout.addLayout(head)
@@ -93,9 +93,7 @@ class ResultCard(QFrame):
     def _show(self, facts: list[Fact]) -> None:
         """Replace the old table with a new one."""
         old, self.facts = self.facts, _table(facts)
-        layout = self.layout()
-        assert layout is not None
-        layout.replaceWidget(old, self.facts)
+        self._column.replaceWidget(old, self.facts)
         old.hide()
         old.deleteLater()
 

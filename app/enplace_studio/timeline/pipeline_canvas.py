@@ -45,6 +45,8 @@ class PipelineCanvas(TipWidget):
         self.pipeline: PipelineSchedule | None = None
         self.schedule: Schedule | None = None
         self._rows: list[int] = []
+        self._names: list[str] = []
+        self._whole_us = 1.0
         self._parts_us: FloatArray = np.zeros((0, 3))
         self._loads_us: FloatArray = np.zeros(0)
         self._further: set[int] = set()
@@ -53,10 +55,13 @@ class PipelineCanvas(TipWidget):
     def show_pipeline(self, schedule: Schedule | None, pipeline: PipelineSchedule | None) -> None:
         """Show this pipeline, or nothing if there is none."""
         self.schedule, self.pipeline = schedule, pipeline
-        self._rows, self._further = [], set()
+        self._rows, self._names, self._further = [], [], set()
         if schedule is not None and pipeline is not None:
             used = {device for stage in pipeline.stages for device in stage.devices}
             self._rows = sorted(used)
+            devices = schedule.problem.cluster.devices
+            self._names = [device_label(devices[device].name) for device in self._rows]
+            self._whole_us = max(pipeline.makespan_us, 1e-9)
             self._further = set(further_stages(pipeline))
             problem, plan = schedule.problem, schedule.plan
             self._parts_us = _parts_us(problem, plan)
@@ -86,8 +91,7 @@ class PipelineCanvas(TipWidget):
 
     def box(self, slot: Slot) -> QRectF:
         """Return the area of a slot."""
-        assert self.pipeline is not None
-        lane, whole_us = self.lane(slot.device), max(self.pipeline.makespan_us, 1e-9)
+        lane, whole_us = self.lane(slot.device), self._whole_us
         left = lane.left() + slot.start_us / whole_us * lane.width()
         width = max((slot.finish_us - slot.start_us) / whole_us * lane.width(), 1.0)
         thin = TRANSFER_PX * theme.scale
@@ -105,19 +109,17 @@ class PipelineCanvas(TipWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         with QPainter(self) as painter:
-            for device in self._rows:
-                self._paint_row(painter, device)
+            for device, name in zip(self._rows, self._names, strict=True):
+                self._paint_row(painter, device, name)
             for slot in self._slots():
                 self._paint_slot(painter, slot)
 
-    def _paint_row(self, painter: QPainter, device: int) -> None:
-        assert self.schedule is not None
+    def _paint_row(self, painter: QPainter, device: int, name: str) -> None:
         tokens, lane = theme.tokens, self.lane(device)
         painter.fillRect(lane, tokens.lane)
         painter.setPen(tokens.text)
         painter.setFont(theme.font(11, QFont.Weight.Medium))
         middle = Qt.AlignmentFlag.AlignVCenter
-        name = device_label(self.schedule.problem.cluster.devices[device].name)
         area = QRectF(0, lane.top(), NAME_PX * theme.scale, lane.height())
         shown = QFontMetricsF(painter.font()).elidedText(
             name, Qt.TextElideMode.ElideMiddle, area.width() - 4

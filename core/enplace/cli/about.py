@@ -26,8 +26,6 @@ LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "regex", "tqdm")
 STUDIO_MODULES = ("PySide6", "pygraphviz", "pyqtgraph")
 SOLVER_MODULES = {"HiGHS": "highspy", "OR-Tools": "ortools", "PuLP": "pulp"}
 SOLVER_PROGRAMS = ("CBC", "CPLEX", "Gurobi")
-SCOTCH, GET_SCOTCH = "scotch_gmap", "apt install scotch"
-"""Copied from the placers, which are slow to import, and need numba."""
 
 
 @command("methods")
@@ -119,6 +117,7 @@ def doctor() -> Answer:
     """
     from enplace.frameworks.registry import frameworks
     from enplace.solvers.milp import program_of
+    from enplace.solvers.scotch_process import GET_SCOTCH, SCOTCH
 
     versions = {"enplace": __version__, "python": platform.python_version()}
     versions |= {name: _version(name) or "missing" for name in LIBRARIES}

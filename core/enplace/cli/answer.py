@@ -47,11 +47,13 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-def command(name: str) -> Callable[[Callable[..., Answer]], click.Command]:
+def command(
+    name: str, cls: type[click.Command] = click.Command
+) -> Callable[[Callable[..., Answer]], click.Command]:
     """Make a command with ``--json`` of a function that returns an :class:`Answer`."""
 
     def register(answer: Callable[..., Answer]) -> click.Command:
-        @cli.command(name)
+        @cli.command(name, cls=cls)
         @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
         @click.pass_context
         @functools.wraps(answer)

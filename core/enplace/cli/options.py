@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from click.shell_completion import CompletionItem
 from enplace.errors import EnplaceError
 
 if TYPE_CHECKING:
-    from enplace.placing.options import Value
+    from enplace.placing.options import Option, Value
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -160,7 +161,7 @@ constraint_options: Decorator
 """``--pin``, ``--colocate``, ``--forbid``."""
 
 solver_options: Decorator
-"""``--objective``, ``--time-limit``, ``--seed``, and ``--option`` with its other spellings."""
+"""``--objective``, ``--time-limit``, ``--seed`` and ``--option``."""
 
 
 def all_of(*options: Decorator) -> Decorator:
@@ -225,70 +226,44 @@ solver_options = all_of(
         "option_texts",
         multiple=True,
         metavar="NAME=VALUE",
-        help="An option of the method; 'enplace methods --json' lists them. Can be repeated.",
-    ),
-    click.option(
-        "--solver",
-        type=click.Choice(["highs", "cbc", "gurobi", "cplex"]),
-        help="Solver of integer programs. [default: highs; for max-load-ip CP-SAT, for pesto "
-        "the best that is installed]",
-    ),
-    click.option(
-        "--load",
-        type=click.Choice(["sum", "overlap", "duplex"]),
-        help="How the transfers of a pipeline's device count: added to its compute time, "
-        "overlapping with it, or overlapping with it and with each other (in and out). "
-        "[default: sum]",
-    ),
-    click.option(
-        "--pipeline",
-        type=click.Choice(["1f1b", "gpipe"]),
-        help="How a pipeline trains: one forward, one backward (PipeDream), or all samples "
-        "forward first. [default: 1f1b]",
-    ),
-    click.option(
-        "--replicate", is_flag=True, help="Let several devices run replicas of one stage."
-    ),
-    click.option(
-        "--two-level",
-        is_flag=True,
-        help="Also count transfers between the machines of a pipeline.",
-    ),
-    click.option(
-        "--family",
-        type=click.Choice(["stacked", "branches", "layers"]),
-        help="How the expert places the model: layers in blocks, branches of each cell dealt out, "
-        "or convolution, normalisation and activation layers in turn. [default: recognised]",
-    ),
-    click.option(
-        "--rules",
-        type=FILE,
-        metavar="RULES.txt",
-        help="Device of some ops in the expert's plan: a file with lines of REGEX -> DEVICE.",
-    ),
-    click.option(
-        "--memory-rule",
-        type=click.Choice(["makers", "sums"]),
-        help="What m-etf and m-sct count as memory on a GPU, as in Baechi's code: outputs that "
-        "are still needed, without received copies; or all inputs and outputs, as if none "
-        "were freed. [default: live tensors, with received copies]",
+        help="An option of the method; 'enplace methods --json' lists them. Can be repeated. Each "
+        "option also has a flag of its own, such as --load or --rounds.",
     ),
 )
 
-SPELLINGS = {
-    name.replace("-", "_"): name
-    for name in (
-        "solver",
-        "load",
-        "pipeline",
-        "replicate",
-        "two-level",
-        "family",
-        "rules",
-        "memory-rule",
-    )
-}
-"""Flags that spell ``--option NAME=VALUE``; fixed here, as importing the placers is slow."""
+
+class PlacerCommand(click.Command):
+    """A command with a flag for every option of a placer.
+
+    ``--NAME VALUE`` is another spelling of ``--option NAME=VALUE``. Importing the placers is slow,
+    so their options are read only when the command is called.
+    """
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from enplace.placers import all_options
+
+        *own, help_flag = super().get_params(ctx)
+        return [*own, *map(_flag, all_options().values()), help_flag]
+
+
+@functools.cache
+def _flag(option: Option) -> click.Option:
+    """Make the flag of an option."""
+    usual = f" [default: {option.default}]" if option.default else ""
+    return click.Option([f"--{option.name}"], help=option.help + usual, **_flag_values(option))
+
+
+def _flag_values(option: Option) -> dict[str, Any]:
+    """Return what click needs to know about the values of an option."""
+    from enplace.placing import options
+
+    if option.values == options.SWITCH:
+        return {"is_flag": True, "default": None}
+    if option.choices:
+        return {"type": click.Choice([value.lower() for value in option.choices])}
+    if option.values == options.FILE:
+        return {"type": FILE, "metavar": "FILE"}
+    return {"metavar": "NUMBER"}
 
 
 def take_values(given: dict[str, Any]) -> dict[str, Value]:
@@ -299,8 +274,10 @@ def take_values(given: dict[str, Any]) -> dict[str, Value]:
     EnplaceError
         If a text is not of the form NAME=VALUE.
     """
-    spelt = {name: given.pop(flag) for flag, name in SPELLINGS.items()}
-    values: dict[str, Value] = {name: value for name, value in spelt.items() if value}
+    from enplace.placers import all_options
+
+    by_flag = {name: given.pop(name.replace("-", "_")) for name in all_options()}
+    values: dict[str, Value] = {name: v for name, v in by_flag.items() if v is not None}
     for text in given.pop("option_texts"):
         name, equals, value = text.partition("=")
         if not equals or not name or not value:

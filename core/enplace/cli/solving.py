@@ -25,6 +25,7 @@ from enplace.cli.options import (
     POLICIES,
     MethodsType,
     MethodType,
+    PlacerCommand,
     cluster_option,
     constraint_options,
     plan_argument,
@@ -35,6 +36,7 @@ from enplace.cli.options import (
 )
 from enplace.cli.progress import progress_bar, stopped_by_ctrl_c
 from enplace.errors import EnplaceError
+from enplace.values.load_rule import PIPELINES, TRANSFERS
 
 if TYPE_CHECKING:
     from enplace.values.plan import Plan
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from enplace.values.schedule import Schedule
 
 
-@command("place")
+@command("place", PlacerCommand)
 @profile_argument
 @cluster_option(required=True)
 @click.option("--method", type=MethodType(), metavar="METHOD", help="'enplace methods' lists them.")
@@ -69,10 +71,11 @@ def place(
     """
     from enplace.placers import PlaceOptions
     from enplace.placers import place as run_placer
+    from enplace.placers.expert import FAMILY, RULES
 
     check_outputs((output, schedule_file), profile, given["cluster"])
     values = take_values(given)
-    usual = "expert" if {"family", "rules"} & values.keys() else _default_method(objective)
+    usual = "expert" if {FAMILY.name, RULES.name} & values.keys() else _default_method(objective)
     (chosen,) = method_names(usual if method is None else method, objective)
     problem = read_problem(profile, **given)
     first = None if start is None else read_start(problem, start, chosen)
@@ -107,7 +110,7 @@ def place(
 )
 @click.option(
     "--pipeline",
-    type=click.Choice(["inference", "1f1b", "gpipe"]),
+    type=click.Choice(["inference", *PIPELINES]),
     help="Simulate many samples instead of one step: through the whole graph, or trained "
     "as in PipeDream or GPipe.",
 )
@@ -120,7 +123,7 @@ def place(
 )
 @click.option(
     "--load",
-    type=click.Choice(["sum", "overlap", "duplex"]),
+    type=click.Choice(TRANSFERS),
     help="Whether the transfers of a pipeline's device overlap with its computing. "
     "[default: the plan's]",
 )
@@ -186,7 +189,7 @@ def _pipeline_answer(problem: Problem, plan: Plan, kind: str, n: int, wanted: st
     return Answer(document, summary.describe_pipeline(problem, plan, found))
 
 
-@command("compare")
+@command("compare", PlacerCommand)
 @profile_argument
 @cluster_option(required=True)
 @click.option(

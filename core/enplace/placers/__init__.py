@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 
 from enplace.placing.options import Option, PlaceOptions, Progress
-from enplace.placing.registry import Placer, placers
+from enplace.placing.registry import Placer, all_options, placers
 from enplace.placing.run import place
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
 
@@ -31,6 +31,7 @@ __all__ = [
     "PlaceOptions",
     "Placer",
     "Progress",
+    "all_options",
     "load_modules",
     "place",
     "placers",

@@ -29,7 +29,7 @@ from enplace.compiling import helper, kernel
 from enplace.placing.capacity import Claims, claim, claims_of, needed_bytes
 from enplace.placing.in_order import place_in_order, settle_clusters
 from enplace.placing.options import PlaceOptions
-from enplace.placing.registry import placer
+from enplace.placing.registry import HETEROGENEOUS, MEMORY, placer
 from enplace.placing.slots import all_free_from, empty_slots, free_from, occupy
 from enplace.values.arrays import FloatArray, IntArray, csr_offsets
 from enplace.values.plan import Plan
@@ -38,13 +38,13 @@ from enplace.values.problem import Problem
 _SOURCE = "Celeritas (Xu et al. 2022)"
 
 
-@placer("order-place", title="Order-Place, Celeritas", source=_SOURCE, capabilities=("memory",))
+@placer("order-place", title="Order-Place, Celeritas", source=_SOURCE, capabilities=(MEMORY,))
 def order_place(problem: Problem, options: PlaceOptions) -> Plan:
     """Fill one GPU to its limit with clusters in CPD-TOPO order, then the next."""
     return place_in_order(problem, "order-place", options)
 
 
-@placer("celeritas", title="Celeritas", source=_SOURCE, capabilities=("memory", "heterogeneous"))
+@placer("celeritas", title="Celeritas", source=_SOURCE, capabilities=(MEMORY, HETEROGENEOUS))
 def celeritas(problem: Problem, options: PlaceOptions) -> Plan:
     """Fuse ops, then stay on one device unless another would start a cluster much earlier."""
     group = fuse(problem)

@@ -26,7 +26,7 @@ from enplace.placers.heft import list_schedule
 from enplace.placing.candidates import best_that_fits
 from enplace.placing.capacity import claims_of
 from enplace.placing.options import PlaceOptions
-from enplace.placing.registry import placer
+from enplace.placing.registry import CHANNELS, HETEROGENEOUS, MEMORY, placer
 from enplace.placing.settle import position_by_start, upward_rank_us
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
@@ -37,7 +37,7 @@ from enplace.values.profile import FloatArray, IntArray
     "dpos",
     title="DPOS, FastT",
     source="FastT (Middleware 2020), Algorithm 1",
-    capabilities=("memory", "heterogeneous", "channels"),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS),
 )
 def dpos(problem: Problem, options: PlaceOptions) -> Plan:
     """Keep the critical path on one device; place all other ops where they end earliest."""

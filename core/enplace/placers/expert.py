@@ -55,7 +55,7 @@ RULES = Option(
     "rules",
     FILE,
     "",
-    "Where some ops go in the expert's plan: a file with lines of REGEX -> DEVICE.",
+    "Device of some ops in the expert's plan: a file with lines of REGEX -> DEVICE.",
 )
 
 _KINDS = {

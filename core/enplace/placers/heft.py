@@ -44,7 +44,7 @@ from enplace.placing.list_schedule import (
     sort_inputs,
 )
 from enplace.placing.options import PlaceOptions
-from enplace.placing.registry import placer
+from enplace.placing.registry import CHANNELS, HETEROGENEOUS, MEMORY, placer
 from enplace.placing.settle import mean_rank_us, position_by
 from enplace.placing.slots import Slots, empty_slots, occupy
 from enplace.values.plan import Plan
@@ -68,7 +68,7 @@ or edges above a ratio, up to a limit given as a share of a GPU's even load."""
     "heft",
     title="HEFT, list scheduling",
     source="Topcuoglu, Hariri and Wu (TPDS 2002)",
-    capabilities=("memory", "heterogeneous", "channels"),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS),
 )
 def heft(problem: Problem, options: PlaceOptions) -> Plan:
     """Schedule ops by upward rank where they end earliest; return the best of a few variants."""

@@ -19,7 +19,7 @@ from enplace.placers.max_load.methods import PROGRAM_S
 from enplace.placing.candidates import unordered
 from enplace.placing.group_search import GroupSearch
 from enplace.placing.options import ROUNDS, PlaceOptions, Progress
-from enplace.placing.registry import EVERY, placer
+from enplace.placing.registry import ANYTIME, CHANNELS, EVERY, HETEROGENEOUS, MEMORY, placer
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.profile import IntArray
@@ -32,7 +32,7 @@ RESTARTS = 10
     title="Local search",
     source="Tarnawski et al. (NeurIPS 2020), section 6",
     objectives=EVERY,
-    capabilities=("memory", "heterogeneous", "channels", "anytime"),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME),
     options=(ROUNDS,),
 )
 def local_search(problem: Problem, options: PlaceOptions) -> Plan:

@@ -13,7 +13,7 @@ import numpy as np
 from enplace.placers.expert import expert
 from enplace.placing.group_search import GroupSearch
 from enplace.placing.options import ROUNDS, PlaceOptions
-from enplace.placing.registry import placer
+from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, placer
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
@@ -29,7 +29,7 @@ LEAST_SHARE = 0.1
     "mcmc",
     title="MCMC, FlexFlow",
     source="FlexFlow (MLSys 2019)",
-    capabilities=("memory", "heterogeneous", "channels", "anytime"),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME),
     options=(ROUNDS,),
 )
 def mcmc(problem: Problem, options: PlaceOptions) -> Plan:

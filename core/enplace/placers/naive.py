@@ -4,14 +4,14 @@ import numpy as np
 
 from enplace.placing.candidates import best_of, unordered
 from enplace.placing.options import PlaceOptions
-from enplace.placing.registry import placer
+from enplace.placing.registry import ONE_DEVICE, placer
 from enplace.placing.settle import natural_position, settle
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 
 
-@placer("single", title="One GPU", capabilities=("one-device",))
+@placer("single", title="One GPU", capabilities=(ONE_DEVICE,))
 def single(problem: Problem, options: PlaceOptions) -> Plan:
     """Place all ops on the fastest GPU, or on the first of several equally fast ones.
 

@@ -29,7 +29,7 @@ from enplace.placers.naive import single
 from enplace.placing.candidates import best_that_fits
 from enplace.placing.incumbents import is_better, report
 from enplace.placing.options import PlaceOptions
-from enplace.placing.registry import placer
+from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, SPLITS, placer
 from enplace.placing.settle import position_by_start
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
@@ -51,7 +51,7 @@ TIME_LIMIT_S = 45.0
     "os-dpos",
     title="OS-DPOS, FastT: with ops split",
     source="FastT (Middleware 2020), Algorithm 2",
-    capabilities=("memory", "heterogeneous", "channels", "anytime", "splits"),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, SPLITS),
 )
 def os_dpos(problem: Problem, options: PlaceOptions) -> Plan:
     """Split the ops of the critical path while that shortens the step."""

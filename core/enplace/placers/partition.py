@@ -17,12 +17,9 @@ the choice open, this is what we do:
 from __future__ import annotations
 
 import importlib.util
-import os
+import math
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -31,9 +28,12 @@ from enplace.coarsen import find_leaders, group_graph, mean_link
 from enplace.errors import EnplaceError
 from enplace.placing.candidates import best_of, unordered
 from enplace.placing.options import PlaceOptions
-from enplace.placing.registry import EVERY, placer
+from enplace.placing.registry import EVERY, HETEROGENEOUS, MEMORY, placer
 from enplace.placing.repair import relieve
 from enplace.placing.settle import natural_position, settle
+from enplace.processes.wire import Message
+from enplace.solvers.ask import ask_solver
+from enplace.solvers.scotch_process import GET_SCOTCH, SCOTCH
 from enplace.values.arrays import FloatArray, IntArray, csr_offsets
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -42,9 +42,6 @@ METIS_IMBALANCE = 30
 """METIS's ufactor: by how many thousandths a part may exceed its share."""
 
 SCOTCH_IMBALANCE = 0.05
-
-SCOTCH = "scotch_gmap"
-"""The program's name in Debian, where another package has gmap."""
 
 _TOTAL = 10**8
 """The sum of the weights; sums of them must fit into 32 bits."""
@@ -77,7 +74,7 @@ Partition = Callable[[Weighted], IntArray]
     title="METIS, graph partitioning",
     source="Karypis and Kumar (1998), as in Celeritas, section 6.2",
     objectives=EVERY,
-    capabilities=("memory", "heterogeneous"),
+    capabilities=(MEMORY, HETEROGENEOUS),
     why_not=""
     if importlib.util.find_spec("pymetis")
     else "pymetis is missing; run: pip install 'enplace[metis]'",
@@ -92,14 +89,12 @@ def metis(problem: Problem, options: PlaceOptions) -> Plan:
     title="Scotch, graph partitioning",
     source="Pellegrini (2009), as in Tarnawski et al. (NeurIPS 2020), section 6",
     objectives=EVERY,
-    capabilities=("memory", "heterogeneous"),
-    why_not=""
-    if shutil.which(SCOTCH)
-    else f"the program {SCOTCH} is missing; run: apt install scotch",
+    capabilities=(MEMORY, HETEROGENEOUS),
+    why_not="" if shutil.which(SCOTCH) else f"the program {SCOTCH} is missing; run: {GET_SCOTCH}",
 )
 def scotch(problem: Problem, options: PlaceOptions) -> Plan:
     """Map the graph onto a complete graph of GPUs with Scotch's command-line program."""
-    return _partitioned(problem, run_scotch, "scotch", options)
+    return _partitioned(problem, lambda graph: run_scotch(graph, options), "scotch", options)
 
 
 def _partitioned(
@@ -182,38 +177,21 @@ def run_metis(graph: Weighted, seed: int) -> IntArray:
     return np.array(found.vertex_part, dtype=np.int64)
 
 
-def run_scotch(graph: Weighted) -> IntArray:
-    """Find the part of each node with Scotch, in a child process; shape (n_nodes,).
+def run_scotch(graph: Weighted, options: PlaceOptions) -> IntArray:
+    """Find the part of each node with Scotch, in a process of its own; shape (n_nodes,).
 
     Raises
     ------
+    CancelledError
+        If it is cancelled.
     EnplaceError
-        If the program fails.
+        If the program fails, or needs longer than the time limit.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        source, target, mapping = (Path(folder) / name for name in ("grf", "tgt", "map"))
-        source.write_text("\n".join(_scotch_lines(graph)) + "\n")
-        shares = np.maximum(np.round(1000 * graph.share), 1).astype(int)
-        target.write_text(f"cmpltw {len(shares)} {' '.join(map(str, shares))}\n")
-        words = [SCOTCH, f"-b{SCOTCH_IMBALANCE}", str(source), str(target), str(mapping)]
-        # With several threads, the result differs from run to run.
-        alone = {**os.environ, "SCOTCH_PTHREAD_NUMBER": "1"}
-        done = subprocess.run(words, capture_output=True, text=True, env=alone)
-        if done.returncode or not mapping.exists():
-            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            raise EnplaceError(f"scotch: {SCOTCH} failed ({lines[-1]}); try another method")
-        rows = np.array(mapping.read_text().split()[1:], dtype=np.int64).reshape(-1, 2)
-    part = np.empty(len(graph.node_weight), dtype=np.int64)
-    part[rows[:, 0]] = rows[:, 1]
-    return part
-
-
-def _scotch_lines(graph: Weighted) -> Iterator[str]:
-    """Write Scotch's text format: a head, then each node's weight, degree and weighted edges."""
-    yield "0"
-    yield f"{len(graph.node_weight)} {len(graph.neighbour)}"
-    yield "0 011"  # Numbers start from 0; there are no labels, but edge and node weights.
-    for node, weight in enumerate(graph.node_weight.tolist()):
-        first, end = graph.ptr[node], graph.ptr[node + 1]
-        pairs = np.stack([graph.edge_weight[first:end], graph.neighbour[first:end]], axis=1)
-        yield f"{weight} {end - first} {' '.join(map(str, pairs.ravel().tolist()))}"
+    limit_s = math.inf if options.time_limit_s is None else options.time_limit_s - options.seconds
+    job = Message("solve", {"imbalance": SCOTCH_IMBALANCE}, graph._asdict())
+    for answer in ask_solver("scotch_process:solve", job, limit_s, options.cancelled):
+        if answer.details["status"] == "done":
+            return answer.arrays["part"]
+        raise EnplaceError(f"scotch: {answer.details['why']}; try another method")
+    options.check_cancelled()
+    raise EnplaceError("scotch: it found nothing within the time limit; allow more time")

@@ -23,7 +23,7 @@ from enplace.placers.max_load.contract import Nodes, contract
 from enplace.placers.max_load.orders import grant_preferences
 from enplace.placing.candidates import make_replicas, unordered
 from enplace.placing.options import REPLICA_OPTIONS, PlaceOptions, Progress
-from enplace.placing.registry import placer
+from enplace.placing.registry import MEMORY, placer
 from enplace.placing.settle import settle
 from enplace.text import percent
 from enplace.values.plan import Plan
@@ -70,7 +70,7 @@ class Stage:
     title="PipeDream's optimiser",
     source="PipeDream (SOSP 2019), as in Tarnawski et al. 2020, section 6",
     objectives=(THROUGHPUT,),
-    capabilities=("memory",),
+    capabilities=(MEMORY,),
     options=REPLICA_OPTIONS,
 )
 def pipedream(problem: Problem, options: PlaceOptions) -> Plan:

@@ -17,7 +17,7 @@ import numpy as np
 from enplace.coarsen import GroupedGraph, group_graph, mean_link
 from enplace.placing.group_search import GroupSearch
 from enplace.placing.options import ROUNDS, PlaceOptions
-from enplace.placing.registry import placer
+from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, placer
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -45,7 +45,7 @@ FIRST_WEIGHT = 3.0
     "rl",
     title="Policy gradient",
     source="after Mirhoseini et al. (ICLR 2018)",
-    capabilities=("memory", "heterogeneous", "channels", "anytime"),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME),
     options=(ROUNDS,),
 )
 def rl(problem: Problem, options: PlaceOptions) -> Plan:

@@ -24,9 +24,9 @@ MEMORY_RULE = Option(
     "memory-rule",
     (MAKERS, SUMS),
     "",
-    "How m-etf and m-sct count a GPU's memory, as in Baechi's code: the outputs of its ops that "
-    "are still needed, without received copies, or all inputs and outputs, as if none were freed. "
-    "[default: the tensors there at a time, with received copies]",
+    "How m-etf and m-sct count a GPU's memory, as in Baechi's code: outputs that are still needed, "
+    "without received copies; or all inputs and outputs, as if none were freed. "
+    "[default: live tensors, with received copies]",
 )
 
 

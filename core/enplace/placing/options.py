@@ -19,7 +19,11 @@ from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT
 
 SWITCH, WHOLE, NUMBER, FILE = "switch", "whole number", "number", "file"
-"""Kinds of options that are not a choice from a list."""
+"""Kinds of options that are not a choice from a list; numbers are finite and not negative."""
+
+_KINDS = {SWITCH: "yes or no", FILE: "a file"}
+_KINDS |= {WHOLE: "a whole number, 0 or more", NUMBER: "a number, 0 or more"}
+"""The values of each kind, in words."""
 
 Value = str | bool | int | float
 
@@ -65,16 +69,24 @@ class Option:
         EnplaceError
             If it is none of the option's values.
         """
+        if value == self.default and type(value) is type(self.default):
+            return value
         found = self._read(value)
         if found is None:
-            wanted = ", ".join(self.choices) or f"a {self.values}"
+            wanted = ", ".join(self.choices) or _KINDS[str(self.values)]
             raise EnplaceError(f"option '{self.name}' cannot be '{value}'; use {wanted}")
         return found
 
+    def fault(self) -> str:
+        """Return what is wrong with the declaration; empty if nothing is."""
+        if not self.choices and self.values not in _KINDS:
+            return f"has no values; list them, or name one of its kinds: {', '.join(_KINDS)}"
+        if self.default != "" and self._read(self.default) != self.default:
+            return f"cannot have the default '{self.default}', which is none of its values"
+        return ""
+
     def _read(self, value: Value) -> Value | None:
         text = str(value)
-        if value == self.default and type(value) is type(self.default):
-            return value
         if self.values == SWITCH:
             return _SWITCH.get(text.lower())
         if self.values == FILE:
@@ -123,8 +135,8 @@ SOLVER = Option(
     "solver",
     tuple(SOLVERS),
     "",
-    "Of integer programs. [default: HiGHS; max-load-ip uses CP-SAT, pesto the best that is "
-    "installed]",
+    "The solver of integer programs. [default: HiGHS; max-load-ip uses CP-SAT, pesto the best that "
+    "is installed]",
 )
 
 ROUNDS = Option(
@@ -132,7 +144,7 @@ ROUNDS = Option(
     WHOLE,
     0,
     "Budget of work for the search, in rounds whose size depends on the method. "
-    "[0: until the time limit, or the method's usual number]",
+    "[default: until the time limit, or the method's usual number]",
 )
 
 

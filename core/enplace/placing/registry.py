@@ -1,8 +1,9 @@
-"""The registry of placers: a dictionary that :func:`placer` fills."""
+"""The registry of placers: a dictionary that :func:`placer` fills, after it has checked each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from enplace.errors import EnplaceError
@@ -11,11 +12,30 @@ from enplace.text import instead, listed
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 
-MEMORY, WARM_START = "memory", "warm-start"
-"""Capabilities: respects memory; can begin from a plan."""
+MEMORY, HETEROGENEOUS, CHANNELS = "memory", "heterogeneous", "channels"
+ANYTIME, WARM_START, PROOF = "anytime", "warm-start", "proof"
+SPLITS, ONE_DEVICE = "splits", "one-device"
+CAPABILITIES = {
+    MEMORY: "counts memory, and looks for a plan that fits",
+    HETEROGENEOUS: "takes the different speeds of devices into account",
+    CHANNELS: "takes into account that transfers wait for each other on channels",
+    ANYTIME: "improves its plan until its time or its budget of work is used up",
+    WARM_START: "can begin from a plan",
+    PROOF: "may prove that no other plan of its kind is better",
+    SPLITS: "splits ops",
+    ONE_DEVICE: "uses one GPU only",
+}
+"""What each capability promises."""
 
 EVERY = (STEP_TIME, THROUGHPUT, LATENCY)
 """Objectives of a baseline that can be compared with others under any of them."""
+
+RESERVED = frozenset((
+    "as-json", "cluster", "colocate", "forbid", "help", "json", "method", "methods", "objective",
+    "option", "option-texts", "output", "pin", "pins", "profile", "scale-compute", "scale-links",
+    "schedule", "schedule-file", "seed", "start", "time-limit",
+))  # fmt: skip
+"""Names that no option may have, because the commands have flags or arguments of these names."""
 
 Run = Callable[[Problem, PlaceOptions], Plan]
 
@@ -35,7 +55,7 @@ class Placer:
     objectives : tuple of str
         The objectives that it can be asked for, its own first.
     capabilities : tuple of str
-        What it respects beyond device kinds, pins and colocation.
+        What it does beyond respecting device kinds, pins and colocation: :data:`CAPABILITIES`.
     options : tuple of Option
         Its own options.
     why_not : str
@@ -91,17 +111,56 @@ def placer(
     options: tuple[Option, ...] = (),
     why_not: str = "",
 ) -> Callable[[Run], Run]:
-    """Register a function as a method; :mod:`enplace.placers` imports all modules that do so."""
+    """Register a function as a method; :mod:`enplace.placers` imports all modules that do so.
+
+    Raises
+    ------
+    ValueError
+        If the declaration cannot be right; the message is for the developer.
+    """
     if THROUGHPUT in objectives:
         options += tuple(option for option in LOAD_OPTIONS if option not in options)
 
     def register(run: Run) -> Run:
-        _registry[name] = Placer(
-            name, title, source, run, objectives, capabilities, options, why_not
-        )
+        new = Placer(name, title, source, run, objectives, capabilities, options, why_not)
+        if fault := next(_faults(new), ""):
+            raise ValueError(f"placer '{name}': {fault}")
+        _registry[name] = new
         return run
 
     return register
+
+
+def _faults(new: Placer) -> Iterator[str]:
+    """Yield what is wrong with a placer's declaration."""
+    if new.name in _registry:
+        yield "another placer has this name; choose another one"
+    if not new.objectives:
+        yield f"it has no objective; use {', '.join(EVERY)}"
+    for objective in set(new.objectives).difference(EVERY):
+        yield f"there is no objective '{objective}'; use {', '.join(EVERY)}"
+    for capability in set(new.capabilities).difference(CAPABILITIES):
+        yield f"there is no capability '{capability}'; use {', '.join(CAPABILITIES)}"
+    yield from _option_faults(new)
+
+
+def _option_faults(new: Placer) -> Iterator[str]:
+    known, names = all_options(), [option.name for option in new.options]
+    for option in new.options:
+        name = option.name
+        if not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+            yield f"'{name}' cannot name an option; use lower-case words joined by hyphens"
+        if name in RESERVED:
+            yield f"every method has a flag '{name}'; give its option another name"
+        if names.count(name) > 1:
+            yield f"it has two options '{name}', its own and one shared by methods; rename its own"
+        if known.get(name, option) != option:
+            others = listed(methods_with_option(name))
+            yield f"its option '{name}' differs from that of {others}; share it, or rename this"
+        if fault := option.fault():
+            yield f"its option '{name}' {fault}"
+        if option.objective not in ("", *new.objectives):
+            yield f"its option '{name}' is for '{option.objective}', which it does not serve"
 
 
 def placers(objective: str | None = None) -> dict[str, Placer]:
@@ -129,6 +188,12 @@ def find_placer(name: str) -> Placer:
 def methods_with(capability: str) -> list[str]:
     """Return the names of the methods that have a capability."""
     return [name for name, placer in placers().items() if placer.can(capability)]
+
+
+def all_options() -> dict[str, Option]:
+    """Return the options of all methods by name, in alphabetical order."""
+    every = {option.name: option for placer in _registry.values() for option in placer.options}
+    return dict(sorted(every.items()))
 
 
 def methods_with_option(name: str) -> list[str]:

@@ -18,6 +18,8 @@ from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import STEP_TIME, THROUGHPUT, Problem, split_problem
 from enplace.values.result import Result
 
+FOUND_NO_FIT = "This method found nothing that fits in memory; another method may."
+
 
 def place(problem: Problem, method: str, *, options: PlaceOptions | None = None) -> Result:
     """Solve a problem with one of the registered methods.
@@ -89,10 +91,7 @@ def _fit_memory(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
         moved = percent(float(np.mean(found.plan.device != plan.device)))
         note = f"This method's own plan exceeds memory; {moved} of the ops were moved to fit."
         return found.plan.with_notes(note, plan.note)
-    if " fits" in plan.note:
-        return plan  # its note is more precise: no plan fits, or the method tried something else
-    note = "This method found nothing that fits in memory; another method may."
-    return plan.with_notes(note, plan.note)
+    return plan if plan.nothing_fits else plan.with_notes(FOUND_NO_FIT, plan.note)
 
 
 class _Watch:

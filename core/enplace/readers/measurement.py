@@ -30,7 +30,7 @@ def measurement_from_json(data: Object, where: str = "measured") -> Measurement:
     if isinstance(given.get("source"), str):
         fields["paper"] = _text(given, "source", where)
     elif "source" in given:
-        fields["source"] = _mapping(given, "source", where)
+        fields["source"] = _source(given, "source", where)
     if TENSORFLOW in given:
         fields["framework_version"] = _text(given, TENSORFLOW, where)
     other = {k: v for k, v in given.items() if k not in {*_READ, "source", TENSORFLOW}}
@@ -134,6 +134,23 @@ def _evaluation(data: Object, key: str, where: str) -> Evaluation:
         _count(found, "devices_used", place),
         _amount(found, "step_time_us", place),
     )
+
+
+_SOURCE: dict[str, Read] = {
+    **dict.fromkeys(("path", "kind", "loss", "optimizer", "signature"), _text),
+    "arguments": _list(_text),
+    "batch_size": _count,
+}
+"""Reader of each field of a framework's source that Enplace writes."""
+
+
+def _source(data: Object, key: str, where: str) -> Object:
+    """Check the types of the model's fields, and keep all as they are."""
+    source, place = _mapping(data, key, where), f"{where}.{key}"
+    for name, read in _SOURCE.items():
+        if source.get(name) is not None:
+            read(source, name, place)
+    return source
 
 
 _READ: dict[str, Read] = {

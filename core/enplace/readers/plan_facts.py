@@ -15,7 +15,7 @@ VALUE_KEYS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
 _OLD_KEYS = {"pieces": "subgraphs"}
 """Keys of details in older files, with the key of today."""
 
-_FIELDS = ("bound_us", "proven", "load", "note", "solve_seconds", "seed")
+_FIELDS = ("bound_us", "proven", "load", "nothing_fits", "note", "solve_seconds", "seed")
 
 
 def facts_from_json(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,6 +29,7 @@ def facts_from_json(facts: Mapping[str, Any]) -> dict[str, Any]:
         "bound_us": finite(facts.get("bound_us")),
         "proven": facts.get("proven") is True,
         "load_rule": _load_rule(facts.get("load")),
+        "nothing_fits": facts.get("nothing_fits") is True,
         "note": note if isinstance(note, str) else "",
         "solve_seconds": finite(facts.get("solve_seconds")),
         "seed": seed if type(seed) is int else None,

@@ -82,7 +82,15 @@ registered: dict[str, Reader] = {}
 def reader(
     name: str, *, title: str, suffixes: tuple[str, ...], matches: Matches
 ) -> Callable[[Read], Read]:
-    """Register a function as a reader; its module must be in this package to be found."""
+    """Register a function as a reader; its module must be in this package to be found.
+
+    Raises
+    ------
+    ValueError
+        If another reader has the name; the message is for the developer.
+    """
+    if name in registered:
+        raise ValueError(f"reader '{name}': another reader has this name; choose another one")
 
     def register(read: Read) -> Read:
         registered[name] = Reader(name, title, suffixes, matches, read)

@@ -54,6 +54,8 @@ class Plan:
         Whether the placer proved that no other plan of its kind has a smaller ``value_us``.
     load_rule : LoadRule or None
         How loads were counted for the time per sample.
+    nothing_fits : bool
+        Whether the placer proved that no plan fits in memory.
     note : str
         A sentence or two for people.
     solve_seconds : float or None
@@ -81,6 +83,7 @@ class Plan:
     bound_us: float | None = None
     proven: bool = False
     load_rule: LoadRule | None = None
+    nothing_fits: bool = False
     note: str = ""
     solve_seconds: float | None = None
     seed: int | None = None

@@ -17,6 +17,8 @@ def facts_to_json(plan: Plan) -> dict[str, Any]:
     for key in ("bound_us", "solve_seconds", "seed"):
         if getattr(plan, key) is not None:
             facts[key] = getattr(plan, key)
+    if plan.nothing_fits:
+        facts["nothing_fits"] = True
     if plan.load_rule is not None:
         facts["load"] = asdict(plan.load_rule)
     return facts | ({"note": plan.note} if plan.note else {})

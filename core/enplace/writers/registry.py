@@ -34,7 +34,15 @@ registered: dict[str, Exporter] = {}
 
 
 def exporter(name: str, *, title: str, suffix: str) -> Callable[[Write], Write]:
-    """Register a function as an exporter; its module must be in this package to be found."""
+    """Register a function as an exporter; its module must be in this package to be found.
+
+    Raises
+    ------
+    ValueError
+        If another exporter has the name; the message is for the developer.
+    """
+    if name in registered:
+        raise ValueError(f"exporter '{name}': another exporter has this name; choose another one")
 
     def register(write: Write) -> Write:
         registered[name] = Exporter(name, title, suffix, write)

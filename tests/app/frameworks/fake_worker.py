@@ -91,7 +91,7 @@ def babble(job):
     time.sleep(3600)
 
 
-def sleep_deaf(job):
+def ignore_sigterm(job):
     """Ignore SIGTERM, as does the child."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
@@ -114,7 +114,7 @@ TRICKS = {
     "leave": leave,
     "refuse": refuse,
     "babble": babble,
-    "deaf": sleep_deaf,
+    "stubborn": ignore_sigterm,
     "again": crash_once,
 }
 

@@ -33,7 +33,7 @@ def ended(process):
 
 
 def processes_of(job, qtbot):
-    """Return the process ids of the deaf worker and of its child."""
+    """Return the process ids of the stubborn worker and of its child."""
     qtbot.waitUntil(lambda: job.text.replace(" ", "").isdigit())
     return [psutil.Process(int(number)) for number in job.text.split()]
 
@@ -73,8 +73,8 @@ def test_stray_output_among_the_messages_is_reported(start, qtbot):
     assert "Epoch 1" in why
 
 
-def test_cancel_ends_a_deaf_worker_and_its_child(start, qtbot):
-    job = start("deaf.py")
+def test_cancel_ends_a_worker_that_ignores_sigterm_and_its_child(start, qtbot):
+    job = start("stubborn.py")
     processes = processes_of(job, qtbot)
     with qtbot.waitSignal(job.cancelled):
         job.cancel()
@@ -82,7 +82,7 @@ def test_cancel_ends_a_deaf_worker_and_its_child(start, qtbot):
 
 
 def test_closing_sends_no_signal_and_leaves_no_process(start, qtbot):
-    job = start("deaf.py")
+    job = start("stubborn.py")
     processes = processes_of(job, qtbot)
     with qtbot.assertNotEmitted(job.failed), qtbot.assertNotEmitted(job.cancelled):
         job.close()

@@ -69,13 +69,13 @@ def test_a_script_is_profiled_and_its_profile_opens(window, asked, model, qtbot)
 
 
 def test_the_trust_question_names_folder_and_code_and_is_asked_once(window, asked, model):
-    for name in ("deaf.py", "crash.py"):
+    for name in ("stubborn.py", "crash.py"):
         window.studio.measuring.open_model(model(name))
         window.studio.measuring.close_job()
     (question,) = [dialog for dialog in asked if isinstance(dialog, TrustQuestion)]
     shown = " ".join(found.text() for found in question.findChildren(QLabel))
-    assert str(model("deaf.py").parent)[-20:] in shown
-    assert question.findChild(QPlainTextEdit).toPlainText() == "deaf.py"
+    assert str(model("stubborn.py").parent)[-20:] in shown
+    assert question.findChild(QPlainTextEdit).toPlainText() == "stubborn.py"
 
 
 def test_nothing_runs_in_a_folder_that_is_not_trusted(window, model, asked, distrusting):
@@ -117,7 +117,7 @@ def test_a_crash_is_reported_and_start_again_works(window, model, asked, qtbot):
 
 
 def test_cancelling_ends_the_job_and_restores_the_window(window, model, asked, qtbot):
-    window.studio.measuring.open_model(model("deaf.py"))
+    window.studio.measuring.open_model(model("stubborn.py"))
     assert window.studio.is_measuring
     strip = window.studio.measuring.strip
     assert strip.isVisible()
@@ -133,7 +133,7 @@ def test_cancelling_ends_the_job_and_restores_the_window(window, model, asked, q
 def test_closing_the_window_asks_and_ends_the_worker(
     window, model, asked, monkeypatch, choice, closes
 ):
-    window.studio.measuring.open_model(model("deaf.py"))
+    window.studio.measuring.open_model(model("stubborn.py"))
     job = window.studio.measuring.job
     assert job.pid
     monkeypatch.setattr(QMessageBox, "question", lambda *_: choice)
@@ -143,7 +143,7 @@ def test_closing_the_window_asks_and_ends_the_worker(
 
 def test_nothing_is_solved_during_a_measurement(opened, model, asked):
     opened.solver.methods = {"expert": None}
-    opened.studio.measuring.open_model(model("deaf.py"))
+    opened.studio.measuring.open_model(model("stubborn.py"))
     assert not opened.menus.by_id["solve"].isEnabled()
     assert not opened.header.solve_button.isEnabled()
     assert "disturb" in opened.header.solve_button.toolTip()

@@ -88,7 +88,7 @@ def test_a_crash_while_tuning_is_reported_and_changes_nothing(planned, qtbot, as
 
 
 def test_cancelling_ends_the_tuning(planned, qtbot):
-    window = planned("deaf.py", {"a": 0, "b": 0, "c": 0})
+    window = planned("stubborn.py", {"a": 0, "b": 0, "c": 0})
     window.studio.measuring.tune_current()
     qtbot.waitUntil(lambda: window.studio.measuring.job.text.split()[0].isdigit())
     with qtbot.waitSignal(window.studio.measuring.done) as done:

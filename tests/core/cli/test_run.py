@@ -29,7 +29,7 @@ def python(code: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(words, capture_output=True, check=False, **{"text": True} | options)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["place", "--help"], ["--version"], []])
+@pytest.mark.parametrize("arguments", [["--help"], ["simulate", "--help"], ["--version"], []])
 def test_help_imports_no_heavy_modules(arguments):
     code = f"import sys; from enplace.cli import run; s = run({arguments}); print(s, *sys.modules)"
     status, *loaded = python(code).stdout.splitlines()[-1].split()

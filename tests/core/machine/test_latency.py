@@ -40,7 +40,7 @@ def diamond():
         ([2, 0, 1, 2], 100 + (3 + 30 + 4) + 50, "c is the longer of two subgraphs at once"),
     ],
 )
-def test_a_diamond_has_the_latency_by_hand(diamond, device, expected, why):
+def test_the_latency_of_a_diamond_is_as_computed_by_hand(diamond, device, expected, why):
     assert latency_us(diamond, np.array(device)) == expected, why
 
 

@@ -19,30 +19,26 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.machine.verify import find_faults
 from enplace.placers import DEFAULT_METHOD, PlaceOptions, place, placers
-from enplace.placing.options import ROUNDS
+from enplace.placing.options import ROUNDS, SOLVER
+from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY
+from enplace.placing.run import FOUND_NO_FIT
 from enplace.readers.clusters import presets
 from enplace.values.plan import check_plan
 from enplace.values.problem import STEP_TIME, Problem, split_problem
 
 installed = [name for name, placer in placers().items() if placer.installed]
 each_placer = pytest.mark.parametrize("method", installed)
-LARGEST = {
-    "max-load-ip": 8,
-    "max-load-ip-noncontiguous": 8,
-    "latency-ip": 6,
-    "latency-ip-q": 4,
-    "pesto": 5,
-}
+LARGEST_WITH_SOLVER = 5
 """Largest random problems, in ops, for methods that call a solver process."""
 
-
-SEARCHES = [name for name in installed if placers()[name].can("anytime")]
+SEARCHES = [name for name in installed if placers()[name].can(ANYTIME)]
 
 
 def check_on_drawn_problems(method, check):
     """Check a method on random problems: on few of them if it searches or calls a solver."""
-    n_examples = 8 if method in LARGEST else 15 if method in SEARCHES else 40
-    problem = problems(LARGEST.get(method, 24))
+    calls_solver = SOLVER in placers()[method].options
+    n_examples = 8 if calls_solver else 15 if method in SEARCHES else 40
+    problem = problems(LARGEST_WITH_SOLVER if calls_solver else 24)
     health = [HealthCheck.too_slow]
     given_problem = given(problem=problem, seed=st.integers(0, 3))(check)
     settings(deadline=None, max_examples=n_examples, suppress_health_check=health)(given_problem)()
@@ -144,11 +140,16 @@ def brief_program(monkeypatch):
     monkeypatch.setattr("enplace.placers.pesto.methods.DEFAULT_S", 2.0)
 
 
-def budget(method):
-    """Return a budget of rounds for a method that accepts one."""
-    if ROUNDS not in placers()[method].options:
-        return {}
-    return {"rounds": 150 if method in ("local-search", "mcmc", "rl") else 1}
+def some_plan(problem, method, accept, seed=0):
+    """Return an acceptable plan found with a small budget of rounds, or else one with a larger.
+
+    A round of one search is as much work as hundreds of another's.
+    """
+    has_rounds = ROUNDS in placers()[method].options
+    budgets = [{"rounds": 1}, {"rounds": 150}] if has_rounds else [{}]
+    options = (PlaceOptions(seed=seed, values=values) for values in budgets)
+    plans = (place(problem, method, options=each).plan for each in options)
+    return next(filter(accept, plans), None)
 
 
 def with_capability(capability):
@@ -158,22 +159,23 @@ def with_capability(capability):
 
 
 @pytest.mark.usefixtures("brief_program")
-@pytest.mark.parametrize("method", with_capability("memory"))
+@pytest.mark.parametrize("method", with_capability(MEMORY))
 def test_methods_with_memory_support_fit_vgg_on_small_different_gpus(method):
     problem = problem_on_small_gpus()
-    for seed in range(3 if placers()[method].can("anytime") else 1):
-        options = PlaceOptions(seed=seed, values=budget(method))
-        assert simulate(problem, place(problem, method, options=options).plan).fits
+    for seed in range(3 if placers()[method].can(ANYTIME) else 1):
+        assert some_plan(problem, method, lambda plan: simulate(problem, plan).fits, seed)
 
 
 @pytest.mark.usefixtures("brief_program")
-@pytest.mark.parametrize("method", with_capability("memory"))
+@pytest.mark.parametrize("method", with_capability(MEMORY))
 def test_with_tight_memory_a_plan_fits_or_notes_that_it_does_not(method):
     problem = problem_on_small_gpus(TIGHT)
-    plan = place(problem, method, options=PlaceOptions(values=budget(method))).plan
-    fits = simulate(problem, plan).fits
-    assert fits or " fits" in plan.note
-    assert fits or method not in ("enplace", "m-etf")
+
+    def is_honest(plan):
+        says_so = plan.nothing_fits or FOUND_NO_FIT in plan.note
+        return says_so and method not in ("enplace", "m-etf")
+
+    assert some_plan(problem, method, lambda p: simulate(problem, p).fits or is_honest(p))
 
 
 @pytest.mark.parametrize("method", ["heft", "dpos", "m-etf", "m-topo", "order-place", "celeritas"])
@@ -187,11 +189,10 @@ def test_a_plan_that_exceeds_memory_is_repaired_with_a_note(method):
 
 
 @pytest.mark.usefixtures("brief_program")
-@pytest.mark.parametrize("method", with_capability("heterogeneous"))
+@pytest.mark.parametrize("method", with_capability(HETEROGENEOUS))
 def test_heterogeneous_methods_give_the_fastest_device_most_work(method):
     problem = Problem(line([10.0] * 12, []), gpus(2, speeds=[0.25, 1.0]))
-    device = place(problem, method, options=PlaceOptions(values=budget(method))).plan.device
-    assert (device == 1).sum() > 8
+    assert some_plan(problem, method, lambda plan: (plan.device == 1).sum() > 8)
 
 
 def test_an_unknown_method_names_the_known_ones():

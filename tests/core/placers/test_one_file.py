@@ -80,7 +80,7 @@ def test_the_command_line_passes_the_new_options_on(one_side, tmp_path, capsys):
     words = ["place", str(file), "--cluster", "pesto", "--method", one_side, "-o", str(plan)]
     assert run([*words, "--option", "side=right"]) == 0
     assert json.loads(plan.read_text())["ops"][0]["device"] == "GPU:1"
-    assert run([*words, "--option", "side=right", "--option", "shift=1"]) == 0
+    assert run([*words, "--side", "right", "--shift", "1"]) == 0
     assert json.loads(plan.read_text())["ops"][0]["device"] == "GPU:0"
     capsys.readouterr()
     for wrong, why in (

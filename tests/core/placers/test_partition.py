@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from tests.core.placers.problems import gpus, line, problems
+from tests.core.processes.test_worker import is_gone
 
-from enplace.errors import EnplaceError
+from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
-from enplace.placers import place, placers
-from enplace.placers.partition import SCOTCH, run_scotch, weighted_graph
+from enplace.placers import PlaceOptions, place, placers
+from enplace.placers.partition import run_scotch, weighted_graph
+from enplace.solvers.scotch_process import SCOTCH
 from enplace.values.problem import Problem
 
 installed = [name for name in ("metis", "scotch") if placers()[name].installed]
@@ -94,14 +96,32 @@ def install_fake_scotch(folder, monkeypatch, text):
 def test_scotch_reads_the_graph_file_and_its_mapping_is_read_back(tmp_path, monkeypatch):
     install_fake_scotch(tmp_path, monkeypatch, STAND_IN.format(python=sys.executable))
     _, graph = weighted_graph(Problem(two_chains(), gpus(3)))
-    assert run_scotch(graph).tolist() == [node % 3 for node in range(20)]
+    assert run_scotch(graph, PlaceOptions()).tolist() == [node % 3 for node in range(20)]
 
 
 def test_a_failing_scotch_is_reported_in_one_line(tmp_path, monkeypatch):
     install_fake_scotch(tmp_path, monkeypatch, "#!/bin/sh\necho 'out of memory' >&2\nexit 1\n")
     _, graph = weighted_graph(Problem(two_chains(), gpus(2)))
     with pytest.raises(EnplaceError, match=r"scotch_gmap failed \(out of memory\)"):
-        run_scotch(graph)
+        run_scotch(graph, PlaceOptions())
+
+
+def test_a_cancelled_scotch_is_killed(tmp_path, monkeypatch):
+    started = tmp_path / "started"
+    endless = f"#!/bin/sh\necho $$ > {started}.new\nmv {started}.new {started}\nsleep 1000\n"
+    install_fake_scotch(tmp_path, monkeypatch, endless)
+    _, graph = weighted_graph(Problem(two_chains(), gpus(2)))
+    with pytest.raises(CancelledError):
+        run_scotch(graph, PlaceOptions(cancelled=started.exists))
+    assert is_gone(int(started.read_text()))
+
+
+def test_a_scotch_that_exceeds_the_time_limit_is_reported(tmp_path, monkeypatch):
+    install_fake_scotch(tmp_path, monkeypatch, "#!/bin/sh\nsleep 1000\n")
+    monkeypatch.setattr("enplace.solvers.ask._GRACE_S", 0.0)
+    _, graph = weighted_graph(Problem(two_chains(), gpus(2)))
+    with pytest.raises(EnplaceError, match="nothing within the time limit; allow more time"):
+        run_scotch(graph, PlaceOptions(time_limit_s=0.0))
 
 
 @pytest.mark.parametrize("n_ops", [1, 2, 5])

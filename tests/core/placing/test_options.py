@@ -3,14 +3,12 @@
 import click
 import pytest
 
-from enplace.cli.options import SPELLINGS
-from enplace.cli.solving import place
+from enplace.cli.solving import compare, place
 from enplace.errors import EnplaceError
-from enplace.placers import placers
+from enplace.placers import all_options
 from enplace.placing.options import FILE, NUMBER, SWITCH, WHOLE, Option, PlaceOptions, load_values
+from enplace.placing.registry import RESERVED
 from enplace.values.load_rule import LoadRule
-
-DECLARED = {option.name: option for placer in placers().values() for option in placer.options}
 
 
 @pytest.mark.parametrize(
@@ -33,9 +31,9 @@ def test_values_are_read_from_text(values, text, value):
     [
         (("sum", "overlap"), "all", "sum, overlap"),
         (SWITCH, "perhaps", "no, yes"),
-        (WHOLE, "1.5", "a whole number"),
-        (NUMBER, "nan", "a number"),
-        (NUMBER, "-1", "a number"),
+        (WHOLE, "1.5", "a whole number, 0 or more"),
+        (NUMBER, "nan", "a number, 0 or more"),
+        (NUMBER, "-1", "a number, 0 or more"),
     ],
 )
 def test_a_wrong_value_is_refused_and_the_allowed_ones_listed(values, text, wanted):
@@ -43,19 +41,22 @@ def test_a_wrong_value_is_refused_and_the_allowed_ones_listed(values, text, want
         Option("it", values, "", "What it is.").parse(text)
 
 
-def test_options_with_one_name_are_the_same_option():
-    for placer in placers().values():
-        assert all(DECLARED[option.name] == option for option in placer.options)
+@pytest.mark.parametrize("command", [place, compare])
+@pytest.mark.parametrize("option", all_options().values(), ids=lambda option: option.name)
+def test_every_option_has_a_flag_with_its_values_and_help(command, option):
+    flags = command.get_params(click.Context(command))
+    (flag,) = [each for each in flags if f"--{option.name}" in each.opts]
+    assert flag.help.startswith(option.help)
+    assert flag.is_flag == (option.values == SWITCH)
+    if isinstance(flag.type, click.Choice):
+        assert list(flag.type.choices) == [value.lower() for value in option.choices]
 
 
-@pytest.mark.parametrize("flag", SPELLINGS)
-def test_a_flag_offers_the_values_of_its_option(flag):
-    option = DECLARED[SPELLINGS[flag]]
-    (parameter,) = [each for each in place.params if each.name == flag]
-    if isinstance(parameter.type, click.Choice):
-        assert list(parameter.type.choices) == [value.lower() for value in option.choices]
-    else:
-        assert parameter.is_flag == (option.values == SWITCH)
+@pytest.mark.parametrize("command", [place, compare])
+def test_names_of_other_flags_and_arguments_are_reserved(command):
+    flags = {flag.removeprefix("--") for each in command.params for flag in each.opts}
+    names = {each.name.replace("_", "-") for each in command.params}
+    assert (flags | names) - {"-o"} <= RESERVED
 
 
 def test_a_load_rule_survives_conversion_to_values():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from enplace.readers import read_profile, readers
-from enplace.readers.registry import Content, make_content
+from enplace.readers.registry import Content, make_content, reader
 from enplace.readers.samples import samples
 from enplace.writers import write_profile
 
@@ -51,3 +51,9 @@ def test_no_file_matches_two_readers() -> None:
         }
         fields |= {} if declared is None else {key: declared}
         assert len(matching(Content(json.dumps(fields).encode(), "p", fields))) <= 1
+
+
+def test_a_name_in_use_is_refused() -> None:
+    assert "text-form" in readers()
+    with pytest.raises(ValueError, match="reader 'text-form': another reader has this name"):
+        reader("text-form", title="Mine", suffixes=(".mine",), matches=lambda content: False)

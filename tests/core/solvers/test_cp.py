@@ -203,6 +203,7 @@ def test_it_is_proven_that_no_plan_fits():
     known = simulate(problem, plan_of(problem, {"a": 0, "b": 0, "c": 1}))
     assert answers(problem, known)[-1].status == "infeasible"
     plan = prove(problem).plan
+    assert plan.nothing_fits
     assert plan.note.startswith("No plan fits, proven by CP-SAT")
 
 

@@ -43,7 +43,7 @@ from enplace.placing.list_schedule import (
 )
 from enplace.placing.moves.order import first_free
 from enplace.placing.options import PlaceOptions
-from enplace.placing.registry import placer
+from enplace.placing.registry import CHANNELS, HETEROGENEOUS, MEMORY, placer
 from enplace.placing.settle import natural_position
 from enplace.placing.slots import Slots, empty_slots
 from enplace.values.plan import Plan
@@ -58,7 +58,7 @@ LOOK_S = 0.05
     "m-etf",
     title="m-etf, Baechi",
     source="Baechi (SoCC 2020)",
-    capabilities=("memory", "heterogeneous", "channels"),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS),
     options=(MEMORY_RULE,),
 )
 def m_etf(problem: Problem, options: PlaceOptions) -> Plan:

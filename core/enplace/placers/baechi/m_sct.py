@@ -25,7 +25,7 @@ from enplace.placers.baechi.m_etf import earliest_first
 from enplace.placing.candidates import best_that_fits, by_start_or_rank
 from enplace.placing.list_schedule import MEMORY_RULE
 from enplace.placing.options import PlaceOptions
-from enplace.placing.registry import placer
+from enplace.placing.registry import CHANNELS, HETEROGENEOUS, MEMORY, placer
 from enplace.placing.settle import natural_position
 from enplace.solvers.milp import solve_milp
 from enplace.solvers.model import ModelBuilder
@@ -47,7 +47,7 @@ LONGEST_S = 60.0
     "m-sct",
     title="m-sct, Baechi",
     source="Baechi (SoCC 2020)",
-    capabilities=("memory", "heterogeneous", "channels"),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS),
     options=(MEMORY_RULE,),
 )
 def m_sct(problem: Problem, options: PlaceOptions) -> Plan:

@@ -7,7 +7,7 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.placing.candidates import best_of, unordered
 from enplace.placing.capacity import claim, claims_of, needed_bytes
 from enplace.placing.options import PlaceOptions
-from enplace.placing.registry import placer
+from enplace.placing.registry import MEMORY, placer
 from enplace.placing.repair import relieve
 from enplace.placing.settle import natural_position, settle
 from enplace.values.plan import Plan
@@ -15,7 +15,7 @@ from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 
 
-@placer("m-topo", title="m-topo, Baechi", source="Baechi (SoCC 2020)", capabilities=("memory",))
+@placer("m-topo", title="m-topo, Baechi", source="Baechi (SoCC 2020)", capabilities=(MEMORY,))
 def m_topo(problem: Problem, options: PlaceOptions) -> Plan:
     """Fill the GPUs in turn to an even share of the memory, in Kahn's order, without going back.
 

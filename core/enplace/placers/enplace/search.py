@@ -39,7 +39,7 @@ from enplace.placers.enplace.phases import PhasedSearch
 from enplace.placers.enplace.starts import SMALL, Start, find_start
 from enplace.placers.os_dpos import data_parallel
 from enplace.placing.options import ROUNDS, PlaceOptions
-from enplace.placing.registry import WARM_START, placer
+from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, WARM_START, placer
 from enplace.text import ms
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
@@ -59,7 +59,7 @@ NOTHING_FITS = "No plan fits, proven by CP-SAT: the devices' memory is too small
     "enplace",
     title="Enplace",
     source="Enplace: annealing of blocks and windows, from the best list schedule",
-    capabilities=("memory", "heterogeneous", "channels", "anytime", WARM_START),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, WARM_START),
     options=(ROUNDS,),
 )
 def enplace(problem: Problem, options: PlaceOptions) -> Plan:
@@ -77,21 +77,20 @@ def enplace(problem: Problem, options: PlaceOptions) -> Plan:
 
 def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
     """Search from the list schedules; return the best plan, with a note on what went wrong."""
-    notes: list[str] = []
-    best, left_out = start.best, list(start.left_out)
+    best, left_out, nothing_fits = start.best, list(start.left_out), False
     if problem.cluster.n_devices > 1:
         incumbent = Incumbent(problem, best, options)
         try:
             nothing_fits, failures = _search(incumbent, start.plans, options)
             left_out += failures
-            notes += [NOTHING_FITS] if nothing_fits else []
         except EnplaceError as error:  # the best plan so far is still valid
             left_out.append(f"the search ({error})")
         best = incumbent.schedule
-    notes += [f"Left out: {'; '.join(left_out)}."] if left_out else []
-    if not notes:
+    if not nothing_fits and not left_out:
         return best.plan
-    return best.plan.with_notes(*notes)
+    notes = [NOTHING_FITS] if nothing_fits else []
+    notes += [f"Left out: {'; '.join(left_out)}."] if left_out else []
+    return replace(best.plan.with_notes(*notes), nothing_fits=nothing_fits)
 
 
 def _search(

@@ -21,7 +21,7 @@ from enplace.placing.anytime import PROVEN_GAP, Incumbent, Limits, report_plan
 from enplace.placing.candidates import unordered
 from enplace.placing.incumbents import excess_bytes as step_excess_bytes
 from enplace.placing.options import SOLVER, PlaceOptions, Progress
-from enplace.placing.registry import placer
+from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
 from enplace.placing.settle import settle
 from enplace.text import finite
 from enplace.values.plan import Plan
@@ -52,7 +52,7 @@ NO_HOST = (
     title="Greedy latency",
     source=_SOURCE,
     objectives=(LATENCY,),
-    capabilities=("memory",),
+    capabilities=(MEMORY,),
 )
 def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
     """Fill one accelerator after another along a topological order."""
@@ -71,7 +71,7 @@ def greedy_latency(problem: Problem, options: PlaceOptions) -> Plan:
     title="Latency IP, contiguous",
     source=_SOURCE,
     objectives=(LATENCY,),
-    capabilities=("memory", "heterogeneous", "proof", "anytime"),
+    capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
     options=(SOLVER,),
 )
 def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
@@ -84,7 +84,7 @@ def latency_ip(problem: Problem, options: PlaceOptions) -> Plan:
     title="Latency IP, two subgraphs for each accelerator",
     source=_SOURCE,
     objectives=(LATENCY,),
-    capabilities=("memory", "heterogeneous", "proof", "anytime"),
+    capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
     options=(SOLVER,),
 )
 def latency_ip_q(problem: Problem, options: PlaceOptions) -> Plan:

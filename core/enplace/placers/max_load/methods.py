@@ -34,7 +34,7 @@ from enplace.placers.max_load.two_level import has_machines, partition_over_mach
 from enplace.placing.anytime import PROVEN_GAP, Incumbent, Limits, report_plan
 from enplace.placing.candidates import make_replicas, unordered
 from enplace.placing.options import REPLICA_OPTIONS, SOLVER, PlaceOptions, Progress
-from enplace.placing.registry import placer
+from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
 from enplace.solvers.milp import CP_SAT
 from enplace.text import count, finite
 from enplace.values.load_rule import LoadRule
@@ -53,7 +53,7 @@ PROGRAM_S = 60.0
     title="Max-load DP, exact",
     source=_SOURCE,
     objectives=(THROUGHPUT, LATENCY),
-    capabilities=("memory", "proof"),
+    capabilities=(MEMORY, PROOF),
     options=REPLICA_OPTIONS,
 )
 def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
@@ -66,7 +66,7 @@ def max_load_dp(problem: Problem, options: PlaceOptions) -> Plan:
     title="Max-load DPL, along an order",
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=("memory",),
+    capabilities=(MEMORY,),
     options=REPLICA_OPTIONS,
 )
 def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
@@ -79,7 +79,7 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
     title="Max-load IP, contiguous",
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=("memory", "heterogeneous", "proof", "anytime"),
+    capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
     options=(SOLVER,),
 )
 def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
@@ -93,7 +93,7 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     title="Max-load IP, not contiguous",
     source=_SOURCE,
     objectives=(THROUGHPUT,),
-    capabilities=("memory", "heterogeneous", "proof", "anytime"),
+    capabilities=(MEMORY, HETEROGENEOUS, PROOF, ANYTIME),
     options=(SOLVER,),
 )
 def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:

@@ -32,7 +32,7 @@ from enplace.placing.incumbents import is_better, report
 from enplace.placing.moves import make_level
 from enplace.placing.moves.steps import nearest
 from enplace.placing.options import ROUNDS, SOLVER, PlaceOptions, Progress
-from enplace.placing.registry import WARM_START, placer
+from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, WARM_START, placer
 from enplace.placing.repair import relieve
 from enplace.solvers.milp import Answer, installed, keeps_to, solve_milp
 from enplace.text import ms
@@ -61,7 +61,7 @@ LARGE_VERTEX = 100
     "pesto",
     title="Pesto, integer program",
     source="Pesto (Hafeez et al. 2021)",
-    capabilities=("memory", "heterogeneous", "channels", "anytime", WARM_START),
+    capabilities=(MEMORY, HETEROGENEOUS, CHANNELS, ANYTIME, WARM_START),
     options=(SOLVER, ROUNDS),
 )
 def pesto(problem: Problem, options: PlaceOptions) -> Plan:
