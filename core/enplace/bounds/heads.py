@@ -11,12 +11,14 @@ from enplace.machine.heaps import pop_event, push_event
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
 
 NEAR, PATIENCE, FAR, FORKS = 16, 64, 100, 6
-"""Ancestors examined for each head. For an op with several producers: how many more after the last
-ancestor that raised the head, how many while one may still raise it, and how many as forks."""
+"""Limits on the ancestors that are examined for the head of an op. ``NEAR`` holds for all ops, the
+others only for ops with several producers: ``PATIENCE`` is how many more are examined after the
+last one that raised the head; ``FAR``, how many as long as one may still raise it; ``FORKS``, how
+many are examined as forks."""
 
 
 class LeastCosts(NamedTuple):
-    """A graph, forwards or reversed, with what every plan pays in it.
+    """A graph, forwards or reversed, with the costs that no plan avoids.
 
     Attributes
     ----------
@@ -26,8 +28,8 @@ class LeastCosts(NamedTuple):
         Producers of op ``v`` are ``producer[in_ptr[v] : in_ptr[v + 1]]``, one for each edge; the
         arrays of edges are in the same order.
     send_us, sure_us, bus_us : float arrays, shape (n_edges,)
-        Cost of each edge if its ends are apart; its cost in any case; and how long it then occupies
-        the channel that all devices of ``bus_set`` share.
+        Cost of each edge if its ends are on different devices; its cost under any plan; and how
+        long it occupies the channel that all devices of ``bus_set`` share, if it is sent there.
     time_us, lanes : arrays, shape (n_ops,)
         The least time of each op, and the most lanes of a device that may run it.
     weighted_us, most : float arrays, shapes (n_sets, n_ops) and (n_sets,)
@@ -50,7 +52,7 @@ class LeastCosts(NamedTuple):
 
 
 class _Ancestors(NamedTuple):
-    """The ancestors of the op v whose head is being found, as far as they have been reached.
+    """The ancestors of op v that have been reached so far, where v is the op whose head is sought.
 
     Attributes
     ----------
@@ -59,8 +61,8 @@ class _Ancestors(NamedTuple):
     reached_from : int array, shape (n_ops,)
         The op v for which the next four hold.
     work_us, leave_us, leave_bus_us : float arrays, shape (n_ops,)
-        The least time from an ancestor's end to the start of v, in any case and if it is not on
-        v's device; and how long it then occupies the bus.
+        The least time from an ancestor's end to the start of v: under any plan, and if it is not
+        on v's device; and how long the bus is occupied in the second case.
     uses : int array, shape (n_ops,)
         Edges from an ancestor to v or to other ancestors.
     heap_us, heap : arrays, shape (n_ops,)
@@ -105,7 +107,7 @@ class _Fork(NamedTuple):
         The fork for which the others hold.
     until_us, enter_us, enter_bus_us : float arrays, shape (n_ops,)
         The least time from the end of u to an op's end; to its start if it is not on u's device;
-        and how long it then occupies the bus.
+        and how long the bus is occupied in that case.
     ops, ways : arrays, shape (n_ops,)
         The ops that need u, and minus their ``enter_us``.
     """
@@ -155,6 +157,7 @@ def earliest_starts(costs: LeastCosts) -> FloatArray:
 def _find_heads(
     costs: LeastCosts, ancestors: _Ancestors, fork: _Fork, head_us: FloatArray
 ) -> None:  # pragma: no cover - compiled
+    """Write the head of each op; :func:`_find_in_order` does it without counting references."""
     _find_in_order(costs, ancestors, fork, head_us)
 
 
@@ -162,6 +165,7 @@ def _find_heads(
 def _find_in_order(
     c: LeastCosts, a: _Ancestors, f: _Fork, head_us: FloatArray
 ) -> None:  # pragma: no cover - compiled
+    """Find heads in topological order: each depends on those of the ancestors."""
     for v in c.order:
         a.counts[WAITING] = a.counts[N_NEAR] = a.counts[N_BETWEEN] = 0
         a.work_us[v], a.leave_us[v], a.leave_bus_us[v] = 0.0, np.inf, np.inf

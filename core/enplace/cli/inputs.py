@@ -155,9 +155,9 @@ def without_split_groups(problem: Problem, plan: Plan) -> Problem:
 
     A measured placement may break a rule that another run's profile has; it can be simulated.
     """
-    from enplace.values.plan import apart
+    from enplace.values.plan import find_separated
 
-    names = [problem.profile.op_names[op] for op in apart(problem, plan).nonzero()[0]]
+    names = [problem.profile.op_names[op] for op in find_separated(problem, plan).nonzero()[0]]
     if not names:
         return problem
     warnings.warn(

@@ -207,7 +207,7 @@ def _to_graph(problem: Problem, grouped: GroupedGraph, device: IntArray | None) 
         tie=_ties(problem, grouped.group),
         source=grouped.source,
         target=grouped.target,
-        cost_us=grouped.edge_us(*mean_link(problem.cluster)),
+        cost_us=grouped.edge_us(mean_link(problem.cluster)),
     )
 
 
@@ -336,6 +336,7 @@ def _fill(
 
 @step
 def _new_ties(graph: _Graph) -> _Ties:  # pragma: no cover - compiled
+    """Sum the work and the memory of each tie before any are joined."""
     n = graph.tie.max() + 1
     ties = _Ties(np.arange(n), np.zeros(n), np.zeros(n))
     for vertex in range(len(graph.tie)):
@@ -383,6 +384,7 @@ def _heights(
 
 @kernel
 def _find_levels(graph: _Graph, neighbours: _Neighbours) -> _Levels:  # pragma: no cover - compiled
+    """Find the most work before and after each vertex on any path."""
     n, work_us = len(graph.work_us), graph.work_us
     top_us, bottom_us = np.zeros(n), np.zeros(n)
     for vertex in neighbours.order:

@@ -59,6 +59,7 @@ def _split_large(problem: Problem, group: IntArray) -> IntArray:
 def _merge(
     order: IntArray, idle: BoolArray, device_set: IntArray, source: IntArray, target: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
+    """Join ops with their only producers, then idle groups with their only consumers."""
     n = len(order)
     everyone = np.arange(n)
     before, after = _only(n, everyone, source, target), _only(n, everyone, target, source)

@@ -43,6 +43,7 @@ def find_leaders(problem: Problem, position: IntArray) -> IntArray:
 def _follow(
     machine: Machine, order: IntArray, position: IntArray, idle: BoolArray
 ) -> IntArray:  # pragma: no cover - compiled
+    """Find the leader of each op; see :func:`find_leaders`."""
     out_ptr, edge_op = machine.out_ptr, machine.edge_op
     free, leader = idle.copy(), np.arange(len(order))
     # Producers come first in ``order``, so what is not free marks its consumers in time.

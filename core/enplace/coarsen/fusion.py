@@ -47,7 +47,7 @@ def fuse(problem: Problem, *, reach: int = RANGE, memory_share: float = MEMORY_S
     leader = find_leaders(problem, position)
     rank = np.unique(position[leader], return_inverse=True)[1]
     graph = group_graph(problem, rank)
-    cost = graph.edge_us(*mean_link(problem.cluster))
+    cost = graph.edge_us(mean_link(problem.cluster))
     order = cpd_topo(graph, cost)
     smallest = problem.cluster.capacity_bytes[problem.cluster.gpus].min()
     cluster = np.empty(graph.n_groups, dtype=np.int64)
@@ -127,6 +127,7 @@ def _critical_path_lengths(
 def _cpd_topo(
     n: int, out_ptr: IntArray, target: IntArray, w: FloatArray, c: FloatArray
 ) -> IntArray:  # pragma: no cover - compiled
+    """Order nodes by CPD-TOPO, Algorithm 1; see :func:`cpd_topo`."""
     kahn = topological_order(n, out_ptr, target)
     cpath = _critical_path_lengths(kahn, out_ptr, target, w, c)
     waiting = np.zeros(n, dtype=np.int64)
@@ -143,6 +144,7 @@ def _cpd_topo(
         height += 1
     order = np.empty(n, dtype=np.int64)
     for filled in range(n):
+        # A child that becomes ready goes on top, so a path is followed to its end.
         height -= 1
         node = stack[height]
         order[filled] = node

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.values.cluster import Cluster
+from enplace.values.cluster import Cluster, LinkCost
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
 
@@ -42,9 +42,9 @@ class GroupedGraph:
     def n_groups(self) -> int:
         return len(self.memory_bytes)
 
-    def edge_us(self, b0_us: float, b1_us_per_byte: float) -> FloatArray:
+    def edge_us(self, link: LinkCost) -> FloatArray:
         """Return the time to send each edge's tensors over one link; shape (n_edges,)."""
-        return self.tensors * b0_us + self.edge_bytes * b1_us_per_byte
+        return link.transfer_us(self.edge_bytes, self.tensors)
 
 
 def group_graph(problem: Problem, group: IntArray) -> GroupedGraph:
@@ -87,14 +87,15 @@ def op_memory_bytes(problem: Problem) -> IntArray:
     return total
 
 
-def mean_link(cluster: Cluster) -> tuple[float, float]:
-    """Return the average b0 (µs) and b1 (µs/byte) over the ordered pairs of GPUs.
+def mean_link(cluster: Cluster) -> LinkCost:
+    """Return the average cost of a link over the ordered pairs of GPUs.
 
     With fewer than two GPUs, the average over all devices; zero on a cluster of one device.
     """
     chosen = np.array(cluster.gpus if len(cluster.gpus) > 1 else range(cluster.n_devices))
     pairs = chosen[:, None] != chosen
     if not pairs.any():
-        return 0.0, 0.0
+        return LinkCost(0.0, 0.0)
     at = np.ix_(chosen, chosen)
-    return float(cluster.b0_us[at][pairs].mean()), float(cluster.b1_us_per_byte[at][pairs].mean())
+    matrices = cluster.b0_us, cluster.b1_us_per_byte
+    return LinkCost(*(float(matrix[at][pairs].mean()) for matrix in matrices))

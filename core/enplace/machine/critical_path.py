@@ -50,7 +50,7 @@ class CriticalPath:
 
 def critical_path(schedule: Schedule) -> CriticalPath:
     """Walk back from the op that ends last, each time to the op or transfer that it waited for."""
-    codes = _walk_back(build_machine(schedule.problem), _lay_out(schedule))[::-1]
+    codes = _walk_back(build_machine(schedule.problem), _flatten(schedule))[::-1]
     n_ops = schedule.problem.profile.n_ops
     is_transfer = codes >= n_ops
     start_us = np.concatenate([schedule.op_start_us, schedule.transfer_start_us])[codes]
@@ -65,7 +65,7 @@ def critical_path(schedule: Schedule) -> CriticalPath:
     )
 
 
-class _Laid(NamedTuple):
+class _FlatSchedule(NamedTuple):
     """A schedule as flat arrays.
 
     Attributes
@@ -96,10 +96,10 @@ class _Laid(NamedTuple):
     sent: IntArray
 
 
-def _lay_out(schedule: Schedule) -> _Laid:
+def _flatten(schedule: Schedule) -> _FlatSchedule:
     by_tensor = np.argsort(schedule.transfer_tensor, kind="stable")
     n_tensors, n_devices = schedule.problem.profile.n_tensors, schedule.problem.cluster.n_devices
-    return _Laid(
+    return _FlatSchedule(
         device=schedule.plan.device,
         start_us=schedule.op_start_us,
         finish_us=schedule.op_finish_us,
@@ -116,7 +116,7 @@ def _lay_out(schedule: Schedule) -> _Laid:
 
 
 @kernel
-def _walk_back(m: Machine, s: _Laid) -> IntArray:  # pragma: no cover - compiled
+def _walk_back(m: Machine, s: _FlatSchedule) -> IntArray:  # pragma: no cover - compiled
     """List steps from last to first: numbers of ops, and n_ops + numbers of transfers."""
     n_ops = len(s.device)
     path = np.empty(n_ops + len(s.tensor), dtype=np.int64)
@@ -134,7 +134,7 @@ def _walk_back(m: Machine, s: _Laid) -> IntArray:  # pragma: no cover - compiled
 
 
 @step
-def _before_op(m: Machine, s: _Laid, op: int) -> int:  # pragma: no cover - compiled
+def _before_op(m: Machine, s: _FlatSchedule, op: int) -> int:  # pragma: no cover - compiled
     """Find what an op waited for: its latest input, or the op that left it a lane."""
     before, latest_us = NOTHING, -1.0
     if s.start_us[op] == 0:
@@ -151,7 +151,7 @@ def _before_op(m: Machine, s: _Laid, op: int) -> int:  # pragma: no cover - comp
 
 @step
 def _input(
-    m: Machine, s: _Laid, tensor: int, device: int
+    m: Machine, s: _FlatSchedule, tensor: int, device: int
 ) -> tuple[int, float]:  # pragma: no cover - compiled
     """Return the op or transfer that makes a tensor available on a device, and when it ends."""
     code = m.tensor_op[tensor]
@@ -165,7 +165,7 @@ def _input(
 
 @step
 def _before_transfer(
-    m: Machine, s: _Laid, transfer: int, seen: BoolArray
+    m: Machine, s: _FlatSchedule, transfer: int, seen: BoolArray
 ) -> int:  # pragma: no cover - compiled
     """Find what a transfer waited for: its tensor, or the transfer that left it a channel."""
     maker = m.tensor_op[s.tensor[transfer]]
@@ -177,7 +177,7 @@ def _before_transfer(
 
 
 @step
-def _freed_lane(m: Machine, s: _Laid, op: int) -> int:  # pragma: no cover - compiled
+def _freed_lane(m: Machine, s: _FlatSchedule, op: int) -> int:  # pragma: no cover - compiled
     """Find an op that ran on the same lanes until this one started."""
     start_us, lanes = s.start_us[op], m.lane_owner[s.device[op]]
     at = _first_at(start_us, s.finish_us, s.by_finish)
@@ -191,7 +191,7 @@ def _freed_lane(m: Machine, s: _Laid, op: int) -> int:  # pragma: no cover - com
 
 @step
 def _freed_channel(
-    m: Machine, s: _Laid, transfer: int, seen: BoolArray
+    m: Machine, s: _FlatSchedule, transfer: int, seen: BoolArray
 ) -> int:  # pragma: no cover - compiled
     """Find the longest transfer that held one of this transfer's channels until it started."""
     time_us, found = s.sent_us[transfer], NOTHING
@@ -207,6 +207,7 @@ def _freed_channel(
 
 @step
 def _share_channel(m: Machine, link: int, other: int) -> bool:  # pragma: no cover - compiled
+    """Whether two links have a channel in common."""
     for i in range(m.route_ptr[link], m.route_ptr[link + 1]):
         for j in range(m.route_ptr[other], m.route_ptr[other + 1]):
             if m.route[i] == m.route[j]:

@@ -118,6 +118,7 @@ def run(machine: Machine, placement: Placement) -> Times:  # pragma: no cover - 
 
 @loop
 def _sizes(m: Machine, p: Placement) -> tuple[int, ...]:  # pragma: no cover - compiled
+    """Return the numbers of devices, lanes, channels, ops, transfers and queue entries."""
     n_lanes = 0
     for device in range(len(m.lanes)):
         n_lanes = max(n_lanes, m.lane_end[device])
@@ -138,6 +139,8 @@ def _run(m: Machine, p: Placement, t: Times, s: _State) -> int:  # pragma: no co
     now = 0.0
     while True:
         instant = _start_ops(m, p, t, s, now)
+        # Ops that take no time may make more ops ready at this instant, which should request
+        # their transfers too before a channel picks the most urgent one.
         if not instant:
             if s.counts[WAITING] > 0 and s.counts[CHANGED]:
                 _start_transfers(m, p, t, s, now)
@@ -188,6 +191,7 @@ def _next_op(
         if at < p.device_ptr[device + 1] and t.waiting[p.device_queue[at]] == 0:
             op = p.device_queue[at]
             s.ready_size[device] += 1
+    # A negative key is an op that takes no time; the heap has it on top if there is one.
     elif s.ready_size[device] > 0 and (any_op or s.ready[p.heap_ptr[device]] < 0):
         key = pop_key(s.ready, p.heap_ptr[device], s.ready_size[device])
         s.ready_size[device] -= 1
@@ -199,8 +203,10 @@ def _next_op(
 def _start_op(
     m: Machine, p: Placement, t: Times, s: _State, op: int, now: float
 ) -> None:  # pragma: no cover - compiled
+    """Start an op on the first free lane of its device; one without duration takes no lane."""
     device = p.device[op]
     lane = 0
+    # Lanes are few, so a scan is cheaper than a list of free ones.
     while s.lane_busy[m.lane_ptr[device] + lane]:
         lane += 1
     t.lane[op] = lane
@@ -217,6 +223,7 @@ def _start_op(
 def _end_op(
     m: Machine, p: Placement, t: Times, s: _State, op: int, now: float
 ) -> None:  # pragma: no cover - compiled
+    """Free the lane of an op, deliver its tensors to its own device and request the transfers."""
     device = p.device[op]
     if p.duration_us[op] > 0.0:
         s.lane_busy[m.lane_ptr[device] + t.lane[op]] = False
@@ -231,6 +238,8 @@ def _end_op(
 def _end_transfer(
     m: Machine, p: Placement, t: Times, s: _State, transfer: int
 ) -> None:  # pragma: no cover - compiled
+    """Deliver a tensor, and wake the channels that may have waited for this transfer."""
+    # If nothing waits, no channel need be looked at.
     if s.counts[WAITING] > 0:
         s.counts[CHANGED] = 1
         _wake(m, s, p.transfers.link[transfer])
@@ -272,6 +281,7 @@ def _request(
 ) -> None:  # pragma: no cover - compiled
     """Queue a transfer of a tensor that was just made; if first come, first served, send it."""
     link = p.transfers.link[transfer]
+    # First come, first served: what comes later cannot overtake, so the start is known now.
     if p.links == LINK_FIFO:
         start = now
         for hop in range(m.route_ptr[link], m.route_ptr[link + 1]):

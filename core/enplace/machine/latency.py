@@ -105,6 +105,7 @@ def _finish_us(
             if waiting[following] == 0:
                 ready[filled] = following
                 filled += 1
+    # Parts on a cycle wait for each other: such a cut of the ops into subgraphs cannot run.
     return latest if done == n else np.inf
 
 

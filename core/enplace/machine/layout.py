@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from enplace.compiling import step
-from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets
+from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets, offsets
 from enplace.values.problem import Problem
 
 
@@ -74,8 +74,7 @@ def build_machine(problem: Problem) -> Machine:
     """Lay out a problem; the layout is kept, because searches simulate many plans of a problem."""
     profile, cluster = problem.profile, problem.cluster
     member = np.argsort(problem.unit, kind="stable").astype(np.int64)
-    first_lane = np.cumsum(cluster.lanes) - cluster.lanes
-    lane_ptr = first_lane[cluster.lane_owner]
+    lane_ptr = offsets(cluster.lanes)[cluster.lane_owner]
     n_channels = len(cluster.channels)
     n_hops = np.diff(cluster.route_ptr)
     first_hop = cluster.route_ptr[:-1][n_hops > 0]
@@ -133,8 +132,8 @@ class LinkCosts(Protocol):
 
 @step
 def transfer_us(
-    costs: LinkCosts, n_bytes: int, source: int, target: int
+    costs: LinkCosts, n_bytes: int, source: int, target: int, n_tensors: int = 1
 ) -> float:  # pragma: no cover - compiled
     """Return the duration of a transfer: :meth:`Cluster.transfer_us` for kernels."""
     b0_us, b1_us_per_byte = costs.b0_us[source, target], costs.b1_us_per_byte[source, target]
-    return float(b0_us + b1_us_per_byte * n_bytes)
+    return float(n_tensors * b0_us + b1_us_per_byte * n_bytes)

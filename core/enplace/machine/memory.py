@@ -14,7 +14,7 @@ from enplace.values.arrays import FloatArray, IntArray
 
 
 @kernel
-def excess_bytes(
+def find_excess(
     machine: Machine, device: IntArray, timing: Timing
 ) -> int:  # pragma: no cover - compiled
     """Sum over the devices by how much their peaks exceed their memory; 0 if the step fits."""
@@ -97,6 +97,7 @@ def _list_changes(
     for op in range(len(device)):
         n_bytes, d = m.temporary_bytes[op], device[op]
         begin_us = timing.finish_us[op] - m.time_us[op, d]
+        # An op that takes no time holds its temporary memory for no time either.
         if n_bytes > 0 and timing.finish_us[op] > begin_us:
             when[n], change[n], where[n] = begin_us, n_bytes, d
             when[n + 1], change[n + 1], where[n + 1] = timing.finish_us[op], -n_bytes, d
@@ -145,6 +146,7 @@ def _sum_excess(
     for k in range(len(order)):
         i = order[k]
         used[where[i]] += change[i]
+        # Frees and allocations at one instant are in any order, so a sum in between means nothing.
         if k + 1 == len(order) or when[order[k + 1]] > when[i]:
             for d in range(len(used)):
                 peak[d] = max(peak[d], used[d])

@@ -123,6 +123,7 @@ def lay_out(
 
 @loop
 def _sizes(m: Machine) -> tuple[int, int, int, int]:  # pragma: no cover - compiled
+    """Return the numbers of devices, channels, tensors and edges."""
     return len(m.lanes), m.n_channels, len(m.tensor_op), len(m.edge_op)
 
 
@@ -188,6 +189,7 @@ def _list_transfers(
             to = device[consumer]
             if to == home:
                 continue
+            # Transfers are numbered by tensor: a smaller number belongs to an earlier tensor.
             if latest[to] < ptr[tensor]:
                 latest[to] = count
                 tensor_of[count], target[count], first[count] = tensor, to, position[consumer]

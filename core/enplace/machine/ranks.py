@@ -21,6 +21,7 @@ def placed_rank_us(machine: Machine, device: IntArray) -> FloatArray:  # pragma:
 def _find_rank_us(
     m: Machine, device: IntArray, rank_us: FloatArray
 ) -> None:  # pragma: no cover - compiled
+    """Write the rank of each op, consumers first."""
     for at in range(len(device) - 1, -1, -1):
         op = m.topological_order[at]
         home = device[op]
@@ -28,6 +29,8 @@ def _find_rank_us(
             for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
                 consumer = m.edge_op[edge]
                 cost_us = 0.0
+                # Several consumers on a device share a transfer, but each may be on the longest
+                # path, so each pays for it.
                 if device[consumer] != home:
                     cost_us = transfer_us(m, m.tensor_bytes[tensor], home, device[consumer])
                 rank_us[op] = max(rank_us[op], cost_us + rank_us[consumer])

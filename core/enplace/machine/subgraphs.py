@@ -29,12 +29,15 @@ class _Blocks(NamedTuple):
         Block of each op; -1 for ops that run by themselves.
     place : int array, shape (n_blocks,)
         Blocks of one place are consecutive, in the order in which they run.
+    place_ptr : int array, shape (n_places + 1,)
+        Blocks of place ``p`` are ``place_ptr[p] : place_ptr[p + 1]``.
     ptr, op : int arrays
         Ops of each block, in topological order.
     """
 
     of_op: IntArray
     place: IntArray
+    place_ptr: IntArray
     ptr: IntArray
     op: IntArray
 
@@ -88,11 +91,11 @@ def find_subgraphs(profile: Profile, on: IntArray, n_places: int) -> IntArray:
     order = profile.topological_order
     graph = _Graph(inverse(order), profile.out_ptr, profile.edge_op)
     level = _count_returns(order, graph, on, n_places)
-    subgraph: IntArray = _number(graph, _build_blocks(order, on, level), n_places)
+    subgraph: IntArray = _number(graph, _build_blocks(order, on, level, n_places))
     return subgraph
 
 
-def _build_blocks(order: IntArray, on: IntArray, level: IntArray) -> _Blocks:
+def _build_blocks(order: IntArray, on: IntArray, level: IntArray, n_places: int) -> _Blocks:
     """Group the ops of each place by level."""
     placed = np.flatnonzero(on >= 0)
     pairs = np.column_stack([on[placed], level[placed]])
@@ -101,8 +104,9 @@ def _build_blocks(order: IntArray, on: IntArray, level: IntArray) -> _Blocks:
     of_op[placed] = index.reshape(len(placed))
     inside = order[on[order] >= 0]
     inside = inside[np.argsort(of_op[inside], kind="stable")]
+    place = blocks[:, 0].copy()
     ptr = csr_offsets(of_op[inside], len(blocks))
-    return _Blocks(of_op, blocks[:, 0], ptr, inside)
+    return _Blocks(of_op, place, csr_offsets(place, n_places), ptr, inside)
 
 
 @kernel
@@ -126,15 +130,13 @@ def _count_returns(
 
 
 @kernel
-def _number(
-    graph: _Graph, blocks: _Blocks, n_places: int
-) -> IntArray:  # pragma: no cover - compiled
+def _number(graph: _Graph, blocks: _Blocks) -> IntArray:  # pragma: no cover - compiled
     """Run single ops and whole blocks as they can; if none can, run a part of the first block.
 
     Return the number of each op's subgraph; shape (n_ops,).
     """
-    n = len(graph.rank)
-    progress = _start(graph, blocks, n_places)
+    n, n_places = len(graph.rank), len(blocks.place_ptr) - 1
+    progress = _start(graph, blocks)
     subgraph, n_subgraphs = np.zeros(n, dtype=np.int64), np.zeros(n_places, dtype=np.int64)
     n_done, n_ready = 0, 0
     for op in range(n):
@@ -147,6 +149,7 @@ def _number(
             progress.taken[0] = progress.ready[n_ready]
             n_taken = 1
         else:
+            # Only when no single op can run, so that as many of its inputs as possible are there.
             block = _choose_block(graph, blocks, progress)
             n_taken = _take(graph, blocks, progress, block)
             place = blocks.place[block]
@@ -159,9 +162,7 @@ def _number(
 
 
 @kernel
-def _start(
-    graph: _Graph, blocks: _Blocks, n_places: int
-) -> _Progress:  # pragma: no cover - compiled
+def _start(graph: _Graph, blocks: _Blocks) -> _Progress:  # pragma: no cover - compiled
     """Set up the progress before anything has run."""
     n, n_blocks = len(graph.rank), len(blocks.place)
     waiting, outside = np.zeros(n, dtype=np.int64), np.zeros(n_blocks, dtype=np.int64)
@@ -175,7 +176,7 @@ def _start(
         waiting,
         outside,
         blocks.ptr[1:] - blocks.ptr[:-1],
-        np.searchsorted(blocks.place, np.arange(n_places)),
+        blocks.place_ptr[:-1].copy(),
         np.zeros(n, dtype=np.bool_),
         np.empty(n, dtype=np.int64),
         np.empty(n, dtype=np.int64),
@@ -190,8 +191,7 @@ def _choose_block(
     chosen = -1
     for place in range(len(progress.current)):
         block = progress.current[place]
-        exists = block < len(blocks.place) and blocks.place[block] == place
-        if exists and progress.outside[block] == 0:
+        if block < blocks.place_ptr[place + 1] and progress.outside[block] == 0:
             chosen = block
     if chosen >= 0:
         return chosen
@@ -239,11 +239,8 @@ def _take(
                 progress.waiting[graph.target[edge]] -= 1
     progress.left[block] -= n_taken
     current, place = progress.current, blocks.place[block]
-    while (
-        current[place] < len(blocks.place)
-        and blocks.place[current[place]] == place
-        and progress.left[current[place]] == 0
-    ):
+    end = blocks.place_ptr[place + 1]
+    while current[place] < end and progress.left[current[place]] == 0:
         current[place] += 1
     return n_taken
 

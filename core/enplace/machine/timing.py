@@ -59,6 +59,7 @@ def simulate_priority(
 
 @loop
 def _record(p: Placement, times: Times, timing: Timing) -> float:  # pragma: no cover - compiled
+    """Write the times of a simulation into a timing; return when the last op or transfer ends."""
     makespan = 0.0
     for op in range(len(times.start_us)):
         timing.start_us[op], timing.finish_us[op] = times.start_us[op], times.finish_us[op]

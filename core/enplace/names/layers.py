@@ -28,7 +28,7 @@ NONE = -1
 """Label of ops whose names have no layer."""
 
 
-class Home(NamedTuple):
+class LayerName(NamedTuple):
     """Layer and branch of an op according to its name scopes; empty texts if unknown."""
 
     layer: str
@@ -65,21 +65,23 @@ def without_root(scopes: list[list[str]]) -> list[list[str]]:
     return scopes
 
 
-def find_home(parts: list[str]) -> Home:
+def find_layer_name(parts: list[str]) -> LayerName:
     """Find the layer and branch in a scope: its first numbered part, and a branch right below.
 
-    >>> find_home(["Mixed_5b", "b1", "conv"])
-    Home(layer='Mixed_5b', branch='b1', is_head=False)
+    >>> find_layer_name(["Mixed_5b", "b1", "conv"])
+    LayerName(layer='Mixed_5b', branch='b1', is_head=False)
     """
     for depth, part in enumerate(parts):
         if _NUMBERED.fullmatch(part):
             below = parts[depth + 1] if depth + 1 < len(parts) else ""
             branch = below if _BRANCH.fullmatch(below) else ""
-            return Home("/".join(parts[: depth + 1]), branch, False)
-    return Home("", "", bool(_HEAD.search("/".join(parts))))
+            return LayerName("/".join(parts[: depth + 1]), branch, False)
+    return LayerName("", "", bool(_HEAD.search("/".join(parts))))
 
 
-def named_layers(profile: Profile, homes: list[Home], work_us: FloatArray) -> IntArray | None:
+def named_layers(
+    profile: Profile, layer_names: list[LayerName], work_us: FloatArray
+) -> IntArray | None:
     """Number the layers by their depth in the graph, and label each op; shape (n_ops,).
 
     Ops before all layers belong to the first. Attention, softmax and loss form the head, a layer
@@ -89,7 +91,7 @@ def named_layers(profile: Profile, homes: list[Home], work_us: FloatArray) -> In
     work: dict[str, float] = defaultdict(float)
     deep: dict[str, float] = defaultdict(float)
     for op in np.flatnonzero(forward & (work_us > 0)).tolist():
-        if layer := homes[op].layer:
+        if layer := layer_names[op].layer:
             work[layer] += work_us[op]
             deep[layer] += work_us[op] * depth[op]
     if not work:
@@ -97,8 +99,8 @@ def named_layers(profile: Profile, homes: list[Home], work_us: FloatArray) -> In
     ordered = sorted(work, key=lambda layer: (deep[layer] / work[layer], layer))
     number = {layer: at for at, layer in enumerate(ordered)}
     label = np.full(profile.n_ops, NONE)
-    for op, home in enumerate(homes):
-        label[op] = number.get(home.layer, len(number) if home.is_head else NONE)
+    for op, name in enumerate(layer_names):
+        label[op] = number.get(name.layer, len(number) if name.is_head else NONE)
     return spread(profile, label)
 
 

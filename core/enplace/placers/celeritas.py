@@ -22,15 +22,18 @@ the choice open, this is what we do:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from enplace.coarsen import GroupedGraph, cpd_topo, fuse, group_graph, mean_link
-from enplace.compiling import helper, kernel
+from enplace.compiling import helper, kernel, step
+from enplace.machine.layout import transfer_us
 from enplace.placing.capacity import Claims, claim, claims_of, needed_bytes
 from enplace.placing.in_order import place_in_order, settle_clusters
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import HETEROGENEOUS, MEMORY, placer
-from enplace.placing.slots import all_free_from, empty_slots, free_from, occupy
+from enplace.placing.slots import Slots, all_free_from, empty_slots, free_from, occupy
 from enplace.values.arrays import FloatArray, IntArray, csr_offsets
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -50,7 +53,7 @@ def celeritas(problem: Problem, options: PlaceOptions) -> Plan:
     group = fuse(problem)
     options.check_cancelled()
     graph = group_graph(problem, group)
-    order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
+    order = cpd_topo(graph, graph.edge_us(mean_link(problem.cluster)))
     device = adjust(problem, graph, order)
     return settle_clusters(problem, group, order, device, "celeritas", options)
 
@@ -64,78 +67,128 @@ def adjust(problem: Problem, graph: GroupedGraph, order: IntArray) -> IntArray:
         Device of each cluster.
     """
     cluster = problem.cluster
-    n, gpus = graph.n_groups, np.array(cluster.gpus)
-    back_cost = np.zeros(n)
-    np.maximum.at(back_cost, graph.source, graph.edge_us(*mean_link(cluster)))
+    back_cost_us = np.zeros(graph.n_groups)
+    np.maximum.at(back_cost_us, graph.source, graph.edge_us(mean_link(cluster)))
     by_target = np.argsort(graph.target, kind="stable")
-    return _adjust(
-        order,
-        gpus,
-        np.where(np.isfinite(graph.time_us), graph.time_us, 0.0),
-        claims_of(problem, graph.group),
-        back_cost,
-        csr_offsets(graph.target[by_target], n),
-        graph.source[by_target],
-        graph.tensors[by_target],
-        graph.edge_bytes[by_target],
-        cluster.b0_us,
-        cluster.b1_us_per_byte,
+    clusters = _Clusters(
+        gpus=np.array(cluster.gpus),
+        time_us=np.where(np.isfinite(graph.time_us), graph.time_us, 0.0),
+        back_cost_us=back_cost_us,
+        in_ptr=csr_offsets(graph.target[by_target], graph.n_groups),
+        source=graph.source[by_target],
+        tensors=graph.tensors[by_target],
+        edge_bytes=graph.edge_bytes[by_target],
+        b0_us=cluster.b0_us,
+        b1_us_per_byte=cluster.b1_us_per_byte,
     )
+    return _adjust(clusters, claims_of(problem, graph.group), order)
+
+
+class _Clusters(NamedTuple):
+    """The fused graph, with the edges into each cluster of ops, and the costs of the devices.
+
+    Attributes
+    ----------
+    gpus : int array
+        The candidates.
+    time_us : float array, shape (n_clusters, n_devices)
+        0 where a cluster cannot run.
+    back_cost_us : float array, shape (n_clusters,)
+        The longest transfer from each cluster over the mean link.
+    in_ptr : int array, shape (n_clusters + 1,)
+        Edges into cluster ``i`` are ``in_ptr[i] : in_ptr[i + 1]``.
+    source, tensors, edge_bytes : int arrays, shape (n_edges,)
+    b0_us, b1_us_per_byte : float arrays, shape (n_devices, n_devices)
+    """
+
+    gpus: IntArray
+    time_us: FloatArray
+    back_cost_us: FloatArray
+    in_ptr: IntArray
+    source: IntArray
+    tensors: IntArray
+    edge_bytes: IntArray
+    b0_us: FloatArray
+    b1_us_per_byte: FloatArray
+
+
+class _Placed(NamedTuple):
+    """The device of each cluster that has been placed, and when it ends; shape (n_clusters,)."""
+
+    device: IntArray
+    finish_us: FloatArray
 
 
 @kernel
 def _adjust(
-    order: IntArray,
-    gpus: IntArray,
-    time_us: FloatArray,
-    claims: Claims,
-    back_cost_us: FloatArray,
-    in_ptr: IntArray,
-    in_source: IntArray,
-    in_tensors: IntArray,
-    in_bytes: IntArray,
-    b0_us: FloatArray,
-    b1_us_per_byte: FloatArray,
+    clusters: _Clusters, claims: Claims, order: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
-    n_devices = len(b0_us)
-    slots = empty_slots(n_devices)
-    device, finish = np.zeros(len(order), dtype=np.int64), np.zeros(len(order))
+    """Place the clusters in an order; return the device of each."""
+    slots = empty_slots(len(clusters.b0_us))
+    placed = _Placed(np.zeros(len(order), dtype=np.int64), np.zeros(len(order)))
     last = int(np.int64(-1))  # no constant, or numba would compile _pick for it again
     for node in order:
-        first, end = in_ptr[node], in_ptr[node + 1]
-        cost = np.zeros((end - first, n_devices))
-        for i in range(end - first):
-            a, n, size = device[in_source[first + i]], in_tensors[first + i], in_bytes[first + i]
-            for d in range(n_devices):
-                cost[i, d] = n * b0_us[a, d] + size * b1_us_per_byte[a, d]
-        # The paper's estimate: every input sets out at once, however busy the devices are.
-        est = np.full(n_devices, np.inf)
-        needed = needed_bytes(claims, node)
-        for d in gpus:
-            if claims.free_bytes[d] >= needed:
-                ready = 0.0
-                for i in range(end - first):
-                    ready = max(ready, finish[in_source[first + i]] + cost[i, d])
-                est[d] = free_from(slots, d, ready, time_us[node, d])
-        last = _pick(est, gpus, claims.free_bytes, last, back_cost_us[node])
+        est_us = _estimate_starts(clusters, claims, slots, placed, node)
+        last = _pick(est_us, clusters.gpus, claims.free_bytes, last, clusters.back_cost_us[node])
         claim(claims, node, last)
-        # On the chosen device, each transfer waits until both ends are free and occupies both, so
-        # that what comes later sees it.
-        ready = 0.0
-        for i in range(end - first):
-            sender, sent = device[in_source[first + i]], finish[in_source[first + i]]
-            if sender != last:
-                ends = np.array([sender, last])
-                start = all_free_from(slots, ends, sent, cost[i, last])
-                sent = start + cost[i, last]
-                slots = occupy(slots, sender, start, sent)
-                slots = occupy(slots, last, start, sent)
-            ready = max(ready, sent)
-        start = free_from(slots, last, ready, time_us[node, last])
-        finish[node] = start + time_us[node, last]
-        slots = occupy(slots, last, start, finish[node])
-        device[node] = last
-    return device
+        placed.device[node] = last
+        slots, ready_us = _send_inputs(clusters, slots, placed, node)
+        start_us = free_from(slots, last, ready_us, clusters.time_us[node, last])
+        placed.finish_us[node] = start_us + clusters.time_us[node, last]
+        slots = occupy(slots, last, start_us, placed.finish_us[node])
+    return placed.device
+
+
+@helper
+def _estimate_starts(
+    clusters: _Clusters, claims: Claims, slots: Slots, placed: _Placed, node: int
+) -> FloatArray:  # pragma: no cover - compiled
+    """Estimate when a cluster could start on each device; inf where it does not fit.
+
+    As in the paper, every input is sent at once, however busy the devices are.
+    """
+    est_us = np.full(len(clusters.b0_us), np.inf)
+    needed = needed_bytes(claims, node)
+    for d in clusters.gpus:
+        if claims.free_bytes[d] >= needed:
+            ready_us = 0.0
+            for edge in range(clusters.in_ptr[node], clusters.in_ptr[node + 1]):
+                sent_us = placed.finish_us[clusters.source[edge]]
+                ready_us = max(ready_us, sent_us + _edge_us(clusters, placed, edge, d))
+            est_us[d] = free_from(slots, d, ready_us, clusters.time_us[node, d])
+    return est_us
+
+
+@step
+def _edge_us(
+    clusters: _Clusters, placed: _Placed, edge: int, to: int
+) -> float:  # pragma: no cover - compiled
+    """Return how long it takes to send the tensors of an edge to a device."""
+    home, n_tensors = placed.device[clusters.source[edge]], clusters.tensors[edge]
+    return transfer_us(clusters, clusters.edge_bytes[edge], home, to, n_tensors)
+
+
+@helper
+def _send_inputs(
+    clusters: _Clusters, slots: Slots, placed: _Placed, node: int
+) -> tuple[Slots, float]:  # pragma: no cover - compiled
+    """Send the inputs of a placed cluster; return when the last one arrives.
+
+    Unlike in the estimate, each transfer waits until both ends are free and occupies both, so that
+    later ones take it into account.
+    """
+    ready_us, to = 0.0, placed.device[node]
+    for edge in range(clusters.in_ptr[node], clusters.in_ptr[node + 1]):
+        home = placed.device[clusters.source[edge]]
+        sent_us = placed.finish_us[clusters.source[edge]]
+        if home != to:
+            duration_us = _edge_us(clusters, placed, edge, to)
+            start_us = all_free_from(slots, np.array([home, to]), sent_us, duration_us)
+            sent_us = start_us + duration_us
+            slots = occupy(slots, home, start_us, sent_us)
+            slots = occupy(slots, to, start_us, sent_us)
+        ready_us = max(ready_us, sent_us)
+    return slots, ready_us
 
 
 @helper

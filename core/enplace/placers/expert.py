@@ -24,7 +24,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from enplace.names.layers import NONE, Home, find_home, named_layers, parts_of, spread
+from enplace.names.layers import NONE, LayerName, find_layer_name, named_layers, parts_of, spread
 from enplace.names.rules import read_rules
 from enplace.placing.candidates import best_of, unordered
 from enplace.placing.options import FILE, Option, PlaceOptions
@@ -77,17 +77,17 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
     profile, gpus = problem.profile, problem.cluster.gpus
     parts = parts_of(profile)
     options.check_cancelled()
-    homes = [find_home(op_parts) for op_parts in parts]
+    layer_names = [find_layer_name(op_parts) for op_parts in parts]
     options.check_cancelled()
     work_us = problem.time_us[:, gpus].min(axis=1)
     work_us = np.where(np.isfinite(work_us), work_us, 0.0)
-    family = options.choice(FAMILY) or find_family(profile, homes, work_us)
+    family = options.choice(FAMILY) or find_family(profile, layer_names, work_us)
     if family == BRANCHES:
-        block = deal_branches(profile, homes, work_us, len(gpus))
+        block = deal_branches(profile, layer_names, work_us, len(gpus))
     elif family == LAYERS:
         block = deal_layers(profile, parts, len(gpus))
     else:
-        block = stack_layers(problem, homes, work_us, len(gpus))
+        block = stack_layers(problem, layer_names, work_us, len(gpus))
     options.check_cancelled()
     preferred = np.array(gpus)[block]
     file = options.choice(RULES)
@@ -97,15 +97,15 @@ def expert(problem: Problem, options: PlaceOptions) -> Plan:
     return replace(plan, details={"family": family, "ops_by_rule": len(rules)})
 
 
-def find_family(profile: Profile, homes: list[Home], work_us: FloatArray) -> str:
+def find_family(profile: Profile, layer_names: list[LayerName], work_us: FloatArray) -> str:
     """Find the family of a model from the names and types of the ops that do the work."""
     total_us = work_us.sum()
-    in_branch = np.array([bool(home.branch) for home in homes])
+    in_branch = np.array([bool(name.branch) for name in layer_names])
     if work_us[in_branch].sum() >= BRANCHY * total_us > 0:
         return BRANCHES
     kinds = np.array([layer_kind(op_type) for op_type in profile.op_types])
     convolved = work_us[kinds == "convolution"].sum() >= CONVOLVED * total_us > 0
-    nameless = not any(home.layer for home in homes)
+    nameless = not any(name.layer for name in layer_names)
     return LAYERS if nameless and convolved and "normalisation" in kinds else STACKED
 
 
@@ -119,13 +119,13 @@ def layer_kind(op_type: str) -> str:
 
 
 def stack_layers(
-    problem: Problem, homes: list[Home], work_us: FloatArray, n_blocks: int
+    problem: Problem, layer_names: list[LayerName], work_us: FloatArray, n_blocks: int
 ) -> IntArray:
     """Find the block of each op: layers in order, in contiguous blocks of about equal time.
 
     An op belongs to the layer of its placement unit's deciding op.
     """
-    label = named_layers(problem.profile, homes, work_us)
+    label = named_layers(problem.profile, layer_names, work_us)
     if label is None:  # the graph's own order, op by op
         label = natural_position(problem)
     layer = np.unique(label[deciding_op(problem)][problem.unit], return_inverse=True)[1]
@@ -172,18 +172,18 @@ def _block_ends(until_us: FloatArray, n_blocks: int, limit_us: float) -> list[in
 
 
 def deal_branches(
-    profile: Profile, homes: list[Home], work_us: FloatArray, n_blocks: int
+    profile: Profile, layer_names: list[LayerName], work_us: FloatArray, n_blocks: int
 ) -> IntArray:
     """Find the block of each op: the branches of a cell, longest first, go to the least busy block.
 
     The load within the cell counts first, then the load of earlier cells. Ops of a cell outside its
     branches, such as joins, count as one more branch.
     """
-    cells = {home.layer for home in homes if home.branch}
+    cells = {name.layer for name in layer_names if name.branch}
     branch_us: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for home, work in zip(homes, work_us.tolist(), strict=True):
-        if home.layer in cells:
-            branch_us[home.layer][home.branch] += work
+    for name, work in zip(layer_names, work_us.tolist(), strict=True):
+        if name.layer in cells:
+            branch_us[name.layer][name.branch] += work
     block: dict[tuple[str, str], int] = {}
     load_us = [0.0] * n_blocks
     for cell, times in branch_us.items():
@@ -193,7 +193,7 @@ def deal_branches(
             block[cell, branch] = least
             in_cell_us[least] += times[branch]
             load_us[least] += times[branch]
-    return spread(profile, np.array([block.get((h.layer, h.branch), NONE) for h in homes]))
+    return spread(profile, np.array([block.get((h.layer, h.branch), NONE) for h in layer_names]))
 
 
 def deal_layers(profile: Profile, parts: list[list[str]], n_blocks: int) -> IntArray:

@@ -133,6 +133,7 @@ def list_schedule(
 
 @kernel
 def _list_schedule(m: Machine, w: Work, s: PartialSchedule) -> None:  # pragma: no cover - compiled
+    """Place the leaders one after another, each where it ends earliest."""
     lanes, channels = empty_slots(w.lane_ptr[-1]), empty_slots(len(s.channel_ready_us))
     scratch = s.inputs
     for op in w.order:
@@ -164,6 +165,7 @@ def _choose(
             end_us = lane_start(m, w, lanes, op, device, ready)[0] + m.time_us[op, device]
             excess = estimated_excess_bytes(m, w, s, op, inputs, device)
             better = excess < least_excess or (excess == least_excess and end_us < least_us)
+            # Where nothing fits, the op must still go somewhere; the plan may be repaired later.
             if best < 0 or better:
                 best, least_excess, least_us = device, excess, end_us
     return best

@@ -135,7 +135,7 @@ def weighted_graph(problem: Problem, *, by_memory: bool = False) -> tuple[IntArr
     grouped = group_graph(problem, node)
     ends = np.concatenate([grouped.source, grouped.target])
     others = np.concatenate([grouped.target, grouped.source])
-    edge_us = np.tile(grouped.edge_us(*mean_link(problem.cluster)), 2)
+    edge_us = np.tile(grouped.edge_us(mean_link(problem.cluster)), 2)
     # Two nodes may send to each other; a partitioner expects one edge.
     key, edge = np.unique(ends * grouped.n_groups + others, return_inverse=True)
     weight = np.bincount(edge, weights=edge_us, minlength=len(key))

@@ -81,7 +81,7 @@ def features(problem: Problem, graph: GroupedGraph) -> FloatArray:
     They are its time, memory, and transfers in and out, each as a share of the largest, and its
     place in the order: groups are numbered along the graph.
     """
-    sent_us = graph.edge_us(*mean_link(problem.cluster))
+    sent_us = graph.edge_us(mean_link(problem.cluster))
     columns = [
         np.where(np.isfinite(graph.time_us), graph.time_us, 0.0).max(axis=1),
         graph.memory_bytes.astype(np.float64),

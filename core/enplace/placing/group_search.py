@@ -16,7 +16,7 @@ from enplace.coarsen import fuse
 from enplace.compiling import kernel
 from enplace.errors import ProblemError
 from enplace.machine import simulate
-from enplace.machine.memory import excess_bytes
+from enplace.machine.memory import find_excess
 from enplace.machine.placement import LINK_PRIORITY
 from enplace.machine.timing import new_timing, simulate_priority
 from enplace.placing.in_order import place_in_order
@@ -136,7 +136,7 @@ class GroupSearch:
         coarse, machine = self._level.problem, self._level.machine
         position = by_placed_rank(coarse, device)
         step_us = simulate_priority(machine, device, position, LINK_PRIORITY, self._timing)
-        excess = excess_bytes(machine, device, self._timing)
+        excess = find_excess(machine, device, self._timing)
         # The host's memory is left out: compared with it, any excess of a GPU would look small.
         capacity = coarse.cluster.capacity_bytes[self.gpus].sum()
         return float(step_us * (1 + MEMORY_PENALTY * excess / capacity))

@@ -23,7 +23,7 @@ def place_in_order(problem: Problem, method: str, options: PlaceOptions) -> Plan
     group = fuse(problem)
     options.check_cancelled()
     graph = group_graph(problem, group)
-    order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
+    order = cpd_topo(graph, graph.edge_us(mean_link(problem.cluster)))
     device = fill_in_order(claims_of(problem, group), order, np.array(problem.cluster.gpus))
     return settle_clusters(problem, group, order, device, method, options)
 

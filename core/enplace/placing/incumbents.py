@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.values.plan import find_gap
 from enplace.values.schedule import Schedule
@@ -12,17 +10,11 @@ CLOSE_ENOUGH = 0.002
 """Gap to the lower bound below which no further candidates are tried."""
 
 
-def excess_bytes(schedule: Schedule) -> int:
-    """Sum the excess over all devices."""
-    over = schedule.peak_bytes - schedule.problem.cluster.capacity_bytes
-    return int(np.maximum(over, 0).sum())
-
-
 def is_better(one: Schedule, other: Schedule) -> bool:
     """Whether one has a smaller excess than the other, or the same excess and a shorter step."""
     if other.fits:  # then a longer schedule's memory need not be computed
         return one.makespan_us < other.makespan_us and one.fits
-    return (excess_bytes(one), one.makespan_us) < (excess_bytes(other), other.makespan_us)
+    return (one.excess_bytes, one.makespan_us) < (other.excess_bytes, other.makespan_us)
 
 
 def gap_of(schedule: Schedule, options: PlaceOptions) -> float:

@@ -16,7 +16,7 @@ from enplace.compiling import helper, loop, step
 from enplace.machine.layout import Machine, build_machine, transfer_us
 from enplace.placing.options import Option
 from enplace.placing.slots import Slots, all_free_from, free_from, occupy
-from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets
+from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets, offsets
 from enplace.values.problem import Problem
 
 MAKERS, SUMS = "makers", "sums"
@@ -132,7 +132,7 @@ def prepare(
         tensor_stays=follows[profile.tensor_op],
         output_bytes=output_bytes,
         unit_bytes=unit_bytes,
-        lane_ptr=np.concatenate([[0], np.cumsum(cluster.lanes)]).astype(np.int64),
+        lane_ptr=offsets(cluster.lanes),
     )
     return machine, work
 

@@ -12,7 +12,7 @@ from enplace.errors import ProblemError
 from enplace.machine import simulate
 from enplace.placing.incumbents import is_better, report
 from enplace.placing.moves import Level, make_level
-from enplace.placing.moves.steps import blocks_step, going, state_of
+from enplace.placing.moves.steps import blocks_step, new_stop_flag, state_of
 from enplace.placing.options import PlaceOptions
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -135,7 +135,7 @@ def _move_blocks(schedule: Schedule, by_ranks: bool, options: PlaceOptions) -> P
     step = blocks_step(plan.links, rounds=MOVES)
     state = replace(state_of(level, plan), ranked=by_ranks)
     for number in range(BLOCK_ROUNDS):
-        state = step(state, options.seed + number, 1.0, going())
+        state = step(state, options.seed + number, 1.0, new_stop_flag())
         if state.excess_bytes == 0 or options.stopped:
             break
     found = level.plan(state.order, state.device, plan.policy, plan.links)

@@ -100,9 +100,9 @@ def mean_rank_us(problem: Problem, link_weight: float = 1.0) -> FloatArray:
     """
     runs = problem.unit_allowed[problem.unit]
     work_us = np.where(runs, problem.time_us, 0.0).sum(axis=1) / runs.sum(axis=1)
-    b0, b1 = mean_link(problem.cluster)
-    cost = b0 + b1 * problem.profile.tensor_bytes[problem.profile.edge_tensor]
-    return upward_rank_us(problem, work_us, link_weight * cost.astype(np.float64))
+    edge_bytes = problem.profile.tensor_bytes[problem.profile.edge_tensor]
+    edge_us = mean_link(problem.cluster).transfer_us(edge_bytes)
+    return upward_rank_us(problem, work_us, link_weight * edge_us)
 
 
 def placed_rank_us(problem: Problem, device: IntArray) -> FloatArray:

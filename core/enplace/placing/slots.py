@@ -54,6 +54,7 @@ def all_free_from(
     slots: Slots, resources: IntArray, ready: float, duration: float
 ) -> float:  # pragma: no cover - compiled
     """Find the earliest time from ``ready`` at which all resources are free for ``duration``."""
+    # Each resource may push the start back for all others, until they agree.
     start, settled = ready, 0
     while settled < len(resources):
         for r in resources:
@@ -97,6 +98,7 @@ def occupy(
 
 @kernel
 def _widened(table: FloatArray) -> FloatArray:  # pragma: no cover - compiled
+    """Copy a table into one with twice the columns."""
     wider = np.zeros((table.shape[0], 2 * table.shape[1]))
     for r in range(table.shape[0]):  # assigning a slice takes seconds to compile
         for i in range(table.shape[1]):

@@ -14,6 +14,7 @@ from enplace.bounds.step_time import heads_and_tails_us
 from enplace.processes.wire import Message
 from enplace.solvers.ask import ask_solver
 from enplace.values.arrays import inverse
+from enplace.values.cluster import LinkCost
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.schedule import Schedule
@@ -95,10 +96,11 @@ def _plan(problem: Problem, device: np.ndarray, start: np.ndarray) -> Plan:
 
 def _serial_us(problem: Problem) -> float:
     """Bound every step time: all ops in sequence, and every tensor sent everywhere in between."""
-    cluster, size = problem.cluster, problem.profile.tensor_bytes
-    sends_us = (cluster.b0_us.sum() + cluster.b1_us_per_byte.sum() * size).sum()
+    cluster = problem.cluster
+    all_links = LinkCost(cluster.b0_us.sum(), cluster.b1_us_per_byte.sum())
+    sends_us = all_links.transfer_us(problem.profile.tensor_bytes)
     ops_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0)
-    return float(ops_us.max(axis=1).sum() + sends_us)
+    return float(ops_us.max(axis=1).sum() + sends_us.sum())
 
 
 def _running_bytes(problem: Problem) -> np.ndarray:

@@ -19,6 +19,16 @@ def inverse(order: IntArray) -> IntArray:
     return position
 
 
+def offsets(length: IntArray) -> IntArray:
+    """Find where each of several lists begins when they are joined, and where the last one ends.
+
+    Returns
+    -------
+    int array, shape (n_lists + 1,)
+    """
+    return np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+
+
 def csr_offsets(sorted_owner: IntArray, n_owners: int) -> IntArray:
     """Find the offsets of a list that is sorted by owner (compressed sparse rows).
 
@@ -77,10 +87,11 @@ def topological_order(
         if waiting[node] == 0:
             order[filled] = node
             filled += 1
-    head = 0
-    while head < filled:
-        node = order[head]
-        head += 1
+    # The order so far is also the queue: the nodes after ``first`` are yet to be followed.
+    first = 0
+    while first < filled:
+        node = order[first]
+        first += 1
         for edge in range(out_ptr[node], out_ptr[node + 1]):
             waiting[target[edge]] -= 1
             if waiting[target[edge]] == 0:
@@ -104,6 +115,7 @@ def upward_rank(
     """
     rank = np.zeros(len(work))
     for node in order[::-1]:
+        # Backwards, so that the ranks of all targets are known.
         for edge in range(out_ptr[node], out_ptr[node + 1]):
             rank[node] = max(rank[node], cost[edge] + rank[target[edge]])
         rank[node] += work[node]

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from enplace.errors import ClusterError
-from enplace.values.arrays import FloatArray, IntArray
+from enplace.values.arrays import FloatArray, IntArray, offsets
 from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME
 
 MAX_DEVICES = 256
@@ -68,6 +68,17 @@ class Device:
             raise ClusterError(f"device '{self.name}': speed is {self.speed}; use 1e-6 to 1e6")
         if not 1 <= self.lanes <= 1024:
             raise ClusterError(f"device '{self.name}': lanes is {self.lanes}; use 1 to 1024")
+
+
+class LinkCost(NamedTuple):
+    """The cost of one link, or arrays of the costs of several."""
+
+    b0_us: float | FloatArray
+    b1_us_per_byte: float | FloatArray
+
+    def transfer_us(self, n_bytes: IntArray, n_tensors: int | IntArray = 1) -> FloatArray:
+        """Return the durations of transfers, b0 for each tensor and b1 for each byte."""
+        return np.asarray(n_tensors * self.b0_us + self.b1_us_per_byte * n_bytes, np.float64)
 
 
 @dataclass(frozen=True)
@@ -178,13 +189,15 @@ class Cluster:
         return self._matrix("b1_us_per_byte")
 
     def transfer_us(
-        self, n_bytes: IntArray, source: int | IntArray, target: int | IntArray
+        self,
+        n_bytes: IntArray,
+        source: int | IntArray,
+        target: int | IntArray,
+        n_tensors: int | IntArray = 1,
     ) -> FloatArray:
-        """Return the durations of transfers, b0 + b1 * bytes, of any shape."""
-        duration_us: FloatArray = (
-            self.b0_us[source, target] + self.b1_us_per_byte[source, target] * n_bytes
-        )
-        return duration_us
+        """Return the durations of transfers between devices; see :class:`LinkCost`."""
+        cost = LinkCost(self.b0_us[source, target], self.b1_us_per_byte[source, target])
+        return cost.transfer_us(n_bytes, n_tensors)
 
     def _matrix(self, field: str) -> FloatArray:
         matrix = np.zeros((self.n_devices, self.n_devices))
@@ -195,10 +208,10 @@ class Cluster:
     @cached_property
     def route_ptr(self) -> IntArray:
         """Channels of pair (a, b) are ``route[route_ptr[p] : route_ptr[p + 1]]``, p = a * n + b."""
-        counts = np.zeros(self.n_devices**2 + 1, dtype=np.int64)
+        counts = np.zeros(self.n_devices**2, dtype=np.int64)
         for link in self.links:
-            counts[link.source * self.n_devices + link.target + 1] = len(link.channels)
-        return np.cumsum(counts)
+            counts[link.source * self.n_devices + link.target] = len(link.channels)
+        return offsets(counts)
 
     @cached_property
     def route(self) -> IntArray:

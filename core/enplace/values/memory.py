@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.compiling import kernel
-from enplace.values.arrays import FloatArray, IntArray, csr_offsets
+from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.problem import Problem
-from enplace.values.profile import Profile
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,69 +54,18 @@ class TensorLives:
     end_us: FloatArray
 
 
-def tensor_lives(
-    profile: Profile,
-    device: IntArray,
-    op_start_us: FloatArray,
-    op_finish_us: FloatArray,
-    transfer_tensor: IntArray,
-    transfer_to: IntArray,
-    transfer_start_us: FloatArray,
-    transfer_finish_us: FloatArray,
-) -> TensorLives:
-    """Find how long each device holds each tensor.
+def last_uses_us(problem: Problem, device: IntArray, op_finish_us: FloatArray) -> FloatArray:
+    """Find when the last consumer of each tensor on each device ends; 0 if there is none.
 
-    Parameters are those of :class:`enplace.values.schedule.Schedule`.
+    Returns
+    -------
+    float array, shape (n_tensors, n_devices)
     """
-    own_end = op_finish_us[profile.tensor_op]
-    np.maximum.at(own_end, transfer_tensor, transfer_finish_us)
-    sent_end = transfer_finish_us.copy()
-    order = np.argsort(transfer_tensor, kind="stable")
-    _last_uses(
-        profile.edge_ptr,
-        profile.edge_op,
-        profile.tensor_op,
-        device,
-        op_finish_us,
-        own_end,
-        csr_offsets(transfer_tensor[order], profile.n_tensors),
-        order,
-        transfer_to,
-        sent_end,
-    )
-    return TensorLives(
-        tensor=np.concatenate([np.arange(profile.n_tensors), transfer_tensor]),
-        device=np.concatenate([device[profile.tensor_op], transfer_to]),
-        start_us=np.concatenate([op_start_us[profile.tensor_op], transfer_start_us]),
-        end_us=np.concatenate([own_end, sent_end]),
-    )
-
-
-@kernel
-def _last_uses(
-    edge_ptr: IntArray,
-    edge_op: IntArray,
-    tensor_op: IntArray,
-    device: IntArray,
-    op_finish_us: FloatArray,
-    own_end: FloatArray,
-    transfer_ptr: IntArray,
-    transfer: IntArray,
-    transfer_to: IntArray,
-    sent_end: FloatArray,
-) -> None:  # pragma: no cover - compiled
-    """Raise the ends of the copies to the ends of the consumers on their devices, in place."""
-    for tensor in range(len(tensor_op)):
-        home = device[tensor_op[tensor]]
-        for edge in range(edge_ptr[tensor], edge_ptr[tensor + 1]):
-            consumer = edge_op[edge]
-            finish = op_finish_us[consumer]
-            if device[consumer] == home:
-                own_end[tensor] = max(own_end[tensor], finish)
-                continue
-            for at in range(transfer_ptr[tensor], transfer_ptr[tensor + 1]):
-                if transfer_to[transfer[at]] == device[consumer]:
-                    sent_end[transfer[at]] = max(sent_end[transfer[at]], finish)
+    profile = problem.profile
+    last_us = np.zeros((profile.n_tensors, problem.cluster.n_devices))
+    consumer = profile.edge_op
+    np.maximum.at(last_us, (profile.edge_tensor, device[consumer]), op_finish_us[consumer])
+    return last_us
 
 
 def memory_curves(

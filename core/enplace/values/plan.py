@@ -170,7 +170,7 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         raise PlanError("the plan names a device that the cluster does not have")
     _check_replicas(problem, plan)
     allowed = problem.unit_allowed[problem.unit, plan.device]
-    wrong = np.flatnonzero(~allowed | apart(problem, plan))
+    wrong = np.flatnonzero(~allowed | find_separated(problem, plan))
     if len(wrong):
         raise PlanError(_why_wrong(problem, plan, int(wrong[0])))
 
@@ -195,8 +195,8 @@ def _check_replicas(problem: Problem, plan: Plan) -> None:
                 )
 
 
-def apart(problem: Problem, plan: Plan) -> BoolArray:
-    """Find ops that are not on the device of the last op of their placement unit; (n_ops,)."""
+def find_separated(problem: Problem, plan: Plan) -> BoolArray:
+    """Find ops that are not on the same device as the last op of their placement unit; (n_ops,)."""
     unit_device = np.full(problem.n_units, -1, dtype=np.int64)
     unit_device[problem.unit] = plan.device
     elsewhere: BoolArray = unit_device[problem.unit] != plan.device

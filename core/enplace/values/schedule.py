@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enplace.errors import EnplaceError
-from enplace.values.memory import MemoryCurve, TensorLives, memory_curves, tensor_lives
+from enplace.values.memory import MemoryCurve, TensorLives, last_uses_us, memory_curves
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -97,15 +97,17 @@ class Schedule:
     @cached_property
     def lives(self) -> TensorLives:
         """How long each device holds each tensor."""
-        return tensor_lives(
-            self.problem.profile,
-            self.plan.device,
-            self.op_start_us,
-            self.op_finish_us,
-            self.transfer_tensor,
-            self.transfer_to,
-            self.transfer_start_us,
-            self.transfer_finish_us,
+        maker, sent = self.problem.profile.tensor_op, self.transfer_tensor
+        home, to = self.plan.device[maker], self.transfer_to
+        last_use_us = last_uses_us(self.problem, self.plan.device, self.op_finish_us)
+        own_end_us = np.maximum(self.op_finish_us[maker], last_use_us[np.arange(len(maker)), home])
+        np.maximum.at(own_end_us, sent, self.transfer_finish_us)
+        sent_end_us = np.maximum(self.transfer_finish_us, last_use_us[sent, to])
+        return TensorLives(
+            tensor=np.concatenate([np.arange(len(maker)), sent]),
+            device=np.concatenate([home, to]),
+            start_us=np.concatenate([self.op_start_us[maker], self.transfer_start_us]),
+            end_us=np.concatenate([own_end_us, sent_end_us]),
         )
 
     @cached_property
@@ -117,6 +119,12 @@ class Schedule:
     def overfull(self) -> NDArray[np.bool_]:
         """Whether each device exceeds its memory; shape (n_devices,)."""
         return self.peak_bytes > self.problem.cluster.capacity_bytes
+
+    @property
+    def excess_bytes(self) -> int:
+        """By how much the peaks exceed the memory, summed over all devices."""
+        over = self.peak_bytes - self.problem.cluster.capacity_bytes
+        return int(np.maximum(over, 0).sum())
 
     @property
     def fits(self) -> bool:

@@ -22,6 +22,7 @@ from enplace.coarsen import (
 from enplace.coarsen.fusion import breakpoints, shortest_time_us
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.placing.settle import natural_position
+from enplace.values.cluster import LinkCost
 from enplace.values.problem import Problem
 
 quick = settings(deadline=None, max_examples=60)
@@ -72,7 +73,7 @@ def cut_cost(graph, cost, segment_of):
 def test_cpd_topo_equals_algorithm_1(problem):
     graph = every_op_alone(problem)
     # With whole numbers, sums are exact, so both sides break ties alike.
-    cost = np.round(graph.edge_us(*mean_link(problem.cluster)))
+    cost = np.round(graph.edge_us(mean_link(problem.cluster)))
     assert cpd_topo(graph, cost).tolist() == reference_cpd_topo(graph, cost)
 
 
@@ -83,7 +84,7 @@ def test_cpd_topo_finishes_a_branch_before_the_next():
     )
     graph = every_op_alone(problem)
     assert problem.profile.topological_order.tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
-    cost = graph.edge_us(*mean_link(problem.cluster))
+    cost = graph.edge_us(mean_link(problem.cluster))
     assert cpd_topo(graph, cost).tolist() == [4, 5, 6, 7, 0, 1, 2, 3]
 
 
@@ -93,7 +94,7 @@ def test_cpd_topo_finishes_a_branch_before_the_next():
 )
 def test_breakpoints_cost_as_little_as_the_best_of_all_cuts(problem, reach, limit):
     graph = every_op_alone(problem)
-    n, cost = graph.n_groups, np.round(graph.edge_us(3.0, 0.5))
+    n, cost = graph.n_groups, np.round(graph.edge_us(LinkCost(3.0, 0.5)))
     order = cpd_topo(graph, cost)
     memory = graph.memory_bytes[order]
 

@@ -17,7 +17,7 @@ from enplace.values.problem import Problem
 def adjusted_devices(problem):
     """Run Adjusting Placement on the ungrouped graph."""
     graph = group_graph(problem, np.arange(problem.profile.n_ops))
-    order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
+    order = cpd_topo(graph, graph.edge_us(mean_link(problem.cluster)))
     return adjust(problem, graph, order).tolist()
 
 
@@ -89,7 +89,7 @@ def reference_adjust(problem, graph, order):
 @given(problem=problems())
 def test_the_kernel_equals_the_reference(problem):
     graph = group_graph(problem, np.arange(problem.profile.n_ops))
-    order = cpd_topo(graph, graph.edge_us(*mean_link(problem.cluster)))
+    order = cpd_topo(graph, graph.edge_us(mean_link(problem.cluster)))
     assert adjust(problem, graph, order).tolist() == reference_adjust(problem, graph, order)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line
 
 from enplace.machine import simulate
-from enplace.names.layers import find_home, named_layers, parts_of, scope_parts
+from enplace.names.layers import find_layer_name, named_layers, parts_of, scope_parts
 from enplace.placers import PlaceOptions, place
 from enplace.placers.expert import even_blocks
 from enplace.values.problem import Problem
@@ -68,7 +68,7 @@ def test_m_topo_never_returns_to_a_device():
     ],
 )
 def test_layer_and_branch_are_read_from_the_scope(name, scope, layer, branch):
-    assert find_home(scope_parts(name, scope))[:2] == (layer, branch)
+    assert find_layer_name(scope_parts(name, scope))[:2] == (layer, branch)
 
 
 def test_the_name_of_the_model_is_not_a_layer():
@@ -184,7 +184,7 @@ def test_flatten_is_not_mistaken_for_attention():
 
 @pytest.mark.parametrize("scope", ["attention", "decoder/self_attention", "att", "attn"])
 def test_attention_scopes_belong_to_the_head(scope):
-    assert find_home(scope.split("/")).is_head
+    assert find_layer_name(scope.split("/")).is_head
 
 
 def test_layers_are_ordered_by_their_work_not_by_weight_reads():
@@ -194,8 +194,8 @@ def test_layers_are_ordered_by_their_work_not_by_weight_reads():
     edges = [(names[0], names[1], 8), (names[0], names[3], 8)]
     edges += [(names[2], names[3], 8), (names[3], names[4], 8)]
     profile = profile_of(times, edges)
-    homes = [find_home(parts) for parts in parts_of(profile)]
-    layer = named_layers(profile, homes, profile.time_us[:, 0])
+    layer_names = [find_layer_name(parts) for parts in parts_of(profile)]
+    layer = named_layers(profile, layer_names, profile.time_us[:, 0])
     assert layer.tolist() == [1, 1, 0, 1, 2]
 
 

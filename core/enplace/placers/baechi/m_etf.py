@@ -145,7 +145,7 @@ def earliest_first(
     rank = np.full(profile.n_ops, -1, dtype=np.int64)
     rank[work.order] = np.arange(len(work.order))
     leads = rank >= 0
-    going = Dispatch(
+    dispatch = Dispatch(
         rank=rank,
         missing=np.bincount(profile.edge_op[leads[profile.edge_source]], minlength=profile.n_ops),
         placed=np.zeros(profile.n_ops, dtype=bool),
@@ -158,7 +158,7 @@ def earliest_first(
     stop = np.zeros(1, dtype=bool)
     # If devices wait for favourite children, a large graph takes seconds.
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(_earliest_first, machine, work, state, going, stop)
+        running = pool.submit(_earliest_first, machine, work, state, dispatch, stop)
         try:
             while not wait([running], LOOK_S).done:
                 options.check_cancelled()
@@ -183,85 +183,83 @@ def _gpus_first(problem: Problem) -> BoolArray:
 # since, and channels may have filled up, so an op is checked again when it reaches the top.
 
 
+class _Run(NamedTuple):
+    """What all steps share, and the two heaps of each device."""
+
+    m: Machine
+    w: Work
+    s: PartialSchedule
+    dispatch: Dispatch
+    waiting: list[Heap]
+    arrived: list[list[int]]
+
+
 @kernel
 def _earliest_first(
-    m: Machine, w: Work, s: PartialSchedule, going: Dispatch, stop: BoolArray
+    m: Machine, w: Work, s: PartialSchedule, dispatch: Dispatch, stop: BoolArray
 ) -> None:  # pragma: no cover - compiled
     """Place one op after another until none is left or ``stop[0]`` is set."""
-    n_devices, now, left = len(going.last), 0.0, len(w.order)
+    n_devices, now, left = len(dispatch.last), 0.0, len(w.order)
     channels = empty_slots(len(s.channel_ready_us))
     waiting = [[(0.0, 0)][:0] for _ in range(n_devices)]
     arrived = [[0][:0] for _ in range(n_devices)]
     running = [(0.0, 0)][:0]
+    run = _Run(m, w, s, dispatch, waiting, arrived)
     for op in w.order:
-        _offer_if_ready(m, w, s, going, channels, waiting, op, now)
+        _offer_if_ready(run, channels, op, now)
     while left > 0 and not stop[0]:
         while len(running) > 0 and running[0][0] <= now:
-            _end_op(m, w, s, going, channels, waiting, heappop(running)[1], now)
-        op, device = _choose(m, w, s, going, channels, waiting, arrived, now)
+            _end_op(run, channels, heappop(running)[1], now)
+        op, device = _choose(run, channels, now)
         if op >= 0:
-            channels, finish = _run(m, w, s, going, channels, waiting, op, device, now)
+            channels, finish = _place(run, channels, op, device, now)
             heappush(running, (finish, op))
             left -= 1
         else:
             now = running[0][0] if len(running) > 0 else np.inf
-            now = _next_us(m, w, going, waiting, now)
+            now = _next_us(run, now)
 
 
 @loop
-def _end_op(
-    m: Machine,
-    w: Work,
-    s: PartialSchedule,
-    going: Dispatch,
-    channels: Slots,
-    waiting: list[Heap],
-    op: int,
-    now: float,
-) -> None:  # pragma: no cover - compiled
+def _end_op(run: _Run, channels: Slots, op: int, now: float) -> None:  # pragma: no cover - compiled
+    """Count an op as done for its consumers, and offer those that are ready."""
+    m, dispatch = run.m, run.dispatch
     for edge in range(m.out_ptr[op], m.out_ptr[op + 1]):
         consumer = m.edge_op[edge]
-        going.missing[consumer] -= 1
-        if going.rank[consumer] >= 0:  # no follower
-            _offer_if_ready(m, w, s, going, channels, waiting, consumer, now)
+        dispatch.missing[consumer] -= 1
+        if dispatch.rank[consumer] >= 0:  # no follower
+            _offer_if_ready(run, channels, consumer, now)
 
 
 @loop
 def _choose(
-    m: Machine,
-    w: Work,
-    s: PartialSchedule,
-    going: Dispatch,
-    channels: Slots,
-    waiting: list[Heap],
-    arrived: list[list[int]],
-    now: float,
+    run: _Run, channels: Slots, now: float
 ) -> tuple[int, int]:  # pragma: no cover - compiled
     """Choose the op that starts now and its device, or else return -1 twice."""
+    dispatch, waiting = run.dispatch, run.waiting
     op, device = -1, -1
-    for d in range(len(m.lanes)):
-        if going.lane_free_us[_first_lane(w, going, d)] > now:
+    for d in range(len(run.m.lanes)):
+        if dispatch.lane_free_us[_first_lane(run, d)] > now:
             continue
         while _is_due(waiting, d, now):
-            _push_rank(arrived, d, _pop(waiting, d))
-        found, stuck = _next_op(m, w, s, going, channels, waiting, arrived, d, now)
-        if found >= 0 and (op < 0 or going.rank[found] < going.rank[op]):
+            _push_rank(run.arrived, d, _pop(waiting, d))
+        found, stuck = _next_op(run, channels, d, now)
+        if found >= 0 and (op < 0 or dispatch.rank[found] < dispatch.rank[op]):
             op, device = found, d
         if stuck:
-            op, device = found, _least_exceeded(m, w, s, found)
+            op, device = found, _least_exceeded(run, found)
             break
     return op, device
 
 
 @loop
-def _next_us(
-    m: Machine, w: Work, going: Dispatch, waiting: list[Heap], until_us: float
-) -> float:  # pragma: no cover - compiled
+def _next_us(run: _Run, until_us: float) -> float:  # pragma: no cover - compiled
     """Return when a device may next start an op, ``until_us`` at the latest."""
+    dispatch = run.dispatch
     soonest = until_us
-    for d in range(len(m.lanes)):
-        free = going.lane_free_us[_first_lane(w, going, d)]
-        soonest = min(soonest, max(free, min(going.wake_us[d], _first_us(waiting, d))))
+    for d in range(len(run.m.lanes)):
+        free = dispatch.lane_free_us[_first_lane(run, d)]
+        soonest = min(soonest, max(free, min(dispatch.wake_us[d], _first_us(run.waiting, d))))
     return soonest
 
 
@@ -270,6 +268,7 @@ def _next_us(
 
 @helper
 def _push(heaps: list[Heap], device: int, us: float, rank: int) -> None:  # pragma: no cover
+    """Add an op to those whose inputs arrive no earlier than a time."""
     heappush(heaps[device], (us, rank))
 
 
@@ -281,6 +280,7 @@ def _pop(heaps: list[Heap], device: int) -> int:  # pragma: no cover - compiled
 
 @helper
 def _is_due(heaps: list[Heap], device: int, now: float) -> bool:  # pragma: no cover - compiled
+    """Whether the time of a device's earliest entry has come."""
     return len(heaps[device]) > 0 and heaps[device][0][0] <= now
 
 
@@ -292,11 +292,13 @@ def _first_us(heaps: list[Heap], device: int) -> float:  # pragma: no cover - co
 
 @helper
 def _push_rank(heaps: list[list[int]], device: int, rank: int) -> None:  # pragma: no cover
+    """Add an op to those whose time has come."""
     heappush(heaps[device], rank)
 
 
 @helper
 def _pop_rank(heaps: list[list[int]], device: int) -> int:  # pragma: no cover - compiled
+    """Remove a device's lowest rank and return it."""
     return heappop(heaps[device])
 
 
@@ -313,172 +315,151 @@ def _rank_at(heaps: list[list[int]], device: int, at: int) -> int:  # pragma: no
 
 
 @step
-def _first_lane(w: Work, going: Dispatch, device: int) -> int:  # pragma: no cover - compiled
+def _first_lane(run: _Run, device: int) -> int:  # pragma: no cover - compiled
     """Return the lane of a device that is free first."""
-    return first_free(going.lane_free_us, w.lane_ptr[device], w.lane_ptr[device + 1])
+    w = run.w
+    return first_free(run.dispatch.lane_free_us, w.lane_ptr[device], w.lane_ptr[device + 1])
 
 
 @loop
 def _input_us(
-    m: Machine, s: PartialSchedule, channels: Slots, op: int, device: int
+    run: _Run, channels: Slots, op: int, device: int
 ) -> float:  # pragma: no cover - compiled
     """Return when the inputs of an op could be on a device, with the channels as they are now."""
+    m, s = run.m, run.s
     n_inputs = sort_inputs(m, s, op)
     return ready_us(m, s, channels, s.inputs[:n_inputs], device)
 
 
 @loop
-def _excess_bytes(
-    m: Machine, w: Work, s: PartialSchedule, op: int, device: int
-) -> int:  # pragma: no cover - compiled
+def _find_op_excess(run: _Run, op: int, device: int) -> int:  # pragma: no cover - compiled
+    """Estimate by how much a device would exceed its memory with an op."""
+    m, s = run.m, run.s
     n_inputs = sort_inputs(m, s, op)
-    return estimated_excess_bytes(m, w, s, op, s.inputs[:n_inputs], device)
+    return estimated_excess_bytes(m, run.w, s, op, s.inputs[:n_inputs], device)
 
 
 @loop
 def _offer_if_ready(
-    m: Machine,
-    w: Work,
-    s: PartialSchedule,
-    going: Dispatch,
-    channels: Slots,
-    waiting: list[Heap],
-    op: int,
-    now: float,
+    run: _Run, channels: Slots, op: int, now: float
 ) -> None:  # pragma: no cover - compiled
     """Offer an op, if it is ready, to every device that it may go to.
 
     A free op may have taken its unit to a CPU that the rest of the unit would not have chosen.
     """
+    m, dispatch = run.m, run.dispatch
     unit = m.unit[op]
-    there = s.unit_device[unit]
+    there = run.s.unit_device[unit]
     for device in range(len(m.lanes)):
         may = device == there or (there < 0 and m.allowed[unit, device])
-        if may and going.missing[op] == 0:
-            going.offered[op, device] = True
-            ready = max(now, _input_us(m, s, channels, op, device))
-            _push(waiting, device, ready, going.rank[op])
+        if may and dispatch.missing[op] == 0:
+            dispatch.offered[op, device] = True
+            ready = max(now, _input_us(run, channels, op, device))
+            _push(run.waiting, device, ready, dispatch.rank[op])
 
 
 @step
-def _is_open(
-    m: Machine, s: PartialSchedule, going: Dispatch, op: int, device: int
-) -> bool:  # pragma: no cover - compiled
+def _is_open(run: _Run, op: int, device: int) -> bool:  # pragma: no cover - compiled
     """Whether a ready op may still go to a device."""
-    there = s.unit_device[m.unit[op]]
+    dispatch = run.dispatch
+    there = run.s.unit_device[run.m.unit[op]]
     free = there < 0 or there == device
-    return free and going.offered[op, device] and not going.placed[op]
+    return free and dispatch.offered[op, device] and not dispatch.placed[op]
 
 
 @loop
 def _next_op(
-    m: Machine,
-    w: Work,
-    s: PartialSchedule,
-    going: Dispatch,
-    channels: Slots,
-    waiting: list[Heap],
-    arrived: list[list[int]],
-    device: int,
-    now: float,
+    run: _Run, channels: Slots, device: int, now: float
 ) -> tuple[int, bool]:  # pragma: no cover - compiled
     """Find the op that a free device starts now, or -1; also whether the op fits nowhere."""
-    going.wake_us[device] = np.inf
-    child = going.favourite[going.last[device]] if going.last[device] >= 0 else -1
-    if child >= 0 and _is_awaited(m, w, s, going, channels, child, device, now):
-        here = max(now, _input_us(m, s, channels, child, device))
-        urgent, wake_us = _urgent_op(m, w, s, going, channels, arrived, device, now, here)
-        going.wake_us[device] = wake_us
+    dispatch, arrived = run.dispatch, run.arrived
+    dispatch.wake_us[device] = np.inf
+    child = dispatch.favourite[dispatch.last[device]] if dispatch.last[device] >= 0 else -1
+    if child >= 0 and _is_awaited(run, channels, child, device, now):
+        here = max(now, _input_us(run, channels, child, device))
+        urgent, wake_us = _urgent_op(run, channels, device, now, here)
+        dispatch.wake_us[device] = wake_us
         if urgent < 0 and here <= now:
             urgent = child
         return urgent, False
+    # Entries may be outdated: the op may be placed, its inputs later or the memory full by now.
     rank = _first_rank(arrived, device)
     while rank >= 0:
-        op = w.order[rank]
-        if _is_open(m, s, going, op, device):
-            ready = _input_us(m, s, channels, op, device)
-            excess = _excess_bytes(m, w, s, op, device)
+        op = run.w.order[rank]
+        if _is_open(run, op, device):
+            ready = _input_us(run, channels, op, device)
+            excess = _find_op_excess(run, op, device)
             if ready <= now and excess == 0:
                 return op, False
             if ready > now:
-                _push(waiting, device, ready, going.rank[op])
+                _push(run.waiting, device, ready, dispatch.rank[op])
             else:
-                going.offered[op, device] = False
+                dispatch.offered[op, device] = False
         else:
-            going.offered[op, device] = False
+            dispatch.offered[op, device] = False
         _pop_rank(arrived, device)
-        if not going.placed[op] and not _is_offered(m, going, op):
+        if not dispatch.placed[op] and not _is_offered(run, op):
             return op, True
         rank = _first_rank(arrived, device)
     return -1, False
 
 
 @step
-def _is_offered(m: Machine, going: Dispatch, op: int) -> bool:  # pragma: no cover - compiled
+def _is_offered(run: _Run, op: int) -> bool:  # pragma: no cover - compiled
+    """Whether some device may still take an op."""
     offered = False
-    for device in range(len(m.lanes)):
-        offered |= going.offered[op, device]
+    for device in range(len(run.m.lanes)):
+        offered |= run.dispatch.offered[op, device]
     return offered
 
 
 @loop
 def _is_awaited(
-    m: Machine,
-    w: Work,
-    s: PartialSchedule,
-    going: Dispatch,
-    channels: Slots,
-    child: int,
-    device: int,
-    now: float,
+    run: _Run, channels: Slots, child: int, device: int, now: float
 ) -> bool:  # pragma: no cover - compiled
     """Whether a favourite child is ready, fits on this device and can start first here."""
-    if going.missing[child] > 0 or not _is_open(m, s, going, child, device):
+    dispatch = run.dispatch
+    if dispatch.missing[child] > 0 or not _is_open(run, child, device):
         return False
-    if _excess_bytes(m, w, s, child, device) > 0:
+    if _find_op_excess(run, child, device) > 0:
         return False
-    here = max(now, _input_us(m, s, channels, child, device))
-    for other in range(len(m.lanes)):
-        if other != device and _is_open(m, s, going, child, other):
-            free = max(now, going.lane_free_us[_first_lane(w, going, other)])
-            if max(free, _input_us(m, s, channels, child, other)) < here:
+    here = max(now, _input_us(run, channels, child, device))
+    for other in range(len(run.m.lanes)):
+        if other != device and _is_open(run, child, other):
+            free = max(now, dispatch.lane_free_us[_first_lane(run, other)])
+            if max(free, _input_us(run, channels, child, other)) < here:
                 return False
     return True
 
 
 @loop
 def _urgent_op(
-    m: Machine,
-    w: Work,
-    s: PartialSchedule,
-    going: Dispatch,
-    channels: Slots,
-    arrived: list[list[int]],
-    device: int,
-    now: float,
-    until: float,
+    run: _Run, channels: Slots, device: int, now: float, until: float
 ) -> tuple[int, float]:  # pragma: no cover - compiled
     """Find the first op in Kahn's order that could start now wherever it may go, or else -1.
 
     Also return when the next such op will be able to start, ``until`` at the latest.
     """
+    m, w, arrived = run.m, run.w, run.arrived
     best, soonest = -1, until
+    # All ops whose time has come, in the heap's own order, which is cheaper than sorting them.
     at, rank = 0, _first_rank(arrived, device)
     while rank >= 0:
         op, this = w.order[rank], rank
         at += 1
         rank = _rank_at(arrived, device, at)
-        if not _is_open(m, s, going, op, device):
+        if not _is_open(run, op, device):
             continue
         urgent_from = now
         for other in range(len(m.lanes)):
-            if _is_open(m, s, going, op, other):
-                free = going.lane_free_us[_first_lane(w, going, other)]
+            if _is_open(run, op, other):
+                free = run.dispatch.lane_free_us[_first_lane(run, other)]
                 urgent_from = max(urgent_from, free)
+        # Arrivals are costly to find, so an op that cannot matter any more is given up early.
         for other in range(len(m.lanes)):
-            if urgent_from <= soonest and _is_open(m, s, going, op, other):
-                urgent_from = max(urgent_from, _input_us(m, s, channels, op, other))
-        if _excess_bytes(m, w, s, op, device) > 0:
+            if urgent_from <= soonest and _is_open(run, op, other):
+                urgent_from = max(urgent_from, _input_us(run, channels, op, other))
+        if _find_op_excess(run, op, device) > 0:
             continue
         if urgent_from <= now and (best < 0 or this < best):
             best = this
@@ -488,106 +469,86 @@ def _urgent_op(
 
 
 @loop
-def _least_exceeded(
-    m: Machine, w: Work, s: PartialSchedule, op: int
-) -> int:  # pragma: no cover - compiled
+def _least_exceeded(run: _Run, op: int) -> int:  # pragma: no cover - compiled
     """Find the device whose excess with an op is least."""
+    m, s = run.m, run.s
     unit, best, least = m.unit[op], -1, 0
     if s.unit_device[unit] >= 0:
         return int(s.unit_device[unit])
     for device in range(len(m.lanes)):
         if m.allowed[unit, device]:
-            excess = _excess_bytes(m, w, s, op, device)
+            excess = _find_op_excess(run, op, device)
             if best < 0 or excess < least:
                 best, least = device, excess
     return best
 
 
 @helper
-def _run(
-    m: Machine,
-    w: Work,
-    s: PartialSchedule,
-    going: Dispatch,
-    channels: Slots,
-    waiting: list[Heap],
-    op: int,
-    device: int,
-    now: float,
+def _place(
+    run: _Run, channels: Slots, op: int, device: int, now: float
 ) -> tuple[Slots, float]:  # pragma: no cover - compiled
     """Place an op: send its inputs, take a lane and memory; return when it ends."""
+    m, w, s = run.m, run.w, run.s
     n_inputs = sort_inputs(m, s, op)
+    # A copy, because offering other ops sorts their inputs in the same scratch array.
     inputs = s.inputs[:n_inputs].copy()
     settle_units(m, w, s, op, device)
     was_sent = np.empty(n_inputs, np.bool_)
-    _settle_inputs(m, w, s, inputs, device, was_sent)
+    _settle_inputs(run, inputs, device, was_sent)
     channels = send(m, w, s, channels, inputs, device)
-    finish = _start(m, w, s, going, channels, op, inputs, device, now)
-    _offer_sooner(m, s, going, channels, waiting, inputs, was_sent, device, now)
+    finish = _start(run, channels, op, inputs, device, now)
+    _offer_sooner(run, channels, inputs, was_sent, device, now)
     return channels, finish
 
 
 @loop
 def _settle_inputs(
-    m: Machine, w: Work, s: PartialSchedule, inputs: IntArray, device: int, was_sent: BoolArray
+    run: _Run, inputs: IntArray, device: int, was_sent: BoolArray
 ) -> None:  # pragma: no cover - compiled
     """Place the free ops among the makers of some inputs; find which inputs have been sent.
 
     If the leader of a free op comes later in time, the first op that needs it decides.
     """
+    m, s = run.m, run.s
     for i in range(len(inputs)):
         unit = m.unit[m.tensor_op[inputs[i]]]
         if s.unit_device[unit] < 0 and m.allowed[unit, device]:
             s.unit_device[unit] = device
-            s.weights[device] += w.unit_bytes[unit]
+            s.weights[device] += run.w.unit_bytes[unit]
         was_sent[i] = s.arrival_us[inputs[i], device] >= 0
 
 
 @loop
 def _start(
-    m: Machine,
-    w: Work,
-    s: PartialSchedule,
-    going: Dispatch,
-    channels: Slots,
-    op: int,
-    inputs: IntArray,
-    device: int,
-    now: float,
+    run: _Run, channels: Slots, op: int, inputs: IntArray, device: int, now: float
 ) -> float:  # pragma: no cover - compiled
     """Start an op whose inputs have been sent; return when it ends."""
-    lane = _first_lane(w, going, device)
+    m, s, dispatch = run.m, run.s, run.dispatch
+    lane = _first_lane(run, device)
     ready = ready_us(m, s, channels, inputs, device)
-    start = max(now, going.lane_free_us[lane], ready)
+    start = max(now, dispatch.lane_free_us[lane], ready)
     finish = start + m.time_us[op, device]
     s.start_us[op], s.finish_us[op] = start, finish
-    going.lane_free_us[lane] = finish
-    going.placed[op], going.last[device] = True, op
-    count_memory(m, w, s, op, inputs, device)
+    dispatch.lane_free_us[lane] = finish
+    dispatch.placed[op], dispatch.last[device] = True, op
+    count_memory(m, run.w, s, op, inputs, device)
     return float(finish)
 
 
 @loop
 def _offer_sooner(
-    m: Machine,
-    s: PartialSchedule,
-    going: Dispatch,
-    channels: Slots,
-    waiting: list[Heap],
-    inputs: IntArray,
-    was_sent: BoolArray,
-    device: int,
-    now: float,
+    run: _Run, channels: Slots, inputs: IntArray, was_sent: BoolArray, device: int, now: float
 ) -> None:  # pragma: no cover - compiled
     """Offer consumers of what was just sent again: it may arrive sooner than they expected."""
+    m, dispatch = run.m, run.dispatch
     for i in range(len(inputs)):
         tensor = inputs[i]
-        if was_sent[i] or s.arrival_us[tensor, device] < 0:
+        if was_sent[i] or run.s.arrival_us[tensor, device] < 0:
             continue
         producer = m.tensor_op[tensor]
         for edge in range(m.out_ptr[producer], m.out_ptr[producer + 1]):
             consumer = m.edge_op[edge]
-            ready = going.missing[consumer] == 0 and going.rank[consumer] >= 0
-            if ready and _is_open(m, s, going, consumer, device):
-                sooner = max(now, _input_us(m, s, channels, consumer, device))
-                _push(waiting, device, sooner, going.rank[consumer])
+            ready = dispatch.missing[consumer] == 0 and dispatch.rank[consumer] >= 0
+            if ready and _is_open(run, consumer, device):
+                sooner = max(now, _input_us(run, channels, consumer, device))
+                _push(run.waiting, device, sooner, dispatch.rank[consumer])

@@ -69,7 +69,7 @@ def favourite_children(problem: Problem, options: PlaceOptions, window: int = WI
     position = natural_position(problem)
     leaders, node = np.unique(position[find_leaders(problem, position)], return_inverse=True)
     graph = group_graph(problem, node.astype(np.int64))
-    undecided = _undecided(graph, graph.edge_us(*mean_link(problem.cluster)), options, window)
+    undecided = _undecided(graph, graph.edge_us(mean_link(problem.cluster)), options, window)
     op = problem.profile.topological_order[leaders]
     chosen = undecided < THRESHOLD
     favourite = np.full(problem.profile.n_ops, -1, dtype=np.int64)

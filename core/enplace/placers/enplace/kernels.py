@@ -27,7 +27,7 @@ from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placing.moves import make_level
-from enplace.placing.moves.steps import LevelPlan, blocks_step, going, windows_step
+from enplace.placing.moves.steps import LevelPlan, blocks_step, new_stop_flag, windows_step
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.processes.main import Connection, done
 from enplace.processes.wire import Message
@@ -56,11 +56,11 @@ def _merge(problem: Problem) -> None:
 
 def _move_blocks(problem: Problem) -> None:
     for links in ("priority", "fifo"):
-        blocks_step(links)(_first_state(problem), 0, 1.0, going())
+        blocks_step(links)(_first_state(problem), 0, 1.0, new_stop_flag())
 
 
 def _anneal_windows(problem: Problem) -> None:
-    windows_step(_first_state(problem), 0, 1.0, going())
+    windows_step(_first_state(problem), 0, 1.0, new_stop_flag())
 
 
 def _first_state(problem: Problem) -> LevelPlan:
@@ -113,9 +113,9 @@ def small_problem() -> Problem:
 
 
 def load_kernels(step: str, options: PlaceOptions) -> None:
-    """Have the kernels of a step ready, and report to the options if they must be compiled first.
+    """Load the kernels of a step, compiled if necessary; progress is reported to the options.
 
-    The stopwatch of the run stands still meanwhile.
+    The time does not count as solving time.
 
     Raises
     ------

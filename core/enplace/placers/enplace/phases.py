@@ -21,7 +21,7 @@ from enplace.placing.moves.steps import (
     blocks_step,
     by_key,
     elsewhere_step,
-    going,
+    new_stop_flag,
     order_by_start,
     restarting,
     scattered,
@@ -58,8 +58,8 @@ LINKS = ("priority", "fifo")
 """The policy of channels for each thread while blocks are moved."""
 
 NEAR = 0.02
-"""How much longer the second thread's schedule may be for it to continue separately: with channels
-that serve first come, first served, or with windows."""
+"""How much longer than the first thread's schedule one of another kind may be (for channels that
+serve first come, first served, or annealed in windows) for the second thread to improve it."""
 
 REPORT_S = 0.2
 """Time between two looks at the threads' results."""
@@ -204,7 +204,12 @@ class PhasedSearch:
         ranked, in_order = (
             min(
                 (
-                    measure(LevelPlan(s.level, s.order, s.device, ranked=by_ranks), 0, 1.0, going())
+                    measure(
+                        LevelPlan(s.level, s.order, s.device, ranked=by_ranks),
+                        0,
+                        1.0,
+                        new_stop_flag(),
+                    )
                     for s in states
                 ),
                 key=by_key,
@@ -218,14 +223,15 @@ class PhasedSearch:
         """Return a state in the better order for windows: its own, or the order of its starts."""
         again = replace(state, order=order_by_start(state.level, state.device, state.order))
         return min(
-            (windows_step(one, 0, 1.0, going(), n_windows=0) for one in (state, again)), key=by_key
+            (windows_step(one, 0, 1.0, new_stop_flag(), n_windows=0) for one in (state, again)),
+            key=by_key,
         )
 
     def _run_phase(self, states: list[LevelPlan], steps: list[Step], end: float) -> list[LevelPlan]:
         """Let each thread take steps from its state until a share of the time is over."""
         if self.options.stopped or self.incumbent.is_optimal:
             return states
-        stop, found = going(), list(states)
+        stop, found = new_stop_flag(), list(states)
         with ThreadPoolExecutor(THREADS) as pool:
             running = [
                 pool.submit(self._take_steps, thread, steps[thread], found, stop, end)

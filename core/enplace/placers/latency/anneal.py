@@ -120,6 +120,7 @@ def _take_steps(
     for step in range(steps):
         temperature *= cooling
         n = _choose(graph, place, n_slots, moved, step, rng)
+        # Memory is checked first: it is much cheaper than the latency.
         accepted = _move_bytes(graph, place, moved, n, free_bytes) and free_bytes.min() >= 0
         if accepted:
             latency_us, new = evaluate(graph, scratch, place, n_slots)
@@ -152,6 +153,7 @@ def _move_bytes(
 def _undo(
     graph: Graph, place: IntArray, moved: _Step, n: int, free_bytes: FloatArray
 ) -> None:  # pragma: no cover - compiled
+    """Move ``n`` groups back to where they were, and their bytes with them."""
     for i in range(n):
         group = moved.group[i]
         free_bytes[place[group, 0]] += graph.group_bytes[group]
@@ -177,6 +179,8 @@ def _choose(
         return _swap(place, group, draw_below(rng, len(graph.group_bytes)), moved)
     near = _neighbour(graph, op, rng)
     moved.group[0], moved.old[0] = group, place[group]
+    # Most moves follow an edge, because only they save a transfer; some go anywhere, so that
+    # every placement can be reached.
     if near < 0 or rng.random() < 0.1:
         place[group, 0] = draw_below(rng, n_places)
         place[group, 1] = draw_below(rng, n_slots)

@@ -215,6 +215,7 @@ def _run(
                 if other != part:
                     n_queued = _arrive(scratch, other, finish_us, n_queued)
             op = scratch.next_op[op]
+    # Subgraphs that wait for each other never run, and would win with the latency so far.
     if n_done < n_parts:
         return np.inf, np.inf
     return latency_us, latency_us + _SPREAD * total_us / max(n_finished, 1)

@@ -16,10 +16,9 @@ from enplace.machine.latency import find_pass_subgraphs, latency_us
 from enplace.machine.passes import backward_ops
 from enplace.placers.latency.search import place_greedily, search_latency
 from enplace.placers.max_load.caveats import ONE_CHIP, explain_failure, simplify
-from enplace.placers.max_load.contract import excess_bytes
+from enplace.placers.max_load.contract import find_static_excess
 from enplace.placing.anytime import PROVEN_GAP, Incumbent, Limits, report_plan
 from enplace.placing.candidates import unordered
-from enplace.placing.incumbents import excess_bytes as step_excess_bytes
 from enplace.placing.options import SOLVER, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, HETEROGENEOUS, MEMORY, PROOF, placer
 from enplace.placing.settle import settle
@@ -177,7 +176,7 @@ def _settle_free_ops(
     as_good = (
         settled_us <= us * (1 + 1e-9)
         and find_pass_subgraphs(problem, settled).max() < n_subgraphs
-        and excess_bytes(problem, settled) <= excess_bytes(problem, device)
+        and find_static_excess(problem, settled) <= find_static_excess(problem, device)
         and _step_excess_bytes(problem, settled) <= _step_excess_bytes(problem, device)
     )
     return (settled, settled_us) if as_good else (device, us)
@@ -185,7 +184,7 @@ def _settle_free_ops(
 
 def _step_excess_bytes(problem: Problem, device: IntArray) -> int:
     (plan,) = unordered(problem, device, "")
-    return step_excess_bytes(simulate(problem, plan))
+    return simulate(problem, plan).excess_bytes
 
 
 def _prove(found: Incumbent, us: float) -> tuple[float, bool]:

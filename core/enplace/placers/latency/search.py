@@ -15,7 +15,7 @@ from enplace.placers.latency.evaluate import places_us
 from enplace.placers.latency.greedy import greedy_places
 from enplace.placers.latency.groups import Groups, build_groups, choose_devices, spread_places
 from enplace.placers.latency.program import read_placement, write_program, write_solution
-from enplace.placers.max_load.contract import excess_bytes
+from enplace.placers.max_load.contract import find_static_excess
 from enplace.placers.max_load.dp import partition_along_order
 from enplace.placers.max_load.passes import unit_devices
 from enplace.placing.anytime import (
@@ -171,7 +171,7 @@ class _Search:
             place, subgraph = read_placement(program, values, problem)
             device = choose_devices(problem, place[problem.unit])
             # Solvers tolerate slightly more than the memory.
-            if excess_bytes(problem, device) == 0:
+            if find_static_excess(problem, device) == 0:
                 self._offer_devices(device, subgraph)
 
         return Program(program.model, start, enough_us, offer)

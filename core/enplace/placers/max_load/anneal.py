@@ -15,10 +15,10 @@ import numpy as np
 from enplace.compiling import kernel, loop
 from enplace.placers.max_load.hypergraph import Hypergraph, time_per_sample_us
 from enplace.placers.max_load.moves import (
-    Costs,
     Loads,
-    build_costs,
+    UnitCosts,
     build_loads,
+    build_unit_costs,
     find_busiest,
     largest_us,
     move,
@@ -62,7 +62,7 @@ def anneal(
     int array, shape (n_units,)
     """
     rng = np.random.default_rng(seed)
-    costs, device, best = build_costs(graph), start.copy(), start.copy()
+    costs, device, best = build_unit_costs(graph), start.copy(), start.copy()
     total = min(MOST_STEPS, STEPS_PER_UNIT * graph.n_units)
     hottest = HOT * (MANY / max(MANY, graph.n_units)) ** COOLER
     coldest = min(COLD, hottest / 10)
@@ -81,7 +81,7 @@ def anneal(
 
 @kernel
 def _take_steps(
-    costs: Costs,
+    costs: UnitCosts,
     loads: Loads,
     best: IntArray,
     best_us: float,
@@ -114,12 +114,13 @@ def _take_steps(
         if largest < best_us * (1 - 1e-12):
             best_us = largest
             best[:] = loads.device
+            # With another scale the norm is rounded differently, so the old one does not compare.
             energy = _norm(loads.load_us, best_us)
 
 
 @loop
 def _move_all(
-    costs: Costs, loads: Loads, units: IntArray, targets: IntArray, sources: IntArray
+    costs: UnitCosts, loads: Loads, units: IntArray, targets: IntArray, sources: IntArray
 ) -> int:  # pragma: no cover - compiled
     """Move units until one may not go to its target; return how many moved, and from where."""
     for i in range(len(units)):
@@ -131,7 +132,8 @@ def _move_all(
 
 
 @loop
-def _fits(costs: Costs, loads: Loads) -> bool:  # pragma: no cover - compiled
+def _fits(costs: UnitCosts, loads: Loads) -> bool:  # pragma: no cover - compiled
+    """Whether no device holds more than its memory."""
     for device in range(len(loads.held_bytes)):
         if loads.held_bytes[device] > costs.capacity_bytes[device]:
             return False
@@ -140,7 +142,7 @@ def _fits(costs: Costs, loads: Loads) -> bool:  # pragma: no cover - compiled
 
 @loop
 def _choose(
-    costs: Costs,
+    costs: UnitCosts,
     loads: Loads,
     units: IntArray,
     targets: IntArray,
@@ -154,6 +156,7 @@ def _choose(
     unit = _choose_unit(loads, n_units, rng)
     target, lonely = draw_below(rng, n_devices), costs.unit_ptr[unit] == costs.unit_ptr[unit + 1]
     hyperedge = -1 if lonely else _any_of(costs.unit_hyperedge, costs.unit_ptr, unit, rng)
+    # Mostly a device that a neighbour is on: other moves rarely save a transfer.
     if not lonely and rng.random() < 0.8:
         near = device[_any_of(costs.pin, costs.ptr, hyperedge, rng)]
         if near != device[unit]:
@@ -171,6 +174,7 @@ def _choose(
             units[i], targets[i] = costs.pin[first + i], target
         return int(n)
     if kind < SWAP + GATHER + CONNECTED:
+        # From 2 to 45 units, small and large sets equally likely.
         wanted = int(2.0 ** (1.0 + 4.5 * rng.random()))
         n = _connected(costs, device, units, mark, step, wanted)
         targets[:n] = target
@@ -197,12 +201,13 @@ def _choose_unit(
 def _any_of(
     values: IntArray, ptr: IntArray, row: int, rng: np.random.Generator
 ) -> int:  # pragma: no cover - compiled
+    """Draw an entry of a row of a list in compressed sparse rows."""
     return int(values[ptr[row] + draw_below(rng, ptr[row + 1] - ptr[row])])
 
 
 @loop
 def _connected(
-    costs: Costs, device: IntArray, units: IntArray, mark: IntArray, step: int, wanted: int
+    costs: UnitCosts, device: IntArray, units: IntArray, mark: IntArray, step: int, wanted: int
 ) -> int:  # pragma: no cover - compiled
     """Add the units near ``units[0]`` on its device, breadth first; return their number.
 

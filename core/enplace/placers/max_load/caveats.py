@@ -6,7 +6,7 @@ import numpy as np
 
 from enplace.machine.all_reduce import syncs_alike
 from enplace.machine.host_links import has_one_link
-from enplace.placers.max_load.contract import excess_bytes, with_larger_gpus
+from enplace.placers.max_load.contract import find_static_excess, with_larger_gpus
 from enplace.placers.max_load.hyperedges import prices_us
 from enplace.values.load_rule import USUAL, LoadRule
 from enplace.values.problem import Problem
@@ -79,6 +79,6 @@ def simplify(problem: Problem, rule: LoadRule = USUAL) -> tuple[Problem, str]:
 
 def explain_failure(problem: Problem, device: IntArray) -> str:
     """Explain why a placement does not follow a partition."""
-    if excess_bytes(problem, device):
+    if find_static_excess(problem, device):
         return "nothing that fits in memory was found, and this does not fit either"
     return "no partition that respects the pins, colocation and memory was found"

@@ -22,7 +22,7 @@ from enplace.coarsen.grouped import op_memory_bytes
 from enplace.machine.all_reduce import slowest_sync_us
 from enplace.machine.host_links import send_us
 from enplace.machine.passes import backward_ops, optimiser_ops
-from enplace.names.layers import find_home, named_layers, parts_of
+from enplace.names.layers import find_layer_name, named_layers, parts_of
 from enplace.placers.max_load.hyperedges import Hyperedges, build_hyperedges
 from enplace.text import size
 from enplace.values.load_rule import USUAL, LoadRule
@@ -183,9 +183,9 @@ def _layer(problem: Problem, label: IntArray) -> IntArray:
     The optimiser's ops count only if there are no others.
     """
     profile, n = problem.profile, int(label.max()) + 1
-    homes = [find_home(parts) for parts in parts_of(profile)]
+    layer_names = [find_layer_name(parts) for parts in parts_of(profile)]
     work_us = np.where(np.isfinite(problem.time_us), problem.time_us, 0.0).max(axis=1)
-    of_op = named_layers(profile, homes, work_us)
+    of_op = named_layers(profile, layer_names, work_us)
     layer = np.zeros(n, dtype=np.int64)
     if of_op is None:
         return layer
@@ -208,8 +208,11 @@ def _tied(problem: Problem, label: IntArray) -> IntArray:
     return _tidy(np.column_stack([source[read], reader[read]]))
 
 
-def excess_bytes(problem: Problem, device: IntArray) -> int:
-    """Sum by how much a placement exceeds the accelerators' memory, counted as in the paper."""
+def find_static_excess(problem: Problem, device: IntArray) -> int:
+    """Sum by how much a placement exceeds the accelerators' memory, all ops counted at once.
+
+    This is the paper's measure; the excess of a schedule is :attr:`Schedule.excess_bytes`.
+    """
     held = np.zeros(problem.cluster.n_devices, dtype=np.int64)
     np.add.at(held, device, op_memory_bytes(problem))
     over = (held - problem.cluster.capacity_bytes)[problem.cluster.gpus]

@@ -14,10 +14,10 @@ import numpy as np
 from enplace.compiling import kernel, loop
 from enplace.placers.max_load.hypergraph import Hypergraph, held_bytes, time_per_sample_us
 from enplace.placers.max_load.moves import (
-    Costs,
     Loads,
-    build_costs,
+    UnitCosts,
     build_loads,
+    build_unit_costs,
     largest_us,
     move,
 )
@@ -53,7 +53,7 @@ def descend(graph: Hypergraph, start: IntArray, stopped: Callable[[], bool]) -> 
     -------
     int array, shape (n_units,)
     """
-    costs, device = build_costs(graph), start.copy()
+    costs, device = build_unit_costs(graph), start.copy()
     while not stopped():
         # Built again for each step, because rounding errors of moves back and forth add up.
         unit, target = _best_move(costs, build_loads(graph, device.copy()))
@@ -64,7 +64,7 @@ def descend(graph: Hypergraph, start: IntArray, stopped: Callable[[], bool]) -> 
 
 
 @kernel
-def _best_move(costs: Costs, loads: Loads) -> tuple[int, int]:  # pragma: no cover - compiled
+def _best_move(costs: UnitCosts, loads: Loads) -> tuple[int, int]:  # pragma: no cover - compiled
     """Find the reassignment with the least excess afterwards, and then the least load.
 
     Ties go to the first; the unit is -1 if none helps. A move changes the loads of only two
@@ -83,6 +83,7 @@ def _best_move(costs: Costs, loads: Loads) -> tuple[int, int]:  # pragma: no cov
                 continue
             if not np.isfinite(costs.unit_us[unit, target, 0]):
                 continue
+            # There and back again is cheaper than the loads of a copy.
             move(costs, loads, unit, target)
             found_excess, found_us = _score(costs, loads)
             move(costs, loads, unit, source)
@@ -93,7 +94,7 @@ def _best_move(costs: Costs, loads: Loads) -> tuple[int, int]:  # pragma: no cov
 
 
 @loop
-def _score(costs: Costs, loads: Loads) -> tuple[float, float]:  # pragma: no cover - compiled
+def _score(costs: UnitCosts, loads: Loads) -> tuple[float, float]:  # pragma: no cover - compiled
     """Do the same as :func:`score`."""
     excess = 0.0
     for device in range(len(loads.held_bytes)):

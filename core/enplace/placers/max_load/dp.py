@@ -22,9 +22,9 @@ from enplace.placers.max_load.stages import Replicas, assign, walk_back
 from enplace.placers.max_load.table import (
     BYTES_PER_CELL,
     VISITS_AT_ONCE,
-    Costs,
+    NodeCosts,
     Table,
-    build_costs,
+    build_node_costs,
     count_cells,
     empty_table,
     fill,
@@ -92,7 +92,7 @@ class Task:
     problem: Problem
     rule: LoadRule
     nodes: Nodes
-    costs: Costs
+    costs: NodeCosts
     floor_us: FloatArray
 
     @property
@@ -130,7 +130,7 @@ def build_task(problem: Problem, rule: LoadRule) -> Task:
     separate = tuple(replace(device, chip="") for device in problem.cluster.devices)
     problem = replace(problem, cluster=replace(problem.cluster, devices=separate))
     cluster, nodes = problem.cluster, contract(problem, rule)
-    costs = build_costs(problem, nodes, rule, np.array([len(cluster.gpus), len(cluster.cpus)]))
+    costs = build_node_costs(problem, nodes, rule, np.array([len(cluster.gpus), len(cluster.cpus)]))
     return Task(problem, rule, nodes, costs, floor_us(costs))
 
 

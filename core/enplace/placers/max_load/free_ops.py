@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.machine.loads import max_load_us
-from enplace.placers.max_load.contract import excess_bytes
+from enplace.placers.max_load.contract import find_static_excess
 from enplace.placers.max_load.passes import is_contiguous, unit_devices
 from enplace.placers.max_load.stages import Replicas
 from enplace.placing.settle import settle
@@ -36,7 +36,7 @@ def settle_free_ops(
     # The cheapest check comes first; the last one walks over all edges.
     as_good = (
         load_us <= before_us * (1 + 1e-9)
-        and excess_bytes(problem, found) <= excess_bytes(problem, device)
+        and find_static_excess(problem, found) <= find_static_excess(problem, device)
         and (is_contiguous(problem, found) or not is_contiguous(problem, device))
     )
     return found if as_good else device

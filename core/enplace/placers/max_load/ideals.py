@@ -227,6 +227,7 @@ def _with_ideal(
 
 @loop
 def _is_equal(one: Bits, other: Bits) -> bool:  # pragma: no cover - compiled
+    """Whether two sets have the same nodes."""
     equal = True
     for word in range(len(one)):
         equal &= one[word] == other[word]
@@ -235,6 +236,7 @@ def _is_equal(one: Bits, other: Bits) -> bool:  # pragma: no cover - compiled
 
 @loop
 def _is_inside(some: Bits, others: Bits) -> bool:  # pragma: no cover - compiled
+    """Whether the nodes of a set are all in another."""
     inside = True
     for word in range(len(some)):
         inside &= some[word] & ~others[word] == 0
@@ -243,6 +245,7 @@ def _is_inside(some: Bits, others: Bits) -> bool:  # pragma: no cover - compiled
 
 @helper
 def _twice_bits(rows: Bits) -> Bits:  # pragma: no cover - compiled
+    """Copy the rows into an array with twice as many."""
     larger = np.zeros((2 * rows.shape[0], rows.shape[1]), dtype=np.uint64)
     larger[: rows.shape[0]] = rows
     return larger
@@ -250,6 +253,7 @@ def _twice_bits(rows: Bits) -> Bits:  # pragma: no cover - compiled
 
 @helper
 def _longer(numbers: IntArray) -> IntArray:  # pragma: no cover - compiled
+    """Copy numbers into an array of twice the length."""
     larger = np.zeros(2 * len(numbers), dtype=np.int64)
     larger[: len(numbers)] = numbers
     return larger
@@ -257,6 +261,7 @@ def _longer(numbers: IntArray) -> IntArray:  # pragma: no cover - compiled
 
 @kernel
 def _rehashed(ideals: Bits, count: int, size: int) -> IntArray:  # pragma: no cover - compiled
+    """Make a hash table of a given size for the first ``count`` ideals."""
     table = np.full(size, -1, dtype=np.int64)
     for i in range(count):
         table[_slot(table, ideals, ideals[i])] = i

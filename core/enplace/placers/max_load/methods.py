@@ -24,7 +24,7 @@ from enplace.placers.max_load.caveats import (
     find_unlike,
     simplify,
 )
-from enplace.placers.max_load.contract import excess_bytes
+from enplace.placers.max_load.contract import find_static_excess
 from enplace.placers.max_load.dp import Partition, partition_along_order, partition_exactly
 from enplace.placers.max_load.free_ops import find_allowed, settle_free_ops
 from enplace.placers.max_load.passes import is_contiguous
@@ -126,7 +126,7 @@ def _partition_plan(
     if not fits:
         notes.append(NONE_IN_TIME if stopped else explain_failure(problem, device))
     elif moved:
-        notes.append(_describe_moved(moved, excess_bytes(problem, device), options.load_rule))
+        notes.append(_describe_moved(moved, find_static_excess(problem, device), options.load_rule))
     if fits and replicas != partition.replicas:
         notes.append(PINNED_REPLICAS)
     plan = replace(

@@ -16,7 +16,7 @@ from enplace.placers.max_load.hypergraph import (
 from enplace.values.profile import FloatArray, IntArray
 
 
-class Costs(NamedTuple):
+class UnitCosts(NamedTuple):
     """The arrays of a :class:`Hypergraph` for the kernel, and the hyperedges of each unit."""
 
     unit_us: FloatArray
@@ -52,10 +52,10 @@ class Loads(NamedTuple):
     present: IntArray
 
 
-def build_costs(graph: Hypergraph) -> Costs:
+def build_unit_costs(graph: Hypergraph) -> UnitCosts:
     """Lay out a hypergraph by unit."""
     hyperedges = graph.hyperedges
-    return Costs(
+    return UnitCosts(
         graph.unit_us,
         graph.unit_bytes.astype(np.float64),
         graph.capacity_bytes,
@@ -78,7 +78,9 @@ def build_loads(graph: Hypergraph, device: IntArray) -> Loads:
 
 
 @loop
-def move(costs: Costs, loads: Loads, unit: int, target: int) -> None:  # pragma: no cover - compiled
+def move(
+    costs: UnitCosts, loads: Loads, unit: int, target: int
+) -> None:  # pragma: no cover - compiled
     """Move one unit to a device, and update the loads of the two devices."""
     source = loads.device[unit]
     if source == target:
@@ -93,7 +95,7 @@ def move(costs: Costs, loads: Loads, unit: int, target: int) -> None:  # pragma:
 
 @step
 def _move_work(
-    costs: Costs, loads: Loads, unit: int, source: int, target: int
+    costs: UnitCosts, loads: Loads, unit: int, source: int, target: int
 ) -> None:  # pragma: no cover - compiled
     """Move the bytes of a unit, its time, and the cost of its own transfers."""
     channel_us = loads.channel_us
@@ -114,7 +116,7 @@ def _move_work(
 
 @step
 def _move_pin(
-    costs: Costs, loads: Loads, hyperedge: int, source: int, target: int
+    costs: UnitCosts, loads: Loads, hyperedge: int, source: int, target: int
 ) -> None:  # pragma: no cover - compiled
     """Move one end of a hyperedge: it may leave the source, or now be entirely on the target."""
     channel_us, present = loads.channel_us, loads.present

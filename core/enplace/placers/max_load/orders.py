@@ -77,6 +77,7 @@ def grant_preferences(
 def _depth_first(
     n: int, ptr: IntArray, target: IntArray, roots: IntArray
 ) -> IntArray:  # pragma: no cover - compiled
+    """Take the last node whose producers are all in the order, again and again."""
     waiting = np.zeros(n, dtype=np.int64)
     for node in target:
         waiting[node] += 1

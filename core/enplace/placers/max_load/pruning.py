@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.placers.max_load.ideals import Lattice
-from enplace.placers.max_load.table import Costs, count_cells, sum_below
+from enplace.placers.max_load.table import NodeCosts, count_cells, sum_below
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray
 
 
-def find_capable(costs: Costs, lattice: Lattice, limit_us: FloatArray) -> BoolArray:
+def find_capable(costs: NodeCosts, lattice: Lattice, limit_us: FloatArray) -> BoolArray:
     """Whether the remaining devices could do and hold the remaining work; (n_ideals, n_cells).
 
     Parameters
@@ -32,7 +32,7 @@ def find_capable(costs: Costs, lattice: Lattice, limit_us: FloatArray) -> BoolAr
     return able
 
 
-def _cpu_worth(costs: Costs) -> FloatArray:
+def _cpu_worth(costs: NodeCosts) -> FloatArray:
     """Bound the accelerators that one CPU replaces in each pass, by the node that suits it best."""
     both = (costs.gpu_runs & costs.cpu_runs)[:, None] & (costs.gpu_us > 0)
     ratio = _ratio(costs.gpu_us, costs.cpu_us)
@@ -40,7 +40,7 @@ def _cpu_worth(costs: Costs) -> FloatArray:
     return worth
 
 
-def _cpu_bytes(costs: Costs, limit_us: FloatArray) -> float:
+def _cpu_bytes(costs: NodeCosts, limit_us: FloatArray) -> float:
     """Bound the bytes of the nodes that one CPU has time for."""
     held = costs.cpu_runs & (costs.memory_bytes > 0)
     densest = _ratio(costs.memory_bytes[held], costs.cpu_us[held, -1]).max(initial=0.0)
@@ -54,7 +54,7 @@ def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     return found
 
 
-def floor_us(costs: Costs) -> FloatArray:
+def floor_us(costs: NodeCosts) -> FloatArray:
     """Find a lower bound on the largest load of each pass; shape (n_passes,).
 
     Either all devices share the work equally, or one device has the largest node.
@@ -68,7 +68,7 @@ def floor_us(costs: Costs) -> FloatArray:
     return floor
 
 
-def _least_share_us(costs: Costs, gpu_us: FloatArray, cpu_us: FloatArray) -> float:
+def _least_share_us(costs: NodeCosts, gpu_us: FloatArray, cpu_us: FloatArray) -> float:
     """Find the equal load of all devices if nodes could be divided.
 
     CPUs take the nodes that suit accelerators least. The more CPUs do, the less remains for

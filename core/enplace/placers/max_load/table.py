@@ -39,7 +39,7 @@ GPU, CPU = range(2)
 """Indices into the arrays of shape (2,)."""
 
 
-class Costs(NamedTuple):
+class NodeCosts(NamedTuple):
     """The nodes for the kernel, and the devices that share them.
 
     The passes are those of the rule. The load in the last pass is minimised; the load in the first
@@ -124,12 +124,14 @@ class _Stage(NamedTuple):
     sync_us: float
 
 
-def build_costs(problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray) -> Costs:
+def build_node_costs(
+    problem: Problem, nodes: Nodes, rule: LoadRule, devices: IntArray
+) -> NodeCosts:
     """Build the costs for a number of accelerators and CPUs."""
     gpus = problem.cluster.gpus
     gpu_runs: BoolArray = np.isfinite(nodes.accelerator_us.sum(axis=1))
     cpu_runs: BoolArray = np.isfinite(nodes.cpu_us.sum(axis=1))
-    return Costs(
+    return NodeCosts(
         np.where(gpu_runs[:, None], nodes.accelerator_us, 0.0),
         np.where(cpu_runs[:, None], nodes.cpu_us, 0.0),
         gpu_runs,
@@ -176,7 +178,7 @@ def sum_below(lattice: Lattice, of_node: FloatArray) -> FloatArray:  # pragma: n
 @kernel
 def fill(
     lattice: Lattice,
-    costs: Costs,
+    costs: NodeCosts,
     limit_us: FloatArray,
     capable: BoolArray,
     table: Table,
@@ -200,6 +202,7 @@ def fill(
     cells = np.zeros(table.best_us.shape[1], dtype=np.int64)
     visits = 0
     for base in range(first, n_ideals):
+        # The caller then checks whether to stop; between two bases the walk keeps no state.
         if visits > budget:
             return base
         n_open = _find_open_cells(table.best_us[base], capable[base], limit_us[-1], cells)
@@ -213,7 +216,7 @@ def fill(
 @loop
 def _extend(
     lattice: Lattice,
-    costs: Costs,
+    costs: NodeCosts,
     limit_us: FloatArray,
     table: Table,
     walk: Walk,
@@ -247,7 +250,8 @@ def _extend(
 
 
 @helper
-def _new_share(costs: Costs, n_passes: int) -> _Share:  # pragma: no cover - compiled
+def _new_share(costs: NodeCosts, n_passes: int) -> _Share:  # pragma: no cover - compiled
+    """Make the load of a device without nodes."""
     return _Share(
         np.zeros(len(costs.transfers.size), dtype=np.int64),
         np.zeros(costs.transfers.own_us.shape[1]),
@@ -279,7 +283,8 @@ def _find_open_cells(
 
 
 @step
-def _add(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover - compiled
+def _add(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no cover - compiled
+    """Add a node to the share."""
     share.barred[GPU] += not costs.gpu_runs[node]
     share.barred[CPU] += not costs.cpu_runs[node]
     share.total[0] += costs.memory_bytes[node]
@@ -291,7 +296,8 @@ def _add(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover - 
 
 
 @step
-def _remove(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover - compiled
+def _remove(share: _Share, costs: NodeCosts, node: int) -> None:  # pragma: no cover - compiled
+    """Remove a node from the share."""
     share.barred[GPU] -= not costs.gpu_runs[node]
     share.barred[CPU] -= not costs.cpu_runs[node]
     share.total[0] -= costs.memory_bytes[node]
@@ -308,8 +314,9 @@ def _remove(share: _Share, costs: Costs, node: int) -> None:  # pragma: no cover
 
 @step
 def _may_fit_gpus(
-    share: _Share, costs: Costs, limit_us: FloatArray
+    share: _Share, costs: NodeCosts, limit_us: FloatArray
 ) -> bool:  # pragma: no cover - compiled
+    """Whether accelerators may take the share, even before its transfers count."""
     if share.barred[GPU] > 0 or share.total[0] > costs.capacity_bytes or costs.devices[GPU] == 0:
         return False
     return _is_below(share.gpu_us, limit_us, costs.most_replicas[GPU])
@@ -317,8 +324,9 @@ def _may_fit_gpus(
 
 @step
 def _may_fit_cpus(
-    share: _Share, costs: Costs, limit_us: FloatArray
+    share: _Share, costs: NodeCosts, limit_us: FloatArray
 ) -> bool:  # pragma: no cover - compiled
+    """Whether CPUs may take the share; their memory is not limited."""
     if share.barred[CPU] > 0 or costs.devices[CPU] == 0:
         return False
     return _is_below(share.cpu_us, limit_us, costs.most_replicas[CPU])
@@ -347,7 +355,7 @@ def _gpu_load_us(share: _Share, p: int) -> float:  # pragma: no cover - compiled
 
 @step
 def _offer(
-    table: Table, costs: Costs, limit_us: FloatArray, stage: _Stage, cells: IntArray, kind: int
+    table: Table, costs: NodeCosts, limit_us: FloatArray, stage: _Stage, cells: IntArray, kind: int
 ) -> None:  # pragma: no cover - compiled
     """Improve the cells of an ideal with a stage on one device, or on several replicas."""
     last = len(limit_us) - 1

@@ -35,9 +35,9 @@ from enplace.placers.max_load.ideals import Lattice, find_ideals
 from enplace.placers.max_load.stages import assign, walk_back
 from enplace.placers.max_load.table import (
     VISITS_AT_ONCE,
-    Costs,
+    NodeCosts,
     Table,
-    build_costs,
+    build_node_costs,
     empty_table,
     fill,
 )
@@ -73,7 +73,7 @@ class _Machines:
         Accelerators and CPUs of each machine.
     cells : list of int arrays
         For each machine, the cells of a table that use no more than its devices.
-    costs : Costs
+    costs : NodeCosts
         Costs for as many devices as the largest machine has.
     network : TransferCosts
         Costs of tensors between machines.
@@ -83,7 +83,7 @@ class _Machines:
 
     devices: list[tuple[IntArray, IntArray]]
     cells: list[IntArray]
-    costs: Costs
+    costs: NodeCosts
     network: TransferCosts
     alike: bool
 
@@ -188,7 +188,7 @@ def _build_machines(task: Task) -> _Machines:
     return _Machines(
         devices,
         [np.flatnonzero((used <= size).all(axis=1)) for size in sizes],
-        build_costs(problem, nodes, task.rule, most),
+        build_node_costs(problem, nodes, task.rule, most),
         build_transfer_costs(hyperedges, nodes.n_nodes),
         bool((sizes == most).all() and (each_us == slowest_us).all()),
     )

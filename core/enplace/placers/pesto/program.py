@@ -81,6 +81,7 @@ class Program:
         values = np.zeros(self.model.n_variables)
         start, finish = np.zeros(len(self.start)), np.zeros(len(self.start))
         free, busy = np.zeros(k), np.zeros((k, k))
+        send_us = _send_us(self.problem, graph)
         into = [np.flatnonzero(graph.target == vertex) for vertex in range(n)]
         out = [np.flatnonzero(graph.source == vertex) for vertex in range(n)]
         for vertex in np.argsort(plan.position).tolist():
@@ -93,7 +94,7 @@ class Program:
                 start[n + edge] = finish[n + edge] = finish[vertex]
                 if to != d:
                     start[n + edge] = max(finish[vertex], busy[d, to])
-                    finish[n + edge] = start[n + edge] + _send_us(self.problem, graph)[edge, d, to]
+                    finish[n + edge] = start[n + edge] + send_us[edge, d, to]
                     busy[d, to] = finish[n + edge]
         values[self.start], values[self.finish] = start, finish
         values[self.longest] = finish.max()
@@ -112,8 +113,9 @@ class Program:
 def _send_us(problem: Problem, graph: GroupedGraph) -> FloatArray:
     """Compute the time of each transfer over each link; shape (n_edges, n_devices, n_devices)."""
     cluster = problem.cluster
-    latency = cluster.b0_us * graph.tensors[:, None, None]
-    return latency + cluster.b1_us_per_byte * graph.edge_bytes[:, None, None]
+    source, target = np.ogrid[: cluster.n_devices, : cluster.n_devices]
+    each = np.s_[:, None, None]
+    return cluster.transfer_us(graph.edge_bytes[each], source, target, graph.tensors[each])
 
 
 class _Writer:

@@ -12,7 +12,7 @@ import numpy as np
 
 from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.layout import Machine
-from enplace.machine.memory import excess_bytes
+from enplace.machine.memory import find_excess
 from enplace.machine.ranks import placed_rank_us
 from enplace.machine.timing import Timing, new_timing, simulate_priority
 from enplace.placing.draw import draw_below
@@ -98,6 +98,7 @@ def _move_blocks(
     stop: BoolArray,
     timing: Timing,
 ) -> tuple[float, int]:  # pragma: no cover - compiled
+    """Try moves one after another; see :func:`move_blocks`."""
     n_ops, topological = len(order), machine.topological_order
     now, key, trial, trial_key = device.copy(), np.empty(n_ops), device.copy(), np.empty(n_ops)
     chosen, position = np.empty(n_ops + 1, np.int64), np.empty(n_ops, np.int64)
@@ -121,10 +122,12 @@ def _move_blocks(
         for at in range(n_ops):
             position[by_key[at]] = at
         found = simulate_priority(machine, trial, position, accepting.links, timing)
+        # The excess is costly to find. It does not matter if nothing exceeds memory and this is too
+        # slow.
         too_long = attempt > 0 and found > current * (1.0 + accepting.threshold)
         if too_long and excess == 0:
             continue
-        found_excess = excess_bytes(machine, trial, timing)
+        found_excess = find_excess(machine, trial, timing)
         if attempt > 0 and (found_excess > excess or (found_excess == excess and too_long)):
             continue
         current, excess = found, found_excess
@@ -143,6 +146,7 @@ def _move_blocks(
 def _copy(
     device: IntArray, key: FloatArray, to_device: IntArray, to_key: FloatArray
 ) -> None:  # pragma: no cover - compiled
+    """Copy a placement and the keys that order it."""
     for op in range(len(device)):
         to_device[op], to_key[op] = device[op], key[op]
 

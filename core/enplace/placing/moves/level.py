@@ -12,7 +12,7 @@ from enplace.coarsen import contract, expand
 from enplace.machine.layout import Machine, build_machine
 from enplace.names.passes import split_pass
 from enplace.placing.moves.blocks import Blocks
-from enplace.values.arrays import inverse
+from enplace.values.arrays import inverse, offsets
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -57,7 +57,7 @@ class Level:
             {tuple(sorted(units)) for units in members.values()},
             key=lambda units: (len(units), units),
         )
-        ptr = np.cumsum([0] + [len(units) for units in found]).astype(np.int64)
+        ptr = offsets(np.array([len(units) for units in found]))
         return Blocks(ptr, np.array([unit for units in found for unit in units], dtype=np.int64))
 
     def device_of(self, device: IntArray) -> IntArray:

@@ -1,7 +1,7 @@
 """The schedule of a placement and one order of all ops, computed without events or heaps.
 
-It equals the simulator's strict order with channels first come, first served, if ops that share a
-channel stand in the order in which they end; else it is close to that.
+If ops that share a channel are ordered by when they end, it equals the simulator's schedule with
+devices in strict order and channels first come, first served. Otherwise it comes close.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ def simulate_order(
 def _simulate_order(
     m: Machine, order: IntArray, upto: int, device: IntArray, p: Progress
 ) -> float:  # pragma: no cover - compiled
+    """Do the work of :func:`simulate_order` without counting references."""
     p.lane_free_us[:] = 0.0
     p.channel_free_us[:] = 0.0
     p.last_start_us[:] = 0.0
@@ -135,6 +136,7 @@ def _simulate_order(
         p.lane_free_us[lane] = finish
         p.timing.start_us[op], p.timing.finish_us[op] = start, finish
         last = max(last, finish)
+        # Tensors leave as soon as they are made, whoever asks first: no event queue is needed.
         for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
             p.timing.arrival_us[tensor, :] = -1.0
             for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
@@ -174,12 +176,14 @@ def find_tails(
 def _find_tails(
     m: Machine, order: IntArray, first: int, device: IntArray, t: Tails, waits: FloatArray
 ) -> None:  # pragma: no cover - compiled
+    """Do the work of :func:`find_tails`; ``waits`` is scratch, with an entry for each device."""
     t.lane_us[:] = 0.0
     t.channel_us[:] = 0.0
     for at in range(len(order) - 1, first - 1, -1):
         op = order[at]
         d = device[op]
         one_lane = m.lane_end[d] - m.lane_ptr[d] == 1
+        # With several lanes, the next op of the device may run at the same time.
         tail = t.lane_us[m.lane_ptr[d]] if one_lane else 0.0
         for tensor in range(m.tensor_ptr[op + 1] - 1, m.tensor_ptr[op] - 1, -1):
             waits[:] = -1.0  # the longest tail on each device that consumes the tensor

@@ -23,8 +23,8 @@ BLOCK_ROUNDS, WINDOWS = 100, 8
 """Moves of blocks in one step, and windows in one step."""
 
 LITTLE, PATIENCE, HASTE = 0.001, 8, 2
-"""Share by which a step must shorten a schedule to count as progress; steps without progress after
-which a search restarts; and the same for a schedule that does not fit."""
+"""Share by which a step must shorten a schedule to count as progress; number of steps without
+progress after which a search restarts; and that number while the schedule does not fit."""
 
 ROUNDS_PER_OP = 200
 ANNEALING = Annealing(width=50, stride=25, rounds=0, hot=1.0, cold=0.025, spread=0.2)
@@ -59,8 +59,8 @@ Step = Callable[[LevelPlan, int, float, BoolArray], LevelPlan]
 """A function of a state, a seed, the share of the phase that is over, and a flag that stops it."""
 
 
-def going() -> BoolArray:
-    """Make a flag that never stops anything."""
+def new_stop_flag() -> BoolArray:
+    """Make a flag that stops a step once it is set."""
     return np.zeros(1, dtype=bool)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from enplace.compiling import kernel, loop, step
 from enplace.machine.layout import Machine
-from enplace.machine.memory import excess_bytes
+from enplace.machine.memory import find_excess
 from enplace.placing.draw import draw_below
 from enplace.placing.moves.order import (
     Progress,
@@ -127,7 +127,7 @@ def sweep(
     window = new_window(machine, width)
     before, tails = new_progress(machine), new_tails(machine)
     makespan = simulate_order(machine, order, n_ops, device, before)
-    excess = excess_bytes(machine, device, before.timing)
+    excess = find_excess(machine, device, before.timing)
     kept_order, kept_device = order.copy(), device.copy()
     for number in range(n_windows):
         if stop[0]:
@@ -144,7 +144,7 @@ def sweep(
         found = _simulate_whole(machine, order, device, before, makespan)
         found_excess = excess
         if found <= makespan or excess > 0:
-            found_excess = excess_bytes(machine, device, before.timing)
+            found_excess = find_excess(machine, device, before.timing)
         if found_excess < excess or (found_excess == excess and found <= makespan):
             makespan, excess = found, found_excess
             kept_order[:], kept_device[:] = order, device
@@ -223,6 +223,7 @@ def _anneal(
     annealing: Annealing,
     draw: np.random.Generator,
 ) -> None:  # pragma: no cover - compiled
+    """Do the work of :func:`anneal_window` without counting references."""
     width, n_devices = end - begin, len(m.lanes)
     mean = 0.0
     for i in range(width):
@@ -258,6 +259,7 @@ def _anneal(
                     device[w.cluster[k]] = to
         longest, mean_end = _simulate_window(m, before, tails, w, device, begin, end)
         energy = longest + annealing.spread * mean_end / n_devices
+        # The spread rewards a move that shortens any device, though another decides the makespan.
         if energy <= current or draw.random() < np.exp((current - energy) / temperature):
             current = energy
             if energy < best - 1e-9:
@@ -336,6 +338,7 @@ def _is_new(w: Window, op: int, begin: int, end: int) -> bool:  # pragma: no cov
 
 @step
 def _add(w: Window, op: int, n: int) -> int:  # pragma: no cover - compiled
+    """Add an op to the cluster; return the new number of ops."""
     w.in_cluster[op] = w.counts[CLUSTERS]
     w.cluster[n] = op
     return n + 1
@@ -396,6 +399,7 @@ def _simulate_window(
         finish_us[op] = done
         for tensor in range(m.tensor_ptr[op], m.tensor_ptr[op + 1]):
             for edge in range(m.edge_ptr[tensor], m.edge_ptr[tensor + 1]):
+                # Also for consumers beyond the window: what they wait for decides the makespan.
                 user = m.edge_op[edge]
                 there = done
                 if device[user] != d:

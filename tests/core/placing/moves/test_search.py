@@ -11,12 +11,11 @@ from tests.problems import cluster_of, plan_of, planned_problems, profile_of
 from enplace.errors import DoesNotFitError
 from enplace.machine import simulate
 from enplace.machine.layout import build_machine
-from enplace.machine.memory import excess_bytes
+from enplace.machine.memory import find_excess
 from enplace.machine.timing import new_timing
-from enplace.placing.incumbents import excess_bytes as excess_of
 from enplace.placing.moves import Accepting, Annealing, make_level, move_blocks, sweep
 from enplace.placing.moves.order import find_tails, new_progress, new_tails, simulate_order
-from enplace.placing.moves.steps import PATIENCE, LevelPlan, going, restarting
+from enplace.placing.moves.steps import PATIENCE, LevelPlan, new_stop_flag, restarting
 from enplace.values.arrays import inverse
 from enplace.values.plan import LINK_POLICIES, Plan
 from enplace.values.problem import Problem
@@ -30,7 +29,7 @@ def simulated(problem, order, device):
     progress = new_progress(machine)
     makespan = simulate_order(machine, order, len(order), device, progress)
     return (
-        makespan, progress.timing.finish_us, excess_bytes(machine, device, progress.timing)
+        makespan, progress.timing.finish_us, find_excess(machine, device, progress.timing)
     )  # fmt: skip
 
 
@@ -67,7 +66,7 @@ def test_the_excess_equals_that_of_the_memory_curves(planned):
     timing.finish_us[:] = schedule.op_finish_us
     timing.sent_us[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_start_us
     timing.arrival_us[schedule.transfer_tensor, schedule.transfer_to] = schedule.transfer_finish_us
-    excess = excess_bytes(machine, np.array(plan.device), timing)
+    excess = find_excess(machine, np.array(plan.device), timing)
     assert excess == np.maximum(schedule.peak_bytes - tight.capacity_bytes, 0).sum()
 
 
@@ -157,7 +156,7 @@ def test_block_moves_start_from_the_schedule_and_only_improve_it(planned, rounds
     makespan, excess = run_block_moves(
         problem, order, device, LINK_POLICIES.index(links), False, rounds
     )
-    before = (excess_of(schedule), schedule.makespan_us * (1 + 1e-9))
+    before = (schedule.excess_bytes, schedule.makespan_us * (1 + 1e-9))
     assert (excess, makespan) <= before
     if rounds == 0:
         assert makespan == pytest.approx(schedule.makespan_us)
@@ -177,7 +176,7 @@ def test_a_stuck_search_restarts_elsewhere_and_keeps_the_best():
     search = restarting(step, states)
     best = states[1]
     for seed in range(3 * PATIENCE):
-        best = search(best, seed, 0.0, going())
+        best = search(best, seed, 0.0, new_stop_flag())
     assert seen == [us for us in (100.0, 300.0, 200.0) for _ in range(PATIENCE)]
     assert best is states[0]
 
