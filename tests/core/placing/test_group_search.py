@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.placers.problems import gpus, line, problem_on_small_gpus, problems
+from tests.core.placers.problems import gpus, line, problem_on_small_gpus, problems, profiles
 
 from enplace.machine import simulate
 from enplace.placers import STEP_TIME, THROUGHPUT, PlaceOptions, place
 from enplace.placers.local_search import descend
 from enplace.placers.mcmc import majority
-from enplace.placing.group_search import GroupSearch
+from enplace.placing.group_search import GroupSearch, find_nodes
 from enplace.placing.settle import settle
 from enplace.values.problem import Problem
 
@@ -124,3 +124,27 @@ def test_local_search_notes_how_many_descents_it_completed(objective):
     assert not place(
         tight_problem(), "local-search", options=PlaceOptions(objective=objective)
     ).plan.note
+
+
+def find_nodes_slowly(profile, group, together):
+    """Number the ops by group, by switches on the worst path within it, and by what is together."""
+    switches = {}
+    for op in profile.topological_order.tolist():
+        producers = profile.edge_source[profile.edge_op == op]
+        inside = [before for before in producers.tolist() if group[before] == group[op]]
+        switches[op] = max(
+            (switches[before] + int(together[before] != together[op]) for before in inside),
+            default=0,
+        )
+    rows = [(group[op], switches[op], together[op]) for op in range(profile.n_ops)]
+    return [sorted(set(rows)).index(row) for row in rows]
+
+
+@settings(deadline=None, max_examples=60)
+@given(profile=profiles(), seed=st.integers(0, 99))
+def test_nodes_equal_those_of_the_reference(profile, seed):
+    draw = np.random.default_rng(seed)
+    depth = np.argsort(profile.topological_order)
+    group, together = depth * 3 // profile.n_ops, draw.integers(0, 2, profile.n_ops)
+    found = find_nodes(profile, group, together)
+    assert found.tolist() == find_nodes_slowly(profile, group.tolist(), together.tolist())
