@@ -23,8 +23,8 @@ from enplace_studio.background import Background
 from enplace_studio.document import Document, PlanEntry
 from enplace_studio.jobs import Job, Solver
 from enplace_studio.method_menu import MethodMenu, why_not_for
-from enplace_studio.plans.facts import headline, why_stale
 from enplace_studio.titles import short_title, values_text
+from enplace_studio.views.plans.facts import headline, why_stale
 
 EXPERT = "expert"
 FIRST_METHOD = EXPERT

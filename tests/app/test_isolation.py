@@ -4,7 +4,7 @@ import subprocess
 
 from enplace.processes.worker import python_module, safe_environment
 from enplace_studio import jobs
-from enplace_studio.graph import dot
+from enplace_studio.views.graph import dot
 from evil_folder import evil_folder, first_message
 
 __all__ = ["evil_folder"]

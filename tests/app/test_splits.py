@@ -16,12 +16,12 @@ from enplace.values.splits import Split
 from enplace.writers import write_project
 from enplace_studio import session
 from enplace_studio.document import PlanEntry
-from enplace_studio.inspector.facts import split_facts
-from enplace_studio.inspector.splits import SplitTable
-from enplace_studio.inspector.view import InspectorView
-from enplace_studio.inspector.widgets import Line
 from enplace_studio.method_menu import why_not_for
-from enplace_studio.plans.facts import why_stale
+from enplace_studio.views.inspector.facts import split_facts
+from enplace_studio.views.inspector.splits import SplitTable
+from enplace_studio.views.inspector.view import InspectorView
+from enplace_studio.views.inspector.widgets import Line
+from enplace_studio.views.plans.facts import why_stale
 from problems import cluster_of
 
 

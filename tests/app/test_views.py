@@ -35,13 +35,14 @@ class NotesView(QLabel):
 @pytest.fixture
 def folder(monkeypatch):
     """The folder of a view, with the contents of its ``__init__`` and its module."""
-    package, module = ModuleType(FOLDER), ModuleType(f"{FOLDER}.view")
+    name = f"enplace_studio.views.{FOLDER}"
+    package, module = ModuleType(name), ModuleType(f"{name}.view")
     action = ViewAction("ask-notes", "Ask the notes", "Edit", ("Ctrl+J",), lambda v: v.ask(), 2)
     area = Qt.DockWidgetArea.RightDockWidgetArea
-    package.VIEW = View("notes", "Notes", f"{FOLDER}.view", area, height=150, actions=(action,))
+    package.VIEW = View("notes", "Notes", f"{name}.view", area, height=150, actions=(action,))
     module.make_view = lambda document, solver: NotesView(document)
-    monkeypatch.setitem(sys.modules, FOLDER, package)
-    monkeypatch.setitem(sys.modules, f"{FOLDER}.view", module)
+    monkeypatch.setitem(sys.modules, name, package)
+    monkeypatch.setitem(sys.modules, f"{name}.view", module)
     return FOLDER
 
 

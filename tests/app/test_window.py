@@ -16,12 +16,12 @@ from enplace.readers.samples import samples
 from enplace.writers import write_plan
 from enplace_studio.actions import EXPORTS, all_actions
 from enplace_studio.document import PlanEntry
-from enplace_studio.graph.canvas import Canvas
 from enplace_studio.jobs import Job, Method, Report
 from enplace_studio.project import start_project
 from enplace_studio.theme import theme
-from enplace_studio.timeline.canvas import TimelineCanvas
-from enplace_studio.whatif.view import value_at
+from enplace_studio.views.graph.canvas import Canvas
+from enplace_studio.views.timeline.canvas import TimelineCanvas
+from enplace_studio.views.whatif.view import value_at
 from enplace_studio.window import MainWindow
 from problems import cluster_of, plan_of, profile_of
 
@@ -824,7 +824,7 @@ def test_a_plan_made_before_a_pin_is_brought_up_to_date(make_window, qtbot):
 def test_an_error_while_one_view_paints_does_not_affect_the_others(window, monkeypatch):
     """A traceback keeps the failed frame alive; a painter left in it would break the next one."""
     with monkeypatch.context() as patch:
-        patch.setattr("enplace_studio.graph.canvas.paint_scene", lambda *_: 1 / 0)
+        patch.setattr("enplace_studio.views.graph.canvas.paint_scene", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError) as fault:
             window.findChild(Canvas).repaint()
     assert fault.traceback

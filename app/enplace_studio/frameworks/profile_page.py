@@ -10,11 +10,11 @@ from enplace.text import count, percent
 from enplace.values.profile import Profile
 from enplace_studio.frameworks import facts
 from enplace_studio.frameworks.plots import DeviationPlot, LinkPlot
-from enplace_studio.inspector.widgets import Line
 from enplace_studio.messages import button
 from enplace_studio.panel import Column, Panel, label, paragraph
 from enplace_studio.theme import theme
 from enplace_studio.titles import model_title
+from enplace_studio.views.inspector.widgets import Line
 
 SIZE = (900, 560)
 MOST_LINKS = 6

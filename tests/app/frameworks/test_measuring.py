@@ -14,9 +14,9 @@ from enplace.values.splits import Split
 from enplace_studio.frameworks.dialogs import FailureReport, RunQuestion, TrustQuestion
 from enplace_studio.frameworks.open_model import OpenModel
 from enplace_studio.kept_runs import run_from_json, run_to_json
-from enplace_studio.plans.measured import ResultCard, facts_of
 from enplace_studio.prediction import total_times
 from enplace_studio.session import entry_for, open_file
+from enplace_studio.views.plans.measured import ResultCard, facts_of
 from problems import plan_of
 
 BUTTON = QMessageBox.StandardButton
@@ -304,7 +304,7 @@ def test_a_narrow_header_has_a_short_run_button(opened):
 
 
 def test_the_inspector_compares_each_op(ran, qtbot):
-    from enplace_studio.inspector.widgets import Line
+    from enplace_studio.views.inspector.widgets import Line
 
     ran.document.select([1])
     inspector = ran.panes.views["inspector"]

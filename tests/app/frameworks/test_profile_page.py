@@ -10,9 +10,9 @@ from enplace.values.measurement import Deviation, Evaluation, MeasuredLink, Meas
 from enplace_studio.frameworks.facts import deviations, simulated_step_us, step_facts
 from enplace_studio.frameworks.plots import DeviationPlot, LinkPlot
 from enplace_studio.frameworks.profile_page import ProfilePage
-from enplace_studio.inspector.widgets import Line
 from enplace_studio.panel import Column
 from enplace_studio.theme import theme
+from enplace_studio.views.inspector.widgets import Line
 from problems import cluster_of, profile_of
 
 SIZES = [4096 * 4**i for i in range(9)]

@@ -1,0 +1,13 @@
+"""The graph: groups as cards, coloured by the device they run on."""
+
+from enplace_studio.view import View, ViewAction
+
+VIEW = View(
+    "graph",
+    "Graph",
+    "enplace_studio.views.graph.view",
+    actions=(
+        ViewAction("search", "Search ops…", "Edit", ("Ctrl+F",), lambda v: v.start_search(), 2),
+        ViewAction("export-graph", "Export graph as SVG…", "File", (), lambda v: v.ask_export(), 2),
+    ),
+)

@@ -1,0 +1,352 @@
+"""The surface with the cards: navigating, selecting, dragging."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSizeF, Qt, Signal
+from PySide6.QtGui import (
+    QFocusEvent,
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QResizeEvent,
+    QWheelEvent,
+)
+from PySide6.QtWidgets import QWidget
+
+from enplace_studio.dragging import EXTEND
+from enplace_studio.panel import TipWidget
+from enplace_studio.theme import theme
+from enplace_studio.views.graph.camera import MARGIN, READABLE, Camera
+from enplace_studio.views.graph.card_texts import describe_card
+from enplace_studio.views.graph.model import GraphModel
+from enplace_studio.views.graph.paint import paint_scene
+from enplace_studio.views.graph.press import Press
+from enplace_studio.views.graph.scene import Scene
+
+ZOOM_STEP = 1.2
+PAN_STEP = 60.0
+_PAN_KEYS = {
+    Qt.Key.Key_W: QPointF(0, -PAN_STEP),
+    Qt.Key.Key_A: QPointF(-PAN_STEP, 0),
+    Qt.Key.Key_S: QPointF(0, PAN_STEP),
+    Qt.Key.Key_D: QPointF(PAN_STEP, 0),
+}
+_ARROWS = {
+    Qt.Key.Key_Up: QPointF(0, -1),
+    Qt.Key.Key_Left: QPointF(-1, 0),
+    Qt.Key.Key_Down: QPointF(0, 1),
+    Qt.Key.Key_Right: QPointF(1, 0),
+}
+
+
+class Canvas(TipWidget):
+    """Paints the model's scene and translates mouse and keys into requests."""
+
+    resized = Signal()
+    looked = Signal()
+    """Another part of the scene is in view."""
+    drag_began = Signal(list, QPoint)
+    drag_moved = Signal(QPoint)
+    drag_ended = Signal(QPoint, bool)
+    """Emitted at a drop; true with the Shift key, which moves without a pin."""
+    drag_cancelled = Signal()
+    escaped = Signal()
+    search_wanted = Signal()
+
+    def __init__(self, model: GraphModel, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.model, self.document = model, model.document
+        self.camera = Camera()
+        self.current: int | None = None
+        self.untouched = True
+        """True until the user zooms or moves after the cards were arranged."""
+        self._press: Press | None = None
+        self._panning: QPoint | None = None
+        self.setMouseTracking(True)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setMinimumSize(160, 120)
+        self.setAccessibleName("Graph")
+        self.setAccessibleDescription("Groups of ops; arrow keys move, Enter opens, 1 to 8 place")
+        model.changed.connect(self.update)
+        model.arranged.connect(self._restart)
+        self.document.selection_changed.connect(self.update)
+        self.document.hover_changed.connect(self.update)
+
+    # Navigation
+
+    @property
+    def scene(self) -> Scene | None:
+        return self.model.scene
+
+    def _restart(self) -> None:
+        self.current = None
+        self.fit(READABLE)
+        self.untouched = True
+
+    def fit(self, least: float = 0.0) -> None:
+        """Show all cards, or only the first if their scale would be below ``least``."""
+        if self.scene is not None:
+            centred = not self.scene.arrangement.titles
+            self.camera.fit(self.scene.bounds, QSizeF(self.size()), max(least, 0.08), centred)
+        self._look()
+
+    def focus_selection(self) -> None:
+        """Show the selected cards, or all if none is selected."""
+        rects = [self.scene.rects[group] for group in self._chosen()] if self.scene else []
+        if not rects:
+            self.fit()
+            return
+        area = rects[0]
+        for rect in rects[1:]:
+            area = area.united(rect)
+        around = area.adjusted(-MARGIN, -MARGIN, MARGIN, MARGIN)
+        self.camera.fit(around, QSizeF(self.size()))
+        self.camera.centre_on(area.center(), QSizeF(self.size()))
+        self._look()
+
+    def reveal(self, group: int) -> None:
+        """Make a card the current one and scroll it into view."""
+        if self.scene is not None:
+            self.current = group
+            self.camera.reveal(self.scene.rects[group], QSizeF(self.size()))
+            self._look()
+
+    def centre_on(self, point: QPointF) -> None:
+        self.camera.centre_on(point, QSizeF(self.size()))
+        self._look()
+
+    def visible(self) -> QRectF:
+        """Return the visible part of the scene."""
+        return self.camera.visible(QSizeF(self.size()))
+
+    def _look(self) -> None:
+        self.untouched = False
+        self.update()
+        self.looked.emit()
+
+    # Painting
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        with QPainter(self) as painter:
+            self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
+        scene = self.scene
+        if scene is None:
+            self._paint_empty(painter)
+            return
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setTransform(self.camera.transform())
+        marks = self.model.marks(self.current if self.hasFocus() else None)
+        paint_scene(painter, scene, marks, self.visible())
+        if self._press is not None and self._press.band is not None:
+            painter.resetTransform()
+            self._press.band.paint(painter)
+
+    def _paint_empty(self, painter: QPainter) -> None:
+        painter.setFont(theme.font(12))
+        painter.setPen(theme.tokens.dim)
+        waiting = "Arranging the groups …"
+        text = "Open a model, or start from a sample" if self.model.level is None else waiting
+        painter.drawText(self.rect(), Qt.AlignmentFlag.AlignCenter, text)
+
+    # Selecting
+
+    def _chosen(self) -> list[int]:
+        marks = self.model.marks(None)
+        return sorted(marks.selected | marks.partly)
+
+    def select(self, groups: Iterable[int], extend: bool = False) -> None:
+        """Select the ops of some cards."""
+        if self.scene is not None:
+            self.document.select(self.scene.ops(groups), extend)
+
+    def _go_to(self, group: int, extend: bool = False) -> None:
+        self.reveal(group)
+        self.select([group], extend)
+        if self.scene is not None:
+            self.setAccessibleDescription(self.scene.level.grouping.names[group])
+
+    def _neighbour(self, direction: QPointF) -> int | None:
+        """Find the card to go to in a direction; without a current one, a selected or the first."""
+        scene = self.scene
+        if scene is None or scene.n == 0:
+            return None
+        if self.current is None or self.current >= scene.n:
+            chosen = self._chosen()
+            return chosen[0] if chosen else 0
+        return scene.neighbour(self.current, direction)
+
+    # Mouse
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        pos = event.position().toPoint()
+        if event.button() == Qt.MouseButton.MiddleButton:
+            self._panning = pos
+        elif event.button() == Qt.MouseButton.LeftButton and self.scene is not None:
+            self._press = Press(event.position(), self.card_at(event.position()))
+            if self._press.card is not None:
+                self._press_card(self._press.card, bool(event.modifiers() & EXTEND))
+
+    def _press_card(self, card: int, extend: bool) -> None:
+        self.current = card
+        if extend or card not in self.model.marks(None).selected:
+            self.select([card], extend)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        pos = event.position().toPoint()
+        if self._panning is not None:
+            self.camera.pan(QPointF(self._panning - pos))
+            self._panning = pos
+            self._look()
+        elif self._press is not None:
+            self._move_press(self._press, event)
+        else:
+            card = self.card_at(event.position())
+            self.document.hover(self.scene.ops([card]) if card is not None and self.scene else [])
+
+    def _move_press(self, press: Press, event: QMouseEvent) -> None:
+        pos = event.globalPosition().toPoint()
+        if press.is_dragging:
+            self.drag_moved.emit(pos)
+        elif press.move(event.position(), event.modifiers()):
+            self.drag_began.emit(sorted(self.document.selection), pos)
+        elif press.band is not None:
+            self.update()
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.MiddleButton:
+            self._panning = None
+        elif event.button() == Qt.MouseButton.LeftButton and self._press is not None:
+            self._finish_press(self._press, event)
+
+    def _finish_press(self, press: Press, event: QMouseEvent) -> None:
+        extend = bool(event.modifiers() & EXTEND)
+        self._end_press()
+        if press.is_dragging:
+            only_move = bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier)
+            self.drag_ended.emit(event.globalPosition().toPoint(), only_move)
+        elif press.band is not None and self.scene is not None:
+            area = self.camera.transform().inverted()[0].mapRect(press.band.area)
+            self.select(self.scene.cards_in(area), extend)
+        elif not extend:
+            self.select([] if press.card is None else [press.card])
+
+    def _end_press(self) -> None:
+        self._press = None
+        self.update()
+
+    def cancel_gesture(self) -> bool:
+        """Cancel a drag or a rubber band; return whether there was one."""
+        press = self._press
+        if press is None or not (press.is_dragging or press.band):
+            return False
+        if press.is_dragging:
+            self.drag_cancelled.emit()
+        self._end_press()
+        return True
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        card = self.card_at(event.position())
+        if card is not None and event.button() == Qt.MouseButton.LeftButton:
+            self._end_press()
+            self.model.open(card)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self.document.hover([])
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        turned = QPointF(event.pixelDelta() if event.hasPixelDelta() else event.angleDelta() / 2)
+        if event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            self.camera.zoom(ZOOM_STEP ** (event.angleDelta().y() / 120), event.position())
+        elif event.modifiers() & Qt.KeyboardModifier.ShiftModifier and not turned.x():
+            self.camera.pan(QPointF(-turned.y(), 0))
+        else:
+            self.camera.pan(-turned)
+        self._look()
+
+    def card_at(self, pos: QPointF | QPoint) -> int | None:
+        """Return the card at a point of the widget."""
+        pos = QPointF(pos)
+        return self.scene.card_at(self.camera.to_scene(pos)) if self.scene else None
+
+    # Keys
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        key, extend = Qt.Key(event.key()), bool(event.modifiers() & EXTEND)
+        if key in _ARROWS:
+            group = self._neighbour(_ARROWS[key])
+            if group is not None:
+                self._go_to(group, extend)
+        elif key in _PAN_KEYS and not event.modifiers():
+            self.camera.pan(_PAN_KEYS[key])
+            self._look()
+        elif not self._act(key, event.modifiers()):
+            super().keyPressEvent(event)
+
+    def _act(self, key: Qt.Key, modifiers: Qt.KeyboardModifier) -> bool:
+        """Handle a key; return whether it has a meaning here."""
+        middle = QPointF(self.rect().center())
+        if Qt.Key.Key_1 <= key <= Qt.Key.Key_8:
+            self._place(key - Qt.Key.Key_1)
+        elif key in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.current is not None:
+            self.model.open(self.current)
+        elif key == Qt.Key.Key_Backspace:
+            self.model.back()
+        elif key == Qt.Key.Key_Escape:
+            if not self.cancel_gesture():
+                self.escaped.emit()
+        elif key == Qt.Key.Key_0:
+            self.fit()
+        elif key == Qt.Key.Key_F and modifiers & Qt.KeyboardModifier.ControlModifier:
+            self.search_wanted.emit()
+        elif key == Qt.Key.Key_F:
+            self.focus_selection()
+        elif key in (Qt.Key.Key_Plus, Qt.Key.Key_Equal, Qt.Key.Key_Minus):
+            self.camera.zoom(1 / ZOOM_STEP if key == Qt.Key.Key_Minus else ZOOM_STEP, middle)
+            self._look()
+        else:
+            return False
+        return True
+
+    def _place(self, device: int) -> None:
+        problem = self.document.problem
+        if problem is not None and device < problem.cluster.n_devices:
+            self.document.place(self.document.selection, device)
+
+    def focusNextPrevChild(self, forward: bool) -> bool:
+        """Move through the cards with Tab before leaving the canvas."""
+        n = self.scene.n if self.scene is not None else 0
+        group = (-1 if forward else n) if self.current is None else self.current
+        group += 1 if forward else -1
+        if not 0 <= group < n or not self.hasFocus():
+            return super().focusNextPrevChild(forward)
+        self._go_to(group)
+        return True
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self.resized.emit()
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        self.update()
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        self.update()
+
+    # Tool tips and the menu
+
+    def tip_at(self, at: QPointF) -> str:
+        card = self.card_at(at)
+        return "" if card is None else self.tip(card)
+
+    def tip(self, group: int) -> str:
+        """Return the full name of a card, and its numbers."""
+        scene, project = self.scene, self.document.project
+        if scene is None or project is None:
+            return ""
+        n_found = (self.model.matches or {}).get(group, 0)
+        names = [project.device_label(device) for device in range(scene.facts.share.shape[1])]
+        return "\n".join(describe_card(scene, group, names, n_found))

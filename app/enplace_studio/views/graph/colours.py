@@ -1,0 +1,230 @@
+"""The colours of cards, and the legend that explains them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from PySide6.QtGui import QColor
+
+from enplace.text import count, ms
+from enplace_studio.theme import blend, theme
+from enplace_studio.views.graph.facts import WORK_KINDS, Facts, StageFact
+
+_SHORTEST_US = 10.0
+
+_MOST_NUMBERS, _MOST_IN_TIP = 3, 20
+"""Largest number of stage numbers per device and pass, on its chip and in the chip's tip."""
+
+Stripes = tuple[tuple[QColor, float], ...]
+"""Colours side by side on one card, and the share of its width for each."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """One entry of a legend: a colour, solid or ``hatched``, and its meaning.
+
+    Attributes
+    ----------
+    device : int or None
+        The device whose chip shows it; None for a separate entry.
+    tip : str
+        A longer text for the tooltip.
+    """
+
+    color: QColor
+    text: str
+    hatched: bool = False
+    device: int | None = None
+    tip: str = ""
+
+
+Legend = list[Meaning]
+
+
+@dataclass(frozen=True)
+class Look:
+    """The colours of a card, and the text below its name.
+
+    Attributes
+    ----------
+    notes : tuple of str
+        Candidates for the right end of the line; the first that fits is drawn.
+    short : str
+        Replaces the line if no note fits; empty to keep the line.
+    """
+
+    stripes: Stripes
+    line: str
+    notes: tuple[str, ...] = ()
+    short: str = ""
+    hatched: bool = False
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A colour mode: ``looks`` colours every card, ``legend`` explains the colours."""
+
+    title: str
+    looks: Callable[[Facts], list[Look]]
+    legend: Callable[[Facts], Legend]
+
+
+def _by_device(facts: Facts) -> list[Look]:
+    looks = []
+    for group, shares in enumerate(facts.share.tolist()):
+        stripes = tuple((theme.device_color(d), share) for d, share in enumerate(shares) if share)
+        notes = (f"on {len(stripes)}",) if len(stripes) > 1 else ()
+        looks.append(Look(stripes or _plain(), _short_ms(facts.time_us[group]), notes))
+    return looks
+
+
+def _short_ms(time_us: float) -> str:
+    """Format milliseconds with few digits, because a card is narrow."""
+    return "< 0.01 ms" if 0 < time_us < _SHORTEST_US else ms(time_us)
+
+
+def _by_time(facts: Facts) -> list[Look]:
+    part = np.sqrt(facts.time_us / (facts.time_us.max() or 1.0))
+    return [
+        Look(((_shade(share), 1.0),), _short_ms(time))
+        for share, time in zip(part.tolist(), facts.time_us.tolist(), strict=True)
+    ]
+
+
+def _by_work(facts: Facts) -> list[Look]:
+    return [Look(((_work_color(kind), 1.0),), WORK_KINDS[kind][1]) for kind in facts.work.tolist()]
+
+
+def _by_pins(facts: Facts) -> list[Look]:
+    looks = []
+    for pinned, n_ops in zip(facts.n_pinned.tolist(), facts.n_ops.tolist(), strict=True):
+        part = pinned / n_ops
+        stripes = ((theme.tokens.accent, part), (theme.tokens.faint, 1 - part))
+        line = "pinned" if pinned == n_ops else f"{pinned} of {n_ops}" if pinned else "free"
+        looks.append(Look(tuple(s for s in stripes if s[1]), line))
+    return looks
+
+
+def _by_critical_path(facts: Facts) -> list[Look]:
+    part = facts.critical_us / np.maximum(facts.time_us, 1e-9)
+    return [
+        Look(
+            ((theme.tokens.bad, 1.0),) if share > 0 else _plain(),
+            _short_ms(critical) if critical else "not on it",
+        )
+        for share, critical in zip(part.tolist(), facts.critical_us.tolist(), strict=True)
+    ]
+
+
+def _by_contiguity(facts: Facts) -> list[Look]:
+    looks = []
+    for further, n_ops in zip(facts.n_further.tolist(), facts.n_ops.tolist(), strict=True):
+        part = further / n_ops
+        stripes = ((theme.tokens.bad, part), (theme.tokens.faint, 1 - part))
+        line = f"{further} of {n_ops} further" if further else "contiguous"
+        looks.append(Look(tuple(s for s in stripes if s[1]), line))
+    return looks
+
+
+def _by_stage(facts: Facts) -> list[Look]:
+    """Colour by stage, or by device if the stages are not known."""
+    looks = _by_device(facts)
+    for group, (stage, n) in enumerate(
+        zip(facts.stage.tolist(), facts.n_stages.tolist(), strict=True)
+    ):
+        if n:
+            looks[group] = _stage_look(facts.stages[stage], n - 1)
+    return looks
+
+
+def _stage_look(stage: StageFact, n_more: int) -> Look:
+    """Use the colours of its devices, hatched for backward as in the timeline."""
+    stripes = tuple((theme.device_color(d), 1 / len(stage.devices)) for d in stage.devices)
+    more = (f"{count(n_more, 'more stage')} · {stage.where}",) if n_more else ()
+    return Look(
+        stripes,
+        f"stage {stage.number}",
+        (*more, stage.where),
+        f"{stage.number} · {stage.where}",
+        stage.backward,
+    )
+
+
+def _plain() -> Stripes:
+    return ((theme.tokens.faint, 1.0),)
+
+
+def _shade(share: float) -> QColor:
+    return blend(theme.tokens.accent, theme.tokens.line, 0.05 + 0.95 * share)
+
+
+def _work_color(kind: int) -> QColor:
+    """Choose a muted colour that differs from those of the devices."""
+    light = ("#332288", "#882255", "#117733", "#AA4499", "#7A7A52")
+    dark = ("#A99BF0", "#E08BB0", "#7CC48B", "#D9A0D3", "#BDBD8F")
+    return QColor((dark if theme.dark else light)[kind])
+
+
+def _time_legend(facts: Facts) -> Legend:
+    longest = ms(float(facts.time_us.max(initial=0.0)))
+    return [Meaning(_shade(0.0), "0 ms"), Meaning(_shade(1.0), longest)]
+
+
+def _work_legend(facts: Facts) -> Legend:
+    kinds = np.unique(facts.work).tolist()
+    return [Meaning(_work_color(kind), WORK_KINDS[kind][0]) for kind in kinds]
+
+
+def _pin_legend(facts: Facts) -> Legend:
+    pinned = count(int(facts.n_pinned.sum()), "pinned op")
+    return [Meaning(theme.tokens.accent, pinned), Meaning(theme.tokens.faint, "free")]
+
+
+def _critical_legend(facts: Facts) -> Legend:
+    on_path = f"on the critical path, {ms(float(facts.critical_us.sum()))} of compute"
+    return [Meaning(theme.tokens.bad, on_path), Meaning(theme.tokens.faint, "not on it")]
+
+
+def _contiguity_legend(facts: Facts) -> Legend:
+    further = count(int(facts.n_further.sum()), "op")
+    return [
+        Meaning(theme.tokens.bad, f"{further} in a device’s further subgraphs"),
+        Meaning(theme.tokens.faint, "in a device’s first subgraph"),
+    ]
+
+
+def _stage_legend(facts: Facts) -> Legend:
+    """Put stage numbers on the devices' chips; then explain forward and backward."""
+    numbers: dict[tuple[int, bool], list[int]] = {}
+    for stage in facts.stages:
+        for device in stage.devices:
+            numbers.setdefault((device, stage.backward), []).append(stage.number)
+    ways = {stage.backward: f"{stage.way} stage".strip() for stage in facts.stages}
+    legend = []
+    for device, backward in sorted(numbers):
+        all_there = numbers[device, backward]
+        plural = "s" if len(all_there) > 1 else ""
+        tip = f"{ways[backward]}{plural} {_few(all_there, _MOST_IN_TIP)}"
+        text, color = _few(all_there, _MOST_NUMBERS), theme.device_color(device)
+        legend.append(Meaning(color, text, backward, device, tip))
+    return legend + [Meaning(theme.tokens.dim, ways[way], way) for way in sorted(ways)]
+
+
+def _few(numbers: list[int], most: int) -> str:
+    return ", ".join(map(str, numbers[:most])) + (", …" if len(numbers) > most else "")
+
+
+BY_DEVICE = Mode("device", _by_device, lambda facts: [])
+BY_STAGE = Mode("stage", _by_stage, _stage_legend)
+
+MODES = (
+    BY_DEVICE,
+    Mode("compute time", _by_time, _time_legend),
+    Mode("op type", _by_work, _work_legend),
+    Mode("pinned", _by_pins, _pin_legend),
+    Mode("critical path", _by_critical_path, _critical_legend),
+    Mode("contiguity", _by_contiguity, _contiguity_legend),
+    BY_STAGE,
+)

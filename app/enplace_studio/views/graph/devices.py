@@ -1,0 +1,258 @@
+"""The legend on top: a chip for every device, on which groups can be dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QFontMetricsF,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+)
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from enplace.text import size
+from enplace_studio.document import Document
+from enplace_studio.hatch import paint_hatching
+from enplace_studio.panel import TipWidget
+from enplace_studio.theme import theme
+from enplace_studio.views.graph.colours import Legend
+from enplace_studio.views.graph.paint import fitted
+
+MOST_CHIPS = 24
+_H, _GAP, _PAD, _SWATCH = 26, 6, 8, 11
+_LINE_GAP, _RUN_GAP, _HATCH = 2, 7, 5.5
+_MOST_LINES = 5
+_WIDEST = 180
+_MOST_KEYS = 8
+"""Number of keys that pin; see the actions."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A few words, after a swatch or a dashed line if they have a colour."""
+
+    text: str
+    color: QColor | None = None
+    hatched: bool = False
+    dashed: bool = False
+
+    @property
+    def mark_width(self) -> int:
+        return 0 if self.color is None else 30 if self.dashed else _SWATCH + 6
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A device's chip, a colour with its meaning, or plain text."""
+
+    runs: tuple[_Run, ...]
+    device: int | None = None
+
+    @property
+    def font(self) -> QFont:
+        weight = QFont.Weight.Normal if self.device is None else QFont.Weight.Medium
+        return theme.font(12, weight)
+
+    def widths(self) -> list[int]:
+        """Width of each run; very long device names are elided."""
+        metrics = QFontMetricsF(self.font)
+        texts = [int(metrics.horizontalAdvance(run.text)) + 2 for run in self.runs]
+        most = _WIDEST if self.device is not None else max(texts)
+        return [
+            run.mark_width + min(text, most) for run, text in zip(self.runs, texts, strict=True)
+        ]
+
+
+class DeviceBar(TipWidget):
+    """Chips with names in the devices' colours, then the rest of the legend."""
+
+    clicked = Signal(int)
+
+    def __init__(self, document: Document, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.document = document
+        self._meanings: Legend = []
+        self._target: int | None = None
+        self._dragging = False
+        self._placed: list[tuple[QRect, _Item]] = []
+        self.setMouseTracking(True)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        for signal in (document.opened, document.problem_changed, theme.changed):
+            signal.connect(self._lay_out)
+        self._lay_out()
+
+    def set_meanings(self, meanings: Legend) -> None:
+        """Set the legend of the other colours."""
+        self._meanings = meanings
+        self._lay_out()
+
+    def device_at(self, global_pos: QPoint) -> int | None:
+        """Return the device whose chip is at a point of the screen."""
+        return self._device_at(self.mapFromGlobal(global_pos))
+
+    def show_drag(self, dragging: bool, target: int | None = None) -> None:
+        """Show that groups can be dropped here, and mark the chip that would take the drop."""
+        self._dragging, self._target = dragging, target
+        self.update()
+
+    def _device_at(self, pos: QPoint) -> int | None:
+        return next((item.device for rect, item in self._placed if rect.contains(pos)), None)
+
+    # Contents
+
+    def _items(self, whole: bool) -> list[_Item]:
+        """List the chips, with all meanings if ``whole``; then the rest of the legend."""
+        project = self.document.project
+        if project is None:
+            return []
+        devices = range(project.problem.cluster.n_devices)
+        names = [project.device_label(device) for device in devices[:MOST_CHIPS]]
+        items = [self._chip(device, name, whole) for device, name in enumerate(names)]
+        if len(devices) > MOST_CHIPS:
+            items.append(_Item((_Run(f"and {len(devices) - MOST_CHIPS} more in the menu"),)))
+        items += [
+            _Item((_Run(one.text, one.color, one.hatched),))
+            for one in self._meanings
+            if one.device is None
+        ]
+        if len(devices) > 1:
+            items.append(_Item((_Run("crosses devices", theme.tokens.bad, dashed=True),)))
+        return items
+
+    def _chip(self, device: int, name: str, whole: bool) -> _Item:
+        meanings = [one for one in self._meanings if one.device == device]
+        if meanings and whole:
+            runs = [_Run(one.text, one.color, one.hatched) for one in meanings]
+            return _Item((_Run(name), *runs), device)
+        return _Item((_Run(name, theme.device_color(device)),), device)
+
+    def _hint(self) -> str:
+        """Make a hint on how to change a placement; it names only keys that work now."""
+        problem = self.document.problem
+        keys = min(problem.cluster.n_devices, _MOST_KEYS) if problem is not None else 0
+        return f"drag a group onto a device, or press 1 … {keys}" if keys > 1 else ""
+
+    def _lay_out(self) -> None:
+        """Flow the items over a few lines; show only names if full chips need too many lines."""
+        self._placed = self._flow(self._items(whole=True))
+        if self._height > _MOST_LINES * (_H + _LINE_GAP):
+            self._placed = self._flow(self._items(whole=False))
+        self.setFixedHeight(self._height)
+        self.update()
+
+    @property
+    def _height(self) -> int:
+        return self._placed[-1][0].bottom() + 1 if self._placed else _H
+
+    def _flow(self, items: list[_Item]) -> list[tuple[QRect, _Item]]:
+        """Place items from left to right; the hint comes last, if it still fits on the line."""
+        left = top = 0
+        placed = []
+        hint = _Item((_Run(self._hint()),)) if items else None
+        for item in [*items, hint] if hint else []:
+            widths = item.widths()
+            width = sum(widths) + _RUN_GAP * (len(widths) - 1) + 2 * _PAD
+            if left and left + width > self.width():
+                if item is hint:
+                    break
+                left, top = 0, top + _H + _LINE_GAP
+            placed.append((QRect(left, top, width, _H), item))
+            left += width + _GAP
+        return placed
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self._lay_out()
+
+    def sizeHint(self) -> QSize:
+        return QSize(300, self.height())
+
+    # Painting
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        with QPainter(self) as painter:
+            self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        for rect, item in self._placed:
+            self._paint_frame(painter, QRectF(rect).adjusted(0.5, 0.5, -0.5, -0.5), item)
+            self._paint_item(painter, rect, item)
+
+    def _paint_frame(self, painter: QPainter, rect: QRectF, item: _Item) -> None:
+        tokens = theme.tokens
+        if item.device is None:
+            return
+        painter.setBrush(tokens.hover if item.device == self._target else Qt.BrushStyle.NoBrush)
+        if self._dragging:
+            target = item.device == self._target
+            painter.setPen(
+                QPen(tokens.accent, 2) if target else QPen(tokens.dim, 1, Qt.PenStyle.DashLine)
+            )
+        else:
+            painter.setPen(Qt.PenStyle.NoPen)
+        painter.drawRoundedRect(rect, 6, 6)
+
+    def _paint_item(self, painter: QPainter, rect: QRect, item: _Item) -> None:
+        left, font = rect.left() + _PAD, item.font
+        painter.setFont(font)
+        for run, width in zip(item.runs, item.widths(), strict=True):
+            self._paint_mark(painter, QPointF(left, rect.center().y() + 0.5), run)
+            painter.setPen(theme.tokens.dim if item.device is None else theme.tokens.text)
+            run_width = width - run.mark_width
+            area = QRectF(left + run.mark_width, rect.top(), run_width + 2, rect.height())
+            painter.drawText(
+                area, Qt.AlignmentFlag.AlignVCenter, fitted(run.text, font, run_width + 1)
+            )
+            left += width + _RUN_GAP
+
+    def _paint_mark(self, painter: QPainter, left: QPointF, run: _Run) -> None:
+        if run.color is None:
+            return
+        if run.dashed:
+            pen = QPen(run.color, 1.6)
+            pen.setDashPattern([4, 2.5])
+            painter.setPen(pen)
+            painter.drawLine(left, left + QPointF(24, 0))
+            return
+        swatch = QRectF(left.x(), left.y() - _SWATCH / 2, _SWATCH, _SWATCH)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(run.color)
+        painter.drawRoundedRect(swatch, 3, 3)
+        if run.hatched:
+            paint_hatching(painter, swatch, theme.tokens.panel, _HATCH, 3)
+
+    # Mouse
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        self._target = self._device_at(event.position().toPoint())
+        self.update()
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self._target = None
+        self.update()
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        device = self._device_at(event.position().toPoint())
+        if device is not None and event.button() == Qt.MouseButton.LeftButton:
+            self.clicked.emit(device)
+
+    def tip_at(self, at: QPointF) -> str:
+        """Return the tooltip of the chip at a point."""
+        device, problem = self._device_at(at.toPoint()), self.document.problem
+        if device is None or problem is None:
+            return ""
+        one = problem.cluster.devices[device]
+        key = f"; press {device + 1}" if device < 8 else ""
+        lines = [
+            f"{one.name}, {one.kind.upper()} with {size(one.capacity_bytes)}",
+            *(meaning.tip for meaning in self._meanings if meaning.device == device),
+            f"Click, or drop a group here, to run it on this device{key}",
+        ]
+        return "\n".join(lines)

@@ -1,0 +1,393 @@
+"""Positions of the cards: rows of similar parts if there are any, else layers along the edges.
+
+Plain arithmetic in pixels at scale 1, no Qt.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from enplace.names.groups import PART, Grouping
+from enplace.values.profile import FloatArray, IntArray
+from enplace_studio.views.graph.facts import GroupEdges
+
+CARD_W, CARD_H = 74.0, 42.0
+GAP = 10.0
+ROW_GAP, TIGHT_ROW_GAP = 38.0, 26.0
+TITLE_W = 108.0
+LANE_GAP = 30.0
+WIDEST_CARD_W = 128.0
+WIDE_CARD_W = 132.0
+LAYER_GAP = 40.0
+TIGHTER = 1.15
+"""A row may be this much wider than the canvas before it is cut in two."""
+
+_MANY_LINES = 8
+_LEAST_COLUMNS = 4
+_CHAIN = 1.3  # below this number of edges per card, cards are arranged line after line, like text
+_NARROW = 1.8  # ... or cards per layer
+_SWEEPS = 6
+_LONG_LABEL = 20
+_ESTIMATE_SLACK = 6.0
+_DERIVED_SHARE = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Arrangement:
+    """Places of the cards.
+
+    Attributes
+    ----------
+    x, y, width : float array, shape (n_groups,)
+        Top left corner and width; all are :data:`CARD_H` high.
+    texts : tuple of str
+        The text on each card.
+    titles : tuple of (text, x, y)
+        Row titles, with their left edge and the centre of the row's first line.
+    """
+
+    x: FloatArray
+    y: FloatArray
+    width: FloatArray
+    texts: tuple[str, ...]
+    titles: tuple[tuple[str, float, float], ...] = ()
+
+    @property
+    def bounds(self) -> tuple[float, float, float, float]:
+        """Left, top, right, bottom of all cards and titles."""
+        left = 0.0 if self.titles else float(self.x.min())
+        return left, float(self.y.min()), float((self.x + self.width).max()), self.bottom
+
+    @property
+    def bottom(self) -> float:
+        return float(self.y.max()) + CARD_H
+
+
+def is_regular(grouping: Grouping) -> bool:
+    """Return whether most groups are in rows of two or more and have labels for narrow cards."""
+    _, sizes = np.unique(np.array(grouping.rows), return_counts=True)
+    long = sum(len(label) > _LONG_LABEL for label in grouping.labels)
+    return bool(sizes[sizes >= 2].sum() >= 0.5 * grouping.n_groups > long)
+
+
+def is_chain(grouping: Grouping, edges: GroupEdges) -> bool:
+    """Return whether most groups form a chain."""
+    n, depth = grouping.n_groups, int(layers_of(grouping.n_groups, edges).max(initial=0)) + 1
+    return len(edges.bytes) < _CHAIN * n or n < _NARROW * depth
+
+
+# ---------------------------------------------------------------- rows
+
+
+def grid(grouping: Grouping, width: float) -> Arrangement:
+    """Arrange every row in a line, equal labels in a column; single cards share lines.
+
+    If there are many short rows, those derived from the model (gradients and updates) go on the
+    right, next to the rows they are derived from.
+
+    Parameters
+    ----------
+    width : float
+        Width to fill; longer rows continue on the next line.
+    """
+    lines = _lines(grouping, list(range(grouping.n_groups)))
+    derived = sum(" of " in row for row in grouping.rows)
+    half = _columns_in(width / 2)
+    mostly_short = sum(len(line.columns) > half for line in lines if line.title) <= 1
+    if len(lines) > _MANY_LINES and mostly_short and derived > _DERIVED_SHARE * grouping.n_groups:
+        return _Stack(grouping, _next_to_their_origin(grouping), width).arrangement()
+    return _Stack(grouping, [([line],) for line in lines], width).arrangement()
+
+
+def reading(grouping: Grouping, width: float) -> Arrangement:
+    """Arrange all cards in order, line after line, like text."""
+    columns = max(1, int((width + GAP) / (WIDE_CARD_W + GAP)))
+    at = np.arange(grouping.n_groups)
+    return Arrangement(
+        x=(at % columns).astype(np.float64) * (WIDE_CARD_W + GAP),
+        y=(at // columns).astype(np.float64) * (CARD_H + TIGHT_ROW_GAP),
+        width=np.full(grouping.n_groups, WIDE_CARD_W),
+        texts=unique_texts(grouping),
+    )
+
+
+_CardLine = list[tuple[int, int, int]]
+"""The cards of one line: column, number of columns and group of each."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A titled row, or single cards side by side; ``columns`` holds the group in each column."""
+
+    title: str
+    columns: tuple[int | None, ...]
+
+
+_Band = tuple[Sequence[_Line], ...]
+"""Lines that start at the same height, by lane."""
+
+
+def _next_to_their_origin(grouping: Grouping) -> list[_Band]:
+    """Make two lanes: the model's own rows on the left, rows derived from each on the right."""
+    derived = [" of " in row for row in grouping.rows]
+    own = _lines(grouping, [g for g, is_derived in enumerate(derived) if not is_derived])
+    band_of = {
+        grouping.rows[group]: number
+        for number, line in enumerate(own)
+        for group in line.columns
+        if group is not None
+    }
+    by_band: list[list[int]] = [[] for _ in range(len(own) + 1)]
+    for group, row in enumerate(grouping.rows):
+        if derived[group]:
+            by_band[band_of.get(row.partition(" of ")[2], len(own))].append(group)
+    lines = [_singles_last(_lines(grouping, groups)) for groups in by_band]
+    mains: list[list[_Line]] = [*([line] for line in own), []]
+    return list(zip(mains, lines, strict=True))
+
+
+def _singles_last(lines: Sequence[_Line]) -> list[_Line]:
+    """Put the titled rows first, then all single cards in one line."""
+    singles = tuple(group for line in lines if not line.title for group in line.columns)
+    return [line for line in lines if line.title] + ([_Line("", singles)] if singles else [])
+
+
+def _longest(lines: Sequence[_Line]) -> int:
+    """Count the columns of the longest titled row."""
+    return max((len(line.columns) for line in lines if line.title), default=1)
+
+
+def _columns_in(width: float) -> int:
+    return max(_LEAST_COLUMNS, int((width - TITLE_W + GAP) / (CARD_W + GAP)))
+
+
+def _lines(grouping: Grouping, groups: Sequence[int]) -> list[_Line]:
+    """Make a line for each row, in execution order; adjacent single cards share one."""
+    rows: dict[str, list[int]] = {}
+    for group in groups:
+        rows.setdefault(grouping.rows[group], []).append(group)
+    order = sorted(rows.items(), key=lambda row: float(np.mean(row[1])))
+    aligned = _columns(grouping, [members for _, members in order if len(members) > 1])
+    lines: list[_Line] = []
+    for single, some in groupby(order, key=lambda row: len(row[1]) == 1):
+        if single:
+            lines.append(_Line("", tuple(members[0] for _, members in some)))
+        else:
+            lines += [_Line(title, aligned[members[0]]) for title, members in some]
+    return lines
+
+
+def _columns(grouping: Grouping, rows: Sequence[list[int]]) -> dict[int, tuple[int | None, ...]]:
+    """Find the group in each column of a row, keyed by its first group; labels define columns."""
+    found: dict[int, tuple[int | None, ...]] = {}
+    for alike in _alike(grouping, rows):
+        labels = {grouping.labels[group] for groups in alike for group in groups}
+        stems = [_label_key(label)[0] for label in labels]
+        common = max(stems, key=lambda stem: (stems.count(stem), stem))
+        ordered = sorted(labels, key=lambda lb: (_label_key(lb)[0] == common, _label_key(lb)))
+        for groups in alike:
+            by_label = {grouping.labels[group]: group for group in groups}
+            found[groups[0]] = tuple(by_label.get(label) for label in ordered)
+    return found
+
+
+def _alike(grouping: Grouping, rows: Sequence[list[int]]) -> list[list[list[int]]]:
+    """Collect rows that have at least two labels in common."""
+    found: list[tuple[set[str], list[list[int]]]] = []
+    for groups in rows:
+        labels = {grouping.labels[group] for group in groups}
+        known, alike = next(
+            ((known, alike) for known, alike in found if len(known & labels) > 1), (set(), [])
+        )
+        if not alike:
+            found.append((known, alike))
+        known |= labels
+        alike.append(groups)
+    return [alike for _, alike in found]
+
+
+def _label_key(label: str) -> tuple[str, tuple[int, ...]]:
+    """Return the words and numbers of a label as a sort key: ``t 24–27`` sorts after ``t 4–7``."""
+    numbers = tuple(map(int, re.findall(r"\d+", label)))
+    return re.split(r"\d", label, maxsplit=1)[0].strip(), numbers
+
+
+class _Stack:
+    """Stacks bands of lines; each line is cut to fit its lane."""
+
+    def __init__(self, grouping: Grouping, bands: Sequence[_Band], width: float) -> None:
+        n, n_lanes = grouping.n_groups, len(bands[0])
+        self.grouping, self.full_width = grouping, width
+        self.x, self.y, self.width = np.zeros(n), np.zeros(n), np.zeros(n)
+        self.titles: list[tuple[str, float, float]] = []
+        self.gap = ROW_GAP if len(bands) <= _MANY_LINES else TIGHT_ROW_GAP
+        lane_width = (width - LANE_GAP * (n_lanes - 1)) / n_lanes
+        needed = _longest([line for band in bands for lane in band for line in lane])
+        most = _columns_in(lane_width)
+        if n_lanes == 1 and needed <= _columns_in(lane_width * TIGHTER):
+            most = max(most, needed)
+        balanced = -(-needed // -(-needed // most))
+        self.columns = balanced if n_lanes == 1 else min(needed, most)
+        share = (lane_width - TITLE_W + GAP) / max(self.columns, _LEAST_COLUMNS) - GAP
+        self.card_w = min(max(share, CARD_W), WIDEST_CARD_W)
+        self.texts, self.words = _row_texts(grouping, self.card_w)
+        lane_w = TITLE_W + max(self.columns, _LEAST_COLUMNS) * (self.card_w + GAP) + LANE_GAP
+        top = 0.0
+        for band in bands:
+            top = max(self._stack(lane, i * lane_w, top) for i, lane in enumerate(band))
+
+    def arrangement(self) -> Arrangement:
+        return Arrangement(self.x, self.y, self.width, tuple(self.texts), tuple(self.titles))
+
+    def _stack(self, lines: Sequence[_Line], left: float, top: float) -> float:
+        """Place the lines of one lane of a band; return the height at which they end."""
+        for line in lines:
+            if line.title:
+                words = [_short_title(line.title), *self.words.get(line.title, ())]
+                self.titles.append((" / ".join(words), left, top + CARD_H / 2))
+            for cards in self._titled(line) if line.title else self._singles(line, left):
+                for column, span, group in cards:
+                    self.x[group] = left + TITLE_W + column * (self.card_w + GAP)
+                    self.y[group] = top
+                    self.width[group] = span * (self.card_w + GAP) - GAP
+                top += CARD_H + GAP
+            top += self.gap - GAP
+        return top
+
+    def _titled(self, line: _Line) -> list[_CardLine]:
+        placed = [(place, group) for place, group in enumerate(line.columns) if group is not None]
+        lines = groupby(placed, key=lambda one: one[0] // self.columns)
+        return [[(place % self.columns, 1, group) for place, group in some] for _, some in lines]
+
+    def _singles(self, line: _Line, left: float) -> list[_CardLine]:
+        """Place cards that span one, two or three columns, depending on their texts."""
+        card_lines: list[_CardLine] = [[]]
+        column, most = 0, max(self.columns, _LEAST_COLUMNS)
+        if left:
+            most = max(most, int((self.full_width - left - TITLE_W + GAP) / (self.card_w + GAP)))
+        for group in (each for each in line.columns if each is not None):
+            self.texts[group] = text = self.grouping.rows[group]
+            span = min(3, math.ceil((_text_width(text) + GAP) / (self.card_w + GAP)))
+            if column and column + span > most:
+                card_lines.append([])
+                column = 0
+            card_lines[-1].append((column, span, group))
+            column += span
+        return card_lines
+
+
+def _row_texts(grouping: Grouping, card_w: float) -> tuple[list[str], dict[str, tuple[str, ...]]]:
+    """Return the labels; only their numbers in narrow rows whose title can take the words.
+
+    Returns
+    -------
+    texts : list of str
+    words : dict of str to tuple of str
+        Words that the title of a row takes over from its cards.
+    """
+    texts = list(grouping.labels)
+    words: dict[str, tuple[str, ...]] = {}
+    rows: dict[str, list[int]] = {}
+    for group, row in enumerate(grouping.rows):
+        rows.setdefault(row, []).append(group)
+    for row, groups in rows.items():
+        labels = [grouping.labels[group] for group in groups]
+        if max(map(_text_width, labels)) <= card_w + _ESTIMATE_SLACK:
+            continue
+        stem = row.rpartition(" of ")[2]
+        shared = {_label_key(label)[0] for label in labels}
+        if len(groups) > 1 and len(shared) == 1 and any(shared) and not labels[0].startswith(stem):
+            (stem,) = shared
+            words[row] = () if " of " in row else (stem,)
+        for group, label in zip(groups, labels, strict=True):
+            if label.startswith(stem):
+                texts[group] = label.removeprefix(stem).lstrip(" .") or label
+    return texts, words
+
+
+def _text_width(text: str) -> float:
+    """Estimate the width of a card that shows the full text."""
+    return 8.4 * len(text) + 16
+
+
+def _short_title(title: str) -> str:
+    """Return the end of a long path, from its first numbered component."""
+    parts = title.split(" / ")
+    numbered = [at for at, part in enumerate(parts) if part[-1].isdigit()]
+    return " / ".join(parts[numbered[0] if numbered else max(0, len(parts) - 2) :])
+
+
+# ---------------------------------------------------------------- layers
+
+
+def layers_of(n: int, edges: GroupEdges) -> IntArray:
+    """Find the longest path from a source to each node, without edges that close a cycle."""
+    layer = np.zeros(n, dtype=np.int64)
+    forward = edges.source < edges.target
+    source, target = edges.source[forward], edges.target[forward]
+    for node in np.argsort(target, kind="stable").tolist():
+        layer[target[node]] = max(layer[target[node]], layer[source[node]] + 1)
+    return layer
+
+
+def layered(grouping: Grouping, edges: GroupEdges) -> Arrangement:
+    """Arrange layers by longest path, ordered by barycentre sweeps (Sugiyama 1981)."""
+    n = grouping.n_groups
+    layer = layers_of(n, edges)
+    place = np.zeros(n)
+    for members in _members(layer):
+        place[members] = np.arange(len(members)) - (len(members) - 1) / 2
+    for sweep in range(_SWEEPS):
+        down = sweep % 2 == 0
+        giver, taker = (edges.source, edges.target) if down else (edges.target, edges.source)
+        for members in _members(layer)[:: 1 if down else -1]:
+            place[members] = _ordered(members, place, giver, taker)
+    return Arrangement(
+        x=place * (WIDE_CARD_W + GAP) - (place * (WIDE_CARD_W + GAP)).min(),
+        y=layer.astype(np.float64) * (CARD_H + LAYER_GAP),
+        width=np.full(n, WIDE_CARD_W),
+        texts=unique_texts(grouping),
+    )
+
+
+def _members(layer: IntArray) -> list[IntArray]:
+    return [np.flatnonzero(layer == number) for number in range(int(layer.max(initial=0)) + 1)]
+
+
+def _ordered(members: IntArray, place: FloatArray, giver: IntArray, taker: IntArray) -> FloatArray:
+    """Order a layer by the mean place of each member's neighbours."""
+    degree = np.bincount(taker, minlength=len(place))
+    pull = np.bincount(taker, weights=place[giver], minlength=len(place))
+    wanted = np.where(degree > 0, pull / np.maximum(degree, 1), place)[members]
+    places = np.empty(len(members))
+    places[np.argsort(wanted, kind="stable")] = np.arange(len(members)) - (len(members) - 1) / 2
+    return places
+
+
+def from_centres(grouping: Grouping, x: FloatArray, y: FloatArray) -> Arrangement:
+    """Arrange cards around given centres, such as those from Graphviz."""
+    left, top = x - WIDE_CARD_W / 2, y - CARD_H / 2
+    return Arrangement(
+        x=left - left.min(),
+        y=top - top.min(),
+        width=np.full(grouping.n_groups, WIDE_CARD_W),
+        texts=unique_texts(grouping),
+    )
+
+
+def unique_texts(grouping: Grouping) -> tuple[str, ...]:
+    """Make labels unique by prefixing as much of the row's name as needed."""
+    texts = list(grouping.labels)
+    for depth in range(1, 4):
+        doubles = {t for t in texts if texts.count(t) > 1 or PART.match(t)}
+        for group, text in enumerate(texts):
+            if text in doubles and grouping.rows[group] != grouping.labels[group]:
+                tail = grouping.rows[group].split(" / ")[-depth:]
+                texts[group] = " / ".join([*tail, grouping.labels[group]])
+    return tuple(texts)

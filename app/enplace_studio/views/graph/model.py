@@ -1,0 +1,267 @@
+"""The state of the graph pane; its scene is built on first use after a change."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from enplace.names.groups import Grouping, subgroups
+from enplace.values.problem import THROUGHPUT
+from enplace.values.profile import IntArray, Profile
+from enplace.values.schedule import Schedule
+from enplace_studio.background import Background
+from enplace_studio.document import Document
+from enplace_studio.theme import theme
+from enplace_studio.views.graph import layout
+from enplace_studio.views.graph.colours import BY_DEVICE, BY_STAGE, MODES, Mode
+from enplace_studio.views.graph.dot import DotProcess
+from enplace_studio.views.graph.facts import (
+    PlanStages,
+    crossing,
+    group_edges,
+    make_facts,
+    plan_stages,
+)
+from enplace_studio.views.graph.paint import Marks
+from enplace_studio.views.graph.scene import Level, Scene, make_scene
+from enplace_studio.views.graph.search import matching_groups, matching_ops
+
+DOT_LIMIT = 250  # with more cards, Graphviz keeps the user waiting
+
+
+class GraphModel(QObject):
+    """The opened levels, the positions of their cards, the colour mode and the search."""
+
+    changed = Signal()
+    """Something looks different."""
+    arranged = Signal()
+    """The cards have moved and should be fitted to the canvas again."""
+    level_changed = Signal()
+    """Another level is open."""
+
+    def __init__(self, document: Document, parent: QObject) -> None:
+        super().__init__(parent)
+        self.document = document
+        self.levels: list[Level] = []
+        self._chosen: Mode | None = None
+        self.matches: dict[int, int] | None = None
+        self._arrangement: layout.Arrangement | None = None
+        self._scene: Scene | None = None
+        self._width = 800.0
+        self._query = ("", "")
+        self._dot = DotProcess(self)
+        self._staged: tuple[Profile, IntArray, PlanStages] | None = None
+        self._background = Background(self)
+        # Runs once after all signals of a change; each would request the stages.
+        self._staging = QTimer(self, interval=0, singleShot=True)
+        self._staging.timeout.connect(self._find_stages)
+        document.opened.connect(self.reset)
+        document.current_changed.connect(self._background.forget)
+        for signal in (document.problem_changed, document.current_changed, theme.changed):
+            signal.connect(self._forget_scene)
+        self.reset()
+
+    # Levels
+
+    @property
+    def level(self) -> Level | None:
+        return self.levels[-1] if self.levels else None
+
+    def reset(self) -> None:
+        """Show the whole model."""
+        project = self.document.project
+        self.levels = []
+        if project is not None:
+            self.levels = [make_level("All groups", project.problem.profile, project.grouping)]
+        self._enter()
+
+    def open(self, group: int) -> bool:
+        """Open a group into its parts; single ops have none."""
+        problem, level = self.document.problem, self.level
+        if problem is None or level is None:
+            return False
+        ops = level.grouping.ops(group)
+        if len(ops) < 2:
+            return False
+        inside = subgroups(problem.profile, ops)
+        self.levels.append(make_level(level.grouping.names[group], problem.profile, inside))
+        self._enter()
+        return True
+
+    def go_to(self, depth: int) -> None:
+        """Leave all levels below a depth."""
+        if 0 <= depth < len(self.levels) - 1:
+            del self.levels[depth + 1 :]
+            self._enter()
+
+    def back(self) -> bool:
+        """Leave a level."""
+        if len(self.levels) < 2:
+            return False
+        self.go_to(len(self.levels) - 2)
+        return True
+
+    def _enter(self) -> None:
+        self.find(*self._query)
+        self._arrange()
+        self.level_changed.emit()
+
+    # Positions of the cards
+
+    def set_width(self, width: float) -> None:
+        """Arrange the cards for another width."""
+        if width != self._width:
+            self._width = width
+            if self.level is not None and self._in_lines(self.level):
+                self._arrange()
+
+    def _in_lines(self, level: Level) -> bool:
+        return layout.is_regular(level.grouping) or layout.is_chain(level.grouping, level.edges)
+
+    def _arrange(self) -> None:
+        self._dot.stop()
+        self._arrangement = None
+        level = self.level
+        if level is None:
+            self._show()
+        elif layout.is_regular(level.grouping):
+            self._show(layout.grid(level.grouping, self._width))
+        elif layout.is_chain(level.grouping, level.edges):
+            self._show(layout.reading(level.grouping, self._width))
+        elif level.grouping.n_groups > DOT_LIMIT:
+            self._show(layout.layered(level.grouping, level.edges))
+        else:
+            self._start_dot(level)
+
+    def _start_dot(self, level: Level) -> None:
+        self._dot.start(
+            level.grouping.n_groups,
+            level.edges,
+            lambda x, y: self._show(layout.from_centres(level.grouping, x, y)),
+            lambda: self._show(layout.layered(level.grouping, level.edges)),
+        )
+        self._forget_scene()
+
+    def _show(self, arrangement: layout.Arrangement | None = None) -> None:
+        self._arrangement = arrangement
+        self._forget_scene()
+        self.arranged.emit()
+
+    # Appearance
+
+    @property
+    def mode(self) -> Mode:
+        """The user's choice; by default, stages for a pipeline's plan and devices for others."""
+        if self._chosen is not None:
+            return self._chosen
+        current = self.document.current
+        is_pipeline = current is not None and current.plan.objective == THROUGHPUT
+        return BY_STAGE if is_pipeline else BY_DEVICE
+
+    def set_mode(self, number: int) -> None:
+        """Choose the colour mode: a number in :data:`MODES`."""
+        self._chosen = MODES[number]
+        if self.mode is BY_STAGE:
+            self._find_stages()
+        else:
+            self._forget_scene()
+
+    def _find_stages(self) -> None:
+        """Find the stages of the current plan in a thread, and show them."""
+        schedule = self.document.schedule
+        self._background.forget()
+        if schedule is None or self._stages(schedule) is not None:
+            self._forget_scene()
+            return
+
+        def show(found: PlanStages) -> None:
+            self._staged = (schedule.problem.profile, schedule.plan.device, found)
+            self._forget_scene()
+
+        self._background.start(lambda: plan_stages(schedule), show)
+
+    def _stages(self, schedule: Schedule) -> PlanStages | None:
+        """Return the stages of a plan, if they have been found; speeds do not change them."""
+        if self._staged is None:
+            return None
+        profile, device, found = self._staged
+        known = profile is schedule.problem.profile and device is schedule.plan.device
+        return found if known else None
+
+    def _forget_scene(self) -> None:
+        self._scene = None
+        self.changed.emit()
+
+    @property
+    def scene(self) -> Scene | None:
+        """Build or return the picture; None if there is nothing to show or it is being laid out."""
+        if self._scene is None:
+            self._scene = self._make_scene()
+        return self._scene
+
+    def _make_scene(self) -> Scene | None:
+        problem, level, arrangement = self.document.problem, self.level, self._arrangement
+        if problem is None or level is None or arrangement is None:
+            return None
+        schedule = self.document.schedule
+        cut = np.zeros(len(level.edges.bytes), dtype=bool)
+        if schedule is not None:
+            device = schedule.plan.device
+            cut = crossing(problem.profile, level.grouping, level.edges, device)
+        wanted, stages = self.mode.title, None
+        if self.mode is BY_STAGE and schedule is not None:
+            stages = self._stages(schedule)
+            if stages is None and not self._background.is_busy:
+                self._staging.start()
+        facts = make_facts(
+            problem,
+            level.grouping,
+            schedule,
+            with_path=wanted == "critical path",
+            with_subgraphs=wanted == "contiguity",
+            stages=stages,
+        )
+        return make_scene(level, arrangement, facts, self.mode.looks, cut)
+
+    # Selection and search
+
+    def marks(self, current: int | None) -> Marks:
+        """Find the selected, hovered and found cards."""
+        level = self.level
+        if level is None:
+            return Marks()
+        sizes = np.bincount(level.grouping.group[level.grouping.group >= 0])
+        chosen = self._counts(level, self.document.selection)
+        hovered = self._counts(level, self.document.hovered)
+        whole = (chosen == sizes) & (sizes > 0)
+        if whole.all() and len(self.levels) > 1:
+            # The opened group is selected: rings around all its parts would be noise.
+            chosen = np.zeros_like(chosen)
+            whole = chosen > 0
+        return Marks(
+            selected=frozenset(np.flatnonzero(whole).tolist()),
+            partly=frozenset(np.flatnonzero((chosen > 0) & (chosen < sizes)).tolist()),
+            hovered=frozenset(np.flatnonzero(hovered).tolist()),
+            matches=None if self.matches is None else frozenset(self.matches),
+            current=current,
+        )
+
+    def _counts(self, level: Level, ops: frozenset[int]) -> IntArray:
+        groups = level.grouping.group[np.fromiter(ops, dtype=np.int64, count=len(ops))]
+        return np.bincount(groups[groups >= 0], minlength=level.grouping.n_groups)
+
+    def find(self, query: str, field: str) -> None:
+        """Highlight the groups that match; an empty query matches none."""
+        self._query = (query, field)
+        problem, level = self.document.problem, self.level
+        self.matches = None
+        if query and problem is not None and level is not None:
+            current = self.document.current
+            ops = matching_ops(problem, current.plan if current else None, query, field)
+            self.matches = matching_groups(level.grouping, ops, query, field)
+        self.changed.emit()
+
+
+def make_level(title: str, profile: Profile, grouping: Grouping) -> Level:
+    """Make the level of a grouping, with the edges between its groups."""
+    return Level(title, grouping, group_edges(profile, grouping))

@@ -1,0 +1,238 @@
+"""The graph pane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, QTimer
+from PySide6.QtGui import QContextMenuEvent
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QWidget
+
+from enplace_studio.document import Document
+from enplace_studio.jobs import Solver
+from enplace_studio.panel import Panel, label
+from enplace_studio.theme import theme
+from enplace_studio.views.graph.camera import READABLE
+from enplace_studio.views.graph.canvas import Canvas
+from enplace_studio.views.graph.colours import MODES
+from enplace_studio.views.graph.devices import DeviceBar
+from enplace_studio.views.graph.drag import PlaceDrag
+from enplace_studio.views.graph.export import write_picture
+from enplace_studio.views.graph.menu import place_menu
+from enplace_studio.views.graph.minimap import Minimap
+from enplace_studio.views.graph.model import GraphModel
+from enplace_studio.views.graph.search import SearchBar
+
+_TYPICAL_SCALE = 0.8
+_MINIMAP_NEEDS = QSize(560, 360)
+_FEW_CARDS = 12
+
+
+def make_view(document: Document, solver: Solver) -> GraphView:
+    """Make the pane; it needs no solver."""
+    return GraphView(document)
+
+
+class GraphView(Panel):
+    """Groups as cards in the colours of their devices; select, open or drag them."""
+
+    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+        super().__init__("Graph", "", parent)
+        self.document = document
+        self.model = GraphModel(document, self)
+        self.devices = DeviceBar(document, self)
+        self.canvas = Canvas(self.model, self)
+        self.crumbs = QWidget(self)
+        self.minimap = Minimap(self.canvas)
+        self.search = SearchBar(self.canvas)
+        self.search.hide()
+        self.drag = PlaceDrag(document, self.devices, self)
+        self._stepped = False
+        self.modes = self._mode_button()
+        self.header.addWidget(self.modes)
+        for widget in (self.devices, self.crumbs):
+            self.body.addWidget(widget)
+        self.body.addWidget(self.canvas, 1)
+        self.body.setSpacing(4)
+        self._crumbs_layout = QHBoxLayout(self.crumbs)
+        self._crumbs_layout.setContentsMargins(0, 0, 0, 0)
+        self._connect()
+        self._show_level()
+
+    def _connect(self) -> None:
+        model, canvas = self.model, self.canvas
+        model.level_changed.connect(self._show_level)
+        model.changed.connect(self._show_found)
+        # One edit sends several signals; the legend is updated once, after all of them.
+        self._meanings = QTimer(self, interval=0, singleShot=True)
+        self._meanings.timeout.connect(self._show_meanings)
+        model.changed.connect(self._meanings.start)
+        model.changed.connect(self._place_overlays)
+        canvas.looked.connect(self._place_overlays)
+        canvas.resized.connect(self._fill)
+        canvas.escaped.connect(self._escape)
+        canvas.search_wanted.connect(self.start_search)
+        canvas.drag_began.connect(self.drag.begin)
+        canvas.drag_moved.connect(self.drag.move)
+        canvas.drag_ended.connect(lambda pos, only_move: self.drag.drop(pos, not only_move))
+        canvas.drag_cancelled.connect(self.drag.cancel)
+        self.devices.clicked.connect(lambda d: self.document.place(self.document.selection, d))
+        self.minimap.looked_at.connect(canvas.centre_on)
+        self.search.changed.connect(self._find)
+        self.search.stepped.connect(self.step_match)
+        self.search.closed.connect(self.end_search)
+
+    # Colours
+
+    def _mode_button(self) -> QToolButton:
+        button = QToolButton(self)
+        button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        menu = QMenu(button)
+        for number, mode in enumerate(MODES):
+            action = menu.addAction(mode.title.capitalize())
+            action.triggered.connect(lambda _=False, n=number: self.set_mode(n))
+        button.setMenu(menu)
+        button.setToolTip("What the colours mean")
+        return button
+
+    def set_mode(self, number: int) -> None:
+        """Choose the colour mode: a number in ``colours.MODES``."""
+        self.model.set_mode(number)
+        self._show_meanings()
+
+    def _show_meanings(self) -> None:
+        scene = self.model.scene
+        self.modes.setText(f"colour: {self.model.mode.title} ▾")
+        self.set_legend("edge width: bytes   ·")
+        self.modes.setStyleSheet(
+            f"QToolButton {{ border: none; color: {theme.tokens.dim.name()};"
+            f" font-size: {theme.font(11).pixelSize()}px; }}"
+            "QToolButton::menu-indicator { image: none; width: 0; }"
+        )
+        self.devices.set_meanings(self.model.mode.legend(scene.facts) if scene else [])
+
+    # Levels
+
+    def _show_level(self) -> None:
+        """Show the path from the whole model to the open level."""
+        while item := self._crumbs_layout.takeAt(0):
+            if (widget := item.widget()) is not None:
+                widget.hide()
+                widget.deleteLater()
+        levels = self.model.levels
+        self.crumbs.setVisible(len(levels) > 1)
+        for depth, level in enumerate(levels[:-1]):
+            button = QToolButton()
+            button.setText(level.title)
+            button.setAutoRaise(True)
+            button.clicked.connect(lambda _=False, d=depth: self.model.go_to(d))
+            self._crumbs_layout.addWidget(button)
+            self._crumbs_layout.addWidget(label("›", "dim"))
+        if len(levels) > 1:
+            self._crumbs_layout.addWidget(label(levels[-1].title, "title"))
+        self._crumbs_layout.addStretch(1)
+
+    def _escape(self) -> None:
+        """Leave the search, else the open group, else clear the selection."""
+        if self.search.isVisible():
+            self.end_search()
+        elif not self.model.back():
+            self.document.select([])
+
+    # Actions
+
+    def fit(self) -> None:
+        """Show all cards."""
+        self.canvas.fit()
+
+    def focus_selection(self) -> None:
+        """Show the selected cards large."""
+        self.canvas.focus_selection()
+
+    # Search
+
+    def start_search(self) -> None:
+        """Show the search bar, ready to type."""
+        self.search.begin()
+        self._place_overlays()
+
+    def end_search(self) -> None:
+        """Hide the search bar and the highlights."""
+        self.search.hide()
+        self.model.find("", "")
+        self.canvas.setFocus()
+
+    def _find(self, query: str, field: str) -> None:
+        self.model.find(query, field)
+        self._stepped = False
+        if self.model.matches:
+            self.canvas.reveal(min(self.model.matches))
+
+    def step_match(self, step: int) -> None:
+        """Go to the next or previous group that matches, and select it."""
+        matches = sorted(self.model.matches or ())
+        if not matches:
+            return
+        at = self.canvas.current
+        place = matches.index(at) + step if at in matches and self._stepped else 0
+        self._stepped = True
+        chosen = matches[place % len(matches)]
+        self.canvas.reveal(chosen)
+        self.canvas.select([chosen])
+
+    def _show_found(self) -> None:
+        matches = self.model.matches or {}
+        self.search.show_found(len(matches), sum(matches.values()))
+
+    # Layout of the widgets above the canvas
+
+    def _fill(self) -> None:
+        """Fit the cards to the canvas, unless the user has moved or zoomed."""
+        untouched = self.canvas.untouched
+        self.model.set_width(self.canvas.width() / _TYPICAL_SCALE)
+        if untouched:
+            self.canvas.fit(READABLE)
+            self.canvas.untouched = True
+        self._place_overlays()
+
+    def _place_overlays(self) -> None:
+        area = self.canvas.rect()
+        self.search.move(area.right() - self.search.width() - 4, 4)
+        scene = self.model.scene
+        fits = area.width() >= _MINIMAP_NEEDS.width() and area.height() >= _MINIMAP_NEEDS.height()
+        if scene is None or not fits:
+            self.minimap.hide()
+            return
+        visible = self.canvas.visible()
+        self.minimap.show_scene(scene, visible)
+        corner = area.bottomRight() - QPoint(self.minimap.width() + 4, self.minimap.height() + 4)
+        self.minimap.move(corner)
+        in_view = visible.contains(scene.bounds)
+        self.minimap.setVisible(not in_view or (scene.n > _FEW_CARDS and self._is_free(corner)))
+
+    def _is_free(self, corner: QPoint) -> bool:
+        """Return whether no card lies under the minimap."""
+        covered = QRectF(QPointF(corner), self.minimap.size())
+        area = self.canvas.camera.transform().inverted()[0].mapRect(covered)
+        return self.model.scene is not None and not self.model.scene.cards_in(area)
+
+    # The menu and the picture
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        card = self.canvas.card_at(self.canvas.mapFromGlobal(event.globalPos()))
+        if card is not None and card not in self.model.marks(None).selected:
+            self.canvas.select([card])
+        project = self.document.project
+        if self.document.selection and project is not None:
+            open_card = None if card is None else lambda: self.model.open(card)
+            place_menu(self.document, project, self, open_card).popup(event.globalPos())
+
+    def ask_export(self) -> None:
+        """Ask for a file and write the picture there."""
+        write = self.document.requests.write_file
+        write.emit("Export the graph", ".svg", self.export_picture)
+
+    def export_picture(self, path: Path) -> None:
+        """Write the whole picture with its legend, as SVG or PNG depending on the file name."""
+        if self.model.scene is not None:
+            write_picture(path, self.model.scene, self.devices)

@@ -1,0 +1,206 @@
+"""The inspector pane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtWidgets import (
+    QLabel,
+    QPushButton,
+    QWidget,
+)
+
+from enplace.text import count, ms, size
+from enplace.values.problem import Problem
+from enplace.values.profile import IntArray
+from enplace_studio.document import Document
+from enplace_studio.jobs import Solver
+from enplace_studio.messages import button
+from enplace_studio.panel import Column, Panel, label, paragraph, plain_tip
+from enplace_studio.project import OpenProject
+from enplace_studio.views.inspector.facts import (
+    SplitFact,
+    largest_outgoing,
+    measured_facts,
+    op_facts,
+    place_sentence,
+    split_facts,
+    totals,
+)
+from enplace_studio.views.inspector.splits import SplitTable
+from enplace_studio.views.inspector.where import DeviceGrid
+from enplace_studio.views.inspector.widgets import COLUMN_PX, Columns, Line
+
+MOST_SPLITS = 6
+
+Action = tuple[str, str, bool, Callable[[], object]]
+"""Text, tooltip, whether it is enabled, and the function it calls."""
+
+
+def make_view(document: Document, solver: Solver) -> InspectorView:
+    """Make the pane; it needs no solver."""
+    return InspectorView(document)
+
+
+class InspectorView(Panel):
+    """The selected ops: their costs, devices, allowed devices and outgoing tensors."""
+
+    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+        super().__init__("Selection", parent=parent)
+        self._document = document
+        self.where: DeviceGrid | None = None
+        self.sentence: QLabel | None = None
+        self.buttons: dict[str, QPushButton] = {}
+        self._column = Column()
+        self.body.addWidget(self._column, 1)
+        self._contents = self._column.fill()
+        # A click replaces the clicked button, so rebuilding must wait until the click is over.
+        self._later = QTimer(self, singleShot=True, interval=0)
+        self._later.timeout.connect(self.rebuild)
+        for changed in (
+            document.opened,
+            document.problem_changed,
+            document.current_changed,
+            document.selection_changed,
+        ):
+            changed.connect(self._later.start)
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Show the selection of the document."""
+        self.where, self.sentence, self.buttons = None, None, {}
+        self._contents = self._column.fill()
+        project = self._document.project
+        ops = np.array(sorted(self._document.selection), dtype=np.int64)
+        if project is not None and len(ops):
+            self.set_title(project.describe(ops.tolist()))
+            self._add_selection(project, ops)
+            return
+        self.set_title("Selection")
+        if project is None:
+            self._add_text("Open a model, or start from a sample.")
+        else:
+            self._add_introduction(project)
+
+    def _add_introduction(self, project: OpenProject) -> None:
+        """Describe the plan and what the user can do, while nothing is selected."""
+        current = project.current
+        if current is None:
+            self._add_text(
+                "There is no plan yet. Press Solve, and Enplace decides which device runs each op."
+            )
+        else:
+            step = ms(current.schedule.makespan_us)
+            self._add_text(f"“{current.name}” takes {step} per step.")
+            if note := current.plan.note.rstrip("."):
+                self._add_text(f"{note[0].upper()}{note[1:]}.")
+            self._add_text(
+                "Select a group in the graph, or ops in the timeline, to see what they cost. "
+                "Drag them to another device, or press its number, and the step time updates "
+                "at once."
+            )
+            if current.plan.splits:
+                self._add_splits(split_facts(project.model.profile, current.schedule))
+
+    def _add_splits(self, found: list[SplitFact]) -> None:
+        """Show the longest ops that the plan splits, and a button for all of them."""
+        self._add_heading(count(len(found), "split op"))
+        for fact in found[:MOST_SPLITS]:
+            value = f"{ms(fact.time_us)}  →  {fact.how}"
+            # The end of a name identifies op and layer, so the name has a line of its own.
+            end = Qt.TextElideMode.ElideLeft
+            self._contents.addWidget(Line(fact.op, "", fact.op, elide=end))
+            self._contents.addWidget(Line("", value, f"{fact.op}: {value}"))
+        every = button(
+            f"Show all {len(found):,}", lambda: SplitTable(found, self).open(), kind="link"
+        )
+        self.buttons["splits"] = every
+        self._contents.addWidget(every, 0, Qt.AlignmentFlag.AlignLeft)
+
+    def _add_selection(self, project: OpenProject, ops: IntArray) -> None:
+        problem, schedule = project.problem, self._document.schedule
+        self._add_text(totals(problem, schedule, ops))
+        self._add_heading("Where")
+        self.where = DeviceGrid(self._document, project, ops)
+        self.where.chosen.connect(self._place)
+        self._contents.addWidget(self.where)
+        self.sentence = self._add_text(place_sentence(problem, schedule, ops))
+        self._add_actions(self._actions(problem, ops))
+        if len(ops) == 1:
+            self._add_lines("This op", op_facts(problem, schedule, int(ops[0])))
+        current = project.current
+        if current is not None and current.run is not None:
+            facts = measured_facts(current.schedule, current.run, ops)
+            self._add_lines("Measured on this machine", facts)
+        tensors = largest_outgoing(problem, project.grouping, ops)
+        if tensors:
+            self._add_heading("Largest tensors")
+        for tensor in tensors:
+            line = Line(
+                tensor.name,
+                f"{size(tensor.bytes)}  →  {tensor.goes_to}",
+                f"{tensor.op_name}\n{size(tensor.bytes)} to {tensor.goes_to}",
+            )
+            self._contents.addWidget(line)
+
+    def _actions(self, problem: Problem, ops: IntArray) -> list[Action]:
+        document, chosen = self._document, frozenset(ops.tolist())
+        pinned = sum(op in problem.pins for op in chosen)
+        together = any(op in chosen for group in problem.together for op in group)
+        has_plan = document.current is not None
+        actions: list[Action] = [
+            (
+                "Pin here   P",
+                "Keep these ops on their current devices, whatever a solver would choose",
+                has_plan and pinned < len(chosen),
+                lambda: document.pin_here(chosen),
+            ),
+            (
+                "Colocate   G",
+                "Keep the selected ops together on one device; select two or more",
+                len(chosen) > 1,
+                lambda: document.colocate(chosen),
+            ),
+        ]
+        if pinned:
+            tip = "Let a solver decide about these ops again"
+            actions.append(("Unpin   U", tip, True, lambda: document.unpin(chosen)))
+        if together:
+            tip = "Allow these ops to run on different devices again"
+            actions.append(("Separate", tip, True, lambda: document.separate(chosen)))
+        return actions
+
+    def _add_actions(self, actions: list[Action]) -> None:
+        for text, tip, enabled, run in actions:
+            made = QPushButton(text)
+            made.setToolTip(plain_tip(tip))
+            made.setEnabled(enabled)
+            made.setMinimumWidth(40)
+            made.setMinimumHeight(made.sizeHint().height())
+            made.clicked.connect(lambda _, run=run: run())
+            self.buttons[text.partition("   ")[0]] = made
+        grid = Columns(COLUMN_PX, 2)
+        grid.fill(list(self.buttons.values()))
+        self._contents.addWidget(grid)
+
+    def _place(self, device: int) -> None:
+        self._document.place(self._document.selection, device)
+        self._later.start()
+
+    # Small parts
+
+    def _add_text(self, text: str) -> QLabel:
+        made = paragraph(text)
+        made.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._contents.addWidget(made)
+        return made
+
+    def _add_heading(self, text: str) -> None:
+        self._contents.addWidget(label(text, "dim"))
+
+    def _add_lines(self, heading: str, facts: list[tuple[str, str]]) -> None:
+        self._add_heading(heading)
+        for left, right in facts:
+            self._contents.addWidget(Line(left, right))

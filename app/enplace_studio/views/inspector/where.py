@@ -1,0 +1,112 @@
+"""The device of the selection, and those it could move to: a button for each."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtWidgets import QMenu, QWidget
+
+from enplace.text import ms, size
+from enplace.values.profile import IntArray
+from enplace_studio.document import Document
+from enplace_studio.panel import plain_tip
+from enplace_studio.previews import Preview
+from enplace_studio.project import OpenProject
+from enplace_studio.views.inspector.facts import where
+from enplace_studio.views.inspector.widgets import COLUMN_PX, Columns, DeviceButton
+
+PREVIEW_DELAY_MS = 120
+_MOST_WIDE = 9
+"""Largest number of devices with wide buttons: eight GPUs and their host."""
+_COMPACT_PX = 56
+_UNCHANGED_US = 0.5
+
+
+class DeviceGrid(Columns):
+    """Buttons that place the selection; each shows the effect, computed one after the other."""
+
+    chosen = Signal(int)
+    """Emitted with the device that the user chose."""
+
+    def __init__(
+        self,
+        document: Document,
+        project: OpenProject,
+        ops: IntArray,
+        parent: QWidget | None = None,
+    ) -> None:
+        n_devices = project.problem.cluster.n_devices
+        compact = n_devices > _MOST_WIDE
+        super().__init__(_COMPACT_PX if compact else COLUMN_PX, 4 if compact else 2, parent)
+        self._document, self._project, self._ops = document, project, ops
+        self._selection = frozenset(ops.tolist())
+        self.buttons = [self._make_button(device, compact) for device in range(n_devices)]
+        self.fill(self.buttons)
+        self._mark_present()
+        self._timer = QTimer(self, singleShot=True, interval=PREVIEW_DELAY_MS)
+        self._timer.timeout.connect(self._preview_next)
+        self._waiting = [b.device for b in self.buttons if not b.isChecked()]
+        document.previews.ready.connect(self._show_preview)
+        if document.current is not None and self._waiting:
+            self._timer.start()
+
+    def _make_button(self, device: int, compact: bool) -> DeviceButton:
+        button = DeviceButton(device, self._project.device_label(device), compact)
+        button.clicked.connect(partial(self.chosen.emit, device))
+        button.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        button.customContextMenuRequested.connect(partial(self._open_menu, button))
+        button.setEnabled(self._document.current is not None)
+        return button
+
+    def _mark_present(self) -> None:
+        """Check the button of the device that runs the whole selection."""
+        if self._document.schedule is not None:
+            counts = where(self._document.schedule, self._ops).tolist()
+            for button, n_here in zip(self.buttons, counts, strict=True):
+                button.setChecked(n_here == len(self._ops))
+
+    def _preview_next(self) -> None:
+        """Start the preview of one device; its result starts the next."""
+        if self._waiting and self._document.current is not None:
+            self._document.previews.start(self._selection, self._waiting.pop(0))
+
+    def _show_preview(self, ops: frozenset[int], device: int, preview: Preview) -> None:
+        button = self.buttons[device]
+        if ops != self._selection or button.isChecked():
+            return
+        self._preview_next()
+        if preview.why_not:
+            button.setEnabled(False)
+            button.set_note("not here")
+            button.setToolTip(plain_tip(preview.why_not))
+            return
+        change = preview.delta_us
+        role = "good" if change < -_UNCHANGED_US else "bad" if change > _UNCHANGED_US else "dim"
+        text = ms(change, signed=True) if abs(change) > _UNCHANGED_US else "no change"
+        button.set_note(text if preview.fits else "does not fit", role if preview.fits else "bad")
+        peak = size(int(preview.peak_bytes[button.device]))
+        fits = "" if preview.fits else "; does not fit"
+        tip = f"{button.text()}: step time {ms(preview.step_us)} ({text}), {peak} at the peak{fits}"
+        button.setToolTip(plain_tip(tip))
+
+    def _open_menu(self, button: DeviceButton, at: QPoint) -> None:
+        self.menu_of(button).popup(button.mapToGlobal(at))
+
+    def menu_of(self, button: DeviceButton) -> QMenu:
+        """Make the menu that moves without a pin, or keeps the selection off the device."""
+        menu = QMenu(button)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        document, ops, device = self._document, self._selection, button.device
+        name = button.text()
+        move = menu.addAction(f"Move to {name} without a pin")
+        move.setEnabled(button.isEnabled())
+        move.triggered.connect(lambda: document.place(ops, device, pin=False))
+        problem = document.problem
+        if problem is not None and any((op, device) in problem.forbidden for op in ops):
+            allow = menu.addAction(f"Allow {name} again")
+            allow.triggered.connect(lambda: document.allow(ops, device))
+        else:
+            forbid = menu.addAction(f"Keep off {name}")
+            forbid.triggered.connect(lambda: document.forbid(ops, device))
+        return menu

@@ -1,0 +1,13 @@
+"""Memory of each device: the peak against its capacity, and the course over time."""
+
+from PySide6.QtCore import Qt
+
+from enplace_studio.view import View
+
+VIEW = View(
+    "memory",
+    "Memory",
+    "enplace_studio.views.memory.view",
+    Qt.DockWidgetArea.RightDockWidgetArea,
+    height=290,
+)

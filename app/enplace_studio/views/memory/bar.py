@@ -1,0 +1,247 @@
+"""The memory of one device: a bar against its capacity, and the curve over the step."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import QEvent, QLineF, QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QFontMetricsF,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QPolygonF,
+)
+from PySide6.QtWidgets import QWidget
+
+from enplace.text import device_label, elide_middle, ms, size
+from enplace.values.profile import CONTROL
+from enplace.values.schedule import Schedule
+from enplace_studio.panel import TipWidget
+from enplace_studio.theme import blend, theme
+from enplace_studio.views.memory.holdings import (
+    Holding,
+    highest_per_column,
+    holdings_at,
+    split_at_peak,
+)
+
+STRENGTHS = (1.0, 0.62, 0.34)
+"""Strength of the device's colour for weights, activations and received tensors."""
+NEXT_TO_NOTHING = 0.01
+"""A device that never uses more than this share of its capacity gets one line of text."""
+_NAME_LENGTH = 48
+
+
+class DeviceMemory(TipWidget):
+    """A device's memory: text, bar, curve; the tooltip of the curve names the largest tensors.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    device : int
+    """
+
+    def __init__(self, schedule: Schedule, device: int, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.schedule, self.device = schedule, device
+        self.split = split_at_peak(schedule, device)
+        self.capacity_bytes = schedule.problem.cluster.devices[device].capacity_bytes
+        self._pointer_us: float | None = None
+        self.setMouseTracking(True)
+        self.setAccessibleName(f"{self.title}: {self.verdict}")
+        theme.changed.connect(self.update)
+
+    @property
+    def title(self) -> str:
+        return device_label(self.schedule.problem.cluster.devices[self.device].name)
+
+    @property
+    def over_bytes(self) -> int:
+        """Bytes above the capacity; 0 if the plan fits."""
+        return max(self.split.peak_bytes - self.capacity_bytes, 0)
+
+    @property
+    def verdict(self) -> str:
+        """The peak against the capacity, in words."""
+        if self.over_bytes:
+            return f"does not fit: {size(self.over_bytes)} over"
+        return f"{_of(self.split.peak_bytes, self.capacity_bytes)} at the peak"
+
+    @property
+    def is_compact(self) -> bool:
+        return self.split.peak_bytes < NEXT_TO_NOTHING * self.capacity_bytes
+
+    # Geometry, in units of the text's scale
+
+    def _px(self, pixels: float) -> float:
+        return pixels * theme.scale
+
+    @property
+    def _bar_area(self) -> QRectF:
+        return QRectF(0, self._px(20), self.width(), self._px(13))
+
+    @property
+    def curve_area(self) -> QRectF:
+        """Area of the curve."""
+        return QRectF(0, self._px(38), self.width(), self._px(34))
+
+    def sizeHint(self) -> QSize:
+        return QSize(round(self._px(240)), round(self._px(18 if self.is_compact else 74)))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(round(self._px(120)), self.sizeHint().height())
+
+    def time_at(self, x: float) -> float:
+        """Return the moment of the step at a pixel."""
+        return min(max(x / max(self.width(), 1), 0.0), 1.0) * self.schedule.makespan_us
+
+    # Drawing
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        with QPainter(self) as painter:
+            self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        self._paint_text(painter)
+        if not self.is_compact:
+            self._paint_bar(painter)
+            self._paint_curve(painter)
+
+    def _paint_text(self, painter: QPainter) -> None:
+        tokens = theme.tokens
+        line = QRectF(0, 0, self.width(), self._px(17))
+        middle = Qt.AlignmentFlag.AlignVCenter
+        font = theme.font(12, QFont.Weight.Medium)
+        painter.setFont(font)
+        painter.setPen(tokens.text)
+        painter.drawText(line, middle, self.title)
+        line.setLeft(QFontMetricsF(font).horizontalAdvance(self.title) + 8)
+        quiet = theme.font(11, QFont.Weight.DemiBold if self.over_bytes else QFont.Weight.Normal)
+        painter.setFont(quiet)
+        painter.setPen(tokens.bad if self.over_bytes else tokens.dim)
+        shown = QFontMetricsF(quiet).elidedText(
+            self.verdict, Qt.TextElideMode.ElideRight, line.width()
+        )
+        painter.drawText(line, middle | Qt.AlignmentFlag.AlignRight, shown)
+
+    def colors(self) -> list[QColor]:
+        """Colours of weights, activations and received tensors."""
+        ground = theme.tokens.panel
+        own = theme.device_color(self.device)
+        return [blend(own, ground, strength) for strength in STRENGTHS]
+
+    def _paint_bar(self, painter: QPainter) -> None:
+        area, tokens = self._bar_area, theme.tokens
+        whole = max(self.split.peak_bytes, self.capacity_bytes)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+        painter.fillRect(area, tokens.lane)
+        left = 0.0
+        split = self.split
+        parts = (split.weights_bytes, split.activation_bytes, split.received_bytes)
+        for part, color in zip(parts, self.colors(), strict=True):
+            width = part / whole * area.width()
+            if width >= 0.5:
+                shown = max(width - 1, 1)
+                painter.fillRect(QRectF(left, area.top(), shown, area.height()), color)
+            left += width
+        if self.over_bytes:
+            x = self.capacity_bytes / whole * area.width()
+            painter.fillRect(QRectF(x, area.top(), area.width() - x, area.height()), tokens.bad)
+            painter.fillRect(QRectF(x - 1, area.top() - 2, 2, area.height() + 4), tokens.text)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+
+    def _paint_curve(self, painter: QPainter) -> None:
+        area, tokens = self.curve_area, theme.tokens
+        whole = max(self.split.peak_bytes, self.capacity_bytes)
+        top = area.top() + 4
+        height = area.bottom() - top
+        y_capacity = round(area.bottom() - self.capacity_bytes / whole * height) + 0.5
+        painter.setPen(
+            QPen(tokens.bad if self.over_bytes else tokens.faint, 1, Qt.PenStyle.DashLine)
+        )
+        painter.drawLine(QLineF(0, y_capacity, area.width(), y_capacity))
+        edges_us = np.linspace(
+            0, max(self.schedule.makespan_us, 1e-9), max(int(area.width()), 2) + 1
+        )
+        curve = self.schedule.memory[self.device]
+        highest = highest_per_column(curve.time_us, curve.bytes.astype(np.float64), edges_us)
+        ys = area.bottom() - highest / whole * height
+        points = [QPointF(x + 0.5, y) for x, y in enumerate(ys.tolist())]
+        self._fill_below(painter, points, area)
+        self._paint_moments(painter, area, ys)
+
+    def _fill_below(self, painter: QPainter, points: list[QPointF], area: QRectF) -> None:
+        own, soft = self.colors()[0], self.colors()[2]
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(blend(soft, theme.tokens.panel, 0.6))
+        corners = [QPointF(0, area.bottom()), QPointF(area.width(), area.bottom())]
+        painter.drawPolygon(QPolygonF([corners[0], *points, corners[1]]))
+        painter.setPen(QPen(own, 1.3))
+        painter.drawPolyline(QPolygonF(points))
+
+    def _paint_moments(self, painter: QPainter, area: QRectF, ys: np.ndarray) -> None:
+        """Paint a dot at the peak and a hairline at the pointer."""
+        tokens = theme.tokens
+        x = self.split.peak_us / max(self.schedule.makespan_us, 1e-9) * area.width()
+        y = float(ys[min(int(x), len(ys) - 1)])
+        painter.setPen(QPen(tokens.panel, 1.5))
+        painter.setBrush(self.colors()[0])
+        painter.drawEllipse(QPointF(min(max(x, 3.5), area.width() - 3.5), y), 3.5, 3.5)
+        if self._pointer_us is not None:
+            x = self._pointer_us / max(self.schedule.makespan_us, 1e-9) * area.width()
+            painter.setPen(QPen(tokens.dim, 1))
+            painter.drawLine(QLineF(x, area.top(), x, area.bottom()))
+
+    # The pointer
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        inside = self.curve_area.contains(event.position())
+        self._pointer_us = self.time_at(event.position().x()) if inside else None
+        self.update()
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self._pointer_us = None
+        self.update()
+
+    def tip_at(self, at: QPointF) -> str:
+        """List the tensors in memory at a moment of the curve or, over the bar, at the peak."""
+        if not self.is_compact and self.curve_area.contains(at):
+            return self._tip_of_moment(self.time_at(at.x()))
+        split = self.split
+        return "\n".join(
+            [
+                f"{self.title} at its peak, {ms(split.peak_us)} into the step",
+                f"weights and optimiser   {size(split.weights_bytes)}",
+                f"activations   {size(split.activation_bytes)}",
+                f"received from other devices   {size(split.received_bytes)}",
+                f"capacity   {size(self.capacity_bytes)}",
+            ]
+        )
+
+    def _tip_of_moment(self, time_us: float) -> str:
+        curve = self.schedule.memory[self.device]
+        at = max(int(np.searchsorted(curve.time_us, time_us, side="right")) - 1, 0)
+        lines = [f"{self.title} at {ms(time_us)}: {size(int(curve.bytes[at]))}"]
+        lines += [self._line(held) for held in holdings_at(self.schedule, self.device, time_us)]
+        lines.append(f"{size(curve.weights_bytes)}   weights and optimiser")
+        return "\n".join(lines)
+
+    def _line(self, held: Holding) -> str:
+        name = elide_middle(self.schedule.problem.profile.op_names[held.op], _NAME_LENGTH)
+        what = ""
+        if held.output is None:
+            what = ", while it runs"
+        elif held.output != CONTROL and held.output > 0:
+            what = f", output {held.output}"
+        return f"{size(held.bytes)}   {name}{what}{', received' if held.received else ''}"
+
+
+def _of(used: int, capacity: int) -> str:
+    """Format two sizes, with one unit if they share it: ``11.9 of 16.0 GiB``."""
+    first, second = size(used), size(capacity).replace(".0 ", " ")
+    unit = second.rpartition(" ")[2]
+    return f"{first.removesuffix(' ' + unit)} of {second}"

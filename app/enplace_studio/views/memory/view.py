@@ -1,0 +1,53 @@
+"""The memory pane."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QWidget
+
+from enplace.text import device_label
+from enplace_studio.document import Document
+from enplace_studio.jobs import Solver
+from enplace_studio.panel import Column, Panel, paragraph
+from enplace_studio.views.memory.bar import DeviceMemory
+
+LEGEND = "weights and optimiser · activations · received, from dark to light; dashed: capacity"
+
+
+def make_view(document: Document, solver: Solver) -> MemoryView:
+    """Make the pane; it needs no solver."""
+    return MemoryView(document)
+
+
+class MemoryView(Panel):
+    """The memory of each device: a bar against its capacity, and the curve over the step."""
+
+    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+        super().__init__("Memory", parent=parent)
+        self._document = document
+        self.devices: list[DeviceMemory] = []
+        self._column = Column()
+        self.body.addWidget(self._column, 1)
+        document.opened.connect(self.rebuild)
+        # Runs after the other views, so that the window stays responsive when a plan changes.
+        document.current_changed.connect(self.rebuild, Qt.ConnectionType.QueuedConnection)
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Show the current plan's schedule."""
+        column = self._column.fill(spacing=10)
+        self.devices = []
+        schedule = self._document.schedule
+        if schedule is None:
+            column.addWidget(paragraph("How much memory a plan needs on each device appears here."))
+        else:
+            used = np.flatnonzero(schedule.peak_bytes > 0).tolist()
+            self.devices = [DeviceMemory(schedule, device) for device in used]
+            for widget in self.devices:
+                column.addWidget(widget)
+            column.addWidget(paragraph(LEGEND))
+            devices = schedule.problem.cluster.devices
+            if idle := np.flatnonzero(schedule.peak_bytes == 0).tolist():
+                names = ", ".join(device_label(devices[device].name) for device in idle)
+                column.addWidget(paragraph(f"not used: {names}"))

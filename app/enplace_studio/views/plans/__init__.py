@@ -1,0 +1,13 @@
+"""The list of plans, and a comparison of two."""
+
+from PySide6.QtCore import Qt
+
+from enplace_studio.view import View
+
+VIEW = View(
+    "plans",
+    "Plans",
+    "enplace_studio.views.plans.view",
+    Qt.DockWidgetArea.LeftDockWidgetArea,
+    width=262,
+)

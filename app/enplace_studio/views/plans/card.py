@@ -1,0 +1,149 @@
+"""The card of one plan in the list."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QAbstractButton, QSizePolicy, QWidget
+
+from enplace.text import ms, percent, size
+from enplace_studio.bounds import Bounds
+from enplace_studio.panel import plain_tip
+from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.theme import theme
+from enplace_studio.views.plans.facts import headline, sent_bytes, standing, tooltip, why_stale
+
+
+class PlanCard(QAbstractButton):
+    """Name and step time above, gap and standing against the expert below; checked if current."""
+
+    def __init__(
+        self,
+        project: OpenProject,
+        bounds: Bounds,
+        entry: PlanEntry,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.entry = entry
+        self.is_compared = False
+        self.setCheckable(True)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)  # may shrink
+        self.setChecked(entry is project.current)
+        self.setToolTip(plain_tip(tooltip(project, bounds, entry)))
+        self._gap = bounds.gap(entry.schedule)
+        self.step = headline(entry.plan, entry.schedule)
+        self.standing, self._standing_role = standing(project, entry)
+        self.stale = why_stale(project.problem, entry)
+        self.setText(f"{entry.name}, {self.step}, {self.notes[0]}, {self.standing}")
+        self.setAccessibleName(self.text())
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setAttribute(Qt.WidgetAttribute.WA_Hover)
+        theme.changed.connect(self.update)
+
+    @property
+    def notes(self) -> list[str]:
+        """Texts for the second line, most important first; it shows as many as fit."""
+        schedule = self.entry.schedule
+        first = [f"gap {percent(self._gap)}"] if schedule.fits and self._gap is not None else []
+        if self.entry.plan.value_us is not None:
+            first = [f"one step {ms(schedule.makespan_us)}"]
+        unfit = [] if schedule.fits else ["does not fit"]
+        stale = [self.stale] if self.stale else []
+        run = self.entry.run
+        measured = [f"measured {ms(run.step_time_us)}"] if run is not None else []
+        note = [self.entry.note] if self.entry.note else []
+        peak = f"peak {size(int(schedule.peak_bytes.max()))}"
+        return [
+            *unfit,
+            *stale,
+            *measured,
+            *first,
+            *note,
+            f"{size(sent_bytes(schedule))} sent",
+            peak,
+        ]
+
+    def sizeHint(self) -> QSize:
+        return QSize(round(220 * theme.scale), round(52 * theme.scale))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(round(150 * theme.scale), self.sizeHint().height())
+
+    def mark_compared(self, compared: bool) -> None:
+        """Mark this plan as the one the current plan is compared with."""
+        self.is_compared = compared
+        self.update()
+
+    def nextCheckState(self) -> None:
+        """Do nothing: the document, not the click, decides which plan is shown."""
+
+    # Drawing
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        with QPainter(self) as painter:
+            self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        self._paint_frame(painter)
+        inner = QRectF(self.rect()).adjusted(12, 8, -12, -8)
+        upper, lower = QRectF(inner), QRectF(inner)
+        upper.setHeight(inner.height() * 0.56)
+        lower.setTop(upper.bottom())
+        tokens = theme.tokens
+        step_font = theme.font(15, QFont.Weight.DemiBold)
+        width = self._right(painter, upper, self.step, step_font, tokens.text)
+        name_font = theme.font(12, QFont.Weight.DemiBold)
+        self._left(painter, upper, width, self.entry.name, name_font, tokens.text)
+        quiet = theme.font(11, QFont.Weight.Medium)
+        width = self._right(painter, lower, self.standing, quiet, self._color(self._standing_role))
+        fits = self.entry.schedule.fits
+        quiet = theme.font(11)
+        notes = self._fitting(QFontMetricsF(quiet), width)
+        self._left(painter, lower, width, notes, quiet, tokens.dim if fits else tokens.bad)
+
+    def _paint_frame(self, painter: QPainter) -> None:
+        tokens = theme.tokens
+        hovered = self.underMouse() or self.isChecked()
+        strong = self.isChecked() or self.hasFocus() or self.is_compared
+        pen = QPen(tokens.accent if strong else tokens.line, 2 if self.isChecked() else 1)
+        if self.is_compared:
+            pen.setStyle(Qt.PenStyle.DashLine)
+        painter.setPen(pen)
+        painter.setBrush(tokens.hover if hovered else tokens.panel)
+        inset = pen.widthF() / 2
+        painter.drawRoundedRect(QRectF(self.rect()).adjusted(inset, inset, -inset, -inset), 6, 6)
+
+    @staticmethod
+    def _color(role: str) -> QColor:
+        tokens = theme.tokens
+        return {"good": tokens.good, "bad": tokens.bad}.get(role, tokens.dim)
+
+    def _fitting(self, metrics: QFontMetricsF, width: float) -> str:
+        """Join as many notes as fit; the first is always shown."""
+        shown = self.notes[0]
+        for note in self.notes[1:]:
+            longer = f"{shown} · {note}"
+            if metrics.horizontalAdvance(longer) > width:
+                break
+            shown = longer
+        return shown
+
+    @staticmethod
+    def _right(painter: QPainter, area: QRectF, text: str, font: QFont, color: QColor) -> float:
+        """Draw at the right edge; return the width left over."""
+        painter.setFont(font)
+        painter.setPen(color)
+        align = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+        painter.drawText(area, align, text)
+        return area.width() - QFontMetricsF(font).horizontalAdvance(text) - 8
+
+    @staticmethod
+    def _left(
+        painter: QPainter, area: QRectF, width: float, text: str, font: QFont, color: QColor
+    ) -> None:
+        painter.setFont(font)
+        painter.setPen(color)
+        shown = QFontMetricsF(font).elidedText(text, Qt.TextElideMode.ElideMiddle, width)
+        painter.drawText(area, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)

@@ -1,0 +1,55 @@
+"""A table that compares two plans."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QFrame, QGridLayout, QPushButton, QWidget
+
+from enplace.text import elide_middle
+from enplace_studio.bounds import Bounds
+from enplace_studio.panel import label
+from enplace_studio.project import OpenProject, PlanEntry
+from enplace_studio.views.plans.facts import compare
+
+_NAME_LENGTH = 16
+
+
+class Comparison(QFrame):
+    """A small table with a column for each plan and a line for each fact."""
+
+    closed = Signal()
+
+    def __init__(
+        self,
+        project: OpenProject,
+        bounds: Bounds,
+        first: PlanEntry,
+        second: PlanEntry,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.differences = compare(project, bounds, first, second)
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, 4, 0, 0)
+        self._grid.setHorizontalSpacing(10)
+        self._grid.setVerticalSpacing(4)
+        self._grid.setColumnStretch(0, 1)
+        self._add_head(first, second)
+        for line, difference in enumerate(self.differences, start=1):
+            self._grid.addWidget(label(difference.label, "dim"), line, 0)
+            for side, value in enumerate(difference.values):
+                role = "good" if difference.better == side else "plain"
+                self._add_right(value, role, line, side)
+
+    def _add_head(self, first: PlanEntry, second: PlanEntry) -> None:
+        close = QPushButton("Close")
+        close.setProperty("link", True)
+        close.clicked.connect(self.closed)
+        self._grid.addWidget(close, 0, 0, Qt.AlignmentFlag.AlignLeft)
+        for side, entry in enumerate((first, second)):
+            self._add_right(elide_middle(entry.name, _NAME_LENGTH), "strong", 0, side)
+
+    def _add_right(self, text: str, role: str, line: int, side: int) -> None:
+        made = label(text, role)
+        made.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self._grid.addWidget(made, line, side + 1)

@@ -1,0 +1,316 @@
+"""The running or last search: its best plan, and how the step time fell."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QPainter, QPainterPath, QPaintEvent, QPen
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
+
+from enplace.text import ms, percent, seconds
+from enplace.values.plan import Plan
+from enplace.values.problem import STEP_TIME, Problem
+from enplace_studio.document import Document
+from enplace_studio.jobs import Job, Report, Search, Solver
+from enplace_studio.messages import button
+from enplace_studio.panel import ElidedLabel, label, set_role
+from enplace_studio.theme import theme
+from enplace_studio.views.plans.facts import PER, role_of
+
+SHOW_AFTER_S = 0.3
+"""A method that ends sooner gets no card."""
+HEADROOM = 0.12
+"""Free space of the curve above the highest and below the lowest line."""
+MARKS = "○●◆■"
+"""Marks of a search's engines, in the order in which they first contribute."""
+MARK_PX = 6.0
+LEAST_WIDTH = 196
+
+
+class LiveCard(QFrame):
+    """The best plan of the running search or, while the solver is idle, of the last one."""
+
+    def __init__(self, document: Document, solver: Solver, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._document, self._solver = document, solver
+        self._shown: Job | None = None
+        self.setObjectName("live")
+        self.setProperty("card", True)
+        self.setMinimumWidth(round(LEAST_WIDTH * theme.scale))
+        self.name, self.step = ElidedLabel("title"), label("", "number")
+        self.state, self.standing = ElidedLabel("dim"), label("", "good")
+        self.curve = FallingCurve()
+        self.bar = QProgressBar(textVisible=False)
+        self.bar.setAccessibleName("Progress of the search")
+        self.bound, self.found_by = label("", "dim"), label("", "dim")
+        for text in (self.bound, self.found_by):  # no text may widen the pane
+            text.setWordWrap(True)
+        self.go_on = button("Continue for 30 s", self._ask_to_go_on, kind="link")
+        self.go_on.setToolTip("Search for a better plan, starting from this one; pins stay")
+        self._lay_out()
+        for changed in (solver.changed, document.opened, document.problem_changed):
+            changed.connect(self.refresh)
+        self.refresh()
+
+    def _lay_out(self) -> None:
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(12, 8, 12, 8)
+        layout.setSpacing(6)
+        for left, right in ((self.name, self.step), (self.state, self.standing)):
+            line = QHBoxLayout()
+            line.addWidget(left, 1000)
+            line.addStretch(1)
+            line.addWidget(right)
+            layout.addLayout(line)
+        layout.addWidget(self.curve)
+        layout.addWidget(self.bar)
+        layout.addWidget(self.bound)
+        layout.addWidget(self.found_by)
+        layout.addWidget(self.go_on, alignment=Qt.AlignmentFlag.AlignRight)
+
+    def refresh(self) -> None:
+        """Show the running job, or else the last search if it was on the open model."""
+        job, last = self._solver.job, self._solver.last_search
+        problem = self._document.problem
+        if job is not None and (job is self._shown or self._solver.seconds > SHOW_AFTER_S):
+            self._shown = job
+            self._show(Search(job, self._solver.report, self._solver.seconds), "is running")
+            self._show_share(job, self._solver.report)
+            self.go_on.hide()
+        elif last and last.seconds > SHOW_AFTER_S and problem and _same_model(last, problem):
+            self._shown = None
+            self._show(last, "has finished")
+            self.bar.hide()
+            self.go_on.setVisible(self._can_continue(last, problem))
+            self.go_on.setEnabled(not self._solver.is_asked)
+        else:
+            self._shown = None
+            self.hide()
+
+    def _can_continue(self, search: Search, problem: Problem) -> bool:
+        """Return whether it found a step-time plan for the open graph and cluster."""
+        job, plan = search.job, search.report.incumbent
+        aim = self._solver.aim(job.method, job.objective)
+        same = job.problem.cluster is problem.cluster
+        return plan is not None and same and aim == STEP_TIME and plan.splits == problem.splits
+
+    def _ask_to_go_on(self) -> None:
+        if self._solver.last_search is not None:
+            plan = self._solver.last_search.report.incumbent
+            self._document.requests.polish_plan.emit(plan)
+
+    def _show(self, search: Search, doing: str) -> None:
+        job, report = search.job, search.report
+        best_us = report.objective_us
+        self.name.set_text(f"{self._solver.title(job.method).partition(',')[0]} {doing}")
+        per = PER.get(self._solver.aim(job.method, job.objective), "")
+        self.step.setText("" if best_us is None else ms(best_us) + per)
+        self.state.set_text(self._elapsed(search))
+        expert_us = self._expert_us(job)
+        self._show_standing(best_us, expert_us)
+        self.bound.setText(bound_line(report) or report.message)
+        self.found_by.setText(engines_line(report, job.start))
+        self.found_by.setVisible(bool(self.found_by.text()))
+        self.curve.setVisible(bool(report.history))
+        limit_s = job.time_limit_s or 0.0
+        self.curve.show_report(report, max(search.seconds, limit_s), search.seconds, expert_us)
+        self.show()
+
+    def _expert_us(self, job: Job) -> float | None:
+        """Return the step time of the expert's plan, if it can be compared with the search's."""
+        project = self._document.project
+        expert = project.expert if project is not None else None
+        if expert is None or self._solver.aim(job.method, job.objective) != STEP_TIME:
+            return None
+        same = job.problem.cluster == expert.schedule.problem.cluster
+        return expert.schedule.makespan_us if same else None
+
+    def _elapsed(self, search: Search) -> str:
+        job, spent = search.job, seconds(search.seconds)
+        limited = job.time_limit_s is not None and self._solver.searches(job.method)
+        shown = f"{spent} of {job.time_limit_s:.0f} s" if limited else spent
+        waiting = self._solver.waiting
+        return f"{shown}  ·  {waiting} more to come" if waiting else shown
+
+    def _show_standing(self, best_us: float | None, expert_us: float | None) -> None:
+        if best_us is None or expert_us is None:
+            self.standing.setText("")
+            return
+        change = best_us / expert_us - 1
+        set_role(self.standing, role_of(change))
+        self.standing.setText(f"{percent(change, signed=True)} vs expert")
+
+    def _show_share(self, job: Job, report: Report) -> None:
+        """Show the share of time spent; without a known limit the bar just moves."""
+        self.bar.show()
+        share = report.fraction
+        if self._solver.searches(job.method) and job.time_limit_s:
+            share = self._solver.seconds / job.time_limit_s
+        self.bar.setRange(0, 0 if share is None else 1000)
+        if share is not None:
+            self.bar.setValue(round(1000 * min(share, 1.0)))
+
+
+def marks(report: Report) -> dict[str, str]:
+    """Choose a mark for each engine that found a plan or proved a bound."""
+    known = [engine for engine in dict.fromkeys((*report.engines, *report.provers)) if engine]
+    return {engine: MARKS[at % len(MARKS)] for at, engine in enumerate(known)}
+
+
+def _same_model(search: Search, problem: Problem) -> bool:
+    return search.job.problem.profile is problem.profile
+
+
+def bound_line(report: Report) -> str:
+    """Describe the proven bound and its prover: ``proven not below 8 ms by ◆ CP-SAT``."""
+    if report.bound_us is None:
+        return ""
+    prover = report.provers[-1]
+    by = f" by {marks(report)[prover]} {prover}" if prover else ""
+    return f"proven not below {ms(report.bound_us)}{by}"
+
+
+def engines_line(report: Report, start: Plan | None = None) -> str:
+    """Describe each engine's best plan: ``found by ○ list schedules 9 ms → ● blocks 8 ms``.
+
+    A search that starts from a given plan did not find it: ``from ○ the plan given 9 ms → ...``.
+    """
+    best: dict[str, float] = {}
+    of = marks(report)
+    for engine, (_, us) in zip(report.engines, report.history, strict=True):
+        if engine:
+            best[f"{of[engine]} {engine}"] = us
+    steps = " → ".join(f"{engine} {ms(step_us)}" for engine, step_us in best.items())
+    return steps and f"{'found by' if start is None else 'from'} {steps}"
+
+
+def paint_mark(painter: QPainter, mark: str, at: QPointF) -> None:
+    """Draw one of the marks, or nothing, with the painter's pen and brush."""
+    box = QRectF(at.x() - MARK_PX / 2, at.y() - MARK_PX / 2, MARK_PX, MARK_PX)
+    if mark == "◆":
+        middle = box.center()
+        corners = [
+            QPointF(middle.x(), box.top()),
+            QPointF(box.right(), middle.y()),
+            QPointF(middle.x(), box.bottom()),
+            QPointF(box.left(), middle.y()),
+        ]
+        painter.drawPolygon(corners)
+    elif mark == "■":
+        painter.drawRect(box)
+    elif mark:
+        painter.drawEllipse(box)
+
+
+class FallingCurve(QWidget):
+    """Best step time and proven bound during a search, with the expert's step time for scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._history: tuple[tuple[float, float], ...] = ()
+        self._bounds: tuple[tuple[float, float], ...] = ()
+        self._marks: tuple[str, ...] = ()
+        self._bound_marks: tuple[str, ...] = ()
+        self._span_s, self._now_s = 1.0, 0.0
+        self._expert_us: float | None = None
+        self.setToolTip(
+            "Step time of the best plan so far, marked by the engine that found it. Below, "
+            "in green: the proven lower bound, marked by the engine that proved it. Dashed: the "
+            "expert's plan"
+        )
+
+    def sizeHint(self) -> QSize:
+        return QSize(180, round(52 * theme.scale))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(60, self.sizeHint().height())
+
+    def show_report(
+        self, report: Report, span_s: float, now_s: float, expert_us: float | None
+    ) -> None:
+        """Draw plans and bounds as a step curve up to now, with a mark at each step."""
+        self._history, self._bounds, self._expert_us = report.history, report.bounds, expert_us
+        of = marks(report)
+        self._marks = tuple(of.get(engine, "") for engine in report.engines)
+        self._bound_marks = tuple(of.get(prover, "") for prover in report.provers)
+        self._span_s, self._now_s = max(span_s, 1e-3), now_s
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if self._history:
+            with QPainter(self) as painter:
+                self._paint(painter)
+
+    def _paint(self, painter: QPainter) -> None:
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        tokens = theme.tokens
+        if self._expert_us is not None:
+            self._paint_expert(painter, self._y(self._expert_us))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        if self._bounds:
+            painter.setPen(QPen(tokens.good, 1.5))
+            painter.drawPath(self._steps(self._bounds))
+            self._paint_marks(painter, tokens.good, self._bound_marks, self._bounds)
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+        steps = self._steps(self._history)
+        painter.setPen(QPen(tokens.accent, 1.5))
+        painter.drawPath(steps)
+        self._paint_marks(painter, tokens.accent, self._marks, self._history)
+
+    def _paint_marks(
+        self,
+        painter: QPainter,
+        colour: QColor,
+        marks: tuple[str, ...],
+        history: tuple[tuple[float, float], ...],
+    ) -> None:
+        """Draw marks at the steps of a line, unless they would overlap."""
+        painter.setPen(QPen(colour, 1))
+        shown: dict[str, float] = {}
+        for mark, (at_s, us) in zip(marks, history, strict=True):
+            at = QPointF(self._x(at_s), self._y(us))
+            if at.x() - shown.get(mark, -np.inf) > 2 * MARK_PX and at.y() >= 0:
+                shown[mark] = at.x()
+                painter.setBrush(theme.tokens.panel if mark == MARKS[0] else colour)
+                paint_mark(painter, mark, at)
+
+    def _paint_expert(self, painter: QPainter, y: float) -> None:
+        tokens = theme.tokens
+        painter.setFont(theme.font(10))
+        box = painter.fontMetrics().boundingRect("expert")
+        painter.setPen(tokens.dim)
+        below = y < self.height() / 2
+        at = QRectF(self.width() - box.width() - 4, y + 1 if below else y - 15, box.width() + 4, 14)
+        painter.drawText(at, Qt.AlignmentFlag.AlignCenter, "expert")
+        pen = QPen(QColor(tokens.dim), 1)
+        pen.setStyle(Qt.PenStyle.DashLine)
+        painter.setPen(pen)
+        painter.drawLine(QPointF(0, y), QPointF(self.width(), y))
+
+    @property
+    def _first_shown(self) -> int:
+        """Index of the first engine's best plan; its earlier ones are often far worse."""
+        return max(self._marks.count(MARKS[0]) - 1, 0)
+
+    def _steps(self, history: tuple[tuple[float, float], ...]) -> QPainterPath:
+        first_s, first_us = history[0]
+        path = QPainterPath(QPointF(self._x(first_s), self._y(first_us)))
+        for at_s, step_us in history[1:]:
+            path.lineTo(self._x(at_s), path.currentPosition().y())
+            path.lineTo(self._x(at_s), self._y(step_us))
+        path.lineTo(
+            max(self._x(self._now_s), path.currentPosition().x()), path.currentPosition().y()
+        )
+        return path
+
+    def _x(self, at_s: float) -> float:
+        return 4 + (self.width() - 8) * min(at_s / self._span_s, 1.0)
+
+    def _y(self, step_us: float) -> float:
+        known = [us for _, us in (*self._history[self._first_shown :], *self._bounds)]
+        if self._expert_us is not None:
+            known.append(self._expert_us)
+        low, high = min(known), max(known)
+        span = max(high - low, 1e-3 * high, 1e-9) * (1 + 2 * HEADROOM)
+        middle = (low + high) / 2
+        return self.height() * (0.5 - (step_us - middle) / span)

@@ -1,0 +1,196 @@
+"""The plans pane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from PySide6.QtCore import QPoint, Qt, QTimer
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtWidgets import (
+    QApplication,
+    QHBoxLayout,
+    QLineEdit,
+    QMenu,
+    QWidget,
+)
+
+from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
+from enplace_studio.document import Document, PlanEntry
+from enplace_studio.jobs import Solver
+from enplace_studio.panel import Column, Panel, paragraph
+from enplace_studio.project import OpenProject
+from enplace_studio.views.plans.card import PlanCard
+from enplace_studio.views.plans.comparison import Comparison
+from enplace_studio.views.plans.live import LiveCard
+from enplace_studio.views.plans.measured import ResultCard
+
+
+def make_view(document: Document, solver: Solver) -> PlansView:
+    """Make the pane: the search above the list, the measured run below it."""
+    view = PlansView(document)
+    view.add_on_top(LiveCard(document, solver))
+    view.add_below(ResultCard(document))
+    return view
+
+
+def _rank(entry: PlanEntry) -> tuple[int, float]:
+    """Sort key: plans for a step first, fastest on top; then those for samples and queries."""
+    us = entry.plan.value_us
+    own = entry.schedule.makespan_us if us is None else us
+    return (STEP_TIME, THROUGHPUT, LATENCY).index(entry.plan.objective), own
+
+
+class PlansView(Panel):
+    """All plans, fastest first; a click shows a plan, Ctrl + click compares it with the current."""
+
+    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+        super().__init__("Plans", parent=parent)
+        self._document = document
+        self._against: str | None = None
+        self.cards: list[PlanCard] = []
+        self.comparison: Comparison | None = None
+        self._column = Column()
+        self.body.addWidget(self._column, 1)
+        # Several signals follow one edit; the list is rebuilt once.
+        self._later = QTimer(self, singleShot=True, interval=0)
+        self._later.timeout.connect(self.rebuild)
+        document.opened.connect(self._forget_comparison)
+        for changed in (
+            document.opened,
+            document.plans_changed,
+            document.current_changed,
+            document.problem_changed,
+            document.bounds.changed,
+        ):
+            changed.connect(self._later.start)
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """List the document's plans."""
+        focused = next((card.entry.name for card in self.cards if card.hasFocus()), None)
+        column = self._column.fill()
+        project = self._document.project
+        entries = sorted(project.plans, key=_rank) if project is not None else []
+        self.cards = [self._make_card(project, entry) for entry in entries if project]
+        for card in self.cards:
+            column.addWidget(card)
+        if not entries:
+            column.addWidget(
+                paragraph("Press Solve to find a plan. Each plan you make is listed here.")
+            )
+        self._show_comparison()
+        for card in self.cards:
+            if card.entry.name == focused:
+                card.setFocus()
+
+    def _make_card(self, project: OpenProject, entry: PlanEntry) -> PlanCard:
+        card = PlanCard(project, self._document.bounds, entry)
+        card.clicked.connect(partial(self._clicked, entry))
+        card.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        card.customContextMenuRequested.connect(partial(self._open_menu, card))
+        return card
+
+    def _clicked(self, entry: PlanEntry) -> None:
+        if QApplication.keyboardModifiers() & Qt.KeyboardModifier.ControlModifier:
+            self.compare_with(entry)
+        else:
+            self._document.choose_plan(entry)
+
+    def add_on_top(self, widget: QWidget) -> None:
+        """Add a widget above the list, as wide as its cards."""
+        self.body.insertLayout(0, _as_wide_as_cards(widget))
+
+    def add_below(self, widget: QWidget) -> None:
+        """Add a widget below the list, as wide as its cards."""
+        self.body.addLayout(_as_wide_as_cards(widget))
+
+    # Comparing
+
+    def compare_with(self, entry: PlanEntry) -> None:
+        """Compare the current plan with another; choosing the same one again ends that."""
+        self._against = None if entry.name == self._against else entry.name
+        self._show_comparison()
+
+    def _forget_comparison(self) -> None:
+        """Forget the compared plan, since another model is open."""
+        self._against = None
+
+    def _close_comparison(self) -> None:
+        self._against = None
+        self._show_comparison()
+
+    def _show_comparison(self) -> None:
+        if self.comparison is not None:
+            self.comparison.hide()
+            self.comparison.setParent(None)
+            self.comparison.deleteLater()
+            self.comparison = None
+        project, current = self._document.project, self._document.current
+        other = next((e for e in self._document.plans if e.name == self._against), None)
+        for card in self.cards:
+            card.mark_compared(card.entry is other and other is not current)
+        if project and current and other and other is not current:
+            self.comparison = Comparison(project, self._document.bounds, current, other)
+            self.comparison.closed.connect(self._close_comparison)
+            self.body.addWidget(self.comparison)
+
+    # The menu of a card
+
+    def _open_menu(self, card: PlanCard, at: QPoint) -> None:
+        self.menu_of(card).popup(card.mapToGlobal(at))
+
+    def menu_of(self, card: PlanCard) -> QMenu:
+        """Make the menu of a plan."""
+        entry, document = card.entry, self._document
+        menu = QMenu(card)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        actions: list[tuple[str, Callable[[], object]]] = [
+            ("Rename", partial(self.edit_name, card)),
+            ("Duplicate", partial(document.add_plan, entry)),
+            ("Remove", partial(document.remove_plan, entry)),
+            ("Export plan.json…", partial(document.requests.export_plan.emit, entry)),
+        ]
+        if document.problem is not None and entry.plan.splits == document.problem.splits:
+            actions.insert(
+                0, ("Polish for 30 s", partial(document.requests.polish_plan.emit, entry.plan))
+            )
+        if document.current is not None and entry is not document.current:
+            shown = document.current.name.replace("&", "&&")  # no mnemonic
+            compare = f"Compare with “{shown}”"
+            actions.insert(0, (compare, partial(self.compare_with, entry)))
+        if card.stale:
+            actions.insert(
+                0, ("Bring up to date", partial(document.requests.renew_plan.emit, entry))
+            )
+        for title, run in actions:
+            menu.addAction(title).triggered.connect(lambda _, run=run: run())
+        return menu
+
+    def edit_name(self, card: PlanCard) -> None:
+        """Edit the name in the card's place; Enter keeps it, Esc does not."""
+        editor = QLineEdit(card.entry.name, card)
+        editor.setGeometry(card.rect().adjusted(6, 6, -6, -6))
+        editor.selectAll()
+        editor.editingFinished.connect(partial(self._rename, card, editor))
+        leave = QShortcut(QKeySequence.StandardKey.Cancel, editor)
+        leave.setContext(Qt.ShortcutContext.WidgetShortcut)
+        leave.activated.connect(partial(self._leave_name, editor))
+        editor.show()
+        editor.setFocus()
+
+    def _leave_name(self, editor: QLineEdit) -> None:
+        editor.blockSignals(True)
+        self._later.start()
+
+    def _rename(self, card: PlanCard, editor: QLineEdit) -> None:
+        editor.blockSignals(True)  # losing focus would end the editing a second time
+        if not self._document.rename_plan(card.entry, editor.text()):
+            self._later.start()
+
+
+def _as_wide_as_cards(widget: QWidget) -> QHBoxLayout:
+    row = QHBoxLayout()
+    row.setContentsMargins(0, 0, 4, 0)
+    row.addWidget(widget)
+    return row

@@ -1,0 +1,343 @@
+"""The timeline's surface: follows the document, and translates input into requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import (
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QResizeEvent,
+    QWheelEvent,
+)
+from PySide6.QtWidgets import QWidget
+
+from enplace.machine import critical_path
+from enplace.values.schedule import Schedule
+from enplace_studio.document import Document
+from enplace_studio.dragging import EXTEND, is_drag
+from enplace_studio.panel import TipWidget
+from enplace_studio.theme import theme
+from enplace_studio.views.timeline.gestures import Band, Gesture, Move, Pan
+from enplace_studio.views.timeline.lanes import SLACK_PX, Lanes
+from enplace_studio.views.timeline.picture import (
+    Picture,
+    device_curves,
+    paint_empty,
+    paint_marker,
+    selected_curves,
+)
+from enplace_studio.views.timeline.rows import Row, rows_of
+from enplace_studio.views.timeline.scale import TimeScale
+from enplace_studio.views.timeline.trace import summary, trace_path
+from enplace_studio.views.timeline.waiting import (
+    describe_gap,
+    describe_measured,
+    describe_op,
+    describe_transfer,
+)
+
+ZOOM_STEP = 1.25
+PAN_SHARE = 0.12
+"""Share of the window that one press of A or D moves it by."""
+SCROLL_PX = 40
+_PATH_DELAY_MS = 30
+
+
+class TimelineCanvas(TipWidget):
+    """Rows of bars over time.
+
+    Attributes
+    ----------
+    lanes : Lanes
+        The positions of rows and moments.
+    picture : Picture or None
+        The picture shown; None without a plan.
+    """
+
+    summary_changed = Signal(str)
+    """The parts of the step time; sent shortly after the schedule changed."""
+    extent_changed = Signal()
+    """The rows scrolled, or their height changed."""
+
+    def __init__(self, document: Document, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.document = document
+        self.lanes = Lanes()
+        self.picture: Picture | None = None
+        self.marker_us: float | None = None
+        self._gesture: Gesture | None = None
+        self._pressed: QPointF | None = None
+        self._pointer: QPointF | None = None
+        self._path_timer = QTimer(self, singleShot=True, interval=_PATH_DELAY_MS)
+        self._path_timer.timeout.connect(self._trace_path)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setMouseTracking(True)
+        self.setAccessibleName("Timeline")
+        document.opened.connect(self._open)
+        document.current_changed.connect(self._show_schedule)
+        document.selection_changed.connect(self._show_selection)
+        theme.changed.connect(self.update)
+        self._open()
+
+    # Contents
+
+    def _open(self) -> None:
+        """Show another model from its start."""
+        self.marker_us = None
+        self.lanes.scroll_px = 0.0
+        self.lanes.fit(1.0)
+        self._show_schedule()
+
+    def _show_schedule(self) -> None:
+        """Show another schedule; its critical path follows shortly after."""
+        self._gesture = self._pressed = self.picture = None
+        project, rows = self.document.project, []
+        if project is not None and (current := project.current) is not None:
+            rows = rows_of(current.schedule, project.grouping.group, current.run)
+            self.picture = Picture(self.lanes, current.schedule, project.baseline)
+            if self.picture.baseline is not None:
+                self.picture.ghosts = device_curves(self.picture.baseline)
+            self._path_timer.start()
+        else:
+            self.summary_changed.emit("")
+        self.lanes.rows = rows
+        self._lay_out()
+        self._show_selection()
+
+    def _show_selection(self) -> None:
+        picture, selection = self.picture, self.document.selection
+        if picture is not None:
+            n_ops = picture.schedule.problem.profile.n_ops
+            picture.selection = selection
+            picture.selected = selected_curves(self.lanes.rows, n_ops, selection)
+        self.update()
+
+    def _trace_path(self) -> None:
+        if self.picture is not None:
+            path = critical_path(self.picture.schedule)
+            self.picture.trace = trace_path(path, self.lanes.rows)
+            self.summary_changed.emit(summary(path))
+            self.update()
+
+    def _end_us(self) -> float:
+        """Return the last moment to show: the end of the step, its ghost or its run."""
+        shown = (self.picture.schedule, self.picture.baseline) if self.picture else ()
+        ends = [schedule.makespan_us for schedule in shown if schedule is not None]
+        ends += [float(row.finish_us.max()) for row in self.lanes.rows if row.measured]
+        return max(ends, default=1.0)
+
+    def _lay_out(self) -> None:
+        self.lanes.pixel_ratio = self.devicePixelRatioF()
+        self.lanes.lay_out(self.lanes.rows, self._end_us(), self.width(), self.height())
+        self.extent_changed.emit()
+        self.update()
+
+    # Navigation
+
+    def scroll_rows(self, pixels: float) -> None:
+        """Move the rows up."""
+        self.lanes.scroll(pixels)
+        self.extent_changed.emit()
+        self.update()
+
+    def set_scale(self, scale: TimeScale) -> None:
+        """Show another part of the step."""
+        self.lanes.scale = scale
+        self.update()
+
+    def fit(self) -> None:
+        """Show the whole step."""
+        self.lanes.fit(self._end_us())
+        self.update()
+
+    def focus_selection(self) -> None:
+        """Show the time in which the selected ops run."""
+        if self.picture is not None and self.document.selection:
+            schedule = self.picture.schedule
+            ops = np.fromiter(self.document.selection, dtype=np.int64)
+            start, finish = schedule.op_start_us[ops], schedule.op_finish_us[ops]
+            self.set_scale(self.lanes.scale.around(float(start.min()), float(finish.max())))
+
+    def _pan(self, share: float) -> None:
+        scale = self.lanes.scale
+        self.set_scale(scale.panned(share * scale.width_px))
+
+    def _pan_px(self, right_px: float, down_px: float) -> None:
+        self.set_scale(self.lanes.scale.panned(right_px))
+        self.scroll_rows(down_px)
+
+    def _zoom(self, factor: float) -> None:
+        """Zoom at the pointer, or at the middle if the pointer is elsewhere."""
+        scale, left = self.lanes.scale, self.lanes.left
+        at_px = scale.width_px / 2
+        if self._pointer is not None and self._pointer.x() > left:
+            at_px = self._pointer.x() - left
+        self.set_scale(scale.zoomed(factor, at_px))
+
+    # Painting
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        with QPainter(self) as painter:
+            self._paint(painter, QRectF(self.rect()))
+
+    def _paint(self, painter: QPainter, area: QRectF) -> None:
+        if self.picture is None:
+            paint_empty(painter, area)
+            return
+        self.picture.paint(painter, area)
+        if self.marker_us is not None:
+            paint_marker(painter, self.lanes, self.marker_us, self._pointer, area)
+        if self._gesture is not None:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            self._gesture.paint(painter, area)
+
+    # The pointer
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        at = event.position()
+        if event.button() == Qt.MouseButton.MiddleButton:
+            self._gesture = Pan(self._pan_px, at)
+        elif event.button() == Qt.MouseButton.LeftButton and self.picture is not None:
+            if at.y() < self.lanes.axis_px and at.x() >= self.lanes.left:
+                self._mark(at)
+            else:
+                self._pressed = at
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        at = event.position()
+        self._pointer = at
+        if self._gesture is None and self._pressed is not None:
+            self._gesture = self._begin(self._pressed, at)
+        if self._gesture is not None:
+            self._gesture.move(at)
+        if self._gesture is not None or self.marker_us is not None:
+            self.update()
+
+    def _begin(self, start: QPointF, at: QPointF) -> Gesture | None:
+        """Start moving a planned bar if dragged up or down, else a rubber band."""
+        if self.picture is None or not is_drag(at - start):
+            return None
+        op, way = self.lanes.op_at(start), at - start
+        if op is None or abs(way.x()) > abs(way.y()) or self.lanes.device_at(start) is None:
+            return Band(self.document, self.lanes, start)
+        if op not in self.document.selection:
+            self.document.select([op])
+        return Move(self.document, self.lanes, self.picture.schedule, start)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        gesture, pressed = self._gesture, self._pressed
+        self._gesture = self._pressed = None
+        if gesture is not None:
+            gesture.finish(event.position(), event.modifiers())
+        elif pressed is not None:
+            self._click(event)
+        self.update()
+
+    def _click(self, event: QMouseEvent) -> None:
+        op = self.lanes.op_at(event.position())
+        extend = bool(event.modifiers() & EXTEND)
+        if op is not None or not extend:
+            self.document.select([] if op is None else [op], extend=extend)
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        """Select all of the group."""
+        op, project = self.lanes.op_at(event.position()), self.document.project
+        if op is not None and project is not None and project.grouping.group[op] >= 0:
+            self.document.select(project.grouping.ops(int(project.grouping.group[op])))
+
+    def _mark(self, at: QPointF) -> None:
+        """Set the time marker; a second click on it removes it."""
+        near_us, time_us = SLACK_PX * self.lanes.scale.us_per_px, self.lanes.time_at(at)
+        is_there = self.marker_us is not None and abs(time_us - self.marker_us) <= near_us
+        self.marker_us = None if is_there else max(time_us, 0.0)
+        self.update()
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self._pointer = None
+        if self.marker_us is not None:
+            self.update()
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        """Zoom at the pointer with Ctrl; move along the step with Shift or if all rows fit."""
+        delta, keys = event.angleDelta(), event.modifiers()
+        notches = (delta.y() or delta.x()) / 120
+        if keys & Qt.KeyboardModifier.ControlModifier:
+            at_px = event.position().x() - self.lanes.left
+            self.set_scale(self.lanes.scale.zoomed(ZOOM_STEP**notches, at_px))
+        elif (
+            keys & Qt.KeyboardModifier.ShiftModifier
+            or delta.x()
+            or self.lanes.content_px <= self.lanes.visible_px
+        ):
+            self._pan(-notches * PAN_SHARE)
+        else:
+            self.scroll_rows(-notches * SCROLL_PX)
+        event.accept()
+
+    # Tooltips
+
+    def tip_at(self, at: QPointF) -> str:
+        """Return the tooltip at a point."""
+        found, index = self.lanes.bar_at(at), self.lanes.row_at(at)
+        if self.picture is None or index is None:
+            return ""
+        row, schedule = self.lanes.rows[index], self.picture.schedule
+        if at.x() < self.lanes.left:
+            return row.tip
+        if found is None:
+            return describe_gap(schedule, row, self.lanes.time_at(at)) if row.is_planned else ""
+        return self._describe(schedule, row, found[1])
+
+    def _describe(self, schedule: Schedule, row: Row, number: int) -> str:
+        """Return the tooltip of a bar."""
+        run = self.document.current.run if self.document.current else None
+        if row.measured and run is not None:
+            return describe_measured(schedule, run, number)
+        describe = describe_op if row.is_device else describe_transfer
+        return describe(schedule, number)
+
+    # The keys
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        actions: dict[Qt.Key, Callable[[], None]] = {
+            Qt.Key.Key_W: lambda: self._zoom(ZOOM_STEP),
+            Qt.Key.Key_S: lambda: self._zoom(1 / ZOOM_STEP),
+            Qt.Key.Key_A: lambda: self._pan(-PAN_SHARE),
+            Qt.Key.Key_D: lambda: self._pan(PAN_SHARE),
+            Qt.Key.Key_Left: lambda: self._pan(-PAN_SHARE),
+            Qt.Key.Key_Right: lambda: self._pan(PAN_SHARE),
+            Qt.Key.Key_Up: lambda: self.scroll_rows(-SCROLL_PX),
+            Qt.Key.Key_Down: lambda: self.scroll_rows(SCROLL_PX),
+            Qt.Key.Key_0: self.fit,
+            Qt.Key.Key_F: self.focus_selection,
+            Qt.Key.Key_Escape: self._escape,
+        }
+        plain = Qt.KeyboardModifier.NoModifier | Qt.KeyboardModifier.KeypadModifier
+        action = actions.get(Qt.Key(event.key())) if not event.modifiers() & ~plain else None
+        if action is None:
+            super().keyPressEvent(event)
+        else:
+            action()
+
+    def _escape(self) -> None:
+        """Cancel a drag; without one, clear the selection."""
+        if self._gesture is None:
+            self.document.select([])
+        self._gesture = self._pressed = None
+        self.update()
+
+    # Size
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self._lay_out()
+
+    def sizeHint(self) -> QSize:
+        return QSize(700, self.lanes.axis_px + 150)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(200, self.lanes.axis_px + 60)

@@ -1,0 +1,180 @@
+"""The positions of the timeline's rows and of the step's moments on the canvas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PySide6.QtCore import QPointF, QRectF
+from PySide6.QtGui import QFont, QFontMetricsF
+
+from enplace.text import device_label, elide_middle
+from enplace.values.profile import FloatArray, IntArray
+from enplace_studio.theme import theme
+from enplace_studio.views.timeline.rows import Place, Row, arrange
+from enplace_studio.views.timeline.scale import TimeScale
+
+SLACK_PX = 3
+"""Distance from the pointer within which a bar counts as hit."""
+TITLE_LENGTH = 24
+_NARROW_PX = 420
+_RIGHT_PX = 8
+
+
+@dataclass(frozen=True)
+class Gutter:
+    """The widths of titles alone and with notes; a narrow canvas shows no notes."""
+
+    titles_px: int
+    all_px: int
+
+
+class Lanes:
+    """The geometry of the canvas: rows from top to bottom, time from left to right.
+
+    Attributes
+    ----------
+    scale : TimeScale
+        The part of the step on screen; its pixels count from the left edge of the lanes.
+    rows, places : sequences of Row and Place
+        The rows drawn, and their places.
+    scroll_px : float
+        Distance that the rows have scrolled up.
+    """
+
+    def __init__(self) -> None:
+        self.rows: Sequence[Row] = ()
+        self.places: Sequence[Place] = ()
+        self.scale = TimeScale.fit(1.0, 1.0)
+        self.scroll_px = 0.0
+        self.pixel_ratio = 1.0
+        self.gutter = Gutter(0, 0)
+        self._width = self._height = 0
+
+    def lay_out(self, rows: Sequence[Row], end_us: float, width: int, height: int) -> None:
+        """Arrange the rows of a step on a canvas of this size."""
+        self.rows, self._width, self._height = rows, width, height
+        self.gutter = find_gutter(rows, width)
+        self.places = arrange(list(rows), height - self.axis_px, theme.scale)
+        self.scale = self.scale.resized(end_us, self.lane_px)
+        self.scroll(0)
+
+    def fit(self, end_us: float) -> None:
+        """Show the whole step."""
+        self.scale = TimeScale.fit(end_us, self.lane_px)
+
+    def scroll(self, pixels: float) -> None:
+        """Scroll the rows up."""
+        last = max(self.content_px - self.visible_px, 0)
+        self.scroll_px = min(max(self.scroll_px + pixels, 0), last)
+
+    # Sizes
+
+    @property
+    def axis_px(self) -> int:
+        return round(22 * theme.scale)
+
+    @property
+    def left(self) -> int:
+        """Left edge of the lanes."""
+        return self.gutter.all_px
+
+    @property
+    def lane_px(self) -> float:
+        return max(self._width - self.left - _RIGHT_PX, 10)
+
+    @property
+    def content_px(self) -> int:
+        """Height of all rows."""
+        return self.places[-1].bottom + 4 if self.places else 0
+
+    @property
+    def visible_px(self) -> int:
+        """Height available for rows."""
+        return self._height - self.axis_px
+
+    @property
+    def bottom(self) -> float:
+        """Lower edge of the last visible row."""
+        return min(self.axis_px + self.content_px - self.scroll_px, self._height)
+
+    def edges_us(self) -> FloatArray:
+        """Compute the moments at the edges of the physical pixel columns."""
+        return self.scale.edges(self.pixel_ratio)
+
+    # From rows to pixels
+
+    def row_area(self, index: int) -> QRectF:
+        """Return the area of a row's lane."""
+        place = self.places[index]
+        top = self.axis_px + place.top - self.scroll_px
+        return QRectF(self.left, top, self.scale.width_px, place.height)
+
+    def lanes_of(self, device: int) -> list[QRectF]:
+        """Return the areas of a device's planned lanes."""
+        lanes = enumerate(self.rows)
+        return [self.row_area(i) for i, row in lanes if row.is_planned and row.device == device]
+
+    # From pixels to rows
+
+    def time_at(self, at: QPointF) -> float:
+        return self.scale.time(at.x() - self.left)
+
+    def row_at(self, at: QPointF) -> int | None:
+        """Find the index of the row at the pointer; the gap below a row belongs to it."""
+        y = at.y() - self.axis_px + self.scroll_px
+        if at.y() < self.axis_px:
+            return None
+        tops = [place.top - 2 for place in self.places]
+        index = int(np.searchsorted(tops, y, side="right")) - 1
+        return index if index >= 0 and y <= self.places[index].bottom + 4 else None
+
+    def device_at(self, at: QPointF) -> int | None:
+        """Find the device of the lane at the pointer, if ops can be dragged there."""
+        index = self.row_at(at)
+        planned = index is not None and self.rows[index].is_planned
+        return self.rows[index].device if index is not None and planned else None
+
+    def bar_at(self, at: QPointF) -> tuple[Row, int] | None:
+        """Find the row and the op or transfer number at the pointer."""
+        index = self.row_at(at)
+        if index is None or at.x() < self.left:
+            return None
+        row = self.rows[index]
+        bar = row.nearest(self.time_at(at), SLACK_PX * self.scale.us_per_px)
+        return None if bar is None else (row, int(row.number[bar]))
+
+    def op_at(self, at: QPointF) -> int | None:
+        """Find the op at the pointer."""
+        found = self.bar_at(at)
+        return found[1] if found and found[0].is_device else None
+
+    def ops_in(self, area: QRectF) -> IntArray:
+        """Find the ops whose bars touch a rectangle."""
+        start, stop = self.time_at(area.topLeft()), self.time_at(area.topRight())
+        found = [np.zeros(0, dtype=np.int64)]
+        for index, row in enumerate(self.rows):
+            lane = self.row_area(index)
+            if row.is_device and lane.top() < area.bottom() and lane.bottom() > area.top():
+                near = row.within(start, stop)
+                touching = (row.finish_us[near] > start) & (row.start_us[near] < stop)
+                found.append(row.number[near][touching])
+        return np.concatenate(found)
+
+
+def row_title(row: Row) -> str:
+    """Return the title of a row as it is drawn."""
+    return elide_middle(device_label(row.title), TITLE_LENGTH)
+
+
+def find_gutter(rows: Sequence[Row], width: int) -> Gutter:
+    """Find the widths of the titles and notes for a canvas of this width."""
+    titles = QFontMetricsF(theme.font(12, QFont.Weight.DemiBold))
+    notes = QFontMetricsF(theme.font(11))
+    title = max((titles.horizontalAdvance(row_title(row)) for row in rows), default=0)
+    title_px = round(title) + 12
+    if width < _NARROW_PX * theme.scale:
+        return Gutter(title_px, title_px)
+    note = max((notes.horizontalAdvance(row.note) for row in rows), default=0)
+    return Gutter(title_px, title_px + round(note) + 14)

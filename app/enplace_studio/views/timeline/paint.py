@@ -1,0 +1,257 @@
+"""Drawing of the timeline: rows as exact busy fractions, labels, axis and critical path.
+
+Every function draws its arguments within the window of a scale; none keeps state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
+from PySide6.QtGui import (
+    QColor,
+    QFontMetricsF,
+    QImage,
+    QPainter,
+    QPen,
+    QStaticText,
+)
+
+from enplace.values.profile import FloatArray
+from enplace_studio.theme import blend, theme
+from enplace_studio.views.timeline.busy import BusyCurve
+from enplace_studio.views.timeline.rows import Place, Row
+from enplace_studio.views.timeline.scale import TimeScale, tick_texts
+from enplace_studio.views.timeline.trace import Trace
+
+Pixels = NDArray[np.uint8]
+
+WIDE_PX = 4
+"""Bars at least this wide have a gap after them, and an outline when selected."""
+LABEL_PX = 34
+"""Bars at least this wide have a label."""
+DIMMED = 0.55
+"""Share of its colour that a bar keeps while others are selected."""
+LONG_STRETCH_PX = 3
+"""Steps of the critical path between two stretches shorter than this are left out: a wall of lines
+would hide the lanes."""
+_DENSEST_LABELS = 500
+
+
+def rgb(color: QColor) -> FloatArray:
+    """Return red, green and blue from 0 to 255."""
+    return np.array([color.red(), color.green(), color.blue()], dtype=np.float64)
+
+
+def shades(device: int) -> tuple[QColor, QColor]:
+    """Return a row's two shades: the device's colour and a lighter one; neutral for transfers."""
+    if device < 0:
+        return theme.tokens.dim, theme.tokens.dim
+    color = theme.device_color(device)
+    ground = theme.tokens.bg if theme.dark else QColor("white")
+    return color, blend(color, ground, 0.78)
+
+
+def mix(ground: QColor, layers: Sequence[tuple[FloatArray, QColor]]) -> Pixels:
+    """Mix opaque pixels in which each layer's colour covers its fraction of the column.
+
+    Returns
+    -------
+    uint8 array, shape (n_columns, 4)
+        Blue, green, red, alpha.
+    """
+    base = rgb(ground)
+    pixels = np.tile(base, (len(layers[0][0]), 1))
+    for fraction, color in layers:
+        pixels += np.clip(fraction, 0, 1)[:, None] * (rgb(color) - base)
+    image = np.full((len(pixels), 4), 255, dtype=np.uint8)
+    image[:, :3] = np.clip(np.rint(pixels[:, ::-1]), 0, 255)
+    return image
+
+
+def draw_columns(painter: QPainter, pixels: Pixels, area: QRectF) -> None:
+    """Stretch one line of pixels over an area."""
+    line = np.ascontiguousarray(pixels)
+    image = QImage(line.data, len(line), 1, 4 * len(line), QImage.Format.Format_ARGB32)
+    painter.drawImage(area, image, QRectF(0, 0, len(line), 1))
+
+
+def draw_row(
+    painter: QPainter,
+    row: Row,
+    area: QRectF,
+    edges_us: FloatArray,
+    selected: tuple[BusyCurve, BusyCurve] | None,
+    dimmed: bool,
+) -> None:
+    """Draw a row's bars; each column shows its exact busy fraction.
+
+    Parameters
+    ----------
+    selected : pair of BusyCurve, optional
+        The selected bars of either shade; they keep their colour while the others are dimmed.
+    """
+    lane = theme.tokens.lane
+    layers = []
+    for shade, color in enumerate(shades(row.device)):
+        busy = row.curves[shade].fractions(edges_us) / row.channels
+        if selected is not None:
+            chosen = selected[shade].fractions(edges_us) / row.channels
+            layers.append((chosen, color))
+            busy = busy - chosen
+        layers.append((busy, blend(color, lane, DIMMED) if dimmed else color))
+    draw_columns(painter, mix(lane, layers), area)
+
+
+def draw_marks(
+    painter: QPainter, curve: BusyCurve, area: QRectF, edges_us: FloatArray, color: QColor
+) -> None:
+    """Paint every column in which a curve is not zero."""
+    touched = np.diff(curve.before(edges_us)) > 1e-6
+    pixels = np.zeros((len(touched), 4), dtype=np.uint8)
+    pixels[touched] = [*rgb(color)[::-1], 255]
+    draw_columns(painter, pixels, area)
+
+
+def draw_ghost(painter: QPainter, curve: BusyCurve, area: QRectF, edges_us: FloatArray) -> None:
+    """Draw the busy time of an earlier schedule as a thin strip."""
+    tokens = theme.tokens
+    draw_columns(painter, mix(tokens.panel, [(curve.fractions(edges_us), tokens.faint)]), area)
+
+
+def draw_gaps(painter: QPainter, row: Row, xs: FloatArray, area: QRectF) -> None:
+    """Draw a hairline between bars that are wide enough for one."""
+    if row.is_device and len(xs):
+        painter.setPen(QPen(theme.tokens.lane, 1))
+        lines = [QLineF(x - 0.5, area.top(), x - 0.5, area.bottom()) for x in xs.tolist()]
+        painter.drawLines(lines)
+
+
+def wide_bars(row: Row, scale: TimeScale) -> NDArray[np.int64]:
+    """Find the bars on screen that are at least :data:`WIDE_PX` wide."""
+    near = row.within(scale.start_us, scale.stop_us)
+    lengths = row.finish_us[near] - row.start_us[near]
+    return near.start + np.flatnonzero(lengths >= WIDE_PX * scale.us_per_px)
+
+
+def draw_labels(
+    painter: QPainter,
+    row: Row,
+    wide: NDArray[np.int64],
+    names: Sequence[str],
+    scale: TimeScale,
+    area: QRectF,
+    selection: Collection[int],
+) -> None:
+    """Write names of ops into bars that are wide enough; all but the selected may be dimmed."""
+    width = (row.finish_us[wide] - row.start_us[wide]) / scale.us_per_px
+    labelled = wide[width >= LABEL_PX][:_DENSEST_LABELS]
+    font = theme.font(11)
+    height = QFontMetricsF(font).height()
+    if area.height() < height:
+        return
+    painter.setFont(font)
+    top = area.top() + (area.height() - height) / 2
+    grounds = shades(row.device)
+    for bar in labelled.tolist():
+        left = max(scale.x(row.start_us[bar]), 0.0)
+        right = min(scale.x(row.finish_us[bar]), scale.width_px)
+        if right - left < LABEL_PX:
+            continue
+        op, ground = int(row.number[bar]), grounds[int(row.odd[bar])]
+        if selection and op not in selection:
+            ground = blend(ground, theme.tokens.lane, DIMMED)
+        painter.setPen(ink_on(ground))
+        text = fitted(names[op], int(right - left - 8), font.key())
+        painter.drawStaticText(QPointF(area.left() + left + 4, top), text)
+
+
+LEAST_LETTERS = 6
+"""Fewest letters of a name worth showing."""
+
+
+@lru_cache(maxsize=4096)
+def fitted(name: str, width: int, font_key: str) -> QStaticText:
+    """Fit an op's name into a width: in full, or without its scope, or elided in the middle."""
+    font = theme.font(11)
+    metrics = QFontMetricsF(font)
+    shown = name if metrics.horizontalAdvance(name) <= width else name.rpartition("/")[2]
+    shown = metrics.elidedText(shown, Qt.TextElideMode.ElideMiddle, width)
+    if "…" in shown and len(shown) < LEAST_LETTERS:
+        shown = ""
+    text = QStaticText(shown)
+    text.setTextFormat(Qt.TextFormat.PlainText)
+    text.prepare(font=font)
+    return text
+
+
+def ink_on(ground: QColor) -> QColor:
+    """Return black or white, whichever reads better on a colour (WCAG luminance)."""
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (ground.redF(), ground.greenF(), ground.blueF())
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return QColor("#1B1F24") if luminance > 0.179 else QColor("white")
+
+
+def draw_axis(
+    painter: QPainter, scale: TimeScale, left: float, axis_px: int, bottom: float
+) -> None:
+    """Draw tick texts above the rows and faint lines through them."""
+    tokens = theme.tokens
+    ticks = scale.ticks(90 * theme.scale)
+    font = theme.font(11)
+    metrics = QFontMetricsF(font)
+    painter.setFont(font)
+    last_right = -1e9
+    for x, text in zip(scale.xs(ticks).tolist(), tick_texts(ticks), strict=True):
+        painter.setPen(QPen(tokens.line, 1))
+        painter.drawLine(QLineF(left + x, axis_px - 2, left + x, bottom))
+        width = metrics.horizontalAdvance(text)
+        begin = min(max(left + x - width / 2, left - 8), left + scale.width_px - width)
+        if begin > last_right + 8:
+            painter.setPen(tokens.dim)
+            painter.drawText(QPointF(begin, metrics.ascent() + 1), text)
+            last_right = begin + width
+
+
+def draw_trace(
+    painter: QPainter,
+    trace: Trace,
+    rows: Sequence[Row],
+    places: Sequence[Place],
+    scale: TimeScale,
+    left: float,
+    top: float,
+) -> None:
+    """Draw the critical path low in the lanes, clear of labels, stepping between them."""
+    first = max(int(np.searchsorted(trace.finish_us, scale.start_us)) - 1, 0)
+    last = int(np.searchsorted(trace.start_us, scale.stop_us)) + 1
+    part = slice(first, last)
+    if not len(trace.row[part]):
+        return
+    heights = [
+        place.middle if row.thin else place.bottom - 0.16 * place.height
+        for row, place in zip(rows, places, strict=True)
+    ]
+    ys = np.array(heights)[trace.row[part]] + top
+    far = 4 * scale.width_px  # the raster engine is slow with far-away points
+    begin = np.clip(scale.xs(trace.start_us[part]), -far, far) + left
+    end = np.maximum(np.clip(scale.xs(trace.finish_us[part]), -far, far) + left, begin + 0.75)
+    along = [QLineF(a, y, b, y) for a, b, y in zip(begin, end, ys, strict=True)]
+    long = end - begin >= LONG_STRETCH_PX
+    steps = np.flatnonzero(long[:-1] | long[1:])
+    across = [QLineF(end[i], ys[i], begin[i + 1], ys[i + 1]) for i in steps.tolist()]
+    thin = np.array([row.thin for row in rows])[trace.row[part]]
+    in_lanes = [line for line, is_thin in zip(along, thin, strict=True) if not is_thin]
+    for lines, color, width in (
+        (in_lanes, theme.tokens.panel, 3.4),
+        (across, theme.tokens.text, 1.0),
+        (along, theme.tokens.text, 1.6),
+    ):
+        painter.setPen(QPen(color, width))
+        painter.drawLines(lines)

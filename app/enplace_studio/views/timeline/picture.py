@@ -1,0 +1,189 @@
+"""The picture of a schedule on the timeline, and its painting."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
+from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPen
+
+from enplace.text import ms
+from enplace.values.profile import FloatArray
+from enplace.values.schedule import Schedule
+from enplace_studio.theme import theme
+from enplace_studio.views.timeline import paint
+from enplace_studio.views.timeline.busy import BusyCurve
+from enplace_studio.views.timeline.lanes import Lanes, row_title
+from enplace_studio.views.timeline.rows import Row
+from enplace_studio.views.timeline.trace import Trace
+
+
+@dataclass
+class Picture:
+    """A schedule on its lanes.
+
+    Attributes
+    ----------
+    baseline : Schedule or None
+        The schedule before the user's edits.
+    ghosts : dict of int to BusyCurve
+        Busy time of each device in the baseline.
+    selected : dict of int to pair of BusyCurve
+        The selected bars of each row, even and odd ones separately.
+    """
+
+    lanes: Lanes
+    schedule: Schedule
+    baseline: Schedule | None = None
+    ghosts: dict[int, BusyCurve] = field(default_factory=dict)
+    selection: Collection[int] = ()
+    selected: dict[int, tuple[BusyCurve, BusyCurve]] = field(default_factory=dict)
+    trace: Trace | None = None
+
+    def paint(self, painter: QPainter, area: QRectF) -> None:
+        """Paint axis, rows, ends and the critical path."""
+        lanes = self.lanes
+        painter.setRenderHint(QPainter.RenderHint.TextAntialiasing)
+        paint.draw_axis(painter, lanes.scale, lanes.left, lanes.axis_px, lanes.bottom)
+        painter.save()
+        painter.setClipRect(area.adjusted(0, lanes.axis_px - 3, 0, lanes.axis_px - 3))
+        edges_us = lanes.edges_us()
+        for index in range(len(lanes.rows)):
+            row_area = lanes.row_area(index)
+            if row_area.bottom() >= 0 and row_area.top() <= area.height():
+                self._paint_row(painter, index, row_area, edges_us)
+        self._paint_ends(painter)
+        self._paint_trace(painter, area)
+        painter.restore()
+
+    def _paint_row(self, painter: QPainter, index: int, area: QRectF, edges_us: FloatArray) -> None:
+        row, lanes = self.lanes.rows[index], self.lanes
+        self._paint_title(painter, row, area)
+        if row.is_planned and row.device in self.ghosts and row.title:
+            ghost = QRectF(area.left(), area.top() - 3, area.width(), 2)
+            paint.draw_ghost(painter, self.ghosts[row.device], ghost, edges_us)
+        chosen = self.selected.get(index)
+        dimmed = bool(self.selected) and row.is_device
+        paint.draw_row(painter, row, area, edges_us, chosen, dimmed)
+        if chosen:
+            strip = QRectF(area.left(), area.bottom(), area.width(), 2)
+            for curve in chosen:
+                paint.draw_marks(painter, curve, strip, edges_us, theme.tokens.accent)
+        wide = paint.wide_bars(row, lanes.scale)
+        xs = lanes.left + lanes.scale.xs(row.finish_us[wide])
+        painter.save()
+        painter.setClipRect(area, Qt.ClipOperation.IntersectClip)
+        paint.draw_gaps(painter, row, xs, area)
+        if row.is_device and not row.thin:
+            names = self.schedule.problem.profile.op_names
+            selection = self.selection if self.selected else ()
+            paint.draw_labels(painter, row, wide, names, lanes.scale, area, selection)
+        painter.restore()
+
+    def _paint_title(self, painter: QPainter, row: Row, area: QRectF) -> None:
+        tokens, gutter = theme.tokens, self.lanes.gutter
+        line = area.adjusted(0, -4, 0, 4)
+        align = Qt.AlignmentFlag.AlignVCenter
+        weight = QFont.Weight.DemiBold if row.is_planned else QFont.Weight.Normal
+        painter.setFont(theme.font(12 if row.is_planned and not row.thin else 11, weight))
+        painter.setPen(tokens.text if row.is_planned else tokens.dim)
+        line.setLeft(0)
+        line.setWidth(gutter.titles_px)
+        painter.drawText(line, align, row_title(row))
+        if gutter.all_px > gutter.titles_px:
+            painter.setFont(theme.font(11))
+            painter.setPen(tokens.dim)
+            line.setLeft(gutter.titles_px)
+            line.setWidth(gutter.all_px - gutter.titles_px)
+            painter.drawText(line, align, row.note)
+
+    def _paint_ends(self, painter: QPainter) -> None:
+        """Paint a line at the end of the step, and a dashed one where it ended before the edits."""
+        self._paint_end(painter, self.schedule.makespan_us, Qt.PenStyle.SolidLine)
+        if self.baseline is not None:
+            self._paint_end(painter, self.baseline.makespan_us, Qt.PenStyle.DashLine)
+
+    def _paint_end(self, painter: QPainter, time_us: float, style: Qt.PenStyle) -> None:
+        lanes = self.lanes
+        x = lanes.scale.x(time_us)
+        if 0 <= x <= lanes.scale.width_px + 1:
+            painter.setPen(QPen(theme.tokens.faint, 1, style))
+            across = lanes.left + x
+            painter.drawLine(QLineF(across, lanes.axis_px - 2, across, lanes.bottom))
+
+    def _paint_trace(self, painter: QPainter, area: QRectF) -> None:
+        """Paint the critical path."""
+        if self.trace is None:
+            return
+        lanes = self.lanes
+        painter.save()
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setClipRect(
+            QRectF(lanes.left, lanes.axis_px, lanes.scale.width_px, area.height()),
+            Qt.ClipOperation.IntersectClip,
+        )
+        top = lanes.axis_px - lanes.scroll_px
+        rows, places = list(lanes.rows), list(lanes.places)
+        paint.draw_trace(painter, self.trace, rows, places, lanes.scale, lanes.left, top)
+        painter.restore()
+
+
+def device_curves(schedule: Schedule) -> dict[int, BusyCurve]:
+    """Compute the busy time of each device."""
+    device = schedule.plan.device
+    return {
+        d: BusyCurve(schedule.op_start_us[device == d], schedule.op_finish_us[device == d])
+        for d in range(schedule.problem.cluster.n_devices)
+    }
+
+
+def selected_curves(
+    rows: Sequence[Row], n_ops: int, selection: Collection[int]
+) -> dict[int, tuple[BusyCurve, BusyCurve]]:
+    """Compute the selected bars of each row that has any, even and odd ones separately."""
+    selected = np.zeros(n_ops, dtype=bool)
+    selected[list(selection)] = True
+    found = {}
+    for index, row in enumerate(rows):
+        mine = selected[row.number] if row.is_device else np.zeros(0, dtype=bool)
+        if mine.any():
+            even, odd = mine & ~row.odd, mine & row.odd
+            found[index] = (
+                BusyCurve(row.start_us[even], row.finish_us[even]),
+                BusyCurve(row.start_us[odd], row.finish_us[odd]),
+            )
+    return found
+
+
+def paint_empty(painter: QPainter, area: QRectF) -> None:
+    """Paint a hint on what will appear here."""
+    painter.setFont(theme.font(12))
+    painter.setPen(theme.tokens.dim)
+    text = "Open a model and press Solve: each device's ops appear here over time."
+    flags = Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap
+    painter.drawText(area, int(flags), text)
+
+
+def paint_marker(
+    painter: QPainter, lanes: Lanes, marker_us: float, pointer: QPointF | None, area: QRectF
+) -> None:
+    """Paint the marker, and the time from it to the pointer."""
+    x = lanes.left + lanes.scale.x(marker_us)
+    if not lanes.left <= x <= lanes.left + lanes.scale.width_px:
+        return
+    painter.setPen(QPen(theme.tokens.accent, 1))
+    painter.drawLine(QLineF(x, 0, x, area.height()))
+    text = ms(marker_us)
+    if pointer is not None and pointer.x() >= lanes.left:
+        text += f"   {ms(lanes.time_at(pointer) - marker_us, signed=True)} to the pointer"
+    font = theme.font(11)
+    metrics = QFontMetricsF(font)
+    box = QRectF(x, 0, metrics.horizontalAdvance(text) + 12, metrics.height() + 2)
+    if box.right() > area.width():
+        box.moveRight(x)
+    painter.fillRect(box, theme.tokens.accent)
+    painter.setFont(font)
+    painter.setPen(theme.tokens.on_accent)
+    painter.drawText(box, Qt.AlignmentFlag.AlignCenter, text)

@@ -1,0 +1,242 @@
+"""A plan as a pipeline: many samples passing through the devices, and each device's load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+
+from enplace.machine.loads import (
+    busiest_us,
+    max_load_us,
+)
+from enplace.machine.passes import backward_ops
+from enplace.machine.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
+from enplace.machine.stages import stages_of
+from enplace.text import count, device_label, ms
+from enplace.values.schedule import Schedule
+from enplace_studio.background import Background
+from enplace_studio.document import Document
+from enplace_studio.panel import Column, label, number_field, paragraph, plain_tip
+from enplace_studio.theme import theme
+from enplace_studio.views.timeline.pipeline_canvas import ROW_PX, PipelineCanvas, further_stages
+
+TRAINING = {"1f1b": "Training, 1F1B (PipeDream)", "gpipe": "Training, GPipe"}
+INFERENCE = {"inference": "Inference"}
+
+SLOWER = 1.02
+"""A full pipeline slower than its busiest device by this factor gets an explanation."""
+
+MOST_STAGES = 250
+"""A plan with more stages changes devices too often to show or use as a pipeline."""
+
+SAMPLES, MOST_SAMPLES = 8, 64
+
+ROWS_SEEN = 9
+"""Largest number of rows that are sure to be visible without scrolling."""
+
+LEGEND = "left: a sample's compute, in, out · right: samples, backward hatched, transfers thin"
+LEGEND_TIP = (
+    "Bars on the left: what each device computes, receives and sends for one sample.\n"
+    "On the right: its work over time. Numbers are samples; forward is solid, backward hatched, "
+    "transfers are thin; an outline marks a further subgraph of its device."
+)
+
+
+class PipelineView(QWidget):
+    """The schedule of a pipeline, with its kind and number of samples.
+
+    Attributes
+    ----------
+    facts : str
+        One line of facts; ``facts_changed`` is emitted when it changes.
+    """
+
+    facts_changed = Signal()
+
+    def __init__(self, document: Document) -> None:
+        super().__init__()
+        self.facts = ""
+        self._document = document
+        self._shown: tuple[object, ...] = ()
+        self._background = Background(self)
+        self.kind = QComboBox()
+        self.kind.setAccessibleName("Kind of pipeline")
+        self.samples = number_field(1, MOST_SAMPLES, SAMPLES)
+        self.samples.setAccessibleName("Samples in the pipeline")
+        self.further_button = QPushButton("Select the further subgraphs")
+        self.further_button.setToolTip(
+            "Select the ops that make a device's part not contiguous: what depends on them leaves "
+            "the device and comes back"
+        )
+        self.canvas, self.rows = PipelineCanvas(), Column()
+        self.rows.setWidget(self.canvas)
+        self.canvas.setAutoFillBackground(False)  # setWidget has just turned it on
+        self.message, self.legend = paragraph(""), paragraph(LEGEND)
+        self.legend.setToolTip(plain_tip(LEGEND_TIP))
+        self._lay_out()
+        self.kind.activated.connect(self.refresh)
+        self.samples.valueChanged.connect(self.refresh)
+        self.further_button.clicked.connect(self._select_further)
+        document.opened.connect(self._fill_kinds)
+        document.current_changed.connect(self._follow_plan)
+        self._fill_kinds()
+
+    def _lay_out(self) -> None:
+        controls = QHBoxLayout()
+        controls.setSpacing(8)
+        controls.addWidget(self.kind)
+        controls.addWidget(self.samples)
+        controls.addWidget(label("samples", "dim"))
+        controls.addStretch(1)
+        controls.addWidget(self.further_button)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(8)
+        column.addLayout(controls)
+        column.addWidget(self.message)
+        column.addWidget(self.rows, 1)
+        column.addWidget(self.legend)
+
+    def showEvent(self, event: object) -> None:
+        self.refresh()
+
+    def _fill_kinds(self) -> None:
+        problem = self._document.problem
+        self.kind.clear()
+        if problem is not None:
+            trains = bool(backward_ops(problem).any())
+            for kind, title in (TRAINING | INFERENCE if trains else INFERENCE).items():
+                self.kind.addItem(title, kind)
+        self.refresh()
+
+    def _follow_plan(self) -> None:
+        """Simulate a plan made for GPipe as GPipe, until the user chooses otherwise."""
+        schedule = self._document.schedule
+        if schedule is not None and schedule.plan.load_rule is not None:
+            kind = self.kind.findData(planned_rule(schedule.plan).pipeline)
+            if kind >= 0 and self.kind.currentData() in TRAINING:
+                self.kind.setCurrentIndex(kind)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Simulate the current plan as a pipeline, if visible and not already shown."""
+        schedule = self._document.schedule
+        wanted = (schedule, self.kind.currentData(), self.samples.value())
+        if not self.isVisible() or wanted == self._shown:
+            return
+        self._shown = wanted
+        self._background.forget()
+        if schedule is None:
+            self._show_nothing("A plan's pipeline appears here.")
+            return
+        kind, n = str(self.kind.currentData()), self.samples.value()
+        self._background.start(
+            lambda: _simulated(schedule, kind, n),
+            lambda found: self._show_found(schedule, found),
+            lambda error: self._show_nothing(str(error)),
+        )
+
+    def _show_found(self, schedule: Schedule, found: PipelineSchedule | int) -> None:
+        """Show a pipeline, or just the number of its stages if there are too many."""
+        if isinstance(found, int):
+            self._show_nothing(
+                f"As a pipeline, this plan would have {count(found, 'stage')}: its ops move back "
+                f"and forth between devices. Solve with a method for “Highest pipeline throughput”."
+            )
+        else:
+            self._show(schedule, found)
+
+    def _show_nothing(self, why: str) -> None:
+        self.message.setText(why)
+        self.message.show()
+        self._set_facts("")
+        self.further_button.hide()
+        self.legend.hide()
+        self._draw(None, None)
+
+    def _show(self, schedule: Schedule, found: PipelineSchedule) -> None:
+        further = further_stages(found)
+        parts = [
+            f"{ms(found.time_per_sample_us)} per sample once full",
+            f"{count(found.n_microbatches, 'sample')} in {ms(found.makespan_us)}",
+        ]
+        if found.kind != "inference":
+            parts.append(f"at most {max(found.in_flight)} in flight")
+        names = [device_label(device.name) for device in schedule.problem.cluster.devices]
+        broken = {device for stage in further for device in found.stages[stage].devices}
+        self._set_facts("   ·   ".join(parts))
+        self.further_button.setVisible(bool(further))
+        texts = [gpipe_loads(schedule) if found.kind == "gpipe" else ""]
+        texts.append(why_not_the_load(schedule, found))
+        if broken:
+            texts.append(f"Not contiguous: {', '.join(names[d] for d in sorted(broken))}.")
+        self.message.setText(" ".join(filter(None, texts)))
+        self.message.setVisible(bool(self.message.text()))
+        self.legend.show()
+        self._draw(schedule, found)
+
+    def _draw(self, schedule: Schedule | None, found: PipelineSchedule | None) -> None:
+        self.canvas.show_pipeline(schedule, found)
+        self._share_height()
+
+    def resizeEvent(self, event: object) -> None:
+        self._share_height()
+
+    def _share_height(self) -> None:
+        """Reserve the full height of the texts, which layouts in docks ignore, and fit the rows."""
+        for text in (self.message, self.legend):
+            text.setMinimumHeight(max(0, text.heightForWidth(self.width())))
+        most = round(ROWS_SEEN * ROW_PX * theme.scale)
+        if not self.message.isHidden():
+            most -= self.message.minimumHeight()
+        self.rows.setMinimumHeight(min(self.canvas.minimumHeight(), most))
+
+    def _set_facts(self, facts: str) -> None:
+        self.facts = facts
+        self.facts_changed.emit()
+
+    def _select_further(self) -> None:
+        found = self.canvas.pipeline
+        if found is not None:
+            ops = [found.stages[stage].ops for stage in further_stages(found)]
+            self._document.select(np.concatenate(ops).tolist())
+
+
+def _simulated(schedule: Schedule, kind: str, n: int) -> PipelineSchedule | int:
+    """Simulate a plan as a pipeline; if it has too many stages, return their number."""
+    problem, plan = schedule.problem, schedule.plan
+    n_stages = len(stages_of(problem, plan))
+    if n_stages > MOST_STAGES:
+        return n_stages
+    return simulate_pipeline(problem, plan, kind, n, planned_rule(plan))
+
+
+def gpipe_loads(schedule: Schedule) -> str:
+    """Describe the largest load of each pass; they add up to GPipe's time per sample."""
+    plan = schedule.plan
+    rule = replace(planned_rule(plan), pipeline="gpipe")
+    forward_us, backward_us = busiest_us(schedule.problem, plan.device, rule, plan.replicas)
+    return f"Busiest device: forward {ms(forward_us)}, backward {ms(backward_us)} per sample."
+
+
+def why_not_the_load(schedule: Schedule, found: PipelineSchedule) -> str:
+    """Explain why a full pipeline is not as fast as its loads; empty if it is."""
+    plan = schedule.plan
+    pipeline = "gpipe" if found.kind == "gpipe" else "1f1b"
+    rule = replace(planned_rule(plan), pipeline=pipeline)
+    load_us = max_load_us(schedule.problem, plan.device, rule, plan.replicas)
+    if found.time_per_sample_us > SLOWER * load_us:
+        return (
+            f"The busiest device works {ms(load_us)} per sample; the rest of the time it "
+            f"waits, because each device takes its part of the {len(found.stages)} stages in a "
+            f"fixed order."
+        )
+    if SLOWER * found.time_per_sample_us < load_us:
+        return (
+            f"The busiest forward and backward parts add up to {ms(load_us)}; the pipeline is "
+            f"faster, because some devices begin backward while others are still in forward."
+        )
+    return ""

@@ -1,0 +1,224 @@
+"""The drawing of a pipeline: a row for each device, with its load and its work over time."""
+
+from __future__ import annotations
+
+import numpy as np
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent, QPen
+
+from enplace.machine.all_reduce import all_reduce_us
+from enplace.machine.loads import (
+    COMPUTE,
+    IN,
+    OUT,
+    device_loads_us,
+    shared_parts_us,
+)
+from enplace.machine.pipeline import PipelineSchedule, Slot, planned_rule
+from enplace.text import count, device_label, ms
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+from enplace.values.profile import FloatArray
+from enplace.values.schedule import Schedule
+from enplace_studio.hatch import paint_hatching
+from enplace_studio.panel import TipWidget
+from enplace_studio.theme import blend, theme
+from enplace_studio.views.timeline.paint import ink_on
+
+PART_NAMES = {COMPUTE: "computes", IN: "receives", OUT: "sends"}
+PART_STRENGTHS = {COMPUTE: 1.0, IN: 0.62, OUT: 0.34}
+
+NAME_PX, LOAD_PX, GAP_PX = 56, 150, 16
+ROW_PX, TALLEST_ROW_PX = 20, 52
+"""The least and the greatest height of a row."""
+TRANSFER_PX, HATCH_PX = 5, 5
+NUMBER_PX, HATCHED_NUMBER_PX = 13, 20
+"""Stages at least this wide show their sample's number, with visible hatching around it."""
+
+
+class PipelineCanvas(TipWidget):
+    """A row for each device in use: its name, the parts of its load, and its work over time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setMouseTracking(True)
+        self.pipeline: PipelineSchedule | None = None
+        self.schedule: Schedule | None = None
+        self._rows: list[int] = []
+        self._names: list[str] = []
+        self._whole_us = 1.0
+        self._parts_us: FloatArray = np.zeros((0, 3))
+        self._loads_us: FloatArray = np.zeros(0)
+        self._further: set[int] = set()
+        theme.changed.connect(self.update)
+
+    def show_pipeline(self, schedule: Schedule | None, pipeline: PipelineSchedule | None) -> None:
+        """Show this pipeline, or nothing if there is none."""
+        self.schedule, self.pipeline = schedule, pipeline
+        self._rows, self._names, self._further = [], [], set()
+        if schedule is not None and pipeline is not None:
+            used = {device for stage in pipeline.stages for device in stage.devices}
+            self._rows = sorted(used)
+            devices = schedule.problem.cluster.devices
+            self._names = [device_label(devices[device].name) for device in self._rows]
+            self._whole_us = max(pipeline.makespan_us, 1e-9)
+            self._further = set(further_stages(pipeline))
+            problem, plan = schedule.problem, schedule.plan
+            self._parts_us = _parts_us(problem, plan)
+            self._loads_us = device_loads_us(
+                problem, plan.device, planned_rule(plan), plan.replicas
+            )
+        self.setMinimumHeight(round(len(self._rows) * ROW_PX * theme.scale))
+        self.setAccessibleName(
+            "" if pipeline is None else f"Pipeline of {count(len(pipeline.stages), 'stage')}"
+        )
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        return QSize(400, 90)
+
+    # Geometry
+
+    @property
+    def _left(self) -> float:
+        return (NAME_PX + LOAD_PX + GAP_PX) * theme.scale
+
+    def lane(self, device: int) -> QRectF:
+        """Return the area of a device's stages."""
+        height = min(self.height() / max(len(self._rows), 1), TALLEST_ROW_PX * theme.scale)
+        top = self._rows.index(device) * height
+        return QRectF(self._left, top + 2, self.width() - self._left, height - 4)
+
+    def box(self, slot: Slot) -> QRectF:
+        """Return the area of a slot."""
+        lane, whole_us = self.lane(slot.device), self._whole_us
+        left = lane.left() + slot.start_us / whole_us * lane.width()
+        width = max((slot.finish_us - slot.start_us) / whole_us * lane.width(), 1.0)
+        thin = TRANSFER_PX * theme.scale
+        if slot.part == COMPUTE:
+            return QRectF(left, lane.top(), width, lane.height() - thin)
+        return QRectF(left, lane.bottom() - thin + 1, width, thin - 1)
+
+    def _slots(self) -> list[Slot]:
+        if self.pipeline is None:
+            return []
+        computing = [slot for row in self.pipeline.computing for slot in row]
+        return [*computing, *self.pipeline.transfers]
+
+    # Drawing
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        with QPainter(self) as painter:
+            for device, name in zip(self._rows, self._names, strict=True):
+                self._paint_row(painter, device, name)
+            for slot in self._slots():
+                self._paint_slot(painter, slot)
+
+    def _paint_row(self, painter: QPainter, device: int, name: str) -> None:
+        tokens, lane = theme.tokens, self.lane(device)
+        painter.fillRect(lane, tokens.lane)
+        painter.setPen(tokens.text)
+        painter.setFont(theme.font(11, QFont.Weight.Medium))
+        middle = Qt.AlignmentFlag.AlignVCenter
+        area = QRectF(0, lane.top(), NAME_PX * theme.scale, lane.height())
+        shown = QFontMetricsF(painter.font()).elidedText(
+            name, Qt.TextElideMode.ElideMiddle, area.width() - 4
+        )
+        painter.drawText(area, middle, shown)
+        parts_us = self._parts_us[device]
+        painter.setFont(theme.font(11))
+        text = ms(float(self._loads_us[device]))
+        text_px = QFontMetricsF(painter.font()).horizontalAdvance("1,000.0 ms") + 6
+        bars_px = LOAD_PX * theme.scale - text_px
+        left, most_us = area.right(), max(float(self._parts_us.sum(axis=1).max()), 1e-9)
+        for part in (COMPUTE, IN, OUT):
+            width = float(parts_us[part]) / most_us * bars_px
+            bar = QRectF(left, lane.center().y() - 5, width, 10)
+            painter.fillRect(bar, _shade(device, PART_STRENGTHS[part]))
+            left += width
+        painter.setPen(tokens.dim)
+        where = QRectF(area.right() + bars_px, lane.top(), text_px, lane.height())
+        painter.drawText(where, middle | Qt.AlignmentFlag.AlignRight, text)
+
+    def _paint_slot(self, painter: QPainter, slot: Slot) -> None:
+        box = self.box(slot)
+        if slot.part != COMPUTE:
+            painter.fillRect(box, theme.tokens.dim)
+            return
+        color = theme.device_color(slot.device)
+        inside = box.adjusted(0, 0, -1 if box.width() > 3 else 0, 0)
+        painter.fillRect(inside, color)
+        if slot.backward:
+            paint_hatching(painter, inside, theme.tokens.lane, HATCH_PX)
+        if slot.stage in self._further and box.width() > 3:
+            painter.setPen(QPen(theme.tokens.text, 1))
+            painter.drawRect(box.adjusted(0.5, 0.5, -1.5, -0.5))
+        if box.width() >= (HATCHED_NUMBER_PX if slot.backward else NUMBER_PX) * theme.scale:
+            self._paint_number(painter, box, str(slot.microbatch + 1), color)
+
+    def _paint_number(self, painter: QPainter, box: QRectF, number: str, color: QColor) -> None:
+        """Write a number in the middle of a box, on an unhatched plate."""
+        painter.setFont(theme.font(10))
+        metrics = QFontMetricsF(painter.font())
+        plate = QRectF(0, 0, metrics.horizontalAdvance(number) + 4, metrics.height())
+        plate.moveCenter(box.center())
+        plate = plate.intersected(box)
+        painter.fillRect(plate, color)
+        painter.setPen(ink_on(color))
+        painter.drawText(plate, Qt.AlignmentFlag.AlignCenter, number)
+
+    # The pointer
+
+    def tip_at(self, at: QPointF) -> str:
+        """Describe the slot at a point, or the parts of a device's load."""
+        if self.pipeline is None or self.schedule is None:
+            return ""
+        devices = self.schedule.problem.cluster.devices
+        for slot in self._slots():
+            if self.box(slot).contains(at):
+                way = "backward" if slot.backward else "forward"
+                which = " (a further subgraph)" if slot.stage in self._further else ""
+                stage = self.pipeline.stages[slot.stage]
+                return (
+                    f"sample {slot.microbatch + 1}, stage {slot.stage + 1}{which}, {way}: "
+                    f"{device_label(devices[slot.device].name)} {PART_NAMES[slot.part]} for "
+                    f"{ms(slot.finish_us - slot.start_us)}, from {ms(slot.start_us)}\n"
+                    f"{count(len(stage.ops), 'op')}"
+                )
+        for device in self._rows:
+            lane = self.lane(device)
+            if lane.top() <= at.y() <= lane.bottom() and at.x() < lane.left():
+                parts, load_us = self._parts_us[device], float(self._loads_us[device])
+                return (
+                    f"{device_label(devices[device].name)}, for one sample: {ms(load_us)}\n"
+                    f"compute   {ms(float(parts[COMPUTE]))}\nin   {ms(float(parts[IN]))}\n"
+                    f"out   {ms(float(parts[OUT]))}"
+                )
+        return ""
+
+
+def _parts_us(problem: Problem, plan: Plan) -> FloatArray:
+    """Compute each device's compute, in and out times for one sample; shape (n_devices, 3).
+
+    Gradients that replicas exchange count as sent.
+    """
+    loads: FloatArray = shared_parts_us(problem, plan.device, plan.replicas).sum(axis=1)
+    for group in plan.replicas:
+        loads[list(group), OUT] += all_reduce_us(problem, plan.device, group)
+    return loads
+
+
+def _shade(device: int, strength: float) -> QColor:
+    return blend(theme.device_color(device), theme.tokens.panel, strength)
+
+
+def further_stages(found: PipelineSchedule) -> list[int]:
+    """Find the stages whose device has an earlier stage in the same pass."""
+    seen: set[tuple[int, bool]] = set()
+    further = []
+    for number, stage in enumerate(found.stages):
+        place = stage.devices[0], stage.backward
+        if place in seen:
+            further.append(number)
+        seen.add(place)
+    return further

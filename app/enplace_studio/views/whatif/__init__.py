@@ -1,0 +1,13 @@
+"""The effect of faster compute or links."""
+
+from PySide6.QtCore import Qt
+
+from enplace_studio.view import View
+
+VIEW = View(
+    "whatif",
+    "What if",
+    "enplace_studio.views.whatif.view",
+    Qt.DockWidgetArea.RightDockWidgetArea,
+    height=140,
+)

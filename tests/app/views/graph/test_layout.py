@@ -1,0 +1,129 @@
+import sys
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QObject
+
+from enplace.names.groups import group_ops, subgroups
+from enplace.processes.worker import Program
+from enplace_studio.views.graph import dot, layout
+from enplace_studio.views.graph.facts import GroupEdges, group_edges
+from enplace_studio.views.graph.scene import card_rects
+from problems import profile_of
+
+
+def grid_profile(layers=2, steps=12, per_step=10):
+    names = [
+        f"{prefix}lstm{layer}/t{step}/op{i}"
+        for prefix in ("", "gradients/")
+        for layer in range(layers)
+        for step in range(steps)
+        for i in range(per_step)
+    ]
+    return profile_of(dict.fromkeys(names, 5.0), [(a, b, 4) for a, b in pairwise(names)])
+
+
+def overlaps(arrangement):
+    rects = card_rects(arrangement)
+    return [(i, j) for i, j in combinations(range(len(rects)), 2) if rects[i].intersects(rects[j])]
+
+
+def random_edges(n, n_edges):
+    random = np.random.default_rng(3)
+    ends = np.sort(random.integers(0, n, (n_edges, 2)), axis=1)
+    ends = np.unique(ends[ends[:, 0] < ends[:, 1]], axis=0)
+    return GroupEdges(ends[:, 0], ends[:, 1], np.ones(len(ends), dtype=np.int64))
+
+
+@pytest.mark.parametrize("width", [300, 700, 1200, 2500])
+def test_cards_never_overlap_in_a_grid(width):
+    grouping = group_ops(grid_profile())
+    assert layout.is_regular(grouping)
+    arrangement = layout.grid(grouping, width)
+    assert not overlaps(arrangement)
+    assert arrangement.bounds[2] <= max(width, 480)
+
+
+def test_equal_steps_of_two_layers_share_a_column():
+    grouping = group_ops(grid_profile())
+    arrangement = layout.grid(grouping, 1400)
+    columns = {}
+    for group, label in enumerate(grouping.labels):
+        columns.setdefault(label, set()).add(arrangement.x[group])
+    assert all(len(places) == 1 for places in columns.values())
+    assert len({places.pop() for places in columns.values()}) == len(set(grouping.labels))
+    lines = {}
+    for group, row in enumerate(grouping.rows):
+        lines.setdefault(row, set()).add(arrangement.y[group])
+    assert [len(line) for line in lines.values()] == [1] * 4
+
+
+def test_short_rows_are_next_to_their_gradients():
+    names = [
+        f"{prefix}block{b}/unit{u}/op{i}"
+        for prefix in ("", "gradients/")
+        for b in range(6)
+        for u in range(3)
+        for i in range(20)
+    ]
+    profile = profile_of(dict.fromkeys(names, 5.0), [(a, b, 4) for a, b in pairwise(names)])
+    grouping = group_ops(profile)
+    arrangement = layout.grid(grouping, 970)
+    derived = np.array([" of " in row for row in grouping.rows])
+    assert arrangement.x[derived].min() > arrangement.x[~derived].max()
+    assert not overlaps(arrangement)
+
+
+def test_layers_follow_the_edges():
+    edges = random_edges(40, 90)
+    grouping = group_ops(profile_of({f"op{i}": 1.0 for i in range(40)}))
+    arrangement = layout.layered(grouping, edges)
+    assert (arrangement.y[edges.source] < arrangement.y[edges.target]).all()
+    assert not overlaps(arrangement)
+
+
+def test_a_chain_is_arranged_like_text():
+    names = [f"op{i}" for i in range(30)]
+    profile = profile_of(dict.fromkeys(names, 1.0), [(a, b, 1) for a, b in pairwise(names)])
+    grouping = group_ops(profile)
+    assert layout.is_chain(grouping, group_edges(profile, grouping))
+    arrangement = layout.reading(grouping, 600)
+    order = np.lexsort((arrangement.x, arrangement.y))
+    assert np.array_equal(order, np.arange(30))
+
+
+def test_equal_labels_are_distinguished_by_their_scope():
+    names = [f"{scope}/{part}/op{i}" for scope in "abcd" for part in ("x", "y") for i in range(9)]
+    profile = profile_of(dict.fromkeys(names, 1.0))
+    texts = layout.unique_texts(subgroups(profile, range(profile.n_ops), 8))
+    assert "a / x" in texts
+    assert len(set(texts)) == 8
+
+
+def test_graphviz_runs_in_a_worker(qtbot):
+    edges = random_edges(20, 40)
+    parent, answers = QObject(), []
+    process = dot.DotProcess(parent)
+    process.start(20, edges, lambda x, y: answers.append((x, y)), lambda: answers.append(None))
+    qtbot.waitUntil(lambda: bool(answers))
+    ((x, y),) = answers
+    assert (y[edges.source] < y[edges.target]).all()
+    assert len(x) == 20
+
+
+@pytest.mark.parametrize("program", ["print('no places')", "import time; time.sleep(3600)"])
+def test_a_layout_that_fails_or_takes_too_long_is_abandoned(qtbot, monkeypatch, program):
+    monkeypatch.setattr(dot, "PROGRAM", Program((sys.executable, "-c", program), "Graphviz"))
+    parent, answers = QObject(), []
+    process = dot.DotProcess(parent)
+    process._timer.setInterval(400)
+    process.start(3, random_edges(3, 5), lambda x, y: None, lambda: answers.append("failed"))
+    qtbot.waitUntil(lambda: answers == ["failed"])
+
+
+def test_cards_keep_the_requested_distance():
+    from enplace_studio.dot_worker import lay_out
+
+    middles = lay_out(2, np.array([[0, 1]]), (132, 42), (10, 40))
+    assert middles[0, 1] - middles[1, 1] == pytest.approx(82, abs=1)

@@ -1,0 +1,159 @@
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QLabel
+
+from documents import chain_document, document_of
+from enplace_studio.document import Document
+from enplace_studio.views.inspector.view import InspectorView
+from problems import cluster_of, profile_of
+
+LEFT = Qt.MouseButton.LeftButton
+
+
+@pytest.fixture
+def open_view(opener):
+    def open_it(document, width=300, height=420):
+        return opener(InspectorView, document, width, height)
+
+    return open_it
+
+
+def texts(view: InspectorView) -> str:
+    return "\n".join(made.text() for made in view.findChildren(QLabel))
+
+
+def select(view: InspectorView, document: Document, ops, qtbot) -> None:
+    document.select(ops)
+    qtbot.waitUntil(lambda: view.where is not None)
+
+
+def test_the_pane_names_the_selection_and_its_device(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [2], qtbot)
+    assert "1 op · 0.010 ms" in texts(view)
+    assert [button.isChecked() for button in view.where.buttons] == [False, True]
+
+
+def test_a_device_button_places_the_selection(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [1], qtbot)
+    QTest.mouseClick(view.where.buttons[1], LEFT)
+    assert document.current.plan.device.tolist() == [0, 1, 1]
+    qtbot.waitUntil(lambda: view.where.buttons[1].isChecked())
+    assert "Pinned to GPU 1." in view.sentence.text()
+
+
+def test_other_devices_show_the_change_in_step_time(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [1], qtbot)
+    qtbot.waitUntil(lambda: view.where.buttons[1].note == "−0.012 ms")
+    assert view.where.buttons[0].note == ""
+    assert document.undo_stack.count() == 0
+
+
+def test_a_device_that_an_op_cannot_use_gives_the_reason(open_view, qtbot):
+    profile = profile_of({"a": 1, "b": 1}, cpu={"c": 1})
+    document = document_of(profile, cluster_of(2, cpu_lanes=1), {"a": 0, "b": 0, "c": 2})
+    view = open_view(document)
+    select(view, document, [0], qtbot)
+    cpu = view.where.buttons[2]
+    qtbot.waitUntil(lambda: not cpu.isEnabled())
+    assert "cannot run" in cpu.toolTip()
+
+
+def test_each_of_many_devices_shows_the_cost_of_a_move(open_view, qtbot):
+    profile = profile_of({"a": 1, "b": 1})
+    document = document_of(profile, cluster_of(12), {"a": 0, "b": 0})
+    view = open_view(document)
+    select(view, document, [1], qtbot)
+    qtbot.waitUntil(lambda: all("step time" in b.toolTip() for b in view.where.buttons[1:]))
+    assert view.where.buttons[11].note
+
+
+def test_a_preview_of_an_earlier_plan_is_dropped(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [1], qtbot)
+    document.previews.start([1], 1)
+    document.place([1], 1)
+    qtbot.waitUntil(lambda: view.where.buttons[0].note == "+0.012 ms")
+    assert view.where.buttons[1].note == ""
+
+
+def test_pin_unpin_and_colocate(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [0, 1], qtbot)
+    view.buttons["Pin here"].click()
+    assert document.problem.pins == {0: 0, 1: 0}
+    qtbot.waitUntil(lambda: "Unpin" in view.buttons)
+    assert not view.buttons["Pin here"].isEnabled()
+    view.buttons["Unpin"].click()
+    assert document.problem.pins == {}
+    qtbot.waitUntil(lambda: "Unpin" not in view.buttons)
+    view.buttons["Colocate"].click()
+    assert document.problem.together == ((0, 1),)
+    qtbot.waitUntil(lambda: "Separate" in view.buttons)
+    view.buttons["Separate"].click()
+    assert document.problem.together == ()
+
+
+def test_the_menu_of_a_device_forbids_and_allows(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document)
+    select(view, document, [2], qtbot)
+
+    def actions(device):
+        menu = view.where.menu_of(view.where.buttons[device])
+        return {action.text(): action for action in menu.actions()}
+
+    actions(0)["Keep off GPU 0"].trigger()
+    assert document.problem.forbidden == {(2, 0)}
+    actions(0)["Allow GPU 0 again"].trigger()
+    assert document.problem.forbidden == frozenset()
+    actions(0)["Move to GPU 0 without a pin"].trigger()
+    assert document.current.plan.device.tolist() == [0, 0, 0]
+    assert document.problem.pins == {}
+
+
+def test_an_empty_selection_shows_an_introduction(open_view):
+    assert "Open a model" in texts(open_view(Document()))
+    assert "Select a group" in texts(open_view(chain_document()))
+
+
+def test_an_empty_selection_shows_the_methods_note_on_the_plan(open_view):
+    document = chain_document()
+    entry = document.current
+    plan = replace(entry.plan, note="the best of 60 linear orders")
+    document.add_plan(replace(entry, name="noted", plan=plan))
+    assert "The best of 60 linear orders." in texts(open_view(document))
+
+
+def test_without_a_plan_the_pane_asks_for_one(open_view, qtbot):
+    profile = profile_of({"a": 1, "b": 1})
+    document = document_of(profile, cluster_of(2))
+    view = open_view(document)
+    assert "Press Solve" in texts(view)
+    select(view, document, [0], qtbot)
+    assert not any(button.isEnabled() for button in view.where.buttons)
+
+
+def rows(widgets):
+    return len({widget.y() for widget in widgets})
+
+
+def test_in_a_narrow_pane_the_buttons_stand_below_each_other(open_view, qtbot):
+    document = chain_document()
+    view = open_view(document, width=200)
+    select(view, document, [1], qtbot)
+    devices, actions = view.where.buttons, [view.buttons["Pin here"], view.buttons["Colocate"]]
+    qtbot.waitUntil(lambda: rows(devices) == rows(actions) == 2)
+    assert view.where.minimumSizeHint().width() < 200 - 2 * 16
+    view.resize(400, 420)
+    qtbot.waitUntil(lambda: rows(devices) == rows(actions) == 1)

@@ -1,0 +1,90 @@
+import pytest
+from PySide6.QtCore import QPointF
+
+from documents import chain_document, document_of
+from enplace_studio.document import Document
+from enplace_studio.views.memory.view import MemoryView
+from problems import cluster_of, profile_of
+
+
+@pytest.fixture
+def open_view(opener):
+    def open_it(document, width=280, height=240):
+        return opener(MemoryView, document, width, height)
+
+    return open_it
+
+
+def big_document(capacity_gib: float) -> Document:
+    mib = 1 << 20
+    profile = profile_of(
+        {"a": 10, "b": 10}, [("a", "b", 400 * mib)], persistent={"a": 600 * mib, "b": 1}
+    )
+    cluster = cluster_of(3, capacity_bytes=round(capacity_gib * 1024 * mib), b1_us_per_byte=1e-6)
+    return document_of(profile, cluster, {"a": 0, "b": 0}, {"a": 0, "b": 1})
+
+
+def test_a_device_shows_its_peak_against_its_capacity(open_view):
+    view = open_view(big_document(2))
+    (device,) = view.devices
+    assert (device.title, device.verdict) == ("GPU 0", "1,000 MiB of 2 GiB at the peak")
+    assert device.over_bytes == 0
+
+
+def test_a_device_that_is_too_small_shows_the_excess(open_view):
+    view = open_view(big_document(0.75))
+    assert view.devices[0].verdict == "does not fit: 232 MiB over"
+    view.grab()
+
+
+def test_unused_devices_are_left_out(open_view, qapp):
+    document = big_document(2)
+    view = open_view(document)
+    document.choose_plan(document.plans[1])
+    qapp.processEvents()
+    assert [device.title for device in view.devices] == ["GPU 0", "GPU 1"]
+
+
+def test_an_almost_empty_device_is_one_line(open_view):
+    view = open_view(chain_document())
+    assert all(device.is_compact for device in view.devices)
+    assert view.devices[0].sizeHint().height() < 30
+
+
+def test_the_curve_lists_the_tensors_held_at_the_pointer(open_view):
+    view = open_view(big_document(2))
+    device = view.devices[0]
+    middle = device.curve_area.center()
+    tip = device.tip_at(QPointF(device.width() * 0.75, middle.y()))
+    assert tip.splitlines() == [
+        "GPU 0 at 0.015 ms: 1,000 MiB",
+        "400 MiB   a",
+        "600 MiB   weights and optimiser",
+    ]
+
+
+def test_the_bar_names_its_parts(open_view, qapp):
+    document = big_document(2)
+    view = open_view(document)
+    document.choose_plan(document.plans[1])
+    qapp.processEvents()
+    tip = view.devices[1].tip_at(QPointF(10, 25))
+    assert "received from other devices   400 MiB" in tip
+    assert "activations   0 B" in tip
+
+
+def test_the_pane_follows_the_schedule(open_view, qapp):
+    document = big_document(2)
+    view = open_view(document)
+    document.place([1], 1)
+    qapp.processEvents()
+    assert [device.title for device in view.devices] == ["GPU 0", "GPU 1"]
+    document.undo_stack.undo()
+    qapp.processEvents()
+    assert [device.title for device in view.devices] == ["GPU 0"]
+
+
+def test_an_empty_pane_shows_no_device(open_view):
+    view = open_view(Document())
+    view.grab()
+    assert view.devices == []

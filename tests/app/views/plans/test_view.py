@@ -1,0 +1,212 @@
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QLineEdit
+
+from documents import add_plan, document_of
+from enplace.values.problem import THROUGHPUT
+from enplace_studio.document import Document
+from enplace_studio.views.plans.facts import compare, standing, tooltip, why_stale
+from enplace_studio.views.plans.view import PlansView
+from problems import cluster_of, profile_of
+from threads import finish_work
+
+LEFT = Qt.MouseButton.LeftButton
+NONE = Qt.KeyboardModifier.NoModifier
+CTRL = Qt.KeyboardModifier.ControlModifier
+
+
+def three_plans() -> Document:
+    """Two independent ops of 10 µs: one GPU takes 20 µs, two take 10; the expert takes 20."""
+    profile = profile_of({"a": 10, "b": 10}, persistent={"a": 100})
+    document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 0})
+    add_plan(document, "expert", {"a": 1, "b": 1}, method="expert")
+    add_plan(document, "both", {"a": 0, "b": 1})
+    document.undo_stack.clear()
+    return document
+
+
+@pytest.fixture
+def open_view(opener):
+    def open_it(document, width=260, height=420):
+        view = opener(PlansView, document, width, height)
+        finish_work(document)  # the cards show the bounds
+        view._later.stop()
+        view.rebuild()
+        return view
+
+    return open_it
+
+
+def names(view: PlansView) -> list[str]:
+    return [card.entry.name for card in view.cards]
+
+
+def card_of(view: PlansView, name: str):
+    return next(card for card in view.cards if card.entry.name == name)
+
+
+def test_plans_are_listed_fastest_first(open_view):
+    view = open_view(three_plans())
+    assert names(view)[0] == "both"
+    assert set(names(view)[1:]) == {"plan 1", "expert"}
+
+
+def test_a_card_compares_the_plan_with_the_expert(open_view):
+    document = three_plans()
+    card = card_of(open_view(document), "both")
+    assert (card.step, card.standing) == ("0.010 ms", "−50.0 % vs expert")
+    assert card.notes[0] == "gap 0.0 %"
+    assert standing(document.project, document.project.expert) == ("reference", "dim")
+
+
+def test_a_plan_for_a_pipeline_is_listed_last_with_its_own_number(open_view):
+    document = three_plans()
+    entry = document.plans[-1]
+    for name, value_us, bound_us, proven in (
+        ("slower", 12.0, 6.0, False),
+        ("best", 8.0, 8.0, True),
+        ("unsure", 9.0, 9.0, False),
+    ):
+        plan = replace(
+            entry.plan,
+            objective=THROUGHPUT,
+            value_us=value_us,
+            bound_us=bound_us,
+            proven=proven,
+        )
+        document.add_plan(replace(entry, name=name, plan=plan))
+    view = open_view(document)
+    assert names(view)[-3:] == ["best", "unsure", "slower"]
+    best, unsure, slower = view.cards[-3:]
+    assert (best.step, best.standing) == ("0.0080 ms/sample", "proven best")
+    assert (unsure.step, unsure.standing) == ("0.0090 ms/sample", "gap 0.0 %")
+    assert (slower.step, slower.standing) == ("0.012 ms/sample", "gap 50.0 %")
+    assert best.notes[0] == "one step 0.010 ms"
+
+
+def test_a_note_of_the_method_is_in_the_tooltip(open_view):
+    document = three_plans()
+    entry = document.plans[-1]
+    noted = replace(entry, plan=replace(entry.plan, note="Linear orders only."))
+    assert "Linear orders only." in tooltip(document.project, document.bounds, noted)
+
+
+def test_a_plan_that_does_not_fit_is_marked(open_view):
+    profile = profile_of({"a": 10, "b": 10}, persistent={"a": 60, "b": 60})
+    document = document_of(profile, cluster_of(2, capacity_bytes=100), {"a": 0, "b": 0})
+    card = open_view(document).cards[0]
+    assert card.notes[0] == "does not fit"
+    assert "does not fit: GPU 0 needs 20 B more" in tooltip(
+        document.project, document.bounds, card.entry
+    )
+
+
+def test_a_click_shows_a_plan(open_view, qtbot):
+    document = three_plans()
+    view = open_view(document)
+    QTest.mouseClick(card_of(view, "both"), LEFT)
+    assert document.current.name == "both"
+    qtbot.waitUntil(lambda: card_of(view, "both").isChecked())
+    assert sum(card.isChecked() for card in view.cards) == 1
+
+
+def test_the_shown_plan_stays_checked_when_clicked_again(open_view, qtbot):
+    view = open_view(three_plans())
+    QTest.mouseClick(card_of(view, "plan 1"), LEFT)
+    qtbot.waitUntil(lambda: card_of(view, "plan 1").isChecked())
+
+
+def test_ctrl_click_compares_with_the_shown_plan(open_view, qtbot):
+    document = three_plans()
+    view = open_view(document)
+    with qtbot.waitExposed(view):
+        pass
+    QTest.mouseClick(card_of(view, "both"), LEFT, CTRL)
+    assert document.current.name == "plan 1"
+    lines = {line.label: line for line in view.comparison.differences}
+    assert lines["step time"].values == ("0.020 ms", "0.010 ms")
+    assert lines["step time"].better == 1
+    assert lines["peak GPU 0"].values == ("100 B", "100 B")
+    assert lines["ops elsewhere"].values[0] == "1"
+    assert card_of(view, "both").is_compared
+
+
+def test_a_comparison_follows_the_shown_plan_and_closes(open_view, qtbot):
+    document = three_plans()
+    view = open_view(document)
+    view.compare_with(card_of(view, "both").entry)
+    document.choose_plan(document.project.expert)
+    qtbot.waitUntil(lambda: view.comparison.differences[1].values == ("reference", "−50.0 %"))
+    view.compare_with(card_of(view, "both").entry)
+    assert view.comparison is None
+
+
+def test_transfers_are_compared():
+    profile = profile_of({"a": 10, "b": 10}, [("a", "b", 50)])
+    document = document_of(profile, cluster_of(2), {"a": 0, "b": 1}, {"a": 0, "b": 0})
+    first, second = document.plans
+    lines = {
+        line.label: line.values
+        for line in compare(document.project, document.bounds, first, second)
+    }
+    assert lines["transfers"] == ("1", "0")
+    assert lines["sent"] == ("50 B", "0 B")
+    assert lines["time sending"] == ("0.051 ms", "0 ms")
+
+
+def test_the_menu_renames_in_place(open_view, qtbot):
+    document = three_plans()
+    view = open_view(document)
+    card = card_of(view, "both")
+    with qtbot.waitExposed(view):
+        view.edit_name(card)
+    editor = card.findChild(QLineEdit)
+    editor.setText("halves")
+    QTest.keyClick(editor, Qt.Key.Key_Return)
+    qtbot.waitUntil(lambda: "halves" in names(view))
+    document.undo_stack.undo()
+    qtbot.waitUntil(lambda: "both" in names(view))
+
+
+def test_the_menu_duplicates_removes_and_exports(open_view, qtbot):
+    document = three_plans()
+    view = open_view(document)
+    actions = {a.text(): a for a in view.menu_of(card_of(view, "both")).actions()}
+    with qtbot.waitSignal(document.requests.export_plan) as exported:
+        actions["Export plan.json…"].trigger()
+    assert exported.args[0].name == "both"
+    actions["Duplicate"].trigger()
+    qtbot.waitUntil(lambda: "both 2" in names(view))
+    card = card_of(view, "both 2")
+    {a.text(): a for a in view.menu_of(card).actions()}["Remove"].trigger()
+    qtbot.waitUntil(lambda: "both 2" not in names(view))
+
+
+def test_a_plan_that_breaks_a_pin_is_marked(open_view, qtbot):
+    document = three_plans()
+    view = open_view(document)
+    document.pin_here([0])
+    expert = document.project.expert
+    assert why_stale(document.problem, expert) == "without your pins"
+    assert why_stale(document.problem, document.current) == ""
+    qtbot.waitUntil(lambda: card_of(view, "expert").notes[0] == "without your pins")
+
+
+def test_an_empty_list_explains_how_to_make_a_plan(open_view):
+    view = open_view(Document())
+    view.grab()
+    assert view.cards == []
+
+
+def test_a_plan_that_does_not_fit_is_no_reference():
+    profile = profile_of({"a": 10, "b": 10}, persistent={"a": 600, "b": 600})
+    document = document_of(profile, cluster_of(2, capacity_bytes=1000), {"a": 0, "b": 0})
+    add_plan(document, "spread", {"a": 0, "b": 1})
+    expert = replace(document.plans[0], plan=replace(document.plans[0].plan, method="expert"))
+    document.open(replace(document.project, plans=(expert, document.plans[1])))
+    assert document.project.expert is not None
+    assert standing(document.project, document.project.expert) == ("", "dim")
+    assert standing(document.project, document.plans[1]) == ("", "dim")

@@ -1,0 +1,241 @@
+"""A plan as a pipeline: schedule, loads, subgraphs that break contiguity, and the switch."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPoint, QPointF, QRect
+from PySide6.QtGui import QColor
+from PySide6.QtTest import QTest
+
+from documents import document_of
+from enplace.machine import simulate
+from enplace.machine.loads import COMPUTE
+from enplace.values.load_rule import LoadRule
+from enplace.values.plan import Plan
+from enplace_studio.document import PlanEntry
+from enplace_studio.theme import theme
+from enplace_studio.views.timeline.view import TimelineView
+from problems import cluster_of, profile_of
+from threads import finish_work
+
+CHAIN = [("a", "b", 1), ("b", "c", 1), ("c", "d", 1)]
+
+
+@pytest.fixture
+def opened(opener):
+    """A view on a chain of four ops, with a plan that was made for a pipeline."""
+
+    def open_it(device, objective="throughput", **fields):
+        profile = profile_of(dict.fromkeys("abcd", 10), CHAIN)
+        document = document_of(profile, cluster_of(2, b0_us=1.0, b1_us_per_byte=0.0))
+        plan = Plan(np.array(device), np.arange(4), "max-load-dp", objective=objective, **fields)
+        view = opener(TimelineView, document, 900, 260)
+        document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
+        QTest.qWait(1)
+        finish_work(view)
+        QTest.qWait(1)
+        return view
+
+    return open_it
+
+
+def test_a_plan_for_a_pipeline_shows_as_one(opened):
+    view = opened([0, 0, 1, 1])
+    assert view.pages.currentWidget() is view.pipeline
+    found = view.pipeline.canvas.pipeline
+    assert [len(stage.ops) for stage in found.stages] == [2, 2]
+    assert found.n_microbatches == 8
+    assert "0.021 ms per sample once full" in view.legend
+    assert not view.pipeline.further_button.isVisible()
+
+
+def test_a_plan_for_a_step_shows_as_a_step_and_a_click_shows_its_pipeline(opened):
+    view = opened([0, 0, 1, 1], objective="step-time")
+    assert view.pages.currentWidget() is not view.pipeline
+    view.pipeline_button.click()
+    finish_work(view)
+    assert view.pipeline.canvas.pipeline is not None
+    view.step_button.click()
+    assert "W A S D" in view.legend
+
+
+def test_more_samples_are_simulated_on_request(opened):
+    view = opened([0, 0, 1, 1])
+    view.pipeline.samples.setValue(3)
+    finish_work(view)
+    assert view.pipeline.canvas.pipeline.n_microbatches == 3
+
+
+def test_further_subgraphs_are_named_and_selected(opened):
+    view = opened([0, 1, 0, 1])
+    assert "Not contiguous: GPU 0, GPU 1." in view.pipeline.message.text()
+    view.pipeline.further_button.click()
+    assert view.pipeline._document.selection == {2, 3}
+
+
+def test_the_tooltip_describes_the_slot_at_the_pointer(opened):
+    view = opened([0, 0, 1, 1])
+    canvas = view.pipeline.canvas
+    slot = next(s for row in canvas.pipeline.computing for s in row if s.microbatch == 2)
+    tip = canvas.tip_at(canvas.box(slot).center())
+    assert "sample 3, stage 1, forward: GPU 0 computes for 0.020 ms" in tip
+    load = canvas.tip_at(canvas.lane(1).topLeft() + QPointF(-9, 9))
+    assert load.startswith("GPU 1, for one sample: 0.021 ms")
+    assert "in   0.0010 ms" in load
+
+
+def test_a_load_counts_as_it_did_when_the_plan_was_made(opened):
+    made = {"value_us": 20.0, "load_rule": LoadRule(transfers="overlap")}
+    canvas = opened([0, 0, 1, 1], **made).pipeline.canvas
+    load = canvas.tip_at(canvas.lane(1).topLeft() + QPointF(-9, 9))
+    assert load.startswith("GPU 1, for one sample: 0.020 ms")
+
+
+def test_nothing_overlaps_on_a_device(opened):
+    view = opened([0, 1, 0, 1])
+    for row in view.pipeline.canvas.pipeline.computing:
+        assert all(slot.part == COMPUTE for slot in row)
+        starts = [slot.start_us for slot in row]
+        finishes = [slot.finish_us for slot in row]
+        assert all(f <= s for f, s in zip(finishes[:-1], starts[1:], strict=True))
+
+
+def test_a_pipeline_slower_than_its_busiest_device_has_an_explanation(opened, monkeypatch):
+    assert "busiest device works" not in opened([0, 1, 0, 1]).pipeline.message.text()
+    monkeypatch.setattr("enplace_studio.views.timeline.pipeline.SLOWER", 0.9)
+    message = opened([0, 1, 0, 1]).pipeline.message
+    assert message.isVisible()
+    assert "busiest device works 0.023 ms" in message.text()
+
+
+def test_a_plan_for_gpipe_is_simulated_as_gpipe(opener):
+    profile = profile_of({"a": 10, "gradients/a": 20}, [("a", "gradients/a", 1)])
+    document = document_of(profile, cluster_of(2))
+    view = opener(TimelineView, document, 900, 260)
+    made = ("1f1b", "gpipe", "1f1b")
+    for pipeline in made:
+        made_for = {"objective": "throughput", "load_rule": LoadRule(pipeline=pipeline)}
+        plan = Plan(np.array([0, 0]), np.arange(2), "max-load-dp", **made_for)
+        document.add_plan(PlanEntry(pipeline, plan, simulate(document.problem, plan)))
+        QTest.qWait(1)
+        finish_work(view)
+        assert view.pipeline.canvas.pipeline.kind == pipeline
+    view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("gpipe"))
+    view.pipeline.refresh()
+    finish_work(view)
+    assert view.pipeline.canvas.pipeline.kind == "gpipe"
+
+
+def simulated_as_gpipe(opener, times, edges, device):
+    """Make the timeline of a split over free links, simulated as GPipe."""
+    document = document_of(profile_of(times, edges), cluster_of(2, b0_us=0.0, b1_us_per_byte=0.0))
+    view = opener(TimelineView, document, 900, 260)
+    plan = Plan(np.array(device), np.arange(len(device)), "max-load-dp")
+    document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
+    view.pipeline_button.click()
+    view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("gpipe"))
+    view.pipeline.refresh()
+    finish_work(view)
+    return view
+
+
+def test_gpipe_shows_the_largest_load_of_each_pass(opener):
+    """The largest loads of the passes add up to the headline, even if from different devices."""
+    times = {"a": 10, "b": 20, "gradients/b": 30, "gradients/a": 40}
+    edges = [("a", "b", 1), ("b", "gradients/b", 1), ("gradients/b", "gradients/a", 1)]
+    view = simulated_as_gpipe(opener, times, edges, [0, 1, 1, 0])
+    assert "0.060 ms per sample once full" in view.legend
+    assert "forward 0.020 ms, backward 0.040 ms" in view.pipeline.message.text()
+    view.pipeline.kind.setCurrentIndex(view.pipeline.kind.findData("1f1b"))
+    view.pipeline.refresh()
+    finish_work(view)
+    assert "backward" not in view.pipeline.message.text()
+
+
+def test_gpipe_faster_than_its_loads_has_an_explanation(opener):
+    times = {"a": 10, "b": 50, "gradients/a": 40}
+    edges = [("a", "b", 1), ("a", "gradients/a", 1)]
+    view = simulated_as_gpipe(opener, times, edges, [0, 1, 0])
+    assert "0.050 ms per sample once full" in view.legend
+    assert "add up to 0.090 ms; the pipeline is faster" in view.pipeline.message.text()
+
+
+def test_a_plan_with_too_many_stages_is_not_drawn(opened, monkeypatch):
+    monkeypatch.setattr("enplace_studio.views.timeline.pipeline.MOST_STAGES", 3)
+    view = opened([0, 1, 0, 1])
+    assert view.pipeline.canvas.pipeline is None
+    assert "would have 4 stages" in view.pipeline.message.text()
+
+
+def trained_on(opener, n_devices, width, height):
+    """Make the timeline of a model trained on some GPUs, one layer on each."""
+    forward = [f"layer{i}" for i in range(n_devices)]
+    names = forward + [f"gradients/{name}" for name in reversed(forward)]
+    profile = profile_of(dict.fromkeys(names, 100), [(a, b, 1) for a, b in pairwise(names)])
+    document = document_of(profile, cluster_of(n_devices, b0_us=1.0, b1_us_per_byte=0.0))
+    device = np.array([int(name.removeprefix("gradients/")[5:]) for name in names])
+    plan = Plan(device, np.arange(2 * n_devices), "max-load-dp", objective="throughput")
+    view = opener(TimelineView, document, width, height)
+    document.add_plan(PlanEntry("split", plan, simulate(document.problem, plan)))
+    QTest.qWait(1)
+    finish_work(view)
+    QTest.qWait(1)
+    return view
+
+
+def place_in(view, widget) -> QRect:
+    """Return the area of a part of the pipeline page."""
+    return QRect(widget.mapTo(view.pipeline, QPoint()), widget.size())
+
+
+def test_eight_devices_fit_in_a_small_window(opener, qtbot):
+    view = trained_on(opener, 8, 476, 100)
+    canvas, rows, legend = view.pipeline.canvas, view.pipeline.rows, view.pipeline.legend
+    qtbot.waitUntil(lambda: place_in(view, rows).bottom() < place_in(view, legend).top())
+    lanes = [canvas.lane(device) for device in range(8)]
+    assert all(above.bottom() < below.top() for above, below in pairwise(lanes))
+    assert min(lane.height() for lane in lanes) >= 16
+    assert not rows.verticalScrollBar().isVisible()
+    assert canvas.rect().contains(lanes[-1].toAlignedRect())
+
+
+def test_devices_that_do_not_fit_can_be_scrolled_to(opener):
+    view = trained_on(opener, 24, 476, 300)
+    assert view.minimumSizeHint().height() < 340
+    bar = view.pipeline.rows.verticalScrollBar()
+    bar.setValue(bar.maximum())
+    last = view.pipeline.canvas.lane(23).toAlignedRect()
+    assert view.pipeline.canvas.visibleRegion().contains(last.center())
+
+
+def test_a_long_message_keeps_all_its_lines_and_covers_no_row(opened, qtbot):
+    view = opened([0, 1, 0, 1])
+    page = view.pipeline
+    page.message.setText("Each device takes its part of the stages in a fixed order. " * 4)
+    view.resize(view.minimumSizeHint().width(), 100)
+    message = page.message
+    qtbot.waitUntil(lambda: message.height() >= message.heightForWidth(message.width()))
+    qtbot.waitUntil(lambda: place_in(view, message).bottom() < place_in(view, page.rows).top())
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_backward_is_hatched_in_its_devices_colour(opener, dark):
+    theme.set_mode("dark" if dark else "light")
+    try:
+        view = trained_on(opener, 2, 900, 300)
+        canvas = view.pipeline.canvas
+        picture = canvas.grab().toImage()
+        colour = theme.device_color(1)
+        for slot in canvas.pipeline.computing[1]:
+            box = canvas.box(slot).toAlignedRect().adjusted(2, 0, -3, 0)
+            seen = [picture.pixelColor(x, box.top() + 3) for x in range(box.left(), box.right())]
+            near = [far_apart(colour, one) < far_apart(theme.tokens.lane, one) for one in seen]
+            assert any(near)
+            assert all(near) == (not slot.backward)
+    finally:
+        theme.set_mode("light")
+
+
+def far_apart(one: QColor, other: QColor) -> int:
+    return sum(abs(a - b) for a, b in zip(one.getRgb(), other.getRgb(), strict=True))
