@@ -14,6 +14,7 @@ from enplace.frameworks.registry import framework_of
 from enplace.processes.codecs import plan_from, plan_message
 from enplace.processes.wire import Message
 from enplace.readers.cluster_json import cluster_from_json
+from enplace.values.arrays import freeze_arrays
 from enplace.values.cluster import Cluster, task_of
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -120,9 +121,7 @@ class MeasuredRun:
     rounding_difference: float = math.nan
 
     def __post_init__(self) -> None:
-        for value in vars(self).values():
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
+        freeze_arrays(self)
 
     @property
     def framework(self) -> Framework:

@@ -12,6 +12,18 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 
+def freeze_arrays(value: object) -> None:
+    """Make the arrays of a frozen dataclass read-only; writable ones stay their caller's.
+
+    Called from ``__post_init__``.
+    """
+    for name, array in vars(value).items():
+        if isinstance(array, np.ndarray) and array.flags.writeable:
+            own = array.copy()
+            own.flags.writeable = False
+            object.__setattr__(value, name, own)
+
+
 def inverse(order: IntArray) -> IntArray:
     """Find the position of each number in a permutation."""
     position = np.empty(len(order), dtype=np.int64)

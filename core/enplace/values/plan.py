@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from enplace.errors import PlanError
+from enplace.values.arrays import freeze_arrays
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import STEP_TIME, BoolArray, Problem
 from enplace.values.profile import IntArray
@@ -99,8 +100,7 @@ class Plan:
                 f"policy '{self.policy}' or links '{self.links}' is unknown; use one of "
                 f"{', '.join(POLICIES)} and one of {', '.join(LINK_POLICIES)}"
             )
-        object.__setattr__(self, "device", _frozen(self.device))
-        object.__setattr__(self, "position", _frozen(self.position))
+        freeze_arrays(self)
 
     @property
     def gap(self) -> float | None:
@@ -141,14 +141,6 @@ class Plan:
 def find_gap(value_us: float, bound_us: float) -> float:
     """Return how far a value may be above the best, as a share of the value; 0 below the bound."""
     return 0.0 if value_us <= bound_us else 1 - bound_us / value_us
-
-
-def _frozen(array: IntArray) -> IntArray:
-    """Return the array if it is read-only, otherwise a read-only copy."""
-    if array.flags.writeable:
-        array = array.copy()
-        array.flags.writeable = False
-    return array
 
 
 def check_plan(problem: Problem, plan: Plan) -> None:

@@ -22,7 +22,13 @@ from enplace.errors import (
     TensorMismatchError,
 )
 from enplace.text import UNPRINTABLE
-from enplace.values.arrays import FloatArray, IntArray, csr_offsets, topological_order
+from enplace.values.arrays import (
+    FloatArray,
+    IntArray,
+    csr_offsets,
+    freeze_arrays,
+    topological_order,
+)
 from enplace.values.limits import KINDS, MAX_BYTES, MAX_NAME, MAX_TIME_US, MAX_TOTAL_BYTES
 from enplace.values.measurement import Measurement
 
@@ -97,9 +103,7 @@ class Profile:
         _check_costs(self)
         _check_edges(self)
         _check_backward(self)
-        for value in vars(self).values():
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
+        freeze_arrays(self)
         if len(self.topological_order) < self.n_ops:
             raise CycleError(_describe_cycle(self))
 

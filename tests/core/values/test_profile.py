@@ -1,6 +1,7 @@
 """A profile refuses impossible graphs and costs, and names the op."""
 
 import math
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,16 @@ def test_an_empty_name_and_an_empty_graph_are_refused() -> None:
 def test_columns_of_different_length_are_refused() -> None:
     with pytest.raises(ProfileError, match="scopes has 2 entries for 3 ops"):
         make([], scopes=["", ""])
+
+
+def test_a_profile_does_not_freeze_the_arrays_of_its_caller() -> None:
+    profile = make([(0, 0, 1, 8)])
+    values = {each.name: getattr(profile, each.name) for each in fields(profile)}
+    arrays = {name: v.copy() for name, v in values.items() if isinstance(v, np.ndarray)}
+    again = replace(profile, **arrays)
+    for name, array in arrays.items():
+        array[...] = 0
+        np.testing.assert_array_equal(getattr(again, name), values[name])
 
 
 def test_arrays_cannot_be_changed_afterwards() -> None:

@@ -10,12 +10,12 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPainterPath, QPen
 
-from enplace_studio.graph.colours import Look
-from enplace_studio.graph.facts import BoolArray
-from enplace_studio.graph.layout import CARD_H, TITLE_W
-from enplace_studio.graph.scene import Scene, touching
 from enplace_studio.hatch import paint_hatching
 from enplace_studio.theme import blend, theme
+from enplace_studio.views.graph.colours import Look
+from enplace_studio.views.graph.facts import BoolArray
+from enplace_studio.views.graph.layout import CARD_H, TITLE_W
+from enplace_studio.views.graph.scene import Scene, touching
 
 RADIUS = 7.0
 TEXT_SCALE = 0.42  # below this scale texts would only be noise
