@@ -43,6 +43,7 @@ FRAMEWORK = Framework(
     about_compiled="",
     about_plain_kernels="",
     suffixes=(".flame",),
+    imports=("torchlight",),
     recognise=recognise,
     exporters=(Exporter("flame", "Torchlight script", ".fl", lambda schedule: "burn"),),
 )
@@ -67,14 +68,18 @@ def code_to_use_worker(*command):
 
 
 def add_second_framework(
-    monkeypatch, tmp_path: Path, worker: tuple[str, ...] = (), server: tuple[str, ...] = ()
+    monkeypatch,
+    tmp_path: Path,
+    worker: tuple[str, ...] = (),
+    server: tuple[str, ...] = (),
+    folder: str = "torchlight",
 ) -> None:
     """Add a framework named Torchlight as one folder, and nothing else."""
-    folder = tmp_path / "frameworks" / "torchlight"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text("")
+    package = tmp_path / "frameworks" / folder
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
     given = f"WORKER, SERVER = {worker!r}, {server!r}\n"
-    (folder / "framework.py").write_text(given + SECOND_FRAMEWORK)
-    monkeypatch.setattr(frameworks, "__path__", [*frameworks.__path__, str(folder.parent)])
-    for name in ("torchlight", "torchlight.framework"):
+    (package / "framework.py").write_text(given + SECOND_FRAMEWORK)
+    monkeypatch.setattr(frameworks, "__path__", [*frameworks.__path__, str(package.parent)])
+    for name in (folder, f"{folder}.framework"):
         monkeypatch.delitem(sys.modules, f"{frameworks.__name__}.{name}", raising=False)

@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from enplace.cli.options import FILE, all_of
+from enplace.cli.options import FILE, RegistryType, all_of
 from enplace.errors import EnplaceWarning
 
 if TYPE_CHECKING:
     from enplace.frameworks.source import Source
     from enplace.values.problem import Problem
+
+
+def _framework_names() -> dict[str, str]:
+    from enplace.frameworks.registry import frameworks
+
+    return {name: each.name for name, each in frameworks().items()}
+
+
+FRAMEWORK = RegistryType("framework", _framework_names)
 
 _OPTIONS = {
     "--loss": "Loss to train a saved model with, such as 'mse'; needs --optimizer too.",
@@ -38,6 +47,13 @@ model_options = all_of(
         metavar="N",
         help="Batch size for a saved model, or the value of {batch} in --arg. "
         "[default: the model's own]",
+    ),
+    click.option(
+        "--framework",
+        "framework_name",
+        type=FRAMEWORK,
+        metavar="NAME",
+        help="The framework that opens MODEL. [default: what the script imports]",
     ),
     click.option(
         "--devices",

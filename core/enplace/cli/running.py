@@ -9,8 +9,8 @@ import click
 
 from enplace.cli.answer import NO, YES, Answer, command
 from enplace.cli.inputs import check_outputs, method_names, read_problem_and_plan
-from enplace.cli.models import find_source, model_options
-from enplace.cli.options import FILE, POSITIVE, MethodType, RegistryType, all_of, plan_argument
+from enplace.cli.models import FRAMEWORK, find_source, model_options
+from enplace.cli.options import FILE, POSITIVE, MethodType, all_of, plan_argument
 from enplace.cli.progress import stopped_by_ctrl_c, work_bar
 from enplace.cli.runs import describe_run, describe_tuning, run_numbers, tuning_numbers
 
@@ -32,12 +32,6 @@ run_options = all_of(
         "--no-order", is_flag=True, help="Leave the order of the ops on a device to the framework."
     ),
 )
-
-
-def _framework_names() -> dict[str, str]:
-    from enplace.frameworks.registry import frameworks
-
-    return {folder: framework.name for folder, framework in frameworks().items()}
 
 
 @command("run")
@@ -173,7 +167,7 @@ def tune(
 @click.argument("task")
 @click.option(
     "--framework",
-    type=RegistryType("framework", _framework_names),
+    type=FRAMEWORK,
     metavar="NAME",
     help="The framework that runs the plans. [default: the first that is installed]",
 )

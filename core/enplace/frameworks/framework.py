@@ -26,7 +26,8 @@ class ModelKind:
     Attributes
     ----------
     name : str
-        As in :class:`enplace.frameworks.source.Source`; no two frameworks share one.
+        As in :class:`enplace.frameworks.source.Source`. Only ``script`` and ``module``, programs
+        in Python, may be opened by several frameworks.
     description : str
         What it is, and what happens to it when it is profiled.
     fields : mapping of str to str
@@ -69,6 +70,8 @@ class Framework:
     about_compiled, about_plain_kernels : str
         Sentences that warn the user if a step was compiled as a whole, or ran on slower kernels
         than usual, because the run without a plan then differs from the user's own.
+    imports : tuple of str
+        What programs import that train with this framework.
     suffixes : tuple of str
         Endings of the names of its models' files.
     recognise : callable
@@ -90,6 +93,7 @@ class Framework:
     optimizers: tuple[str, ...]
     about_compiled: str
     about_plain_kernels: str
+    imports: tuple[str, ...]
     suffixes: tuple[str, ...]
     recognise: Callable[[Path], tuple[Path, str]]
     exporters: tuple[Exporter, ...]
@@ -98,6 +102,14 @@ class Framework:
     def is_installed(self) -> bool:
         """Whether it is installed here; looks for it without importing it."""
         return importlib.util.find_spec(self.module) is not None
+
+    def opens(self, kind: str) -> bool:
+        """Return whether it opens models of a kind."""
+        return any(each.name == kind for each in self.kinds)
+
+    def kind(self, name: str) -> ModelKind:
+        """Return one of its kinds of model."""
+        return next(each for each in self.kinds if each.name == name)
 
     @property
     def install_command(self) -> str:

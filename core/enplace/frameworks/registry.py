@@ -37,23 +37,24 @@ def framework_in_use() -> Framework:
 
 
 def framework_of_kind(kind: str) -> Framework:
-    """Return the framework that opens a kind of model."""
-    return next(each for each in frameworks().values() if kind in _names(each))
+    """Return the framework that opens a kind of model, the usual one first."""
+    usual = usual_framework()
+    others = (each for each in frameworks().values() if each is not usual)
+    return next(each for each in (usual, *others) if each.opens(kind))
 
 
 def framework_of(profile: Profile) -> Framework:
     """Return the framework of the model that a profile was measured on, if known; else a guess."""
-    kind = profile.measured.source.get("kind")
+    source = profile.measured.source
+    if (known := frameworks().get(source.get("framework_name", ""))) is not None:
+        return known
+    kind = source.get("kind")
     return framework_of_kind(kind) if kind in kinds() else usual_framework()
 
 
 def kinds() -> dict[str, ModelKind]:
     """Return every kind of model that some framework opens, by name."""
     return {kind.name: kind for framework in frameworks().values() for kind in framework.kinds}
-
-
-def _names(framework: Framework) -> set[str]:
-    return {kind.name for kind in framework.kinds}
 
 
 def suffixes() -> tuple[str, ...]:

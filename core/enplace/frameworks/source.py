@@ -11,12 +11,19 @@ from pathlib import Path
 from sys import path as module_path
 from typing import Any
 
-from enplace.disk import is_object, only, take, whole
+from enplace.disk import is_object, only, read_bytes, take, whole
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework
-from enplace.frameworks.registry import framework_of_kind, frameworks, kinds, suffixes
+from enplace.frameworks.registry import (
+    framework_of_kind,
+    frameworks,
+    kinds,
+    suffixes,
+    usual_framework,
+)
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+(\w+)", re.MULTILINE)
 
 MAX_BATCH = 1 << 24
 BATCH = "{batch}"
@@ -44,6 +51,8 @@ class Source:
         0 leaves it to the model.
     signature : str
         Which function of a saved model; empty for its only or its default one.
+    framework_name : str
+        The folder of the framework that opens it; empty for the usual one that opens this kind.
     """
 
     path: str
@@ -53,16 +62,19 @@ class Source:
     optimizer: str = ""
     batch_size: int = 0
     signature: str = ""
+    framework_name: str = ""
 
     @property
     def framework(self) -> Framework:
         """The framework that opens the model."""
+        if self.framework_name:
+            return frameworks()[self.framework_name]
         return framework_of_kind(self.kind)
 
     @property
     def is_recorded(self) -> bool:
         """Whether it holds only measurements, so that opening it runs no code."""
-        return kinds()[self.kind].is_recorded
+        return self.framework.kind(self.kind).is_recorded
 
     @property
     def name(self) -> str:
@@ -96,8 +108,12 @@ def source_from_json(data: Any) -> Source:
     source = is_object(data, "source")
     only(source, set(Source.__dataclass_fields__), "source")
     kind: Any = take(source, "kind", str, "source")
-    if kind not in kinds():
-        raise FileError(f"source: 'kind' must be one of {', '.join(kinds())}, not '{kind}'")
+    name: str = take(source, "framework_name", str, "source", "")
+    if name and name not in frameworks():
+        raise FileError(f"source: no framework is called '{name}'; update Enplace")
+    known = [each.name for each in frameworks()[name].kinds] if name else list(kinds())
+    if kind not in known:
+        raise FileError(f"source: 'kind' must be one of {', '.join(known)}, not '{kind}'")
     arguments = take(source, "arguments", list, "source")
     if wrong := [value for value in arguments if not isinstance(value, str)]:
         raise FileError(f"source: 'arguments' must hold texts, not {wrong[0]!r}")
@@ -110,6 +126,7 @@ def source_from_json(data: Any) -> Source:
         optimizer=take(source, "optimizer", str, "source"),
         batch_size=whole(source, "batch_size", "source", high=MAX_BATCH),
         signature=take(source, "signature", str, "source"),
+        framework_name=name,
     )
 
 
@@ -130,32 +147,69 @@ def source_of(path: str, **options: Any) -> Source:
     """
     place = Path(path).expanduser()
     if place.exists():
-        found, kind = _recognise(place)
-        source = Source(str(found.resolve()), kind)
-    elif _is_module(path):
-        source = Source(path, "module")
+        found, program = _recognise(place), place
+    elif (file := _file_of_module(path)) is not None:
+        program = file
+        found = {n: (path, "module") for n, each in frameworks().items() if each.opens("module")}
     else:
         raise FileError(f"{path}: there is no such file, folder or Python module; check the path")
-    return _with(source, options)
+    name = options.pop("framework_name", "") or _choose(list(found), program)
+    if name not in found:
+        raise FileError(f"{path}: {frameworks()[name].name} does not open this; choose another")
+    model, kind = found[name]
+    return _with(Source(model, kind, framework_name=name), options)
 
 
-def _recognise(place: Path) -> tuple[Path, str]:
-    """Return the path of a model and its kind; if there is none, raise the best explanation."""
-    why: FileError | None = None
-    for framework in frameworks().values():
+def _recognise(place: Path) -> dict[str, tuple[str, str]]:
+    """Return the path of a model and its kind for each framework that opens it.
+
+    Raises
+    ------
+    FileError
+        If none does.
+    """
+    found, why = {}, None
+    for name, framework in frameworks().items():
         try:
-            return framework.recognise(place)
+            model, kind = framework.recognise(place)
         except FileError as error:
             why = error
-    assert why is not None, "there is a framework"
-    raise why
+        else:
+            found[name] = str(model.resolve()), kind
+    if not found and why is not None:
+        raise why
+    return found
 
 
-def _is_module(name: str) -> bool:
-    """Return whether Python could import it; looks only for the first part, and runs nothing."""
+def _choose(names: list[str], program: Path) -> str:
+    """Choose a framework: of those that open a model, one that the program imports.
+
+    If it imports none of them or several, the usual framework goes first.
+    """
+    if len(names) > 1 and program.suffix == ".py":
+        imported = imported_by(program)
+        names = [name for name in names if imported & {*frameworks()[name].imports}] or names
+    return next((name for name in names if frameworks()[name] is usual_framework()), names[0])
+
+
+def imported_by(program: Path) -> set[str]:
+    """Return the first names of what a program imports, as far as its text tells."""
+    return set(_IMPORT.findall(read_bytes(program).decode(errors="replace")))
+
+
+def _file_of_module(name: str) -> Path | None:
+    """Return where a Python module or its package is; looks for its first part, and runs nothing.
+
+    None if Python could not import it.
+    """
     if not _MODULE.fullmatch(name) or Path(name).suffix in suffixes():
-        return False
-    return PathFinder.find_spec(name.partition(".")[0], ["", *module_path]) is not None
+        return None
+    spec = PathFinder.find_spec(name.partition(".")[0], ["", *module_path])
+    if spec is None:
+        return None
+    for folder in spec.submodule_search_locations or ():
+        return Path(folder, *name.split(".")[1:]).with_suffix(".py")
+    return Path(spec.origin or "")
 
 
 def _with(source: Source, options: dict[str, Any]) -> Source:
@@ -178,7 +232,7 @@ def _with(source: Source, options: dict[str, Any]) -> Source:
 
 def is_program(source: Source) -> bool:
     """Return whether a model is a program with arguments: a script or a module."""
-    return "arguments" in kinds()[source.kind].fields
+    return "arguments" in source.framework.kind(source.kind).fields
 
 
 def _takes_batch(source: Source) -> bool:

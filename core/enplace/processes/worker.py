@@ -150,7 +150,7 @@ class Worker:
                 ours.close()
                 why = f"the {program.name} process does not start: {error.strerror}"
                 raise WorkerError(why) from None
-        self._outbox = _Outbox(ours)
+        self._outbox = _Outbox(ours, program.name)
         for message in messages:
             self.send(message)
         self._out, self._errors = bytearray(), bytearray()
@@ -289,10 +289,10 @@ def _stream(stream: IO[bytes] | None) -> IO[bytes]:
 class _Outbox:
     """Encodes and sends messages in a thread, so that the caller never waits."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, name: str) -> None:
         self._connection = connection
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"outbox of {name}", daemon=True)
         self._thread.start()
 
     def send(self, message: Message) -> None:

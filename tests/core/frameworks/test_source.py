@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from enplace.errors import FileError
 from enplace.frameworks.source import Source, source_from_json, source_of
+from fake_framework import add_second_framework
 
 TRACE = b"\x0a\x80\x01\x0a\x7e\x0a\x2d/job:localhost/replica:0/task:0/device:CPU:0"
 """A message of step statistics that begins with a device's name."""
@@ -29,12 +30,12 @@ TRACE = b"\x0a\x80\x01\x0a\x7e\x0a\x2d/job:localhost/replica:0/task:0/device:CPU
 def test_a_file_is_recognised_by_its_name(tmp_path, name, kind):
     path = tmp_path / name
     path.write_bytes(b"anything")
-    assert source_of(str(path)) == Source(str(path), kind)
+    assert source_of(str(path)) == Source(str(path), kind, framework_name="tensorflow")
 
 
 def test_a_folder_with_a_saved_model_is_recognised(tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01")
-    expected = Source(str(tmp_path), "saved-model")
+    expected = Source(str(tmp_path), "saved-model", framework_name="tensorflow")
     assert source_of(str(tmp_path)) == source_of(str(tmp_path / "saved_model.pb")) == expected
     (tmp_path / "other").mkdir()
     with pytest.raises(FileError, match=r"other: there is no saved_model\.pb in this folder"):
@@ -56,7 +57,7 @@ def test_a_dotted_name_is_a_module_and_is_not_imported(tmp_path, monkeypatch):
     (package / "__init__.py").write_text("raise SystemError")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert source_of("explosive.train", arguments=["-n", "3"]) == Source(
-        "explosive.train", "module", ("-n", "3")
+        "explosive.train", "module", ("-n", "3"), framework_name="tensorflow"
     )
 
 
@@ -122,3 +123,54 @@ def test_a_spoilt_source_is_refused_or_valid(source, key, value):
     with suppress(FileError):
         read = source_from_json(source.to_json() | {key: value})
         assert source_from_json(read.to_json()) == read
+
+
+BOTH_OPEN_SCRIPTS = """
+def recognise(path):
+    if path.suffix not in (".py", ".flame"):
+        raise FileError(f"{path}: not a flame")
+    return path, "script" if path.suffix == ".py" else "flame"
+"""
+
+
+@pytest.fixture(params=["aflame", "torchlight"])
+def second(request, tmp_path, monkeypatch):
+    """A second framework that opens scripts, too; its folder comes before or after the first."""
+    add_second_framework(monkeypatch, tmp_path, folder=request.param)
+    path = tmp_path / "frameworks" / request.param / "framework.py"
+    text = path.read_text().replace("kinds=(", 'kinds=(ModelKind("script", "A script."),')
+    start, end = text.index("def recognise"), text.index("def apply")
+    path.write_text(text[:start] + BOTH_OPEN_SCRIPTS + text[end:])
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("text", "owner"),
+    [
+        ("import tensorflow as tf\n", "tensorflow"),
+        ("from keras import layers\n", "tensorflow"),
+        ("    import torchlight.wick\n", None),
+        ("from torchlight import wick\nimport numpy\n", None),
+        ("print('tensorflow')\n", "tensorflow"),
+    ],
+)
+def test_a_script_is_opened_by_the_framework_that_it_imports(tmp_path, second, text, owner):
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    source = source_of(str(path))
+    assert source.framework_name == (owner or second)
+    assert source_from_json(source.to_json()) == source
+    chosen = source_of(str(path), framework_name=second)
+    assert chosen.framework.name == "Torchlight"
+
+
+def test_a_framework_that_does_not_open_a_file_is_refused(tmp_path, second):
+    (tmp_path / "x.flame").write_text("spark")
+    with pytest.raises(FileError, match="TensorFlow does not open this"):
+        source_of(str(tmp_path / "x.flame"), framework_name="tensorflow")
+
+
+def test_a_source_without_a_framework_is_opened_by_the_usual_one(second):
+    old = Source("/train.py", "script").to_json()
+    del old["framework_name"]
+    assert source_from_json(old).framework.name == "TensorFlow"

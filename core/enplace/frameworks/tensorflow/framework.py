@@ -161,6 +161,7 @@ FRAMEWORK = Framework(
     "itself, because oneDNN fuses ops that a plan orders. Your script uses oneDNN and may be "
     "faster.",
     suffixes=tuple(_SUFFIXES),
+    imports=("tensorflow", "keras", "tf_keras"),
     recognise=recognise,
     exporters=(Exporter("python", "Python module", ".py", python_snippet),),
 )

@@ -211,7 +211,7 @@ class _Compilation(event.Listener):
         if self.claims is not None:
             self.claims.finish(step)
         if len(self.loaded) == len(STEPS):
-            self._end_helper()
+            self.end_helper()
 
     def on_start(self, event: event.Event) -> None:
         """Start the other process when the first kernel must be compiled."""
@@ -222,7 +222,7 @@ class _Compilation(event.Listener):
             return
         self.folder = tempfile.TemporaryDirectory(prefix="enplace-", ignore_cleanup_errors=True)
         self.claims = _Claims(Path(self.folder.name))
-        atexit.register(self._end_helper)
+        atexit.register(self.end_helper)
         for step in STEPS:
             self.claims.claim(step)
             if step not in self.loaded:
@@ -253,7 +253,7 @@ class _Compilation(event.Listener):
         done = self.loaded if claims is None else filter(claims.is_finished, STEPS)
         return f"Compiling, once after installation: {len(list(done))} of {len(STEPS)}"
 
-    def _end_helper(self) -> None:
+    def end_helper(self) -> None:
         """Stop the other process: all steps are loaded, or this process ends."""
         if self.helper is not None:
             self.helper.stop(grace_s=0)
@@ -268,3 +268,8 @@ def _start_helper(folder: str) -> Worker:
 
 
 _compilation = _Compilation()
+
+
+def stop_compiling() -> None:
+    """End the other process, as the end of this one does."""
+    _compilation.end_helper()
