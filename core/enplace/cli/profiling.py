@@ -71,9 +71,8 @@ def profile(
 ) -> Answer:
     """Measure what each op of MODEL takes on the devices of this machine.
 
-    MODEL is a training script (.py) or module, or a saved model, such as a Keras model, a
-    SavedModel's folder or a TensorFlow 1 graph. A script is run unchanged until it trains. A
-    recorded RunMetadata (FULL_TRACE) holds the measurement already, so nothing runs.
+    MODEL is a training script (.py) or module, or a saved model or graph. A script is run
+    unchanged until it trains. A recorded trace holds the measurement already, so nothing runs.
     """
     from enplace.frameworks.devices import usual_devices
     from enplace.frameworks.jobs import do_work, profile_job

@@ -190,7 +190,7 @@ class MeasuredRun:
     def about_stock(self) -> str:
         """How the user's script may differ from the run without a plan; empty if it does not."""
         used = (self.cluster.devices[d] for d in np.unique(self.plan.device).tolist())
-        plain = self.facts.get("onednn") is False and all(device.kind == "cpu" for device in used)
+        plain = self.facts.get("plain_kernels") and all(device.kind == "cpu" for device in used)
         remarks = (
             self.framework.about_compiled if self.facts.get("compiled") else "",
             self.framework.about_plain_kernels if plain else "",

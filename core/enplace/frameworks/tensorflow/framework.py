@@ -156,10 +156,9 @@ FRAMEWORK = Framework(
     ),
     optimizers=("adam", "sgd", "rmsprop", "adamw", "adagrad"),
     about_compiled="The script compiles this step with XLA. Enplace measures and runs it op by op, "
-    "also as TensorFlow by itself, so compare with the script, too.",
-    about_plain_kernels="CPU ops ran with TensorFlow's plain kernels, also in TensorFlow by "
-    "itself, because oneDNN fuses ops that a plan orders. Your script uses oneDNN and may be "
-    "faster.",
+    "even without a plan, so compare with the script's own step time too.",
+    about_plain_kernels="CPU ops ran with TensorFlow's plain kernels, with and without the plan, "
+    "because oneDNN fuses ops that a plan orders. Your script uses oneDNN and may be faster.",
     suffixes=tuple(_SUFFIXES),
     imports=("tensorflow", "keras", "tf_keras"),
     recognise=recognise,

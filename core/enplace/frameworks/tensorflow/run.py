@@ -148,7 +148,7 @@ def run_plan(
         "order_edges": count_inputs(graph) - count_inputs(step.graph_def),
         "compared": list(_compared(step)),
         "compiled": whole.compiled,
-        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0",
+        "plain_kernels": os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0",
         "tensorflow": tf.__version__,
     }
     run = _seen(step, problem, plan, order, placed)
