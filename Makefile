@@ -11,7 +11,7 @@ PACKAGE_LISTS := packaging/debian-run.txt
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test lint bench clean system
+.PHONY: run test lint fuzz bench clean system
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
 run: $(VENV)/.installed-run
@@ -43,6 +43,10 @@ test: $(VENV)/.installed-test
 
 lint: $(VENV)/.installed-lint
 	$(check_the_code)
+
+# Broken input for every reader; FUZZ_ARGS is the number of files.
+fuzz: $(VENV)/.installed-lint
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 bench: $(VENV)/.installed-lint
 	QT_QPA_PLATFORM=offscreen $(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -93,9 +93,11 @@ def find_matching(pattern: str, profile: Profile, option: str) -> list[int]:
 
 
 def _why(error: Exception) -> str:
-    """Return RE2's explanation, which is in bytes."""
+    """Return RE2's explanation, which is in bytes, without the part of the regex after it."""
     reason = error.args[0]
-    return reason.decode(errors="replace") if isinstance(reason, bytes) else "half a character"
+    if not isinstance(reason, bytes):
+        return "half a character"
+    return reason.partition(b":")[0].decode(errors="replace")
 
 
 def find_device(text: str, cluster: Cluster, option: str) -> int:
@@ -116,5 +118,5 @@ def find_device(text: str, cluster: Cluster, option: str) -> int:
     if text.isascii() and text.isdigit() and int(text) < len(names):
         return int(text)
     raise ProblemError(
-        f"{option}: cluster '{cluster.name}' has no device '{text}'; use one of {listed(names)}"
+        f"{option}: cluster '{cluster.name}' has no device {text!r}; use one of {listed(names)}"
     )

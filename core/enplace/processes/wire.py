@@ -13,6 +13,8 @@ from __future__ import annotations
 import io
 import json
 import struct
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
@@ -28,6 +30,22 @@ PROGRESS, DONE, FAILED = "progress", "done", "failed"
 _LENGTHS = struct.Struct("<QQ")
 _MAX_BYTES = 1 << 40
 """Longest part of a message. Eight letters of text, read as a length, are always more."""
+
+_BROKEN = (
+    AttributeError,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    RecursionError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What numpy and zipfile raise for bytes that are not what they should be."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -100,12 +118,13 @@ def _lengths(start: bytes | bytearray) -> tuple[int, int]:
 
 
 def _decode(head: bytes, blob: bytes) -> Message:
+    arrays: dict[str, NDArray[Any]] = {}
     try:
         details = json.loads(head)
-    except ValueError:
+        do = details.pop("do")
+        if blob:
+            with np.load(io.BytesIO(blob), allow_pickle=False) as packed:
+                arrays = dict(packed)
+    except _BROKEN:
         raise WireError(f"not a message but {head[:40]!r}") from None
-    arrays: dict[str, NDArray[Any]] = {}
-    if blob:
-        with np.load(io.BytesIO(blob), allow_pickle=False) as packed:
-            arrays = dict(packed)
-    return Message(details.pop("do"), details, arrays)
+    return Message(do, details, arrays)
