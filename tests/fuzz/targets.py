@@ -108,7 +108,7 @@ _MEASURED = {
     "steps": 20,
     "warm_ups": 3,
     "config": {"layers": "2"},
-    "backward": ["b"],
+    "backward": [1],
     "split_lengths": {},
 }
 
