@@ -25,8 +25,8 @@ from enplace.placers import place
 from enplace.readers.clusters import presets
 from enplace_studio.application import make_application
 from enplace_studio.document import Document, PlanEntry
-from enplace_studio.views.graph.view import GraphView
 from enplace_studio.project import start_project
+from enplace_studio.views.graph.view import GraphView
 from enplace_studio.views.timeline.view import TimelineView
 
 TARGET = "20 ms or less"
