@@ -94,9 +94,9 @@ def test_the_views_action_is_in_the_menu_and_the_palette(window, qtbot):
 def test_a_shortcut_that_another_action_has_is_refused(folder, monkeypatch, key):
     monkeypatch.setattr(views, "FOLDERS", [*views.FOLDERS, folder])
     assert "ask-notes" in {action.id for action in all_actions()}
-    view = sys.modules[folder].VIEW
-    taken = replace(view.actions[0], keys=tuple(key.split(", ")))
-    sys.modules[folder].VIEW = replace(view, actions=(taken,))
+    package = sys.modules[f"enplace_studio.views.{folder}"]
+    taken = replace(package.VIEW.actions[0], keys=tuple(key.split(", ")))
+    package.VIEW = replace(package.VIEW, actions=(taken,))
     sentence = r"action 'ask-notes': its shortcut Ctrl\+S belongs to 'save'; choose another one"
     with pytest.raises(ValueError, match=sentence):
         all_actions()
