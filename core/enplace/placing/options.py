@@ -77,8 +77,9 @@ class Option:
             raise EnplaceError(f"option '{self.name}' cannot be '{value}'; use {wanted}")
         return found
 
+    @property
     def fault(self) -> str:
-        """Return what is wrong with the declaration; empty if nothing is."""
+        """What is wrong with the declaration; empty if nothing is."""
         if not self.choices and self.values not in _KINDS:
             return f"has no values; list them, or name one of its kinds: {', '.join(_KINDS)}"
         if self.default != "" and self._read(self.default) != self.default:

@@ -157,8 +157,8 @@ def _option_faults(new: Placer) -> Iterator[str]:
         if known.get(name, option) != option:
             others = listed(methods_with_option(name))
             yield f"its option '{name}' differs from that of {others}; share it, or rename this"
-        if fault := option.fault():
-            yield f"its option '{name}' {fault}"
+        if option.fault:
+            yield f"its option '{name}' {option.fault}"
         if option.objective not in ("", *new.objectives):
             yield f"its option '{name}' is for '{option.objective}', which it does not serve"
 

@@ -3,12 +3,13 @@
 import click
 import pytest
 
-from enplace.cli.solving import compare, place
+from enplace.cli.solving import compare, place, simulate
 from enplace.errors import EnplaceError
 from enplace.placers import all_options
 from enplace.placing.options import FILE, NUMBER, SWITCH, WHOLE, Option, PlaceOptions, load_values
-from enplace.placing.registry import RESERVED
+from enplace.placing.registry import EVERY, RESERVED
 from enplace.values.load_rule import LoadRule
+from enplace.values.plan import LINK_POLICIES, POLICIES
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,20 @@ def test_names_of_other_flags_and_arguments_are_reserved(command):
     flags = {flag.removeprefix("--") for each in command.params for flag in each.opts}
     names = {each.name.replace("_", "-") for each in command.params}
     assert (flags | names) - {"-o"} <= RESERVED
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "values"),
+    [
+        (place, "objective", EVERY),
+        (simulate, "policy", POLICIES),
+        (simulate, "links", LINK_POLICIES),
+    ],
+)
+def test_choices_that_the_command_line_repeats_are_those_of_the_library(command, flag, values):
+    """The command line cannot import the library's values quickly."""
+    (choice,) = (each.type.choices for each in command.params if each.name == flag)
+    assert set(choice) == set(values)
 
 
 def test_a_load_rule_survives_conversion_to_values():
