@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from enplace.compiling import kernel
 from enplace.values.arrays import FloatArray, IntArray
 from enplace.values.problem import Problem
 
@@ -63,9 +64,25 @@ def last_uses_us(problem: Problem, device: IntArray, op_finish_us: FloatArray) -
     """
     profile = problem.profile
     last_us = np.zeros((profile.n_tensors, problem.cluster.n_devices))
-    consumer = profile.edge_op
-    np.maximum.at(last_us, (profile.edge_tensor, device[consumer]), op_finish_us[consumer])
+    _raise_last_uses(profile.edge_ptr, profile.edge_op, device, op_finish_us, last_us)
     return last_us
+
+
+@kernel
+def _raise_last_uses(
+    edge_ptr: IntArray,
+    edge_op: IntArray,
+    device: IntArray,
+    op_finish_us: FloatArray,
+    last_us: FloatArray,
+) -> None:  # pragma: no cover - compiled
+    """Raise the last use of each tensor on each device to the ends of its consumers, in place."""
+    # numpy's maximum.at takes several times as long, and searches ask for the memory of many plans.
+    for tensor in range(len(last_us)):
+        for edge in range(edge_ptr[tensor], edge_ptr[tensor + 1]):
+            consumer = edge_op[edge]
+            to = device[consumer]
+            last_us[tensor, to] = max(last_us[tensor, to], op_finish_us[consumer])
 
 
 def memory_curves(
