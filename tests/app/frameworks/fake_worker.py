@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,7 +87,7 @@ def refuse(job):
 def babble(job):
     sys.stdout.write("Epoch 1 of 10, loss 0.25\n")
     sys.stdout.flush()
-    time.sleep(3600)
+    wait_for_the_end()
 
 
 def ignore_sigterm(job):
@@ -96,7 +95,13 @@ def ignore_sigterm(job):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     say(Message("progress", {"message": f"{os.getpid()} {child.pid}", "fraction": None}))
-    time.sleep(3600)
+    wait_for_the_end()
+
+
+def wait_for_the_end():
+    """End as every worker does: together with the process that started it."""
+    sys.stdin.buffer.read()
+    os.killpg(0, signal.SIGKILL)
 
 
 def crash_once(job):
