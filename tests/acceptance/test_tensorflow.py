@@ -9,7 +9,7 @@ import pytest
 
 from enplace.errors import CancelledError
 from enplace.frameworks.jobs import do_work, profile_job
-from enplace.frameworks.source import source_of
+from enplace.frameworks.source import Source, source_of
 from enplace.frameworks.trust import trust
 from enplace.readers import read_profile
 from readme import commands, shell
@@ -58,7 +58,7 @@ def workspace(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "fit.py").write_text(FIT)
-    trust(tmp_path)
+    trust(Source(str(tmp_path / "train.py"), "script"))
     return tmp_path
 
 

@@ -17,6 +17,7 @@ from enplace.cli.options import (
     plan_argument,
     profile_argument,
 )
+from enplace.cli.progress import compiling_bar
 from enplace.text import count, ms, size
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def describe_profile(profile: Profile) -> str:
 @click.option(
     "--complete", is_flag=True, help="Place ops missing in the plan next to their neighbours."
 )
+@compiling_bar()
 def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> Answer:
     """Write PLAN for another program or for people."""
     from enplace.disk import write_atomically

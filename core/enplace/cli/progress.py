@@ -60,12 +60,24 @@ def work_bar() -> Iterator[Callable[[str, float | None], None]]:
         yield report
 
 
-def _bar(total: float) -> tqdm[Any]:
+@contextmanager
+def compiling_bar() -> Iterator[None]:
+    """Say so if kernels are compiled for more than a moment; also a decorator."""
+    from enplace.placing.stopwatch import Stopwatch
+
+    def report() -> None:
+        bar.set_description_str("Compiling, once after installation")
+
+    with _bar(1, delay_s=1) as bar, Stopwatch().paused_by_compiler(report):
+        yield
+
+
+def _bar(total: float, delay_s: float = 0) -> tqdm[Any]:
     """Make a bar that disappears when it ends."""
     from tqdm import tqdm
 
     tqdm.monitor_interval = 0  # its thread would outlive a short command
-    return tqdm(total=total, disable=None, leave=False, bar_format=_FORM)
+    return tqdm(total=total, disable=None, leave=False, bar_format=_FORM, delay=delay_s)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from enplace.cli.options import (
     solver_options,
     take_values,
 )
-from enplace.cli.progress import progress_bar, stopped_by_ctrl_c
+from enplace.cli.progress import compiling_bar, progress_bar, stopped_by_ctrl_c
 from enplace.errors import EnplaceError
 from enplace.values.load_rule import PIPELINES, TRANSFERS
 
@@ -127,6 +127,7 @@ def place(
     help="Whether the transfers of a pipeline's device overlap with its computing. "
     "[default: the plan's]",
 )
+@compiling_bar()
 def simulate(
     profile: str,
     plan: str,
