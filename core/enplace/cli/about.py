@@ -22,7 +22,7 @@ from enplace.text import device_label, factor, instead, rate, size
 if TYPE_CHECKING:
     from enplace.values.cluster import Cluster
 
-LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "regex", "tqdm")
+LIBRARIES = ("click", "numba", "numpy", "scipy", "networkx", "google-re2", "tqdm")
 STUDIO_MODULES = ("PySide6", "pygraphviz", "pyqtgraph")
 SOLVER_MODULES = {"HiGHS": "highspy", "OR-Tools": "ortools", "PuLP": "pulp"}
 SOLVER_PROGRAMS = ("CBC", "CPLEX", "Gurobi")
