@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import glob
 import json
 import os
 import re
 import secrets
 import shutil
+import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -41,6 +44,9 @@ _FIXES = {
 
 GZIP_MAGIC = b"\x1f\x8b"
 _MOST_LINKS = 40
+_TEMPORARY = ".tmp"
+_PREFIX, _LOCK = "enplace-", ".lock"
+"""Of temporary folders; a process holds the lock of its folder for as long as it lives."""
 
 _T = TypeVar("_T")
 _TYPE_NAMES = {str: "a text", dict: "an object", list: "a list", bool: "true or false"}
@@ -99,7 +105,9 @@ def _is_stream(path: Path) -> bool:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}")
+    name = f".{target.name[:100]}"
+    _remove_abandoned_files(target.parent, name)
+    temporary = target.with_name(f"{name}.{os.getpid()}.{secrets.token_hex(6)}{_TEMPORARY}")
     try:
         is_private = not target.parent.stat().st_mode & 0o077
         with open(temporary, "xb") as file:
@@ -114,6 +122,30 @@ def _replace(target: Path, content: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _remove_abandoned_files(folder: Path, name: str) -> None:
+    """Remove the temporary files of this target that killed processes have left."""
+    for path in folder.glob(f"{glob.escape(name)}.*{_TEMPORARY}"):
+        pid = path.name.split(".")[-3]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a folder that is removed at the end or, if this process is killed, by a later one."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError), open(path / _LOCK, "rb") as lock:  # ours, and complete
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    try:
+        with open(folder / _LOCK, "xb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 
+from enplace.disk import temporary_folder
 from enplace.processes.wire import DONE, FAILED, Message
 from enplace.processes.worker import converse, handler_program
 
@@ -22,8 +22,8 @@ def ask_solver(
     """
     program = handler_program(f"enplace.solvers.{handler}", "solver")
     # The folder is removed together with any files that a killed solver leaves.
-    with tempfile.TemporaryDirectory(prefix="enplace-", ignore_cleanup_errors=True) as folder:
-        environment = {"TMPDIR": folder}
+    with temporary_folder() as folder:
+        environment = {"TMPDIR": str(folder)}
         for message in converse(program, [job], cancelled, limit_s + _GRACE_S, environment):
             if message.do == FAILED:
                 message = Message(DONE, {"status": "failed", "why": message.details["why"]})

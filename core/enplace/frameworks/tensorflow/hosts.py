@@ -10,17 +10,15 @@ import os
 import re
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import NoReturn
 
 import tensorflow as tf
 
-from enplace.disk import write_atomically
+from enplace.disk import temporary_folder, write_atomically
 from enplace.errors import EnplaceError
 from enplace.frameworks.tensorflow.devices import Devices, DevicesError, short_name
 from enplace.frameworks.tensorflow.error_text import first_line
@@ -126,8 +124,7 @@ def _servers(devices: Devices) -> Iterator[str]:
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(len(devices.tasks))]
     hosts = tuple(zip(devices.tasks, addresses, strict=True))
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        path = folder / "cluster.json"
+        path = stack.enter_context(temporary_folder()) / "cluster.json"
         write_atomically(path, cluster_text(replace(devices.cluster, hosts=hosts)))
         started = []
         for task in devices.tasks:

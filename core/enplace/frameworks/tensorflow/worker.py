@@ -10,9 +10,9 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from textwrap import shorten
 
+from enplace.disk import temporary_folder
 from enplace.errors import DoesNotFitError, EnplaceError, PlanError
 from enplace.frameworks.jobs import do_work
 from enplace.frameworks.measured import run_message
@@ -39,10 +39,10 @@ def work(connection: Connection) -> Message:
     """Do the job that is received; see :mod:`enplace.frameworks.jobs`."""
     _keep_memory()
     values, job = _receive(connection)
-    tempfile.tempdir = tempfile.mkdtemp(prefix="enplace-")
-    answer = _answer(job, values, connection.report)
-    _tidy(Path(tempfile.tempdir))
-    return answer
+    # AutoGraph and scripts leave files there, and this process ends without Python's own clean-up.
+    with temporary_folder() as folder:
+        tempfile.tempdir = str(folder)
+        return _answer(job, values, connection.report)
 
 
 def serve(connection: Connection) -> Message:
@@ -59,14 +59,6 @@ def serve(connection: Connection) -> Message:
     connection.report(f"serving {job['task']}")
     server.join()
     raise EnplaceError(f"the server of {job['task']} has ended")
-
-
-def _tidy(scratch: Path) -> None:
-    """Remove AutoGraph's files: it would do so itself only if Python exited normally."""
-    for path in scratch.glob("__autograph_generated_file*"):
-        path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # other files there belong to the script
-        scratch.rmdir()
 
 
 def _keep_memory() -> None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import atexit
 import os
-import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import numpy as np
 from numba.core import event
 
 from enplace.coarsen import merge_batches, merge_chains
+from enplace.disk import temporary_folder
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
@@ -179,7 +179,7 @@ class _Compilation(event.Listener):
     def __init__(self) -> None:
         self.loaded: set[str] = set()
         self.lock = threading.Lock()
-        self.folder: tempfile.TemporaryDirectory[str] | None = None
+        self.folder = ExitStack()
         self.claims: _Claims | None = None
         self.helper: Worker | None = None
         self.report: Report | None = None
@@ -220,8 +220,7 @@ class _Compilation(event.Listener):
         kernel: Any = event.data["dispatcher"].py_func
         if not kernel.__module__.startswith("enplace."):
             return
-        self.folder = tempfile.TemporaryDirectory(prefix="enplace-", ignore_cleanup_errors=True)
-        self.claims = _Claims(Path(self.folder.name))
+        self.claims = _Claims(self.folder.enter_context(temporary_folder()))
         atexit.register(self.end_helper)
         for step in STEPS:
             self.claims.claim(step)
@@ -230,7 +229,7 @@ class _Compilation(event.Listener):
             self.claims.finish(step)
         if len(os.sched_getaffinity(0)) > 1:
             with suppress(WorkerError):  # then this process compiles all
-                self.helper = _start_helper(self.folder.name)
+                self.helper = _start_helper(str(self.claims.folder))
         self.report(self._message())
 
     def on_end(self, event: event.Event) -> None:
@@ -257,9 +256,8 @@ class _Compilation(event.Listener):
         """Stop the other process: all steps are loaded, or this process ends."""
         if self.helper is not None:
             self.helper.stop(grace_s=0)
-        if self.folder is not None:
-            self.folder.cleanup()
-        self.folder, self.claims, self.helper = None, None, None
+        self.folder.close()
+        self.claims, self.helper = None, None
 
 
 def _start_helper(folder: str) -> Worker:

@@ -1,0 +1,72 @@
+"""What killed processes leave behind goes at the next start."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from enplace.disk import temporary_folder, write_atomically
+
+HOLD = """
+import sys
+from enplace.disk import temporary_folder
+with temporary_folder() as folder:
+    (folder / "inside").touch()
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder for temporary files of this process and its children."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def hold_a_folder():
+    """Start a process with a temporary folder; return it, and the folder."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    return child, Path(child.stdout.readline().strip())
+
+
+def test_a_temporary_folder_goes_at_its_end(folder):
+    with temporary_folder() as made:
+        assert made.parent == folder
+        (made / "file").touch()
+    assert not list(folder.iterdir())
+
+
+def test_the_folder_of_a_killed_process_goes_and_that_of_a_running_one_stays(folder):
+    with temporary_folder() as own:
+        running, kept = hold_a_folder()
+        killed, left = hold_a_folder()
+        killed.send_signal(signal.SIGKILL)
+        killed.communicate()
+        assert (left / "inside").exists()
+        with temporary_folder():
+            assert sorted(folder.glob("enplace-*/inside")) == [kept / "inside"]
+            assert own.exists()
+        running.communicate()
+    assert not list(folder.iterdir())
+
+
+def test_temporary_files_of_killed_writers_go_with_the_next_write(tmp_path):
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    left = tmp_path / f".plan.json.{killed.pid}.abc.tmp"
+    running = tmp_path / f".plan.json.{os.getpid()}.abc.tmp"
+    other = tmp_path / f".plan.json.extra.{killed.pid}.tmp"
+    for path in (left, running, other):
+        path.touch()
+    write_atomically(tmp_path / "plan.json", "{}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [running.name, other.name, "plan.json"]
+    )
