@@ -19,9 +19,23 @@ def main(argv: list[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit status: 0 normally, 2 if the demo failed.
+        Exit status: 0 normally, 2 if the demo failed or a library is missing.
     """
     arguments = _parse(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name.startswith("enplace"):
+            raise
+        print(
+            f"enplace-studio: needs {name}; install it with: pip install 'enplace[studio]'",
+            file=sys.stderr,
+        )
+        return 2
+
+
+def _run(arguments: argparse.Namespace) -> int:
     if arguments.offscreen_demo:
         os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
         # The off-screen platform warns about every window with a minimum size.

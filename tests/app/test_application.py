@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import threading
 from PySide6.QtCore import QElapsedTimer
@@ -35,3 +37,17 @@ print(Cyclic.died_in == {threading.main_thread()})
 def test_garbage_is_collected_only_in_the_windows_thread():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert done.stdout.split() == ["0", "True"], done.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["--offscreen-demo", "unused"]])
+def test_a_missing_library_is_named_in_one_line(words):
+    code = (
+        "import sys; sys.modules['PySide6'] = None\n"
+        "from enplace_studio.__main__ import main\n"
+        f"sys.exit(main({words!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "enplace-studio: needs PySide6; install it with: pip install 'enplace[studio]'\n"
+    )

@@ -1,5 +1,6 @@
 """Every kind of model source is recognised, or refused with a remedy."""
 
+import os
 import re
 from contextlib import suppress
 
@@ -99,7 +100,7 @@ def test_the_batch_size_replaces_its_placeholder_in_the_arguments(tmp_path):
 TEXTS = st.text(st.characters(categories=("L", "N", "P")), max_size=8)
 SOURCES = st.builds(
     Source,
-    path=TEXTS.filter(bool).map("/model-{}".format),
+    path=TEXTS.map(lambda text: os.path.normpath(f"/model-{text}")),
     kind=st.sampled_from(["script", "module", "keras", "saved-model", "tf1", "trace"]),
     arguments=st.lists(TEXTS, max_size=3).map(tuple),
     loss=TEXTS,
