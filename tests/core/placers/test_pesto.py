@@ -6,9 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from tests.core.placers.problems import gpus, line, problems
 
 from enplace.bounds import lower_bound_us
+from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
-from enplace.placers.pesto.program import write_program
+from enplace.placers.pesto.program import most_rows, write_program
 from enplace.values.problem import Problem
 from enplace.values.result import Result
 
@@ -97,6 +98,28 @@ def test_a_large_graph_is_coarsened_with_a_note():
     assert plan.details["vertices"] == 6
     assert plan.details["ilp_bound_us"] <= plan.details["ilp_step_time_us"] * (1 + 1e-9)
     assert "program on 6 vertices" in plan.note
+
+
+def dense_problem():
+    """Return a graph with an edge between any two of thirty ops."""
+    edges = [(i, j, 20) for i in range(30) for j in range(i + 1, 30)]
+    return Problem(line([3.0 + i % 7 for i in range(30)], edges), gpus(2, b1=0.1))
+
+
+def test_a_dense_graph_gets_fewer_vertices_because_its_program_would_fill_the_memory(monkeypatch):
+    problem = dense_problem()
+    most = most_rows(problem)
+    assert write_program(problem).model.n_rows <= most
+    monkeypatch.setattr("enplace.placers.pesto.methods.MOST_ROWS", most // 50)
+    plan = search_briefly(problem)
+    assert plan.details["vertices"] <= 15
+    assert plan.details["rows"] <= most // 50
+
+
+def test_a_program_that_is_always_too_large_is_refused(monkeypatch):
+    monkeypatch.setattr("enplace.placers.pesto.methods.MOST_ROWS", 1)
+    with pytest.raises(EnplaceError, match=r"over 1 rows, even for .* vertices; choose another"):
+        search_briefly(dense_problem())
 
 
 @pytest.mark.usefixtures("coarse")

@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from enplace.coarsen import expand, merge_batches
+from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.search import enplace
 from enplace.placers.heft import heft
-from enplace.placers.pesto.program import Program, write_program
+from enplace.placers.pesto.program import Program, most_rows, write_program
 from enplace.placing.candidates import given_start
 from enplace.placing.incumbents import is_better, report
-from enplace.placing.moves import make_level
+from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import nearest
 from enplace.placing.options import ROUNDS, SOLVER, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, WARM_START, placer
@@ -44,6 +45,9 @@ from enplace.values.schedule import Schedule
 TARGET, FREE_TARGET = 200, 40
 """Vertices of the coarse graph with a commercial solver (the paper's number), and with a free one.
 """
+
+FEWEST, MOST_ROWS = 5, 2_000_000
+"""Fewest vertices to try, and most rows of the program, which take about 2 GB."""
 
 COMMERCIAL = ("Gurobi", "CPLEX")
 
@@ -89,8 +93,7 @@ def _solve(
 ) -> tuple[Schedule, str, dict[str, Any]]:
     """Find the best schedule with a solver, then a search if the solver is free; describe it."""
     free = solver not in COMMERCIAL
-    vertex = merge_batches(problem, FREE_TARGET if free else TARGET)
-    level = make_level(problem, vertex)
+    vertex, level = _coarsen(problem, FREE_TARGET if free else TARGET)
     coarse = level.problem
     starts = [heft(coarse, options.quiet)]
     if best is not None:
@@ -119,6 +122,27 @@ def _solve(
         "ilp_bound_us": answer.bound if math.isfinite(answer.bound) else None,
     }
     return best, note, details
+
+
+def _coarsen(problem: Problem, target: int) -> tuple[IntArray, Level]:
+    """Merge ops into a number of vertices, or fewer if the program would not fit in memory.
+
+    Raises
+    ------
+    EnplaceError
+        If even a few vertices have too many edges.
+    """
+    while True:
+        vertex = merge_batches(problem, target)
+        level = make_level(problem, vertex)
+        if most_rows(level.problem) <= MOST_ROWS:
+            return vertex, level
+        if target <= FEWEST:
+            raise EnplaceError(
+                f"pesto's program for '{problem.profile.name}' would have over {MOST_ROWS} rows, "
+                f"even for {level.problem.profile.n_ops} vertices; choose another method"
+            )
+        target = max(FEWEST, target // 2)
 
 
 def _solve_program(

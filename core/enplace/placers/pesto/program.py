@@ -274,6 +274,17 @@ def write_program(problem: Problem, congestion: bool = True) -> Program:
     )
 
 
+def most_rows(problem: Problem) -> int:
+    """Return how many rows the program of a problem has at most, without writing it.
+
+    Nearly all keep two vertices or two transfers from overlapping (constraints 4 and 7): their
+    number grows with the square of the edges, so a dense graph needs a coarser one.
+    """
+    n, k = problem.profile.n_ops, problem.cluster.n_devices
+    n_edges = len(group_graph(problem, np.arange(n)).source)
+    return n * (n - 1) * k + n_edges * (n_edges - 1) * k * (k - 1)
+
+
 def _pairs(k: int) -> list[tuple[int, int]]:
     return [(a, b) for a in range(k) for b in range(k) if a != b]
 
