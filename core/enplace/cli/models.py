@@ -90,8 +90,6 @@ def find_source(model: dict[str, Any], trust: bool, problem: Problem | None = No
         options = {key: known[key] for key in known.keys() - {"path", "kind"}} | options
     source = source_of(model["model"], **options)
     brought = bool(source.arguments) and not model.get("arguments")
-    if brought:
-        _show_arguments(source)
     _check_trust(source, trust, brought)
     return source
 
@@ -101,20 +99,18 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _show_arguments(source: Source) -> None:
-    warnings.warn(
-        f"the profile brings the arguments: {source.command}", EnplaceWarning, stacklevel=3
-    )
-
-
 def _check_trust(source: Source, trusted: bool, brought: bool) -> None:
     """Ask on a terminal whether a model's code may run; refuse if nobody can be asked."""
     from enplace.frameworks.trust import TrustError, may_run, place_of, trust
 
+    allowed = may_run(source, brought=brought)
+    command = f": {source.command}, with the arguments that the profile brings" if brought else ""
     if trusted:
+        if brought and not allowed:
+            warnings.warn(f"this runs the model's code{command}", EnplaceWarning, stacklevel=3)
         return
-    if not may_run(source, brought=brought):
-        what = f"{source.path}: this runs the model's code"
+    if not allowed:
+        what = f"{source.path}: this runs the model's code{command}"
         if not _can_ask():
             raise TrustError(f"{what}; if you trust it, add --trust")
         if not click.confirm(f"{what}. Do you trust {place_of(source)}?", err=True):

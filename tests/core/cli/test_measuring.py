@@ -301,6 +301,26 @@ def test_answering_yes_trusts_the_folder_from_then_on(enplace, script, folder, m
     assert is_trusted(folder)
 
 
+def test_arguments_that_a_profile_brings_are_shown_before_they_run(
+    enplace, script, folder, monkeypatch
+):
+    enplace("profile", "train.py", "-o", "P.enplace", "--trust", "--arg", "deep")
+    enplace("place", "P.enplace", "--cluster", "local", "-o", "plan.json")
+    words = ["run", "train.py", "plan.json", "--profile", "P.enplace"]
+    assert "train.py deep, with the arguments that the profile" in enplace(*words, "--trust").err
+    refused = enplace(*words)
+    assert refused.status == 2
+    assert "train.py deep, with the arguments that the profile" in refused.err
+    enplace("profile", "train.py", "-o", "P.enplace", "--trust", "--arg", "wide")
+    asked = []
+    monkeypatch.setattr("enplace.cli.models._can_ask", lambda: True)
+    monkeypatch.setattr("click.confirm", lambda text, err: asked.append(text) or True)
+    for _ in range(2):
+        assert "wide" not in enplace(*words).err
+    assert len(asked) == 1
+    assert "train.py wide" in asked[0]
+
+
 def test_after_a_no_nothing_runs_and_the_question_is_asked_again(
     enplace, script, folder, fake, monkeypatch
 ):
