@@ -43,7 +43,7 @@ def button(
 
 
 class DialogButtons(QHBoxLayout):
-    """The last row of a dialog: other buttons left; the one to reject and the one to accept right.
+    """The last row of a dialog: reject and accept on the right, other buttons on the left.
 
     A dialog that may be accepted with Enter calls ``accept.setDefault(True)``.
     """

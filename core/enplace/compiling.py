@@ -1,7 +1,8 @@
 """Ways to compile the innermost loops.
 
-What takes numba time is the size of the code it makes. An array in a tuple is seven words, a tuple
-of arrays two hundred, and by default each use of the tuple counts the references of all its arrays.
+numba's compile time grows with the size of the code it makes. An array in a tuple takes up seven
+words, and a tuple of 25 arrays nearly two hundred. By default, each use of such a tuple counts the
+references of all its arrays.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ UNPRINTABLE = re.compile(
 )
 """Characters that control a terminal, end a line or reverse the text that follows."""
 
+WORDS = "[a-z][a-z0-9]*(-[a-z0-9]+)*"
+"""A regex of names that people type: lower-case words joined by hyphens."""
+
 MINUS = "−"
 MAX_WORD = 120
 MAX_LISTED = 24

@@ -27,7 +27,7 @@ FRAMEWORK = RegistryType("framework", _framework_names)
 _OPTIONS = {
     "--loss": "Loss to train a saved model with, such as 'mse'; needs --optimizer too.",
     "--optimizer": "Optimiser to train a saved model with, such as 'adam'; needs --loss too.",
-    "--signature": "Signature of a SavedModel.",
+    "--signature": "Function of a saved model that has several.",
 }
 
 model_options = all_of(

@@ -243,14 +243,17 @@ class PlacerCommand(click.Command):
         from enplace.placers import all_options
 
         *own, help_flag = super().get_params(ctx)
-        return [*own, *map(_flag, all_options().values()), help_flag]
+        return [*own, *map(flag_of, all_options().values()), help_flag]
 
 
 @functools.cache
-def _flag(option: Option) -> click.Option:
+def flag_of(option: Option) -> click.Option:
     """Make the flag of an option."""
     usual = f" [default: {option.default}]" if option.default else ""
-    return click.Option([f"--{option.name}"], help=option.help + usual, **_flag_values(option))
+    flag = f"--{option.name}"
+    if option.default is True:
+        flag += f"/--no-{option.name}"
+    return click.Option([flag], help=option.help + usual, **_flag_values(option))
 
 
 def _flag_values(option: Option) -> dict[str, Any]:
@@ -260,7 +263,7 @@ def _flag_values(option: Option) -> dict[str, Any]:
     if option.values == options.SWITCH:
         return {"is_flag": True, "default": None}
     if option.choices:
-        return {"type": click.Choice([value.lower() for value in option.choices])}
+        return {"type": click.Choice(option.choices, case_sensitive=False)}
     if option.values == options.FILE:
         return {"type": FILE, "metavar": "FILE"}
     return {"metavar": "NUMBER"}

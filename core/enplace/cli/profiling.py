@@ -109,7 +109,7 @@ def _describe_left_out(profile: Profile) -> list[str]:
     verb = "is" if len(others) == 1 else "are"
     return [
         f"This is the step of '{profile.measured.function}'. {listed(others)} {verb} not in it: "
-        f"a plan is for one function. For a SavedModel, --signature chooses another; in a script, "
+        f"a plan is for one function. In a saved model, --signature chooses another; in a script, "
         f"put all that trains into one function, or leave the others unplaced."
     ]
 

@@ -83,8 +83,7 @@ class MeasuredRun:
         Ops that started before their predecessor in the plan's order of their device.
     loss_difference, weights_difference : float
         Largest difference from the same steps without the plan or the framework's graph optimiser.
-        For inference,
-        ``loss_difference`` compares the outputs. NaN if there is nothing to compare.
+        For inference, ``loss_difference`` compares the outputs. NaN if there is nothing to compare.
     stock_step_time_us : float
         Median step of the framework by itself: its graph optimiser on, no plan.
     predicted_step_time_us : float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from sys import path as module_path
 from typing import Any
 
 from enplace.disk import is_object, only, read_bytes, take, whole
-from enplace.errors import FileError
+from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.framework import Framework
 from enplace.frameworks.registry import (
     framework_of_kind,
@@ -23,7 +24,6 @@ from enplace.frameworks.registry import (
 )
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+(\w+)", re.MULTILINE)
 
 MAX_BATCH = 1 << 24
 BATCH = "{batch}"
@@ -193,8 +193,18 @@ def _choose(names: list[str], program: Path) -> str:
 
 
 def imported_by(program: Path) -> set[str]:
-    """Return the first names of what a program imports, as far as its text tells."""
-    return set(_IMPORT.findall(read_bytes(program).decode(errors="replace")))
+    """Return the packages that a program's text imports; none if it is not a program."""
+    try:
+        tree = ast.parse(read_bytes(program))
+    except (EnplaceError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module)
+    return {name.partition(".")[0] for name in names}
 
 
 def _file_of_module(name: str) -> Path | None:
@@ -208,7 +218,9 @@ def _file_of_module(name: str) -> Path | None:
     if spec is None:
         return None
     for folder in spec.submodule_search_locations or ():
-        return Path(folder, *name.split(".")[1:]).with_suffix(".py")
+        path = Path(folder, *name.split(".")[1:])
+        files = [path.with_suffix(".py"), path / "__main__.py", path / "__init__.py"]
+        return next((file for file in files if file.exists()), files[0])
     return Path(spec.origin or "")
 
 

@@ -136,8 +136,7 @@ SOLVER = Option(
     "solver",
     tuple(SOLVERS),
     "",
-    "The solver of integer programs. [default: HiGHS; max-load-ip uses CP-SAT, pesto the best that "
-    "is installed]",
+    "The solver of integer programs. [default: the method's own]",
 )
 
 ROUNDS = Option(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from enplace.errors import EnplaceError
 from enplace.placing.options import LOAD_OPTIONS, Option, PlaceOptions
-from enplace.text import instead, listed
+from enplace.text import WORDS, instead, listed
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT, Problem
 
@@ -118,6 +118,8 @@ def placer(
     ValueError
         If the declaration cannot be right; the message is for the developer.
     """
+    if not isinstance(options, tuple):
+        raise ValueError(f"placer '{name}': its options must be a tuple, such as (MY_OPTION,)")
     if THROUGHPUT in objectives:
         options += tuple(option for option in LOAD_OPTIONS if option not in options)
 
@@ -133,6 +135,10 @@ def placer(
 
 def _faults(new: Placer) -> Iterator[str]:
     """Yield what is wrong with a placer's declaration."""
+    if not re.fullmatch(WORDS, new.name):
+        yield "use lower-case words joined by hyphens as its name"
+    if not new.title:
+        yield "give it a title, which people read"
     if new.name in _registry:
         yield "another placer has this name; choose another one"
     if not new.objectives:
@@ -148,7 +154,9 @@ def _option_faults(new: Placer) -> Iterator[str]:
     known, names = all_options(), [option.name for option in new.options]
     for option in new.options:
         name = option.name
-        if not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        if not option.help:
+            yield f"give its option '{name}' a help text"
+        if not re.fullmatch(WORDS, name):
             yield f"'{name}' cannot name an option; use lower-case words joined by hyphens"
         if name in RESERVED:
             yield f"every method has a flag '{name}'; give its option another name"

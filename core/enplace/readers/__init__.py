@@ -61,10 +61,13 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     """
     with naming(path):
         content = make_content(read_bytes(path), os.path.basename(path))
-        for reader in readers().values():
-            if reader.matches(content):
-                return reader.read(content)
-        raise content.fault or _no_graph(content)
+        found = [reader for reader in readers().values() if reader.matches(content)]
+        if len(found) > 1:
+            names = " and ".join(reader.name for reader in found)
+            raise FileError(f"could be of the formats {names}; report this fault of Enplace")
+        if not found:
+            raise content.fault or _no_graph(content)
+        return found[0].read(content)
 
 
 def _no_graph(content: Content) -> FileError:

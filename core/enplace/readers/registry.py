@@ -87,8 +87,10 @@ def reader(
     Raises
     ------
     ValueError
-        If another reader has the name; the message is for the developer.
+        If another reader has the name, or a suffix has no dot; the message is for the developer.
     """
+    if not isinstance(suffixes, tuple) or not all(each.startswith(".") for each in suffixes):
+        raise ValueError(f"reader '{name}': its suffixes must be a tuple, each with its dot")
     if name in registered:
         raise ValueError(f"reader '{name}': another reader has this name; choose another one")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from enplace.text import WORDS
 from enplace.values.schedule import Schedule
 
 Write = Callable[[Schedule], str]
@@ -39,8 +41,12 @@ def exporter(name: str, *, title: str, suffix: str) -> Callable[[Write], Write]:
     Raises
     ------
     ValueError
-        If another exporter has the name; the message is for the developer.
+        If another exporter has the name, or it cannot be typed; the message is for the developer.
     """
+    if not re.fullmatch(WORDS, name):
+        raise ValueError(f"exporter '{name}': use lower-case words joined by hyphens as its name")
+    if not suffix.startswith("."):
+        raise ValueError(f"exporter '{name}': its suffix must begin with a dot")
     if name in registered:
         raise ValueError(f"exporter '{name}': another exporter has this name; choose another one")
 

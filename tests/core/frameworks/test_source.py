@@ -150,9 +150,13 @@ def second(request, tmp_path, monkeypatch):
     [
         ("import tensorflow as tf\n", "tensorflow"),
         ("from keras import layers\n", "tensorflow"),
-        ("    import torchlight.wick\n", None),
         ("from torchlight import wick\nimport numpy\n", None),
         ("print('tensorflow')\n", "tensorflow"),
+        ("import numpy, torchlight\n", None),
+        ("import os; import torchlight\n", None),
+        ('"""\nimport keras is not needed\n"""\nimport torchlight\n', None),
+        ("if True:\n    from torchlight.wick import *\n", None),
+        ("import torchlight (\n", "tensorflow"),
     ],
 )
 def test_a_script_is_opened_by_the_framework_that_it_imports(tmp_path, second, text, owner):
@@ -175,3 +179,15 @@ def test_a_source_without_a_framework_is_opened_by_the_usual_one(second):
     old = Source("/train.py", "script").to_json()
     del old["framework_name"]
     assert source_from_json(old).framework.name == "TensorFlow"
+
+
+def test_a_package_that_is_a_program_is_opened_by_what_it_imports(tmp_path, second, monkeypatch):
+    package = tmp_path / "pkg" / "sub"
+    package.mkdir(parents=True)
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (package / "__main__.py").write_text("import torchlight")
+    path = tmp_path / "frameworks" / second / "framework.py"
+    path.write_text(path.read_text().replace('ModelKind("script"', 'ModelKind("module"'))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert source_of("pkg.sub").framework_name == second
+    assert source_of("pkg.gone").framework_name == "tensorflow"

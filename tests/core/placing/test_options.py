@@ -3,6 +3,7 @@
 import click
 import pytest
 
+from enplace.cli.options import flag_of
 from enplace.cli.solving import compare, place, simulate
 from enplace.errors import EnplaceError
 from enplace.placers import all_options
@@ -50,7 +51,16 @@ def test_every_option_has_a_flag_with_its_values_and_help(command, option):
     assert flag.help.startswith(option.help)
     assert flag.is_flag == (option.values == SWITCH)
     if isinstance(flag.type, click.Choice):
-        assert list(flag.type.choices) == [value.lower() for value in option.choices]
+        assert tuple(flag.type.choices) == option.choices
+        for value in option.choices:
+            assert flag.type(value.upper()) == flag.type(value.lower()) == value
+
+
+@pytest.mark.parametrize("usual", [True, False])
+def test_a_switch_can_be_turned_off_only_if_it_is_usually_on(usual):
+    made = flag_of(Option("noisy", SWITCH, usual, "Whether it makes noise."))
+    assert made.opts == ["--noisy"]
+    assert made.secondary_opts == (["--no-noisy"] if usual else [])
 
 
 @pytest.mark.parametrize("command", [place, compare])

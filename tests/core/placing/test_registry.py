@@ -16,8 +16,8 @@ def own_registry(monkeypatch):
     monkeypatch.setattr(registry, "_registry", dict(registry._registry))
 
 
-def register(name="mine", **declaration):
-    return placer(name, title="Mine", **declaration)(lambda problem, options: None)
+def register(name="mine", title="Mine", **declaration):
+    return placer(name, title=title, **declaration)(lambda problem, options: None)
 
 
 def option(name="mine", values=("left", "right"), default="left", objective=""):
@@ -28,6 +28,9 @@ def option(name="mine", values=("left", "right"), default="left", objective=""):
     ("declaration", "fault"),
     [
         ({"name": "heft"}, "placer 'heft': another placer has this name; choose another one"),
+        ({"name": "My Method"}, "placer 'My Method': use lower-case words joined by hyphens"),
+        ({"title": ""}, "placer 'mine': give it a title"),
+        ({"options": [1]}, "placer 'mine': its options must be a tuple"),
         ({"objectives": ()}, "placer 'mine': it has no objective; use step-time, throughput"),
         ({"objectives": ("speed",)}, "there is no objective 'speed'; use step-time, throughput"),
         ({"capabilities": ("magic",)}, "there is no capability 'magic'; use memory, "),

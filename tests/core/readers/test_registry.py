@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from enplace.errors import FileError
 from enplace.readers import read_profile, readers
-from enplace.readers.registry import Content, make_content, reader
+from enplace.readers.registry import Content, Reader, make_content, reader, registered
 from enplace.readers.samples import samples
 from enplace.writers import write_profile
 
@@ -51,6 +52,23 @@ def test_no_file_matches_two_readers() -> None:
         }
         fields |= {} if declared is None else {key: declared}
         assert len(matching(Content(json.dumps(fields).encode(), "p", fields))) <= 1
+
+
+def test_a_file_that_two_readers_match_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greedy = Reader("greedy", "Everything", (".any",), lambda content: True, lambda content: None)
+    monkeypatch.setitem(registered, "greedy", greedy)
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({"ops": [], "edges": []}))
+    with pytest.raises(FileError, match="could be of the formats greedy and text-form"):
+        read_profile(path)
+
+
+@pytest.mark.parametrize("suffixes", [".mine", ("mine",)])
+def test_suffixes_without_a_dot_are_refused(suffixes: Any) -> None:
+    with pytest.raises(ValueError, match="its suffixes must be a tuple, each with its dot"):
+        reader("mine", title="Mine", suffixes=suffixes, matches=lambda content: False)
 
 
 def test_a_name_in_use_is_refused() -> None:
