@@ -22,7 +22,7 @@ WIDTH = 460
 MARGIN = 20
 NAME_LENGTH = 64
 LINES_WIDTH, LINES_HEIGHT = 680, 180
-COMMAND_HEIGHT = 56
+COMMAND_HEIGHT = 64
 STEPS, MOST_STEPS = 20, 10_000
 
 
@@ -93,9 +93,9 @@ class TrustQuestion(Question):
         self.quote(str(place))
         if is_program(source):
             self.add_text(f"To {purpose}, Enplace runs this command in it:")
-            self.add_lines(source.command, "The command", COMMAND_HEIGHT).setLineWrapMode(
-                QPlainTextEdit.LineWrapMode.WidgetWidth
-            )
+            command = self.add_lines(source.command, "The command", COMMAND_HEIGHT)
+            command.setMaximumHeight(command.minimumHeight())
+            command.setLineWrapMode(QPlainTextEdit.LineWrapMode.WidgetWidth)
             if brought and source.words:
                 self.add_text("The open file brought this command with its arguments.")
         else:
