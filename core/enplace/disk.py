@@ -181,7 +181,7 @@ def _gunzip(packed: bytes) -> bytes:
         raise FileError(f"unpacks from {len(packed)} to over {most} bytes; do not trust it")
     if not unpacker.eof:
         raise FileError("the gzip data stops early; copy the file again")
-    check_count(content, len(packed))
+    _check_count(content, len(packed))
     return content
 
 
@@ -190,8 +190,18 @@ def most_unpacked_bytes(packed_bytes: int) -> int:
     return min(MAX_FILE_BYTES, max(SMALL_BYTES, MAX_RATIO * packed_bytes))
 
 
-def check_count(text: bytes, packed_bytes: int | None = None) -> None:
-    """Refuse JSON that would fill the memory, before parsing it.
+def _check_count(text: bytes, packed_bytes: int | None = None) -> None:
+    """Refuse JSON that would fill the memory, before parsing it."""
+    most = MAX_VALUES
+    if packed_bytes is not None:
+        most = min(most, max(FEW_VALUES, VALUES_PER_BYTE * packed_bytes))
+    found = sum(map(text.count, (b",", b"[", b"{")))
+    if found > most:
+        raise FileError(f"holds about {found} values, far more than any real profile")
+
+
+def parse_json(content: bytes, packed_bytes: int | None = None) -> Any:
+    """Parse JSON; faults name line and column.
 
     Parameters
     ----------
@@ -201,26 +211,10 @@ def check_count(text: bytes, packed_bytes: int | None = None) -> None:
     Raises
     ------
     FileError
-        If it holds more values than any real profile.
-    """
-    most = MAX_VALUES
-    if packed_bytes is not None:
-        most = min(most, max(FEW_VALUES, VALUES_PER_BYTE * packed_bytes))
-    found = sum(map(text.count, (b",", b"[", b"{")))
-    if found > most:
-        raise FileError(f"holds about {found} values, far more than any real profile")
-
-
-def parse_json(content: bytes) -> Any:
-    """Parse JSON; faults name line and column.
-
-    Raises
-    ------
-    FileError
-        If it is not JSON in UTF-8.
+        If it is not JSON in UTF-8, or holds more values than any real profile.
     """
     try:
-        check_count(content)
+        _check_count(content, packed_bytes)
         text = content.decode("utf-8-sig")
         value = json.loads(text, object_pairs_hook=_object)
         if _HALF_CHARACTER.search(text):

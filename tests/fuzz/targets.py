@@ -101,6 +101,7 @@ _MEASURED = {
         "optimizer": "",
         "batch_size": 0,
         "signature": "",
+        "framework_name": "tensorflow",
     },
     "function": "step",
     "left_out": ["a", "b"],

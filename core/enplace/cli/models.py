@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from enplace.cli.options import FILE, RegistryType, all_of
-from enplace.errors import EnplaceWarning
+from enplace.errors import EnplaceWarning, FileError
 
 if TYPE_CHECKING:
     from enplace.frameworks.source import Source
@@ -116,7 +116,10 @@ def _check_trust(source: Source, trusted: bool, brought: bool) -> None:
         if not click.confirm(f"{what}. Do you trust {place_of(source)}?", err=True):
             raise TrustError(f"{source.path}: not trusted, so nothing was run")
     if not source.is_recorded:
-        trust(source)
+        try:
+            trust(source)
+        except FileError as error:  # it may run; the answer is just not saved
+            warnings.warn(f"the answer is not saved: {error}", EnplaceWarning, stacklevel=3)
 
 
 def _can_ask() -> bool:

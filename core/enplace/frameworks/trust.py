@@ -85,11 +85,13 @@ def trust(source: Source) -> None:
     FileError
         If the user's settings cannot be written.
     """
-    commands = [*(each for each in _read("commands") if each != _command(source)), _command(source)]
+    places, commands, command = _read("places"), _read("commands"), _command(source)
+    if is_trusted(place_of(source)) and command in commands:
+        return
     content = {
         "format": f"{NAME}/{VERSION}",
-        "places": sorted({*_read("places"), str(place_of(source))}),
-        "commands": commands[-MOST_COMMANDS:],
+        "places": sorted({*places, str(place_of(source))}),
+        "commands": [*(each for each in commands if each != command), command][-MOST_COMMANDS:],
     }
     make_private_folder(_file().parent)
     write_atomically(_file(), f"{dump_json(content, indent=2)}\n")

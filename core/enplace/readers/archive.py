@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from enplace.disk import (
-    check_count,
     check_format,
     is_object,
     most_unpacked_bytes,
@@ -287,8 +286,7 @@ def _check_infos(infos: list[zipfile.ZipInfo], packed: int, known: tuple[str, ..
 def _json(members: _Members, name: str) -> Any:
     text = _member(members, name)
     try:
-        check_count(text, members.packed_bytes)
-        return parse_json(text)
+        return parse_json(text, members.packed_bytes)
     except FileError as error:
         raise FileError(f"{name}: {error}") from None
 
@@ -321,11 +319,8 @@ def _array(content: bytes, dtype: str, where: str) -> Any:
     shape = tuple(int(length) for length in head["shape"].split(b",") if length)
     body = content[head.end() :]
     fits = len(body) == math.prod(shape) * np.dtype(dtype).itemsize
-    if (
-        head["type"].decode(errors="replace") != dtype
-        or not fits
-        or len(shape) != (2 if dtype == "<f8" else 1)
-    ):
+    n_dimensions = 2 if dtype == "<f8" else 1
+    if head["type"] != dtype.encode() or not fits or len(shape) != n_dimensions:
         raise FileError(f"{where} has a wrong type or size; export the file again")
     array = np.frombuffer(body, dtype=dtype)
     if head["fortran"] == b"True":

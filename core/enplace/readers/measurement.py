@@ -137,7 +137,7 @@ def _evaluation(data: Object, key: str, where: str) -> Evaluation:
 
 
 _SOURCE: dict[str, Read] = {
-    **dict.fromkeys(("path", "kind", "loss", "optimizer", "signature"), _text),
+    **dict.fromkeys(("path", "kind", "loss", "optimizer", "signature", "framework_name"), _text),
     "arguments": _list(_text),
     "batch_size": _count,
 }

@@ -301,6 +301,18 @@ def test_answering_yes_trusts_the_folder_from_then_on(enplace, script, folder, m
     assert is_trusted(folder)
 
 
+def test_a_trusted_model_runs_even_if_the_answer_cannot_be_saved(
+    enplace, script, folder, monkeypatch
+):
+    (folder / "settings").touch()  # a file where the folder should be
+    monkeypatch.setattr("platformdirs.user_config_dir", lambda name: str(folder / "settings"))
+    monkeypatch.setattr("enplace.cli.models._can_ask", lambda: True)
+    monkeypatch.setattr("click.confirm", lambda text, err: True)
+    done = enplace("profile", "train.py", "-o", "P.enplace")
+    assert done.status == 0
+    assert "the answer is not saved" in done.err
+
+
 def test_arguments_that_a_profile_brings_are_shown_before_they_run(
     enplace, script, folder, monkeypatch
 ):

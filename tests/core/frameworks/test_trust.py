@@ -133,6 +133,15 @@ def test_a_damaged_list_trusts_nothing_and_is_replaced(settings, tmp_path, conte
     assert json.loads((settings / "trusted.json").read_text())["places"] == [str(tmp_path)]
 
 
+def test_what_is_trusted_already_is_not_written_again(settings, tmp_path):
+    model = script(tmp_path / "x.py")
+    trust(model)
+    (settings / "trusted.json").chmod(0o400)
+    settings.chmod(0o500)
+    trust(model)
+    assert stat.S_IMODE(settings.stat().st_mode) == 0o500
+
+
 def test_only_the_user_can_read_what_is_trusted(settings, tmp_path):
     trust(script(tmp_path / "x.py"))
     assert stat.S_IMODE(settings.stat().st_mode) == 0o700

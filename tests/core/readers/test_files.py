@@ -182,6 +182,7 @@ def test_overlapping_colocation_groups_are_merged(tmp_path: Path) -> None:
         (put("format", "enplace-profile/9"), r"newer Enplace \(format 9.*update"),
         (put("format", 9), "'format' is 9"),
         (put("measured", []), "measured: must be an object"),
+        (put("measured", {"source": {"framework_name": ["x"]}}), "framework_name: must be a text"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_text_form_is_located_in_one_line(
