@@ -6,7 +6,7 @@ from pathlib import Path
 
 from enplace import frameworks
 from enplace.frameworks.tensorflow import framework
-from enplace.processes.worker import Program
+from enplace.processes.worker import WorkerProgram
 
 SECOND_FRAMEWORK = '''
 """A framework whose models are .flame files; their workers are this Python program."""
@@ -15,7 +15,7 @@ import sys
 
 from enplace.errors import FileError
 from enplace.frameworks.framework import Framework, ModelKind
-from enplace.processes.worker import Program
+from enplace.processes.worker import WorkerProgram
 from enplace.writers.registry import Exporter
 
 
@@ -33,8 +33,8 @@ FRAMEWORK = Framework(
     name="Torchlight",
     module="torchlight",
     extra="torchlight",
-    worker=Program(WORKER, "Torchlight"),
-    server=Program(SERVER, "Torchlight server"),
+    worker=WorkerProgram(WORKER, "Torchlight"),
+    server=WorkerProgram(SERVER, "Torchlight server"),
     applier="enplace.frameworks.torchlight.framework:apply",
     kinds=(ModelKind("flame", "A flame. It burns once.", {"batch_size": "one spark"}),),
     models="a flame (.flame)",
@@ -52,7 +52,7 @@ FRAMEWORK = Framework(
 
 def use_worker(monkeypatch, *command):
     """Let a command do the jobs of this process."""
-    program = Program(command, "TensorFlow", framework.explain_end)
+    program = WorkerProgram(command, "TensorFlow", framework.explain_end)
     monkeypatch.setattr(framework, "FRAMEWORK", replace(framework.FRAMEWORK, worker=program))
 
 
@@ -61,8 +61,8 @@ def code_to_use_worker(*command):
     return (
         "from dataclasses import replace\n"
         "from enplace.frameworks.tensorflow import framework\n"
-        "from enplace.processes.worker import Program\n"
-        f"program = Program({command!r}, 'TensorFlow', framework.explain_end)\n"
+        "from enplace.processes.worker import WorkerProgram\n"
+        f"program = WorkerProgram({command!r}, 'TensorFlow', framework.explain_end)\n"
         "framework.FRAMEWORK = replace(framework.FRAMEWORK, worker=program)\n"
     )
 

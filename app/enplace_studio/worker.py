@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from PySide6.QtCore import QObject, QSocketNotifier, QTimer, Signal
 
 from enplace.processes.wire import Message
-from enplace.processes.worker import KILL_AFTER_S, Program, Worker, WorkerError, failed
+from enplace.processes.worker import KILL_AFTER_S, Worker, WorkerError, WorkerProgram, failed
 
 
 class StudioWorker(QObject):
@@ -23,7 +23,10 @@ class StudioWorker(QObject):
     """A :class:`Message`; the last one of all is ``done`` or ``failed``."""
 
     def __init__(
-        self, program: Program, messages: Iterable[Message] = (), parent: QObject | None = None
+        self,
+        program: WorkerProgram,
+        messages: Iterable[Message] = (),
+        parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)
         self._worker: Worker | None = None

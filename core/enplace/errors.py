@@ -14,7 +14,7 @@ class EmptyProfileError(ProfileError):
 
 
 class NameTooLongError(ProfileError):
-    """An op name, or another text of the profile, is longer than TensorFlow allows."""
+    """An op name, or another text of the profile, is longer than frameworks allow."""
 
 
 class DuplicateOpError(ProfileError):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from enplace.processes.wire import DONE, FAILED, Message
-from enplace.processes.worker import Program, WorkerError, error_of
+from enplace.processes.worker import WorkerError, WorkerProgram, error_of
 from enplace_studio.worker import StudioWorker
 
 TICK_MS = 100
@@ -32,7 +32,7 @@ class WorkerJob(QObject):
     cancelled = Signal()
 
     def __init__(
-        self, program: Program, messages: Sequence[Message], parent: QObject | None = None
+        self, program: WorkerProgram, messages: Sequence[Message], parent: QObject | None = None
     ) -> None:
         super().__init__(parent)
         self.text = f"Starting {program.name}"

@@ -20,7 +20,7 @@ from enplace.frameworks.trust import may_run, trust
 from enplace.frameworks.tuning_process import tune_job
 from enplace.processes import codecs
 from enplace.processes.wire import Message
-from enplace.processes.worker import Program
+from enplace.processes.worker import WorkerProgram
 from enplace.text import ms
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -65,7 +65,7 @@ class _Task:
     messages: tuple[Message, ...]
     read: Callable[[Message], Any]
     finish: Callable[[Any], None]
-    program: Program
+    program: WorkerProgram
 
 
 class Measuring(QWidget):

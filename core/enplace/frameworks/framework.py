@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from enplace.processes.worker import Program
+from enplace.processes.worker import WorkerProgram
 from enplace.writers.registry import Exporter
 
 
@@ -54,9 +54,9 @@ class Framework:
         A module that exists wherever it is installed.
     extra : str
         The extra of Enplace that installs it.
-    worker : Program
+    worker : WorkerProgram
         Does the jobs of :mod:`enplace.frameworks.jobs`.
-    server : Program
+    server : WorkerProgram
         Serves one task of a cluster of several hosts.
     applier : str
         Function that applies a plan to the training of this process, ``MODULE:FUNCTION``; it takes
@@ -84,8 +84,8 @@ class Framework:
     name: str
     module: str
     extra: str
-    worker: Program
-    server: Program
+    worker: WorkerProgram
+    server: WorkerProgram
     applier: str
     kinds: tuple[ModelKind, ...]
     models: str

@@ -65,6 +65,17 @@ def suffixes() -> tuple[str, ...]:
 
 
 def exporters() -> dict[str, Exporter]:
-    """Return the exporters of all formats, those of frameworks among them, by name."""
-    of_frameworks = (each for framework in frameworks().values() for each in framework.exporters)
-    return dict(sorted({**writers.exporters(), **{e.name: e for e in of_frameworks}}.items()))
+    """Return the exporters of all formats, those of frameworks among them, by name.
+
+    Raises
+    ------
+    ValueError
+        If two have the same name; the message is for the developer.
+    """
+    found = writers.exporters()
+    for name, framework in frameworks().items():
+        for each in framework.exporters:
+            if each.name in found:
+                raise ValueError(f"{name}: another exporter is called '{each.name}'; rename one")
+            found[each.name] = each
+    return dict(sorted(found.items()))

@@ -13,7 +13,6 @@ cost of replicas; the plan's time per sample follows the load rule.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
 from itertools import pairwise
 
 import numpy as np
@@ -26,6 +25,7 @@ from enplace.placing.options import REPLICA_OPTIONS, PlaceOptions, Progress
 from enplace.placing.registry import MEMORY, placer
 from enplace.placing.settle import settle
 from enplace.text import percent
+from enplace.values.arrays import adjacency, topological_order
 from enplace.values.plan import Plan
 from enplace.values.problem import THROUGHPUT, Problem
 from enplace.values.profile import FloatArray, IntArray
@@ -57,7 +57,7 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class Stage:
+class LayerStage:
     """Layers ``first`` to ``last``, both included, on a number of GPUs."""
 
     first: int
@@ -110,7 +110,7 @@ def find_layers(nodes: Nodes) -> tuple[IntArray, str]:
     """
     layer, note = find_path(nodes), ""
     if _largest_share(nodes, layer) > ONE_LAYER and nodes.layer.any():
-        order = np.array(_topological(nodes))
+        order = _topological(nodes)
         named = grant_preferences(order, nodes.layer, nodes.source, nodes.target)
         layer, note = np.unique(named, return_inverse=True)[1], "The layers come from the op names."
     share = _largest_share(nodes, layer)
@@ -131,7 +131,7 @@ def find_path(nodes: Nodes) -> IntArray:
     A node that precedes or follows every other node is a layer, and so are all nodes between two of
     these: a branching, from where its branches part to where they meet.
     """
-    order = _topological(nodes)
+    order = _topological(nodes).tolist()
     before, after = _reached(nodes, order), _reached(nodes, order[::-1])
     layer, last, alone_before = np.zeros(nodes.n_nodes, dtype=np.int64), -1, True
     for node in order:
@@ -141,11 +141,8 @@ def find_path(nodes: Nodes) -> IntArray:
     return layer
 
 
-def _topological(nodes: Nodes) -> list[int]:
-    before: dict[int, list[int]] = {node: [] for node in range(nodes.n_nodes)}
-    for source, target in zip(nodes.source.tolist(), nodes.target.tolist(), strict=True):
-        before[target].append(source)
-    return list(TopologicalSorter(before).static_order())
+def _topological(nodes: Nodes) -> IntArray:
+    return topological_order(nodes.n_nodes, *adjacency(nodes.source, nodes.target, nodes.n_nodes))
 
 
 def _reached(nodes: Nodes, order: list[int]) -> list[int]:
@@ -182,7 +179,7 @@ def _layers(nodes: Nodes, layer: IntArray) -> Layers:
 
 def cut_path(
     layers: Layers, n_gpus: int, capacity_bytes: int, most_replicas: int
-) -> tuple[list[Stage], float]:
+) -> tuple[list[LayerStage], float]:
     """Find the stages whose slowest is fastest, and its time per sample.
 
     PipeDream's recurrence: A(j, m), the best for the layers before j on m GPUs, is the minimum over
@@ -211,10 +208,10 @@ def cut_path(
     m = int(np.argmin(best[:, n]))
     if np.isinf(best[m, n]):
         return cut_path(layers, n_gpus, int(held[-1]), most_replicas)
-    stages, j = list[Stage](), n
+    stages, j = list[LayerStage](), n
     slowest_us = float(best[m, n])
     while j > 0:
         i, r = choice[m, j].tolist()
-        stages.append(Stage(i, j - 1, r))
+        stages.append(LayerStage(i, j - 1, r))
         m, j = m - r, i
     return stages[::-1], slowest_us

@@ -102,7 +102,7 @@ class Incumbents:
         self._report(found)
 
 
-class Program(NamedTuple):
+class ImprovingProgram(NamedTuple):
     """An integer program that looks for a better incumbent.
 
     Attributes
@@ -124,7 +124,7 @@ class Program(NamedTuple):
 
 def improve_by_program(
     incumbents: Incumbents,
-    write: Callable[[], Program],
+    write: Callable[[], ImprovingProgram],
     limits: Limits,
     deadline_s: float,
     solver: str,
@@ -148,7 +148,7 @@ def improve_by_program(
             take_others()
             return limits.cancelled()
 
-        def take(answer: Answer, program: Program = program) -> None:
+        def take(answer: Answer, program: ImprovingProgram = program) -> None:
             if answer.values is not None:
                 program.offer(answer.values)
             incumbents.raise_bound((answer.bound - ROUNDING) * program.scale_us)

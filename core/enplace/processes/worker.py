@@ -70,7 +70,7 @@ def _explain_nothing(code: int, last_lines: str) -> str:
 
 
 @dataclass(frozen=True)
-class Program:
+class WorkerProgram:
     """The program of a worker.
 
     Attributes
@@ -95,9 +95,9 @@ def python_module(module: str, *words: str) -> tuple[str, ...]:
 
 def handler_program(
     handler: str, name: str, explain: Callable[[int, str], str] = _explain_nothing
-) -> Program:
+) -> WorkerProgram:
     """Return the program that runs a handler, ``MODULE:FUNCTION``."""
-    return Program(python_module("enplace.processes.main", handler), name, explain)
+    return WorkerProgram(python_module("enplace.processes.main", handler), name, explain)
 
 
 def safe_environment() -> dict[str, str]:
@@ -130,7 +130,7 @@ class Worker:
 
     def __init__(
         self,
-        program: Program,
+        program: WorkerProgram,
         messages: Iterable[Message] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -325,7 +325,7 @@ def error_of(message: Message) -> EnplaceError:
     return WorkerError(message.details["why"], message.details.get("last_lines", ""))
 
 
-def why_it_ended(program: Program, code: int, last_lines: str) -> str:
+def why_it_ended(program: WorkerProgram, code: int, last_lines: str) -> str:
     """Explain in one line why a process ended without an answer.
 
     Parameters
@@ -367,7 +367,7 @@ def never() -> bool:
 
 
 def converse(
-    program: Program,
+    program: WorkerProgram,
     messages: Iterable[Message],
     cancelled: Callable[[], bool] = never,
     limit_s: float = math.inf,
@@ -396,7 +396,7 @@ def ignore(message: str, fraction: float | None) -> None:
 
 
 def do_job(
-    program: Program,
+    program: WorkerProgram,
     messages: Iterable[Message],
     progress: Report = ignore,
     cancelled: Callable[[], bool] = never,

@@ -110,7 +110,7 @@ class Cluster:
     Attributes
     ----------
     hosts : tuple of (str, str)
-        Where TensorFlow's servers listen: task, such as ``/job:worker/task:0``, and its
+        Where the framework's servers listen: task, such as ``/job:worker/task:0``, and its
         ``name:port``. Empty if all devices are on one machine.
 
     Raises

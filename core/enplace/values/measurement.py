@@ -117,7 +117,7 @@ class Measurement:
     steps, warm_ups : int or None
         Traced steps, and the steps before them that do not count.
     gpu, framework_version, placement : str
-        The GPU's model, TensorFlow's version, and how the profiled step was placed.
+        The GPU's model, the framework's version, and how the profiled step was placed.
     tf32 : bool or None
         Whether matrix products may use TF32.
     config : mapping

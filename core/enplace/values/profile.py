@@ -61,7 +61,7 @@ class Profile:
     name : str
         The model's name.
     op_names, op_types, scopes : tuple of str, length n_ops
-        Unique name, TensorFlow type, and the name scope that people see.
+        Unique name, the framework's type, and the name scope that people see.
     time_us : float array, shape (n_ops, 2)
         Compute time on each of :data:`KINDS`; NaN where the op cannot run on that kind.
     persistent_bytes, temporary_bytes : int array, shape (n_ops,)

@@ -8,7 +8,7 @@ import pytest
 
 from enplace.frameworks import tuning_process
 from enplace.frameworks.source import source_of
-from enplace.processes.worker import Program
+from enplace.processes.worker import WorkerProgram
 from enplace_studio.frameworks.dialogs import FailureReport, RunQuestion
 from enplace_studio.session import entry_for
 from fake_framework import code_to_use_worker
@@ -25,7 +25,9 @@ def tuner(monkeypatch):
         "from enplace.frameworks import tuning_process; tuning_process.SEARCH_S = 0.5\n"
         "from enplace.processes.main import serve; serve(tuning_process.work)"
     )
-    monkeypatch.setattr(tuning_process, "PROGRAM", Program((sys.executable, "-c", code), "tuning"))
+    monkeypatch.setattr(
+        tuning_process, "PROGRAM", WorkerProgram((sys.executable, "-c", code), "tuning")
+    )
 
 
 @pytest.fixture

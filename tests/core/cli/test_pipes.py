@@ -26,9 +26,9 @@ def test_a_solver_that_closes_its_input_does_not_end_the_command(folder):
     (folder / "p.json").write_text(json.dumps(model([f"layer_{i}/MatMul" for i in range(40)])))
     code = (
         "import sys\n"
-        "from enplace.processes.worker import Program\n"
+        "from enplace.processes.worker import WorkerProgram\n"
         "from enplace.solvers import ask\n"
-        "ask.handler_program = lambda *_: Program((sys.executable, '-c', ''), 'solver')\n"
+        "ask.handler_program = lambda *_: WorkerProgram((sys.executable, '-c', ''), 'solver')\n"
     )
     words = ["place", "p.json", "--cluster", "c.json", "--method", "pesto", "-o", "plan.json"]
     done = subprocess.run(

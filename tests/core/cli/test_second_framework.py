@@ -1,13 +1,14 @@
 """A second framework is one folder: the command line and scripts then have all it brings."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from enplace import apply
-from enplace.frameworks.registry import frameworks, kinds
+from enplace.frameworks.registry import exporters, frameworks, kinds
 from fake_framework import add_second_framework
 
 WORKER = str(Path(__file__).with_name("fake_worker.py"))
@@ -40,6 +41,16 @@ def test_a_plan_is_exported_as_its_code(enplace):
     done = enplace("export", "p.json", "plan.json", "--format", "flame", "-o", "plan.fl")
     assert done.status == 0
     assert Path("plan.fl").read_text() == "burn"
+
+
+def test_its_exporter_cannot_take_the_name_of_another(monkeypatch):
+    second = frameworks()["torchlight"]
+    renamed = replace(second, exporters=(replace(second.exporters[0], name="csv"),))
+    monkeypatch.setattr(
+        sys.modules["enplace.frameworks.torchlight.framework"], "FRAMEWORK", renamed
+    )
+    with pytest.raises(ValueError, match="torchlight: another exporter is called 'csv'"):
+        exporters()
 
 
 def test_serve_asks_which_framework_serves(enplace):

@@ -14,7 +14,7 @@ from enplace.frameworks.jobs import do_work, profile_job
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.framework import FRAMEWORK
 from enplace.processes.wire import encode
-from enplace.processes.worker import Program, WorkerError, do_job, why_it_ended
+from enplace.processes.worker import WorkerError, WorkerProgram, do_job, why_it_ended
 
 
 def is_gone(pid: int) -> bool:
@@ -50,7 +50,7 @@ def test_without_tensorflow_one_line_explains_how_to_install_it():
         "from enplace.processes.main import serve; serve(work)"
     )
     with pytest.raises(EnplaceError) as caught:
-        do_job(Program((sys.executable, "-c", code), "TensorFlow"), REAL_JOB)
+        do_job(WorkerProgram((sys.executable, "-c", code), "TensorFlow"), REAL_JOB)
     assert str(caught.value) == f"TensorFlow is not installed; run: {FRAMEWORK.install_command}"
 
 

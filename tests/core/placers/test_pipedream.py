@@ -10,7 +10,7 @@ from tests.core.placers.problems import gpus, line
 
 from enplace.placers import PlaceOptions, place
 from enplace.placers.max_load.contract import contract
-from enplace.placers.pipedream import Layers, Stage, cut_path, find_path
+from enplace.placers.pipedream import Layers, LayerStage, cut_path, find_path
 from enplace.placing.options import load_values
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
@@ -38,14 +38,14 @@ def test_parallel_branches_form_one_layer():
 
 def test_stages_are_balanced_including_transfers():
     stages, time_us = cut_path(layers_of([4, 4, 4, 3], [1, 9, 1]), 2, 1, most_replicas=1)
-    assert (stages, time_us) == ([Stage(0, 0, 1), Stage(1, 3, 1)], 12.0)
+    assert (stages, time_us) == ([LayerStage(0, 0, 1), LayerStage(1, 3, 1)], 12.0)
 
 
 def test_a_heavy_layer_is_replicated_unless_its_weights_are_too_large():
     path = [2, 12, 2], [0, 0]
     light, light_us = cut_path(layers_of(*path), 4, 1, most_replicas=4)
     assert light_us == 4.0
-    assert Stage(1, 1, 3) in light or Stage(0, 2, 4) in light
+    assert LayerStage(1, 1, 3) in light or LayerStage(0, 2, 4) in light
     _, heavy_us = cut_path(layers_of(*path, [0, 90, 0]), 4, 1, most_replicas=4)
     assert heavy_us == 12.0
 
@@ -53,7 +53,7 @@ def test_a_heavy_layer_is_replicated_unless_its_weights_are_too_large():
 def test_stages_fit_in_memory_if_possible():
     path = layers_of([9, 1, 1], [0, 0], held_bytes=[5, 5, 5])
     stages, _ = cut_path(path, 2, 10, most_replicas=1)
-    assert stages == [Stage(0, 0, 1), Stage(1, 2, 1)]
+    assert stages == [LayerStage(0, 0, 1), LayerStage(1, 2, 1)]
 
 
 @settings(deadline=None, max_examples=80)

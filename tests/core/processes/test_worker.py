@@ -10,7 +10,7 @@ import pytest
 
 from enplace.errors import CancelledError, CostError, DoesNotFitError, EnplaceError
 from enplace.processes.wire import Message, WireError
-from enplace.processes.worker import Program, WorkerError, do_job, why_it_ended
+from enplace.processes.worker import WorkerError, WorkerProgram, do_job, why_it_ended
 
 JOB = (Message("profile", {"source": {}}),)
 SPEAK = """
@@ -28,7 +28,7 @@ SPEAK = """
 def work(code, messages=JOB, speak=SPEAK, **options):
     """Do a job in a worker that runs some Python code."""
     script = f"{textwrap.dedent(speak)}\n{textwrap.dedent(code)}"
-    return do_job(Program((sys.executable, "-c", script), "test"), messages, **options)
+    return do_job(WorkerProgram((sys.executable, "-c", script), "test"), messages, **options)
 
 
 def fail_work(code, **options) -> WorkerError:
@@ -221,7 +221,7 @@ def test_a_worker_that_never_reads_its_job_does_not_end_the_command():
 
 
 def test_an_unknown_signal_is_reported_by_number():
-    assert "signal 250" in why_it_ended(Program((), "test"), -250, "")
+    assert "signal 250" in why_it_ended(WorkerProgram((), "test"), -250, "")
 
 
 def test_protocol_errors_are_enplace_errors():
@@ -242,4 +242,4 @@ def test_no_file_is_left_open():
 
 def test_a_worker_that_gives_up_is_quoted():
     why = "the server of /job:worker/task:1 does not answer any more"
-    assert why_it_ended(Program((), "test"), 1, f"noise\nenplace: {why}") == why
+    assert why_it_ended(WorkerProgram((), "test"), 1, f"noise\nenplace: {why}") == why

@@ -23,7 +23,7 @@ from enplace.values.profile import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class LatencyProgram:
     """A model, and the meaning of its variables.
 
     Attributes
@@ -74,7 +74,7 @@ class _Parts:
         return np.arange(len(self.gpu))
 
 
-def write_program(problem: Problem, q: int, enough_us: float) -> Program:
+def write_program(problem: Problem, q: int, enough_us: float) -> LatencyProgram:
     """Write the program.
 
     Parameters
@@ -107,7 +107,7 @@ def write_program(problem: Problem, q: int, enough_us: float) -> Program:
     sent = send_us(problem)[:, problem.cluster.gpus][:, gpu] / enough_us
     _bound_by_longest_path(builder, problem, parts, sent)
     _add_contiguity_of_passes(builder, problem, here)
-    return Program(builder.model(), enough_us, where, here)
+    return LatencyProgram(builder.model(), enough_us, where, here)
 
 
 def _add_times(
@@ -267,7 +267,7 @@ def _edges(problem: Problem) -> tuple[IntArray, IntArray]:
 
 
 def write_solution(
-    program: Program, problem: Problem, place: IntArray, slot: IntArray
+    program: LatencyProgram, problem: Problem, place: IntArray, slot: IntArray
 ) -> FloatArray:
     """Write a placement as the program's choices; the solver finds the times.
 
@@ -291,7 +291,7 @@ def write_solution(
 
 
 def read_placement(
-    program: Program, values: FloatArray, problem: Problem
+    program: LatencyProgram, values: FloatArray, problem: Problem
 ) -> tuple[IntArray, IntArray]:
     """Read the place of each unit, and the number of each op's subgraph on its accelerator."""
     place = np.argmax(values[program.where], axis=1)

@@ -19,10 +19,10 @@ from enplace.placers.max_load.contract import find_static_excess
 from enplace.placers.max_load.dp import partition_along_order
 from enplace.placers.max_load.passes import unit_devices
 from enplace.placing.anytime import (
+    ImprovingProgram,
     Incumbent,
     Incumbents,
     Limits,
-    Program,
     improve_by_program,
     take_each,
 )
@@ -156,7 +156,7 @@ class _Search:
         why = f"{solver}: {answer.why}" if answer.why else ""
         return replace(self._incumbents.best, why=why)
 
-    def _write(self) -> Program:
+    def _write(self) -> ImprovingProgram:
         """Write the program for the current incumbent."""
         problem, enough_us = self._problem, _serial_us(self._problem)
         if self.has_found:
@@ -174,7 +174,7 @@ class _Search:
             if find_static_excess(problem, device) == 0:
                 self._offer_devices(device, subgraph)
 
-        return Program(program.model, start, enough_us, offer)
+        return ImprovingProgram(program.model, start, enough_us, offer)
 
 
 def _serial_us(problem: Problem) -> float:

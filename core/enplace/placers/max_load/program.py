@@ -24,7 +24,7 @@ from enplace.values.profile import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class MaxLoadProgram:
     """A model, and the meaning of its variables.
 
     Attributes
@@ -53,7 +53,9 @@ class Program:
     largest: IntArray
 
 
-def write_program(graph: Hypergraph, scale_us: float, passes: Sequence[Pass] = ()) -> Program:
+def write_program(
+    graph: Hypergraph, scale_us: float, passes: Sequence[Pass] = ()
+) -> MaxLoadProgram:
     """Write the program."""
     builder = ModelBuilder()
     hyperedges, rule, pays = graph.hyperedges, graph.rule, graph.paying
@@ -73,7 +75,7 @@ def write_program(graph: Hypergraph, scale_us: float, passes: Sequence[Pass] = (
         builder.sums(graph.n_devices, [*load, (every, -1.0, largest[at])], upper=0.0)
     _limit_memory(builder, graph, x)
     z = [add_contiguity(builder, x[each.unit], each.source, each.target) for each in passes]
-    return Program(graph, passes, scale_us, builder.model(), x, most, least, z, largest)
+    return MaxLoadProgram(graph, passes, scale_us, builder.model(), x, most, least, z, largest)
 
 
 def _limit_memory(builder: ModelBuilder, graph: Hypergraph, x: IntArray) -> None:
@@ -150,7 +152,7 @@ def add_contiguity(
     return z
 
 
-def write_solution(program: Program, device: IntArray) -> FloatArray:
+def write_solution(program: MaxLoadProgram, device: IntArray) -> FloatArray:
     """Write a placement as a solution of the program.
 
     Parameters
@@ -175,7 +177,7 @@ def write_solution(program: Program, device: IntArray) -> FloatArray:
     return values
 
 
-def read_placement(program: Program, values: FloatArray) -> IntArray:
+def read_placement(program: MaxLoadProgram, values: FloatArray) -> IntArray:
     """Return the device of each unit in a solution; shape (n_units,)."""
     device: IntArray = np.argmax(values[program.x], axis=1)
     return device

@@ -19,10 +19,10 @@ from enplace.placers.max_load.hypergraph import (
 from enplace.placers.max_load.passes import Pass, find_passes, is_contiguous, unit_devices
 from enplace.placers.max_load.program import read_placement, write_program, write_solution
 from enplace.placing.anytime import (
+    ImprovingProgram,
     Incumbent,
     Incumbents,
     Limits,
-    Program,
     improve_by_program,
     take_each,
 )
@@ -140,7 +140,7 @@ class _Search:
             return best
         own: IntArray | None = None
 
-        def write() -> Program:
+        def write() -> ImprovingProgram:
             scale_us = _scale_us(self._graph, self._incumbents.best)
             program = write_program(self._graph, scale_us, passes)
             start = None if self._device is None else write_solution(program, self._device)
@@ -150,7 +150,7 @@ class _Search:
                 own = read_placement(program, values)
                 self.offer(own)
 
-            return Program(program.model, start, scale_us, offer)
+            return ImprovingProgram(program.model, start, scale_us, offer)
 
         answer = improve_by_program(
             self._incumbents, write, self._limits, deadline_s, solver, take_others

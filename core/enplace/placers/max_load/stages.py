@@ -16,7 +16,7 @@ Replicas = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class Stage:
+class NodeStage:
     """The nodes that go to one device, or to several replicas."""
 
     nodes: list[int]
@@ -26,14 +26,14 @@ class Stage:
 
 def walk_back(
     table: Table, lattice: Lattice, devices: IntArray, cell: int, top: int = -1, bottom: int = 0
-) -> list[Stage]:
+) -> list[NodeStage]:
     """List the stages of a cell from first to last, each the difference of two ideals."""
-    stages: list[Stage] = []
+    stages: list[NodeStage] = []
     ideal, width = top % lattice.n_ideals, int(devices[1]) + 1
     while ideal != bottom:
         below, before = int(table.from_ideal[ideal, cell]), int(table.from_cell[ideal, cell])
         used = divmod(cell - before, width)
-        stages.append(Stage(_nodes_between(lattice, below, ideal), *used))
+        stages.append(NodeStage(_nodes_between(lattice, below, ideal), *used))
         ideal, cell = below, before
     return stages[::-1]
 
@@ -59,7 +59,7 @@ def _nodes_between(lattice: Lattice, below: int, above: int) -> list[int]:
 
 
 def assign(
-    node: IntArray, parts: Sequence[tuple[list[Stage], IntArray, IntArray]]
+    node: IntArray, parts: Sequence[tuple[list[NodeStage], IntArray, IntArray]]
 ) -> tuple[IntArray, Replicas]:
     """Give each stage the next free devices; return the device of each op, and the replicas.
 
@@ -67,7 +67,7 @@ def assign(
     ----------
     node : int array, shape (n_ops,)
         Node of each op.
-    parts : sequence of (list of Stage, int array, int array)
+    parts : sequence of (list of NodeStage, int array, int array)
         Stages, and the accelerators and CPUs that they take, in order.
     """
     of_node = np.zeros(int(node.max()) + 1, dtype=np.int64)

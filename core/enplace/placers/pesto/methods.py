@@ -27,7 +27,7 @@ from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.search import enplace
 from enplace.placers.heft import heft
-from enplace.placers.pesto.program import Program, most_rows, write_program
+from enplace.placers.pesto.program import PestoProgram, most_rows, write_program
 from enplace.placing.candidates import given_start
 from enplace.placing.incumbents import is_better, report
 from enplace.placing.moves import Level, make_level
@@ -146,7 +146,7 @@ def _coarsen(problem: Problem, target: int) -> tuple[IntArray, Level]:
 
 
 def _solve_program(
-    program: Program,
+    program: PestoProgram,
     starts: list[Plan],
     solver: str,
     limit_s: float,

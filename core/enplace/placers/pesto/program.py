@@ -30,7 +30,7 @@ from enplace.values.profile import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class PestoProgram:
     """The ILP of a coarse problem, and its variables.
 
     Attributes
@@ -242,7 +242,7 @@ class _Writer:
             self.build.sums(1, [(rows, held, self.on[:, d])], upper=1.0)
 
 
-def write_program(problem: Problem, congestion: bool = True) -> Program:
+def write_program(problem: Problem, congestion: bool = True) -> PestoProgram:
     """Write the ILP of a problem whose ops are the vertices (constraints 1 to 9).
 
     Parameters
@@ -258,7 +258,7 @@ def write_program(problem: Problem, congestion: bool = True) -> Program:
     writer.add_transfers()
     pairs, first_goes = writer.add_contention(congestion)
     writer.add_memory()
-    return Program(
+    return PestoProgram(
         problem=problem,
         graph=writer.graph,
         model=writer.build.model(),

@@ -18,11 +18,11 @@ from enplace.machine.layout import Machine
 from enplace.machine.memory import find_excess
 from enplace.placing.draw import draw_below
 from enplace.placing.moves.order import (
-    Progress,
+    PartialSchedule,
     Tails,
+    empty_schedule,
     find_tails,
     first_free,
-    new_progress,
     new_tails,
     send,
     simulate_order,
@@ -72,7 +72,7 @@ class Window(NamedTuple):
     in_cluster : int array, shape (n_ops,)
         The number of the latest cluster that contains the op.
     lane_free_us, channel_free_us, last_start_us : float arrays
-        As in :class:`Progress`, while the window is simulated.
+        As in :class:`PartialSchedule`, while the window is simulated.
     late_us, late_of : arrays, shape (n_tensors, n_devices)
         When a tensor arrives; valid only if ``late_of`` is the number of the current trial.
     counts : int array, shape (2,)
@@ -125,7 +125,7 @@ def sweep(
     n_ops = len(order)
     width = min(annealing.width, n_ops)
     window = new_window(machine, width)
-    before, tails = new_progress(machine), new_tails(machine)
+    before, tails = empty_schedule(machine), new_tails(machine)
     makespan = simulate_order(machine, order, n_ops, device, before)
     excess = find_excess(machine, device, before.timing)
     kept_order, kept_device = order.copy(), device.copy()
@@ -174,17 +174,17 @@ def new_window(machine: Machine, width: int) -> Window:
 
 
 def _simulate_whole(
-    machine: Machine, order: IntArray, device: IntArray, progress: Progress, makespan: float
+    machine: Machine, order: IntArray, device: IntArray, partial: PartialSchedule, makespan: float
 ) -> float:
     """Simulate all ops; sort the order by end if that is needed for an exact simulation.
 
     Transfers that share a channel are sent as they are made: only in that order does
     :func:`simulate_order` agree with the simulator.
     """
-    found = simulate_order(machine, order, len(order), device, progress)
+    found = simulate_order(machine, order, len(order), device, partial)
     if machine.shares_channels and found <= makespan:
-        order[:] = order[np.argsort(progress.timing.finish_us[order], kind="stable")]
-        found = simulate_order(machine, order, len(order), device, progress)
+        order[:] = order[np.argsort(partial.timing.finish_us[order], kind="stable")]
+        found = simulate_order(machine, order, len(order), device, partial)
     return found
 
 
@@ -198,7 +198,7 @@ def _copy(source: FloatArray, target: FloatArray) -> None:  # pragma: no cover -
 @kernel
 def anneal_window(
     machine: Machine,
-    before: Progress,
+    before: PartialSchedule,
     tails: Tails,
     window: Window,
     device: IntArray,
@@ -214,7 +214,7 @@ def anneal_window(
 @loop
 def _anneal(
     m: Machine,
-    before: Progress,
+    before: PartialSchedule,
     tails: Tails,
     w: Window,
     device: IntArray,
@@ -371,7 +371,7 @@ def _add_units(
 @step
 def _simulate_window(
     m: Machine,
-    before: Progress,
+    before: PartialSchedule,
     tails: Tails,
     w: Window,
     device: IntArray,
@@ -418,7 +418,13 @@ def _simulate_window(
 
 @step
 def _arrival_us(
-    m: Machine, before: Progress, w: Window, device: IntArray, tensor: int, d: int, begin: int
+    m: Machine,
+    before: PartialSchedule,
+    w: Window,
+    device: IntArray,
+    tensor: int,
+    d: int,
+    begin: int,
 ) -> float:  # pragma: no cover - compiled
     """Return when an input of the window is on a device; send it there if necessary."""
     maker = m.tensor_op[tensor]

@@ -2,7 +2,7 @@
 
 A rule gives, for each operand, the axis along which it is cut, or that every part gets it whole. It
 also gives the axis along which the outputs of the parts are joined, or that they are summed. The
-same table serves profiles and TensorFlow's graphs. A graph has shapes and named inputs. A profile
+same table serves profiles and a framework's graphs. A graph has shapes and named inputs. A profile
 has neither, so there we assume:
 
 - A tensor that depends on the batch is data, with the samples first, unless an op on the way sums

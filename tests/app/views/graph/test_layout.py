@@ -6,7 +6,7 @@ import pytest
 from PySide6.QtCore import QObject
 
 from enplace.names.groups import group_ops, subgroups
-from enplace.processes.worker import Program
+from enplace.processes.worker import WorkerProgram
 from enplace_studio.views.graph import dot, layout
 from enplace_studio.views.graph.facts import GroupEdges, group_edges
 from enplace_studio.views.graph.scene import card_rects
@@ -114,7 +114,7 @@ def test_graphviz_runs_in_a_worker(qtbot):
 
 @pytest.mark.parametrize("program", ["print('no places')", "import time; time.sleep(3600)"])
 def test_a_layout_that_fails_or_takes_too_long_is_abandoned(qtbot, monkeypatch, program):
-    monkeypatch.setattr(dot, "PROGRAM", Program((sys.executable, "-c", program), "Graphviz"))
+    monkeypatch.setattr(dot, "PROGRAM", WorkerProgram((sys.executable, "-c", program), "Graphviz"))
     parent, answers = QObject(), []
     process = dot.DotProcess(parent)
     process._timer.setInterval(400)

@@ -14,7 +14,7 @@ from enplace.machine.layout import build_machine
 from enplace.machine.memory import find_excess
 from enplace.machine.timing import new_timing
 from enplace.placing.moves import Accepting, Annealing, make_level, move_blocks, sweep
-from enplace.placing.moves.order import find_tails, new_progress, new_tails, simulate_order
+from enplace.placing.moves.order import empty_schedule, find_tails, new_tails, simulate_order
 from enplace.placing.moves.steps import PATIENCE, LevelPlan, new_stop_flag, restarting
 from enplace.values.arrays import inverse
 from enplace.values.plan import LINK_POLICIES, Plan
@@ -26,7 +26,7 @@ quick = settings(deadline=None, max_examples=100)
 def simulated(problem, order, device):
     """Return makespan, finish times and excess memory of ``simulate_order``."""
     machine = build_machine(problem)
-    progress = new_progress(machine)
+    progress = empty_schedule(machine)
     makespan = simulate_order(machine, order, len(order), device, progress)
     return (
         makespan, progress.timing.finish_us, find_excess(machine, device, progress.timing)

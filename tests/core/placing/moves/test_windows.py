@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.problems import cluster_of, planned_problems, profile_of
 
 from enplace.machine.layout import build_machine
-from enplace.placing.moves.order import find_tails, new_progress, new_tails, simulate_order
+from enplace.placing.moves.order import empty_schedule, find_tails, new_tails, simulate_order
 from enplace.placing.moves.windows import (
     MOST_IN_CLUSTER,
     SHIFTS,
@@ -175,7 +175,7 @@ def test_a_window_is_annealed_like_the_reference(planned, seed, part):
     width = max(1, n_ops // 2)
     begin = int(part * (n_ops - width))
     end = begin + width
-    before, tails = new_progress(machine), new_tails(machine)
+    before, tails = empty_schedule(machine), new_tails(machine)
     simulate_order(machine, order, n_ops, device, before)
     simulate_order(machine, order, begin, device, before)
     find_tails(machine, order, end, device, tails)
@@ -198,7 +198,7 @@ def test_the_reference_agrees_with_the_whole_schedule():
     problem = Problem(profile, cluster_of(2))
     machine = build_machine(problem)
     order, device = np.arange(3), np.array([0, 1, 0])
-    before = new_progress(machine)
+    before = empty_schedule(machine)
     makespan = simulate_order(machine, order, 3, device, before)
     simulate_order(machine, order, 0, device, before)
     reference = Reference(problem, order, device, 0, 3, before, new_tails(machine))
