@@ -16,7 +16,7 @@ from enplace.machine.timing import Timing, new_timing
 from enplace.values.arrays import FloatArray, IntArray
 
 
-class PartialSchedule(NamedTuple):
+class PrefixSchedule(NamedTuple):
     """The schedule of the first ops of an order.
 
     Attributes
@@ -51,9 +51,9 @@ class Tails(NamedTuple):
     channel_us: FloatArray
 
 
-def empty_schedule(machine: Machine) -> PartialSchedule:
+def empty_schedule(machine: Machine) -> PrefixSchedule:
     """Make the schedule before the first op."""
-    return PartialSchedule(
+    return PrefixSchedule(
         new_timing(machine),
         np.zeros(machine.lane_end.max()),
         np.zeros(machine.n_channels),
@@ -96,7 +96,7 @@ def send(
 
 @kernel
 def simulate_order(
-    machine: Machine, order: IntArray, upto: int, device: IntArray, partial: PartialSchedule
+    machine: Machine, order: IntArray, upto: int, device: IntArray, prefix: PrefixSchedule
 ) -> float:  # pragma: no cover - compiled
     """Simulate the first ops of an order, each as soon as its inputs and its device are ready.
 
@@ -106,19 +106,19 @@ def simulate_order(
         Topological.
     upto : int
         How many ops to simulate.
-    partial : PartialSchedule, written
+    prefix : PrefixSchedule, written
 
     Returns
     -------
     float
         When the last op or transfer ends, in µs.
     """
-    return _simulate_order(machine, order, upto, device, partial)
+    return _simulate_order(machine, order, upto, device, prefix)
 
 
 @loop
 def _simulate_order(
-    m: Machine, order: IntArray, upto: int, device: IntArray, p: PartialSchedule
+    m: Machine, order: IntArray, upto: int, device: IntArray, p: PrefixSchedule
 ) -> float:  # pragma: no cover - compiled
     """Do the work of :func:`simulate_order` without counting references."""
     p.lane_free_us[:] = 0.0

@@ -18,7 +18,7 @@ from enplace.machine.layout import Machine
 from enplace.machine.memory import find_excess
 from enplace.placing.draw import draw_below
 from enplace.placing.moves.order import (
-    PartialSchedule,
+    PrefixSchedule,
     Tails,
     empty_schedule,
     find_tails,
@@ -72,7 +72,7 @@ class Window(NamedTuple):
     in_cluster : int array, shape (n_ops,)
         The number of the latest cluster that contains the op.
     lane_free_us, channel_free_us, last_start_us : float arrays
-        As in :class:`PartialSchedule`, while the window is simulated.
+        As in :class:`PrefixSchedule`, while the window is simulated.
     late_us, late_of : arrays, shape (n_tensors, n_devices)
         When a tensor arrives; valid only if ``late_of`` is the number of the current trial.
     counts : int array, shape (2,)
@@ -174,17 +174,17 @@ def new_window(machine: Machine, width: int) -> Window:
 
 
 def _simulate_whole(
-    machine: Machine, order: IntArray, device: IntArray, partial: PartialSchedule, makespan: float
+    machine: Machine, order: IntArray, device: IntArray, prefix: PrefixSchedule, makespan: float
 ) -> float:
     """Simulate all ops; sort the order by end if that is needed for an exact simulation.
 
     Transfers that share a channel are sent as they are made: only in that order does
     :func:`simulate_order` agree with the simulator.
     """
-    found = simulate_order(machine, order, len(order), device, partial)
+    found = simulate_order(machine, order, len(order), device, prefix)
     if machine.shares_channels and found <= makespan:
-        order[:] = order[np.argsort(partial.timing.finish_us[order], kind="stable")]
-        found = simulate_order(machine, order, len(order), device, partial)
+        order[:] = order[np.argsort(prefix.timing.finish_us[order], kind="stable")]
+        found = simulate_order(machine, order, len(order), device, prefix)
     return found
 
 
@@ -198,7 +198,7 @@ def _copy(source: FloatArray, target: FloatArray) -> None:  # pragma: no cover -
 @kernel
 def anneal_window(
     machine: Machine,
-    before: PartialSchedule,
+    before: PrefixSchedule,
     tails: Tails,
     window: Window,
     device: IntArray,
@@ -214,7 +214,7 @@ def anneal_window(
 @loop
 def _anneal(
     m: Machine,
-    before: PartialSchedule,
+    before: PrefixSchedule,
     tails: Tails,
     w: Window,
     device: IntArray,
@@ -371,7 +371,7 @@ def _add_units(
 @step
 def _simulate_window(
     m: Machine,
-    before: PartialSchedule,
+    before: PrefixSchedule,
     tails: Tails,
     w: Window,
     device: IntArray,
@@ -419,7 +419,7 @@ def _simulate_window(
 @step
 def _arrival_us(
     m: Machine,
-    before: PartialSchedule,
+    before: PrefixSchedule,
     w: Window,
     device: IntArray,
     tensor: int,
