@@ -16,6 +16,10 @@ others only for ops with several producers: ``PATIENCE`` is how many more are ex
 last one that raised the head; ``FAR``, how many as long as one may still raise it; ``FORKS``, how
 many are examined as forks."""
 
+EXAMINED, FEWEST = 3_000_000, 8
+"""Ancestors that may be examined in all before ``PATIENCE`` and ``FAR`` shrink, so that the bound
+of a huge graph takes a second or two, too; and the least that ``PATIENCE`` shrinks to."""
+
 
 class LeastCosts(NamedTuple):
     """A graph, forwards or reversed, with the costs that no plan avoids.
@@ -243,7 +247,9 @@ def _examine_join(
 ) -> float:  # pragma: no cover - compiled
     """Examine the ancestors of an op with several producers; return a better bound on its start."""
     a.joined_us[:], a.away_us[:] = 0.0, np.inf
-    alone_us, left, tries = 0.0, PATIENCE, 0
+    patience = min(PATIENCE, max(FEWEST, EXAMINED // len(c.order)))
+    far = min(FAR, 2 * patience)
+    alone_us, left, tries = 0.0, patience, 0
     while a.counts[WAITING] > 0 and left > 0:
         x = _next_ancestor(c, a)
         left -= 1
@@ -257,9 +263,9 @@ def _examine_join(
             a.counts[N_BETWEEN] += 1
         joined_us, alone_us = _join(c, a, x)
         if head_us[x] + joined_us > bound_us:
-            bound_us, left = head_us[x] + joined_us, PATIENCE
-        if a.counts[N_BETWEEN] < FAR and head_us[x] + alone_us > bound_us:
-            left = PATIENCE
+            bound_us, left = head_us[x] + joined_us, patience
+        if a.counts[N_BETWEEN] < far and head_us[x] + alone_us > bound_us:
+            left = patience
         _reach_producers(c, a, head_us, v, x, c.time_us[x])
     return bound_us
 

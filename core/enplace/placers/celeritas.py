@@ -31,10 +31,11 @@ from enplace.compiling import helper, kernel, step
 from enplace.machine.layout import transfer_us
 from enplace.placing.capacity import Claims, claim, claims_of, needed_bytes
 from enplace.placing.in_order import place_in_order, settle_clusters
+from enplace.placing.interruptible import run_interruptibly
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import HETEROGENEOUS, MEMORY, placer
 from enplace.placing.slots import Slots, all_free_from, empty_slots, free_from, occupy
-from enplace.values.arrays import FloatArray, IntArray, csr_offsets
+from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 
@@ -54,17 +55,24 @@ def celeritas(problem: Problem, options: PlaceOptions) -> Plan:
     options.check_cancelled()
     graph = group_graph(problem, group)
     order = cpd_topo(graph, graph.edge_us(mean_link(problem.cluster)))
-    device = adjust(problem, graph, order)
+    device = adjust(problem, graph, order, options)
     return settle_clusters(problem, group, order, device, "celeritas", options)
 
 
-def adjust(problem: Problem, graph: GroupedGraph, order: IntArray) -> IntArray:
+def adjust(
+    problem: Problem, graph: GroupedGraph, order: IntArray, options: PlaceOptions
+) -> IntArray:
     """Place each cluster by Adjusting Placement (Algorithm 2).
 
     Returns
     -------
     int array, shape (n_groups,)
         Device of each cluster.
+
+    Raises
+    ------
+    CancelledError
+        If cancelled.
     """
     cluster = problem.cluster
     back_cost_us = np.zeros(graph.n_groups)
@@ -81,7 +89,8 @@ def adjust(problem: Problem, graph: GroupedGraph, order: IntArray) -> IntArray:
         b0_us=cluster.b0_us,
         b1_us_per_byte=cluster.b1_us_per_byte,
     )
-    return _adjust(clusters, claims_of(problem, graph.group), order)
+    claims = claims_of(problem, graph.group)
+    return run_interruptibly(lambda stop: _adjust(clusters, claims, order, stop), options)
 
 
 class _Clusters(NamedTuple):
@@ -121,13 +130,15 @@ class _Placed(NamedTuple):
 
 @kernel
 def _adjust(
-    clusters: _Clusters, claims: Claims, order: IntArray
+    clusters: _Clusters, claims: Claims, order: IntArray, stop: BoolArray
 ) -> IntArray:  # pragma: no cover - compiled
-    """Place the clusters in an order; return the device of each."""
+    """Place the clusters in an order until ``stop[0]`` is set; return the device of each."""
     slots = empty_slots(len(clusters.b0_us))
     placed = _Placed(np.zeros(len(order), dtype=np.int64), np.zeros(len(order)))
     last = int(np.int64(-1))  # no constant, or numba would compile _pick for it again
     for node in order:
+        if stop[0]:
+            break
         est_us = _estimate_starts(clusters, claims, slots, placed, node)
         last = _pick(est_us, clusters.gpus, claims.free_bytes, last, clusters.back_cost_us[node])
         claim(claims, node, last)

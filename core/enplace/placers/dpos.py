@@ -45,14 +45,18 @@ def dpos(problem: Problem, options: PlaceOptions) -> Plan:
     path = critical_path_ops(problem, rank_us)
 
     def candidates(memory_share: float) -> Iterator[Plan]:
-        device, start_us = dpos_schedule(problem, rank_us, path, memory_share)
+        device, start_us = dpos_schedule(problem, rank_us, path, options, memory_share)
         yield Plan(device, position_by_start(problem, start_us), "dpos", links="priority")
 
     return best_that_fits(problem, candidates, options).plan
 
 
 def dpos_schedule(
-    problem: Problem, rank_us: FloatArray, path: IntArray, memory_share: float = 1.0
+    problem: Problem,
+    rank_us: FloatArray,
+    path: IntArray,
+    options: PlaceOptions,
+    memory_share: float = 1.0,
 ) -> tuple[IntArray, FloatArray]:
     """Schedule the ops (Algorithm 1, lines 5 to 22).
 
@@ -62,18 +66,26 @@ def dpos_schedule(
         Upward ranks, see :func:`max_rank_us`.
     path : int array
         Ops of the critical path.
+    options : PlaceOptions
+        Cancelling them stops the kernel.
     memory_share : float
         How much of each device's memory may be used.
 
     Returns
     -------
     device, start_us : arrays, shape (n_ops,)
+
+    Raises
+    ------
+    CancelledError
+        If cancelled.
     """
     unit_device = path_devices(problem, path, memory_share)
     fixed = unit_device >= 0
     allowed = problem.unit_allowed.copy()
     allowed[fixed] = unit_device[fixed, None] == np.arange(problem.cluster.n_devices)
-    return list_schedule(problem, rank_us, problem.unit, memory_share, allowed[problem.unit])
+    allowed = allowed[problem.unit]
+    return list_schedule(problem, rank_us, problem.unit, options, memory_share, allowed)
 
 
 def max_rank_us(problem: Problem) -> FloatArray:

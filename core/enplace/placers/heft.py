@@ -30,6 +30,7 @@ from enplace.compiling import kernel, loop
 from enplace.machine.layout import Machine
 from enplace.placing.candidates import arranged, best_of, best_that_fits, by_start_or_rank
 from enplace.placing.incumbents import is_enough
+from enplace.placing.interruptible import run_interruptibly
 from enplace.placing.list_schedule import (
     PartialSchedule,
     Work,
@@ -93,7 +94,7 @@ def _improved(
     rank_us = mean_rank_us(problem, link_weight)
 
     def candidates(memory_share: float) -> Iterator[Plan]:
-        device, start_us = list_schedule(problem, rank_us, unit, memory_share)
+        device, start_us = list_schedule(problem, rank_us, unit, options, memory_share)
         return by_start_or_rank(problem, device, start_us, "heft")
 
     return best_that_fits(problem, candidates, options, best)
@@ -103,6 +104,7 @@ def list_schedule(
     problem: Problem,
     rank_us: FloatArray,
     unit: IntArray,
+    options: PlaceOptions,
     memory_share: float = 1.0,
     allowed: BoolArray | None = None,
 ) -> tuple[IntArray, FloatArray]:
@@ -114,6 +116,8 @@ def list_schedule(
         Never rises along an edge.
     unit : int array, shape (n_ops,)
         Ops of one unit share a device: ``problem.unit`` or coarser.
+    options : PlaceOptions
+        Cancelling them stops the kernel.
     memory_share : float
         How much of each device's memory may be used.
     allowed : bool array, shape (n_ops, n_devices), optional
@@ -123,20 +127,29 @@ def list_schedule(
     -------
     device, start_us : arrays, shape (n_ops,)
         The placement, and when each op starts in the schedule built with it.
+
+    Raises
+    ------
+    CancelledError
+        If cancelled.
     """
     position = position_by(problem, -rank_us)
     machine, work = prepare(problem, position, unit, memory_share, allowed)
     state = begin(machine, work)
-    _list_schedule(machine, work, state)
+    run_interruptibly(lambda stop: _list_schedule(machine, work, state, stop), options)
     return state.unit_device[unit], state.start_us
 
 
 @kernel
-def _list_schedule(m: Machine, w: Work, s: PartialSchedule) -> None:  # pragma: no cover - compiled
-    """Place the leaders one after another, each where it ends earliest."""
+def _list_schedule(
+    m: Machine, w: Work, s: PartialSchedule, stop: BoolArray
+) -> None:  # pragma: no cover - compiled
+    """Place each leader where it ends earliest, until none is left or ``stop[0]`` is set."""
     lanes, channels = empty_slots(w.lane_ptr[-1]), empty_slots(len(s.channel_ready_us))
     scratch = s.inputs
     for op in w.order:
+        if stop[0]:
+            break
         inputs = scratch[: sort_inputs(m, s, op)]
         device = _choose(m, w, s, lanes, channels, op, inputs)
         settle_units(m, w, s, op, device)

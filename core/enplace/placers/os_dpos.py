@@ -122,7 +122,7 @@ class _Search:
         path = critical_path_ops(problem, rank_us)
 
         def candidates(memory_share: float) -> list[Plan]:
-            device, start_us = dpos_schedule(problem, rank_us, path, memory_share)
+            device, start_us = dpos_schedule(problem, rank_us, path, self._options, memory_share)
             position = position_by_start(problem, start_us)
             return [Plan(device, position, "os-dpos", links="priority", splits=splits)]
 

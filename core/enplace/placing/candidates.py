@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from enplace.errors import PlanError
+from enplace.errors import CancelledError, PlanError
 from enplace.machine import simulate
 from enplace.placing.incumbents import is_better, is_enough, report
 from enplace.placing.options import PlaceOptions
@@ -89,15 +87,17 @@ def best_of(
     CancelledError
         If cancelled before the first one; if cancelled later, the best so far is returned.
     """
+    if best is not None and is_enough(best, options):
+        return best
     for plan in candidates:
         if best is None:
             options.check_cancelled()
-        elif is_enough(best, options):
-            break
         schedule = simulate(problem, plan)
         if best is None or is_better(schedule, best):
             best = schedule
             report(schedule, options, engine)
+        if is_enough(best, options):  # before the next candidate is made
+            break
     assert best is not None, "a placer offers at least one candidate"
     return best
 
@@ -119,17 +119,23 @@ def best_that_fits(
         Returns at least one plan for a share of each device's memory.
     best : Schedule, optional
         The schedule to beat.
+
+    Raises
+    ------
+    CancelledError
+        If cancelled before there was a schedule.
     """
     first: Schedule | None = None
     for share in MEMORY_SHARES:
-        found: Schedule | None = None
-        shortest_us = np.inf
-        for plan in candidates(share):
-            schedule = simulate(problem, plan)
-            shortest_us = min(shortest_us, schedule.makespan_us)
-            if found is None or is_better(schedule, found):
-                found = schedule
-        assert found is not None, "a placer offers at least one candidate"
+        try:
+            found, *others = [simulate(problem, plan) for plan in candidates(share)]
+        except CancelledError:
+            if best is None:
+                raise
+            return best
+        shortest_us = min(schedule.makespan_us for schedule in (found, *others))
+        for schedule in others:
+            found = schedule if is_better(schedule, found) else found
         first = first or found
         if best is None or is_better(found, best):
             best = found

@@ -22,9 +22,14 @@ def gap_of(schedule: Schedule, options: PlaceOptions) -> float:
     return find_gap(schedule.makespan_us, options.proofs.find(schedule.problem).bound_us)
 
 
+def is_close(schedule: Schedule, options: PlaceOptions) -> bool:
+    """Whether a schedule fits and is close to the proven optimum."""
+    return gap_of(schedule, options) < CLOSE_ENOUGH and schedule.fits
+
+
 def is_enough(best: Schedule, options: PlaceOptions) -> bool:
     """Whether to stop searching: on request, or close to the proven optimum."""
-    return options.stopped or (gap_of(best, options) < CLOSE_ENOUGH and best.fits)
+    return options.stopped or is_close(best, options)
 
 
 def report(schedule: Schedule, options: PlaceOptions, engine: str = "") -> None:

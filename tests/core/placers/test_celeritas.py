@@ -7,7 +7,7 @@ from tests.core.placers.problems import gpus, line, problems
 
 from enplace.coarsen import cpd_topo, group_graph, mean_link
 from enplace.machine import simulate
-from enplace.placers import place
+from enplace.placers import PlaceOptions, place
 from enplace.placers.celeritas import adjust
 from enplace.placing.capacity import claims_of
 from enplace.placing.in_order import fill_in_order
@@ -18,7 +18,7 @@ def adjusted_devices(problem):
     """Run Adjusting Placement on the ungrouped graph."""
     graph = group_graph(problem, np.arange(problem.profile.n_ops))
     order = cpd_topo(graph, graph.edge_us(mean_link(problem.cluster)))
-    return adjust(problem, graph, order).tolist()
+    return adjust(problem, graph, order, PlaceOptions()).tolist()
 
 
 def reference_adjust(problem, graph, order):
@@ -90,7 +90,8 @@ def reference_adjust(problem, graph, order):
 def test_the_kernel_equals_the_reference(problem):
     graph = group_graph(problem, np.arange(problem.profile.n_ops))
     order = cpd_topo(graph, graph.edge_us(mean_link(problem.cluster)))
-    assert adjust(problem, graph, order).tolist() == reference_adjust(problem, graph, order)
+    found = adjust(problem, graph, order, PlaceOptions()).tolist()
+    assert found == reference_adjust(problem, graph, order)
 
 
 def test_a_node_moves_only_if_it_gains_more_than_the_transfer_back():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line
 
 from enplace.machine import simulate
-from enplace.placers import place
+from enplace.placers import PlaceOptions, place
 from enplace.placers.dpos import critical_path_ops, dpos_schedule, max_edge_us, max_rank_us
 from enplace.placing.settle import upward_rank_us
 from enplace.values.problem import Problem
@@ -94,7 +94,7 @@ def test_with_queues_the_step_may_exceed_the_bound_of_theorem_1():
 def step_and_ideal(problem):
     """Return the step of DPOS, the ideal step, the longest path of transfers and their sum."""
     rank, edge_us = max_rank_us(problem), max_edge_us(problem)
-    device, start = dpos_schedule(problem, rank, critical_path_ops(problem, rank))
+    device, start = dpos_schedule(problem, rank, critical_path_ops(problem, rank), PlaceOptions())
     step = (start + problem.time_us[np.arange(problem.profile.n_ops), device]).max()
     work_us = problem.time_us.max(axis=1)
     longest = upward_rank_us(problem, work_us, np.zeros_like(edge_us)).max()

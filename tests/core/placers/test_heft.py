@@ -6,7 +6,7 @@ from tests.core.placers.problems import GIB, gpus, line, problems
 from tests.core.placers.reference import ListScheduler
 
 from enplace.machine import simulate
-from enplace.placers import place
+from enplace.placers import PlaceOptions, place
 from enplace.placers.heft import list_schedule
 from enplace.placing.settle import mean_rank_us, position_by
 from enplace.values.problem import Problem
@@ -54,7 +54,7 @@ def test_upward_ranks_match_the_papers_example():
 def test_the_kernel_equals_the_reference(problem):
     assume(problem.cluster.capacity_bytes.min() >= GIB)
     rank = mean_rank_us(problem)
-    device, start = list_schedule(problem, rank, problem.unit)
+    device, start = list_schedule(problem, rank, problem.unit, PlaceOptions())
     expected_device, expected_start = ListScheduler(problem, position_by(problem, -rank)).run()
     assert device.tolist() == expected_device
     assert start.tolist() == expected_start

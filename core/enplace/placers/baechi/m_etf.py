@@ -19,7 +19,6 @@ to the first device. With favourite children, this is m-sct: see
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -28,6 +27,7 @@ import numpy as np
 from enplace.compiling import helper, kernel, loop, step
 from enplace.machine.layout import Machine
 from enplace.placing.candidates import best_that_fits, by_start_or_rank
+from enplace.placing.interruptible import run_interruptibly
 from enplace.placing.list_schedule import (
     MEMORY_RULE,
     PartialSchedule,
@@ -49,9 +49,6 @@ from enplace.placing.slots import Slots, empty_slots
 from enplace.values.plan import Plan
 from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
-
-LOOK_S = 0.05
-"""Time between two checks for cancellation."""
 
 
 @placer(
@@ -155,17 +152,7 @@ def earliest_first(
         last=np.full(cluster.n_devices, -1, dtype=np.int64),
         wake_us=np.full(cluster.n_devices, np.inf),
     )
-    stop = np.zeros(1, dtype=bool)
-    # If devices wait for favourite children, a large graph takes seconds.
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(_earliest_first, machine, work, state, dispatch, stop)
-        try:
-            while not wait([running], LOOK_S).done:
-                options.check_cancelled()
-        finally:
-            stop[0] = True
-    running.result()
-    options.check_cancelled()
+    run_interruptibly(lambda stop: _earliest_first(machine, work, state, dispatch, stop), options)
     return state.unit_device[problem.unit], state.start_us
 
 

@@ -4,8 +4,9 @@ import numpy as np
 
 from enplace.coarsen import find_leaders
 from enplace.coarsen.grouped import op_memory_bytes
+from enplace.compiling import kernel
 from enplace.placing.candidates import best_of, unordered
-from enplace.placing.capacity import claim, claims_of, needed_bytes
+from enplace.placing.capacity import Claims, claim, claims_of, needed_bytes
 from enplace.placing.options import PlaceOptions
 from enplace.placing.registry import MEMORY, placer
 from enplace.placing.repair import relieve
@@ -38,9 +39,18 @@ def fill(problem: Problem, position: IntArray) -> IntArray:
     # The memory of pinned ops counts towards a device's share.
     capacity = problem.cluster.capacity_bytes
     claims.free_bytes[:] -= np.maximum(capacity - share, 0)
-    wish = np.empty(len(memory), dtype=np.int64)
+    wish: IntArray = _fill(claims, np.argsort(position), np.array(gpus))
+    return wish
+
+
+@kernel
+def _fill(
+    claims: Claims, order: IntArray, gpus: IntArray
+) -> IntArray:  # pragma: no cover - compiled
+    """Give each op to the current GPU; once that is full, the next one is current."""
+    wish = np.empty(len(order), dtype=np.int64)
     current = 0
-    for op in np.argsort(position).tolist():
+    for op in order:
         full = needed_bytes(claims, op) > claims.free_bytes[gpus[current]]
         if full and current < len(gpus) - 1:
             current += 1

@@ -9,16 +9,17 @@ from enplace.values.problem import Problem
 
 STARTS = (
     "single",
-    "expert",
-    "dpos",
-    "celeritas",
-    "order-place",
-    "m-topo",
     "m-etf",
+    "dpos",
+    "m-topo",
     "heft",
+    "celeritas",
+    "expert",
+    "order-place",
 )
-"""Quick methods, which take a second at most. The first is what a person would do by hand; then
-come the quickest first, so that there is a plan however little time there is."""
+"""Quick methods, which take seconds only on huge graphs. The first is what a person would do by
+hand; then come those that are the quickest for what they gain, so that there is a good plan however
+little time there is."""
 
 LP_START = "m-sct"
 """A start that solves a linear program; it is tried last."""

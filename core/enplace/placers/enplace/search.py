@@ -40,7 +40,7 @@ from enplace.placers.enplace.starts import SMALL, Start, find_start
 from enplace.placers.os_dpos import data_parallel
 from enplace.placing.options import ROUNDS, PlaceOptions
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, WARM_START, placer
-from enplace.text import ms
+from enplace.text import listed, ms
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
 from enplace.values.splits import has_parts
@@ -51,6 +51,9 @@ EXACT_SHARE = 0.4
 SPLIT_OPS, SPLIT_GAIN = 10_000, 0.05
 """Most ops of a model for which a plan with split ops is tried, and how much shorter its step must
 be to be mentioned."""
+
+PHASE_S = 3e-10
+"""Seconds that the first phase of the search takes, as a multiple of the square of the ops."""
 
 NOTHING_FITS = "No plan fits, proven by CP-SAT: the devices' memory is too small for this model."
 
@@ -77,20 +80,28 @@ def enplace(problem: Problem, options: PlaceOptions) -> Plan:
 
 def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
     """Search from the list schedules; return the best plan, with a note on what went wrong."""
-    best, left_out, nothing_fits = start.best, list(start.left_out), False
-    if problem.cluster.n_devices > 1:
-        incumbent = Incumbent(problem, best, options)
+    incumbent = Incumbent(problem, start.best, options)
+    left_out, too_slow, nothing_fits = list(start.left_out), list(start.too_slow), False
+    if problem.cluster.n_devices > 1 and not incumbent.is_optimal:
         try:
-            nothing_fits, failures = _search(incumbent, start.plans, options)
-            left_out += failures
+            if _has_time_to_search(problem, options):
+                nothing_fits, failures = _search(incumbent, start.plans, options)
+                left_out += failures
+            else:
+                too_slow.append("the search")
         except EnplaceError as error:  # the best plan so far is still valid
             left_out.append(f"the search ({error})")
-        best = incumbent.schedule
-    if not nothing_fits and not left_out:
-        return best.plan
     notes = [NOTHING_FITS] if nothing_fits else []
     notes += [f"Left out: {'; '.join(left_out)}."] if left_out else []
-    return replace(best.plan.with_notes(*notes), nothing_fits=nothing_fits)
+    notes += [f"Too little time for {listed(too_slow)}."] if too_slow else []
+    plan = incumbent.schedule.plan
+    return replace(plan.with_notes(*notes), nothing_fits=nothing_fits) if notes else plan
+
+
+def _has_time_to_search(problem: Problem, options: PlaceOptions) -> bool:
+    """Whether the first phase of the search could end in time; merging a huge graph takes long."""
+    limit_s, phase_s = options.time_limit_s, PHASE_S * problem.profile.n_ops**2
+    return limit_s is None or options.seconds + phase_s <= limit_s
 
 
 def _search(

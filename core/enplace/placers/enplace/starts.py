@@ -10,6 +10,7 @@ from enplace.machine import simulate
 from enplace.placers.enplace.kernels import BLOCKS, SIMULATE, STEPS, load_kernels
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placing.candidates import best_of, given_start
+from enplace.placing.incumbents import is_close
 from enplace.placing.moves.steps import LISTS
 from enplace.placing.options import PlaceOptions
 from enplace.placing.repair import rearrange
@@ -39,22 +40,26 @@ class Start:
     plans : tuple of Plan
         All list schedules, for further starts.
     left_out : tuple of str
-        The methods that gave no plan, each with the reason.
+        The methods that failed, each with the reason.
+    too_slow : tuple of str
+        The methods that there was no time for.
     """
 
     best: Schedule
     plans: tuple[Plan, ...]
     left_out: tuple[str, ...]
+    too_slow: tuple[str, ...]
 
 
 def find_start(problem: Problem, options: PlaceOptions) -> Start:
     """Try the quick methods, and report each plan that is better than all before."""
     load_kernels(SIMULATE, options)
+    methods = _methods(problem, options)
     plans: list[Plan] = []
     left_out: list[str] = []
 
     def keep_all() -> Iterator[Plan]:
-        for plan in _try_methods(problem, options, left_out):
+        for plan in _try_methods(problem, options, methods, left_out):
             plans.append(plan)
             yield plan
 
@@ -62,16 +67,24 @@ def find_start(problem: Problem, options: PlaceOptions) -> Start:
     best = best_of(problem, keep_all(), options, given, engine=LISTS)
     if problem.profile.n_ops <= SMALL:
         best = best_of(problem, _rearranged(problem, plans, options), options, best, engine=LISTS)
-    return Start(best, tuple(plans), tuple(left_out))
+    too_slow = () if is_close(best, options) else tuple(methods)
+    return Start(best, tuple(plans), tuple(left_out), too_slow)
 
 
-def _try_methods(problem: Problem, options: PlaceOptions, left_out: list[str]) -> Iterator[Plan]:
-    """Yield the plans of the quick methods.
+def _try_methods(
+    problem: Problem,
+    options: PlaceOptions,
+    methods: dict[str, PlaceOptions],
+    left_out: list[str],
+) -> Iterator[Plan]:
+    """Yield the plans of the quick methods; ``methods`` keeps those that there is no time for.
 
     The first always runs to its end. A method that is still running at the time limit is abandoned,
     and so are those after it.
     """
-    for number, (name, own_options) in enumerate(_methods(problem, options)):
+    for number, (name, own_options) in enumerate(list(methods.items())):
+        if name == LP_START and not _has_time_for_lp(problem, options):
+            continue
         if name in STEPS:
             load_kernels(name, options)
         if number:
@@ -80,12 +93,13 @@ def _try_methods(problem: Problem, options: PlaceOptions, left_out: list[str]) -
             plan = run_method(name, problem, own_options)
         except CancelledError:
             options.check_cancelled()
-            left_out.append(f"{name} (it takes longer)")
             return
         except EnplaceError as error:  # the other methods may do better
             left_out.append(f"{name} ({error})")
-            continue
-        yield plan.under_name("enplace")
+            del methods[name]
+        else:
+            del methods[name]
+            yield plan.under_name("enplace")
 
 
 def _rearranged(problem: Problem, plans: list[Plan], options: PlaceOptions) -> Iterator[Plan]:
@@ -96,16 +110,19 @@ def _rearranged(problem: Problem, plans: list[Plan], options: PlaceOptions) -> I
             yield rearrange(schedule, options).plan
 
 
-def _methods(problem: Problem, options: PlaceOptions) -> list[tuple[str, PlaceOptions]]:
-    """List the methods that there is time for, each with its options."""
-    n_ops, limit_s = problem.profile.n_ops, options.time_limit_s
-    methods = [(name, options.quiet) for name in STARTS]
-    if limit_s is None or options.seconds + LP_OP_S * n_ops <= LP_SHARE * limit_s:
-        methods.append((LP_START, options.quiet))
-    if n_ops <= SMALL:
+def _methods(problem: Problem, options: PlaceOptions) -> dict[str, PlaceOptions]:
+    """List the methods to start from, each with its options."""
+    limit_s = options.time_limit_s
+    methods = dict.fromkeys((*STARTS, LP_START), options.quiet)
+    if problem.profile.n_ops <= SMALL:
         for number, name in enumerate(SEARCHES, 1):
             until_s = None
             if limit_s is not None:
                 until_s = options.seconds + number * SEARCH_SHARE * limit_s
-            methods.append((name, replace(options.quiet, time_limit_s=until_s)))
+            methods[name] = replace(options.quiet, time_limit_s=until_s)
     return methods
+
+
+def _has_time_for_lp(problem: Problem, options: PlaceOptions) -> bool:
+    limit_s, lp_s = options.time_limit_s, LP_OP_S * problem.profile.n_ops
+    return limit_s is None or options.seconds + lp_s <= LP_SHARE * limit_s

@@ -8,7 +8,7 @@ from tests.core.placers.problems import GIB, gpus, line, problems
 from tests.core.placers.reference import EarliestFirst
 
 from enplace.coarsen import find_leaders
-from enplace.errors import CancelledError, EnplaceError
+from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place
 from enplace.placers.baechi.m_etf import earliest_first
@@ -165,10 +165,3 @@ def test_other_methods_refuse_a_memory_rule():
     problem = Problem(line([1.0] * 3, []), gpus(2))
     with pytest.raises(EnplaceError, match=r"no option 'memory-rule'.*of m-etf, m-sct"):
         place(problem, "heft", options=PlaceOptions(values={"memory-rule": "sums"}))
-
-
-def test_m_etf_can_be_cancelled_during_a_placement():
-    problem = Problem(line([1.0] * 3, []), gpus(2))
-    stopped = PlaceOptions(cancelled=lambda: True)
-    with pytest.raises(CancelledError):
-        earliest_first(problem, np.full(3, -1), stopped)

@@ -14,6 +14,7 @@ from tests.problems import cluster_of, profile_of
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers import PlaceOptions, place, placers
+from enplace.placers.enplace import search, starts
 from enplace.placing.stopwatch import Stopwatch
 from enplace.readers import read_profile
 from enplace.readers.clusters import presets
@@ -61,6 +62,43 @@ def test_the_time_limit_is_kept():
         problem, "enplace", options=PlaceOptions(time_limit_s=2.0, stopwatch=stopwatch)
     ).plan
     assert 2.0 <= plan.solve_seconds < 2.6
+
+
+def test_methods_that_there_is_no_time_for_are_named(monkeypatch):
+    seconds = 0.0
+    run = starts.run_method
+
+    def take_six_seconds(name, problem, options):
+        nonlocal seconds
+        seconds += 6.0
+        options.check_cancelled()
+        return run(name, problem, options)
+
+    monkeypatch.setattr(starts, "run_method", take_six_seconds)
+    options = PlaceOptions(time_limit_s=10.0, stopwatch=Stopwatch(lambda: seconds))
+    plan = place(Problem(branches(), gpus(3, b1=0.5)), "enplace", options=options).plan
+    later = "dpos, m-topo, heft, celeritas, expert, order-place, m-sct"
+    assert plan.note == f"Too little time for m-etf, {later}, local-search, mcmc, the search."
+
+
+def test_a_huge_graph_is_not_searched_without_the_time_for_it(monkeypatch):
+    monkeypatch.setattr(search, "PHASE_S", 1.0)
+    problem = Problem(branches(), gpus(3, b1=0.5))
+    plan = place(problem, "enplace", options=PlaceOptions(time_limit_s=60.0)).plan
+    assert plan.note == "Too little time for the search."
+    best_start = place(problem, "heft").plan
+    assert simulate(problem, plan).makespan_us <= simulate(problem, best_start).makespan_us
+
+
+def test_no_further_method_is_tried_once_a_plan_is_optimal(monkeypatch):
+    tried = []
+    run = starts.run_method
+    monkeypatch.setattr(
+        starts, "run_method", lambda name, *rest: tried.append(name) or run(name, *rest)
+    )
+    chain = Problem(line([1.0] * 9, [(i, i + 1, 1) for i in range(8)]), gpus(2))
+    plan = place(chain, "enplace", options=PlaceOptions(time_limit_s=60.0)).plan
+    assert (tried, plan.note) == (["single"], "")
 
 
 def test_enplace_beats_the_list_schedules_it_starts_from():
@@ -208,8 +246,8 @@ def test_a_method_that_fails_is_left_out_and_named(monkeypatch):
     def fails(problem, options):
         raise EnplaceError("it is broken")
 
-    known = placers() | {"expert": replace(placers()["expert"], run=fails)}
+    known = placers() | {"m-etf": replace(placers()["m-etf"], run=fails)}
     monkeypatch.setattr("enplace.placers.enplace.methods.placers", lambda: known)
     plan = place(problem, "enplace").plan
     assert simulate(problem, plan).makespan_us <= 12
-    assert plan.note == "Left out: expert (it is broken)."
+    assert plan.note == "Left out: m-etf (it is broken)."

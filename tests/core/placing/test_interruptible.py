@@ -1,0 +1,68 @@
+"""Long kernels stop when the placer that runs them is cancelled."""
+
+import itertools
+
+import numpy as np
+import pytest
+from tests.core.placers.problems import gpus, line
+
+from enplace.coarsen import cpd_topo, group_graph
+from enplace.errors import CancelledError
+from enplace.machine import simulate
+from enplace.placers import PlaceOptions
+from enplace.placers.baechi.m_etf import earliest_first
+from enplace.placers.celeritas import adjust
+from enplace.placers.heft import list_schedule
+from enplace.placing.candidates import best_that_fits
+from enplace.placing.interruptible import run_interruptibly
+from enplace.values.plan import Plan
+from enplace.values.problem import Problem
+
+PROBLEM = Problem(line([1.0] * 3, []), gpus(2))
+STOPPED = PlaceOptions(cancelled=lambda: True)
+
+
+def run_m_etf():
+    earliest_first(PROBLEM, np.full(3, -1), STOPPED)
+
+
+def run_heft():
+    list_schedule(PROBLEM, np.ones(3), PROBLEM.unit, STOPPED)
+
+
+def run_celeritas():
+    graph = group_graph(PROBLEM, np.arange(3))
+    adjust(PROBLEM, graph, cpd_topo(graph, np.zeros(0)), STOPPED)
+
+
+@pytest.mark.parametrize("run", [run_m_etf, run_heft, run_celeritas])
+def test_a_list_scheduler_can_be_cancelled_during_a_placement(run):
+    with pytest.raises(CancelledError):
+        run()
+
+
+def test_the_flag_is_set_while_the_kernel_runs():
+    looks = itertools.count()
+
+    def run(stop):
+        while not stop[0]:
+            pass
+
+    with pytest.raises(CancelledError):
+        run_interruptibly(run, PlaceOptions(cancelled=lambda: next(looks) > 2))
+
+
+def test_an_error_of_the_kernel_reaches_the_caller():
+    with pytest.raises(ZeroDivisionError):
+        run_interruptibly(lambda stop: 1 // 0, PlaceOptions())
+
+
+def test_the_best_schedule_so_far_survives_cancelling():
+    best = simulate(PROBLEM, Plan(np.zeros(3, dtype=int), np.arange(3), "heft"))
+
+    def cancelled(memory_share):
+        raise CancelledError("stopped")
+
+    assert best_that_fits(PROBLEM, cancelled, PlaceOptions(), best) is best
+    with pytest.raises(CancelledError):
+        best_that_fits(PROBLEM, cancelled, PlaceOptions())
