@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from enplace.frameworks.measured import MeasuredRun
 from enplace.names.groups import Grouping, group_ops, name_ops
-from enplace.text import device_label
 from enplace.values.cluster import Cluster
+from enplace.values.device_names import device_label
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem
 from enplace.values.profile import Profile

@@ -19,7 +19,6 @@ MINUS = "−"
 MAX_WORD = 120
 MAX_LISTED = 24
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD + 1},}}")
-_HOST = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)/(?:device:)?")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -79,20 +78,6 @@ def seconds(time_s: float) -> str:
 def count(number: int, noun: str) -> str:
     """Show a number of things: ``1 op``, ``3,776 ops``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def device_label(name: str) -> str:
-    """Return a device's name on screen: ``GPU 0``, or on a host ``worker 1 GPU 0``.
-
-    :func:`enplace.names.rules.find_device` accepts it, so that it can be copied to ``--pin``.
-    """
-    return _HOST.sub(r"\1 \2 ", name).replace(":", " ")
-
-
-def host_of(name: str) -> str:
-    """Return the host in a name, ``worker 0`` of ``/job:worker/task:0/GPU:1``; empty if none."""
-    found = _HOST.match(name)
-    return f"{found[1]} {found[2]}" if found else ""
 
 
 def elide_middle(text: str, length: int) -> str:

@@ -79,13 +79,3 @@ def test_elided_text_keeps_both_ends_and_the_length(length):
 
 def test_a_short_text_stays_whole():
     assert text.elide_middle("lstm", 4) == "lstm"
-
-
-def test_device_names_are_shown_without_the_colon():
-    assert text.device_label("GPU:0") == "GPU 0"
-
-
-def test_device_names_of_several_hosts_include_the_host():
-    names = [f"/job:worker/task:{task}/device:GPU:0" for task in range(2)]
-    assert [text.device_label(name) for name in names] == ["worker 0 GPU 0", "worker 1 GPU 0"]
-    assert text.device_label("->".join(names)) == "worker 0 GPU 0->worker 1 GPU 0"

@@ -8,7 +8,8 @@ from PySide6.QtWidgets import QComboBox, QFileDialog
 
 from enplace.frameworks import devices
 from enplace.text import count
-from enplace.values.cluster import Cluster, task_of
+from enplace.values.cluster import Cluster
+from enplace.values.device_names import task_of
 
 _GPUS = {"gpu:all": "All GPUs", "gpu:2": "2 GPUs", "gpu:4": "4 GPUs"}
 _CPUS = {"cpu:2": "2 logical CPU devices", "cpu:4": "4 logical CPU devices", "cpu:1": "1 CPU"}

@@ -17,7 +17,8 @@ from enplace import __version__
 from enplace.cli.answer import NO, YES, Answer, command, table
 from enplace.cli.options import FILE, PresetType
 from enplace.errors import ClusterError, EnplaceError, FileError
-from enplace.text import device_label, factor, instead, rate, size
+from enplace.text import factor, instead, rate, size
+from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
     from enplace.values.cluster import Cluster

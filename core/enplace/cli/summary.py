@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from enplace.cli.answer import table
-from enplace.text import count, device_label, finite, gap_text, listed, ms, percent, seconds, size
+from enplace.text import count, finite, gap_text, listed, ms, percent, seconds, size
+from enplace.values.device_names import device_label
 
 if TYPE_CHECKING:
     from enplace.machine.pipeline import PipelineSchedule

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from enplace.errors import ClusterError
-from enplace.values.cluster import Cluster, task_of
+from enplace.values.cluster import Cluster
+from enplace.values.device_names import task_of
 from enplace.values.measurement import Measurement
 
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")

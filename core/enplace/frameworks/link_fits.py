@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.text import device_label, listed, ms, rate
-from enplace.values.cluster import Cluster, task_of
+from enplace.text import listed, ms, rate
+from enplace.values.cluster import Cluster
+from enplace.values.device_names import device_label, task_of
 from enplace.values.measurement import MeasuredLink
 from enplace.values.profile import FloatArray, Profile
 

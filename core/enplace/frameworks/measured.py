@@ -15,7 +15,8 @@ from enplace.processes.codecs import plan_from, plan_message
 from enplace.processes.wire import Message
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.values.arrays import freeze_arrays
-from enplace.values.cluster import Cluster, task_of
+from enplace.values.cluster import Cluster
+from enplace.values.device_names import task_of
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import KINDS, FloatArray, IntArray, Profile

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enplace.compiling import kernel, step
+from enplace.compiling import kernel, loop, step
 from enplace.machine.layout import Machine, build_machine
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, csr_offsets
 from enplace.values.schedule import Schedule
@@ -118,9 +118,17 @@ def _flatten(schedule: Schedule) -> _FlatSchedule:
 @kernel
 def _walk_back(m: Machine, s: _FlatSchedule) -> IntArray:  # pragma: no cover - compiled
     """List steps from last to first: numbers of ops, and n_ops + numbers of transfers."""
-    n_ops = len(s.device)
-    path = np.empty(n_ops + len(s.tensor), dtype=np.int64)
+    path = np.empty(len(s.device) + len(s.tensor), dtype=np.int64)
     seen = np.zeros(len(s.tensor), dtype=np.bool_)
+    return path[: _write_path(m, s, path, seen)]
+
+
+@loop
+def _write_path(
+    m: Machine, s: _FlatSchedule, path: IntArray, seen: BoolArray
+) -> int:  # pragma: no cover - compiled
+    """Write the steps from last to first; return how many there are."""
+    n_ops = len(s.device)
     code, length = s.by_finish[-1], 0
     while code != NOTHING:
         path[length] = code
@@ -130,7 +138,7 @@ def _walk_back(m: Machine, s: _FlatSchedule) -> IntArray:  # pragma: no cover - 
         else:
             seen[code - n_ops] = True
             code = _before_transfer(m, s, code - n_ops, seen)
-    return path[:length]
+    return length
 
 
 @step

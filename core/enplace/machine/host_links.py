@@ -13,8 +13,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from enplace.text import host_of
 from enplace.values.cluster import Cluster
+from enplace.values.device_names import task_of
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, FloatArray, IntArray
 
@@ -73,9 +73,9 @@ def machine_of(cluster: Cluster) -> IntArray:
     one machine. CPUs are dealt out in order.
     """
     gpus, machine = cluster.gpus, np.zeros(cluster.n_devices, dtype=np.int64)
-    hosts = [host_of(device.name) for device in cluster.devices]
-    if all(hosts):
-        of_device: IntArray = np.unique(hosts, return_inverse=True)[1]
+    tasks = [task_of(device.name) for device in cluster.devices]
+    if all(tasks):
+        of_device: IntArray = np.unique(tasks, return_inverse=True)[1]
         return of_device
     between = _megabyte_us(cluster)[np.ix_(gpus, gpus)]
     near = (between * SAME_MACHINE <= between.max()) & ~np.eye(len(gpus), dtype=bool)

@@ -9,8 +9,9 @@ import re2
 
 from enplace.disk import read_bytes
 from enplace.errors import FileError, ProblemError
-from enplace.text import count, device_label, listed
+from enplace.text import count, listed
 from enplace.values.cluster import Cluster
+from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
 from enplace.values.profile import Profile
 

@@ -9,13 +9,13 @@ from enplace.disk import check_format, is_object, number, only, shown, take, who
 from enplace.errors import ClusterError, FileError
 from enplace.text import UNPRINTABLE
 from enplace.values.cluster import MOST_LINK_COST, Cluster, Device, Link
+from enplace.values.device_names import is_task
 from enplace.values.profile import KINDS
 
 NAME, VERSION = "enplace-cluster", 1
 
 KIND_PAIRS = tuple(f"{a}-{b}" for a in KINDS for b in KINDS)
 
-_TASK = re.compile(r"/job:\w+/task:\d+")
 _ADDRESS = re.compile(r"[^\s/]+:\d{1,5}")
 
 _LINK_KEYS = {"b0_us", "b1_us_per_byte", "channels"}
@@ -80,7 +80,7 @@ def cluster_from_json(data: Any, where: str = "") -> Cluster:
 def _hosts(obj: dict[str, Any], at: str) -> tuple[tuple[str, str], ...]:
     hosts = take(obj, "hosts", dict, at, {})
     for task, address in hosts.items():
-        if not (_TASK.fullmatch(task) and isinstance(address, str) and _ADDRESS.fullmatch(address)):
+        if not (is_task(task) and isinstance(address, str) and _ADDRESS.fullmatch(address)):
             raise FileError(
                 f"{at}hosts: {shown(task)}: {shown(address)} is not like "
                 f'"/job:worker/task:0": "name:port"; correct it'

@@ -11,8 +11,8 @@ from enplace.errors import FileError
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.values.measurement import Deviation, Evaluation, MeasuredLink, Measurement
 
-TENSORFLOW = "tensorflow"
-"""Key of :attr:`~enplace.values.measurement.Measurement.framework_version`."""
+_OLD_VERSION = "tensorflow"
+"""Key of the framework's version in files that know no other framework."""
 
 Object = dict[str, Any]
 
@@ -31,9 +31,9 @@ def measurement_from_json(data: Object, where: str = "measured") -> Measurement:
         fields["paper"] = _text(given, "source", where)
     elif "source" in given:
         fields["source"] = _source(given, "source", where)
-    if TENSORFLOW in given:
-        fields["framework_version"] = _text(given, TENSORFLOW, where)
-    other = {k: v for k, v in given.items() if k not in {*_READ, "source", TENSORFLOW}}
+    if _OLD_VERSION in given:
+        fields.setdefault("framework_version", _text(given, _OLD_VERSION, where))
+    other = {k: v for k, v in given.items() if k not in {*_READ, "source", _OLD_VERSION}}
     return Measurement(**fields, other=other)
 
 
@@ -170,6 +170,7 @@ _READ: dict[str, Read] = {
     "steps": _count,
     "warm_ups": _count,
     "gpu": _text,
+    "framework_version": _text,
     "placement": _text,
     "tf32": _flag,
     "config": _mapping,

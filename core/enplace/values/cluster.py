@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +19,6 @@ MAX_DEVICES = 256
 MOST_LINK_COST = 1e9
 """Largest latency of a link in µs, and largest time for a byte."""
 
-_TASK = re.compile(r"(/job:\w+)(?:/replica:0)?(/task:\d+)")
 
 _T = TypeVar("_T")
 
@@ -289,12 +287,6 @@ class Cluster:
                 for k in self.links
             ),
         )
-
-
-def task_of(device: str) -> str:
-    """Return the task in a device's full name, ``/job:worker/task:1``; empty if there is none."""
-    match = _TASK.match(device)
-    return f"{match[1]}{match[2]}" if match else ""
 
 
 def _first_double(values: Iterable[_T]) -> _T | None:

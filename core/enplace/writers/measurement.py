@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import Any
 
-from enplace.readers.measurement import TENSORFLOW
 from enplace.values.measurement import MeasuredLink, Measurement
 from enplace.writers.clusters import cluster_to_json
 
-_KEYS = {"paper": "source", "framework_version": TENSORFLOW}
+_KEYS = {"paper": "source"}
 """Keys that differ from the names of their fields."""
 
 

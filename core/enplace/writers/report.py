@@ -9,7 +9,8 @@ import numpy as np
 
 from enplace.bounds import lower_bound_us
 from enplace.machine import critical_path
-from enplace.text import count, device_label, gap_text, ms, percent, size
+from enplace.text import count, gap_text, ms, percent, size
+from enplace.values.device_names import device_label
 from enplace.values.plan import find_gap
 from enplace.values.schedule import Schedule
 from enplace.writers.memory_svg import memory_svg

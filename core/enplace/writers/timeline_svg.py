@@ -9,7 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from enplace.bounds import lower_bound_us
-from enplace.text import count, device_label, elide_middle, ms, percent, size
+from enplace.text import count, elide_middle, ms, percent, size
+from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray
 from enplace.values.schedule import Schedule
 from enplace.writers.palette import device_class, picture_style

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from enplace.text import device_label
 from enplace.values.cluster import Cluster
+from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
 

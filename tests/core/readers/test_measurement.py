@@ -79,6 +79,7 @@ def test_null_means_unknown() -> None:
         ("left_out", [1], r"left_out\[0\]: must be a text"),
         ("compiled", "yes", "compiled: must be true or false"),
         ("backward", [-1], r"backward\[0\]: must be a number from 0"),
+        ("framework_version", 2.21, "framework_version: must be a text"),
         ("tensorflow", 2.21, "tensorflow: must be a text"),
         ("evaluation", {"memory": 1}, r"evaluation\.memory: must be an object"),
         ("split_lengths", 7, "split_lengths: must be an object"),
@@ -92,6 +93,10 @@ def test_a_wrong_type_is_refused_with_the_name_of_the_field(
 ) -> None:
     with pytest.raises(EnplaceError, match=rf"^measured\.{place}"):
         measurement_from_json({key: value})
+
+
+def test_the_key_of_old_files_for_the_version_is_read() -> None:
+    assert measurement_from_json({"tensorflow": "2.15"}) == Measurement(framework_version="2.15")
 
 
 def test_a_backward_op_that_does_not_exist_is_refused() -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from enplace.errors import ClusterError
-from enplace.values.cluster import Cluster, Device, Link, task_of
+from enplace.values.cluster import Cluster, Device, Link
 
 GPUS = (Device("GPU:0", "gpu", 10), Device("GPU:1", "gpu", 10))
 THERE, BACK = Link(0, 1, 5.0, 0.1, (0,)), Link(1, 0, 5.0, 0.1, (1,))
@@ -83,8 +83,3 @@ def test_scaling_divides_times_only() -> None:
 def test_an_impossible_scale_is_refused(factor: float) -> None:
     with pytest.raises(ClusterError, match="scale of links"):
         make(THERE, BACK).scaled(links=factor)
-
-
-def test_the_task_is_read_from_a_full_device_name() -> None:
-    assert task_of("/job:worker/replica:0/task:1/device:GPU:0") == "/job:worker/task:1"
-    assert task_of("/device:GPU:0") == ""

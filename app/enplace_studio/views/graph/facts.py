@@ -13,7 +13,7 @@ from enplace.machine.passes import backward_ops
 from enplace.machine.stages import stages_of
 from enplace.machine.subgraphs import find_subgraphs
 from enplace.names.groups import Grouping
-from enplace.text import device_label
+from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray, IntArray, Profile
 from enplace.values.schedule import Schedule

@@ -18,7 +18,8 @@ from PySide6.QtWidgets import (
 )
 
 from enplace.names.groups import Grouping
-from enplace.text import count, device_label
+from enplace.text import count
+from enplace.values.device_names import device_label
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace_studio.panel import label

@@ -9,7 +9,8 @@ import numpy as np
 
 from enplace.frameworks.measured import MeasuredRun
 from enplace.names.groups import Grouping, name_ops
-from enplace.text import count, device_label, ms, size
+from enplace.text import count, ms, size
+from enplace.values.device_names import device_label
 from enplace.values.problem import Problem
 from enplace.values.profile import CONTROL, KINDS, IntArray, Profile
 from enplace.values.schedule import Schedule

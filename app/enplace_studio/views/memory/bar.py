@@ -16,7 +16,8 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
-from enplace.text import device_label, elide_middle, ms, size
+from enplace.text import elide_middle, ms, size
+from enplace.values.device_names import device_label
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
 from enplace_studio.panel import TipWidget

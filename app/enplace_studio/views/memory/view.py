@@ -6,7 +6,7 @@ import numpy as np
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
-from enplace.text import device_label
+from enplace.values.device_names import device_label
 from enplace_studio.document import Document
 from enplace_studio.jobs import Solver
 from enplace_studio.panel import Column, Panel, paragraph

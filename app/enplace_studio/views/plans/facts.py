@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from enplace.errors import EnplaceError
-from enplace.text import count, device_label, gap_text, ms, percent, size
+from enplace.text import count, gap_text, ms, percent, size
+from enplace.values.device_names import device_label
 from enplace.values.plan import Plan, check_plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.schedule import Schedule

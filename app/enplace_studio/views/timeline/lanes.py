@@ -9,7 +9,8 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QFont, QFontMetricsF
 
-from enplace.text import device_label, elide_middle
+from enplace.text import elide_middle
+from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace_studio.theme import theme
 from enplace_studio.views.timeline.rows import Place, Row, arrange

@@ -15,7 +15,8 @@ from enplace.machine.loads import (
 from enplace.machine.passes import backward_ops
 from enplace.machine.pipeline import PipelineSchedule, planned_rule, simulate_pipeline
 from enplace.machine.stages import stages_of
-from enplace.text import count, device_label, ms
+from enplace.text import count, ms
+from enplace.values.device_names import device_label
 from enplace.values.schedule import Schedule
 from enplace_studio.background import Background
 from enplace_studio.document import Document

@@ -15,7 +15,8 @@ from enplace.machine.loads import (
     shared_parts_us,
 )
 from enplace.machine.pipeline import PipelineSchedule, Slot, planned_rule
-from enplace.text import count, device_label, ms
+from enplace.text import count, ms
+from enplace.values.device_names import device_label
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
 from enplace.values.profile import FloatArray

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enplace.frameworks.measured import MeasuredRun
-from enplace.text import device_label, ms, size
+from enplace.text import ms, size
 from enplace.values.cluster import Cluster
+from enplace.values.device_names import device_label
 from enplace.values.profile import FloatArray, IntArray
 from enplace.values.schedule import Schedule
 from enplace_studio.prediction import device_times, error_text

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from enplace.frameworks.measured import MeasuredRun
-from enplace.text import device_label, elide_middle, ms, size
+from enplace.text import elide_middle, ms, size
+from enplace.values.device_names import device_label
 from enplace.values.profile import CONTROL
 from enplace.values.schedule import Schedule
 from enplace_studio.prediction import error_text, total_times

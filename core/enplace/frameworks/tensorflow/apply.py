@@ -41,7 +41,8 @@ from enplace.frameworks.tensorflow.split import split_flat
 from enplace.frameworks.tensorflow.step import Step, plain_config
 from enplace.readers.plans import read_plan_alone
 from enplace.text import count
-from enplace.values.cluster import Cluster, Device, task_of
+from enplace.values.cluster import Cluster, Device
+from enplace.values.device_names import task_of
 from enplace.values.splits import unsplit_names
 
 _HOST = "/device:CPU:0"

@@ -19,7 +19,8 @@ from enplace.frameworks.tensorflow.device_names import device_names
 from enplace.frameworks.tensorflow.step import plain_config
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.gpu_profile import GPU_TO_GPU, GPU_TO_HOST, HOST_TO_GPU
-from enplace.values.cluster import Cluster, Device, Link, task_of
+from enplace.values.cluster import Cluster, Device, Link
+from enplace.values.device_names import task_of
 
 _TEXT = re.compile(r"(cpu|gpu):(all|\d+)", re.IGNORECASE)
 

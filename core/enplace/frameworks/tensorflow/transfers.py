@@ -13,7 +13,8 @@ from tensorflow.core.framework.step_stats_pb2 import StepStats
 
 from enplace.frameworks.tensorflow.devices import Devices, DevicesError
 from enplace.frameworks.tensorflow.fit import SIZES, fit_line
-from enplace.values.cluster import Cluster, task_of
+from enplace.values.cluster import Cluster
+from enplace.values.device_names import task_of
 from enplace.values.measurement import MeasuredLink
 from enplace.values.profile import FloatArray
 
