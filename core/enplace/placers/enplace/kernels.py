@@ -21,11 +21,13 @@ from typing import Any
 import numpy as np
 from numba.core import event
 
+from enplace.bounds.step_time import lower_bound_us
 from enplace.coarsen import merge_batches, merge_chains
 from enplace.disk import temporary_folder
 from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
+from enplace.placing.candidates import unordered
 from enplace.placing.moves import make_level
 from enplace.placing.moves.steps import LevelPlan, blocks_step, new_stop_flag, windows_step
 from enplace.placing.options import PlaceOptions, Progress
@@ -42,11 +44,11 @@ Report = Callable[[str], None]
 TICK_S = 0.1
 """Time between two looks at what the other process has done."""
 
-SIMULATE, MERGES, BLOCKS, WINDOWS = "simulate", "merges", "blocks", "windows"
+SIMULATE, BOUND, MERGES, BLOCKS, WINDOWS = "simulate", "bound", "merges", "blocks", "windows"
 
 
 def _simulate(problem: Problem) -> None:
-    simulate(problem, run_method(STARTS[0], problem, PlaceOptions()))
+    simulate(problem, unordered(problem, np.zeros(problem.profile.n_ops, np.int64), "")[0])
 
 
 def _merge(problem: Problem) -> None:
@@ -76,17 +78,21 @@ def _run(name: str) -> Step:
 
 STEPS: dict[str, Step] = {
     SIMULATE: _simulate,
+    BOUND: lower_bound_us,
     **{name: _run(name) for name in STARTS},
     LP_START: _run(LP_START),
     **{name: _run(name) for name in SEARCHES},
-    MERGES: _merge,
     BLOCKS: _move_blocks,
+    MERGES: _merge,
     WINDOWS: _anneal_windows,
 }
 """What each step runs, on a problem so small that only compiling takes time.
 
 Keys are the parts of the search that must not start before their step is done.
 """
+
+WITHOUT_SIMULATION = (WINDOWS, MERGES)
+"""Steps that another process may take while this one compiles the simulation."""
 
 
 @cache
@@ -141,6 +147,8 @@ def compile_for_another_process(connection: Connection) -> Message:
     """Take steps from the last on until none is left: the handler of the other process."""
     claims = _Claims(Path(connection.receive().details["folder"]))
     for step in reversed(STEPS):
+        if step not in WITHOUT_SIMULATION:
+            claims.wait_for(SIMULATE)  # or both would compile it
         if claims.claim(step):
             _run_step(step)
             claims.finish(step)
@@ -171,6 +179,11 @@ class _Claims:
 
     def is_finished(self, step: str) -> bool:
         return (self.folder / f"{step}.done").exists()
+
+    def wait_for(self, step: str) -> None:
+        """Wait for a step that the other process has taken; it ends this process if it ends."""
+        while not self.is_finished(step):
+            threading.Event().wait(TICK_S)
 
 
 class _Compilation(event.Listener):

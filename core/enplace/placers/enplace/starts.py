@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
-from enplace.placers.enplace.kernels import BLOCKS, SIMULATE, STEPS, load_kernels
+from enplace.placers.enplace.kernels import BLOCKS, BOUND, SIMULATE, STEPS, load_kernels
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
 from enplace.placing.candidates import best_of, given_start
 from enplace.placing.incumbents import is_close
@@ -54,6 +54,7 @@ class Start:
 def find_start(problem: Problem, options: PlaceOptions) -> Start:
     """Try the quick methods, and report each plan that is better than all before."""
     load_kernels(SIMULATE, options)
+    load_kernels(BOUND, options)
     methods = _methods(problem, options)
     plans: list[Plan] = []
     left_out: list[str] = []
