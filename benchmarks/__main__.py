@@ -15,6 +15,7 @@ ALL = (
     "methods",
     "truth",
     "tarnawski2020",
+    "extremes",
     "startup",
     "repaint",
     "responsiveness",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from enplace.values.profile import CONTROL, Profile, make_profile
+from enplace.values.profile import CONTROL, IntArray, Profile, make_profile
 
 HEADS = 64
 WIDTH = 1024
@@ -97,6 +97,46 @@ def _backward(
         )
         graph.tie(weight, graph.op(f"{update}/apply", "ApplyAdam", update, [(slope, 4096)], 20, 0))
     return joined
+
+
+def chain(n_ops: int) -> Profile:
+    """Make ops of which each needs the one before."""
+    return _plain("chain", n_ops, np.arange(n_ops - 1), np.arange(1, n_ops))
+
+
+def antichain(n_ops: int) -> Profile:
+    """Make ops that need nothing."""
+    nothing = np.zeros(0, dtype=np.int64)
+    return _plain("antichain", n_ops, nothing, nothing)
+
+
+def random_graph(n_ops: int) -> Profile:
+    """Make ops that each need up to three earlier ones, drawn from all of them."""
+    draw = np.random.default_rng(0)
+    n_inputs = np.minimum(draw.integers(0, 4, n_ops), np.arange(n_ops))
+    target = np.repeat(np.arange(n_ops), n_inputs)
+    source = (draw.random(len(target)) * target).astype(np.int64)
+    edge = np.unique(source * n_ops + target)
+    return _plain("random", n_ops, edge // n_ops, edge % n_ops)
+
+
+def _plain(name: str, n_ops: int, source: IntArray, target: IntArray) -> Profile:
+    draw = np.random.default_rng(1)
+    sizes = draw.integers(1, 20_000, n_ops)
+    return make_profile(
+        name,
+        op_names=[f"layer_{i % 50}/op_{i}" for i in range(n_ops)],
+        op_types=["MatMul"] * n_ops,
+        scopes=[f"layer_{i % 50}" for i in range(n_ops)],
+        time_us=np.column_stack([draw.uniform(1, 19, n_ops), np.full(n_ops, np.nan)]),
+        persistent_bytes=np.zeros(n_ops, dtype=np.int64),
+        temporary_bytes=np.zeros(n_ops, dtype=np.int64),
+        colocation=[""] * n_ops,
+        edge_source=source,
+        edge_output=np.zeros(len(source), dtype=np.int64),
+        edge_op=target,
+        edge_bytes=sizes[source],
+    )
 
 
 class _Graph:
