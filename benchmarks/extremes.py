@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.report import title, watched_memory
+from benchmarks.report import title
 from benchmarks.synthetic import antichain, chain, random_graph, transformer
 from enplace.placers import DEFAULT_METHOD
 from enplace.values.profile import Profile
@@ -64,17 +65,19 @@ def _place(profile: Profile, path: Path, cluster: str, method: str) -> None:
     command += ["--method", method, "-o", str(path.with_name("plan.json"))]
     command += ["--time-limit", LIMIT_S] if method == DEFAULT_METHOD else []
     started = time.perf_counter()
-    with watched_memory() as peak_mib:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        output = process.stdout.read()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
     total_s = time.perf_counter() - started
-    if not done.stdout:
-        print(f"{profile.name:<22}{done.stderr.strip()}")
+    if not output:  # the reason is on standard error
         return
-    found = json.loads(done.stdout)
+    found = json.loads(output)
     where = Path(cluster).stem
     print(
         f"{f'{profile.name} {profile.n_ops:,}':<22}{where:<16}{method:<12}"
-        f"{found['solve_seconds']:>8.1f} s{total_s:>7.1f} s{peak_mib[0]:>7,.0f} MiB"
+        f"{found['solve_seconds']:>8.1f} s{total_s:>7.1f} s{used.ru_maxrss >> 10:>7,} MiB"
         f"   step {found['step_time_us'] / 1e3:,.1f} ms, bound {found['lower_bound'] / 1e3:,.1f} ms"
         f"   {found['note']}",
         flush=True,

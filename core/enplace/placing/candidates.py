@@ -87,19 +87,25 @@ def best_of(
     CancelledError
         If cancelled before the first one; if cancelled later, the best so far is returned.
     """
-    if best is not None and is_enough(best, options):
-        return best
     for plan in candidates:
         if best is None:
             options.check_cancelled()
-        schedule = simulate(problem, plan)
-        if best is None or is_better(schedule, best):
-            best = schedule
-            report(schedule, options, engine)
-        if is_enough(best, options):  # before the next candidate is made
+        elif is_enough(best, options):
             break
+        best = better_of(problem, plan, best, options, engine)
     assert best is not None, "a placer offers at least one candidate"
     return best
+
+
+def better_of(
+    problem: Problem, plan: Plan, best: Schedule | None, options: PlaceOptions, engine: str = ""
+) -> Schedule:
+    """Simulate a plan; return its schedule, and report it, if it is better than the best so far."""
+    schedule = simulate(problem, plan)
+    if best is not None and not is_better(schedule, best):
+        return best
+    report(schedule, options, engine)
+    return schedule
 
 
 def best_that_fits(

@@ -33,16 +33,17 @@ def is_enough(best: Schedule, options: PlaceOptions) -> bool:
 
 
 def report(schedule: Schedule, options: PlaceOptions, engine: str = "") -> None:
-    """Report a new incumbent and the part of the placer that found it."""
+    """Report a new incumbent, which part of the placer found it, and the bound if it is known."""
     if options.is_quiet:
         return
+    proof = options.proofs.known(schedule.problem)
     options.progress(
         Progress(
             options.seconds,
             "a better plan",
             incumbent=schedule.plan,
             objective_us=schedule.makespan_us,
-            bound_us=options.proofs.find(schedule.problem).bound_us,
+            bound_us=proof and proof.bound_us,
             engine=engine,
         )
     )

@@ -9,8 +9,8 @@ from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
 from enplace.placers.enplace.kernels import BLOCKS, BOUND, SIMULATE, STEPS, load_kernels
 from enplace.placers.enplace.methods import LP_START, SEARCHES, STARTS, run_method
-from enplace.placing.candidates import best_of, given_start
-from enplace.placing.incumbents import is_close
+from enplace.placing.candidates import best_of, better_of, given_start
+from enplace.placing.incumbents import is_close, is_enough
 from enplace.placing.moves.steps import LISTS
 from enplace.placing.options import PlaceOptions
 from enplace.placing.repair import rearrange
@@ -54,18 +54,19 @@ class Start:
 def find_start(problem: Problem, options: PlaceOptions) -> Start:
     """Try the quick methods, and report each plan that is better than all before."""
     load_kernels(SIMULATE, options)
-    load_kernels(BOUND, options)
     methods = _methods(problem, options)
     plans: list[Plan] = []
     left_out: list[str] = []
-
-    def keep_all() -> Iterator[Plan]:
-        for plan in _try_methods(problem, options, methods, left_out):
-            plans.append(plan)
-            yield plan
-
-    given = given_start(problem, options, "enplace")
-    best = best_of(problem, keep_all(), options, given, engine=LISTS)
+    best = given_start(problem, options, "enplace")
+    for plan in _try_methods(problem, options, methods, left_out):
+        plans.append(plan)
+        best = better_of(problem, plan, best, options, LISTS)
+        # The bound of a huge graph takes seconds, so a first good plan comes before it.
+        if len(plans) > 1:
+            load_kernels(BOUND, options)
+            if is_enough(best, options):
+                break
+    assert best is not None, "the first method always gives a plan"
     if problem.profile.n_ops <= SMALL:
         best = best_of(problem, _rearranged(problem, plans, options), options, best, engine=LISTS)
     too_slow = () if is_close(best, options) else tuple(methods)
