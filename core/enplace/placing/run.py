@@ -140,10 +140,6 @@ class _Watch:
         self._report(progress)
 
 
-_OF_LOAD = ("ideals", "contiguous")
-"""Details of a pipeline's placer that are meaningless for the latency."""
-
-
 def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
     """Add the value of the objective to a plan whose method minimises something else."""
     if options.objective in (STEP_TIME, plan.objective):
@@ -154,8 +150,8 @@ def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
         objective=options.objective,
         bound_us=None,
         proven=False,
+        rivals=None,
         load_rule=None,
-        details={key: value for key, value in plan.details.items() if key not in _OF_LOAD},
     )
     if options.objective == THROUGHPUT:
         name, rule = "the time per sample", options.load_rule
