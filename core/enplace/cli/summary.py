@@ -206,7 +206,7 @@ def device_table(schedule: Schedule) -> str:
 
 
 def _span(times_us: tuple[float, ...]) -> str:
-    """Show a time, or the range over unlike devices."""
+    """Show a time, or the range of times if the devices differ."""
     least, most = ms(min(times_us)), ms(max(times_us))
     return least if least == most else f"{least} to {most}"
 
