@@ -73,7 +73,7 @@ class Plan:
     Raises
     ------
     PlanError
-        If the arrays disagree or a policy is unknown.
+        If an array does not hold whole numbers, the arrays disagree, or a policy is unknown.
     """
 
     device: IntArray
@@ -96,6 +96,10 @@ class Plan:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("device", "position"):
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
+                raise PlanError(f"{name}: a plan needs an array of whole numbers")
         if self.device.shape != self.position.shape or self.device.ndim != 1:
             raise PlanError("a plan needs one device and one position for each op")
         if not np.array_equal(np.sort(self.position), np.arange(len(self.position))):
