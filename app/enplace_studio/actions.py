@@ -246,21 +246,26 @@ def all_actions() -> tuple[Action, ...]:
     Raises
     ------
     ValueError
-        If two actions have the same id or shortcut; the message is for the developer.
+        If an action has no menu of the window, or two have the same id or shortcut; the message
+        is for the developer.
     """
     of_views = [_view_action(view, action) for view in all_views() for action in view.actions]
-    _check_unique([*_ACTIONS, *of_views])
+    _check([*_ACTIONS, *of_views])
     order = (*MENUS, "")
     return tuple(
         sorted((*_ACTIONS, *of_views), key=lambda spec: (order.index(spec.menu), spec.group))
     )
 
 
-def _check_unique(actions: Collection[Action]) -> None:
-    """Refuse an action with an id or a shortcut that an earlier one has."""
+def _check(actions: Collection[Action]) -> None:
+    """Refuse an unknown menu, and an id or a shortcut that an earlier action has."""
     ids: set[str] = set()
     owners: dict[str, str] = {}
     for action in actions:
+        if action.menu not in (*MENUS, ""):
+            raise ValueError(
+                f"action '{action.id}': there is no menu '{action.menu}'; use {', '.join(MENUS)}"
+            )
         if action.id in ids:
             raise ValueError(f"action '{action.id}': another action has this id; rename it")
         ids.add(action.id)

@@ -141,8 +141,8 @@ class Report:
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
-    """A finished job, with its placer's last report and how long it took."""
+class SearchRecord:
+    """A search, running or finished: its job, its last report, and how long it has taken."""
 
     job: Job
     report: Report
@@ -171,7 +171,7 @@ class Solver(QObject):
         self.default_method = ""
         self.job: Job | None = None
         self.report = Report("")
-        self.last_search: Search | None = None
+        self.last_search: SearchRecord | None = None
         self._queue: deque[Job] = deque()
         self._numbers = itertools.count(1)
         self._sent_profile: Profile | None = None
@@ -286,7 +286,7 @@ class Solver(QObject):
 
     def _next(self) -> None:
         if self.job is not None and self.searches(self.job.method) and self.report.history:
-            self.last_search = Search(self.job, self.report, self.seconds)
+            self.last_search = SearchRecord(self.job, self.report, self.seconds)
         self.job = self._queue.popleft() if self._queue else None
         self._cancelling = False
         self._patience.stop()

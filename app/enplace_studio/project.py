@@ -88,7 +88,7 @@ class OpenProject:
     def against_expert(self, schedule: Schedule) -> float | None:
         """Return the change in step time from the expert plan; −0.2 is 20 % faster.
 
-        None if no expert plan fits: a plan that cannot run is no reference.
+        None if no expert plan fits: there is no point in comparing with a plan that cannot run.
         """
         expert = self.expert.schedule if self.expert else None
         if expert is None or expert.makespan_us == 0 or not expert.fits:

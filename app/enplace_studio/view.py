@@ -7,8 +7,11 @@ a function ``make_view(document, solver)``. One line in :mod:`enplace_studio.vie
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from importlib.abc import InspectLoader
+from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
 from PySide6.QtCore import Qt
@@ -75,6 +78,13 @@ class View:
     height: int | None = None
     actions: tuple[ViewAction, ...] = ()
 
+    @property
+    def fault(self) -> str:
+        """What is wrong with the module; empty if nothing is. It is not imported for this."""
+        if "make_view" in _top_level_names(self.module):
+            return ""
+        return f"there is no module '{self.module}' with a function make_view(document, solver)"
+
     def load(self) -> Any:
         """Import the module with its widget."""
         return importlib.import_module(self.module)
@@ -83,3 +93,16 @@ class View:
         """Make the widget, which reads the document and sends requests to it."""
         widget: QWidget = self.load().make_view(document, solver)
         return widget
+
+
+def _top_level_names(module: str) -> Collection[str]:
+    """Return the names at the top level of a module's code; empty if there is no such module."""
+    if module in sys.modules:
+        return vars(sys.modules[module])
+    try:
+        spec = find_spec(module)
+    except ModuleNotFoundError:  # not even its folder
+        return ()
+    loader = spec.loader if spec else None
+    code = loader.get_code(module) if isinstance(loader, InspectLoader) else None
+    return code.co_names if code else ()

@@ -155,7 +155,7 @@ def test_cancelling_keeps_the_value(menu, monkeypatch):
     assert menu.values == {"rounds": 25}
 
 
-def test_what_is_no_number_is_refused_with_the_reason(menu, monkeypatch, qtbot):
+def test_a_value_that_is_not_a_number_is_refused_with_the_reason(menu, monkeypatch, qtbot):
     answer(monkeypatch, "many")
     with qtbot.waitSignal(menu.option_refused) as refused:
         ask(menu, "Rounds…")

@@ -17,6 +17,7 @@ from enplace_studio.view import View, ViewAction
 from enplace_studio.window import MainWindow
 
 FOLDER = "view_of_a_test"
+NAME = f"enplace_studio.views.{FOLDER}"
 
 
 class NotesView(QLabel):
@@ -35,14 +36,13 @@ class NotesView(QLabel):
 @pytest.fixture
 def folder(monkeypatch):
     """The folder of a view, with the contents of its ``__init__`` and its module."""
-    name = f"enplace_studio.views.{FOLDER}"
-    package, module = ModuleType(name), ModuleType(f"{name}.view")
+    package, module = ModuleType(NAME), ModuleType(f"{NAME}.view")
     action = ViewAction("ask-notes", "Ask the notes", "Edit", ("Ctrl+J",), lambda v: v.ask(), 2)
     area = Qt.DockWidgetArea.RightDockWidgetArea
-    package.VIEW = View("notes", "Notes", f"{name}.view", area, height=150, actions=(action,))
+    package.VIEW = View("notes", "Notes", f"{NAME}.view", area, height=150, actions=(action,))
     module.make_view = lambda document, solver: NotesView(document)
-    monkeypatch.setitem(sys.modules, name, package)
-    monkeypatch.setitem(sys.modules, f"{name}.view", module)
+    monkeypatch.setitem(sys.modules, NAME, package)
+    monkeypatch.setitem(sys.modules, f"{NAME}.view", module)
     return FOLDER
 
 
@@ -60,6 +60,12 @@ def window(qapp, tmp_path, monkeypatch, folder):
     monkeypatch.setattr(QMessageBox, "question", lambda *_: QMessageBox.StandardButton.Discard)
     made.close()
     made.deleteLater()
+
+
+def describe(folder, monkeypatch, **change):
+    """Add the folder to the table, its view described with this change."""
+    monkeypatch.setattr(views, "FOLDERS", [*views.FOLDERS, folder])
+    sys.modules[NAME].VIEW = replace(sys.modules[NAME].VIEW, **change)
 
 
 def menu_of(window, title):
@@ -103,9 +109,40 @@ def test_a_shortcut_that_another_action_has_is_refused(folder, monkeypatch, key)
 
 
 def test_an_action_id_that_another_action_has_is_refused(folder, monkeypatch):
-    monkeypatch.setattr(views, "FOLDERS", [*views.FOLDERS, folder, folder])
+    describe(folder, monkeypatch, actions=2 * sys.modules[NAME].VIEW.actions)
     with pytest.raises(ValueError, match="action 'ask-notes': another action has this id"):
         all_actions()
+
+
+def test_a_menu_that_the_window_lacks_is_refused(folder, monkeypatch):
+    lost = replace(sys.modules[NAME].VIEW.actions[0], menu="Veiw")
+    describe(folder, monkeypatch, actions=(lost,))
+    sentence = "action 'ask-notes': there is no menu 'Veiw'; use File, Edit, Plan, View, Help"
+    with pytest.raises(ValueError, match=sentence):
+        all_actions()
+
+
+def test_a_view_id_that_another_view_has_is_refused(folder, monkeypatch):
+    describe(folder, monkeypatch, id="graph")
+    with pytest.raises(ValueError, match="view 'graph': another view has this id; rename it"):
+        views.all_views()
+
+
+@pytest.mark.parametrize(
+    "module", [NAME, "enplace_studio.views.graph.scene", "enplace_studio.views.lost.view", "lost"]
+)
+def test_a_view_without_a_function_that_makes_it_is_refused(folder, monkeypatch, module):
+    describe(folder, monkeypatch, module=module)
+    sentence = f"view 'notes': there is no module '{module}' with a function make_view"
+    with pytest.raises(ValueError, match=sentence):
+        views.all_views()
+
+
+def test_a_folder_without_a_view_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(views, "FOLDERS", [*views.FOLDERS, folder])
+    del sys.modules[NAME].VIEW
+    with pytest.raises(ValueError, match=f"folder '{FOLDER}': its __init__ must hold a View"):
+        views.all_views()
 
 
 def test_a_layout_saved_without_the_view_does_not_apply(window, monkeypatch):

@@ -11,14 +11,14 @@ from enplace.machine.heaps import pop_event, push_event
 from enplace.values.arrays import BoolArray, FloatArray, IntArray, inverse
 
 NEAR, PATIENCE, FAR, FORKS = 16, 64, 100, 6
-"""Limits on the ancestors that are examined for the head of an op. ``NEAR`` holds for all ops, the
-others only for ops with several producers: ``PATIENCE`` is how many more are examined after the
-last one that raised the head; ``FAR``, how many as long as one may still raise it; ``FORKS``, how
-many are examined as forks."""
+"""Limits on the ancestors that are examined for the head of an op. ``NEAR`` applies to all ops, the
+others only to ops with several producers: ``PATIENCE`` more ancestors are examined after one that
+raised the head or, among the first ``FAR``, one that showed that the head may still rise; at most
+``FORKS`` are examined as forks."""
 
 EXAMINED, FEWEST = 3_000_000, 8
-"""Ancestors that may be examined in all before ``PATIENCE`` and ``FAR`` shrink, so that the bound
-of a huge graph takes a second or two, too; and the least that ``PATIENCE`` shrinks to."""
+"""Ancestors that may be examined in all before ``PATIENCE`` and ``FAR`` shrink, so that even
+the bound of a huge graph takes only a second or two; and the least that ``PATIENCE`` shrinks to."""
 
 
 class LeastCosts(NamedTuple):
@@ -39,7 +39,7 @@ class LeastCosts(NamedTuple):
     weighted_us, most : float arrays, shapes (n_sets, n_ops) and (n_sets,)
         Work weighted for each set of devices, and the largest weight of one chip.
     bus_set : int
-        The set of like chips whose links all use one channel, or -1.
+        Number of a set of equal chips whose links all use one channel; -1 if there is none.
     """
 
     order: IntArray
@@ -364,9 +364,10 @@ def _pass_fork(
 def _on_bus_us(
     work_us: float, most: float, in_us: float, out_us: float, in_bus_us: float, out_bus_us: float
 ) -> float:  # pragma: no cover - compiled
-    """Return the least time for work that like chips share, which wait for each other's transfers.
+    """Return the least time for work that equal chips share if they send on one channel.
 
-    If ``others`` chips help the first, the last of them waits for as many transfers at both ends.
+    If ``others`` chips help the first one, the last of them waits for that many transfers at both
+    ends.
     """
     total_us = least_us = work_us / most
     for others in range(1, round(1.0 / most)):

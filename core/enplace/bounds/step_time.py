@@ -29,8 +29,8 @@ for one transfer, the next for two, and so on; the same holds at the end.
 
 *Path.* No step is shorter than head + time + tail of any op.
 
-*Windows.* Ops with heads of at least a and tails of at least b all run within the step minus a + b,
-and the devices have only that time to do their work.
+*Time windows.* Ops with heads of at least a and tails of at least b all run within the step minus
+a + b, and the devices have only that time to do their work.
 
 *Prices.* For prices w >= 0 of time, with sum(lanes * w) = 1, and p >= 0 of memory, no step is
 shorter than the sum over units of min over devices of (w * time + p * bytes), minus
@@ -52,7 +52,7 @@ from enplace.values.problem import BoolArray, Problem
 from enplace.values.profile import FloatArray, IntArray
 
 CELLS = 256
-"""Most heads, and most tails, at which a window may begin or end."""
+"""Most heads, and most tails, at which a time window may begin or end."""
 
 
 def lower_bound_us(problem: Problem) -> float:
@@ -183,7 +183,7 @@ def _weighted_us(problem: Problem) -> tuple[FloatArray, FloatArray]:
 
 
 def _bus(problem: Problem, weighted_us: FloatArray) -> tuple[int, BoolArray]:
-    """Find the set of like chips with the most work among those whose links all use one channel.
+    """Find the busiest set of equal chips whose links all use one channel.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ def _least_send_us(problem: Problem) -> FloatArray:
 def _window_bound_us(
     problem: Problem, time_us: FloatArray, head_us: FloatArray, tail_us: FloatArray
 ) -> float:
-    """Bound by the work of the ops within a window, on every set of devices that they may use."""
+    """Bound by the work that must be done within a time window, on every set of devices."""
     best = 0.0
     starts, ends = (
         np.unique(np.quantile(values, np.linspace(0, 1, CELLS), method="lower"))

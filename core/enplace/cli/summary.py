@@ -117,7 +117,7 @@ def _objective_lines(result: Result) -> list[list[str]]:
     name = "latency of a query" if plan.objective == "latency" else "time per sample"
     lines = [[name, ms(plan.value_us), ""]]
     if plan.proven or plan.bound_us:
-        proof = f"no {_kind_of_split(plan)} has less"
+        proof = f"no {_describe_rivals(plan)} has less"
         if not plan.proven:
             proof += f" than {ms(plan.bound_us or 0.0)}"
         elif ideals := finite(plan.details.get("ideals")):
@@ -126,17 +126,19 @@ def _objective_lines(result: Result) -> list[list[str]]:
     return lines
 
 
-def _kind_of_split(plan: Plan) -> str:
-    """Describe the splits for which a plan's bound holds."""
-    details = plan.details
-    if plan.objective == "latency":
-        n = details.get("subgraphs")
-        return "contiguous split" if n == 1 else f"split into {n} subgraphs a device"
-    if "ideals" in details:
-        if plan.load_rule and plan.load_rule.two_level:
-            return "split that gives each machine consecutive stages"
+def _describe_rivals(plan: Plan) -> str:
+    """Describe the placements for which a plan's bound holds."""
+    rivals = plan.rivals
+    if rivals is None:
+        return "split of this kind"
+    if rivals.staged and plan.load_rule and plan.load_rule.two_level:
+        return "split that gives each machine consecutive stages"
+    if rivals.staged:
         return "split into consecutive stages"
-    return "split" if details.get("contiguous") is False else "contiguous split"
+    if rivals.subgraphs is None:
+        return "split"
+    many = f"split into {rivals.subgraphs} subgraphs a device"
+    return "contiguous split" if rivals.subgraphs == 1 else many
 
 
 def against_expert(schedule: Schedule, expert: Schedule | None) -> str:
@@ -205,7 +207,7 @@ def device_table(schedule: Schedule) -> str:
 
 
 def _span(times_us: tuple[float, ...]) -> str:
-    """Show a time, or the range over unlike devices."""
+    """Show a time, or the range of times if the devices differ."""
     least, most = ms(min(times_us)), ms(max(times_us))
     return least if least == most else f"{least} to {most}"
 

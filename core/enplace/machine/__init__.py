@@ -9,6 +9,7 @@ from enplace.machine.critical_path import CriticalPath, critical_path
 from enplace.machine.kernel import run
 from enplace.machine.layout import build_machine
 from enplace.machine.placement import lay_out
+from enplace.values.arrays import give_away
 from enplace.values.plan import LINK_POLICIES, POLICIES, Plan, check_plan
 from enplace.values.problem import Problem, split_problem
 from enplace.values.profile import IntArray
@@ -50,13 +51,13 @@ def simulate(problem: Problem, plan: Plan) -> Schedule:
     return Schedule(
         problem=problem,
         plan=plan,
-        op_start_us=times.start_us,
-        op_finish_us=times.finish_us,
-        op_lane=times.lane,
-        transfer_tensor=placement.transfers.tensor,
-        transfer_to=placement.transfers.target,
-        transfer_start_us=times.sent_start_us,
-        transfer_finish_us=times.sent_finish_us,
+        op_start_us=give_away(times.start_us),
+        op_finish_us=give_away(times.finish_us),
+        op_lane=give_away(times.lane),
+        transfer_tensor=give_away(placement.transfers.tensor),
+        transfer_to=give_away(placement.transfers.target),
+        transfer_start_us=give_away(times.sent_start_us),
+        transfer_finish_us=give_away(times.sent_finish_us),
     )
 
 

@@ -13,7 +13,7 @@ from enplace.values.problem import Problem
 
 
 @dataclass
-class Trace:
+class ReferenceTimes:
     """Start and finish of ops, and of transfers by (tensor, destination device)."""
 
     ops: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -21,14 +21,14 @@ class Trace:
     transfers: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
 
 
-def simulate_slowly(problem: Problem, plan: Plan) -> Trace:
+def simulate_slowly(problem: Problem, plan: Plan) -> ReferenceTimes:
     """Simulate a plan event by event; stop early if the order deadlocks."""
     return _Loop(problem, plan).run()
 
 
 class _Loop:
     def __init__(self, problem: Problem, plan: Plan) -> None:
-        self.problem, self.plan, self.trace = problem, plan, Trace()
+        self.problem, self.plan, self.times = problem, plan, ReferenceTimes()
         profile = problem.profile
         self.device = plan.device.tolist()
         self.duration: list[float] = problem.time_us[range(profile.n_ops), plan.device].tolist()
@@ -92,7 +92,7 @@ class _Loop:
         size = self.problem.profile.tensor_bytes[tensor]
         return float(cluster.b0_us[pair] + cluster.b1_us_per_byte[pair] * size)
 
-    def run(self) -> Trace:
+    def run(self) -> ReferenceTimes:
         now = 0.0
         for op, count in enumerate(self.waiting):
             if count == 0:
@@ -101,7 +101,7 @@ class _Loop:
             if not self.start_ops(now):
                 self.start_waiting_transfers(now)
             if not self.events:
-                return self.trace
+                return self.times
             now = self.events[0][0]
             while self.events and self.events[0][0] == now:
                 self.finish(heapq.heappop(self.events)[1], now)
@@ -140,8 +140,8 @@ class _Loop:
 
     def start(self, op: int, now: float) -> None:
         lane = min(self.free_lanes[self.device[op]])
-        self.trace.ops[op] = (now, now + self.duration[op])
-        self.trace.lanes[op] = lane
+        self.times.ops[op] = (now, now + self.duration[op])
+        self.times.lanes[op] = lane
         if self.duration[op] > 0:
             self.free_lanes[self.device[op]].remove(lane)
         heapq.heappush(self.events, (now + self.duration[op], op))
@@ -149,7 +149,7 @@ class _Loop:
     def finish(self, code: int, now: float) -> None:
         if code < len(self.device):
             if self.duration[code] > 0:
-                self.free_lanes[self.device[code]].append(self.trace.lanes[code])
+                self.free_lanes[self.device[code]].append(self.times.lanes[code])
             self.complete(code, now)
         else:
             self.deliver(*self.transfers[code - len(self.device)])
@@ -173,7 +173,7 @@ class _Loop:
 
     def send(self, transfer: tuple[int, int], start: float) -> None:
         finish = start + self.transfer_us(transfer)
-        self.trace.transfers[transfer] = (start, finish)
+        self.times.transfers[transfer] = (start, finish)
         for channel in self.channels(transfer):
             self.channel_free[channel] = finish
         heapq.heappush(self.events, (finish, len(self.device) + self.number[transfer]))

@@ -21,7 +21,7 @@ class _Graph(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Sets of ops of one place that no path leaves and re-enters.
+    """The closed blocks: sets of ops of one place that no path leaves and re-enters.
 
     Attributes
     ----------

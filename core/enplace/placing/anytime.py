@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enplace.placing.options import PlaceOptions, Progress
-from enplace.solvers.milp import FAR_OFF, ROUNDING, Answer, solve_milp
+from enplace.solvers.milp import FAR_OFF, ROUNDING, MilpAnswer, solve_milp
 from enplace.solvers.model import Model
 from enplace.values.plan import Plan
 from enplace.values.profile import FloatArray, IntArray
@@ -129,7 +129,7 @@ def improve_by_program(
     deadline_s: float,
     solver: str,
     take_others: Callable[[], None] = lambda: None,
-) -> Answer:
+) -> MilpAnswer:
     """Improve the incumbent with an integer program; rewrite it when its unit is far off.
 
     Parameters
@@ -148,7 +148,7 @@ def improve_by_program(
             take_others()
             return limits.cancelled()
 
-        def take(answer: Answer, program: ImprovingProgram = program) -> None:
+        def take(answer: MilpAnswer, program: ImprovingProgram = program) -> None:
             if answer.values is not None:
                 program.offer(answer.values)
             incumbents.raise_bound((answer.bound - ROUNDING) * program.scale_us)

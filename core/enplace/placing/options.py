@@ -80,6 +80,8 @@ class Option:
     @property
     def fault(self) -> str:
         """What is wrong with the declaration; empty if nothing is."""
+        if not isinstance(self.values, tuple | str) or not all(map(_is_text, self.values)):
+            return "must list its values in a tuple of texts, such as ('left', 'right')"
         if not self.choices and self.values not in _KINDS:
             return f"has no values; list them, or name one of its kinds: {', '.join(_KINDS)}"
         if self.default != "" and self._read(self.default) != self.default:
@@ -99,6 +101,10 @@ class Option:
         except ValueError:
             return None
         return number if 0 <= number < math.inf else None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 LOAD = Option(

@@ -58,7 +58,7 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Plan:
     watch = _Watch(problem, options)
     try:
         options.check_cancelled()
-        plan = watch.finish(chosen.run(watch.graph, watch.options))
+        plan = watch.finish(_run(chosen, watch.graph, watch.options))
     except CancelledError:
         if watch.best is None:
             raise
@@ -71,6 +71,13 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Plan:
     elif options.objective == STEP_TIME and chosen.can(MEMORY):
         plan = _fit_memory(problem, plan, options)
     return replace(plan, solve_seconds=solve_s, seed=options.seed)
+
+
+def _run(chosen: Placer, problem: Problem, options: PlaceOptions) -> Plan:
+    plan: object = chosen.run(problem, options)
+    if not isinstance(plan, Plan):
+        raise EnplaceError(f"method '{chosen.name}' returned {plan!r:.60}, which is not a plan")
+    return plan
 
 
 def _result(problem: Problem, plan: Plan, options: PlaceOptions) -> Result:
@@ -140,10 +147,6 @@ class _Watch:
         self._report(progress)
 
 
-_OF_LOAD = ("ideals", "contiguous")
-"""Details of a pipeline's placer that are meaningless for the latency."""
-
-
 def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
     """Add the value of the objective to a plan whose method minimises something else."""
     if options.objective in (STEP_TIME, plan.objective):
@@ -154,8 +157,8 @@ def _evaluate(problem: Problem, plan: Plan, options: PlaceOptions) -> Plan:
         objective=options.objective,
         bound_us=None,
         proven=False,
+        rivals=None,
         load_rule=None,
-        details={key: value for key, value in plan.details.items() if key not in _OF_LOAD},
     )
     if options.objective == THROUGHPUT:
         name, rule = "the time per sample", options.load_rule

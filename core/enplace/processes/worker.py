@@ -190,8 +190,8 @@ class Worker:
     def receive(self, timeout_s: float = 0.0) -> list[Message]:
         """Wait until something happens, and return the messages that have arrived.
 
-        The last one of all is ``done`` or ``failed``. If the worker ended without either, we make a
-        ``failed`` that explains why.
+        A worker's last message is ``done`` or ``failed``. If it ended without sending either, this
+        adds a ``failed`` that explains why.
         """
         self._read(timeout_s)
         if self._popen.poll() is not None:
@@ -236,7 +236,7 @@ class Worker:
                 _stream(stream).close()
 
     def _take(self) -> Iterator[Message]:
-        """Yield the whole messages that have arrived, up to the last one of all."""
+        """Yield the complete messages that have arrived; after the worker's last one, stop."""
         try:
             while not self.over and (message := take(self._out)):
                 self.over = message.do in (DONE, FAILED)
@@ -263,7 +263,7 @@ class Worker:
             pass
 
     def _read(self, timeout_s: float) -> bool:
-        """Read what is there now or soon; return whether anything was."""
+        """Read what has arrived or soon arrives; return whether there was anything to read."""
         ready = self._selector.select(timeout_s)
         for key, _ in ready:
             chunk = b"" if key.data is None else os.read(key.fd, _CHUNK_BYTES)

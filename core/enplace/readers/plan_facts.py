@@ -8,33 +8,58 @@ from typing import Any
 from enplace.text import finite
 from enplace.values.load_rule import PIPELINES, TRANSFERS, LoadRule
 from enplace.values.problem import LATENCY, STEP_TIME, THROUGHPUT
+from enplace.values.rivals import ALL, CONTIGUOUS, STAGED, Rivals
 
 VALUE_KEYS = {LATENCY: "latency_us", THROUGHPUT: "time_per_sample_us"}
 """Key of a plan's value, by objective; a plan for the step time has none."""
 
-_OLD_KEYS = {"pieces": "subgraphs"}
-"""Keys of details in older files, with the key of today."""
+_FIELDS = ("bound_us", "proven", "rivals", "load", "nothing_fits", "note", "solve_seconds", "seed")
 
-_FIELDS = ("bound_us", "proven", "load", "nothing_fits", "note", "solve_seconds", "seed")
+_OLD_RIVALS = ("contiguous", "subgraphs", "pieces")
+"""Details from which older files left it to the reader to infer the rivals."""
 
 
 def facts_from_json(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Read the fields of a :class:`~enplace.values.plan.Plan`; leave out unreadable ones."""
     objective = next((o for o, key in VALUE_KEYS.items() if key in facts), STEP_TIME)
     note, seed = facts.get("note"), facts.get("seed")
-    known = {*VALUE_KEYS.values(), *_FIELDS}
+    known = {*VALUE_KEYS.values(), *_FIELDS, *_OLD_RIVALS}
     return {
         "objective": objective,
         "value_us": finite(facts.get(VALUE_KEYS.get(objective, ""))),
         "bound_us": finite(facts.get("bound_us")),
         "proven": facts.get("proven") is True,
+        "rivals": _rivals(facts),
         "load_rule": _load_rule(facts.get("load")),
         "nothing_fits": facts.get("nothing_fits") is True,
         "note": note if isinstance(note, str) else "",
         "solve_seconds": finite(facts.get("solve_seconds")),
         "seed": seed if type(seed) is int else None,
-        "details": {_OLD_KEYS.get(k, k): value for k, value in facts.items() if k not in known},
+        "details": {key: value for key, value in facts.items() if key not in known},
     }
+
+
+def _rivals(facts: Mapping[str, Any]) -> Rivals | None:
+    if "rivals" in facts:
+        return _written_rivals(facts["rivals"])
+    if "contiguous" in facts:
+        return ALL if facts["contiguous"] is False else CONTIGUOUS
+    if subgraphs := _positive(facts.get("subgraphs", facts.get("pieces"))):
+        return Rivals(subgraphs)
+    return STAGED if "ideals" in facts and facts.get("bound_us") is not None else None
+
+
+def _written_rivals(written: Any) -> Rivals | None:
+    try:
+        rivals = Rivals(**written)
+    except TypeError:
+        return None
+    known = rivals.subgraphs is None or _positive(rivals.subgraphs)
+    return rivals if known and type(rivals.staged) is bool else None
+
+
+def _positive(value: Any) -> int | None:
+    return value if type(value) is int and value > 0 else None
 
 
 def _load_rule(load: Any) -> LoadRule | None:

@@ -30,6 +30,7 @@ from enplace.errors import FileError
 from enplace.readers.cluster_json import cluster_from_json
 from enplace.readers.plan_facts import facts_from_json
 from enplace.readers.split_list import splits_from_json
+from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem, split_problem
@@ -85,11 +86,10 @@ def read_plan(path: str | os.PathLike[str], problem: Problem) -> PlanFile:
         missing = [name for name in profile.op_names if name not in where]
         device = np.array([where.get(name, NOWHERE) for name in profile.op_names], dtype=np.int64)
         listed = [profile.index[name] for name in where if name in profile.index]
-        position = np.empty(profile.n_ops, dtype=np.int64)
-        position[[*listed, *(profile.index[name] for name in missing)]] = np.arange(profile.n_ops)
+        order = [*listed, *(profile.index[name] for name in missing)]
         plan = Plan(
             device,
-            position,
+            inverse(np.array(order, dtype=np.int64)),
             method=take(data, "method", str, "", "plan"),
             policy=take(data, "policy", str, "", "priority"),
             links=take(data, "links", str, "", "fifo"),

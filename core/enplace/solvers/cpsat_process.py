@@ -196,7 +196,7 @@ class _Schedule:
         """Return a callback that sends each solution."""
         schedule = self
 
-        class Sender(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
+        class ScheduleSender(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
             def on_solution_callback(self) -> None:
                 device = [
                     next(d for d, there in choices.items() if self.boolean_value(there))
@@ -210,7 +210,7 @@ class _Schedule:
                 arrays = {"device": np.array(device), "start": np.array(start)}
                 connection.send(Message(PROGRESS, details, arrays))
 
-        return Sender()
+        return ScheduleSender()
 
 
 def _heaviest(weight: Any, unit: Any) -> list[tuple[int, int]]:

@@ -93,7 +93,7 @@ class _Program:
         """Return a callback that sends each solution."""
         program = self
 
-        class Sender(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
+        class SolutionSender(self.cp_model.CpSolverSolutionCallback):  # type: ignore[name-defined]
             def on_solution_callback(self) -> None:
                 found = np.array([self.value(each) for each in program.variables])
                 details = {
@@ -102,4 +102,4 @@ class _Program:
                 }
                 connection.send(Message(PROGRESS, details, {"values": found / program.parts}))
 
-        return Sender()
+        return SolutionSender()

@@ -63,7 +63,7 @@ def installed(solver: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class MilpAnswer:
     """The answer of a solver.
 
     Attributes
@@ -92,11 +92,11 @@ def solve_milp(
     start: FloatArray | None,
     deadline_s: float,
     cancelled: Callable[[], bool],
-    report: Callable[[Answer], None],
+    report: Callable[[MilpAnswer], None],
     *,
     solver: str = "HiGHS",
     threads: int = 1,
-) -> Answer:
+) -> MilpAnswer:
     """Solve a model within a time limit.
 
     Parameters
@@ -112,7 +112,7 @@ def solve_milp(
     solver : str
         One of :data:`SOLVERS`, or :data:`CP_SAT`.
     """
-    best = Answer("stopped")
+    best = MilpAnswer("stopped")
     if cancelled() or deadline_s <= 0:
         return best
     module = "cpsat_program_process" if solver == CP_SAT else SOLVERS[solver]
@@ -126,7 +126,7 @@ def solve_milp(
     return best
 
 
-def _better(model: Model, best: Answer, message: Message) -> Answer:
+def _better(model: Model, best: MilpAnswer, message: Message) -> MilpAnswer:
     """Update the best answer with one more message."""
     details, values = message.details, message.arrays.get("values")
     if values is not None:
@@ -143,7 +143,7 @@ def _better(model: Model, best: Answer, message: Message) -> Answer:
     return replace(best, status=details.get("status", best.status), why=details.get("why", ""))
 
 
-def _disbelieved(best: Answer, why: str) -> Answer:
+def _disbelieved(best: MilpAnswer, why: str) -> MilpAnswer:
     """Keep the best solution of a solver that erred, without its bounds, which may be wrong too."""
     return replace(best, status="failed", bound=-np.inf, why=why)
 

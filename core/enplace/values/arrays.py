@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,13 +17,19 @@ BoolArray = NDArray[np.bool_]
 def freeze_arrays(value: object) -> None:
     """Make the arrays of a frozen dataclass read-only; writable ones stay their caller's.
 
-    Called from ``__post_init__``.
+    Called from ``__post_init__``. Writable arrays are copied; see :func:`give_away`.
     """
     for name, array in vars(value).items():
         if isinstance(array, np.ndarray) and array.flags.writeable:
             own = array.copy()
             own.flags.writeable = False
             object.__setattr__(value, name, own)
+
+
+def give_away(array: NDArray[Any]) -> NDArray[Any]:
+    """Make an array read-only that nobody else uses, so that no frozen dataclass copies it."""
+    array.flags.writeable = False
+    return array
 
 
 def inverse(order: IntArray) -> IntArray:

@@ -13,6 +13,7 @@ from enplace.values.arrays import freeze_arrays
 from enplace.values.load_rule import LoadRule
 from enplace.values.problem import STEP_TIME, BoolArray, Problem
 from enplace.values.profile import IntArray
+from enplace.values.rivals import Rivals
 from enplace.values.splits import Split
 
 POLICIES = ("priority", "strict", "fifo")
@@ -52,7 +53,9 @@ class Plan:
     bound_us : float or None
         The placer's lower bound on ``value_us``.
     proven : bool
-        Whether the placer proved that no other plan of its kind has a smaller ``value_us``.
+        Whether the placer proved that none of its rivals has a smaller ``value_us``.
+    rivals : Rivals or None
+        The placements that ``bound_us`` and ``proven`` hold for; None if the placer does not say.
     load_rule : LoadRule or None
         How loads were counted for the time per sample.
     nothing_fits : bool
@@ -65,11 +68,12 @@ class Plan:
         The seed of the placer.
     details : mapping
         Plain data that only this placer reports: ``ideals``, ``family``, ``solver_status``...
+        It informs people; nothing depends on it.
 
     Raises
     ------
     PlanError
-        If the arrays disagree or a policy is unknown.
+        If an array does not hold whole numbers, the arrays disagree, or a policy is unknown.
     """
 
     device: IntArray
@@ -83,6 +87,7 @@ class Plan:
     value_us: float | None = None
     bound_us: float | None = None
     proven: bool = False
+    rivals: Rivals | None = None
     load_rule: LoadRule | None = None
     nothing_fits: bool = False
     note: str = ""
@@ -91,6 +96,10 @@ class Plan:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("device", "position"):
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
+                raise PlanError(f"{name}: a plan needs an array of whole numbers")
         if self.device.shape != self.position.shape or self.device.ndim != 1:
             raise PlanError("a plan needs one device and one position for each op")
         if not np.array_equal(np.sort(self.position), np.arange(len(self.position))):

@@ -19,6 +19,7 @@ from enplace.errors import (
 )
 from enplace.text import count, size
 from enplace.values.arrays import BoolArray as BoolArray
+from enplace.values.arrays import inverse
 from enplace.values.cluster import Cluster
 from enplace.values.profile import KINDS, FloatArray, IntArray, Profile
 from enplace.values.splits import Split, part_names, split_profile
@@ -212,10 +213,8 @@ def _units(profile: Profile, together: tuple[tuple[int, ...], ...]) -> IntArray:
     ends = np.array(ties, dtype=np.int64).reshape(-1, 2)
     links = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(n, n))
     _, label = connected_components(links, directed=False)
-    _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    unit: IntArray = rank[inverse]
+    _, first, of_op = np.unique(label, return_index=True, return_inverse=True)
+    unit = inverse(np.argsort(first))[of_op]
     unit.flags.writeable = False
     return unit
 

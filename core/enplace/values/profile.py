@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,6 +208,8 @@ def make_profile(
 
     Parameters
     ----------
+    time_us : float, shape (n_ops, 2)
+        As in :class:`Profile`: a row for each op, a column for each of :data:`KINDS`.
     edge_source, edge_output, edge_op, edge_bytes : int, length n_edges
         Producer, output number (:data:`CONTROL` for a control edge), consumer and bytes of each
         edge. The other parameters are as in :class:`Profile`.
@@ -216,11 +219,12 @@ def make_profile(
     ProfileError
         If the graph or a cost cannot be used.
     """
-    source, output, target, size = (
-        np.asarray(values, dtype=np.int64)
-        for values in (edge_source, edge_output, edge_op, edge_bytes)
+    source, output, target, size = _edge_arrays(
+        edge_source=edge_source,
+        edge_output=edge_output,
+        edge_op=edge_op,
+        edge_bytes=edge_bytes,
     )
-    n_ops = len(op_names)
     _check_ends(op_names, source, target)
     order = np.lexsort((target, output, source))
     source, output, target, size = source[order], output[order], target[order], size[order]
@@ -242,9 +246,9 @@ def make_profile(
         op_names=tuple(op_names),
         op_types=tuple(op_types),
         scopes=tuple(scopes),
-        time_us=np.array(time_us, dtype=np.float64).reshape(n_ops, len(KINDS)),
-        persistent_bytes=np.array(persistent_bytes, dtype=np.int64),
-        temporary_bytes=np.array(temporary_bytes, dtype=np.int64),
+        time_us=_array("time_us", time_us, np.float64),
+        persistent_bytes=_array("persistent_bytes", persistent_bytes, np.int64),
+        temporary_bytes=_array("temporary_bytes", temporary_bytes, np.int64),
         colocation=tuple(colocation),
         tensor_op=source[new],
         tensor_output=output[new],
@@ -255,6 +259,21 @@ def make_profile(
     )
 
 
+def _edge_arrays(**columns: Sequence[int] | IntArray) -> list[IntArray]:
+    found = [_array(label, values, np.int64) for label, values in columns.items()]
+    if len({values.shape for values in found}) > 1 or found[0].ndim != 1:
+        raise ProfileError(f"{', '.join(columns)} must have the same length")
+    return found
+
+
+def _array(label: str, values: Any, dtype: type) -> NDArray[Any]:
+    """Copy a caller's numbers into an array, or name them in an error."""
+    try:
+        return np.array(values, dtype=dtype)
+    except (TypeError, ValueError, OverflowError):
+        raise ProfileError(f"{label} must hold numbers in rows of equal length") from None
+
+
 def _check_lengths(profile: Profile) -> None:
     n = profile.n_ops
     if n == 0:
@@ -263,7 +282,13 @@ def _check_lengths(profile: Profile) -> None:
         if len(getattr(profile, label)) != n:
             raise ProfileError(f"{label} has {len(getattr(profile, label))} entries for {n} ops")
     if profile.time_us.shape != (n, len(KINDS)):
-        raise ProfileError(f"time_us has shape {profile.time_us.shape}, not {(n, len(KINDS))}")
+        raise ProfileError(
+            f"time_us has shape {profile.time_us.shape}, not {(n, len(KINDS))}; give each op a row "
+            f"with its time on {' and on '.join(KINDS)}"
+        )
+    for label in ("persistent_bytes", "temporary_bytes"):
+        if getattr(profile, label).ndim > 1:
+            raise ProfileError(f"{label} must have one number for each op")
     for labels in (("tensor_op", "tensor_output", "tensor_bytes"), ("edge_tensor", "edge_op")):
         if len({getattr(profile, label).shape for label in labels}) > 1:
             raise ProfileError(f"{', '.join(labels)} must have the same length")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enplace.errors import EnplaceError
+from enplace.values.arrays import freeze_arrays
 from enplace.values.memory import MemoryCurve, TensorLives, last_uses_us, memory_curves
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -53,10 +54,7 @@ class Schedule:
                 raise EnplaceError(
                     "a schedule holds an interval that is not finite or runs backwards"
                 )
-        for name in ("op_start_us", "op_finish_us", "transfer_start_us", "transfer_finish_us"):
-            view = getattr(self, name).view()
-            view.flags.writeable = False
-            object.__setattr__(self, name, view)
+        freeze_arrays(self)
 
     @cached_property
     def makespan_us(self) -> float:

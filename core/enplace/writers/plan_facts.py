@@ -19,6 +19,7 @@ def facts_to_json(plan: Plan) -> dict[str, Any]:
             facts[key] = getattr(plan, key)
     if plan.nothing_fits:
         facts["nothing_fits"] = True
-    if plan.load_rule is not None:
-        facts["load"] = asdict(plan.load_rule)
+    for key, rule in (("load", plan.load_rule), ("rivals", plan.rivals)):
+        if rule is not None:
+            facts[key] = asdict(rule)
     return facts | ({"note": plan.note} if plan.note else {})

@@ -2,11 +2,13 @@
 
 import pytest
 
-from enplace.placers import placers
+from enplace.errors import EnplaceError
+from enplace.placers import place, placers
 from enplace.placing import registry
 from enplace.placing.options import SWITCH, WHOLE, Option
 from enplace.placing.registry import CAPABILITIES, placer
-from enplace.values.problem import THROUGHPUT
+from enplace.values.problem import THROUGHPUT, Problem
+from problems import cluster_of, profile_of
 
 SIDE = Option("side", ("left", "right"), "left", "Which of the GPUs takes everything.")
 
@@ -50,6 +52,8 @@ def test_a_wrong_declaration_is_refused_in_one_sentence(declaration, fault):
         (option(values=WHOLE, default=-1), "cannot have the default '-1'"),
         (option(values=()), "'mine' has no values; list them, or name one of its kinds: switch"),
         (option(values="colour"), "'mine' has no values"),
+        (option(values=["left", "right"]), "'mine' must list its values in a tuple of texts"),
+        (option(values=(1, 2), default=1), "'mine' must list its values in a tuple of texts"),
         (option("cluster"), "every method has a flag 'cluster'; give its option another name"),
         (option("My_side"), "'My_side' cannot name an option; use lower-case words joined by hyph"),
         (option(objective=THROUGHPUT), "'mine' is for 'throughput', which it does not serve"),
@@ -72,6 +76,13 @@ def test_two_placers_may_share_an_option():
     register("two", options=(SIDE,))
     with pytest.raises(ValueError, match="differs from that of one, two; share it"):
         register("three", options=(option("side"),))
+
+
+def test_a_method_that_returns_no_plan_is_named():
+    register()
+    problem = Problem(profile_of({"a": 1}), cluster_of(1))
+    with pytest.raises(EnplaceError, match="method 'mine' returned None, which is not a plan"):
+        place(problem, "mine")
 
 
 def test_every_capability_says_what_it_promises():

@@ -10,6 +10,7 @@ from enplace.processes.wire import Message, WireError
 from enplace.values.load_rule import LoadRule
 from enplace.values.measurement import Measurement
 from enplace.values.plan import Plan
+from enplace.values.rivals import Rivals
 from enplace.values.splits.rules import Split
 from problems import cluster_of, plan_of, planned_problems, profile_of
 
@@ -50,6 +51,7 @@ def test_every_field_of_a_plan_survives_encoding():
         value_us=3.0,
         bound_us=2.0,
         proven=True,
+        rivals=Rivals(2, staged=True),
         load_rule=LoadRule("overlap"),
         nothing_fits=True,
         note="by hand",

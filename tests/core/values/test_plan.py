@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from enplace.errors import PlanError
 from enplace.machine import simulate
 from enplace.values.plan import Plan, find_gap
 from enplace.values.problem import THROUGHPUT, Problem
@@ -33,6 +34,13 @@ def test_plans_that_act_differently_do_not_act_alike(change):
 @pytest.mark.parametrize("change", [{"method": "yours"}, {"note": "by hand"}, {"value_us": 3.0}])
 def test_plans_that_differ_only_in_reported_facts_act_alike(change):
     assert PLAN.acts_like(replace(PLAN, **change))
+
+
+@pytest.mark.parametrize("name", ["device", "position"])
+@pytest.mark.parametrize("values", [np.arange(2.0), np.array([False, True]), [0, 1]])
+def test_devices_and_positions_that_are_not_whole_numbers_are_refused(name, values):
+    with pytest.raises(PlanError, match=f"{name}: a plan needs an array of whole numbers"):
+        replace(PLAN, **{name: values})
 
 
 def test_a_plan_does_not_freeze_the_arrays_of_its_caller():

@@ -143,6 +143,33 @@ def test_columns_of_different_length_are_refused() -> None:
         make([], scopes=["", ""])
 
 
+@pytest.mark.parametrize("time_us", [[1.0, 2.0, 3.0], [1.0] * 6, [[1.0, 2.0]], [[1.0]] * 3])
+def test_times_without_a_column_for_each_kind_of_device_are_refused(time_us: list[Any]) -> None:
+    with pytest.raises(ProfileError, match=r"time_us has shape .*, not \(3, 2\); give"):
+        make([], time_us=time_us)
+
+
+@pytest.mark.parametrize("field", ["time_us", "persistent_bytes", "temporary_bytes"])
+@pytest.mark.parametrize("values", [[[1], [1, 2], [1]], ["one", "two", "three"]])
+def test_what_cannot_become_an_array_of_numbers_is_named(field: str, values: list[Any]) -> None:
+    with pytest.raises(ProfileError, match=f"{field} must hold numbers in rows of equal length"):
+        make([], **{field: values})
+
+
+def test_bytes_in_columns_are_refused() -> None:
+    with pytest.raises(ProfileError, match="temporary_bytes must have one number for each op"):
+        make([], temporary_bytes=[[1, 2]] * 3)
+
+
+def test_edges_described_by_columns_of_different_length_are_refused() -> None:
+    known = make([])
+    columns = {field.name: getattr(known, field.name) for field in fields(known)[1:8]}
+    with pytest.raises(ProfileError, match=r"edge_source, .* must have the same length"):
+        make_profile(
+            "test", **columns, edge_source=[0, 1], edge_output=[0], edge_op=[1], edge_bytes=[8]
+        )
+
+
 def test_a_profile_does_not_freeze_the_arrays_of_its_caller() -> None:
     profile = make([(0, 0, 1, 8)])
     values = {each.name: getattr(profile, each.name) for each in fields(profile)}

@@ -23,7 +23,7 @@ from enplace_studio.views.graph.facts import (
     plan_stages,
 )
 from enplace_studio.views.graph.paint import Marks
-from enplace_studio.views.graph.scene import Level, Scene, make_scene
+from enplace_studio.views.graph.scene import GraphLevel, Scene, make_scene
 from enplace_studio.views.graph.search import matching_groups, matching_ops
 
 DOT_LIMIT = 250  # with more cards, Graphviz keeps the user waiting
@@ -42,7 +42,7 @@ class GraphModel(QObject):
     def __init__(self, document: Document, parent: QObject) -> None:
         super().__init__(parent)
         self.document = document
-        self.levels: list[Level] = []
+        self.levels: list[GraphLevel] = []
         self._chosen: Mode | None = None
         self.matches: dict[int, int] | None = None
         self._arrangement: layout.Arrangement | None = None
@@ -64,7 +64,7 @@ class GraphModel(QObject):
     # Levels
 
     @property
-    def level(self) -> Level | None:
+    def level(self) -> GraphLevel | None:
         return self.levels[-1] if self.levels else None
 
     def reset(self) -> None:
@@ -115,7 +115,7 @@ class GraphModel(QObject):
             if self.level is not None and self._in_lines(self.level):
                 self._arrange()
 
-    def _in_lines(self, level: Level) -> bool:
+    def _in_lines(self, level: GraphLevel) -> bool:
         return layout.is_regular(level.grouping) or layout.is_chain(level.grouping, level.edges)
 
     def _arrange(self) -> None:
@@ -133,7 +133,7 @@ class GraphModel(QObject):
         else:
             self._start_dot(level)
 
-    def _start_dot(self, level: Level) -> None:
+    def _start_dot(self, level: GraphLevel) -> None:
         self._dot.start(
             level.grouping.n_groups,
             level.edges,
@@ -246,7 +246,7 @@ class GraphModel(QObject):
             current=current,
         )
 
-    def _counts(self, level: Level, ops: frozenset[int]) -> IntArray:
+    def _counts(self, level: GraphLevel, ops: frozenset[int]) -> IntArray:
         groups = level.grouping.group[np.fromiter(ops, dtype=np.int64, count=len(ops))]
         return np.bincount(groups[groups >= 0], minlength=level.grouping.n_groups)
 
@@ -262,6 +262,6 @@ class GraphModel(QObject):
         self.changed.emit()
 
 
-def make_level(title: str, profile: Profile, grouping: Grouping) -> Level:
+def make_level(title: str, profile: Profile, grouping: Grouping) -> GraphLevel:
     """Make the level of a grouping, with the edges between its groups."""
-    return Level(title, grouping, group_edges(profile, grouping))
+    return GraphLevel(title, grouping, group_edges(profile, grouping))

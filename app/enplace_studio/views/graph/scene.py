@@ -22,7 +22,7 @@ _WIDTHS = (0.8, 3.4)
 
 
 @dataclass(frozen=True, eq=False)
-class Level:
+class GraphLevel:
     """A set of ops opened into groups: the whole model, or one of its groups."""
 
     title: str
@@ -45,7 +45,7 @@ class Scene:
         cards and are painted faintly.
     """
 
-    level: Level
+    level: GraphLevel
     arrangement: Arrangement
     facts: Facts
     looks: list[Look]
@@ -162,7 +162,7 @@ def _curve(a: QPointF, b: QPointF, c: QPointF, d: QPointF) -> QPainterPath:
 
 
 def make_scene(
-    level: Level,
+    level: GraphLevel,
     arrangement: Arrangement,
     facts: Facts,
     looks: Callable[[Facts], list[Look]],

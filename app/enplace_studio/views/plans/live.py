@@ -11,7 +11,7 @@ from enplace.text import ms, percent, seconds
 from enplace.values.plan import Plan
 from enplace.values.problem import STEP_TIME, Problem
 from enplace_studio.document import Document
-from enplace_studio.jobs import Job, Report, Search, Solver
+from enplace_studio.jobs import Job, Report, SearchRecord, Solver
 from enplace_studio.messages import button
 from enplace_studio.panel import ElidedLabel, label, set_role
 from enplace_studio.theme import theme
@@ -74,7 +74,7 @@ class LiveCard(QFrame):
         problem = self._document.problem
         if job is not None and (job is self._shown or self._solver.seconds > SHOW_AFTER_S):
             self._shown = job
-            self._show(Search(job, self._solver.report, self._solver.seconds), "is running")
+            self._show(SearchRecord(job, self._solver.report, self._solver.seconds), "is running")
             self._show_share(job, self._solver.report)
             self.go_on.hide()
         elif last and last.seconds > SHOW_AFTER_S and problem and _same_model(last, problem):
@@ -87,7 +87,7 @@ class LiveCard(QFrame):
             self._shown = None
             self.hide()
 
-    def _can_continue(self, search: Search, problem: Problem) -> bool:
+    def _can_continue(self, search: SearchRecord, problem: Problem) -> bool:
         """Return whether it found a step-time plan for the open graph and cluster."""
         job, plan = search.job, search.report.incumbent
         aim = self._solver.aim(job.method, job.objective)
@@ -99,7 +99,7 @@ class LiveCard(QFrame):
             plan = self._solver.last_search.report.incumbent
             self._document.requests.polish_plan.emit(plan)
 
-    def _show(self, search: Search, doing: str) -> None:
+    def _show(self, search: SearchRecord, doing: str) -> None:
         job, report = search.job, search.report
         best_us = report.objective_us
         self.name.set_text(f"{self._solver.title(job.method).partition(',')[0]} {doing}")
@@ -125,7 +125,7 @@ class LiveCard(QFrame):
         same = job.problem.cluster == expert.schedule.problem.cluster
         return expert.schedule.makespan_us if same else None
 
-    def _elapsed(self, search: Search) -> str:
+    def _elapsed(self, search: SearchRecord) -> str:
         job, spent = search.job, seconds(search.seconds)
         limited = job.time_limit_s is not None and self._solver.searches(job.method)
         shown = f"{spent} of {job.time_limit_s:.0f} s" if limited else spent
@@ -157,7 +157,7 @@ def marks(report: Report) -> dict[str, str]:
     return {engine: MARKS[at % len(MARKS)] for at, engine in enumerate(known)}
 
 
-def _same_model(search: Search, problem: Problem) -> bool:
+def _same_model(search: SearchRecord, problem: Problem) -> bool:
     return search.job.problem.profile is problem.profile
 
 

@@ -25,7 +25,7 @@ from enplace_studio.theme import blend, theme
 from enplace_studio.views.timeline.busy import BusyCurve
 from enplace_studio.views.timeline.rows import Place, Row
 from enplace_studio.views.timeline.scale import TimeScale, tick_texts
-from enplace_studio.views.timeline.trace import Trace
+from enplace_studio.views.timeline.trace import PathTrace
 
 Pixels = NDArray[np.uint8]
 
@@ -221,7 +221,7 @@ def draw_axis(
 
 def draw_trace(
     painter: QPainter,
-    trace: Trace,
+    trace: PathTrace,
     rows: Sequence[Row],
     places: Sequence[Place],
     scale: TimeScale,

@@ -17,7 +17,7 @@ from enplace_studio.views.timeline import paint
 from enplace_studio.views.timeline.busy import BusyCurve
 from enplace_studio.views.timeline.lanes import Lanes, row_title
 from enplace_studio.views.timeline.rows import Row
-from enplace_studio.views.timeline.trace import Trace
+from enplace_studio.views.timeline.trace import PathTrace
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Picture:
     ghosts: dict[int, BusyCurve] = field(default_factory=dict)
     selection: Collection[int] = ()
     selected: dict[int, tuple[BusyCurve, BusyCurve]] = field(default_factory=dict)
-    trace: Trace | None = None
+    trace: PathTrace | None = None
 
     def paint(self, painter: QPainter, area: QRectF) -> None:
         """Paint axis, rows, ends and the critical path."""

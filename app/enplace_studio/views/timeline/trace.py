@@ -14,7 +14,7 @@ from enplace_studio.views.timeline.rows import Row
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class PathTrace:
     """Stretches of the critical path, each within one row; all arrays have shape (n_stretches,)."""
 
     row: IntArray
@@ -22,7 +22,7 @@ class Trace:
     finish_us: FloatArray
 
 
-def trace_path(path: CriticalPath, rows: Sequence[Row]) -> Trace:
+def trace_path(path: CriticalPath, rows: Sequence[Row]) -> PathTrace:
     """Merge the path's steps by row; steps that no row shows are left out."""
     number = path.number
     where = np.full(len(number), -1)
@@ -36,7 +36,7 @@ def trace_path(path: CriticalPath, rows: Sequence[Row]) -> Trace:
     where, start_us, finish_us = where[shown], path.start_us[shown], path.finish_us[shown]
     first = np.flatnonzero(np.diff(where, prepend=-1) != 0)
     last = np.append(first[1:], len(where))[: len(first)] - 1
-    return Trace(where[first], start_us[first], finish_us[last])
+    return PathTrace(where[first], start_us[first], finish_us[last])
 
 
 def summary(path: CriticalPath) -> str:

@@ -148,7 +148,7 @@ def _solve(
         lower=end_us[source[~inside]],
     )
     builder.rows([(1.0, makespan), (-1.0, start)], lower=(time_us + tail_us)[nodes])
-    # A node has at most one favourite child, and is that of at most one node.
+    # A node has at most one favourite child, and is the favourite child of at most one node.
     parents, of_parent, children = np.unique(source, return_inverse=True, return_counts=True)
     builder.sums(len(parents), [(of_parent, 1.0, x)], lower=children - 1 + used[parents])
     _, of_child, edges_in = np.unique(target, return_inverse=True, return_counts=True)

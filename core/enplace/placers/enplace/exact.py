@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from enplace.bounds import Proof
-from enplace.placers.enplace.incumbent import POLICIES, Incumbent
+from enplace.placers.enplace.incumbent import POLICIES, BestSchedule
 from enplace.placing.options import PlaceOptions, Progress
 from enplace.solvers.cp import solve_cp
 
@@ -31,7 +31,7 @@ class Verdict:
     left_out: tuple[str, ...] = ()
 
 
-def prove(incumbent: Incumbent, options: PlaceOptions) -> Verdict:
+def prove(incumbent: BestSchedule, options: PlaceOptions) -> Verdict:
     """Let CP-SAT use the remaining time to search for a better plan and a higher bound.
 
     Do nothing without a time limit, or if there is nothing left to gain.

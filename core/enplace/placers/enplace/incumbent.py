@@ -20,7 +20,7 @@ POLICIES = (("strict", "fifo"), ("priority", "fifo"), ("priority", "priority"))
 """Policies of devices and channels; each plan is simulated under all of these."""
 
 
-class Incumbent:
+class BestSchedule:
     """The best schedule of all ops so far; each improvement is reported.
 
     Attributes

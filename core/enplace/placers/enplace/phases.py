@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from enplace.coarsen import merge_batches, merge_chains
-from enplace.placers.enplace.incumbent import Incumbent
+from enplace.placers.enplace.incumbent import BestSchedule
 from enplace.placers.enplace.kernels import BLOCKS, MERGES, WINDOWS, load_kernels
 from enplace.placing.moves import Level, make_level
 from enplace.placing.moves.steps import (
@@ -70,7 +70,7 @@ class PhasedSearch:
 
     Parameters
     ----------
-    incumbent : Incumbent
+    incumbent : BestSchedule
         The start of the search, which the search improves.
     plans : tuple of Plan
         Other plans to start from.
@@ -83,7 +83,7 @@ class PhasedSearch:
 
     def __init__(
         self,
-        incumbent: Incumbent,
+        incumbent: BestSchedule,
         plans: tuple[Plan, ...],
         options: PlaceOptions,
         *,

@@ -34,7 +34,7 @@ from enplace.errors import EnplaceError
 from enplace.machine import simulate
 from enplace.placers.dpos import dpos
 from enplace.placers.enplace.exact import prove
-from enplace.placers.enplace.incumbent import Incumbent
+from enplace.placers.enplace.incumbent import BestSchedule
 from enplace.placers.enplace.phases import PhasedSearch
 from enplace.placers.enplace.starts import SMALL, Start, find_start
 from enplace.placers.os_dpos import data_parallel
@@ -80,7 +80,7 @@ def enplace(problem: Problem, options: PlaceOptions) -> Plan:
 
 def improve(problem: Problem, start: Start, options: PlaceOptions) -> Plan:
     """Search from the list schedules; return the best plan, with a note on what went wrong."""
-    incumbent = Incumbent(problem, start.best, options)
+    incumbent = BestSchedule(problem, start.best, options)
     left_out, too_slow, nothing_fits = list(start.left_out), list(start.too_slow), False
     if problem.cluster.n_devices > 1 and not incumbent.is_optimal:
         try:
@@ -105,7 +105,7 @@ def _has_time_to_search(problem: Problem, options: PlaceOptions) -> bool:
 
 
 def _search(
-    incumbent: Incumbent, plans: tuple[Plan, ...], options: PlaceOptions
+    incumbent: BestSchedule, plans: tuple[Plan, ...], options: PlaceOptions
 ) -> tuple[bool, tuple[str, ...]]:
     """Anneal, and let CP-SAT solve a small problem; return if nothing fits, and what failed."""
     is_small = incumbent.problem.profile.n_ops <= SMALL

@@ -26,6 +26,7 @@ from enplace.text import finite
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, Problem
 from enplace.values.profile import IntArray
+from enplace.values.rivals import Rivals
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -140,7 +141,7 @@ class _Plans:
             _plan(self.problem, device, self._method, us),
             bound_us=finite(bound_us),
             proven=proven and self._same,
-            details={"subgraphs": self._q},
+            rivals=Rivals(self._q),
         )
         return plan.with_notes(found.why, *about, separator="; ")
 

@@ -81,8 +81,8 @@ def search_latency(
     search.offer(anneal(groups, start, 1, STEPS, late, seed))
 
     def again(number: int, stopped: Callable[[], bool]) -> IntArray:
-        # Runs with several subgraphs and with one alternate, so that several do not end up worse:
-        # with more subgraphs, good placements that use only one are hard to find.
+        # Runs with several subgraphs alternate with runs with one: where several are allowed, good
+        # placements that use only one are hard to find.
         round_, n_slots = (number, q) if q == 1 else ((number + 1) // 2, q if number % 2 else 1)
         return anneal(groups, start, n_slots, STEPS, stopped, seed + round_ * _SEEDS_APART)
 
@@ -119,7 +119,7 @@ class _Search:
         return bool(np.isfinite(self._incumbents.best.objective_us))
 
     def offer(self, place: IntArray) -> bool:
-        """Keep places of groups, shape (n_groups, 2), if they are better; return whether so."""
+        """Keep places of groups, shape (n_groups, 2), if they improve; return whether they do."""
         groups = self._groups
         held = np.bincount(place[:, 0], groups.group_bytes, len(groups.capacity_bytes))
         allowed = groups.allowed[np.arange(groups.n_groups), place[:, 0]].all()

@@ -41,6 +41,7 @@ from enplace.values.load_rule import LoadRule
 from enplace.values.plan import Plan
 from enplace.values.problem import LATENCY, THROUGHPUT, Problem
 from enplace.values.profile import IntArray
+from enplace.values.rivals import ALL, CONTIGUOUS, STAGED, Rivals
 
 _SOURCE = "Tarnawski et al. (NeurIPS 2020)"
 
@@ -85,7 +86,7 @@ def max_load_dpl(problem: Problem, options: PlaceOptions) -> Plan:
 def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
     """Improve the DP's partition with the integer program of Fig. 6; by default with CP-SAT."""
     solver = options.solver_or(CP_SAT)
-    return _search_plan(problem, "max-load-ip", options, solver, search_contiguous)
+    return _search_plan(problem, "max-load-ip", options, solver, search_contiguous, CONTIGUOUS)
 
 
 @placer(
@@ -99,7 +100,7 @@ def max_load_ip(problem: Problem, options: PlaceOptions) -> Plan:
 def max_load_ip_noncontiguous(problem: Problem, options: PlaceOptions) -> Plan:
     """Find the placement whose busiest device has the least load, by annealing and Fig. 6."""
     solver = options.solver_or("HiGHS")
-    return _search_plan(problem, "max-load-ip-noncontiguous", options, solver, search_anywhere)
+    return _search_plan(problem, "max-load-ip-noncontiguous", options, solver, search_anywhere, ALL)
 
 
 def _partition_plan(
@@ -132,6 +133,7 @@ def _partition_plan(
     plan = replace(
         _plan(problem, device, method, bound_us, options.load_rule, replicas),
         proven=proven,
+        rivals=STAGED,
         details={"ideals": partition.n_ideals},
     ).with_notes(*notes, separator="; ")
     options.progress(Progress(options.seconds, "a partition", None, plan, load_us, bound_us))
@@ -213,6 +215,7 @@ def _search_plan(
     options: PlaceOptions,
     solver: str,
     search: Callable[[Problem, Limits, LoadRule, int, str], Incumbent],
+    rivals: Rivals,
 ) -> Plan:
     """Make a plan from annealing and an integer program, and report each better one on the way."""
     options.check_cancelled()
@@ -225,7 +228,7 @@ def _search_plan(
         plan = replace(
             _plan(problem, device, method, found.bound_us, options.load_rule),
             proven=found.proven and not about,
-            details={"contiguous": method == "max-load-ip"},
+            rivals=rivals,
         )
         return plan.with_notes(found.why, about, missing, separator="; ")
 

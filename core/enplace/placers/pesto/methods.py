@@ -35,7 +35,7 @@ from enplace.placing.moves.steps import nearest
 from enplace.placing.options import ROUNDS, SOLVER, PlaceOptions, Progress
 from enplace.placing.registry import ANYTIME, CHANNELS, HETEROGENEOUS, MEMORY, WARM_START, placer
 from enplace.placing.repair import relieve
-from enplace.solvers.milp import Answer, installed, keeps_to, solve_milp
+from enplace.solvers.milp import MilpAnswer, installed, keeps_to, solve_milp
 from enplace.text import ms
 from enplace.values.plan import Plan
 from enplace.values.problem import Problem
@@ -152,7 +152,7 @@ def _solve_program(
     limit_s: float,
     searches: bool,
     options: PlaceOptions,
-) -> Answer:
+) -> MilpAnswer:
     """Solve the ILP from the best of some plans, in half of the time if a search comes after it."""
     n_vertices = program.problem.profile.n_ops
     # Start from the shortest that fits in the program, which counts memory in its own way.
@@ -163,7 +163,7 @@ def _solve_program(
     left_s = max(0.0, limit_s - options.seconds)
     program_s = max(left_s / 2, left_s - SEARCH_S) if searches else left_s
 
-    def report_answer(answer: Answer) -> None:
+    def report_answer(answer: MilpAnswer) -> None:
         options.progress(
             Progress(
                 options.seconds,
@@ -179,7 +179,7 @@ def _solve_program(
     )
 
 
-def _note(solver: str, coarse: Problem, answer: Answer) -> str:
+def _note(solver: str, coarse: Problem, answer: MilpAnswer) -> str:
     """Describe the result of the integer program for people."""
     note = f"The integer program on {coarse.profile.n_ops} vertices: "
     why = f" ({answer.why})" if answer.why else ""

@@ -36,7 +36,9 @@ class PrefixSchedule(NamedTuple):
 
 
 class Tails(NamedTuple):
-    """How long the schedule goes on after the first ops of an order, if the rest stays.
+    """Inclusive tails: how long the schedule goes on after the first ops of an order.
+
+    The order and the devices of the later ops stay as they are.
 
     Attributes
     ----------

@@ -2,9 +2,9 @@
 
 The state is a placement and one order of all ops (:mod:`enplace.placing.moves.order`). A window is
 a run of consecutive ops. Everything before it stays unchanged; everything after it counts through
-tails, the time from each op to the end of the schedule. Inside, simulated annealing moves one unit,
-a connected cluster, or an op in the order. The result is kept if the whole schedule, simulated
-again, is no longer than before and fits in memory.
+inclusive tails, the time from the start of each op to the end of the schedule. Within the window,
+simulated annealing moves one unit, a connected cluster, or an op in the order. The result is kept
+if the whole schedule, simulated again, is no longer than before and fits in memory.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 import pytest
 
 from documents import add_plan, document_of
-from enplace_studio.jobs import Job, Report, Search, Solver
+from enplace_studio.jobs import Job, Report, SearchRecord, Solver
 from enplace_studio.views.plans.live import LiveCard
 from problems import cluster_of, profile_of
 
@@ -23,7 +23,9 @@ def card_after(qtbot, document):
     def show(step_us):
         solver = Solver()
         job = Job(1, document.problem, "enplace", 10.0, choose=True)
-        solver.last_search = Search(job, Report("", history=((1.0, step_us),), engines=("",)), 10.0)
+        solver.last_search = SearchRecord(
+            job, Report("", history=((1.0, step_us),), engines=("",)), 10.0
+        )
         card = LiveCard(document, solver)
         qtbot.addWidget(card)
         card.refresh()

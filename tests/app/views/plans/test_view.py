@@ -201,7 +201,7 @@ def test_an_empty_list_explains_how_to_make_a_plan(open_view):
     assert view.cards == []
 
 
-def test_a_plan_that_does_not_fit_is_no_reference():
+def test_nothing_is_compared_with_an_expert_plan_that_does_not_fit():
     profile = profile_of({"a": 10, "b": 10}, persistent={"a": 600, "b": 600})
     document = document_of(profile, cluster_of(2, capacity_bytes=1000), {"a": 0, "b": 0})
     add_plan(document, "spread", {"a": 0, "b": 1})

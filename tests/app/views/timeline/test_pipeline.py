@@ -153,7 +153,7 @@ def test_gpipe_shows_the_largest_load_of_each_pass(opener):
     assert "backward" not in view.pipeline.message.text()
 
 
-def test_gpipe_faster_than_its_loads_has_an_explanation(opener):
+def test_the_view_explains_why_gpipe_is_faster_than_its_loads(opener):
     times = {"a": 10, "b": 50, "gradients/a": 40}
     edges = [("a", "b", 1), ("a", "gradients/a", 1)]
     view = simulated_as_gpipe(opener, times, edges, [0, 1, 0])
