@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.core.placers.problems import gpus, line, problems
+from tests.core.solvers.warm import warm_solvers
 from tests.problems import cluster_of, profile_of
 
 from enplace.errors import EnplaceError
@@ -25,6 +26,7 @@ ONE_ROUND = {"rounds": 1}
 
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems())
+@warm_solvers()
 def test_enplace_is_never_worse_than_a_list_scheduler(problem):
     options = PlaceOptions(values=ONE_ROUND)
     ours = simulate(problem, place(problem, "enplace", options=options).plan)
