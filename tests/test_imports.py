@@ -38,6 +38,13 @@ def test_the_document_imports_no_widgets():
     assert "PySide6.QtWidgets" not in loaded_after("import enplace_studio.document")
 
 
+def test_solver_processes_load_nothing_slow():
+    handlers = [name for name in library_modules() if name.endswith("_process")]
+    solvers = [name for name in handlers if name.startswith("enplace.solvers.")]
+    loaded = loaded_after("import " + ", ".join(solvers))
+    assert not {"numba", "scipy", "networkx"} & loaded
+
+
 def test_package_and_metadata_have_the_same_version():
     assert version("enplace") == enplace.__version__
 

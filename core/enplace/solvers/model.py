@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from enplace.processes.wire import Message
-from enplace.values.arrays import csr_offsets
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -173,7 +172,7 @@ class ModelBuilder:
             lower=np.concatenate(self._lower),
             upper=np.concatenate(self._upper),
             integral=np.concatenate(self._integral),
-            row_ptr=csr_offsets(row[kept], self._n_rows),
+            row_ptr=np.searchsorted(row[kept], np.arange(self._n_rows + 1)),
             column=column[kept],
             value=value[value != 0],
             row_lower=np.concatenate(self._row_lower),

@@ -47,7 +47,7 @@ def shortest_us(problem):
     return min((s.makespan_us for s in every_schedule(problem) if s.fits), default=np.inf)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(profile=profiles(max_ops=5), cluster=clusters())
 def test_no_schedule_at_all_beats_the_bound(profile, cluster):
     problem = Problem(profile, cluster)

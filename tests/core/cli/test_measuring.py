@@ -39,8 +39,8 @@ def script(folder):
 @pytest.fixture
 def profiled(enplace, script, folder):
     assert enplace("profile", "train.py", "-o", "P.enplace", "--trust").status == 0
-    done = enplace("place", "P.enplace", "--cluster", "local", "-o", "plan.json")
-    assert done.status == 0
+    where = ["--cluster", "local", "--method", "heft", "-o", "plan.json"]
+    assert enplace("place", "P.enplace", *where).status == 0
     return folder
 
 
@@ -159,7 +159,7 @@ def test_a_run_with_a_different_result_exits_with_1(enplace, profiled, fake):
 
 def test_run_reuses_the_script_arguments_of_the_profile(enplace, script, folder):
     enplace("profile", "train.py", "-o", "P.enplace", "--trust", "--arg", "deep")
-    enplace("place", "P.enplace", "--cluster", "local", "-o", "plan.json")
+    enplace("place", "P.enplace", "--cluster", "local", "--method", "heft", "-o", "plan.json")
     seen = []
 
     def spy(source, *rest):
@@ -317,7 +317,7 @@ def test_arguments_that_a_profile_brings_are_shown_before_they_run(
     enplace, script, folder, monkeypatch
 ):
     enplace("profile", "train.py", "-o", "P.enplace", "--trust", "--arg", "deep")
-    enplace("place", "P.enplace", "--cluster", "local", "-o", "plan.json")
+    enplace("place", "P.enplace", "--cluster", "local", "--method", "heft", "-o", "plan.json")
     words = ["run", "train.py", "plan.json", "--profile", "P.enplace"]
     assert "train.py deep, with the arguments that the profile" in enplace(*words, "--trust").err
     refused = enplace(*words)

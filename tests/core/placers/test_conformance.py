@@ -14,6 +14,7 @@ from tests.core.placers.problems import (
     problem_on_small_gpus,
     problems,
 )
+from tests.core.solvers.warm import warm_solvers
 
 from enplace.errors import CancelledError, EnplaceError
 from enplace.machine import simulate
@@ -34,14 +35,17 @@ LARGEST_WITH_SOLVER = 5
 SEARCHES = [name for name in installed if placers()[name].can(ANYTIME)]
 
 
-def check_on_drawn_problems(method, check):
+def check_on_drawn_problems(method, check, share=1.0):
     """Check a method on random problems: on few of them if it searches or calls a solver."""
     calls_solver = SOLVER in placers()[method].options
-    n_examples = 8 if calls_solver else 15 if method in SEARCHES else 40
+    n_examples = int(share * (8 if calls_solver else 15 if method in SEARCHES else 40))
     problem = problems(LARGEST_WITH_SOLVER if calls_solver else 24)
     health = [HealthCheck.too_slow]
     given_problem = given(problem=problem, seed=st.integers(0, 3))(check)
-    settings(deadline=None, max_examples=n_examples, suppress_health_check=health)(given_problem)()
+    with warm_solvers():
+        settings(deadline=None, max_examples=n_examples, suppress_health_check=health)(
+            given_problem
+        )()
 
 
 @each_placer
@@ -71,7 +75,7 @@ def test_equal_seeds_give_equal_plans(method):
         assert np.array_equal(one.position, two.position)
         assert (one.policy, one.links, one.splits) == (two.policy, two.links, two.splits)
 
-    check_on_drawn_problems(method, check)
+    check_on_drawn_problems(method, check, share=0.5)
 
 
 @each_placer

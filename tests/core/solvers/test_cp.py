@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from tests.core.placers.problems import gpus, line, problems
+from tests.core.solvers.warm import warm_solvers
 
 from enplace.bounds.step_time import lower_bound_us
 from enplace.errors import EnplaceError
@@ -53,6 +54,7 @@ def ticking():
 
 @settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems(8))
+@warm_solvers()
 def test_no_schedule_that_fits_beats_the_bound(problem):
     known = simulate(problem, place(problem, "single").plan)
     plans = [place(problem, method).plan for method in ("heft", "expert")]
@@ -71,6 +73,7 @@ def test_no_schedule_that_fits_beats_the_bound(problem):
 
 @settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems(8), method=st.sampled_from(["heft", "round-robin", "m-etf"]))
+@warm_solvers()
 def test_the_bound_is_below_a_plan_that_just_fits(problem, method):
     """The devices have exactly the memory that the plan needs."""
     plan = place(problem, method).plan

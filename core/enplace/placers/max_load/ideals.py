@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -135,6 +134,8 @@ def bound_ideals(n_nodes: int, source: IntArray, target: IntArray) -> int:
     Every set of nodes that do not reach each other gives a different ideal: the set with all its
     predecessors. Nodes at the same distance from the first nodes form such a set.
     """
+    import networkx as nx  # takes a while
+
     graph = nx.DiGraph(zip(source.tolist(), target.tolist(), strict=True))
     graph.add_nodes_from(range(n_nodes))
     return 1 << max(map(len, nx.topological_generations(graph)), default=0)

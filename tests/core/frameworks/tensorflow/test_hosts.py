@@ -54,7 +54,7 @@ def test_a_plan_runs_exactly_as_planned_across_two_hosts(tmp_path):
 
 
 def test_servers_are_reachable_at_their_own_address_only(tmp_path):
-    with serving(hosts(tmp_path)) as target:
+    with serving(hosts(tmp_path, TASKS[:1])) as target:
         port = int(target.rpartition(":")[2])
         socket.create_connection(("127.0.0.1", port), 60).close()
         with pytest.raises(TimeoutError):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.core.placers.problems import gpus, line, problems
+from tests.core.solvers.warm import warm_solvers
 from tests.problems import cluster_of, profile_of
 
 from enplace.errors import EnplaceError
@@ -26,6 +27,7 @@ ONE_ROUND = {"rounds": 1}
 
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems())
+@warm_solvers()
 def test_enplace_is_never_worse_than_a_list_scheduler(problem):
     options = PlaceOptions(values=ONE_ROUND)
     ours = simulate(problem, place(problem, "enplace", options=options).plan)
@@ -122,10 +124,11 @@ def test_a_search_continues_from_a_given_plan():
 
 def test_a_start_plan_is_adapted_to_new_pins():
     problem = Problem(branches(8, 3), gpus(3, b1=0.5))
-    start = place(problem, "enplace").plan
+    start = place(problem, "enplace", options=PlaceOptions(values=ONE_ROUND)).plan
     elsewhere = (int(start.device[5]) + 1) % 3
     pinned = Problem(problem.profile, problem.cluster, pins={5: elsewhere})
-    plan = place(pinned, "enplace", options=PlaceOptions(start=start)).plan
+    options = PlaceOptions(start=start, values=ONE_ROUND)
+    plan = place(pinned, "enplace", options=options).plan
     assert plan.device[5] == elsewhere
 
 
@@ -179,7 +182,7 @@ def test_moves_respect_pins_and_colocation():
 @pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.path.name)
 def test_enplace_beats_the_expert_on_measured_profiles(sample):
     problem = Problem(read_profile(sample.path), presets()["pesto"])
-    ours = simulate(problem, place(problem, "enplace").plan)
+    ours = simulate(problem, place(problem, "enplace", options=PlaceOptions(values=ONE_ROUND)).plan)
     hand = simulate(problem, place(problem, "expert").plan)
     assert ours.fits
     assert ours.makespan_us <= 0.95 * hand.makespan_us
@@ -188,7 +191,8 @@ def test_enplace_beats_the_expert_on_measured_profiles(sample):
 def test_the_last_report_has_the_step_time_of_the_plan():
     problem = Problem(branches(), gpus(2, b1=0.5))
     reports = []
-    plan = place(problem, "enplace", options=PlaceOptions(progress=reports.append)).plan
+    options = PlaceOptions(progress=reports.append, values=ONE_ROUND)
+    plan = place(problem, "enplace", options=options).plan
     last = [report for report in reports if report.incumbent is not None][-1]
     assert last.objective_us == simulate(problem, plan).makespan_us
     assert np.array_equal(last.incumbent.device, plan.device)

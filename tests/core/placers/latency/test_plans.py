@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from tests.core.placers.latency import reference
 from tests.core.placers.latency.drawn import fits, least_us, small_problems
+from tests.core.solvers.warm import warm_solvers
 
 from enplace.machine import simulate
 from enplace.placers import LATENCY, PlaceOptions, place
@@ -34,6 +35,7 @@ def test_a_proven_latency_is_the_least_of_all(method):
 
     @settings(deadline=None, max_examples=25)
     @given(problem=small_problems(5 - subgraphs // 2, least_us=0))
+    @warm_solvers()
     def holds(problem):
         proven = plan_by(method, problem)
         assert proven.proven

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.placers.latency.drawn import least_us, small_problems
+from tests.core.solvers.warm import warm_solvers
 
 from enplace.machine.latency import latency_us
 from enplace.machine.passes import backward_ops
@@ -45,6 +46,7 @@ def solver():
 def test_the_program_finds_the_least_latency(solver, q, most):
     @settings(deadline=None, max_examples=25)
     @given(problem=small_problems(most))
+    @warm_solvers()
     def holds(problem):
         found = search_latency(problem, limits()[0], q)
         assert found.objective_us == pytest.approx(least_us(problem, q))

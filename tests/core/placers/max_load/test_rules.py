@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.solvers.warm import warm_solvers
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
@@ -153,6 +154,7 @@ def test_unit_loads_equal_op_loads_even_after_annealing(rule, problem, seed):
 @each_rule
 @settings(deadline=None, max_examples=4)
 @given(problem=tiny_problems(4, slower=(1.0, 3.0)))
+@warm_solvers()
 def test_no_placement_beats_that_of_the_program(rule, problem):
     need, gpus = op_memory_bytes(problem), problem.cluster.gpus
     expected = np.inf

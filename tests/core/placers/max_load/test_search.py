@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.solvers.warm import warm_solvers
 
 from enplace.coarsen.grouped import op_memory_bytes
 from enplace.errors import ProblemError
@@ -129,12 +130,14 @@ def check(problem, found, expected):
 
 @settings(deadline=None, max_examples=25)
 @given(problem=tiny_problems())
+@warm_solvers()
 def test_no_placement_beats_the_noncontiguous_search(solver, problem):
     check(problem, search_anywhere(problem, limits()[0]), least(problem, lambda _: True))
 
 
 @settings(deadline=None, max_examples=25)
 @given(problem=tiny_problems())
+@warm_solvers()
 def test_no_contiguous_placement_beats_the_contiguous_search(solver, problem):
     found = search_contiguous(problem, limits()[0])
     check(problem, found, least(problem, lambda device: is_contiguous(problem, device)))
