@@ -11,7 +11,7 @@ PACKAGE_LISTS := packaging/debian-run.txt
 export PYTHON
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test lint fuzz audit bench clean system
+.PHONY: run test lint fuzz kills audit bench clean system
 
 # Without a display the same job runs off-screen and leaves its pictures and files in $(DEMO).
 run: $(VENV)/.installed-run
@@ -47,6 +47,10 @@ lint: $(VENV)/.installed-lint
 # Broken input for every reader; FUZZ_ARGS is the number of files.
 fuzz: $(VENV)/.installed-lint
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+# The studio, its solver and commands killed at random moments; KILL_ARGS is how often each.
+kills: $(VENV)/.installed-lint
+	$(BIN)/python -m tests.kills $(KILL_ARGS)
 
 # Known faults of the pinned dependencies; needs the network.
 audit: $(BIN)/python

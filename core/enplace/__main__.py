@@ -1,6 +1,18 @@
-"""``python -m enplace``."""
+"""The command ``enplace``, also ``python -m enplace``."""
 
-from enplace.cli import main
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command; Ctrl-C ends it quietly even while it is still loading."""
+    try:
+        from enplace.cli import main as run
+    except KeyboardInterrupt:
+        sys.exit(130)
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -124,6 +124,18 @@ def test_a_full_disk_is_reported_in_one_line(tmp_path):
     assert done.stderr == "enplace: output: No space left on device\n"
 
 
+def test_ctrl_c_while_the_command_loads_ends_it_quietly():
+    code = (
+        "import sys; from enplace.__main__ import main\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'enplace.cli': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt()); main()"
+    )
+    done = python(code)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_table_columns_are_aligned():
     assert table([["a", "bb"], ["ccc", "1"]], "lr") == "a    bb\nccc   1"
 
