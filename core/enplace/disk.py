@@ -159,7 +159,8 @@ def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES) -
     with naming(path):
         try:
             with open(path, "rb") as file:
-                content = file.read(most_bytes + 1)
+                size = os.fstat(file.fileno()).st_size or most_bytes  # a pipe has none
+                content = file.read(min(size, most_bytes) + 1)  # takes that much memory at once
         except OSError as error:
             raise FileError(f"cannot read: {error.strerror}; check the path") from None
         if content.startswith(GZIP_MAGIC):
