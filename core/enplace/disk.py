@@ -148,25 +148,26 @@ def temporary_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
+def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Read a file, and unpack it if it is gzip.
 
     Raises
     ------
     FileError
-        If it cannot be read or is larger than :data:`MAX_FILE_BYTES`; names the file.
+        If it cannot be read or is larger than ``most_bytes``; names the file.
     """
     with naming(path):
         try:
             with open(path, "rb") as file:
-                content = file.read(MAX_FILE_BYTES + 1)
+                size = os.fstat(file.fileno()).st_size or most_bytes  # a pipe has none
+                content = file.read(min(size, most_bytes) + 1)  # takes that much memory at once
         except OSError as error:
             raise FileError(f"cannot read: {error.strerror}; check the path") from None
         if content.startswith(GZIP_MAGIC):
             content = _gunzip(content)
-        if len(content) > MAX_FILE_BYTES:
+        if len(content) > most_bytes:
             raise FileError(
-                f"larger than {MAX_FILE_BYTES >> 20} MiB; this is not a profile or a plan"
+                f"larger than {most_bytes >> 20} MiB, unlike any real one; check the path"
             )
         return content
 

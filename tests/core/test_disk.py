@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from enplace.disk import temporary_folder, write_atomically
+from enplace.disk import read_bytes, temporary_folder, write_atomically
 
 HOLD = """
 import sys
@@ -70,3 +71,15 @@ def test_temporary_files_of_killed_writers_go_with_the_next_write(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         [running.name, other.name, "plan.json"]
     )
+
+
+def test_reading_a_small_file_takes_little_memory(tmp_path):
+    path = tmp_path / "small"
+    path.write_bytes(b"text")
+    tracemalloc.start()
+    try:
+        assert read_bytes(path) == b"text"
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 1 << 20

@@ -6,55 +6,72 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+
+from tests.fuzz.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
 OUTCOMES = ("accepted", "refused", "fault", "memory", "hang", "crash", "litter")
 HANG_S = 10.0
 
+Mutant = tuple[str, int]
+"""The name of its target, and its number."""
 
-def fuzz(name: str, first: int, last: int) -> dict[int, str]:
-    """Read the mutants of a target with these numbers; return what became of each."""
-    found: dict[int, str] = {}
-    while first < last:
-        first = _run_child(name, first, last, found)
+
+def fuzz(counts: Mapping[str, int]) -> dict[Mutant, str]:
+    """Read so many mutants of each target; return what became of each."""
+    left = [(name, number) for name, count in counts.items() for number in range(count)]
+    found: dict[Mutant, str] = {}
+    while left:
+        _run_child(left, found)
+        left = [each for each in left if each not in found]
     return found
 
 
-def _run_child(name: str, first: int, last: int, found: dict[int, str]) -> int:
-    """Let a child read mutants until it ends or hangs; return the number of the next one."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.fuzz.child", name, str(first), str(last), folder]
+def faults(found: Mapping[Mutant, str]) -> dict[Mutant, str]:
+    """Return the mutants that were neither accepted nor refused, as their target demands."""
+    return {
+        each: outcome
+        for each, outcome in found.items()
+        if outcome not in ("accepted", "refused", *TARGETS[each[0]].harmless)
+    }
+
+
+def _run_child(wanted: list[Mutant], found: dict[Mutant, str]) -> None:
+    """Let a child read mutants until it ends or hangs."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
+        command = [sys.executable, "-m", "tests.fuzz.child", folder]
+        pipe = subprocess.PIPE
         with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=errors, text=True
         ) as child:
-            number, hung = first, threading.Event()
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.writelines(f"{name} {number}\n" for name, number in wanted)
+            child.stdin.close()
+            hung, timer, at = threading.Event(), None, None
 
             def give_up() -> None:
                 hung.set()
                 child.kill()
 
-            timer: threading.Timer | None = None
-            assert child.stdout is not None
             for line in child.stdout:
+                word, _, text = line.rstrip("\n").partition(" ")
                 if timer is not None:
                     timer.cancel()
-                word, text, *rest = line.rstrip("\n").split(" ", 2)
-                number = int(text)
                 if word == "begin":
-                    found[number] = "crash"
+                    name, _, number = text.rpartition(" ")
+                    at = name, int(number)
+                    found[at] = "crash"
                     timer = threading.Timer(HANG_S, give_up)
                     timer.start()
-                else:
-                    found[number] = rest[0]
+                elif word == "end" and at is not None:
+                    found[at] = text
             if timer is not None:
                 timer.cancel()
-            assert child.stderr is not None
-            errors = child.stderr.read()
-        if hung.is_set():
-            found[number] = "hang"
-        elif number not in found:  # it never began
-            raise RuntimeError(errors)
-        if litter := [path.name for path in Path(folder).iterdir() if path.name != "input"]:
-            found[number] = f"litter: {', '.join(litter)}"
-    return number + 1
+        if hung.is_set() and at is not None:
+            found[at] = "hang"
+        elif at is None:  # it never began
+            errors.seek(0)
+            raise RuntimeError(errors.read())

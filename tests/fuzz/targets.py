@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from random import Random
 
 from tests import inputs
+from tests.fuzz.mutate import mutate
 
+from enplace.frameworks.source import Source
+from enplace.frameworks.trust import may_run, trust
 from enplace.machine import simulate
 from enplace.names.rules import find_matching, read_rules
 from enplace.placers import place
@@ -18,6 +24,8 @@ from enplace.readers import read_plan, read_profile, read_project
 from enplace.readers.clusters import cluster_from, presets
 from enplace.readers.samples import samples
 from enplace.values.problem import Problem
+from enplace.values.profile import Profile
+from enplace.values.schedule import Schedule
 from enplace.writers import write_plan, write_profile, write_project
 
 
@@ -31,12 +39,41 @@ class Target:
         Valid files.
     read : callable
         Takes a path; everything that a person would do next with what it holds belongs here.
+    mutate : callable
+        Takes a seed and a source of random numbers, and returns a broken file.
+    name : str
+        The file's path in a folder.
+    beside : dict
+        By its path there, what else the folder holds.
     """
 
     seeds: list[bytes]
     read: Callable[[Path], object]
+    mutate: Callable[[bytes, Random], bytes] = mutate
+    name: str = "input"
+    beside: dict[str, bytes] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A target that is not made yet, because that may take long.
+
+    Attributes
+    ----------
+    build : callable
+        Makes the target.
+    share : float
+        How many files it gets, relative to the others.
+    harmless : tuple of str
+        What may also become of a file.
+    """
+
+    build: Callable[[], Target]
+    share: float = 1.0
+    harmless: tuple[str, ...] = ()
+
+
+@cache
 def small_problem() -> Problem:
     """A problem with the tiny GPU profile of the tests."""
     with tempfile.TemporaryDirectory() as folder:
@@ -45,42 +82,135 @@ def small_problem() -> Problem:
         return Problem(read_profile(path), presets()["pcie-2"])
 
 
-def targets() -> dict[str, Target]:
-    """Return the targets that need no TensorFlow."""
-    problem = small_problem()
-    schedule = place(problem, "heft").schedule
-    texts = [inputs.tarnawski(), inputs.text_form(), inputs.tf_profile()]
-    measured = {**inputs.text_form(), "measured": _MEASURED}
-    rules = [b"t0/.* -> GPU:1\n# none\nw|b -> 0\n"]
-    return {
-        "profile": Target([_json(text) for text in texts], _open),
-        "measured block": Target([_json(measured)], _open),
-        "cluster": Target(
-            [_json(inputs.cluster_file())], lambda path: cluster_from(str(path), problem.profile)
-        ),
-        "plan": Target(
-            [_written(lambda path: write_plan(path, problem, schedule.plan, schedule))],
-            lambda path: read_plan(path, problem),
-        ),
-        "rules": Target(rules, lambda path: read_rules(str(path), problem)),
-        "pin": Target(
-            [b"t0/.*", b"(w|t0)/[a-z]{2,9}"],
-            lambda path: find_matching(path.read_text(errors="replace"), problem.profile, "--pin"),
-        ),
-        "enplace": Target(
-            [
-                _written(lambda path: write_profile(path, problem.profile)),
-                _written(lambda path: write_project(path, _project(problem, schedule.plan))),
-                next(each.path.read_bytes() for each in samples() if "rnnlm" in each.path.name),
-            ],
-            read_project,
-        ),
-        "message": Target(
-            [encode(Message("solve", {"a": [1, "x"]}, {"device": schedule.plan.device}))],
-            _receive,
-        ),
-    }
+@cache
+def small_schedule() -> Schedule:
+    """A plan for it, simulated."""
+    return place(small_problem(), "heft").schedule
 
+
+def use(profile: Profile) -> None:
+    """Place a profile with the quickest method, and simulate the plan."""
+    problem = Problem(profile, presets()["pcie-2"])
+    simulate(problem, place(problem, "single").plan)
+
+
+def _profile() -> Target:
+    texts = [inputs.tarnawski(), inputs.text_form(), inputs.tf_profile()]
+    return Target([_json(text) for text in texts], _open)
+
+
+def _measured() -> Target:
+    return Target([_json({**inputs.text_form(), "measured": _MEASURED})], _open)
+
+
+def _cluster() -> Target:
+    profile = small_problem().profile
+    return Target([_json(inputs.cluster_file())], lambda path: cluster_from(str(path), profile))
+
+
+def _plan() -> Target:
+    problem, schedule = small_problem(), small_schedule()
+    return Target(
+        [_written(lambda path: write_plan(path, problem, schedule.plan, schedule))],
+        lambda path: read_plan(path, problem),
+    )
+
+
+def _rules() -> Target:
+    return Target(
+        [b"t0/.* -> GPU:1\n# none\nw|b -> 0\n"],
+        lambda path: read_rules(str(path), small_problem()),
+    )
+
+
+def _pin() -> Target:
+    profile = small_problem().profile
+    return Target(
+        [b"t0/.*", b"(w|t0)/[a-z]{2,9}"],
+        lambda path: find_matching(path.read_text(errors="replace"), profile, "--pin"),
+    )
+
+
+def _enplace() -> Target:
+    problem = small_problem()
+    return Target(
+        [
+            _written(lambda path: write_profile(path, problem.profile)),
+            _written(lambda path: write_project(path, _project(problem, small_schedule().plan))),
+            next(each.path.read_bytes() for each in samples() if "rnnlm" in each.path.name),
+        ],
+        read_project,
+    )
+
+
+def _message() -> Target:
+    arrays = {"device": small_schedule().plan.device}
+    return Target([encode(Message("solve", {"a": [1, "x"]}, arrays))], _receive)
+
+
+def _trusted() -> Target:
+    """What is remembered of trust: a damaged file trusts nothing, and can be replaced."""
+    folder = Path("/x/trusted")
+    known, new = (
+        Source(str(folder / "train.py"), "script", ("--a",)),
+        Source("/y/new.keras", "keras"),
+    )
+    commands = [json.dumps(["script", str(folder), known.path, "--a"], separators=(",", ":"))]
+    text = {"format": "enplace-trust/1", "places": [str(folder)], "commands": commands}
+
+    def read(path: Path) -> None:
+        os.environ["XDG_CONFIG_HOME"] = str(path.parents[1])
+        may_run(known, brought=True)
+        assert not may_run(new, brought=False)
+        trust(new)
+        assert may_run(new, brought=True)
+
+    return Target([_json(text)], read, name="enplace/trusted.json")
+
+
+def _copy_of_work() -> Target:
+    """What the studio finds after a crash."""
+    from tests.fuzz.studio_files import copy_of_work
+
+    return copy_of_work()
+
+
+def _of_tensorflow(name: str) -> Callable[[], Target]:
+    def build() -> Target:
+        os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        from tests.fuzz import tensorflow_files
+
+        target: Target = getattr(tensorflow_files, name)()
+        return target
+
+    return build
+
+
+_ENDS = ("crash",)
+"""TensorFlow may end the worker with a model that the user trusts: the worker is there for it."""
+
+OF_TENSORFLOW = {
+    "trace": Entry(_of_tensorflow("trace"), 0.5),
+    "meta graph": Entry(_of_tensorflow("meta_graph"), 0.05, _ENDS),
+    "graph": Entry(_of_tensorflow("graph"), 0.05, _ENDS),
+    "saved model": Entry(_of_tensorflow("saved_model"), 0.02, _ENDS),
+    "keras model": Entry(_of_tensorflow("keras_model"), 0.01, _ENDS),
+}
+
+OTHERS = {
+    "profile": Entry(_profile),
+    "measured block": Entry(_measured),
+    "cluster": Entry(_cluster),
+    "plan": Entry(_plan),
+    "rules": Entry(_rules),
+    "pin": Entry(_pin),
+    "enplace": Entry(_enplace),
+    "message": Entry(_message),
+    "trusted places": Entry(_trusted),
+    "copy of work": Entry(_copy_of_work),
+}
+
+TARGETS = OTHERS | OF_TENSORFLOW
 
 _MEASURED = {
     "step_time_us": 12.5,
@@ -134,11 +264,7 @@ def _project(problem: Problem, plan: object) -> object:
 
 
 def _open(path: Path) -> None:
-    """Read a profile, place it with the quickest method, and simulate the plan."""
-    profile = read_profile(path)
-    problem = Problem(profile, presets()["pcie-2"])
-    plan = place(problem, "single").plan
-    simulate(problem, plan)
+    use(read_profile(path))
 
 
 def _receive(path: Path) -> None:

@@ -19,16 +19,17 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework.types_pb2 import DT_RESOURCE
 from tensorflow.core.protobuf.config_pb2 import RunMetadata
 
-from enplace.disk import read_bytes
+from enplace.disk import naming, read_bytes
 from enplace.frameworks.tensorflow.graph import node_of
 from enplace.frameworks.tensorflow.step import LoadError
 from enplace.frameworks.tensorflow.trace import OpTrace, op_traces
 from enplace.names.scopes import traced_scopes
 from enplace.readers.ties import colocation_groups
+from enplace.values.limits import MAX_TIME_US
 from enplace.values.measurement import Measurement
 from enplace.values.profile import CONTROL, Profile, make_profile
 
-_LABEL = re.compile(r"(?:\[[^]]*\])*(?P<name>\S+) = (?P<op>\w+)\((?P<inputs>.*)\)")
+_LABEL = re.compile(r"(?:\[[^]]*\])*+(?P<name>\S+) = (?P<op>\w+)\((?P<inputs>.*)\)")
 _COPY = re.compile(r"(?P<name>.+?)(/ctrl)?/_\d+")
 """Names of the ends of a transfer."""
 
@@ -38,6 +39,17 @@ _TYPES = {"_Arg": "Placeholder"}
 _OWN_VARIABLE = ("Variable", "VariableV2")
 _REFERENCES = 100
 """Data types from here on are references to a variable."""
+
+_SLOT = re.compile(r"\d{1,9}", re.ASCII)
+
+_MAX_FILE_BYTES, _MAX_FIELDS, _MAX_ROWS = 128 << 20, 20_000_000, 1_000_000
+"""Most that a trace may hold: a message takes up to 200 bytes of memory for two in the file.
+
+A row or node takes another 1000 bytes. Protobuf crashes where it gets no memory.
+"""
+
+_IS_LENGTH, _LENGTH = 7, 2
+"""Bits of a field's first byte that are as given if its length follows, as for a message."""
 
 
 @dataclass(frozen=True)
@@ -60,24 +72,38 @@ def profile_of_trace(path: str) -> Profile:
     LoadError
         If the file has no trace, or its ops cannot be identified.
     """
-    metadata = _read(path)
+    with naming(path):
+        return _profile(Path(path).stem, _parse(read_bytes(path, _MAX_FILE_BYTES)))
+
+
+def _profile(name: str, metadata: Any) -> Profile:
+    devices, graphs = metadata.step_stats.dev_stats, metadata.partition_graphs
+    n_rows, n_nodes = sum(len(d.node_stats) for d in devices), sum(len(g.node) for g in graphs)
+    _check_count(n_rows + n_nodes, _MAX_ROWS)
     rows = _rows(metadata)
-    nodes = _of_partitions(metadata.partition_graphs) or _of_labels(rows)
+    nodes = _of_partitions(graphs) or _of_labels(rows)
     if not nodes:
-        raise LoadError(f"{path}: its rows name no ops; record it with trace_level FULL_TRACE")
-    return _assemble(Path(path).stem, nodes, metadata, rows)
+        raise LoadError("its rows name no ops; record it with trace_level FULL_TRACE")
+    return _assemble(name, nodes, metadata, rows)
 
 
-def _read(path: str) -> Any:
-    content, metadata = read_bytes(path), RunMetadata()
+def _parse(content: bytes) -> Any:
+    fields = np.frombuffer(content, np.uint8) & _IS_LENGTH == _LENGTH  # or more
+    _check_count(int(np.count_nonzero(fields)) + content.count(b","), _MAX_FIELDS)
+    metadata = RunMetadata()
     try:
         if content.lstrip().startswith(b"step_stats"):
             text_format.Parse(content, metadata)
         else:
             metadata.ParseFromString(content)
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError):
-        raise LoadError(f"{path}: the recorded trace is damaged; record it again") from None
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError):
+        raise LoadError("the recorded trace is damaged; record it again") from None
     return metadata
+
+
+def _check_count(found: int, most: int) -> None:
+    if found > most:
+        raise LoadError("it holds far more than any real trace; do not trust it")
 
 
 def _rows(metadata: Any) -> list[Any]:
@@ -93,28 +119,41 @@ def _is_executor(device: str) -> bool:
 def _of_partitions(graphs: Iterable[Any]) -> list[_Node]:
     """Rebuild the graph as it was before partitioning, without transfers and their helper ops."""
     nodes = [node for graph in graphs for node in graph.node]
-    sent = {node.attr["tensor_name"].s: node.input[0] for node in nodes if node.op in _SENDS}
+    sent = {n.attr["tensor_name"].s: n.input[0] for n in nodes if n.op in _SENDS and n.input}
     stands_for: dict[str, str] = {}
     for node in nodes:
         if node.op in _RECEIVES:
             stands_for[node.name] = sent.get(node.attr["tensor_name"].s, "")
         elif _COPY.fullmatch(node.name) and node.op in ("Const", "Identity") and node.input:
             stands_for[node.name] = node.input[0]
+    origins = _origins(stands_for)
     kept = [n for n in nodes if n.op not in (*_SENDS, "_Retval") and n.name not in stands_for]
-    return [_Node(n.name, n.op, _origins(n.input, stands_for)) for n in kept]
+    return [_Node(n.name, n.op, _without_transfers(n.input, origins)) for n in kept]
 
 
-def _origins(tensors: Iterable[str], stands_for: dict[str, str]) -> tuple[str, ...]:
-    """Find the nodes that inputs come from, past all transfers."""
-    found = []
-    for tensor in tensors:
-        control = tensor.startswith("^")
-        while (name := node_of(tensor)) in stands_for:
-            tensor = stands_for[name]
-            control |= tensor.startswith("^")
-        if tensor:
-            found.append(f"^{node_of(tensor)}" if control else tensor)
-    return tuple(found)
+def _origins(stands_for: dict[str, str]) -> dict[str, str]:
+    """Find the tensor that each end of a transfer stands for, past all transfers."""
+    origins: dict[str, str] = {}
+    for name in stands_for:
+        passed: dict[str, None] = {}
+        while name in stands_for and name not in origins:
+            if name in passed:
+                raise LoadError(f"transfer {name[:60]!a} leads back to itself; record it again")
+            passed[name] = None
+            name = node_of(stands_for[name])
+        for end in reversed(passed):
+            origins[end] = _origin(stands_for[end], origins)
+    return origins
+
+
+def _origin(tensor: str, origins: dict[str, str]) -> str:
+    origin = origins.get(node_of(tensor), tensor)
+    return f"^{node_of(origin)}" if origin and tensor.startswith("^") else origin
+
+
+def _without_transfers(tensors: Iterable[str], origins: dict[str, str]) -> tuple[str, ...]:
+    """Find the tensors that inputs stand for; without those that nobody sends."""
+    return tuple(filter(None, (_origin(tensor, origins) for tensor in tensors)))
 
 
 def _of_labels(rows: Sequence[Any]) -> list[_Node]:
@@ -125,13 +164,13 @@ def _of_labels(rows: Sequence[Any]) -> list[_Node]:
         for name in {*inputs, *(node_of(t) for given in inputs.values() for t in given)}
         if (copy := _COPY.fullmatch(name))
     }
-    gone = {*helpers, "_SOURCE"}
+    origins, gone = _origins(helpers), {*helpers, "_SOURCE"}
     known = {m["name"]: m for m in found if m["name"] not in gone and m["op"] != "_Retval"}
     return [
         _Node(
             name,
             match["op"],
-            tuple(t for t in _origins(inputs[name], helpers) if node_of(t) in known),
+            tuple(t for t in _without_transfers(inputs[name], origins) if node_of(t) in known),
         )
         for name, match in known.items()
     ]
@@ -149,8 +188,9 @@ def _assemble(name: str, nodes: list[_Node], metadata: Any, rows: list[Any]) -> 
     edges, ties = [], []
     for node in nodes:
         for tensor in node.inputs:
-            source, at = node_of(tensor), number[node.name]
-            slot = CONTROL if tensor.startswith("^") else int(tensor.partition(":")[2] or 0)
+            source, slot, at = node_of(tensor), _slot(tensor), number[node.name]
+            if source not in number:
+                raise LoadError(f"op {source[:60]!a} is used, but not in it; record it again")
             is_tie = (source, slot) in by_reference
             size = 0 if is_tie else _outputs(traces, source).get(slot, 0)
             edges.append((number[source], slot, at, size))
@@ -182,6 +222,15 @@ def _assemble(name: str, nodes: list[_Node], metadata: Any, rows: list[Any]) -> 
             steps=1,
         ),
     )
+
+
+def _slot(tensor: str) -> int:
+    if tensor.startswith("^"):
+        return CONTROL
+    slot = tensor.partition(":")[2] or "0"
+    if not _SLOT.fullmatch(slot):
+        raise LoadError(f"input {tensor[:60]!a} names no output of an op; record it again")
+    return int(slot)
 
 
 def _names(nodes: Iterable[_Node]) -> dict[str, str]:
@@ -223,4 +272,7 @@ def _variables(nodes: Iterable[_Node], traces: dict[str, OpTrace]) -> list[int]:
 def _span_us(rows: Iterable[Any]) -> float:
     """Measure from the first start to the last end; the trace's clock has whole microseconds."""
     spans = [(row.all_start_micros, row.all_start_micros + row.all_end_rel_micros) for row in rows]
-    return float(max(end for _, end in spans) - min(start for start, _ in spans)) if spans else 0.0
+    span = max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0
+    if not 0 <= span <= MAX_TIME_US:
+        raise LoadError(f"its step takes {span} µs, which is impossible; record it again")
+    return float(span)

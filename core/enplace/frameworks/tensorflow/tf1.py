@@ -18,6 +18,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.python.framework.importer import import_graph_def
 
+from enplace.disk import read_bytes
 from enplace.frameworks.source import Source
 from enplace.frameworks.tensorflow.capture import GET_NEXT, N_BATCHES, fix_seeds
 from enplace.frameworks.tensorflow.error_text import first_line
@@ -37,6 +38,9 @@ _VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 _ITERATORS = ("IteratorV2", "Iterator", "OneShotIterator")
 _UPDATES = re.compile(r"(Resource)?(Sparse)?Apply|(Resource)?(Assign|Scatter)Sub")
 _LOSS = re.compile(r"(loss|cost)[^/]*(/value)?$", re.IGNORECASE)
+
+_MAX_FILE_BYTES = 1 << 31
+"""The size of the largest message in protobuf; constants may hold all variables."""
 
 _EXPLAINED = {
     "NextIteration": "a loop of TensorFlow 1; call tf.compat.v1.enable_control_flow_v2() before "
@@ -88,7 +92,7 @@ def load_tf1(source: Source) -> Step:
 
 def _read(path: Path) -> MetaGraphDef:
     """Read the graph in a file, binary or text, with what an export says of it."""
-    content = path.read_bytes()
+    content = read_bytes(path, _MAX_FILE_BYTES)
     for kind, is_text in itertools.product((MetaGraphDef, GraphDef), (False, True)):
         message = kind()
         if _parse(message, content, is_text):
@@ -104,7 +108,7 @@ def _parse(message: Message, content: bytes, is_text: bool) -> bool:
             text_format.Parse(content, message)
         else:
             message.ParseFromString(content)
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError):
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError):
         return False
     return True
 

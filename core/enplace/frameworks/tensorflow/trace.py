@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +12,15 @@ import tensorflow as tf
 from tensorflow.core.framework.step_stats_pb2 import StepStats
 
 from enplace.frameworks.tensorflow.devices import short_name
+from enplace.frameworks.tensorflow.step import LoadError
+from enplace.values.limits import MAX_BYTES
 from enplace.values.profile import FloatArray
 
 _STREAMS = "/stream:all"
 """Rows of a GPU's kernels in all streams; the rows of single streams repeat them."""
+
+_MAX_RANK = 254
+"""Most axes of a tensor in TensorFlow."""
 
 TRIM = 0.1
 """Share of an op's slowest times that is left out of its mean."""
@@ -82,14 +88,31 @@ def tensor_bytes(description: Any) -> int:
     """Compute a tensor's bytes from its shape; its allocation may be shared with another.
 
     0 if the row has no type, as for tensors that arrive from another host.
+
+    Raises
+    ------
+    LoadError
+        If this TensorFlow does not know the type, or no tensor has such a shape.
     """
     if not description.dtype:
         return 0
-    dtype = tf.as_dtype(description.dtype)
+    try:
+        dtype = tf.as_dtype(description.dtype)
+    except TypeError:
+        raise LoadError(
+            f"a tensor has type {description.dtype}, which TensorFlow {tf.__version__} does not "
+            f"know; update TensorFlow"
+        ) from None
     if dtype.base_dtype in (tf.resource, tf.variant, tf.string):
         return 0
-    n_values = tf.TensorShape(description.shape).num_elements()
-    return int((n_values or 0) * dtype.size)
+    lengths = [dim.size for dim in description.shape.dim]
+    if description.shape.unknown_rank or -1 in lengths:
+        return 0
+    possible = len(lengths) <= _MAX_RANK and min(lengths, default=0) >= 0
+    size = math.prod(lengths) * dtype.size if possible else 0
+    if not possible or size > MAX_BYTES:
+        raise LoadError(f"a tensor has shape {lengths[:8]}, which is impossible; record it again")
+    return size
 
 
 def peak_bytes(steps: Iterable[StepStats]) -> dict[str, int]:

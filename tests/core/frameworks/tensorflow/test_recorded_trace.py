@@ -1,10 +1,16 @@
 """A saved trace becomes a profile, with or without the graph in it."""
 
+import gzip
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
+from google.protobuf.internal.encoder import _VarintBytes
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.step_stats_pb2 import NodeExecStats
 
+from enplace.errors import EnplaceError, FileError
 from enplace.frameworks.source import source_of
 from enplace.frameworks.tensorflow.recorded_trace import profile_of_trace
 from enplace.frameworks.tensorflow.step import LoadError
@@ -109,3 +115,101 @@ def test_a_damaged_trace_is_refused_in_one_line(record, tmp_path):
     (tmp_path / "empty.pbtxt").write_text("step_stats { }")
     with pytest.raises(LoadError, match="its rows name no ops"):
         profile_of_trace(str(tmp_path / "empty.pbtxt"))
+
+
+def made_up(path, rows=(), nodes=()):
+    """Write a trace with these rows on a CPU, and a partition with these nodes."""
+    metadata = tf1.RunMetadata()
+    metadata.step_stats.dev_stats.add(device="/device:CPU:0").node_stats.extend(rows)
+    if nodes:
+        metadata.partition_graphs.add().node.extend(nodes)
+    path.write_bytes(metadata.SerializeToString())
+    return str(path)
+
+
+def row(label="a = Add()", **fields):
+    return NodeExecStats(node_name="a", timeline_label=label, **fields)
+
+
+def output(dtype, *lengths):
+    description = {"dtype": dtype, "shape": {"dim": [{"size": each} for each in lengths]}}
+    return {"output": [{"slot": 0, "tensor_description": description}]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "nodes", "message"),
+    [
+        ([row("a = Add(a:x)")], [], "input 'a:x' names no output"),
+        ([row(f"a = Add(a:{'9' * 30})")], [], "names no output"),
+        ([row(**output(9999, 2))], [], "a tensor has type 9999, .* update TensorFlow"),
+        ([row(**output(1, 1 << 40, 1 << 40))], [], "has shape .* which is impossible"),
+        ([row(**output(1, -5))], [], "has shape .* which is impossible"),
+        ([row(**output(1, *[1 << 40] * 3000))], [], "has shape .* which is impossible"),
+        ([row(all_end_rel_micros=-7)], [], "its step takes -7 µs, which is impossible"),
+        ([row(all_end_rel_micros=1 << 62)], [], "its step takes .* which is impossible"),
+        ([], [NodeDef(name="b", op="Relu", input=["gone"])], "op 'gone' is used, but not in it"),
+        (
+            [],
+            [
+                NodeDef(name="a/_1", op="Identity", input=["a/_2"]),
+                NodeDef(name="a/_2", op="Identity", input=["a/_1"]),
+                NodeDef(name="b", op="Relu", input=["a/_1"]),
+            ],
+            "transfer 'a/_1' leads back to itself",
+        ),
+    ],
+)
+def test_an_impossible_trace_is_refused_in_one_line(tmp_path, rows, nodes, message):
+    path = made_up(tmp_path / "odd.pb", rows, nodes)
+    with pytest.raises(LoadError, match=rf"odd\.pb: .*{message}") as refused:
+        profile_of_trace(path)
+    assert str(refused.value).isprintable()
+
+
+def test_a_transfer_that_sends_nothing_is_left_out(tmp_path):
+    nodes = [NodeDef(name="send", op="_Send"), NodeDef(name="b", op="Relu")]
+    assert profile_of_trace(made_up(tmp_path / "odd.pb", nodes=nodes)).op_names == ("b",)
+
+
+def test_a_label_of_many_brackets_takes_no_longer_than_reading_it(tmp_path):
+    path = made_up(tmp_path / "odd.pb", [row("[]" * 500_000), row("[x] a = Add()"), row()])
+    assert profile_of_trace(path).op_names == ("a",)
+
+
+def test_a_chain_of_transfers_takes_no_longer_than_reading_it(tmp_path):
+    n = 20_000
+    chain = [NodeDef(name=f"a/_{i}", op="Identity", input=[f"a/_{i + 1}"]) for i in range(n)]
+    users = [NodeDef(name=f"b{i}", op="Relu", input=["a/_0"]) for i in range(n)]
+    origin = NodeDef(name=f"a/_{n}", op="Const")
+    path = made_up(tmp_path / "odd.pb", nodes=[*chain, *users, origin])
+    profile = profile_of_trace(path)
+    assert profile.n_edges == n
+    assert set(profile.edge_source.tolist()) == {profile.index[f"a/_{n}"]}
+
+
+def test_a_deeply_nested_text_is_damaged(tmp_path):
+    deep = "attr { key: 'f' value { func { " * 2000
+    text = f"step_stats {{ }} partition_graphs {{ node {{ {deep}"
+    (tmp_path / "deep.pbtxt").write_text(text)
+    with pytest.raises(LoadError, match="is damaged"):
+        profile_of_trace(str(tmp_path / "deep.pbtxt"))
+
+
+@pytest.mark.parametrize(
+    ("number", "field"),
+    [(8_000_000, b"\x12\x02,,"), (21_000_000, b"\x12\x00"), (1_100_000, b"\x12\x00")],
+)
+def test_a_small_file_that_fills_the_memory_is_refused(tmp_path, number, field):
+    rows = b"\x0a\x0d/device:CPU:0" + field * number
+    for _ in range(2):
+        rows = b"\x0a" + _VarintBytes(len(rows)) + rows
+    (tmp_path / "bomb.pb").write_bytes(gzip.compress(rows, 1))
+    with pytest.raises(EnplaceError, match="far more than any real"):
+        profile_of_trace(str(tmp_path / "bomb.pb"))
+
+
+def test_a_trace_may_not_be_larger_than_any_real_one(tmp_path):
+    with open(tmp_path / "large.pb", "wb") as file:
+        file.truncate((128 << 20) + 1)
+    with pytest.raises(FileError, match="larger than 128 MiB"):
+        profile_of_trace(str(tmp_path / "large.pb"))

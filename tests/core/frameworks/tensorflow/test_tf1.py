@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from enplace.errors import FileError
 from enplace.frameworks.source import source_of
+from enplace.frameworks.tensorflow import tf1
 from enplace.frameworks.tensorflow.load import load
 from enplace.frameworks.tensorflow.step import LoadError, OpenStep
 
@@ -159,4 +161,12 @@ def test_a_file_that_is_not_a_graph_is_refused(tmp_path, name, content):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(LoadError, match=name):
+        load(source_of(str(path)))
+
+
+def test_a_file_larger_than_any_graph_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tf1, "_MAX_FILE_BYTES", 1 << 20)
+    path = tmp_path / "model.pb"
+    path.write_bytes(bytes((1 << 20) + 1))
+    with pytest.raises(FileError, match=r"model\.pb: larger than 1 MiB"):
         load(source_of(str(path)))
