@@ -277,7 +277,7 @@ class Filing(QWidget):
         schedule, exporter = self._document.schedule, exporters()[form]
         if schedule is not None:
             self.ask_write(
-                "Export", suffix, lambda path: write_atomically(path, exporter.write(schedule))
+                "Export", suffix, lambda path: write_atomically(path, exporter.text(schedule))
             )
 
     def ask_write(self, title: str, suffix: str, write: Callable[[Path], object]) -> None:

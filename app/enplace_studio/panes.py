@@ -52,7 +52,7 @@ class Panes(QObject):
         self.docks: dict[str, Dock] = {}
         QTimer.singleShot(PRELOAD_MS, self, self._preload)
 
-    # Making them
+    # Create the panes
 
     def _preload(self) -> None:
         """Import one view each time the window is idle, so that the first model opens sooner."""
@@ -81,7 +81,7 @@ class Panes(QObject):
         """Return the actions that show or hide each dock."""
         return [dock.toggleViewAction() for dock in self.docks.values()]
 
-    # Showing them
+    # Show and hide
 
     @property
     def middle_view(self) -> QWidget | None:
@@ -123,7 +123,7 @@ class Panes(QObject):
         if view := self.zoomable_view:
             view.focus_selection()
 
-    # Their arrangement
+    # Arrange
 
     @property
     def _version(self) -> int:

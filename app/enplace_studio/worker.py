@@ -20,7 +20,7 @@ class StudioWorker(QObject):
     """
 
     received = Signal(object)
-    """A :class:`Message`; the last one of all is ``done`` or ``failed``."""
+    """A :class:`Message`; the last one is ``done`` or ``failed``."""
 
     def __init__(
         self,

@@ -20,14 +20,15 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from enplace.errors import EnplaceError, FileError
+from enplace.errors import EnplaceError, FileError, ReaderGoneError
 from enplace.text import UNPRINTABLE, instead
 
 MAX_FILE_BYTES = 512 << 20
 """Largest input, measured after unpacking."""
 
 MAX_RATIO, SMALL_BYTES = 200, 64 << 20
-"""How far an input may unpack: constant columns up to the small size shrink a thousandfold."""
+"""How many times its packed size an input may have; small ones may have more, because a constant
+column packs a thousandfold."""
 
 MAX_VALUES, VALUES_PER_BYTE, FEW_VALUES = 30_000_000, 8, 2_000_000
 """Most values of a JSON text, and most for each packed byte if there are more than a few.
@@ -61,7 +62,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     Raises
     ------
     FileError
-        If the folder cannot be written.
+        If the folder cannot be written; :class:`ReaderGoneError` if it is a pipe without a reader.
     """
     content = data.encode() if isinstance(data, str) else data
     try:
@@ -71,6 +72,8 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
                 stream.write(content)
         else:
             _replace(target, content)
+    except BrokenPipeError:
+        raise ReaderGoneError(f"{path}: whoever read it has ended; write to a file") from None
     except (OSError, RuntimeError) as error:
         code = error.errno if isinstance(error, OSError) else errno.ELOOP
         fix = _FIXES.get(code or 0, "choose a folder you may write to")

@@ -73,6 +73,10 @@ class FileError(EnplaceError):
     """A file cannot be read or written."""
 
 
+class ReaderGoneError(FileError):
+    """The program at the other end of a pipe has ended."""
+
+
 class CancelledError(EnplaceError):
     """The user stopped the work before there was a result."""
 

@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 from enplace_studio.document import Document
 
 GUARD_MS = 300_000
-"""Longer than the slowest machine takes: whoever waits this long waits in vain."""
+"""Longer than the slowest machine takes; nothing that has not happened by then will."""
 
 
 class PatientBot(QtBot):

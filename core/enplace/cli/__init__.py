@@ -12,7 +12,6 @@ import io
 import json
 import os
 import re
-import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,13 +21,14 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from enplace.cli import about, compiling, converting, profiling, running, solving
-from enplace.cli.answer import BAD_INPUT, FAULT, INTERRUPTED, NO, cli
+from enplace.cli.answer import BAD_INPUT, FAULT, INTERRUPTED, NO, PIPE_CLOSED, cli
 from enplace.errors import (
     CancelledError,
     DeadlockError,
     DoesNotFitError,
     EnplaceError,
     EnplaceWarning,
+    ReaderGoneError,
     UnplaceableOpError,
 )
 from enplace.text import UNPRINTABLE, elide_middle, shortened
@@ -59,7 +59,7 @@ class _Output(io.FileIO):
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             if isinstance(error, BrokenPipeError):
-                raise SystemExit(128 + signal.SIGPIPE) from None
+                raise SystemExit(PIPE_CLOSED) from None
             raise
 
 
@@ -83,6 +83,8 @@ def run(arguments: Sequence[str]) -> int:
         return int(status or 0)
     except (KeyboardInterrupt, click.Abort, CancelledError):
         return INTERRUPTED
+    except ReaderGoneError:  # as in ``-o /dev/stdout | head -1``
+        return PIPE_CLOSED
     except ANSWER_IS_NO as error:
         return _refuse(error, str(error), NO, as_json)
     except EnplaceError as error:

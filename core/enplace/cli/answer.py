@@ -12,7 +12,7 @@ import click
 
 from enplace import __version__
 
-YES, NO, BAD_INPUT, FAULT, INTERRUPTED = 0, 1, 2, 70, 130
+YES, NO, BAD_INPUT, FAULT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 70, 130, 141
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def export(profile: str, plan: str, form: str, output: str, **choice: Any) -> An
 
     check_outputs((output,), profile, plan, choice["cluster"])
     schedule = simulate(*read_problem_and_plan(profile, plan, **choice))
-    write_atomically(output, exporters()[form].write(schedule))
+    write_atomically(output, exporters()[form].text(schedule))
     written = os.path.getsize(output)
     return Answer(
         {

@@ -19,7 +19,7 @@ from enplace.values.problem import Problem
 from enplace.values.profile import IntArray
 
 BETA = 100.0
-"""Inverse temperature: a proposal that is one per cent longer is accepted once in e times."""
+"""Inverse temperature: a proposal that is one per cent longer is accepted with probability 1/e."""
 
 LEAST_SHARE = 0.1
 """Least share of the search that a chain runs before it restarts."""

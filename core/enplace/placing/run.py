@@ -70,7 +70,14 @@ def _solve(chosen: Placer, problem: Problem, options: PlaceOptions) -> Plan:
         plan = plan.with_notes(fruitless, plan.note)
     elif options.objective == STEP_TIME and chosen.can(MEMORY):
         plan = _fit_memory(problem, plan, options)
+    if watch.best is None:  # a placer need not report its only plan
+        _report_only(problem, plan, options)
     return replace(plan, solve_seconds=solve_s, seed=options.seed)
+
+
+def _report_only(problem: Problem, plan: Plan, options: PlaceOptions) -> None:
+    step_us = simulate(problem, plan).makespan_us if plan.objective == STEP_TIME else plan.value_us
+    options.progress(Progress(options.seconds, "a plan", incumbent=plan, objective_us=step_us))
 
 
 def _run(chosen: Placer, problem: Problem, options: PlaceOptions) -> Plan:

@@ -67,7 +67,13 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
             raise FileError(f"could be of the formats {names}; report this fault of Enplace")
         if not found:
             raise content.fault or _no_graph(content)
-        return found[0].read(content)
+        profile = found[0].read(content)
+        if not isinstance(profile, Profile):
+            raise FileError(
+                f"the reader '{found[0].name}' returned {profile!r}, which is not a profile; "
+                f"correct the reader"
+            )
+        return profile
 
 
 def _no_graph(content: Content) -> FileError:

@@ -39,7 +39,7 @@ FAR_OFF = 10.0
 be written in other units."""
 
 COMMANDS = {"Gurobi": "gurobi_cl", "CPLEX": "cplex"}
-"""The executables of the solvers that people install themselves; PuLP contains CBC's."""
+"""Executables of solvers that users install themselves. PuLP brings its own copy of CBC."""
 
 
 def program_of(solver: str) -> str | None:

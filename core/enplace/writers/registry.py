@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from enplace.errors import FileError
 from enplace.text import WORDS
 from enplace.values.schedule import Schedule
 
@@ -30,6 +31,21 @@ class Exporter:
     title: str
     suffix: str
     write: Write
+
+    def text(self, schedule: Schedule) -> str:
+        """Return the text of the file.
+
+        Raises
+        ------
+        FileError
+            If the exporter returns anything but text; the message is for its developer.
+        """
+        found: object = self.write(schedule)
+        if not isinstance(found, str):
+            raise FileError(
+                f"the exporter '{self.name}' returned {found!r:.60}, which is not text; correct it"
+            )
+        return found
 
 
 registered: dict[str, Exporter] = {}

@@ -22,6 +22,19 @@ def test_a_closed_standard_output_ends_the_command_quietly():
     assert errors == b""
 
 
+def test_a_result_written_to_a_closed_standard_output_ends_the_command_quietly(folder):
+    (folder / "p.json").write_text(json.dumps(model(["layer_1/MatMul"])))
+    words = ["place", "p.json", "--cluster", "pcie-2", "--method", "single", "-o", "/dev/stdout"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *words], stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (141, b"")
+
+
 def test_a_solver_that_closes_its_input_does_not_end_the_command(folder):
     (folder / "p.json").write_text(json.dumps(model([f"layer_{i}/MatMul" for i in range(40)])))
     code = (

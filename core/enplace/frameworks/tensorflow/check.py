@@ -23,7 +23,7 @@ _COPY = "/replicate/"
 """Part of the name of a small constant's copy next to its consumers; the original is gone."""
 
 _SHOWN = 20
-"""Most names listed; of the rest only the number."""
+"""Most names that are listed; the others are only counted."""
 
 
 @dataclass(frozen=True, eq=False)

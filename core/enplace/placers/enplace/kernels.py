@@ -144,7 +144,7 @@ def load_all_kernels(report: Report) -> None:
 
 
 def compile_for_another_process(connection: Connection) -> Message:
-    """Take steps from the last on until none is left: the handler of the other process."""
+    """Handle the other process: take steps, the last one first, until none is left."""
     claims = _Claims(Path(connection.receive().details["folder"]))
     for step in reversed(STEPS):
         if step not in WITHOUT_SIMULATION:
@@ -181,7 +181,7 @@ class _Claims:
         return (self.folder / f"{step}.done").exists()
 
     def wait_for(self, step: str) -> None:
-        """Wait for a step that the other process has taken; it ends this process if it ends."""
+        """Wait until the other process has done a step; if that process ends, so does this one."""
         while not self.is_finished(step):
             threading.Event().wait(TICK_S)
 
@@ -282,5 +282,5 @@ _compilation = _Compilation()
 
 
 def stop_compiling() -> None:
-    """End the other process, as the end of this one does."""
+    """Stop the other process, as happens at exit."""
     _compilation.end_helper()

@@ -22,9 +22,11 @@ from enplace.values.profile import IntArray
 BLOCK_ROUNDS, WINDOWS = 100, 8
 """Moves of blocks in one step, and windows in one step."""
 
-LITTLE, PATIENCE, HASTE = 0.001, 8, 2
-"""Share by which a step must shorten a schedule to count as progress; number of steps without
-progress after which a search restarts; and that number while the schedule does not fit."""
+LITTLE = 0.001
+"""Share by which a step must shorten a schedule to count as progress."""
+
+PATIENCE, HASTE = 8, 2
+"""Steps without progress after which a search restarts, if its schedule fits or does not."""
 
 ROUNDS_PER_OP = 200
 ANNEALING = Annealing(width=50, stride=25, rounds=0, hot=1.0, cold=0.025, spread=0.2)

@@ -3,7 +3,7 @@
 The state is a placement and one order of all ops (:mod:`enplace.placing.moves.order`). A window is
 a run of consecutive ops. Everything before it stays unchanged; everything after it counts through
 inclusive tails, the time from the start of each op to the end of the schedule. Within the window,
-simulated annealing moves one unit, a connected cluster, or an op in the order. The result is kept
+simulated annealing moves one unit, a connected block, or an op in the order. The result is kept
 if the whole schedule, simulated again, is no longer than before and fits in memory.
 """
 
@@ -32,7 +32,7 @@ from enplace.values.arrays import BoolArray, FloatArray, IntArray
 SHIFTS, SINGLES = 0.4, 0.7
 """Share of the moves that shift an op in the order, and share that shift an op or move one unit."""
 
-MOST_IN_CLUSTER = 12
+MOST_IN_BLOCK = 12
 
 
 class Annealing(NamedTuple):
@@ -67,25 +67,25 @@ class Window(NamedTuple):
         The window's ops in their current order and in their best order, with the devices then.
     position : int array, shape (n_ops,)
         Position of each op in the order of all ops.
-    cluster, was_device : int arrays, shape (width,)
+    block, was_device : int arrays, shape (width,)
         Ops that move together, and their devices before the move.
-    in_cluster : int array, shape (n_ops,)
-        The number of the latest cluster that contains the op.
+    in_block : int array, shape (n_ops,)
+        The number of the latest block that contains the op.
     lane_free_us, channel_free_us, last_start_us : float arrays
         As in :class:`PrefixSchedule`, while the window is simulated.
     late_us, late_of : arrays, shape (n_tensors, n_devices)
         When a tensor arrives; valid only if ``late_of`` is the number of the current trial.
     counts : int array, shape (2,)
-        Numbers of the current trial and of the latest cluster.
+        Numbers of the current trial and of the latest block.
     """
 
     order: IntArray
     best_order: IntArray
     best_device: IntArray
     position: IntArray
-    cluster: IntArray
+    block: IntArray
     was_device: IntArray
-    in_cluster: IntArray
+    in_block: IntArray
     lane_free_us: FloatArray
     channel_free_us: FloatArray
     last_start_us: FloatArray
@@ -94,7 +94,7 @@ class Window(NamedTuple):
     counts: IntArray
 
 
-TRIALS, CLUSTERS = range(2)
+TRIALS, BLOCKS = range(2)
 """Indices into ``Window.counts``."""
 
 
@@ -161,9 +161,9 @@ def new_window(machine: Machine, width: int) -> Window:
         best_order=np.empty(width, np.int64),
         best_device=np.empty(width, np.int64),
         position=np.empty(n_ops, np.int64),
-        cluster=np.empty(width, np.int64),
+        block=np.empty(width, np.int64),
         was_device=np.empty(width, np.int64),
-        in_cluster=np.full(n_ops, -1),
+        in_block=np.full(n_ops, -1),
         lane_free_us=np.empty(machine.lane_end.max()),
         channel_free_us=np.empty(machine.n_channels),
         last_start_us=np.empty(len(machine.lanes)),
@@ -249,14 +249,14 @@ def _anneal(
                     continue
                 limit = 1
                 if kind >= SINGLES:
-                    limit += draw_below(draw, int(np.int64(MOST_IN_CLUSTER)))
-                n_moved = _grow_cluster(m, w, device, w.order[i], limit, begin, end)
+                    limit += draw_below(draw, int(np.int64(MOST_IN_BLOCK)))
+                n_moved = _grow_block(m, w, device, w.order[i], limit, begin, end)
                 n_moved = _add_units(m, w, n_moved, to, begin, end)
                 if n_moved == 0:
                     continue
                 for k in range(n_moved):
-                    w.was_device[k] = device[w.cluster[k]]
-                    device[w.cluster[k]] = to
+                    w.was_device[k] = device[w.block[k]]
+                    device[w.block[k]] = to
         longest, mean_end = _simulate_window(m, before, tails, w, device, begin, end)
         energy = longest + annealing.spread * mean_end / n_devices
         # The spread rewards a move that shortens any device, though another decides the makespan.
@@ -270,7 +270,7 @@ def _anneal(
         if source >= 0:
             _shift(w, target, source, begin)
         for k in range(n_moved):
-            device[w.cluster[k]] = w.was_device[k]
+            device[w.block[k]] = w.was_device[k]
 
 
 @step
@@ -307,16 +307,16 @@ def _shift(w: Window, source: int, target: int, begin: int) -> None:  # pragma: 
 
 
 @step
-def _grow_cluster(
+def _grow_block(
     m: Machine, w: Window, device: IntArray, op: int, limit: int, begin: int, end: int
 ) -> int:  # pragma: no cover - compiled
     """Choose up to ``limit`` ops around an op, connected on its device; return how many."""
-    w.counts[CLUSTERS] += 1
-    w.cluster[0] = op
-    w.in_cluster[op] = w.counts[CLUSTERS]
+    w.counts[BLOCKS] += 1
+    w.block[0] = op
+    w.in_block[op] = w.counts[BLOCKS]
     n, at = 1, 0
     while at < n and n < limit:
-        node = w.cluster[at]
+        node = w.block[at]
         at += 1
         for k in range(m.in_ptr[node], m.in_ptr[node + 1]):
             near = m.tensor_op[m.in_tensor[k]]
@@ -331,16 +331,16 @@ def _grow_cluster(
 
 @step
 def _is_new(w: Window, op: int, begin: int, end: int) -> bool:  # pragma: no cover - compiled
-    """Whether an op is in the window and not yet in the cluster."""
+    """Whether an op is in the window and not yet in the block."""
     inside = begin <= w.position[op] < end
-    return bool(inside and w.in_cluster[op] != w.counts[CLUSTERS])
+    return bool(inside and w.in_block[op] != w.counts[BLOCKS])
 
 
 @step
 def _add(w: Window, op: int, n: int) -> int:  # pragma: no cover - compiled
-    """Add an op to the cluster; return the new number of ops."""
-    w.in_cluster[op] = w.counts[CLUSTERS]
-    w.cluster[n] = op
+    """Add an op to the block; return the new number of ops."""
+    w.in_block[op] = w.counts[BLOCKS]
+    w.block[n] = op
     return n + 1
 
 
@@ -348,20 +348,20 @@ def _add(w: Window, op: int, n: int) -> int:  # pragma: no cover - compiled
 def _add_units(
     m: Machine, w: Window, n: int, to: int, begin: int, end: int
 ) -> int:  # pragma: no cover - compiled
-    """Extend a cluster of ``n`` ops to whole units; return how many ops it then has.
+    """Extend a block of ``n`` ops to whole units; return how many ops it then has.
 
-    0 if the cluster may not move to the device ``to``, or extends beyond the window.
+    0 if the block may not move to the device ``to``, or extends beyond the window.
     """
     movable = True
     for k in range(n):
-        unit = m.unit[w.cluster[k]]
+        unit = m.unit[w.block[k]]
         movable &= m.allowed[unit, to]
         for i in range(m.unit_ptr[unit], m.unit_ptr[unit + 1]):
             other = m.member[i]
             if w.position[other] < begin or w.position[other] >= end:
                 movable = False
-            elif w.in_cluster[other] != w.counts[CLUSTERS]:
-                if n == len(w.cluster):
+            elif w.in_block[other] != w.counts[BLOCKS]:
+                if n == len(w.block):
                     movable = False
                 else:
                     n = _add(w, other, n)

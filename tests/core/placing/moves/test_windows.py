@@ -11,7 +11,7 @@ from tests.problems import cluster_of, planned_problems, profile_of
 from enplace.machine.layout import build_machine
 from enplace.placing.moves.order import empty_schedule, find_tails, new_tails, simulate_order
 from enplace.placing.moves.windows import (
-    MOST_IN_CLUSTER,
+    MOST_IN_BLOCK,
     SHIFTS,
     SINGLES,
     Annealing,
@@ -140,7 +140,7 @@ class Reference:
         to = int(draw.integers(0, self.problem.cluster.n_devices))
         if to == self.device[self.ops[i]]:
             return False
-        limit = 1 + (int(draw.integers(0, MOST_IN_CLUSTER)) if kind >= SINGLES else 0)
+        limit = 1 + (int(draw.integers(0, MOST_IN_BLOCK)) if kind >= SINGLES else 0)
         return self.move(to, self.cluster_around(self.ops[i], limit))
 
     def anneal(self, annealing, draw):
