@@ -17,13 +17,20 @@ BoolArray = NDArray[np.bool_]
 def freeze_arrays(value: object) -> None:
     """Make the arrays of a frozen dataclass read-only; writable ones stay their caller's.
 
-    Called from ``__post_init__``. Writable arrays are copied; see :func:`give_away`.
+    Called from ``__post_init__``. Arrays that somebody could still write to are copied; see
+    :func:`give_away`.
     """
     for name, array in vars(value).items():
-        if isinstance(array, np.ndarray) and array.flags.writeable:
+        if isinstance(array, np.ndarray) and _is_writable(array):
             own = array.copy()
             own.flags.writeable = False
             object.__setattr__(value, name, own)
+
+
+def _is_writable(array: NDArray[Any]) -> bool:
+    """Whether an array, or the one that it is a view of, can be written to."""
+    whole = array.base if isinstance(array.base, np.ndarray) else array
+    return bool(array.flags.writeable or whole.flags.writeable)
 
 
 def give_away(array: NDArray[Any]) -> NDArray[Any]:

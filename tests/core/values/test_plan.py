@@ -43,6 +43,15 @@ def test_devices_and_positions_that_are_not_whole_numbers_are_refused(name, valu
         replace(PLAN, **{name: values})
 
 
+def test_a_plan_keeps_its_values_when_its_caller_holds_the_array_behind_a_view():
+    device = np.array([0, 1])
+    view = device.view()
+    view.flags.writeable = False
+    plan = Plan(view, np.arange(2), "heft")
+    device[0] = 7
+    assert plan.device.tolist() == [0, 1]
+
+
 def test_a_plan_does_not_freeze_the_arrays_of_its_caller():
     device, position = np.array([0, 1]), np.array([0, 1])
     plan = Plan(device, position, "mine")
