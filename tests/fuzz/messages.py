@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,7 +23,8 @@ TEXTS = (
 WHOLE = (0, 1, -1, 2, 20, 22, 100, 120, 9999, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1, -(1 << 63))
 REAL = (0.0, -1.0, 1e308, float("nan"), float("inf"))
 PLAIN_SHARE = 0.2
-MOST_COPIES = 50
+MOST_COPIES, MOST_BYTES = 50, 1 << 20
+"""Protobuf crashes where it gets no memory, so a mutant stays small."""
 
 Mutate = Callable[[bytes, random.Random], bytes]
 
@@ -74,7 +76,10 @@ def _change_list(values: Any, every: list[Message], field: Any, draw: random.Ran
     if at is None or way == 0:
         values.extend([new])
     elif way == 1:
-        values.extend([values[at]] * draw.choice((1, 2, MOST_COPIES)))
+        size = values[at].ByteSize() if isinstance(values[at], Message) else 0
+        values.extend(
+            [values[at]] * min(draw.choice((1, 2, MOST_COPIES)), 1 + MOST_BYTES // (size + 1))
+        )
     elif way == 2:
         del values[at]
     elif field.type == FieldDescriptor.TYPE_MESSAGE:
@@ -100,7 +105,8 @@ def _value(every: list[Message], field: Any, draw: random.Random) -> Any:
     """Draw a value: another one of the message, or a hostile one."""
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         same = [each for each in every if each.DESCRIPTOR is field.message_type]
-        return draw.choice([*same, type(same[0])()]) if same else draw.choice(every)
+        # A copy: protobuf crashes where a message becomes a part of itself.
+        return copy.deepcopy(draw.choice(same)) if same else draw.choice(every)
     if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
         texts = [
             each for holder in draw.sample(every, min(50, len(every))) for each in _texts(holder)

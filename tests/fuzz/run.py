@@ -74,4 +74,4 @@ def _run_child(wanted: list[Mutant], found: dict[Mutant, str]) -> None:
             found[at] = "hang"
         elif at is None:  # it never began
             errors.seek(0)
-            raise RuntimeError(errors.read())
+            raise RuntimeError(f"the child ended with {child.returncode}: {errors.read()}")

@@ -114,17 +114,21 @@ def _parse(message: Message, content: bytes, is_text: bool) -> bool:
 
 
 def _imported(path: str, graph_def: GraphDef) -> tf.Graph:
-    """Import the graph without devices, loops and branches as single ops, random ops seeded."""
+    """Import the graph without devices, loops and branches as single ops, random ops seeded.
+
+    TensorFlow finds the shapes itself: those noted in the file may contradict it.
+    """
     for node in all_nodes(graph_def):
         node.device = ""
+        node.attr.pop("_output_shapes", None)
         node.attr.pop("_lower_using_switch_merge", None)
     fix_seeds(graph_def)
     graph = tf.Graph()
     try:
         with graph.as_default():
             import_graph_def(graph_def, name="")
-    except (ValueError, tf.errors.OpError) as error:
-        reason = first_line(error)
+    except Exception as error:
+        reason = first_line(error) or type(error).__name__
         raise LoadError(f"{path}: TensorFlow cannot import it: {reason}") from None
     return graph
 

@@ -75,3 +75,8 @@ def test_the_name_of_a_one_line_function_is_removed():
 
 def test_an_error_without_a_message_shows_its_type():
     assert first_line(AssertionError()) == ""
+
+
+def test_a_name_in_an_error_does_not_control_the_terminal():
+    error = ValueError("Node 'a\x9b2J\u202eb': invalid")
+    assert first_line(error) == "Node 'a 2J b': invalid"

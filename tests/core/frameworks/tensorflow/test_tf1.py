@@ -7,7 +7,9 @@ import tensorflow as tf
 from enplace.errors import FileError
 from enplace.frameworks.source import source_of
 from enplace.frameworks.tensorflow import tf1
+from enplace.frameworks.tensorflow.devices import parse_devices
 from enplace.frameworks.tensorflow.load import load
+from enplace.frameworks.tensorflow.profile import graph_profile
 from enplace.frameworks.tensorflow.step import LoadError, OpenStep
 
 v1 = tf.compat.v1
@@ -169,4 +171,28 @@ def test_a_file_larger_than_any_graph_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "model.pb"
     path.write_bytes(bytes((1 << 20) + 1))
     with pytest.raises(FileError, match=r"model\.pb: larger than 1 MiB"):
+        load(source_of(str(path)))
+
+
+def test_shapes_noted_in_the_file_do_not_matter(tmp_path):
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, (None, 4), "x")
+        tf.nn.softmax(x @ tf.ones((4, 2)), name="probabilities")
+    graph_def = graph.as_graph_def(add_shapes=True)
+    noted = graph_def.node[-1].attr["_output_shapes"].list.shape[0]
+    noted.dim[0].size = 7  # the batch has another size
+    path = tmp_path / "frozen.pb"
+    path.write_bytes(graph_def.SerializeToString())
+    profile = graph_profile(load(source_of(str(path))), parse_devices("cpu:1"))
+    assert "probabilities" in profile.op_names
+
+
+def test_a_graph_that_breaks_the_importer_is_refused_in_one_line(tmp_path):
+    with tf.Graph().as_default() as graph:
+        v1.placeholder(tf.float32, (None, 4), "x")
+    graph_def = graph.as_graph_def()
+    graph_def.node[0].attr["_class"].i = 1
+    path = tmp_path / "odd.pb"
+    path.write_bytes(graph_def.SerializeToString())
+    with pytest.raises(LoadError, match=r"odd\.pb: TensorFlow cannot import it: "):
         load(source_of(str(path)))
