@@ -22,8 +22,8 @@ from enplace.placing.registry import placer
 from enplace.placing.settle import natural_position, settle
 from enplace.values.plan import Plan
 
-SIDE = Option("side", ("left", "right"), "left", "Which of the GPUs takes everything.")
-SHIFT = Option("shift", WHOLE, 0, "How many GPUs further.")
+SIDE = Option("test-side", ("left", "right"), "left", "Which of the GPUs takes everything.")
+SHIFT = Option("test-shift", WHOLE, 0, "How many GPUs further.")
 
 
 @placer("one-side", title="One side", options=(SIDE, SHIFT))
@@ -57,13 +57,13 @@ def test_the_new_options_are_listed(one_side, capsys):
     (found,) = [each["options"] for each in methods if each["name"] == one_side]
     assert found == [
         {
-            "name": "side",
+            "name": "test-side",
             "values": ["left", "right"],
             "default": "left",
             "help": "Which of the GPUs takes everything.",
         },
         {
-            "name": "shift",
+            "name": "test-shift",
             "values": "whole number",
             "default": 0,
             "help": "How many GPUs further.",
@@ -78,25 +78,25 @@ def test_the_command_line_passes_the_new_options_on(one_side, tmp_path, capsys):
         json.dumps({"format": "enplace-profile/1", "name": "tiny", "ops": ops, "edges": []})
     )
     words = ["place", str(file), "--cluster", "pesto", "--method", one_side, "-o", str(plan)]
-    assert run([*words, "--option", "side=right"]) == 0
+    assert run([*words, "--option", "test-side=right"]) == 0
     assert json.loads(plan.read_text())["ops"][0]["device"] == "GPU:1"
-    assert run([*words, "--side", "right", "--shift", "1"]) == 0
+    assert run([*words, "--test-side", "right", "--test-shift", "1"]) == 0
     assert json.loads(plan.read_text())["ops"][0]["device"] == "GPU:0"
     capsys.readouterr()
     for wrong, why in (
-        ("side=middle", "option 'side' cannot be 'middle'; use left, right"),
-        ("shift=far", "option 'shift' cannot be 'far'; use a whole number"),
-        ("size=3", "method 'one-side' has no option 'size'; its options: side, shift"),
-        ("side", "--option 'side': write NAME=VALUE"),
+        ("test-side=middle", "option 'test-side' cannot be 'middle'; use left, right"),
+        ("test-shift=far", "option 'test-shift' cannot be 'far'; use a whole number"),
+        ("size=3", "method 'one-side' has no option 'size'; its options: test-side, test-shift"),
+        ("test-side", "--option 'test-side': write NAME=VALUE"),
     ):
         assert run([*words, "--option", wrong]) == 2
         assert why in capsys.readouterr().err
 
 
 def test_the_library_checks_the_new_options(one_side, problem):
-    plan = place(problem, one_side, options=PlaceOptions(values={"side": "right"})).plan
+    plan = place(problem, one_side, options=PlaceOptions(values={"test-side": "right"})).plan
     assert set(plan.device.tolist()) == {2}
-    with pytest.raises(EnplaceError, match="its options: side, shift"):
+    with pytest.raises(EnplaceError, match="its options: test-side, test-shift"):
         place(problem, one_side, options=PlaceOptions(values={"load": "sum"}))
 
 

@@ -10,7 +10,7 @@ from enplace.placing.registry import CAPABILITIES, placer
 from enplace.values.problem import THROUGHPUT, Problem
 from problems import cluster_of, profile_of
 
-SIDE = Option("side", ("left", "right"), "left", "Which of the GPUs takes everything.")
+SIDE = Option("test-side", ("left", "right"), "left", "Which of the GPUs takes everything.")
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_two_placers_may_share_an_option():
     register("one", options=(SIDE,))
     register("two", options=(SIDE,))
     with pytest.raises(ValueError, match="differs from that of one, two; share it"):
-        register("three", options=(option("side"),))
+        register("three", options=(option("test-side"),))
 
 
 def test_a_method_that_returns_no_plan_is_named():
