@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -42,9 +43,9 @@ def _run_child(wanted: list[Mutant], found: dict[Mutant, str]) -> None:
     """Let a child read mutants until it ends or hangs."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
         command = [sys.executable, "-m", "tests.fuzz.child", folder]
-        pipe = subprocess.PIPE
+        pipe, env = subprocess.PIPE, {**os.environ, "PYTHONHASHSEED": "0"}  # the same seeds
         with subprocess.Popen(
-            command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=errors, text=True
+            command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, stderr=errors, text=True
         ) as child:
             assert child.stdin is not None
             assert child.stdout is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ BATCH_SIZE = 32
 
 OTHER_SIZE = 64
 """Size of any other dimension that the model leaves open: a length, a width."""
+
+_MAX_VALUES = 1 << 31
+"""Most values of one part; even as numbers of 64 bits, they fit some machine."""
 
 _SEED = 7
 
@@ -87,7 +91,13 @@ def _sizes(part: Any, batch_size: int) -> list[int]:
             f"give it a shape and save the model again"
         )
     open_sizes = [batch_size or BATCH_SIZE, *[OTHER_SIZE] * shape.rank]
-    return [
+    sizes = [
         given if given is not None else size
         for given, size in zip(shape.as_list(), open_sizes, strict=False)
     ]
+    if math.prod(sizes) > _MAX_VALUES:
+        raise LoadError(
+            f"'{part.name}' holds too many values for a sample batch; use a smaller batch, or give "
+            f"it a smaller shape"
+        )
+    return sizes

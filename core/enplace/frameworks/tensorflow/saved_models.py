@@ -28,10 +28,12 @@ def load_saved_model(source: Source) -> Step:
     """
     try:
         loaded = tf.saved_model.load(source.path)
+        signature = _signature(loaded, source)
+    except LoadError:
+        raise
     except Exception as error:
         reason = first_line(error)
         raise LoadError(f"{source.path}: TensorFlow cannot read it: {reason}") from None
-    signature = _signature(loaded, source)
     n_captures = len(signature.captured_inputs)
     inputs = signature.inputs[: len(signature.inputs) - n_captures]
     batches = sample_batches(inputs, source.batch_size)

@@ -10,7 +10,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework.importer import import_graph_def
 
 from enplace.frameworks.tensorflow.capture import GET_NEXT
-from enplace.frameworks.tensorflow.step import Step
+from enplace.frameworks.tensorflow.error_text import first_line
+from enplace.frameworks.tensorflow.step import LoadError, Step
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,24 @@ class TensorShape:
 
 
 def tensor_shapes(step: Step) -> dict[str, TensorShape]:
-    """Find shape, type and bytes of every tensor (``op:output``) for batches like the recorded."""
+    """Find shape, type and bytes of every tensor (``op:output``) for batches like the recorded.
+
+    Raises
+    ------
+    LoadError
+        If the step cannot take such batches.
+    """
     graph_def = GraphDef()
     graph_def.CopyFrom(step.graph_def)
     for node in graph_def.node:
         _fix_shapes(node, step)
     graph = tf.Graph()
-    with graph.as_default():
-        import_graph_def(graph_def, name="")
+    try:
+        with graph.as_default():
+            import_graph_def(graph_def, name="")
+    except ValueError as error:
+        reason = first_line(error)
+        raise LoadError(f"{step.name}: it cannot take its batches: {reason}") from None
     return shapes_in(graph)
 
 

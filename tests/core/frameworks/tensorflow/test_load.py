@@ -2,6 +2,7 @@
 
 import runpy
 import textwrap
+import types
 
 import keras
 import numpy as np
@@ -440,6 +441,22 @@ def test_a_saved_model_trains_by_its_own_signature(tmp_path):
     expected = [trainer.train(*map(tf.constant, b))["loss"] for b in step.batches[:N_STEPS]]
     np.testing.assert_array_equal(step_losses(step), expected)
     assert step.targets
+
+
+def test_a_saved_model_with_an_impossible_input_is_refused_in_one_line(tmp_path):
+    module = tf.Module()
+    module.serve = tf.function(
+        lambda x: {"y": x}, input_signature=[tf.TensorSpec((None, 1 << 40, 1 << 40), name="x")]
+    )
+    tf.saved_model.save(module, str(tmp_path), signatures=module.serve)
+    assert "too many values for a sample batch" in refusal(tmp_path)
+
+
+def test_signatures_that_are_none_are_refused_in_one_line(tmp_path, monkeypatch):
+    odd = types.SimpleNamespace(signatures=3)
+    monkeypatch.setattr(tf.saved_model, "load", lambda path: odd)
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    assert "TensorFlow cannot read it: " in refusal(tmp_path)
 
 
 def test_the_chosen_signature_is_reported(tmp_path):

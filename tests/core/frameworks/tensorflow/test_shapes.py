@@ -1,11 +1,14 @@
 """Known shapes and sizes of the tensors of a step."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from enplace.frameworks.tensorflow.capture import step_of
 from enplace.frameworks.tensorflow.shapes import tensor_shapes
-from enplace.frameworks.tensorflow.step import Step
+from enplace.frameworks.tensorflow.step import LoadError, Step
 
 
 def step_with(function, *calls):
@@ -61,3 +64,14 @@ def test_reading_shapes_does_not_change_the_step():
     tensor_shapes(step)
     assert isinstance(step, Step)
     assert step.graph_def.SerializeToString(deterministic=True) == before
+
+
+def test_a_step_that_cannot_take_its_batches_is_refused_in_one_line():
+    @tf.function(input_signature=[tf.TensorSpec(None)])
+    def product(x):
+        return tf.matmul(x, tf.ones((4, 2)))
+
+    step = step_with(product, [tf.ones((32, 4))])
+    odd = replace(step, batches=[(np.ones((32, 3), np.float32),)])
+    with pytest.raises(LoadError, match=r"^it: it cannot take its batches: Dimensions must be"):
+        tensor_shapes(odd)
