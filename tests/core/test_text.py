@@ -89,3 +89,10 @@ def test_device_names_of_several_hosts_include_the_host():
     names = [f"/job:worker/task:{task}/device:GPU:0" for task in range(2)]
     assert [text.device_label(name) for name in names] == ["worker 0 GPU 0", "worker 1 GPU 0"]
     assert text.device_label("->".join(names)) == "worker 0 GPU 0->worker 1 GPU 0"
+
+
+@pytest.mark.parametrize(
+    ("value", "found"), [(2, 2.0), ("2", None), (float("inf"), None), (10**400, None)]
+)
+def test_a_number_from_a_file_is_finite_or_none(value, found):
+    assert text.finite(value) == found
